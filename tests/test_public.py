@@ -22,8 +22,8 @@ PUBLIC = {
         read_snapshot
     """,
     "memwal.fleet": """
-        Budget Fleet FoundTable JobRequest JobSpec Outcome Runtime SkipReason Skipped Survey
-        TableOverview find_tables open_managed overview register_found run_job run_recorded survey
+        Budget Fleet DiscoveredTable JobRequest JobSpec Outcome Runtime SkipReason Skipped Survey
+        TableOverview find_tables open_managed overview register_tables run_job run_recorded survey
     """,
     "memwal.spark": "foreach_batch register release",
 }

@@ -149,7 +149,7 @@ def test_a_run_that_failed_keeps_none(
     (run,) = catalog.runs()
     assert run.error is not None
     assert "SignatureDoesNotMatch" in run.error
-    (trouble,) = catalog.setbacks.troubles()
+    (trouble,) = catalog.backoffs.failed_jobs()
     told = [str(one) for one in (run, trouble, *catalog.list())]
     for words in (["jobs", "list"], ["fleet", "status"], ["catalog", "show", "flights"]):
         answer = CliRunner().invoke(app, [*words, "--json", "--catalog", f"sqlite:///{database}"])

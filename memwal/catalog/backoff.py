@@ -1,8 +1,8 @@
 """Retry backoff for regions that cannot be merged and for jobs that failed.
 
-Every further failure doubles the pause, so what stays broken costs next to nothing, and what
-recovers is noticed within minutes. The pauses are a little uneven, so that what failed together is
-not retried together for ever.
+Every failure doubles the delay, from a minute up to six hours: a lasting failure costs next to
+nothing, and a short one is over within minutes. The delays have jitter, so that regions and jobs
+that failed together are not retried together for ever.
 """
 
 from __future__ import annotations
@@ -19,23 +19,21 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from memwal.catalog.database import Database, database_time
-from memwal.catalog.models import HeldRegionRow, ManagedTableRow, TableStateRow, TroubleRow
+from memwal.catalog.models import FailedJobRow, ManagedTableRow, SkippedRegionRow, TableStateRow
 from memwal.jobs.job import SkippedRegion
 
-FIRST_PAUSE = timedelta(minutes=1)
-LONGEST_PAUSE = timedelta(hours=6)
-LOOK = "look"
-"""Stands among the jobs for the look at a table."""
+FIRST_DELAY = timedelta(minutes=1)
+LONGEST_DELAY = timedelta(hours=6)
 
-Row = TypeVar("Row", HeldRegionRow, TroubleRow)
+Row = TypeVar("Row", SkippedRegionRow, FailedJobRow)
 
-_UNEVEN = 0.1
+_JITTER = 0.1
 _REASON_LENGTH = 2_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldRecord:
-    """A region that merges leave out.
+class SkippedRegionRecord:
+    """A region that merges skip until its next try, as stored in the catalog.
 
     Attributes
     ----------
@@ -44,17 +42,17 @@ class HeldRecord:
     region_id : str
         UUID as text.
     generation : int
-        The first one that cannot be merged.
+        First generation that cannot be merged.
     reason : str
-        Why, and what to do.
+        Why it cannot be merged, and what to do.
     since : datetime
-        When that generation failed first, in UTC.
+        When this generation failed first, in UTC.
     attempts : int
         How often it was tried.
     next_try_at : datetime
         In UTC.
     waiting : bool
-        Whether that was still to come when it was looked at.
+        Whether ``next_try_at`` was in the future when the record was read.
     """
 
     table: str
@@ -68,20 +66,20 @@ class HeldRecord:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        return _plain(self)
+        return _to_json(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trouble:
-    """A job that failed; the others of its table go on.
+class FailedJob:
+    """A job of a table that failed; the other jobs of the table go on.
 
     Attributes
     ----------
     table, job : str
-        Which job of which managed table. :data:`LOOK` stands for the look at the table, without
-        which nothing is done to it.
+        Name of the managed table, and the job; ``look`` when the status of the table could not be
+        read, without which no job of the table is started.
     reason, since, attempts, next_try_at, waiting
-        As of :class:`HeldRecord`.
+        As in :class:`SkippedRegionRecord`.
     """
 
     table: str
@@ -94,162 +92,186 @@ class Trouble:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        return _plain(self)
+        return _to_json(self)
 
 
-class Setbacks:
-    """The setbacks of a catalog. Every call can raise ``StoreUnavailableError``.
+class Backoffs:
+    """Skipped regions and failed jobs. Every call can raise ``StoreUnavailableError``.
 
     Parameters
     ----------
     database : Database
-        Where they are kept; of a catalog, :attr:`memwal.catalog.Catalog.setbacks`.
+        Database of the catalog; :attr:`memwal.catalog.Catalog.backoffs` makes this object.
     """
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def held(self, table: str | None = None) -> list[HeldRecord]:
-        """Return the regions that are held, of one table or of all.
+    def skipped_regions(self, table: str | None = None) -> list[SkippedRegionRecord]:
+        """Return the skipped regions of one table or of all.
 
         Parameters
         ----------
         table : str, optional
             Name of a managed table; all by default.
         """
-        query = select(HeldRegionRow).order_by(HeldRegionRow.table_name, HeldRegionRow.region_id)
+        query = select(SkippedRegionRow).order_by(
+            SkippedRegionRow.table_name, SkippedRegionRow.region_id
+        )
         if table is not None:
-            query = query.where(HeldRegionRow.table_name == table)
+            query = query.where(SkippedRegionRow.table_name == table)
         with self._database.reading() as session:
             now = database_time(session)
-            return [_held(row, now) for row in session.scalars(query)]
+            return [_region_record(row, now) for row in session.scalars(query)]
 
-    def hold(self, table: str, regions: Iterable[SkippedRegion]) -> None:
-        """Leave regions out until a time that is later the more often they were tried.
+    def skip_regions(self, table: str, regions: Iterable[SkippedRegion]) -> None:
+        """Skip regions until a next try, which every further failure delays.
 
-        A region that is held at another generation than before starts anew.
+        A region that is skipped at another generation than before starts with the first delay.
+
+        Parameters
+        ----------
+        table : str
+            Name of the managed table.
+        regions : iterable of SkippedRegion
+            Regions that could not be merged, with the generation and the reason.
         """
         with self._database.writing() as session:
             now = database_time(session)
-            # In one order, so that two of these never wait for each other.
+            # All callers lock the rows in one order, so that two of them cannot deadlock.
             for region in sorted(regions, key=lambda region: region.region_id):
-                new = HeldRegionRow(
+                new = SkippedRegionRow(
                     table_name=table, region_id=region.region_id, generation=region.generation
                 )
-                row = _locked(session, new, (table, region.region_id), now)
+                row = _lock_row(session, new, (table, region.region_id), now)
                 if row.generation != region.generation:
                     row.generation, row.since, row.attempts = region.generation, now, 0
-                _again(row, region.reason, now)
+                _record_attempt(row, region.reason, now)
 
-    def release(self, table: str, regions: Collection[str]) -> None:
-        """Forget that regions are held: they were merged, or are gone."""
+    def clear_regions(self, table: str, regions: Collection[str]) -> None:
+        """Delete the records of regions that were merged, or that no longer exist.
+
+        Parameters
+        ----------
+        table : str
+            Name of the managed table.
+        regions : collection of str
+            UUIDs of the regions.
+        """
         with self._database.writing() as session:
             session.execute(
-                delete(HeldRegionRow)
-                .where(HeldRegionRow.table_name == table)
-                .where(HeldRegionRow.region_id.in_(regions))
+                delete(SkippedRegionRow)
+                .where(SkippedRegionRow.table_name == table)
+                .where(SkippedRegionRow.region_id.in_(regions))
             )
 
-    def retry(self, table: str, regions: Collection[str] | None = None) -> list[HeldRecord]:
-        """Make the next try of held regions due now, and return them; by default of all.
+    def retry_regions(
+        self, table: str, regions: Collection[str] | None = None
+    ) -> list[SkippedRegionRecord]:
+        """Make skipped regions due for a try now, and return them.
 
         Parameters
         ----------
         table : str
             Name of the managed table.
         regions : collection of str, optional
-            UUIDs of regions; all that are held by default.
+            UUIDs of regions; all skipped regions by default.
         """
-        query = select(HeldRegionRow).where(HeldRegionRow.table_name == table)
+        query = select(SkippedRegionRow).where(SkippedRegionRow.table_name == table)
         if regions is not None:
-            query = query.where(HeldRegionRow.region_id.in_(regions))
+            query = query.where(SkippedRegionRow.region_id.in_(regions))
         with self._database.writing() as session:
             now = database_time(session)
             rows = list(session.scalars(query))
             for row in rows:
                 row.next_try_at = min(row.next_try_at, now)
-            return [_held(row, now) for row in rows]
+            return [_region_record(row, now) for row in rows]
 
-    def troubles(self) -> list[Trouble]:
-        """Return the jobs in trouble, of all tables."""
+    def failed_jobs(self) -> list[FailedJob]:
+        """Return the failed jobs of all tables."""
         with self._database.reading() as session:
             now = database_time(session)
-            query = select(TroubleRow).order_by(TroubleRow.table_name, TroubleRow.job)
+            query = select(FailedJobRow).order_by(FailedJobRow.table_name, FailedJobRow.job)
             rows = session.scalars(query)
-            return [_trouble(row, now) for row in rows]
+            return [_failed_job(row, now) for row in rows]
 
-    def failed(self, table: str, job: str, reason: str) -> Trouble:
-        """Leave a job of a table alone until a time that is later the more often it failed.
+    def record_failure(self, table: str, job: str, reason: str) -> FailedJob:
+        """Record a failure of a job, and delay its next try.
 
-        One that rests already, since somebody else met the same failure, does not rest longer.
+        While the next try is still in the future, a further failure, reported by another process,
+        changes nothing.
 
         Parameters
         ----------
         table : str
             Name of the managed table.
         job : str
-            A job, or ``look`` for the look at the table.
+            A job, or ``look`` for reading the status of the table.
         reason : str
             What went wrong, in one line without secrets.
         """
         with self._database.writing() as session:
             now = database_time(session)
-            row = _locked(session, TroubleRow(table_name=table, job=job), (table, job), now)
+            row = _lock_row(session, FailedJobRow(table_name=table, job=job), (table, job), now)
             if row.next_try_at <= now:
-                _again(row, reason, now)
-            return _trouble(row, now)
+                _record_attempt(row, reason, now)
+            return _failed_job(row, now)
 
-    def recovered(self, table: str, job: str) -> None:
-        """Forget the trouble of a job.
+    def clear_failure(self, table: str, job: str) -> None:
+        """Delete the failure record of a job.
 
         Parameters
         ----------
         table : str
             Name of the managed table.
         job : str
-            A job, or ``look``.
+            A job, or ``look`` for reading the status of the table.
         """
         with self._database.writing() as session:
             session.execute(
-                delete(TroubleRow).where(TroubleRow.table_name == table, TroubleRow.job == job)
+                delete(FailedJobRow).where(
+                    FailedJobRow.table_name == table, FailedJobRow.job == job
+                )
             )
 
     def prune(self) -> None:
-        """Forget what concerns tables that are not registered any more."""
+        """Delete the records and the stored status of tables that are no longer registered."""
         names = select(ManagedTableRow.name)
         with self._database.writing() as session:
-            session.execute(delete(HeldRegionRow).where(HeldRegionRow.table_name.not_in(names)))
-            session.execute(delete(TroubleRow).where(TroubleRow.table_name.not_in(names)))
+            session.execute(
+                delete(SkippedRegionRow).where(SkippedRegionRow.table_name.not_in(names))
+            )
+            session.execute(delete(FailedJobRow).where(FailedJobRow.table_name.not_in(names)))
             session.execute(delete(TableStateRow).where(TableStateRow.table_name.not_in(names)))
 
 
-def pause(attempts: int) -> timedelta:
-    """How long to leave alone what failed so often: a minute, doubling up to six hours."""
-    doubled: timedelta = FIRST_PAUSE * 2 ** min(max(attempts - 1, 0), 20)
-    return min(doubled, LONGEST_PAUSE) * random.uniform(1 - _UNEVEN, 1)  # noqa: S311
+def retry_delay(attempts: int) -> timedelta:
+    """Return the delay after this many failures: a minute, doubled up to six hours, with jitter."""
+    doubled: timedelta = FIRST_DELAY * 2 ** min(max(attempts - 1, 0), 20)
+    return min(doubled, LONGEST_DELAY) * random.uniform(1 - _JITTER, 1)  # noqa: S311
 
 
-def _locked(session: Session, new: Row, key: tuple[str, str], now: datetime) -> Row:
-    """The row with a key, made if there is none; nobody else changes it meanwhile."""
+def _lock_row(session: Session, new: Row, key: tuple[str, str], now: datetime) -> Row:
+    """Lock and return the row with a key until the end of the transaction; insert it if absent."""
     kind = type(new)
     row = session.get(kind, key, with_for_update=True)
     if row is None:
         new.reason, new.since, new.attempts, new.next_try_at = "", now, 0, now
-        # Somebody else may just have made it.
+        # Another process may have inserted it just now.
         with contextlib.suppress(IntegrityError), session.begin_nested():
             session.add(new)
         row = session.get_one(kind, key, with_for_update=True, populate_existing=True)
     return row
 
 
-def _again(row: HeldRegionRow | TroubleRow, reason: str, now: datetime) -> None:
+def _record_attempt(row: SkippedRegionRow | FailedJobRow, reason: str, now: datetime) -> None:
     row.attempts += 1
     row.reason = reason[:_REASON_LENGTH]
-    row.next_try_at = now + pause(row.attempts)
+    row.next_try_at = now + retry_delay(row.attempts)
 
 
-def _held(row: HeldRegionRow, now: datetime) -> HeldRecord:
-    return HeldRecord(
+def _region_record(row: SkippedRegionRow, now: datetime) -> SkippedRegionRecord:
+    return SkippedRegionRecord(
         table=row.table_name,
         region_id=row.region_id,
         generation=row.generation,
@@ -261,8 +283,8 @@ def _held(row: HeldRegionRow, now: datetime) -> HeldRecord:
     )
 
 
-def _trouble(row: TroubleRow, now: datetime) -> Trouble:
-    return Trouble(
+def _failed_job(row: FailedJobRow, now: datetime) -> FailedJob:
+    return FailedJob(
         table=row.table_name,
         job=row.job,
         reason=row.reason,
@@ -273,7 +295,7 @@ def _trouble(row: TroubleRow, now: datetime) -> Trouble:
     )
 
 
-def _plain(record: HeldRecord | Trouble) -> dict[str, Any]:
+def _to_json(record: SkippedRegionRecord | FailedJob) -> dict[str, Any]:
     return {
         **asdict(record),
         "since": record.since.isoformat(),

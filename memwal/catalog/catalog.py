@@ -1,4 +1,4 @@
-"""The catalog: which tables are maintained, what was done to them, how their backlog went."""
+"""The catalog: managed tables, their job runs, and the history of their backlog."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from memwal.catalog import export
-from memwal.catalog.backoff import Setbacks
+from memwal.catalog.backoff import Backoffs
 from memwal.catalog.database import Database, default_url
 from memwal.catalog.history import History
 from memwal.catalog.leases import Leases
 from memwal.catalog.models import BacklogSampleRow, JobRunRow, ManagedTableRow
-from memwal.catalog.notifications import Notified
+from memwal.catalog.notifications import Notifications
 from memwal.catalog.records import (
     NAME,
     ManagedTable,
@@ -34,7 +34,7 @@ from memwal.storage.uris import parse_uri
 
 
 class TableChanges(TypedDict, total=False):
-    """What can be changed of a managed table."""
+    """Attributes of a managed table that can be changed."""
 
     uri: str
     storage_options_ref: str | None
@@ -44,7 +44,7 @@ class TableChanges(TypedDict, total=False):
 
 
 class Catalog(History):
-    """Registry of managed tables, on SQLite or any database that SQLAlchemy knows.
+    """Registry of managed tables, on SQLite or any database that SQLAlchemy supports.
 
     Parameters
     ----------
@@ -58,8 +58,9 @@ class Catalog(History):
 
     Notes
     -----
-    Nothing is opened here. The first call to a catalog without an up-to-date schema raises
-    ``TableSetupError``; :meth:`migrate` makes one. Every call can raise ``StoreUnavailableError``.
+    The constructor does not connect. The first call to a catalog without an up-to-date schema
+    raises ``TableSetupError``; :meth:`migrate` creates or updates the schema. Every call can raise
+    ``StoreUnavailableError``.
 
     Examples
     --------
@@ -76,7 +77,7 @@ class Catalog(History):
     def migrate(self) -> None:
         """Create the catalog's schema, or bring it up to date; safe to call again.
 
-        The snapshot for Airflow is written anew, since its format can have changed too.
+        Rewrites the snapshot for Airflow too, since its format can have changed.
         """
         self._database.migrate()
         self._refresh_snapshot()
@@ -87,22 +88,22 @@ class Catalog(History):
         return Leases(self._database)
 
     @property
-    def setbacks(self) -> Setbacks:
-        """What failed and is left alone for a while."""
-        return Setbacks(self._database)
+    def backoffs(self) -> Backoffs:
+        """The skipped regions and failed jobs of this catalog."""
+        return Backoffs(self._database)
 
     @property
-    def notified(self) -> Notified:
-        """What was told to whom."""
-        return Notified(self._database)
+    def notifications(self) -> Notifications:
+        """The notifications that were sent to channels."""
+        return Notifications(self._database)
 
     @property
     def database(self) -> Database:
-        """The database of this catalog, for what else is kept there."""
+        """The database of this catalog, for other data that is stored in it."""
         return self._database
 
     def close(self) -> None:
-        """Give the connections back; the catalog can be used again afterwards."""
+        """Close the connections; the next call opens new ones."""
         self._database.engine.dispose()
 
     def register(
@@ -122,7 +123,7 @@ class Catalog(History):
         name : str
             1 to 63 lower-case letters, digits, ``_`` and ``-``; becomes part of the DAG id.
         uri : str
-            Where the table is, without credentials. It is not opened.
+            Address of the table, without credentials. The table is not opened.
         storage_options_ref : str, optional
             Absolute path of a JSON file, or ``airflow:{connection id}``.
         policy : Policy, optional
@@ -130,7 +131,7 @@ class Catalog(History):
         owner : str, default "memwal"
             Who to ask.
         enabled : bool, default True
-            Whether it is maintained from now on.
+            Whether the table is maintained from now on.
 
         Raises
         ------
@@ -170,7 +171,7 @@ class Catalog(History):
             Name of the managed table.
         **changes :
             New values of ``uri``, ``storage_options_ref``, ``policy``, ``owner`` or ``enabled``;
-            what is not given stays.
+            the others do not change.
 
         Raises
         ------
@@ -199,7 +200,7 @@ class Catalog(History):
         return table
 
     def unregister(self, name: str) -> ManagedTable:
-        """Remove a table from the catalog and return what it was.
+        """Remove a table from the catalog and return its record.
 
         The Lance table itself, its job runs and its backlog history stay.
 
@@ -237,12 +238,12 @@ class Catalog(History):
             return _table(self._find(session, name))
 
     def list(self, *, enabled_only: bool = False) -> list[ManagedTable]:
-        """Return the tables by name.
+        """Return the tables, ordered by name.
 
         Parameters
         ----------
         enabled_only : bool, default False
-            Whether tables that are switched off are left out.
+            Whether to omit disabled tables.
         """
         query = select(ManagedTableRow).order_by(ManagedTableRow.name)
         if enabled_only:
@@ -251,9 +252,9 @@ class Catalog(History):
             return [_table(row) for row in session.scalars(query)]
 
     def prune(self, *, now: datetime | None = None) -> dict[str, Pruned]:
-        """Forget what the policies do not keep of runs and backlog samples.
+        """Delete runs and backlog samples that are older than the retention of the policies.
 
-        The history of tables that are not registered any more goes by the default policy.
+        The default policy applies to the history of tables that are no longer registered.
 
         Parameters
         ----------
@@ -263,15 +264,15 @@ class Catalog(History):
         Returns
         -------
         dict of str to Pruned
-            By table, also where nothing went.
+            By table, including tables without deletions.
         """
         now = now or datetime.now(UTC)
         policies = {table.name: table.policy for table in self.list()}
         with self._database.reading() as session:
             names = set(session.scalars(select(JobRunRow.table_name).distinct()))
             names |= set(session.scalars(select(BacklogSampleRow.table_name).distinct()))
-        self.setbacks.prune()
-        self.notified.prune(before=now - timedelta(seconds=Policy().run_retention_seconds))
+        self.backoffs.prune()
+        self.notifications.prune(before=now - timedelta(seconds=Policy().run_retention_seconds))
         pruned = {}
         for name in sorted(names):
             policy = policies.get(name, Policy())
@@ -285,8 +286,8 @@ class Catalog(History):
     def export_snapshot(self, path: str | Path) -> None:
         """Write all tables to a JSON file for :func:`memwal.catalog.read_snapshot`.
 
-        The file is replaced at once; of several processes that export, the last one to read the
-        catalog writes last.
+        The file is replaced atomically. Of several processes that export, the one that reads the
+        catalog last writes last.
 
         Raises
         ------
@@ -307,7 +308,7 @@ class Catalog(History):
 
     def _find(self, session: Session, name: str) -> ManagedTableRow:
         row = None
-        # PostgreSQL would refuse some of what is no name.
+        # PostgreSQL raises an error for some invalid names.
         if NAME.fullmatch(name):
             row = session.scalar(select(ManagedTableRow).where(ManagedTableRow.name == name))
         if row is None:
@@ -331,7 +332,7 @@ def _checked(changes: TableChanges) -> dict[str, Any]:
 
 
 def _check_quarantine(session: Session, table: ManagedTable) -> None:
-    """Refuse the quarantine of another table: lists and releases would mix their rows."""
+    """Refuse the quarantine of another table: listing and releasing would mix their rows."""
     rules = table.policy.quality
     if rules is None:
         return

@@ -1,4 +1,4 @@
-"""Opening, checking and migrating the catalog's database."""
+"""Connection, schema check and migration of the catalog's database."""
 
 from __future__ import annotations
 
@@ -48,17 +48,17 @@ URL_FILE_VARIABLE = "MEMWAL_CATALOG_URL_FILE"
 MIGRATE_COMMAND = "memwal catalog migrate"
 BUSY_SECONDS = 30.0
 WRITES = "memwal_writes"
-# Any number, as long as all that migrate a catalog agree on it.
+# Any number, as long as all versions that migrate a catalog use the same.
 _MIGRATION_LOCK = 5_275_803_947_121
 
 _PASSWORD = re.compile(r":[^/@]*@")
 
-# SQLSTATE: a right lacks; nothing can be written here.
+# SQLSTATE: insufficient privilege; read-only transaction.
 _REFUSALS = frozenset({"42501", "25006"})
 
 
 def default_url() -> str:
-    """``$MEMWAL_CATALOG_URL``, what the file ``$MEMWAL_CATALOG_URL_FILE`` says, or a SQLite file.
+    """Return ``$MEMWAL_CATALOG_URL``, the URL in ``$MEMWAL_CATALOG_URL_FILE``, or a SQLite file.
 
     The SQLite file is in the folder ``$XDG_DATA_HOME/memwal``, by default
     ``~/.local/share/memwal``. It does not depend on the working directory, so that a shell,
@@ -67,7 +67,7 @@ def default_url() -> str:
     Raises
     ------
     InvalidInputError
-        The file that is named cannot be read, or is empty.
+        The file named by ``$MEMWAL_CATALOG_URL_FILE`` cannot be read, or is empty.
     """
     url = os.environ.get(URL_VARIABLE)
     if url:
@@ -93,20 +93,20 @@ def _read_url(path: Path) -> str:
 
 
 class Database:
-    """Transactions on the catalog's database, with errors that say what to do.
+    """Transactions on the catalog's database, with errors that name the next step.
 
     Parameters
     ----------
     url : str
-        SQLAlchemy URL. SQLite is opened with a write-ahead journal and waits up to 30 s for
-        another process that writes.
+        SQLAlchemy URL. SQLite is opened with a write-ahead journal and waits up to 30 s
+        while another process writes.
 
     Raises
     ------
     InvalidInputError
-        It is not a URL that SQLAlchemy knows.
+        SQLAlchemy does not support the URL.
     MissingExtraError
-        Its driver is not installed.
+        The driver of the database is not installed.
     """
 
     def __init__(self, url: str) -> None:
@@ -116,7 +116,7 @@ class Database:
             self._url: URL = make_url(url)
             self.engine: Engine = create_engine(self._url, pool_pre_ping=True)
         except (ArgumentError, ValueError, TypeError) as error:
-            # The text of each of them may hold a part of the URL, and that the password.
+            # The text of each of these errors may contain a part of the URL with the password.
             raise InvalidInputError(
                 f"The catalog URL (${URL_VARIABLE}) cannot be used: {type(error).__name__}; give "
                 "an SQLAlchemy URL such as sqlite:////var/lib/memwal/catalog.db."
@@ -128,7 +128,7 @@ class Database:
                 "pip install 'memwal[postgres]'"
             ) from error
         if _PASSWORD.search(self._url.database or ""):
-            # It would be shown as a part of the name.
+            # The password would be shown in messages, as a part of the database name.
             raise InvalidInputError(
                 f"The catalog URL (${URL_VARIABLE}) has a user and a password in the name of the "
                 "database; they come right behind the two slashes: postgresql://user:password@host."
@@ -140,7 +140,7 @@ class Database:
 
     @property
     def shown_url(self) -> str:
-        """The URL without what may be a secret, for messages: its password and its query."""
+        """The URL for messages, without password and query, which may be secrets."""
         return self._url.set(query={}).render_as_string(hide_password=True)
 
     @property
@@ -154,7 +154,7 @@ class Database:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Session]:
-        """A session for reading."""
+        """Open a session for reading."""
         with self._translated():
             self._check_revision()
             with Session(self.engine) as session:
@@ -162,10 +162,10 @@ class Database:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[Session]:
-        """A session that is committed when the block ends without an error.
+        """Open a session that is committed when the block ends without an error.
 
-        On SQLite the write lock is taken at once: a transaction that reads first and writes later
-        would be refused, not made to wait, when another process wrote in between.
+        On SQLite the write lock is acquired at the start: a transaction that reads first and writes
+        later would be refused instead of waiting if another process wrote in between.
         """
         with self._translated():
             self._check_revision()
@@ -174,7 +174,7 @@ class Database:
                 yield session
 
     def migrate(self) -> None:
-        """Create the schema, or bring it up to date. Safe to call again, and from two processes.
+        """Create or update the schema. Safe to call again, and from two processes at once.
 
         Raises
         ------
@@ -198,7 +198,8 @@ class Database:
             engine = self.engine.execution_options(**{WRITES: True})
             with engine.begin() as connection:
                 if connection.dialect.name == "postgresql":
-                    # Two that make the same table would both start, and one of them fail.
+                    # Without the lock, two processes would both create the same table, and one
+                    # of them would fail.
                     connection.execute(select(func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
                 config.attributes["connection"] = connection
                 command.upgrade(config, "head")
@@ -224,13 +225,13 @@ class Database:
     def _revision(self) -> str | None:
         file = self._sqlite_file
         if file is not None and not file.exists():
-            # Connecting would leave an empty file behind.
+            # Connecting would create an empty file.
             return None
         with self.engine.connect() as connection:
             if not inspect(connection).has_table("alembic_version"):
                 return None
-            found = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
-            return None if found is None else str(found)
+            revision = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+            return None if revision is None else str(revision)
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:
@@ -242,7 +243,7 @@ class Database:
                 "number has 64 bits, and a text is Unicode without a NUL."
             ) from error
         except IntegrityError:
-            # Who caused it knows what it means.
+            # The caller knows which constraint it violated.
             raise
         except DBAPIError as error:
             if _is_refusal(error):
@@ -262,15 +263,15 @@ class Database:
 
 
 def database_time(session: Session) -> datetime:
-    """What time it is, in UTC, by the one clock that all users of a database share.
+    """Return the time in UTC, by the one clock that all users of a database share.
 
-    SQLite has none of its own: its users are on one machine, and share that one's.
+    SQLite has no clock: its users are on one machine and share the clock of that machine.
     """
     match session.get_bind().dialect.name:
         case "sqlite":
             return datetime.now(UTC)
         case "postgresql":
-            # The moment of this statement; now() is when the transaction began.
+            # The time of this statement; now() is the start of the transaction.
             now = session.scalar(select(func.clock_timestamp()))
         case _:
             now = session.scalar(select(func.current_timestamp()))
@@ -280,18 +281,18 @@ def database_time(session: Session) -> datetime:
 
 
 def _is_refusal(error: DBAPIError) -> bool:
-    """Whether the user of the database lacks a right, or the database only lets read."""
+    """Return whether the database user lacks a privilege, or the database is read-only."""
     refused = getattr(error.orig, "sqlstate", None) in _REFUSALS
     return refused or "readonly database" in str(error.orig)
 
 
 def _cause(error: DBAPIError) -> str:
-    """The driver's message; SQLAlchemy's own would repeat the statement and its values."""
+    """Return the driver's message; SQLAlchemy's would repeat the statement with its values."""
     return str(error.orig).strip().splitlines()[0] if error.orig else type(error).__name__
 
 
 def _prepare_sqlite(connection: Any, _record: Any) -> None:
-    # None keeps the driver from opening transactions by itself; _begin_sqlite does.
+    # With None the driver opens no transactions by itself; _begin_sqlite does.
     connection.isolation_level = None
     cursor = connection.cursor()
     cursor.execute(f"PRAGMA busy_timeout = {int(BUSY_SECONDS * 1000)}")

@@ -40,13 +40,13 @@ from memwal.jobs.status import TableStatus
 LONGEST_RUN = timedelta(hours=6)
 """Merges that took longer are left out of :meth:`LatestHistory.merges`."""
 
-_AT_ONCE = 3
-"""Runs of one job of one table that are looked at, since several can go on at once."""
+_RUNS_PER_JOB = 3
+"""Latest runs that are read of one job of one table, since several can run at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class MergedRows:
-    """What one merge took into the base table.
+    """Rows that one merge wrote to the base table.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ class MergedRows:
     at : datetime
         When the run ended, in UTC.
     rows : int
-        Upserted and deleted.
+        Number of rows upserted and deleted.
     """
 
     table: str
@@ -70,16 +70,16 @@ class LatestRuns:
     Attributes
     ----------
     newest : dict of str to JobRun
-        The run of each job that was started last.
+        The run of each job that started last.
     ended : dict of str to JobRun
-        The last one of each job that has ended, however it did.
+        The last run of each job that has ended, successfully or not.
     succeeded : dict of str to JobRun
-        The last one of each job that succeeded.
+        The last run of each job that succeeded.
     failing : dict of str to JobRun
-        Of each job whose last run did not succeed, the first one in a row that did not, among its
-        latest three.
+        For each job whose last ended run did not succeed: the first of its failures in a row, among
+        its latest three runs.
     running : tuple of JobRun
-        By start.
+        Active runs, ordered by start.
     """
 
     newest: dict[str, JobRun]
@@ -90,10 +90,10 @@ class LatestRuns:
 
 
 class LatestHistory(RunHistory):
-    """The newest samples and runs of a catalog."""
+    """Newest samples and runs of a catalog."""
 
     def latest_samples(self, *, table: str | None = None) -> list[BacklogSample]:
-        """Return the newest sample of every table that was ever looked at, by name.
+        """Return the newest sample of every table that has one, ordered by name.
 
         Parameters
         ----------
@@ -103,7 +103,7 @@ class LatestHistory(RunHistory):
         return self._samples(None, newest=True, table=table)
 
     def first_samples(self, since: datetime, *, table: str | None = None) -> list[BacklogSample]:
-        """Return the oldest sample since a moment of every table that has one, by name.
+        """Return the oldest sample since a time of every table that has one, ordered by name.
 
         Parameters
         ----------
@@ -117,23 +117,23 @@ class LatestHistory(RunHistory):
     def _samples(
         self, since: datetime | None, *, newest: bool, table: str | None
     ) -> list[BacklogSample]:
-        names = _names(BacklogSampleRow.table_name, table)
+        names = _table_names(BacklogSampleRow.table_name, table)
         row = aliased(BacklogSampleRow)
-        wanted = select(row.id).where(row.table_name == names.c.name)
+        samples = select(row.id).where(row.table_name == names.c.name)
         if since is not None:
-            wanted = wanted.where(row.at >= since)
+            samples = samples.where(row.at >= since)
         order = (row.at.desc(), row.id.desc()) if newest else (row.at, row.id)
-        one = wanted.order_by(*order).limit(1).correlate(names).scalar_subquery()
+        first = samples.order_by(*order).limit(1).correlate(names).scalar_subquery()
         query = (
             select(BacklogSampleRow)
-            .where(BacklogSampleRow.id.in_(select(one).select_from(names)))
+            .where(BacklogSampleRow.id.in_(select(first).select_from(names)))
             .order_by(BacklogSampleRow.table_name)
         )
         with self._database.reading() as session:
-            return [as_sample(found) for found in session.scalars(query)]
+            return [as_sample(sample) for sample in session.scalars(query)]
 
     def merges(self, since: datetime, *, table: str | None = None) -> list[MergedRows]:
-        """Return what the merges took in that have succeeded since a moment, oldest first.
+        """Return the rows of each merge that succeeded since a time, oldest first.
 
         Parameters
         ----------
@@ -142,7 +142,7 @@ class LatestHistory(RunHistory):
         table : str, optional
             Only of this one.
         """
-        jobs = _jobs(table)
+        jobs = _table_jobs(table)
         query = (
             select(JobRunRow.table_name, JobRunRow.finished_at, JobRunRow.rows)
             .join(
@@ -168,21 +168,21 @@ class LatestHistory(RunHistory):
         table : str, optional
             Only of this one.
         """
-        jobs = _jobs(table)
-        picks = [_pick(jobs, offset=offset) for offset in range(_AT_ONCE)]
-        picks.append(_pick(jobs, JobRunRow.state == RunState.SUCCEEDED.value))
-        wanted = union_all(*(select(pick).select_from(jobs) for pick in picks)).subquery()
+        jobs = _table_jobs(table)
+        picks = [_latest_run_id(jobs, offset=offset) for offset in range(_RUNS_PER_JOB)]
+        picks.append(_latest_run_id(jobs, JobRunRow.state == RunState.SUCCEEDED.value))
+        run_ids = union_all(*(select(pick).select_from(jobs) for pick in picks)).subquery()
         query = (
             select(JobRunRow)
             .options(defer(JobRunRow.result))
-            .where(JobRunRow.id.in_(select(wanted.c[0])))
+            .where(JobRunRow.id.in_(select(run_ids.c[0])))
             .order_by(JobRunRow.started_at, JobRunRow.id)
         )
-        found: dict[str, list[JobRun]] = defaultdict(list)
+        runs_by_table: dict[str, list[JobRun]] = defaultdict(list)
         with self._database.reading() as session:
             now = database_time(session)
             for row in session.scalars(query):
-                found[row.table_name].append(as_run(row, now, with_result=False))
+                runs_by_table[row.table_name].append(as_run(row, now, with_result=False))
         return {
             name: LatestRuns(
                 newest={run.job: run for run in runs},
@@ -191,13 +191,13 @@ class LatestHistory(RunHistory):
                 failing=_failing(runs),
                 running=tuple(run for run in runs if run.state is RunState.RUNNING),
             )
-            for name, runs in found.items()
+            for name, runs in runs_by_table.items()
         }
 
     def backlog_points(self, table: str, *, since: datetime, most: int) -> list[BacklogSample]:
-        """Return samples of a table since a moment, oldest first: all, or evenly thinned out.
+        """Return the samples of a table since a time, oldest first, thinned out evenly to ``most``.
 
-        The newest is always among them.
+        The newest sample is always included.
 
         Parameters
         ----------
@@ -206,7 +206,7 @@ class LatestHistory(RunHistory):
         since : datetime
             Aware.
         most : int
-            Most samples to return; at least 1.
+            Maximal number of samples; at least 1.
         """
         of_table = and_(BacklogSampleRow.table_name == table, BacklogSampleRow.at >= since)
         newest_first = (BacklogSampleRow.at.desc(), BacklogSampleRow.id.desc())
@@ -220,22 +220,22 @@ class LatestHistory(RunHistory):
             return [as_sample(row) for row in session.scalars(query.order_by(*newest_first))][::-1]
 
     def latest_run_with(self, table: str, key: str, *, since: datetime) -> JobRun | None:
-        """Return the newest run of a table whose result has something at this key, or None.
+        """Return the newest successful run of a table whose result has this key, or None.
 
         Parameters
         ----------
         table : str
             Name of the table.
         key : str
-            A key of the JSON of results, beyond those that every result has.
+            A key of the result's JSON, beyond those that every result has.
         since : datetime
-            Aware; runs that were started before are not looked at.
+            Aware; earlier runs are ignored.
         """
-        held = JobRunRow.result[key]
+        value = JobRunRow.result[key]
         query = (
             select(JobRunRow)
             .where(JobRunRow.table_name == table, JobRunRow.started_at >= since)
-            .where(JobRunRow.state == RunState.SUCCEEDED.value, held.as_string().is_not(None))
+            .where(JobRunRow.state == RunState.SUCCEEDED.value, value.as_string().is_not(None))
             .order_by(JobRunRow.started_at.desc(), JobRunRow.id.desc())
             .limit(1)
         )
@@ -245,18 +245,18 @@ class LatestHistory(RunHistory):
 
 
 def _failing(runs: Iterable[JobRun]) -> dict[str, JobRun]:
-    """By job, the first of the failures at the end of these runs, which are by start."""
-    found: dict[str, JobRun] = {}
+    """Return the first of the trailing failures of each job; the runs are ordered by start."""
+    failing: dict[str, JobRun] = {}
     for run in runs:
         if run.state is RunState.SUCCEEDED:
-            found.pop(run.job, None)
+            failing.pop(run.job, None)
         elif run.state is not RunState.RUNNING:
-            found.setdefault(run.job, run)
-    return found
+            failing.setdefault(run.job, run)
+    return failing
 
 
 def as_sample(row: BacklogSampleRow) -> BacklogSample:
-    """What the catalog gives out for a row."""
+    """Convert a row to a sample."""
     return BacklogSample(
         table=row.table_name,
         at=row.at,
@@ -274,8 +274,8 @@ def as_sample(row: BacklogSampleRow) -> BacklogSample:
     )
 
 
-def _names(column: InstrumentedAttribute[str], table: str | None) -> CTE:
-    """Names of the tables in an indexed column, found one by one; the last may be null."""
+def _table_names(column: InstrumentedAttribute[str], table: str | None) -> CTE:
+    """Select the distinct table names of an indexed column one by one; the last may be null."""
     if table is not None:
         return select(literal(table).label("name")).cte("names")
     names = select(func.min(column).label("name")).cte("names", recursive=True)
@@ -283,9 +283,9 @@ def _names(column: InstrumentedAttribute[str], table: str | None) -> CTE:
     return names.union_all(select(further.scalar_subquery()).where(names.c.name.is_not(None)))
 
 
-def _jobs(table: str | None) -> CTE:
-    """Tables and their jobs that have runs, found one by one; the last of a table may be null."""
-    names = _names(JobRunRow.table_name, table)
+def _table_jobs(table: str | None) -> CTE:
+    """Select the tables and jobs that have runs one by one; a table's last job may be null."""
+    names = _table_names(JobRunRow.table_name, table)
     first = select(func.min(JobRunRow.job)).where(JobRunRow.table_name == names.c.name)
     jobs = select(
         names.c.name.label("table_name"),
@@ -300,8 +300,10 @@ def _jobs(table: str | None) -> CTE:
     )
 
 
-def _pick(jobs: CTE, *conditions: ColumnElement[bool], offset: int = 0) -> ScalarSelect[int]:
-    """Id of a run of each job, the one that was started last."""
+def _latest_run_id(
+    jobs: CTE, *conditions: ColumnElement[bool], offset: int = 0
+) -> ScalarSelect[int]:
+    """Select the id of the latest run of each job, or of an earlier one with ``offset``."""
     return (
         select(JobRunRow.id)
         .where(JobRunRow.table_name == jobs.c.table_name, JobRunRow.job == jobs.c.job)
@@ -315,17 +317,17 @@ def _pick(jobs: CTE, *conditions: ColumnElement[bool], offset: int = 0) -> Scala
 
 
 class History(LatestHistory):
-    """Job runs and backlog samples: what was, beside what is registered."""
+    """Job runs, backlog samples and the latest status of tables."""
 
     def record_backlog(self, table: str, status: TableStatus) -> BacklogSample:
-        """Keep the sums of a status as a sample of now, and the whole of it until the next.
+        """Store the sums of a status as a sample of now, and the status as the latest of its table.
 
         Parameters
         ----------
         table : str
             Name of the managed table.
         status : TableStatus
-            Of all its regions.
+            Status of all its regions.
         """
         row = BacklogSampleRow(
             table_name=table,
@@ -351,19 +353,19 @@ class History(LatestHistory):
     def _keep_state(
         self, session: Session, table: str, at: datetime, status: dict[str, Any]
     ) -> None:
-        """Replace the status of a table by a later one."""
+        """Replace the stored status of a table."""
         replaced = session.execute(
             update(TableStateRow)
             .where(TableStateRow.table_name == table)
             .values(at=at, status=status)
         )
-        if not _count(replaced):
-            # Somebody else may just have made it, with a status that is as new.
+        if not _deleted_rows(replaced):
+            # Another process may have inserted it just now, with a status that is as new.
             with contextlib.suppress(IntegrityError), session.begin_nested():
                 session.add(TableStateRow(table_name=table, at=at, status=status))
 
     def states(self, *, table: str | None = None) -> list[TableState]:
-        """Return the latest status of every table that was ever looked at, by name.
+        """Return the latest status of every table that has one, ordered by name.
 
         Parameters
         ----------
@@ -381,58 +383,38 @@ class History(LatestHistory):
                 for row in session.scalars(query)
             ]
 
-    def backlog_history(
-        self, table: str, *, since: datetime | None = None, limit: int = 10_000
-    ) -> list[BacklogSample]:
-        """Return the latest samples, oldest first.
-
-        Parameters
-        ----------
-        table : str
-            Name of the table; it need not be registered any more.
-        since : datetime, optional
-            Aware; only samples from then on.
-        limit : int, default 10,000
-            Most samples to return; the newest are kept.
-        """
-        query = select(BacklogSampleRow).where(BacklogSampleRow.table_name == table)
-        if since is not None:
-            query = query.where(BacklogSampleRow.at >= since)
-        query = query.order_by(BacklogSampleRow.at.desc(), BacklogSampleRow.id.desc()).limit(limit)
-        with self._database.reading() as session:
-            return [as_sample(row) for row in session.scalars(query)][::-1]
-
     def prune_history(
         self, table: str, *, runs_before: datetime, samples_before: datetime
     ) -> Pruned:
-        """Forget old runs and samples of a table.
+        """Delete old runs and samples of a table.
 
-        The latest run that succeeded of each job stays: it tells when the job is due. So does the
-        latest sample of a table that is registered: a backlog is not gone because nobody looks.
+        The latest successful run of each job stays, since it decides when the job is due. So does
+        the latest sample of a registered table: a backlog does not vanish because no newer sample
+        was taken.
 
         Parameters
         ----------
         table : str
             Name of the table; it need not be registered any more.
         runs_before : datetime
-            Aware; runs that ended before, or have said nothing since.
+            Aware; runs that ended before this time, or whose last heartbeat was before it.
         samples_before : datetime
-            Aware.
+            Aware; samples that were taken before this time.
         """
         latest = (
             select(func.max(JobRunRow.id))
             .where(JobRunRow.table_name == table, JobRunRow.state == RunState.SUCCEEDED.value)
             .group_by(JobRunRow.job)
         )
-        last_word = func.coalesce(
+        last_active = func.coalesce(
             JobRunRow.finished_at, JobRunRow.heartbeat_at, JobRunRow.started_at
         )
         with self._database.writing() as session:
-            kept = list(session.scalars(latest))
+            retained = list(session.scalars(latest))
             runs = session.execute(
                 delete(JobRunRow)
-                .where(JobRunRow.table_name == table, last_word < runs_before)
-                .where(JobRunRow.id.not_in(kept))
+                .where(JobRunRow.table_name == table, last_active < runs_before)
+                .where(JobRunRow.id.not_in(retained))
             )
             newest = session.scalar(
                 select(BacklogSampleRow.id)
@@ -447,8 +429,8 @@ class History(LatestHistory):
             if newest is not None:
                 old = old.where(BacklogSampleRow.id != newest)
             samples = session.execute(old)
-            return Pruned(runs=_count(runs), samples=_count(samples))
+            return Pruned(runs=_deleted_rows(runs), samples=_deleted_rows(samples))
 
 
-def _count(result: Any) -> int:
+def _deleted_rows(result: Any) -> int:
     return result.rowcount if isinstance(result, CursorResult) else 0

@@ -1,9 +1,9 @@
 """Leases on tables and jobs, so that a second run waits or skips instead of wasting work.
 
 A lease is not a fence. Between a check of the lease and the next action, a process can be paused
-for any time; what it does then must still be refused by a compare-and-swap. What a lease does
-promise is that two holders of one resource never have the same token, that later holders have
-higher tokens, and that a holder which checks after its time is up learns of it.
+for any time; what it does then must still be refused by a compare-and-swap. A lease guarantees that
+two holders of one resource never have the same token, that later holders have higher tokens, and
+that a holder which checks after its lease expired gets an error.
 
 A held lease is renewed in the background, and released at the end of its context.
 """
@@ -42,32 +42,32 @@ _JOIN_SECONDS = 5.0
 
 
 class LeaseBook(Protocol):
-    """Where leases are written down. All calls can raise StoreUnavailableError."""
+    """Storage of leases. All calls can raise ``StoreUnavailableError``."""
 
     def renew(self, resource: str, token: int, ttl: timedelta) -> bool:
-        """Let the lease last for ``ttl`` from now; False when it is over."""
+        """Extend the lease to ``ttl`` from now; return False if it is over."""
 
     def holds(self, resource: str, token: int) -> bool:
-        """Whether the lease with this token is in force."""
+        """Return whether the lease with this token is in force."""
 
-    def give_back(self, resource: str, token: int) -> None:
+    def end(self, resource: str, token: int) -> None:
         """End the lease if it has this token."""
 
 
 class Lease:
-    """A lease that is renewed in the background; a context manager that releases it at its end.
+    """Lease that is renewed in the background; a context manager that releases it on exit.
 
     Parameters
     ----------
     book : LeaseBook
-        Where it is kept; :meth:`Leases.acquire` makes leases.
-    asked_at : float
-        When it was asked for, in seconds of a clock that nobody sets.
+        Storage of the lease; :meth:`Leases.acquire` makes leases.
+    requested_at : float
+        Time before the request was sent, in seconds of a clock that is never set.
 
     Attributes
     ----------
     resource, holder : str
-        What is leased, and to whom.
+        The leased resource, and its holder.
     token : int
         Fencing token: strictly higher than that of every earlier lease of the resource.
     ttl : timedelta
@@ -82,51 +82,52 @@ class Lease:
         holder: str,
         token: int,
         ttl: timedelta,
-        asked_at: float,
+        requested_at: float,
     ) -> None:
         self.resource = resource
         self.holder = holder
         self.token = token
         self.ttl = ttl
         self._book = book
-        # By our own clock, from before the request was sent: never later than the database's end.
-        self._ends_at = asked_at + ttl.total_seconds()
+        # By our own clock, from before the request was sent: never later than the expiry in the
+        # database.
+        self._ends_at = requested_at + ttl.total_seconds()
         self._over = threading.Event()
         self._lost: str | None = None
         self._thread = threading.Thread(
-            target=self._keep, name=f"lease {resource}"[:60], daemon=True
+            target=self._renew_until_over, name=f"lease {resource}"[:60], daemon=True
         )
         self._thread.start()
 
     @property
     def lost(self) -> bool:
-        """Whether it is known to be lost, or was not renewed in time; asks nobody."""
+        """Whether the lease is known to be lost or was not renewed in time, without a query."""
         return self._lost is not None or boot_seconds() >= self._ends_at
 
     def check(self) -> None:
-        """Make sure that the lease is in force; to be called just before every commit.
+        """Check that the lease is in force; call this just before every commit.
 
-        The database is asked. While it does not answer, the holder goes on until the time to live
-        is over by its own clock.
+        Queries the database. While the database does not answer, the holder goes on until the time
+        to live is over by its own clock.
 
         Raises
         ------
         LeaseLostError
-            It is not: it was not renewed in time, somebody else has it, or it was released.
+            The lease was not renewed in time, another process has it, or it was released.
         """
         self._refuse_if_over()
         try:
             if not self._book.holds(self.resource, self.token):
                 self._lose("it ran out or was taken away")
         except StoreUnavailableError as error:
-            logger.warning("the lease of %s cannot be looked at: %s", self.resource, error)
-        # After the look, which can have taken any time.
+            logger.warning("the lease of %s cannot be checked: %s", self.resource, error)
+        # Checked again after the query, which can have taken any time.
         self._refuse_if_over()
 
     def release(self) -> None:
-        """Give the lease back. Safe to call again, and when it is lost.
+        """Release the lease. Safe to call again, and after the lease was lost.
 
-        When the database does not answer, it runs out by itself.
+        If the database does not answer, the lease expires by itself.
         """
         if self._over.is_set():
             return
@@ -136,9 +137,11 @@ class Lease:
         if self._lost is None:
             self._lost = "it was released"
             try:
-                self._book.give_back(self.resource, self.token)
+                self._book.end(self.resource, self.token)
             except StoreUnavailableError as error:
-                logger.warning("the lease of %s runs out by itself: %s", self.resource, error)
+                logger.warning(
+                    "the lease of %s was not released, it will expire: %s", self.resource, error
+                )
 
     def _refuse_if_over(self) -> None:
         if self._lost is None and boot_seconds() >= self._ends_at:
@@ -154,12 +157,12 @@ class Lease:
             self._lost = why
             logger.warning("the lease of %s (token %d): %s", self.resource, self.token, why)
 
-    def _keep(self) -> None:
+    def _renew_until_over(self) -> None:
         usual = self.ttl.total_seconds() / 3
         pause = usual
         while not self._over.wait(pause) and self._lost is None:
-            asked_at = boot_seconds()
-            if asked_at >= self._ends_at:
+            requested_at = boot_seconds()
+            if requested_at >= self._ends_at:
                 self._lose("it was not renewed in time")
                 return
             try:
@@ -171,7 +174,7 @@ class Lease:
             if not renewed:
                 self._lose("it ran out or was taken away")
                 return
-            self._ends_at = asked_at + self.ttl.total_seconds()
+            self._ends_at = requested_at + self.ttl.total_seconds()
             pause = usual
 
     def __enter__(self) -> Self:
@@ -195,24 +198,24 @@ _CLOCK_SLACK = timedelta(seconds=5)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseRecord:
-    """What the catalog knows of a lease.
+    """Lease as stored in the catalog.
 
     Attributes
     ----------
     resource : str
-        What is leased.
+        The leased resource.
     holder : str
-        Who has it, or had it last.
+        Current or last holder.
     token : int
         Number of the lease; every later one of the same resource has a higher one.
     ttl_seconds : float
-        How long it lasts without being renewed.
+        How long it lasts without a renewal.
     acquired_at : datetime
         In UTC.
     expires_at : datetime or None
-        In UTC; None when it was given back.
+        In UTC; None if it was released.
     held : bool
-        Whether it was in force when it was looked at.
+        Whether it was in force when the record was read.
     """
 
     resource: str
@@ -237,12 +240,12 @@ class LeaseRecord:
 
 
 class Leases:
-    """The leases of a catalog.
+    """Leases of a catalog.
 
     Parameters
     ----------
     database : Database
-        Where they are kept; of a catalog, :attr:`memwal.catalog.Catalog.leases`.
+        Database of the catalog; :attr:`memwal.catalog.Catalog.leases` makes this object.
     """
 
     def __init__(self, database: Database) -> None:
@@ -256,30 +259,30 @@ class Leases:
         ttl: timedelta = DEFAULT_TTL,
         wait: timedelta | None = None,
     ) -> Lease:
-        """Take a lease, and renew it in the background until it is released.
+        """Acquire a lease, and renew it in the background until it is released.
 
         Parameters
         ----------
         resource : str
-            What to lease, up to 500 characters; see :func:`job_resource`.
+            Resource to lease, up to 500 characters; see :func:`job_resource`.
         holder : str, optional
-            Who takes it, for people: by default machine and process.
+            Name of the holder, for messages: by default machine and process.
         ttl : timedelta, default 60 s
-            How long it lasts after the last renewal, which is tried every third of it. After a
-            crash others wait so long; a pause or an outage of the database that is longer loses
-            it. At least 0.3 s.
+            How long the lease lasts after the last renewal; it is renewed after every third of
+            this time. After a crash others wait so long; a pause or a database outage that is
+            longer loses the lease. At least 0.3 s.
         wait : timedelta, optional
-            How long to wait for somebody else's lease to end. None does not wait at all.
+            How long to wait while another process holds the lease. None does not wait.
 
         Returns
         -------
         Lease
-            A context manager, which releases it at the end of its block.
+            A context manager that releases it at the end of its block.
 
         Raises
         ------
         ConflictError
-            Somebody else has it, still after ``wait``.
+            Another process still holds it after ``wait``.
         InvalidInputError
             The resource is empty or too long, or ``ttl`` too short.
         StoreUnavailableError
@@ -300,42 +303,42 @@ class Leases:
         name = (holder or default_holder())[:200]
         started = time.monotonic()
         while True:
-            asked_at = boot_seconds()
-            found, taken = self._try(resource, name, ttl)
-            if taken:
+            requested_at = boot_seconds()
+            record, acquired = self._try_acquire(resource, name, ttl)
+            if acquired:
                 return Lease(
                     self,
                     resource=resource,
                     holder=name,
-                    token=found.token,
+                    token=record.token,
                     ttl=ttl,
-                    asked_at=asked_at,
+                    requested_at=requested_at,
                 )
-            left = -1.0 if wait is None else wait.total_seconds() + started - time.monotonic()
-            if left <= 0:
+            remaining = -1.0 if wait is None else wait.total_seconds() + started - time.monotonic()
+            if remaining <= 0:
                 raise ConflictError(
-                    f"{resource} is leased to {found.holder} (token {found.token}) until "
-                    f"{found.expires_at:%Y-%m-%d %H:%M:%S} UTC or longer; try again later."
+                    f"{resource} is leased to {record.holder} (token {record.token}) until "
+                    f"{record.expires_at:%Y-%m-%d %H:%M:%S} UTC or longer; try again later."
                 )
-            pause = min(_LONGEST_POLL_SECONDS, found.ttl_seconds / 5, ttl.total_seconds() / 5)
-            time.sleep(min(left, pause * random.uniform(0.5, 1.0)))  # noqa: S311
+            pause = min(_LONGEST_POLL_SECONDS, record.ttl_seconds / 5, ttl.total_seconds() / 5)
+            time.sleep(min(remaining, pause * random.uniform(0.5, 1.0)))  # noqa: S311
 
     def list(self, *, held_only: bool = True) -> list[LeaseRecord]:
-        """Return the leases by resource: those in force, or also the ones that ended.
+        """Return the leases in force, or also those that ended, ordered by resource.
 
         Parameters
         ----------
         held_only : bool, default True
-            Whether those that are over are left out.
+            Whether to omit leases that ended.
         """
         with self._database.reading() as session:
             now = database_time(session)
             rows = session.scalars(select(LeaseRow).order_by(LeaseRow.resource))
-            found = [_record(row, now) for row in rows]
-        return [record for record in found if record.held or not held_only]
+            records = [_record(row, now) for row in rows]
+        return [record for record in records if record.held or not held_only]
 
     def find(self, resource: str) -> LeaseRecord | None:
-        """What is known of the lease of a resource; None when there never was one.
+        """Return the record of the lease of a resource; None if it was never leased.
 
         Parameters
         ----------
@@ -347,27 +350,27 @@ class Leases:
             return None if row is None else _record(row, database_time(session))
 
     def release(self, resource: str, *, token: int | None = None) -> LeaseRecord:
-        """End a lease by force, whoever has it, and return what it was.
+        """End a lease by force, whoever holds it, and return its record from before.
 
-        Its holder hears of it at its next renewal or look, and may go on until then: make sure
-        that it is dead, or do not start another.
+        The holder notices at its next renewal or check, and may go on until then: make sure that
+        the holder is dead, or do not start another one.
 
         Parameters
         ----------
         resource : str
             What is leased.
         token : int, optional
-            End it only while this is its token.
+            End the lease only if it has this token.
 
         Raises
         ------
         ObjectNotFoundError
-            It was never leased.
+            The resource was never leased.
         ConflictError
-            It has another token by now.
+            The lease has another token by now.
         """
         with self._database.writing() as session:
-            row = _locked(session, resource)
+            row = _lock_row(session, resource)
             if row is None:
                 raise ObjectNotFoundError(f"No lease of {resource!r} is known.")
             if token is not None and row.token != token:
@@ -386,9 +389,9 @@ class Leases:
         return record
 
     def renew(self, resource: str, token: int, ttl: timedelta) -> bool:
-        """Let a lease last for ``ttl`` from now; False when it is over."""
+        """Extend a lease to ``ttl`` from now; return False if it is over."""
         with self._database.writing() as session:
-            row = _locked(session, resource)
+            row = _lock_row(session, resource)
             now = database_time(session)
             if row is None or row.token != token or not _is_held(row, now):
                 return False
@@ -396,25 +399,33 @@ class Leases:
             return True
 
     def holds(self, resource: str, token: int) -> bool:
-        """Whether the lease with this token is in force."""
+        """Return whether the lease with this token is in force."""
         with self._database.reading() as session:
             row = session.get(LeaseRow, resource)
             return row is not None and row.token == token and _is_held(row, database_time(session))
 
-    def give_back(self, resource: str, token: int) -> None:
-        """End a lease if it has this token."""
+    def end(self, resource: str, token: int) -> None:
+        """End a lease if it has this token.
+
+        Parameters
+        ----------
+        resource : str
+            The leased resource.
+        token : int
+            Token of the lease.
+        """
         with self._database.writing() as session:
-            row = _locked(session, resource)
+            row = _lock_row(session, resource)
             if row is not None and row.token == token:
                 row.expires_at = None
 
-    def _try(self, resource: str, holder: str, ttl: timedelta) -> tuple[LeaseRecord, bool]:
-        """Take the lease if it is free. The one that is then in force, and whether it is ours."""
+    def _try_acquire(self, resource: str, holder: str, ttl: timedelta) -> tuple[LeaseRecord, bool]:
+        """Acquire the lease if it is free; return the lease in force, and whether it is ours."""
         with self._database.writing() as session:
-            row = _locked(session, resource)
+            row = _lock_row(session, resource)
             if row is None:
                 _insert(session, resource, holder, ttl)
-                row = _locked(session, resource)
+                row = _lock_row(session, resource)
             if row is None:
                 raise ConflictError(f"The lease of {resource} came and went; try again.")
             now = database_time(session)
@@ -429,7 +440,7 @@ class Leases:
 
 
 def job_resource(table: str, job: str, *, part: str | None = None) -> str:
-    """What to lease for a job on a table.
+    """Return the resource to lease for a job on a table.
 
     Parameters
     ----------
@@ -438,24 +449,24 @@ def job_resource(table: str, job: str, *, part: str | None = None) -> str:
     job : str
         ``merge``, ``index``, ``snapshot``, ``gc`` ...
     part : str, optional
-        What of the table the job is about, such as an index.
+        Part of the table that the job works on, such as an index.
     """
     return f"table/{table}/{job}" if part is None else f"table/{table}/{job}/{part}"
 
 
 def default_holder() -> str:
-    """Machine and process."""
+    """Return the names of machine and process."""
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
-def _locked(session: Session, resource: str) -> LeaseRow | None:
-    """The row, which nobody else changes until the end of the transaction."""
+def _lock_row(session: Session, resource: str) -> LeaseRow | None:
+    """Lock and return the row of a resource until the end of the transaction."""
     query = select(LeaseRow).where(LeaseRow.resource == resource).with_for_update()
     return session.scalar(query.execution_options(populate_existing=True))
 
 
 def _insert(session: Session, resource: str, holder: str, ttl: timedelta) -> None:
-    """Make a row that nobody holds, unless somebody else just did."""
+    """Insert a row without a holder, unless another process has just inserted one."""
     row = LeaseRow(
         resource=resource,
         token=0,
@@ -471,7 +482,8 @@ def _insert(session: Session, resource: str, holder: str, ttl: timedelta) -> Non
 def _is_held(row: LeaseRow, now: datetime) -> bool:
     if row.expires_at is None or row.expires_at <= now:
         return False
-    # No renewal puts the end so far ahead: the clock was put back, and would keep a ghost alive.
+    # No renewal sets the expiry so far ahead: the clock was set back, and without this check the
+    # lease of a dead holder would stay in force.
     return row.expires_at <= now + timedelta(seconds=row.ttl_seconds) + _CLOCK_SLACK
 
 

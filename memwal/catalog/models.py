@@ -1,4 +1,4 @@
-"""The catalog's tables, for SQLAlchemy. Nothing of this leaves the package."""
+"""Mapped classes of the catalog's database tables, private to this package."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ class UtcDateTime(TypeDecorator[datetime]):
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Hand UTC to the database; SQLite drops the zone."""
+        """Convert to UTC, since SQLite drops the time zone."""
         return value if value is None else value.astimezone(UTC)
 
     def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
-        """Put the zone back that SQLite dropped."""
+        """Add the time zone that SQLite dropped."""
         if not isinstance(value, datetime):
             return None
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
 class Words(TypeDecorator[str]):
-    """What a message says, which can hold the name of any file and so what no database takes."""
+    """Text of a message, which can hold any file name and so characters that databases refuse."""
 
     impl = Text
     cache_ok = True
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
-        """Replace zero bytes, and halves of characters."""
+        """Replace zero bytes and lone surrogates."""
         if value is None:
             return None
         return value.replace("\0", "?").encode(errors="replace").decode()
@@ -69,7 +69,7 @@ class Base(DeclarativeBase):
 
 
 class ManagedTableRow(Base):
-    """A table that is maintained."""
+    """A managed table."""
 
     __tablename__ = "managed_tables"
 
@@ -85,12 +85,12 @@ class ManagedTableRow(Base):
 
 
 class JobRunRow(Base):
-    """A run of a job. Named by table, not joined to it: runs outlast a registration."""
+    """A run of a job. It names its table without a foreign key: runs outlast a registration."""
 
     __tablename__ = "job_runs"
     __table_args__ = (
         Index(None, "table_name", "job", "started_at"),
-        # A handful of all: every start of a run looks for those of its table.
+        # Partial index: few runs are running, and every start of a run queries those of its table.
         Index(
             "ix_job_runs_running",
             "table_name",
@@ -151,7 +151,7 @@ class TableStateRow(Base):
 
 
 class LeaseRow(Base):
-    """A lease. The row stays when the lease is given back, so that its token never repeats."""
+    """A lease. The row stays after the lease is released, so that its token never repeats."""
 
     __tablename__ = "leases"
 
@@ -163,8 +163,8 @@ class LeaseRow(Base):
     expires_at: Mapped[datetime | None]
 
 
-class HeldRegionRow(Base):
-    """A region that merges leave out until its next try."""
+class SkippedRegionRow(Base):
+    """A region that merges skip until its next try."""
 
     __tablename__ = "held_regions"
 
@@ -177,8 +177,8 @@ class HeldRegionRow(Base):
     next_try_at: Mapped[datetime]
 
 
-class TroubleRow(Base):
-    """A job of a table, or the look at it, that failed and is left alone until its next try."""
+class FailedJobRow(Base):
+    """A failed job of a table, or a failure to read its status, with the time of the next try."""
 
     __tablename__ = "job_troubles"
 
@@ -191,7 +191,7 @@ class TroubleRow(Base):
 
 
 class NotifiedEventRow(Base):
-    """What was last told on a channel about one subject of a table."""
+    """Latest notification sent to a channel about one subject of a table."""
 
     __tablename__ = "notified_events"
 
@@ -207,7 +207,7 @@ class NotifiedEventRow(Base):
 
 
 class ExternalObjectRow(Base):
-    """An object whose creation was decided here. A staged object belongs to one row only."""
+    """An object whose creation this row decided. A staged object belongs to one row only."""
 
     __tablename__ = "external_objects"
     __table_args__ = (UniqueConstraint("root", "staged"),)

@@ -1,4 +1,4 @@
-"""Notifications that each channel has received, so that no channel gets the same one twice."""
+"""Notifications sent to each channel, stored so that no channel receives the same one twice."""
 
 from __future__ import annotations
 
@@ -13,25 +13,26 @@ from memwal.catalog.models import NotifiedEventRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """What a channel was last told about one subject.
+class Notification:
+    """Latest notification of one subject that a channel received.
 
     Attributes
     ----------
     table : str
         Name of the managed table.
     topic, subject : str
-        What it is about: of a table, at most one thing is told of each at a time.
+        Subject of the condition. A channel has at most one notification for each table, topic and
+        subject.
     kind : str
-        What was told.
+        Kind of the condition (:class:`memwal.fleet.health.ConditionKind`).
     mark : str
-        Tells this occurrence from others of its kind.
+        Distinguishes this occurrence from others of its kind.
     since : datetime
-        When it began, in UTC.
-    told_at : datetime
-        When it was told, in UTC.
+        When the condition began, in UTC.
+    sent_at : datetime
+        When the notification was sent, in UTC.
     open : bool
-        Whether its end is still to be told.
+        Whether the end of the condition has not been sent yet.
     """
 
     table: str
@@ -40,7 +41,7 @@ class Told:
     kind: str
     mark: str
     since: datetime
-    told_at: datetime
+    sent_at: datetime
     open: bool
 
     @property
@@ -49,20 +50,20 @@ class Told:
         return self.table, self.topic, self.subject
 
 
-class Notified:
-    """What the channels of a catalog were told. Every call can raise ``StoreUnavailableError``.
+class Notifications:
+    """Notifications of a catalog's channels. Every call can raise ``StoreUnavailableError``.
 
     Parameters
     ----------
     database : Database
-        Where it is kept; of a catalog, :attr:`memwal.catalog.Catalog.notified`.
+        Database of the catalog; :attr:`memwal.catalog.Catalog.notifications` makes this object.
     """
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def open(self, channel: str) -> list[Told]:
-        """Return what a channel was told and whose end is still to be told."""
+    def open(self, channel: str) -> list[Notification]:
+        """Return the notifications of a channel whose conditions have no end sent yet."""
         query = (
             select(NotifiedEventRow)
             .where(NotifiedEventRow.channel == channel, NotifiedEventRow.open)
@@ -70,47 +71,47 @@ class Notified:
         )
         with self._database.reading() as session:
             return [
-                Told(
+                Notification(
                     table=row.table_name,
                     topic=row.topic,
                     subject=row.subject,
                     kind=row.kind,
                     mark=row.mark,
                     since=row.since,
-                    told_at=row.told_at,
+                    sent_at=row.told_at,
                     open=row.open,
                 )
                 for row in session.scalars(query)
             ]
 
-    def last_told_at(self, channel: str) -> datetime | None:
-        """When a channel was last told something, in UTC."""
+    def last_sent_at(self, channel: str) -> datetime | None:
+        """Return when a channel was last sent a notification, in UTC; None if never."""
         query = select(func.max(NotifiedEventRow.told_at)).where(
             NotifiedEventRow.channel == channel
         )
         with self._database.reading() as session:
             return session.scalar(query)
 
-    def keep(self, channel: str, told: Iterable[Told]) -> None:
-        """Write down what a channel was told."""
+    def record(self, channel: str, notifications: Iterable[Notification]) -> None:
+        """Record notifications that a channel received."""
         with self._database.writing() as session:
-            for one in told:
+            for sent in notifications:
                 session.merge(
                     NotifiedEventRow(
                         channel=channel,
-                        table_name=one.table,
-                        topic=one.topic,
-                        subject=one.subject,
-                        kind=one.kind,
-                        mark=one.mark,
-                        since=one.since,
-                        told_at=one.told_at,
-                        open=one.open,
+                        table_name=sent.table,
+                        topic=sent.topic,
+                        subject=sent.subject,
+                        kind=sent.kind,
+                        mark=sent.mark,
+                        since=sent.since,
+                        told_at=sent.sent_at,
+                        open=sent.open,
                     )
                 )
 
     def prune(self, *, before: datetime) -> None:
-        """Forget what ended, and was told before a time."""
+        """Delete notifications of ended conditions that were sent before a time."""
         with self._database.writing() as session:
             session.execute(
                 delete(NotifiedEventRow).where(

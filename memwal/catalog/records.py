@@ -1,4 +1,4 @@
-"""What the catalog gives out: plain, frozen values."""
+"""Frozen records that the catalog returns, and checks of their names and addresses."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ from memwal.util.safe_json import is_unicode
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 CONNECTION_PREFIX = "airflow:"
+STATUS_JOB = "look"
+"""Name under which a failure to read the status of a table is stored, among the names of jobs."""
 CONNECTION_REF = re.compile(r"airflow:[A-Za-z0-9_.-]{1,200}")
 
 _FILE_REF = re.compile(r"/[^\0\n]*\.json")
 
-# How JSON has what a record holds.
+# JSON types of the fields of a record.
 _KINDS: Mapping[str, Any] = {
     "str": str,
     "str | None": str | None,
@@ -34,7 +36,7 @@ _TIMES = ("created_at", "updated_at")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManagedTable:
-    """One table that is maintained.
+    """One table that is registered for maintenance.
 
     Attributes
     ----------
@@ -79,25 +81,25 @@ class ManagedTable:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Make a record of what :meth:`to_dict` gave.
+        """Build a record from the result of :meth:`to_dict`.
 
         Parameters
         ----------
         values : mapping
-            As ``to_dict`` gave it.
+            Result of :meth:`to_dict`.
 
         Raises
         ------
         InvalidInputError
-            The policy is not one (see :meth:`Policy.from_dict`), a key is missing, or its value is
+            The policy is invalid (see :meth:`Policy.from_dict`), a key is missing, or its value is
             of another type.
         """
         kinds = {field.name: _KINDS[str(field.type)] for field in fields(cls)}
-        found = values if isinstance(values, Mapping) else {}
+        record = values if isinstance(values, Mapping) else {}
         wrong = [
             key
             for key, kind in kinds.items()
-            if key not in found or not isinstance(found[key], kind)
+            if key not in record or not isinstance(record[key], kind)
         ]
         if wrong:
             raise InvalidInputError(
@@ -105,18 +107,18 @@ class ManagedTable:
                 "has something else there; export it again."
             )
         try:
-            times = {key: datetime.fromisoformat(found[key]) for key in _TIMES}
+            times = {key: datetime.fromisoformat(record[key]) for key in _TIMES}
         except ValueError:
             raise InvalidInputError(
                 f"The record of a managed table has no times of ISO 8601 as {', '.join(_TIMES)}."
             ) from None
-        policy = Policy.from_dict(found["policy"])
-        return cls(**{key: found[key] for key in kinds} | times | {"policy": policy})
+        policy = Policy.from_dict(record["policy"])
+        return cls(**{key: record[key] for key in kinds} | times | {"policy": policy})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pruned:
-    """How many rows of its own the catalog forgot.
+    """Number of rows that :meth:`memwal.catalog.Catalog.prune` deleted from the catalog.
 
     Attributes
     ----------
@@ -143,15 +145,15 @@ class BacklogSample:
     wal_entries : int
         Entries of the write-ahead logs that no flushed generation covers.
     version, base_rows, regions : int or None
-        Version and rows of the base table, and how many regions there are; None, as what follows,
-        in samples of a memwal that did not keep it.
+        Version and rows of the base table, and the number of regions. These attributes and the
+        following ones are None in samples of a memwal version that did not record them.
     oldest_seconds : float or None
         Age of the oldest generation of the backlog; None when there is no backlog.
     lag_generations, lag_rows : int or None
-        Merged generations, and rows of the base table, that the index that is furthest behind
-        does not cover; None when no index is maintained.
+        Merged generations, and rows of the base table, that the index furthest behind does not
+        cover; None when no index is maintained.
     reclaimable_bytes : int or None
-        Bytes in memory of generations that nothing but retention holds.
+        Bytes in memory of generations that only retention keeps.
     """
 
     table: str
@@ -178,9 +180,9 @@ class TableState:
     table : str
         Name of the managed table.
     at : datetime
-        When it was looked at, in UTC.
+        When the status was read, in UTC.
     status : TableStatus
-        Of that moment: ages count up to it.
+        Status at that time: ages count up to it.
     """
 
     table: str
@@ -189,12 +191,12 @@ class TableState:
 
 
 def check_name(name: str) -> str:
-    """Return a table name that is fit for the catalog, a DAG id and an asset.
+    """Return a table name if it is valid for the catalog, a DAG id and an asset.
 
     Raises
     ------
     InvalidInputError
-        It is not.
+        The name is invalid.
     """
     if not NAME.fullmatch(name):
         raise InvalidInputError(
@@ -205,17 +207,17 @@ def check_name(name: str) -> str:
 
 
 def shown_name(name: str) -> str:
-    """A name for messages; an address that somebody gave instead could hold a password."""
+    """Return a name for messages, hiding an address given by mistake: it could hold a password."""
     return "an address" if "://" in name else repr(name)
 
 
 def check_uri(uri: str) -> str:
-    """Return a table URI that holds no credentials.
+    """Return a table URI if it holds no credentials.
 
     Raises
     ------
     InvalidInputError
-        It is empty, or has a user, a password or query parameters in it. The message does not
+        The URI is empty, or has a user, a password or query parameters in it. The message does not
         repeat the URI, so that a password does not end up in a log.
     """
     try:
@@ -239,13 +241,13 @@ def check_uri(uri: str) -> str:
 
 
 def check_storage_options_ref(ref: str | None) -> str | None:
-    """Return a reference to storage options that is one, and not the options.
+    """Return a reference to storage options if it is one, and not the options themselves.
 
     Raises
     ------
     InvalidInputError
-        It is neither an absolute path of a ``.json`` file nor ``airflow:{connection id}``. The
-        message does not repeat it, since it may be a secret given by mistake.
+        The reference is neither an absolute path of a ``.json`` file nor ``airflow:{connection
+        id}``. The message does not repeat it, since a secret may be given by mistake.
     """
     if ref is None or CONNECTION_REF.fullmatch(ref):
         return ref

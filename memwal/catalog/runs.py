@@ -25,14 +25,14 @@ from memwal.jobs.metrics import job_metrics
 logger = logging.getLogger(__name__)
 
 BEAT_SECONDS = 15.0
-"""How often a run says that its process lives."""
+"""Interval of the heartbeats of a run."""
 
 PROGRESS_SECONDS = 1.0
-"""How often its progress is written, at most."""
+"""Minimal interval between two writes of the progress of a run."""
 
 
 class RunBook(Protocol):
-    """Where the progress of runs is written down."""
+    """Storage of the progress of runs."""
 
     def update_run(
         self,
@@ -43,21 +43,21 @@ class RunBook(Protocol):
         rows: int | None = None,
         bytes: int | None = None,
     ) -> None:
-        """Keep what is given, and that the run is alive."""
+        """Store the given progress and a heartbeat."""
 
 
 class ActiveRun:
-    """A run that is going on; give it its result before the block of ``record_run`` ends.
+    """Active run; call :meth:`finish` before the block of ``record_run`` ends.
 
-    A thread writes its progress and that it is alive. When the catalog does not answer, the run
-    goes on and the log says so.
+    A thread writes the progress and heartbeats. While the catalog does not answer, the run goes on
+    and a warning is logged.
 
     Attributes
     ----------
     run_id : int
         Number of the run in the catalog.
     result : JobResult or None
-        What :meth:`finish` was given.
+        Result passed to :meth:`finish`.
     """
 
     def __init__(self, book: RunBook, run_id: int) -> None:
@@ -68,28 +68,30 @@ class ActiveRun:
         self._progress: dict[str, int] = {}
         self._changed = False
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._tell, name=f"run {run_id}", daemon=True)
+        self._thread = threading.Thread(
+            target=self._write_progress, name=f"run {run_id}", daemon=True
+        )
         self._thread.start()
 
     def progress(
         self, *, done: int, total: int, rows: int | None = None, bytes: int | None = None
     ) -> None:
-        """Say how far the run is; costs nothing, and may be called for every task.
+        """Set the progress of the run; cheap enough to call for every task.
 
         Parameters
         ----------
         done, total : int
-            Tasks.
+            Number of tasks.
         rows, bytes : int, optional
-            What went through them so far.
+            Processed so far.
         """
-        found = {"done": done, "total": total, "rows": rows, "bytes": bytes}
+        values = {"done": done, "total": total, "rows": rows, "bytes": bytes}
         with self._lock:
-            self._progress |= {key: value for key, value in found.items() if value is not None}
+            self._progress |= {key: value for key, value in values.items() if value is not None}
             self._changed = True
 
     def run_tasks(self, tasks: Sequence[Any], function: Callable[[Any], Any]) -> list[Any]:
-        """Run tasks in this process and count them: the ``run`` of a job's methods."""
+        """Run tasks in this process and count them; pass this as ``run`` to a job's methods."""
         self.progress(done=0, total=len(tasks))
         done = 0
 
@@ -103,45 +105,45 @@ class ActiveRun:
         return run_in_process(tasks, step)
 
     def finish(self, result: JobResult) -> None:
-        """Say what the job did."""
+        """Set the result of the run."""
         self.result = result
 
     def stop(self) -> dict[str, int]:
-        """Tell no more, and return the progress that was made."""
+        """Stop writing, and return the progress so far."""
         self._over.set()
         self._thread.join()
         return dict(self._progress)
 
-    def _tell(self) -> None:
-        told_at = time.monotonic()
+    def _write_progress(self) -> None:
+        written_at = time.monotonic()
         while not self._over.wait(PROGRESS_SECONDS):
             with self._lock:
                 changed, self._changed = self._changed, False
                 progress = dict(self._progress)
-            if not changed and time.monotonic() - told_at < BEAT_SECONDS:
+            if not changed and time.monotonic() - written_at < BEAT_SECONDS:
                 continue
             try:
                 self._book.update_run(self.run_id, **progress)
-                told_at = time.monotonic()
+                written_at = time.monotonic()
             except MemWalError as error:
                 logger.warning("the progress of run %d was not written: %s", self.run_id, error)
 
 
 RUN_SILENCE = timedelta(seconds=4 * BEAT_SECONDS)
-"""A run that says it is alive, and then says nothing for so long, is taken for dead."""
+"""A run with heartbeats whose last one is older than this counts as dead."""
 
-# Spelled out in the statement, since a database cannot tell of a parameter that the index of such
-# runs has them.
+# A literal in the statement: with a parameter, a database cannot use the partial index of running
+# runs.
 _RUNNING = JobRunRow.state == literal(RunState.RUNNING.value, literal_execute=True)
 
 
 class RunHistory:
-    """The runs of a catalog.
+    """Job runs of a catalog.
 
     Parameters
     ----------
     database : Database
-        Where they are kept.
+        Database of the catalog.
     """
 
     def __init__(self, database: Database) -> None:
@@ -160,22 +162,22 @@ class RunHistory:
         """Record that a job has started and return the number of the run.
 
         Runs of the same table, job and external id that are still ``running`` become
-        ``abandoned``: the process of an earlier try died without a word. So do runs of the table
-        that have been silent for too long.
+        ``abandoned``: the process of an earlier try died. So do runs of the table whose heartbeats
+        stopped.
 
         Parameters
         ----------
         table, job : str
             Name of the managed table, and ``merge``, ``index``, ``snapshot``, ``gc`` ...
         external_id : str, optional
-            Id of the run where it was started.
+            Id of the run in the system that started it.
         version_before : int, optional
             Version of the base table.
         lease_token : int, optional
-            Token of the lease that it runs under.
+            Token of the lease that the run holds.
         beats : bool, default False
-            Whether :meth:`update_run` will be called at least every 15 s, and the run taken for
-            dead when it is not for a minute. :meth:`record_run` does.
+            Whether :meth:`update_run` will be called at least every 15 s. The run then counts as
+            dead after a minute without a call. :meth:`record_run` makes these calls.
         """
         with self._database.writing() as session:
             now = database_time(session)
@@ -210,23 +212,22 @@ class RunHistory:
         rows: int | None = None,
         bytes: int | None = None,
     ) -> None:
-        """Keep the progress that is given, and that the run is alive.
+        """Store the given progress and a heartbeat.
 
-        One that was taken for dead meanwhile and is not, is ``running`` again; one that has ended
-        is left as it is.
+        An ``abandoned`` run becomes ``running`` again; a run that has ended does not change.
 
         Parameters
         ----------
         run_id : int
             Number of the run.
         done, total : int, optional
-            Tasks that are done, and of how many.
+            Number of tasks that are done, and of all tasks.
         rows, bytes : int, optional
-            Worked on so far.
+            Processed so far.
         """
-        found = {"done": done, "total": total, "rows": rows, "bytes": bytes}
+        progress = {"done": done, "total": total, "rows": rows, "bytes": bytes}
         with self._database.writing() as session:
-            values: dict[str, Any] = {k: v for k, v in found.items() if v is not None}
+            values: dict[str, Any] = {k: v for k, v in progress.items() if v is not None}
             session.execute(
                 update(JobRunRow)
                 .where(JobRunRow.id == run_id)
@@ -254,8 +255,7 @@ class RunHistory:
         run_id : int
             As of :meth:`start_run`.
         result : mapping, optional
-            ``JobResult.to_dict()``; the version after the run, its rows and bytes are taken from
-            it.
+            ``JobResult.to_dict()``; it provides the version after the run, its rows and bytes.
         error : str, optional
             What went wrong.
         progress : mapping, optional
@@ -266,7 +266,7 @@ class RunHistory:
         InvalidInputError
             Not exactly one of result and error is given.
         ObjectNotFoundError
-            There is no such run.
+            No run has this number.
         """
         if (result is None) == (error is None):
             raise InvalidInputError("Give finish_run() either a result or an error.")
@@ -278,7 +278,7 @@ class RunHistory:
             row.finished_at = now = database_time(session)
             row.result = None if result is None else dict(result)
             row.error = error
-            for name, value in {**(progress or {}), **_measured(result or {})}.items():
+            for name, value in {**(progress or {}), **_totals(result or {})}.items():
                 setattr(row, name, value)
             session.flush()
             run = as_run(row, now)
@@ -295,7 +295,7 @@ class RunHistory:
         version_before: int | None = None,
         lease: Lease | None = None,
     ) -> Iterator[ActiveRun]:
-        """Record a run around the block that does it, with its progress.
+        """Record a run around the block that executes it, with its progress.
 
         When the process dies, the run becomes ``abandoned`` about a minute later.
 
@@ -306,11 +306,11 @@ class RunHistory:
         job : str
             ``merge``, ``index`` ...
         external_id : str, optional
-            Name of the run for whoever started it, such as an id of Airflow.
+            Id of the run in the system that started it, such as Airflow.
         version_before : int, optional
             Version of the base table before the run.
         lease : Lease, optional
-            The lease that it runs under.
+            The lease that the run holds.
 
         Examples
         --------
@@ -343,7 +343,7 @@ class RunHistory:
             try:
                 self.finish_run(run_id, error=reason, progress=progress)
             except MemWalError as second:
-                # What went wrong first is what the caller must hear of.
+                # The caller must get the first error.
                 logger.warning("the failure of run %d was not written: %s", run_id, second)
             raise
         self.finish_run(run_id, result=run.result.to_dict(), progress=progress)
@@ -362,11 +362,11 @@ class RunHistory:
         Parameters
         ----------
         table, job, state : optional
-            Only these.
+            Only runs with these values.
         since : datetime, optional
-            Aware; only runs that were started from then on.
+            Aware; only runs that started at this time or later.
         limit : int, default 100
-            Most runs to return.
+            Maximal number of runs.
         """
         query = select(JobRunRow).order_by(JobRunRow.started_at.desc(), JobRunRow.id.desc())
         if table is not None:
@@ -397,7 +397,7 @@ class RunHistory:
         Raises
         ------
         ObjectNotFoundError
-            There is none with this number.
+            No run has this number.
         """
         with self._database.reading() as session:
             row = session.get(JobRunRow, run_id)
@@ -406,7 +406,7 @@ class RunHistory:
             return as_run(row, database_time(session))
 
     def last_runs(self, table: str) -> dict[str, datetime]:
-        """When each job of a table last ended well, in UTC; jobs that never did are absent.
+        """Return when each job of a table last succeeded, in UTC; jobs that never did are absent.
 
         Parameters
         ----------
@@ -423,18 +423,18 @@ class RunHistory:
             return {job: at for job, at in session.execute(query) if at is not None}
 
 
-def _measured(result: Mapping[str, Any]) -> dict[str, int]:
-    """What a result tells of rows, bytes and the version."""
+def _totals(result: Mapping[str, Any]) -> dict[str, int]:
+    """Return the rows, bytes and version of a result, as columns of its run."""
     figures: Mapping[str, int] = result.get("figures") or {}
-    found: dict[str, int] = {}
+    totals: dict[str, int] = {}
     rows = [count for name, count in figures.items() if name == "rows" or name[:5] == "rows_"]
     if rows:
-        found["rows"] = sum(rows)
+        totals["rows"] = sum(rows)
     if "bytes" in figures:
-        found["bytes"] = figures["bytes"]
+        totals["bytes"] = figures["bytes"]
     if result.get("version") is not None:
-        found["version_after"] = result["version"]
-    return found
+        totals["version_after"] = result["version"]
+    return totals
 
 
 def _silent(now: datetime) -> ColumnElement[bool]:
@@ -446,7 +446,7 @@ def _no_run(run_id: int) -> ObjectNotFoundError:
 
 
 def as_run(row: JobRunRow, now: datetime, *, with_result: bool = True) -> JobRun:
-    """What the catalog gives out for a row; one that has been silent for too long is abandoned."""
+    """Convert a row to a run; a running one whose heartbeats stopped is abandoned."""
     state = RunState(row.state)
     beat = row.heartbeat_at
     if state is RunState.RUNNING and beat is not None and beat < now - RUN_SILENCE:
@@ -472,32 +472,32 @@ def as_run(row: JobRunRow, now: datetime, *, with_result: bool = True) -> JobRun
     )
 
 
-# Runs that were still going on at the first look are found among so many of the latest.
+# At the first call, running runs are searched among so many of the latest.
 _LOOK_BACK = 10_000
 _ENDED = (RunState.SUCCEEDED.value, RunState.FAILED.value, RunState.ABANDONED.value)
 
 
 class RunFeed:
-    """Tells of every run that ended since the last look, once.
+    """Feed of the runs that ended: each call returns those that ended since the last one.
 
-    A look reads by number of the run, so that it costs the same however long the history is. What
-    ended before the first look is not told of.
+    A call reads by number of the run, so its cost does not depend on the length of the history.
+    Runs that ended before the first call are not returned.
 
     Parameters
     ----------
     database : Database
-        Of a catalog, :attr:`memwal.catalog.Catalog.database`.
+        Database of a catalog, :attr:`memwal.catalog.Catalog.database`.
     late : int, default 200
-        How many of the latest runs every look reads again. Numbers are given before they are seen:
-        a run may turn up after others with higher ones.
+        How many of the latest runs every call reads again. A number is assigned before its run
+        becomes visible: a run may appear after others with higher numbers.
     """
 
     def __init__(self, database: Database, *, late: int = 200) -> None:
         self._database = database
         self._late = late
         self._newest: int | None = None
-        self._open: set[int] = set()
-        self._told: set[int] = set()
+        self._unfinished: set[int] = set()
+        self._returned: set[int] = set()
 
     def ended(self) -> list[JobRun]:
         """Return the runs that ended since the last call; nothing at the first one.
@@ -505,24 +505,24 @@ class RunFeed:
         Raises
         ------
         StoreUnavailableError
-            The database does not answer. Nothing is lost: the next call tells of it.
+            The database does not answer. No run is lost: the next call returns it.
         """
         with self._database.reading() as session:
             first = self._newest is None
             newest = session.scalar(select(func.max(JobRunRow.id))) or 0
             start = newest - _LOOK_BACK if self._newest is None else self._newest - self._late
-            found = session.execute(
+            candidates = session.execute(
                 select(JobRunRow.id, JobRunRow.state).where(
-                    or_(JobRunRow.id > start, JobRunRow.id.in_(self._open))
+                    or_(JobRunRow.id > start, JobRunRow.id.in_(self._unfinished))
                 )
             ).all()
-            ended = {number for number, state in found if state in _ENDED}
-            new = set() if first else ended - self._told
+            ended = {number for number, state in candidates if state in _ENDED}
+            new = set() if first else ended - self._returned
             rows = session.scalars(select(JobRunRow).where(JobRunRow.id.in_(new)))
             now = database_time(session)
             runs = sorted((as_run(row, now) for row in rows), key=lambda run: run.run_id)
-        self._newest = max([newest, *(number for number, _ in found)])
-        # A run that was pruned meanwhile is forgotten.
-        self._open = {number for number, _ in found} - ended
-        self._told = {n for n in self._told | ended if n > self._newest - self._late}
+        self._newest = max([newest, *(number for number, _ in candidates)])
+        # Drops runs that were pruned meanwhile.
+        self._unfinished = {number for number, _ in candidates} - ended
+        self._returned = {n for n in self._returned | ended if n > self._newest - self._late}
         return runs

@@ -1,7 +1,7 @@
-"""Readings of a catalog, and counters kept from one reading to the next.
+"""Reads the catalog for the exporter, and keeps counters from one reading to the next.
 
 A reading takes a constant number of queries, whatever the number of tables. Counters start at 0
-with the process, as Prometheus expects of them.
+with the process, as Prometheus expects.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableReading:
-    """A managed table, as far as the catalog knows.
+    """State of a managed table in the catalog.
 
     Attributes
     ----------
     table : ManagedTable
     state : TableState or None
-        What somebody found who looked last; None when nobody has.
+        Latest recorded status; None if none was recorded yet.
     held : int
-        Regions that merges leave out.
+        Number of regions that merges skip.
     successes : dict of str to datetime
-        When each job last ended well; jobs that never did are absent.
+        When each job last succeeded; jobs that never did are absent.
     attempts : dict of str to int
-        How often each job that is in trouble failed in a row; ``look`` is the look at the table.
+        Failures in a row of each failed job; ``look`` stands for reading the status of the table.
     running : tuple of str
         Jobs whose lease is in force.
     at : datetime
-        Of the reading, in UTC.
+        Time of the reading, in UTC.
     """
 
     table: ManagedTable
@@ -52,60 +52,60 @@ class TableReading:
     at: datetime
 
     @property
-    def look_age(self) -> float:
-        """Seconds since somebody looked at the table, or since it was registered."""
+    def status_age(self) -> float:
+        """Seconds since the status of the table was read, or since the table was registered."""
         return self.since(self.table.created_at if self.state is None else self.state.at)
 
     @property
     def backlog_age(self) -> float | None:
-        """Seconds: age of the oldest generation that was not merged when somebody looked last."""
+        """Age in seconds of the oldest generation that was unmerged in the latest status."""
         if self.state is None:
             return None
-        found = self.state.status.oldest_backlog_seconds
-        return 0.0 if found is None else found + self.since(self.state.at)
+        oldest = self.state.status.oldest_backlog_seconds
+        return 0.0 if oldest is None else oldest + self.since(self.state.at)
 
     def success_age(self, job: str) -> float:
-        """Seconds since a job last ended well, or since the table was registered."""
+        """Seconds since a job last succeeded, or since the table was registered."""
         return self.since(self.successes.get(job, self.table.created_at))
 
     def since(self, moment: datetime) -> float:
-        """Seconds since a moment; none if a clock was put back."""
+        """Seconds since a moment; 0 if the clock was set back."""
         return max(0.0, (self.at - moment).total_seconds())
 
 
 def utc_now() -> datetime:
-    """The present, in UTC."""
+    """Return the current time, in UTC."""
     return datetime.now(UTC)
 
 
 def read_catalog(
     catalog: Catalog, *, clock: Callable[[], datetime] = utc_now
 ) -> list[TableReading]:
-    """Read what there is to know of every registered table, by name. No table is opened.
+    """Read the state of every registered table, by name, without opening any.
 
     Parameters
     ----------
     catalog : Catalog
     clock : callable
-        Tells the present, in UTC; asked once the catalog was read.
+        Returns the current time, in UTC; called once the catalog was read.
 
     Raises
     ------
     StoreUnavailableError
         The catalog does not answer.
     TableSetupError
-        It has no schema, or not the one of this memwal.
+        The catalog has no schema, or not the one of this memwal version.
     """
     tables = catalog.list()
     states = {state.table: state for state in catalog.states()}
-    held = Counter(record.table for record in catalog.setbacks.held())
+    held = Counter(record.table for record in catalog.backoffs.skipped_regions())
     successes = {
         name: {job: run.finished_at for job, run in runs.succeeded.items() if run.finished_at}
         for name, runs in catalog.latest_runs().items()
     }
     attempts: dict[str, dict[str, int]] = {}
-    for trouble in catalog.setbacks.troubles():
-        attempts.setdefault(trouble.table, {})[trouble.job] = trouble.attempts
+    for failed in catalog.backoffs.failed_jobs():
+        attempts.setdefault(failed.table, {})[failed.job] = failed.attempts
     running: dict[str, list[str]] = {}
     for lease in catalog.leases.list():
         kind, _, rest = lease.resource.partition("/")
@@ -132,18 +132,18 @@ OUTCOMES = (RunState.SUCCEEDED, RunState.FAILED, RunState.ABANDONED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
-    """A catalog at one moment, and what happened since the watch began.
+class CatalogReading:
+    """Reading of a catalog at one moment, with counters since its reader was made.
 
     Attributes
     ----------
     tables : list of TableReading
     runs : mapping of (table, job, outcome) to int
-        Runs that ended; 0 for what has not happened.
+        Number of runs that ended, 0 included.
     sums : mapping of (metric name, table, job) to float
-        What they worked on.
+        Sums of what these runs worked on.
     claims, most_claims : mapping of str to int
-        By table: claims of regions, and most of one region within 15 minutes.
+        By table: claims of regions, and the largest number of one region within 15 minutes.
     behind : mapping of str to float
         By table: for how many seconds an index has been behind without a build that succeeded.
     """
@@ -156,14 +156,14 @@ class Look:
     behind: Mapping[str, float]
 
 
-class Watch:
-    """Looks at a catalog again and again.
+class CatalogReader:
+    """Reads a catalog repeatedly.
 
     Parameters
     ----------
     catalog : Catalog
     clock : callable
-        Tells the present, in UTC.
+        Returns the current time, in UTC.
     """
 
     def __init__(self, catalog: Catalog, *, clock: Callable[[], datetime] = utc_now) -> None:
@@ -172,9 +172,9 @@ class Watch:
         self._feed = RunFeed(catalog.database)
         self._runs: Counter[tuple[str, str, str]] = Counter()
         self._sums: dict[tuple[str, str, str], float] = {}
-        self._tables: dict[str, _TableWatch] = {}
+        self._tables: dict[str, _TableCounters] = {}
 
-    def look(self) -> Look:
+    def read(self) -> CatalogReading:
         """Read the catalog once more.
 
         Raises
@@ -188,11 +188,11 @@ class Watch:
             for total in JOB_SUMS:
                 self._add(total, run.table, run.job, total.of(run))
         names = [reading.table.name for reading in tables]
-        self._tables = {name: self._tables.get(name) or _TableWatch() for name in names}
+        self._tables = {name: self._tables.get(name) or _TableCounters() for name in names}
         for reading in tables:
-            self._tables[reading.table.name].take(reading)
+            self._tables[reading.table.name].update(reading)
         registered = set(names)
-        return Look(
+        return CatalogReading(
             tables=tables,
             runs={
                 key: self._runs[key]
@@ -204,9 +204,9 @@ class Watch:
                 )
             },
             sums={key: value for key, value in self._sums.items() if key[1] in registered},
-            claims={name: watch.claims for name, watch in self._tables.items()},
-            most_claims={name: watch.most_claims for name, watch in self._tables.items()},
-            behind={name: watch.behind for name, watch in self._tables.items()},
+            claims={name: counters.claims for name, counters in self._tables.items()},
+            most_claims={name: counters.most_claims for name, counters in self._tables.items()},
+            behind={name: counters.behind for name, counters in self._tables.items()},
         )
 
     def _add(self, total: RunSum, table: str, job: str, amount: float | None) -> None:
@@ -215,23 +215,23 @@ class Watch:
             self._sums[key] = self._sums.get(key, 0) + amount
 
 
-class _TableWatch:
-    """What is kept of a table between two looks."""
+class _TableCounters:
+    """Counters of one table between two readings."""
 
     def __init__(self) -> None:
         self.claims = 0
         self.most_claims = 0
         self.behind = 0.0
         self._epochs: dict[str, int] | None = None
-        # Of the last quarter of an hour: when, region, claims.
+        # Within the last 15 minutes: time, region, number of claims.
         self._recent: deque[tuple[float, str, int]] = deque()
         self._behind_since: float | None = None
 
-    def take(self, reading: TableReading) -> None:
-        """Compare with the look before."""
+    def update(self, reading: TableReading) -> None:
+        """Update the counters by the difference to the previous reading."""
         now = reading.at.timestamp()
         if reading.state is not None:
-            for region, claims in self._claimed(reading):
+            for region, claims in self._new_claims(reading):
                 self.claims += claims
                 self._recent.append((reading.state.at.timestamp(), region, claims))
         while self._recent and self._recent[0][0] <= now - CLAIM_WINDOW_SECONDS:
@@ -240,9 +240,9 @@ class _TableWatch:
         for _, region, claims in self._recent:
             by_region[region] += claims
         self.most_claims = max(by_region.values(), default=0)
-        self.behind = self._time_behind(reading, now)
+        self.behind = self._seconds_behind(reading, now)
 
-    def _claimed(self, reading: TableReading) -> Iterator[tuple[str, int]]:
+    def _new_claims(self, reading: TableReading) -> Iterator[tuple[str, int]]:
         regions = reading.state.status.regions if reading.state is not None else ()
         before = self._epochs
         self._epochs = {region.region_id: region.writer_epoch for region in regions}
@@ -252,7 +252,7 @@ class _TableWatch:
             if epoch > before.get(region, 0):
                 yield region, epoch - before.get(region, 0)
 
-    def _time_behind(self, reading: TableReading, now: float) -> float:
+    def _seconds_behind(self, reading: TableReading, now: float) -> float:
         indexes = reading.state.status.indexes if reading.state is not None else ()
         if not any(index.generations for index in indexes):
             self._behind_since = None

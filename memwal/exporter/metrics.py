@@ -14,14 +14,14 @@ from memwal.telemetry.metric import MetricDefinition
 
 @dataclass(frozen=True, slots=True)
 class TableGauge(MetricDefinition):
-    """One number per table; None where there is nothing to tell."""
+    """Gauge with one number per table; ``of`` returns None to omit a table."""
 
     of: Callable[[TableReading], float | None]
 
 
 @dataclass(frozen=True, slots=True)
 class IndexGauge(MetricDefinition):
-    """One number for each maintained index of a table."""
+    """Gauge with one number for each maintained index of a table."""
 
     of: Callable[[IndexLag], float | None]
 
@@ -29,7 +29,7 @@ class IndexGauge(MetricDefinition):
 def _status(
     of: Callable[[TableStatus], float | None],
 ) -> Callable[[TableReading], float | None]:
-    """Of what the table was like at the last look, if there was one."""
+    """Apply a function to the latest status of a table; None without a status."""
     return lambda reading: None if reading.state is None else of(reading.state.status)
 
 
@@ -41,7 +41,7 @@ def _interval(reading: TableReading) -> float | None:
     try:
         return interval_seconds(reading.table.policy.schedule)
     except InvalidInputError:
-        # Airflow knows more kinds of cron expressions; without a number no alert compares.
+        # Airflow accepts more cron expressions; without a number the alert is not evaluated.
         return None
 
 
@@ -86,7 +86,7 @@ TABLE_GAUGES = (
         "memwal.table.look.age",
         "s",
         "Time since somebody looked at the table, or since it was registered.",
-        lambda t: t.look_age,
+        lambda t: t.status_age,
     ),
     TableGauge(
         "memwal.table.backlog.age",

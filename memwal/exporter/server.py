@@ -18,10 +18,10 @@ DEFAULT_PORT = 9464
 
 
 class MetricsEndpoint:
-    """Serves what a catalog knows of its tables under ``/metrics``, until it is closed.
+    """HTTP server of a catalog's metrics under ``/metrics``, until it is closed.
 
-    It reads the catalog alone and never opens a table. It has no passwords: what it tells are
-    names, addresses and numbers; whoever may not see these must not reach the port.
+    It reads only the catalog and never opens a table. It has no authentication: it serves names,
+    addresses and numbers, and a client that may not see these must not reach the port.
 
     Parameters
     ----------
@@ -29,9 +29,9 @@ class MetricsEndpoint:
     host : str, default "127.0.0.1"
         Address to listen on.
     port : int, default 9464
-        0 takes a free one.
+        Port to listen on; 0 takes a free one.
     cache_seconds : float, default 5
-        How long an answer is repeated before the catalog is read again.
+        How long a reading is served before the catalog is read again.
 
     Raises
     ------
@@ -54,17 +54,17 @@ class MetricsEndpoint:
     ) -> None:
         with requires_extra("metrics"):
             from prometheus_client import start_http_server
-        from memwal.exporter.catalog_reader import Watch
+        from memwal.exporter.catalog_reader import CatalogReader
         from memwal.exporter.collector import registry
 
         try:
             self._server: WSGIServer
             self._thread: threading.Thread
             self._server, self._thread = start_http_server(
-                port, host, registry(Watch(catalog), cache_seconds=cache_seconds)
+                port, host, registry(CatalogReader(catalog), cache_seconds=cache_seconds)
             )
         except (OSError, UnicodeError) as error:
-            why = error.strerror if isinstance(error, OSError) else "that is no name of a machine"
+            why = error.strerror if isinstance(error, OSError) else "the host name is invalid"
             raise InvalidInputError(
                 f"cannot listen on {host}, port {port}: {why}; give another --host or --port"
             ) from error
@@ -73,11 +73,11 @@ class MetricsEndpoint:
 
     @property
     def url(self) -> str:
-        """Where it is scraped."""
+        """URL to scrape."""
         return f"http://{self.host}:{self.port}/metrics"
 
     def wait(self) -> None:
-        """Serve until the endpoint is closed, or the caller interrupted."""
+        """Block until the endpoint is closed, or the caller is interrupted."""
         self._thread.join()
 
     def close(self) -> None:

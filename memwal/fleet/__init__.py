@@ -1,6 +1,6 @@
 """Maintenance of the tables of a catalog: one job under its lease, or many tables on one budget.
 
-Nothing here imports Airflow or Spark. Lance and SQLAlchemy are loaded when a job is run.
+This package imports neither Airflow nor Spark. Lance and SQLAlchemy are loaded when a job runs.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from memwal.fleet.overview import TableOverview, overview
 from memwal.fleet.run_job import Runtime, run_job, run_recorded
 from memwal.fleet.scheduler import Budget, Fleet, Outcome
 from memwal.fleet.tables import (
-    FoundTable,
+    DiscoveredTable,
     Survey,
     find_tables,
     open_managed,
-    register_found,
+    register_tables,
     survey,
 )
 
 __all__ = [
     "Budget",
+    "DiscoveredTable",
     "Fleet",
-    "FoundTable",
     "JobRequest",
     "JobSpec",
     "Outcome",
@@ -33,7 +33,7 @@ __all__ = [
     "find_tables",
     "open_managed",
     "overview",
-    "register_found",
+    "register_tables",
     "run_job",
     "run_recorded",
     "survey",

@@ -1,11 +1,11 @@
-"""Events of a channel: conditions that began or ended since its last delivery; Slack webhooks.
+"""Alert channels: deliver the conditions that began or ended since the last message; webhooks.
 
-A channel is a recipient, by a name. What a channel was told is kept in the catalog, so an event is
-delivered once however many processes check, and what could not be delivered is delivered the next
-time.
+A channel is a recipient with a name. The notifications that it received are recorded in the
+catalog, so an event is delivered once however many processes check, and an event whose delivery
+failed is part of the next message.
 
 The address of a webhook is a secret: a process that has it can post. The address is in no message,
-no log and no ``repr`` here; of an answer, only the status is reported.
+no log and no ``repr`` here; of a response, only the status is reported.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from memwal.catalog.notifications import Told
+from memwal.catalog.notifications import Notification
 from memwal.errors import ConflictError, InvalidInputError, MemWalError
-from memwal.fleet.health import LEASE, Condition, Kind, conditions
+from memwal.fleet.health import LEASE_TOPIC, Condition, ConditionKind, conditions
 
 if TYPE_CHECKING:
     from memwal.catalog import Catalog
 
-PAUSE: Final = timedelta(seconds=60)
-"""Least time between two messages to a channel; what happens meanwhile is in the next."""
+MIN_INTERVAL: Final = timedelta(seconds=60)
+"""Minimal time between two messages to a channel; later events wait for the next message."""
 
 _LEASE_TTL = timedelta(minutes=2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Something that is to be told.
+    """Begin, change or end of a condition, to be sent to a channel.
 
     Attributes
     ----------
@@ -46,18 +46,18 @@ class Event:
     table : str
         Name of the managed table.
     owner : str
-        Who to ask; empty when the condition is over.
+        Who to ask; empty when the condition has ended.
     topic, subject, mark : str
         As of :class:`~memwal.fleet.health.Condition`.
     over : bool
-        Whether it ended; else it began, or became something else.
+        Whether the condition ended; otherwise it began, or its ``mark`` changed.
     since : datetime
-        When it began, in UTC.
+        When the condition began, in UTC.
     text : str
-        What it is, in one line.
+        Description in one line.
     """
 
-    kind: Kind
+    kind: ConditionKind
     table: str
     owner: str
     topic: str
@@ -81,153 +81,129 @@ class Event:
         }
 
 
-def news(
-    catalog: Catalog,
-    channel: str,
-    *,
-    tables: Collection[str] | None = None,
-    now: datetime | None = None,
-) -> list[Event]:
-    """Return what a channel has not been told yet; asking again gives the same.
-
-    Parameters
-    ----------
-    catalog : Catalog
-    channel : str
-        Name of the channel, up to 100 characters.
-    tables : collection of str, optional
-        Only of these tables.
-    now : datetime, optional
-        Aware; by default the present.
-
-    Raises
-    ------
-    StoreUnavailableError
-        The catalog does not answer.
-    """
-    now = now or datetime.now(UTC)
-    return _news(catalog, channel, tables, now)[0]
-
-
-def tell(
+def notify_channel(
     catalog: Catalog,
     channel: str,
     send: Callable[[Sequence[Event]], None],
     *,
     tables: Collection[str] | None = None,
-    pause: timedelta = PAUSE,
+    pause: timedelta = MIN_INTERVAL,
     now: datetime | None = None,
 ) -> list[Event]:
-    """Send a channel what it has not been told yet, in one message, and remember that.
+    """Send a channel its pending events in one message, and record them as sent.
 
-    Any number of processes may call it: one of them sends. When the message arrived and this
-    process died before that was written, it is sent again.
+    Any number of processes may call this: a lease lets one of them send. If this process dies
+    between the delivery and the record, the message is sent again.
 
     Parameters
     ----------
     catalog : Catalog
     channel : str
-        Name of the channel, up to 100 characters: no address, which may be a secret.
+        Name of the channel, up to 100 characters; not its address, which may be a secret.
     send : callable
-        Delivers a message about some events; when it raises, they are told the next time.
+        Delivers one message about the events; if it raises, they stay pending.
     tables : collection of str, optional
-        Only of these tables.
+        Only events of these tables.
     pause : timedelta, default 60 s
-        Least time since the last message; what is new before waits for a later call.
+        Minimal time since the last message; earlier events stay pending.
     now : datetime, optional
         Aware; by default the present.
 
     Returns
     -------
     list of Event
-        What was sent.
+        The events that were sent.
 
     Raises
     ------
     StoreUnavailableError
         The catalog does not answer.
     MemWalError
-        Whatever ``send`` raises.
+        Any error that ``send`` raises.
     """
     now = now or datetime.now(UTC)
-    if not _news(catalog, channel, tables, now)[0]:
+    if not _pending_events(catalog, channel, tables, now)[0]:
         return []
     try:
         lease = catalog.leases.acquire(f"events/{channel}", ttl=_LEASE_TTL)
     except ConflictError:
-        # Somebody else is telling it right now.
+        # Another process is sending to this channel.
         return []
     with lease:
-        events, ended = _news(catalog, channel, tables, now)
-        last = catalog.notified.last_told_at(channel)
+        events, ended = _pending_events(catalog, channel, tables, now)
+        last = catalog.notifications.last_sent_at(channel)
         if not events or (last is not None and last <= now < last + pause):
             return []
         send(events)
-        catalog.notified.keep(channel, [*(_told(event, now) for event in events), *ended])
+        catalog.notifications.record(
+            channel, [*(_notification(event, now) for event in events), *ended]
+        )
     return events
 
 
-def _news(
+def _pending_events(
     catalog: Catalog, channel: str, tables: Collection[str] | None, now: datetime
-) -> tuple[list[Event], list[Told]]:
-    """What is to be told, and what is to be forgotten without a word."""
-    known = {told.key: told for told in catalog.notified.open(channel)}
-    present = {one.key: one for one in conditions(catalog, tables=tables, now=now)}
+) -> tuple[list[Event], list[Notification]]:
+    """Return the pending events, and the notifications to close without an event."""
+    open_notifications = {sent.key: sent for sent in catalog.notifications.open(channel)}
+    current = {
+        condition.key: condition for condition in conditions(catalog, tables=tables, now=now)
+    }
     watched = {table.name for table in catalog.list(enabled_only=True)}
     events = [
-        _began(one)
-        for key, one in present.items()
-        if key not in known or known[key].mark != one.mark
+        _start_event(condition)
+        for key, condition in current.items()
+        if key not in open_notifications or open_notifications[key].mark != condition.mark
     ]
-    ended: list[Told] = []
-    for key, told in known.items():
-        if key in present or (tables is not None and told.table not in tables):
+    ended: list[Notification] = []
+    for key, sent in open_notifications.items():
+        if key in current or (tables is not None and sent.table not in tables):
             continue
-        if told.topic == LEASE or told.table not in watched:
-            ended.append(replace(told, open=False))
+        if sent.topic == LEASE_TOPIC or sent.table not in watched:
+            ended.append(replace(sent, open=False))
         else:
-            events.append(_ended(told, now))
+            events.append(_end_event(sent, now))
     return events, ended
 
 
-def _began(one: Condition) -> Event:
+def _start_event(condition: Condition) -> Event:
     return Event(
-        kind=one.kind,
-        table=one.table,
-        owner=one.owner,
-        topic=one.topic,
-        subject=one.subject,
-        mark=one.mark,
+        kind=condition.kind,
+        table=condition.table,
+        owner=condition.owner,
+        topic=condition.topic,
+        subject=condition.subject,
+        mark=condition.mark,
         over=False,
-        since=one.since,
-        text=one.text,
+        since=condition.since,
+        text=condition.text,
     )
 
 
-def _ended(told: Told, now: datetime) -> Event:
-    minutes = max((now - told.since).total_seconds(), 0) / 60
+def _end_event(sent: Notification, now: datetime) -> Event:
+    minutes = max((now - sent.since).total_seconds(), 0) / 60
     return Event(
-        kind=Kind(told.kind),
-        table=told.table,
+        kind=ConditionKind(sent.kind),
+        table=sent.table,
         owner="",
-        topic=told.topic,
-        subject=told.subject,
-        mark=told.mark,
+        topic=sent.topic,
+        subject=sent.subject,
+        mark=sent.mark,
         over=True,
-        since=told.since,
-        text=" ".join(f"over after {minutes:.0f} min: {told.topic} {told.subject}".split()),
+        since=sent.since,
+        text=" ".join(f"over after {minutes:.0f} min: {sent.topic} {sent.subject}".split()),
     )
 
 
-def _told(event: Event, now: datetime) -> Told:
-    return Told(
+def _notification(event: Event, now: datetime) -> Notification:
+    return Notification(
         table=event.table,
         topic=event.topic,
         subject=event.subject,
         kind=event.kind.value,
         mark=event.mark,
         since=event.since,
-        told_at=now,
+        sent_at=now,
         open=not event.over,
     )
 
@@ -240,65 +216,66 @@ _LONGEST_TEXT = 300
 _FIRST_PAUSE_SECONDS = 1.0
 _LONGEST_PAUSE_SECONDS = 30.0
 _TOO_MANY = 429
-# What a request can hold as it is.
-_PLAIN = re.compile(r"[!-~]+")
+# Characters that a request line holds without escaping.
+_PRINTABLE = re.compile(r"[!-~]+")
 
 
 class DeliveryError(MemWalError):
-    """A message did not arrive, or it is not known whether it did; it is sent again later."""
+    """Delivery failed, or its outcome is unknown; the events are sent again later."""
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What a webhook said.
+class WebhookResponse:
+    """Response of a webhook.
 
     Attributes
     ----------
     status : int
-        Of HTTP.
+        HTTP status.
     retry_after : str or None
-        The header of that name.
+        Value of the ``Retry-After`` header.
     """
 
     status: int
     retry_after: str | None = None
 
 
-Post = Callable[[Mapping[str, Any]], Answer]
-"""Posts a body as JSON, once; any answer is returned. Without one, or with one that is no HTTP, an
-``OSError`` or an ``HTTPException`` is raised."""
+Post = Callable[[Mapping[str, Any]], WebhookResponse]
+"""Posts a body as JSON, once, and returns the response, whatever its status.
+
+Without a response, or with one that is not HTTP, it raises ``OSError`` or ``HTTPException``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """A webhook by its address.
+    """A webhook, given by its address.
 
     Attributes
     ----------
     url : str
         A secret.
     timeout : float
-        Seconds to wait for each step of the answer.
+        Socket timeout in seconds, of each step of the exchange.
     """
 
     url: str = field(repr=False)
     timeout: float = TIMEOUT_SECONDS
 
     def __post_init__(self) -> None:
-        if not _is_address(self.url):
+        if not _is_webhook_url(self.url):
             raise InvalidInputError(
-                "the address of the webhook is not one; it looks like https://host/path, without "
-                "a user and with what is no plain sign written as %20"
+                "the address of the webhook is invalid; give one such as https://host/path, "
+                "without a user, and with special characters percent-encoded, such as %20"
             )
 
     @classmethod
     def from_file(cls, path: Path) -> Webhook:
-        """Read the address from a file that holds nothing else.
+        """Read the address from a file that contains only the address.
 
         Raises
         ------
         InvalidInputError
-            The file cannot be read, or holds something else.
+            The file cannot be read, or contains something else.
         """
         try:
             return cls(path.read_text(encoding="utf-8").strip())
@@ -311,7 +288,7 @@ class Webhook:
                 f"{path} must hold the address of a webhook, such as https://host/path"
             ) from None
 
-    def post(self, body: Mapping[str, Any]) -> Answer:
+    def post(self, body: Mapping[str, Any]) -> WebhookResponse:
         """Post a body once."""
         request = urllib.request.Request(  # noqa: S310 - http or https, as checked
             self.url,
@@ -322,18 +299,18 @@ class Webhook:
         opener = urllib.request.build_opener(_NoRedirects)
         try:
             with opener.open(request, timeout=self.timeout) as answer:
-                return Answer(answer.status)
+                return WebhookResponse(answer.status)
         except urllib.error.HTTPError as error:
             with error:
-                return Answer(error.code, error.headers.get("Retry-After"))
+                return WebhookResponse(error.code, error.headers.get("Retry-After"))
 
     def send(self, events: Sequence[Event]) -> None:
-        """Deliver a message about some events.
+        """Deliver one message about the events.
 
         Raises
         ------
         DeliveryError
-            It did not arrive.
+            Delivery failed.
         """
         deliver(self.post, events)
 
@@ -345,7 +322,7 @@ def deliver(
     attempts: int = ATTEMPTS,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Deliver a message about some events, trying again what may work later.
+    """Deliver one message about the events, with retries after transient failures.
 
     Parameters
     ----------
@@ -353,46 +330,46 @@ def deliver(
         Posts a body once.
     events : sequence of Event
     attempts : int, default 3
-        Most tries. Between them it waits for a second, then two, or as long as the answer asks
-        for, up to 30 s.
+        Maximal number of tries. The pause between them is one second, then doubles, or is what
+        the response asks for, up to 30 s.
     sleep : callable
-        How to wait.
+        Waits a number of seconds.
 
     Raises
     ------
     DeliveryError
-        It did not arrive. The message does not tell where to.
+        Delivery failed. The error message does not contain the address.
     """
     body = slack_body(events)
     why = ""
     for number in range(attempts):
-        asked = None
+        retry_after = None
         try:
-            answer = post(body)
+            response = post(body)
         except (OSError, http.client.HTTPException) as error:
-            # Its text may hold the address; so would the cause of what is raised.
+            # The text of the error may contain the address, and so would a chained cause.
             why = f"no answer ({type(error).__name__})"
         else:
-            if 200 <= answer.status < 300:
+            if 200 <= response.status < 300:
                 return
-            why = f"the answer was {answer.status}"
-            if answer.status != _TOO_MANY and answer.status < 500:
+            why = f"the answer was {response.status}"
+            if response.status != _TOO_MANY and response.status < 500:
                 break
-            asked = answer.retry_after
+            retry_after = response.retry_after
         if number + 1 < attempts:
-            sleep(_pause(number, asked))
+            sleep(_retry_delay(number, retry_after))
     raise DeliveryError(
         f"the webhook did not take the message: {why}; it is sent again with the next one"
     )
 
 
 def slack_body(events: Sequence[Event]) -> dict[str, Any]:
-    """Return a message about events, the critical first, as Slack's webhooks take it."""
+    """Return a message in the format of Slack's webhooks: critical events first, ended last."""
     ranked = sorted(events, key=lambda event: (event.over, not event.kind.is_critical))
-    return {"text": "\n".join(_lines(ranked))}
+    return {"text": "\n".join(_message_lines(ranked))}
 
 
-def _lines(events: Sequence[Event]) -> Iterator[str]:
+def _message_lines(events: Sequence[Event]) -> Iterator[str]:
     for event in events[:_LISTED]:
         mark = (
             ":white_check_mark:"
@@ -403,40 +380,41 @@ def _lines(events: Sequence[Event]) -> Iterator[str]:
         )
         what = event.kind.value.replace("_", " ")
         owner = f" ({event.owner})" if event.owner else ""
-        yield _escaped(f"{mark} {event.table}{owner}: {what}: {_short(event.text)}")
+        yield _escaped(f"{mark} {event.table}{owner}: {what}: {_truncated(event.text)}")
     if len(events) > _LISTED:
         yield f"... and {len(events) - _LISTED} more; memwal fleet events lists them"
 
 
 def _escaped(text: str) -> str:
-    # Else a message of an error could call a channel, or hide a link behind a word.
+    # Otherwise an error message could mention a whole channel, or hide a link behind a word.
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def _short(text: str) -> str:
+def _truncated(text: str) -> str:
     return text if len(text) <= _LONGEST_TEXT else text[: _LONGEST_TEXT - 3] + "..."
 
 
-def _pause(number: int, asked: str | None) -> float:
-    own: float = _FIRST_PAUSE_SECONDS * 2**number
-    wanted = float(asked) if asked is not None and asked.strip().isdecimal() else own
-    return min(wanted, _LONGEST_PAUSE_SECONDS)
+def _retry_delay(number: int, retry_after: str | None) -> float:
+    delay: float = _FIRST_PAUSE_SECONDS * 2**number
+    if retry_after is not None and retry_after.strip().isdecimal():
+        delay = float(retry_after)
+    return min(delay, _LONGEST_PAUSE_SECONDS)
 
 
-def _is_address(url: str) -> bool:
-    """Whether it can be posted to as it is: the client would tell the whole of what it cannot."""
+def _is_webhook_url(url: str) -> bool:
+    """Return whether the HTTP client accepts this URL; its error would contain the whole URL."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
         host.encode("idna")
     except ValueError:
         return False
-    plain = _PLAIN.fullmatch(url) is not None and "@" not in parts.netloc
-    return plain and parts.scheme in ("http", "https") and host != "" and port != 0
+    printable = _PRINTABLE.fullmatch(url) is not None and "@" not in parts.netloc
+    return printable and parts.scheme in ("http", "https") and host != "" and port != 0
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Whoever answers with another address does not get the message there."""
+    """Handler that follows no redirect: the message goes to the configured address only."""
 
     def redirect_request(
         self,

@@ -5,10 +5,10 @@ committer loses its work. A rewrite takes longer than a merge: where a merge com
 and touches every fragment, a compaction would never commit, and each of its attempts would leave
 index files behind.
 
-A compaction that met too many other commits therefore acquires the table's exclusive lease. While
-that lease is held, no merge and no index build of the table starts. The compaction waits up to 2
-minutes for those that are running, acquires their leases, and makes one commit, whose size the
-policy bounds. If a holder dies, others wait until its leases expire.
+A compaction whose rewrites were all lost to other commits therefore acquires the table's exclusive
+lease. While that lease is held, no merge and no index build of the table starts. The compaction
+waits up to 2 minutes for those that are running, acquires their leases, and makes one commit, whose
+size the policy bounds. If a holder dies, others wait until its leases expire.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from memwal.errors import ConflictError
 if TYPE_CHECKING:
     from memwal.jobs.job import Guard, JobResult
 
-HELD_BACK = ("merge", "index")
-"""Jobs that wait while another one has its turn, and that it waits for."""
+BLOCKED_JOBS = ("merge", "index")
+"""Jobs that do not start while the exclusive lease is held; its holder acquires their leases."""
 
-# Longer than a run of these usually takes; the next compaction asks again.
+# Longer than these jobs usually run; after a timeout the next compaction tries again.
 _WAIT = timedelta(minutes=2)
 _POLL_SECONDS = 0.5
 
 
 @contextmanager
-def turn(
+def exclusive_lease(
     leases: Leases, table_name: str, *, indexes: Iterable[str], ttl: timedelta | None = None
 ) -> Iterator[Guard]:
-    """Hold back the merges and index builds of a table, once those at work have ended.
+    """Block the merges and index builds of a table, once the running ones have ended.
 
     Parameters
     ----------
@@ -53,33 +53,35 @@ def turn(
     Yields
     ------
     callable
-        Raises ``ConflictError`` when the turn is lost; to be called before each commit.
+        Raises ``ConflictError`` when one of the leases is lost; to be called before each commit.
 
     Raises
     ------
     ConflictError
-        Somebody is at work for too long, or has a turn.
+        A running job did not end in time, or another process holds the exclusive lease.
     """
-    resources = [_turn(table_name)]
-    resources += [job_resource(table_name, job) for job in HELD_BACK]
+    resources = [_exclusive_resource(table_name)]
+    resources += [job_resource(table_name, job) for job in BLOCKED_JOBS]
     resources += [job_resource(table_name, "index", part=name) for name in indexes]
-    ends_at = time.monotonic() + _WAIT.total_seconds()
+    deadline = time.monotonic() + _WAIT.total_seconds()
     with ExitStack() as stack:
-        held = []
+        acquired = []
         for resource in resources:
-            left = timedelta(seconds=max(ends_at - time.monotonic(), 0.0))
-            lease = leases.acquire(resource, ttl=ttl or DEFAULT_TTL, wait=left)
-            held.append(stack.enter_context(lease))
+            remaining = timedelta(seconds=max(deadline - time.monotonic(), 0.0))
+            lease = leases.acquire(resource, ttl=ttl or DEFAULT_TTL, wait=remaining)
+            acquired.append(stack.enter_context(lease))
 
-        def look() -> None:
-            for lease in held:
+        def check_leases() -> None:
+            for lease in acquired:
                 lease.check()
 
-        yield look
+        yield check_leases
 
 
-def stand_back(leases: Leases, table_name: str, *, wait: timedelta | None) -> timedelta | None:
-    """Let another job of a table have its turn.
+def wait_for_exclusive(
+    leases: Leases, table_name: str, *, wait: timedelta | None
+) -> timedelta | None:
+    """Wait until no job holds the exclusive lease of a table.
 
     Parameters
     ----------
@@ -87,40 +89,40 @@ def stand_back(leases: Leases, table_name: str, *, wait: timedelta | None) -> ti
     table_name : str
         Name of the managed table.
     wait : timedelta, optional
-        How long to wait for the end of the turn. None does not wait.
+        How long to wait. None does not wait.
 
     Returns
     -------
     timedelta or None
-        What is left of ``wait``.
+        What remains of ``wait``.
 
     Raises
     ------
     ConflictError
-        The turn was not over in time.
+        The exclusive lease was not released in time.
     """
     started = time.monotonic()
     while True:
-        record = leases.find(_turn(table_name))
-        passed = timedelta(seconds=time.monotonic() - started)
-        left = None if wait is None else max(wait - passed, timedelta(0))
+        record = leases.find(_exclusive_resource(table_name))
+        elapsed = timedelta(seconds=time.monotonic() - started)
+        remaining = None if wait is None else max(wait - elapsed, timedelta(0))
         if record is None or not record.held:
-            return left
-        if not left:
+            return remaining
+        if not remaining:
             raise ConflictError(
-                f"a compaction of {table_name} has its turn ({record.holder}); merges and index "
-                "builds wait for its commit, try again later"
+                f"a compaction holds the exclusive lease of {table_name} ({record.holder}); merges "
+                "and index builds wait for its commit, try again later"
             )
-        time.sleep(min(_POLL_SECONDS, left.total_seconds()))
+        time.sleep(min(_POLL_SECONDS, remaining.total_seconds()))
 
 
-def was_kept_out(result: JobResult) -> bool:
-    """Whether other commits kept a job from making any."""
+def lost_all_rewrites(result: JobResult) -> bool:
+    """Return whether a compaction lost rewrites to other commits and made no commit itself."""
     return bool(result.figures.get("rewrites_lost")) and not result.commits
 
 
-def joined(first: JobResult, second: JobResult) -> JobResult:
-    """What a job did before its turn, and in it."""
+def combined_result(first: JobResult, second: JobResult) -> JobResult:
+    """Add up the results of a job before and under the exclusive lease."""
     names = first.figures | second.figures
     return replace(
         second,
@@ -130,5 +132,5 @@ def joined(first: JobResult, second: JobResult) -> JobResult:
     )
 
 
-def _turn(table_name: str) -> str:
+def _exclusive_resource(table_name: str) -> str:
     return job_resource(table_name, "turn")

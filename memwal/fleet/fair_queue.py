@@ -1,8 +1,8 @@
 """Fair choice of the next job, when many tables share few workers.
 
 The job with the highest pressure goes first, and a waiting job gains with every choice that passes
-it over. Since pressure is capped, no job waits for ever: after :data:`LONGEST_LEAD` choices no
-newcomer gets past it, and each job that was already waiting goes past it once at most.
+it over. Since pressure is capped, no job starves: after :data:`MAX_PASSED_OVER` choices no newer
+job overtakes it, and each job that was already waiting overtakes it at most once.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from memwal.jobs.due import JOBS, Due
 _PRESSURE_CAP = 8.0
 _CRITICAL = 1.0
 _PRIORITIES = 100.0
-# From what presses least to what presses most.
+# Difference between the lowest and the highest urgency.
 _SPREAD = 1.0 + _CRITICAL + 1.0
 _STEP = 0.1
 # Less than this is not worth a commit.
 _LEAST_BYTES = 1 << 20
 
-LONGEST_LEAD = round(_SPREAD / _STEP)
-"""So many choices something can be passed over by what came later."""
+MAX_PASSED_OVER = round(_SPREAD / _STEP)
+"""Number of choices in which newer jobs can overtake a waiting job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,13 +32,13 @@ class Candidate:
     Attributes
     ----------
     table, job : str
-        Which job of which managed table.
+        Name of the managed table, and the job.
     due : Due
-        Why, and how hard it presses.
+        Why the job is due, and its pressure.
     priority : int, default 1
-        Of the table: 1 to 100.
+        Priority of the table: 1 to 100.
     bytes : int, default 0
-        What it would take in; merges only.
+        Bytes that a merge would take in; 0 for other jobs.
     """
 
     table: str
@@ -63,44 +63,44 @@ class Choice:
 
 
 @dataclass(slots=True)
-class Queue:
-    """How long each job has waited, in choices."""
+class FairQueue:
+    """Queue that counts for each job how many choices have passed it over."""
 
     _waited: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def waited(self, table: str, job: str) -> int:
-        """How many choices have passed a job over since it was due, or chosen."""
+        """Return how many choices passed a job over since it became due or was last chosen."""
         return self._waited.get((table, job), 0)
 
     def choose(
-        self, candidates: Collection[Candidate], *, slots: int, bytes_left: int | None = None
+        self, candidates: Collection[Candidate], *, slots: int, remaining_bytes: int | None = None
     ) -> list[Choice]:
-        """Choose what is run now: one job of a table at most.
+        """Choose the jobs to run now, at most one of each table.
 
         Parameters
         ----------
         candidates : collection of Candidate
-            Of the tables that nothing is being done to.
+            Due jobs of the tables that no job is running on.
         slots : int
-            How many can be run.
-        bytes_left : int, optional
-            How many bytes merges may take in together; None for any. The first gets what it needs
-            of it, the next what is left.
+            Maximal number of jobs.
+        remaining_bytes : int, optional
+            Bytes that the chosen merges may take in together; None for no limit. The first merge
+            gets what it needs, the next one what remains.
         """
         chosen: list[Choice] = []
         tables: set[str] = set()
-        left = bytes_left
+        remaining = remaining_bytes
         for candidate in sorted(candidates, key=self._order):
             if len(chosen) == slots:
                 break
             if candidate.table in tables:
                 continue
             run_bytes: int | None = None
-            if candidate.job == "merge" and left is not None:
-                if left < _LEAST_BYTES:
+            if candidate.job == "merge" and remaining is not None:
+                if remaining < _LEAST_BYTES:
                     continue
-                run_bytes = left
-                left -= min(max(candidate.bytes, _LEAST_BYTES), left)
+                run_bytes = remaining
+                remaining -= min(max(candidate.bytes, _LEAST_BYTES), remaining)
             tables.add(candidate.table)
             chosen.append(Choice(candidate=candidate, run_bytes=run_bytes))
         if chosen:
@@ -108,7 +108,7 @@ class Queue:
         return chosen
 
     def forget(self, table: str, jobs: Iterable[str]) -> None:
-        """Jobs that are not due any more have not waited."""
+        """Reset the waiting count of jobs that are no longer due."""
         for job in jobs:
             self._waited.pop((table, job), None)
 

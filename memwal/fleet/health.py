@@ -1,4 +1,7 @@
-"""Health and conditions of managed tables, computed from the catalog. No table is opened."""
+"""Health and alert conditions of managed tables, computed from the catalog without opening tables.
+
+Health is computed from the policy, the latest backlog sample, skipped regions and failed jobs.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +17,14 @@ from memwal.jobs.job import JobRun, RunState
 
 if TYPE_CHECKING:
     from memwal.catalog import Catalog
-    from memwal.catalog.backoff import HeldRecord
-    from memwal.catalog.records import BacklogSample
+    from memwal.catalog.backoff import SkippedRegionRecord
     from memwal.jobs.policy import Policy
 
 _REASON_LENGTH = 300
 
 
 class Health(StrEnum):
-    """How a table is. When several apply, it is the first of them."""
+    """Overall health. If several conditions hold, the member declared first wins."""
 
     OFF = "off"
     CRITICAL = "critical"
@@ -34,16 +36,16 @@ class Health(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobError:
-    """What a job of a table failed with.
+    """Latest failure of a job of a table.
 
     Attributes
     ----------
     job : str
-        ``look`` for the look at the table.
+        Name of the job; ``look`` for reading the status of the table.
     reason : str
         What went wrong.
     at : datetime
-        When the last try ended, or, where only that is known, since when it fails.
+        When the last try ended, or since when the job fails if only that is recorded.
     """
 
     job: str
@@ -56,9 +58,9 @@ class JobError:
 
 
 def backlog_age(sample: BacklogSample | None, now: datetime) -> float | None:
-    """Seconds that the oldest generation of the backlog waits by now; None when there is none.
+    """Return the age of the oldest unmerged generation in seconds; None without a backlog.
 
-    A backlog ages on after the look at it.
+    The time since the sample was taken counts as well.
     """
     if sample is None or not sample.generations or sample.oldest_seconds is None:
         return None
@@ -74,56 +76,58 @@ def health(
     held: int = 0,
     errors: Sequence[JobError] = (),
 ) -> tuple[Health, tuple[str, ...]]:
-    """Tell how a table is, and everything that speaks against it.
+    """Compute the health of a table, and all reasons for it, the worst first.
 
     Parameters
     ----------
     policy : Policy
-        Whose ``late_seconds`` and ``critical_seconds`` it is held against.
+        Policy of the table; ``late_seconds`` and ``critical_seconds`` are used.
     sample : BacklogSample or None
-        The latest.
+        The latest sample.
     now : datetime
         Aware.
     enabled : bool, default True
-        Whether it is maintained.
+        Whether the table is maintained.
     held : int, default 0
-        Regions that merges leave out.
+        Number of regions that merges skip.
     errors : sequence of JobError
-        Jobs that failed, and have not succeeded since.
+        Failures of jobs that have not succeeded since.
     """
     if not enabled:
         return Health.OFF, ("it is not maintained",)
-    found: list[tuple[Health, str]] = []
+    reasons: list[tuple[Health, str]] = []
     age = backlog_age(sample, now)
-    for limit, word in (
+    for limit, state in (
         (policy.critical_seconds, Health.CRITICAL),
         (policy.late_seconds, Health.LATE),
     ):
         if age is not None and age >= limit:
             text = f"the oldest generation waits for {duration(age)}"
-            found.append((word, f"{text}, {word} is {duration(limit)}"))
+            reasons.append((state, f"{text}, {state} is {duration(limit)}"))
             break
     if held:
         regions = "1 region is" if held == 1 else f"{held} regions are"
-        found.append((Health.TROUBLE, f"{regions} held"))
-    found += [(Health.TROUBLE, f"{one.job} fails: {_short(one.reason)}") for one in errors]
-    unseen = _unseen(policy, sample, now)
-    if unseen is not None:
-        found.append((Health.UNKNOWN, unseen))
-    if not found:
+        reasons.append((Health.TROUBLE, f"{regions} held"))
+    reasons += [
+        (Health.TROUBLE, f"{error.job} fails: {_truncated(error.reason)}") for error in errors
+    ]
+    stale = _stale_reason(policy, sample, now)
+    if stale is not None:
+        reasons.append((Health.UNKNOWN, stale))
+    if not reasons:
         return Health.OK, ()
     order = list(Health)
-    found.sort(key=lambda one: order.index(one[0]))
-    return found[0][0], tuple(text for _, text in found)
+    reasons.sort(key=lambda reason: order.index(reason[0]))
+    return reasons[0][0], tuple(text for _, text in reasons)
 
 
 def duration(seconds: float) -> str:
-    """A duration in its two largest units."""
+    """Format a duration in its two largest units."""
     units = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
-    left = int(seconds)
+    remaining = int(seconds)
     parts: list[str] = []
     for name, size in units:
-        count, left = divmod(left, size)
+        count, remaining = divmod(remaining, size)
         if count:
             parts.append(f"{count} {name}")
         elif parts:
@@ -131,40 +135,40 @@ def duration(seconds: float) -> str:
     return " ".join(parts[:2]) or "0 s"
 
 
-def _unseen(policy: Policy, sample: BacklogSample | None, now: datetime) -> str | None:
-    """Why nobody can tell how late the table is; None when the latest look is fresh enough."""
+def _stale_reason(policy: Policy, sample: BacklogSample | None, now: datetime) -> str | None:
+    """Return why the age of the backlog is unknown; None if the latest sample is recent enough."""
     if sample is None:
         return "nobody has looked at it yet"
     silent = (now - sample.at).total_seconds()
-    # Whatever was flushed since the look cannot be older than the look is.
+    # A generation flushed since the sample cannot be older than the sample.
     return (
         f"nobody has looked at it for {duration(silent)}" if silent >= policy.late_seconds else None
     )
 
 
-def _short(text: str) -> str:
+def _truncated(text: str) -> str:
     line = " ".join(text.split())
     return line if len(line) <= _REASON_LENGTH else f"{line[:_REASON_LENGTH]}…"
 
 
 POISONED_AFTER: Final = 3
-"""A generation that could not be read so often is taken for damaged, not for out of reach."""
+"""After so many failed reads, a generation is reported as damaged, not as unreachable."""
 
-SETTLE: Final = timedelta(minutes=1)
-"""A failure that the next try mends within this time is nobody's business."""
+RETRY_GRACE: Final = timedelta(minutes=1)
+"""A job is reported only once it has failed for this long without a success."""
 
-LEASES_REMEMBERED: Final = timedelta(days=1)
+LEASE_LOSS_WINDOW: Final = timedelta(days=1)
 
-LEASE: Final = "lease"
-"""The topic of what happens at one moment and has no end to be told."""
+LEASE_TOPIC: Final = "lease"
+"""Topic of lease losses, which happen at one moment: no end is reported."""
 
 _FAILURES_READ = 1_000
 # The catalog keeps the error of a run as its type and its message.
 _LEASE_LOST = f"{LeaseLostError.__name__}: "
 
 
-class Kind(StrEnum):
-    """What can be wrong."""
+class ConditionKind(StrEnum):
+    """Kinds of conditions."""
 
     REGION_HELD = "region_held"
     GENERATION_POISONED = "generation_poisoned"
@@ -175,13 +179,13 @@ class Kind(StrEnum):
 
     @property
     def is_critical(self) -> bool:
-        """Whether somebody has to come, beside knowing of it."""
-        return self in (Kind.GENERATION_POISONED, Kind.BACKLOG_CRITICAL)
+        """Whether the condition needs a person at once."""
+        return self in (ConditionKind.GENERATION_POISONED, ConditionKind.BACKLOG_CRITICAL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """One thing that is wrong.
+    """A problem of a managed table.
 
     Attributes
     ----------
@@ -189,17 +193,17 @@ class Condition:
     table, owner : str
         Name of the managed table, and who to ask.
     topic, subject : str
-        What it is about: ``region`` and its UUID, ``backlog`` and nothing, ``job`` or ``lease``
-        and the job.
+        What the condition concerns: ``region`` and its UUID, ``backlog`` and an empty subject,
+        ``job`` or ``lease`` and the job.
     mark : str
-        Tells this occurrence from others of its kind.
+        Distinguishes this occurrence from others of its kind.
     since : datetime
-        In UTC.
+        When the condition began, in UTC.
     text : str
-        What it is, and what to do, in one line.
+        Description, and what to do, in one line.
     """
 
-    kind: Kind
+    kind: ConditionKind
     table: str
     owner: str
     topic: str
@@ -226,7 +230,7 @@ class Condition:
 def conditions(
     catalog: Catalog, *, tables: Collection[str] | None = None, now: datetime | None = None
 ) -> list[Condition]:
-    """Return what is wrong with the enabled tables, the critical first.
+    """Return the conditions of the enabled tables, critical ones first.
 
     Parameters
     ----------
@@ -247,24 +251,24 @@ def conditions(
         for table in catalog.list(enabled_only=True)
         if tables is None or table.name in tables
     }
-    found = [
-        *_regions(catalog.setbacks.held(), watched),
-        *_backlogs(catalog.latest_samples(), watched, now),
-        *_jobs(catalog, watched, tables, now),
-        *_leases(catalog, watched, tables, now),
+    present = [
+        *_region_conditions(catalog.backoffs.skipped_regions(), watched),
+        *_backlog_conditions(catalog.latest_samples(), watched, now),
+        *_job_conditions(catalog, watched, tables, now),
+        *_lease_conditions(catalog, watched, tables, now),
     ]
-    return sorted(found, key=lambda one: (not one.kind.is_critical, one.key))
+    return sorted(present, key=lambda item: (not item.kind.is_critical, item.key))
 
 
-def _regions(
-    held: Iterable[HeldRecord], watched: Mapping[str, ManagedTable]
+def _region_conditions(
+    held: Iterable[SkippedRegionRecord], watched: Mapping[str, ManagedTable]
 ) -> Iterator[Condition]:
     for record in held:
         table = watched.get(record.table)
         if table is None:
             continue
         poisoned = record.attempts >= POISONED_AFTER
-        kind = Kind.GENERATION_POISONED if poisoned else Kind.REGION_HELD
+        kind = ConditionKind.GENERATION_POISONED if poisoned else ConditionKind.REGION_HELD
         yield Condition(
             kind=kind,
             table=table.name,
@@ -273,14 +277,14 @@ def _regions(
             subject=record.region_id,
             mark=f"{kind} {record.generation}",
             since=record.since,
-            text=_line(
+            text=_single_line(
                 f"region {record.region_id} waits at generation {record.generation}, which could "
                 f"not be read in {record.attempts} tries: {record.reason}"
             ),
         )
 
 
-def _backlogs(
+def _backlog_conditions(
     samples: Iterable[BacklogSample], watched: Mapping[str, ManagedTable], now: datetime
 ) -> Iterator[Condition]:
     for sample in samples:
@@ -290,7 +294,7 @@ def _backlogs(
             continue
         policy = table.policy
         critical = age >= policy.critical_seconds
-        kind = Kind.BACKLOG_CRITICAL if critical else Kind.BACKLOG_LATE
+        kind = ConditionKind.BACKLOG_CRITICAL if critical else ConditionKind.BACKLOG_LATE
         limit = policy.critical_seconds if critical else policy.late_seconds
         yield Condition(
             kind=kind,
@@ -301,36 +305,39 @@ def _backlogs(
             mark=kind.value,
             since=now - timedelta(seconds=age),
             text=(
-                f"the oldest of {sample.generations} unmerged generations is {_hours(age)} old; "
-                f"the limit is {_hours(limit)}"
+                f"the oldest of {sample.generations} unmerged generations is "
+                f"{_rounded_duration(age)} old; "
+                f"the limit is {_rounded_duration(limit)}"
             ),
         )
 
 
-def _jobs(
+def _job_conditions(
     catalog: Catalog,
     watched: Mapping[str, ManagedTable],
     tables: Collection[str] | None,
     now: datetime,
 ) -> Iterator[Condition]:
-    resting = {(one.table, one.job): one for one in catalog.setbacks.troubles()}
-    for (name, job), trouble in resting.items():
+    recorded = {(failed.table, failed.job): failed for failed in catalog.backoffs.failed_jobs()}
+    for (name, job), failed in recorded.items():
         if name in watched:
-            yield _failed(
+            yield _job_failed(
                 watched[name],
                 job,
-                since=trouble.since,
-                text=f"{job} failed {trouble.attempts} times: {trouble.reason}",
+                since=failed.since,
+                text=f"{job} failed {failed.attempts} times: {failed.reason}",
             )
     only = next(iter(tables)) if tables is not None and len(tables) == 1 else None
     for runs in catalog.latest_runs(table=only).values():
         for job, first in runs.failing.items():
-            # Later failures do not put off what the first one began.
-            settled = (first.finished_at or first.heartbeat_at or first.started_at) + SETTLE <= now
-            if settled and first.table in watched and (first.table, job) not in resting:
+            # Counted from the first failure in a row: later ones do not restart the grace time.
+            settled = (
+                first.finished_at or first.heartbeat_at or first.started_at
+            ) + RETRY_GRACE <= now
+            if settled and first.table in watched and (first.table, job) not in recorded:
                 run = runs.ended[job]
-                why = run.error or "its process died without a word"
-                yield _failed(
+                why = run.error or "its process died"
+                yield _job_failed(
                     watched[run.table],
                     job,
                     since=first.started_at,
@@ -338,21 +345,21 @@ def _jobs(
                 )
 
 
-def _failed(table: ManagedTable, job: str, *, since: datetime, text: str) -> Condition:
+def _job_failed(table: ManagedTable, job: str, *, since: datetime, text: str) -> Condition:
     return Condition(
-        kind=Kind.JOB_FAILED,
+        kind=ConditionKind.JOB_FAILED,
         table=table.name,
         owner=table.owner,
         topic="job",
         subject=job,
-        # However often it is tried, it is told once.
-        mark=Kind.JOB_FAILED.value,
+        # One mark for all tries, so that a channel is notified once.
+        mark=ConditionKind.JOB_FAILED.value,
         since=since,
-        text=_line(text),
+        text=_single_line(text),
     )
 
 
-def _leases(
+def _lease_conditions(
     catalog: Catalog,
     watched: Mapping[str, ManagedTable],
     tables: Collection[str] | None,
@@ -361,26 +368,26 @@ def _leases(
     newest: dict[tuple[str, str], JobRun] = {}
     only = next(iter(tables)) if tables is not None and len(tables) == 1 else None
     for run in catalog.runs(
-        table=only, state=RunState.FAILED, since=now - LEASES_REMEMBERED, limit=_FAILURES_READ
+        table=only, state=RunState.FAILED, since=now - LEASE_LOSS_WINDOW, limit=_FAILURES_READ
     ):
         if run.table in watched and (run.error or "").startswith(_LEASE_LOST):
             newest.setdefault((run.table, run.job), run)
     for run in newest.values():
         yield Condition(
-            kind=Kind.LEASE_LOST,
+            kind=ConditionKind.LEASE_LOST,
             table=run.table,
             owner=watched[run.table].owner,
-            topic=LEASE,
+            topic=LEASE_TOPIC,
             subject=run.job,
             mark=str(run.run_id),
             since=run.finished_at or run.started_at,
-            text=_line(f"run {run.run_id} of {run.job} lost its lease: {run.error}"),
+            text=_single_line(f"run {run.run_id} of {run.job} lost its lease: {run.error}"),
         )
 
 
-def _line(text: str) -> str:
+def _single_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def _hours(seconds: float) -> str:
+def _rounded_duration(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.0f} min"

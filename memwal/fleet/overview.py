@@ -1,7 +1,7 @@
 """Overview of every table's maintenance, details of one table, and rates of rows.
 
-All of it comes from the catalog: no table is opened. Rates are computed from samples of the backlog
-and the runs of merges.
+Everything is computed from the catalog, without opening tables: rates from backlog samples and
+merge runs.
 """
 
 from __future__ import annotations
@@ -16,19 +16,18 @@ from typing import TYPE_CHECKING, Any
 
 from memwal.catalog.records import BacklogSample, ManagedTable
 from memwal.fleet.health import Health, JobError, backlog_age, health
-from memwal.fleet.tables import due_but_held
+from memwal.fleet.tables import due_jobs
 from memwal.jobs.due import Due
 from memwal.jobs.job import JobRun, RunState
 from memwal.jobs.status import RegionBacklog, TableStatus
 
 if TYPE_CHECKING:
-    from memwal.catalog import Catalog, JobRun, TableState
-    from memwal.catalog.backoff import HeldRecord, Trouble
+    from memwal.catalog import Catalog, TableState
+    from memwal.catalog.backoff import FailedJob, SkippedRegionRecord
     from memwal.catalog.history import LatestRuns, MergedRows
-    from memwal.catalog.records import BacklogSample
 
 WINDOW = timedelta(minutes=15)
-"""What the present rates are taken over."""
+"""Time window of the current rates."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,10 +37,11 @@ class Rates:
     Attributes
     ----------
     rows_in : float or None
-        Flushed: what the backlog grew by, and what merges took out of it meanwhile. Rows of one
-        key that were merged as one count as one. Never below 0; None with less than two samples.
+        Rows flushed: growth of the backlog plus the rows that merges removed from it meanwhile.
+        Rows of one key that were merged as one count as one. Never negative; None with fewer than
+        two samples.
     rows_merged : float
-        Upserted and deleted by merges.
+        Rows upserted and deleted by merges.
     """
 
     rows_in: float | None
@@ -50,13 +50,13 @@ class Rates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryPoint:
-    """A sample, and the rates since the one before.
+    """Backlog sample, with the rates since the previous one.
 
     Attributes
     ----------
     sample : BacklogSample
     rates : Rates or None
-        None for the first.
+        None for the first sample.
     """
 
     sample: BacklogSample
@@ -81,91 +81,91 @@ class HistoryPoint:
         }
 
 
-def present_rates(
+def current_rates(
     first: BacklogSample | None,
     last: BacklogSample | None,
     merges: Iterable[MergedRows],
     *,
     window: timedelta = WINDOW,
 ) -> Rates:
-    """Take the rates of a window.
+    """Compute the rates of a time window.
 
     Parameters
     ----------
     first, last : BacklogSample or None
-        The first and the last sample in the window.
+        First and last sample in the window.
     merges : iterable of MergedRows
-        Of this table, in the window.
+        Merges of this table in the window.
     window : timedelta, default 15 minutes
-        Its length.
+        Length of the window.
     """
-    found = list(merges)
-    merged = sum(one.rows for one in found) / window.total_seconds()
+    merges = list(merges)
+    merged = sum(merge.rows for merge in merges) / window.total_seconds()
     rows_in = None
     if first is not None and last is not None and last.at > first.at:
-        meanwhile = sum(one.rows for one in found if first.at < one.at <= last.at)
-        rows_in = _grown(first, last, meanwhile)
+        meanwhile = sum(merge.rows for merge in merges if first.at < merge.at <= last.at)
+        rows_in = _inflow(first, last, meanwhile)
     return Rates(rows_in=rows_in, rows_merged=merged)
 
 
 def history_points(
     samples: Sequence[BacklogSample], merges: Sequence[MergedRows]
 ) -> list[HistoryPoint]:
-    """Put rates to the samples of one table.
+    """Compute the rates between the samples of one table.
 
     Parameters
     ----------
     samples : sequence of BacklogSample
         Oldest first.
     merges : sequence of MergedRows
-        Of the same table, oldest first.
+        Merges of the same table, oldest first.
     """
-    times = [one.at for one in merges]
-    points = [HistoryPoint(sample=one, rates=None) for one in samples[:1]]
+    times = [merge.at for merge in merges]
+    points = [HistoryPoint(sample=sample, rates=None) for sample in samples[:1]]
     for before, sample in pairwise(samples):
         seconds = (sample.at - before.at).total_seconds()
         if seconds <= 0:
             points.append(HistoryPoint(sample=sample, rates=None))
             continue
         between = merges[bisect_right(times, before.at) : bisect_right(times, sample.at)]
-        merged = sum(one.rows for one in between)
-        rates = Rates(rows_in=_grown(before, sample, merged), rows_merged=merged / seconds)
+        merged = sum(merge.rows for merge in between)
+        rates = Rates(rows_in=_inflow(before, sample, merged), rows_merged=merged / seconds)
         points.append(HistoryPoint(sample=sample, rates=rates))
     return points
 
 
-def _grown(first: BacklogSample, last: BacklogSample, merged: int) -> float:
+def _inflow(first: BacklogSample, last: BacklogSample, merged: int) -> float:
     seconds = (last.at - first.at).total_seconds()
     return max(0.0, (last.rows - first.rows + merged) / seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableOverview:
-    """Maintenance of one table.
+    """Maintenance state of one table.
 
     Attributes
     ----------
     managed : ManagedTable
-        What is registered.
+        Registration of the table.
     health : Health
     reasons : tuple of str
-        Everything that speaks against its health, the worst first.
+        All reasons for the health, the worst first.
     backlog : BacklogSample or None
-        The latest sample; None when nobody has looked yet.
+        Latest sample; None if none was taken yet.
     oldest_seconds : float or None
-        How long the oldest generation of the backlog waits by now.
+        Current age of the oldest unmerged generation; None without a backlog.
     rates : Rates
-        Over the last 15 minutes.
+        Rates over the last 15 minutes.
     running : tuple of JobRun
-        What is being done.
+        Active runs.
     last_runs : dict of str to datetime
-        When each job last ended well, in UTC.
+        When each job last succeeded, in UTC.
     held : int
-        Regions that are held.
-    troubles : tuple of Trouble
-        What failed and is tried again later.
+        Number of skipped regions.
+    failed_jobs : tuple of FailedJob
+        Failed jobs that are retried after a delay.
     errors : tuple of JobError
-        Why each job fails that has failed last: those in trouble, and those that others run.
+        Latest failure of each failing job: of the failed jobs, and of jobs whose last run failed.
     """
 
     managed: ManagedTable
@@ -177,7 +177,7 @@ class TableOverview:
     running: tuple[JobRun, ...]
     last_runs: dict[str, datetime]
     held: int
-    troubles: tuple[Trouble, ...]
+    failed_jobs: tuple[FailedJob, ...]
     errors: tuple[JobError, ...]
 
     @property
@@ -187,12 +187,12 @@ class TableOverview:
 
     @property
     def uri(self) -> str:
-        """Its address."""
+        """Address of the table."""
         return self.managed.uri
 
     @property
     def enabled(self) -> bool:
-        """Whether it is maintained."""
+        """Whether the table is maintained."""
         return self.managed.enabled
 
     def to_dict(self) -> dict[str, Any]:
@@ -213,7 +213,7 @@ class TableOverview:
             "running": [run.to_dict() for run in self.running],
             "last_runs": {job: at.isoformat() for job, at in self.last_runs.items()},
             "held": self.held,
-            "troubles": [trouble.to_dict() for trouble in self.troubles],
+            "troubles": [failed.to_dict() for failed in self.failed_jobs],
             "errors": [error.to_dict() for error in self.errors],
         }
 
@@ -221,13 +221,13 @@ class TableOverview:
 def overview(
     catalog: Catalog, *, table: str | None = None, now: datetime | None = None
 ) -> list[TableOverview]:
-    """Return the maintenance of every table, by name; as many queries for one as for a thousand.
+    """Return the maintenance state of every table by name, in a constant number of queries.
 
     Parameters
     ----------
     catalog : Catalog
     table : str, optional
-        Only this one.
+        Only this table.
     now : datetime, optional
         Aware; by default the present.
 
@@ -241,18 +241,18 @@ def overview(
     now = now or datetime.now(UTC)
     since = now - WINDOW
     tables = catalog.list() if table is None else [catalog.get(table)]
-    latest = {one.table: one for one in catalog.latest_samples(table=table)}
-    first = {one.table: one for one in catalog.first_samples(since, table=table)}
-    merges = _by_table(catalog.merges(since, table=table))
+    latest = {sample.table: sample for sample in catalog.latest_samples(table=table)}
+    first = {sample.table: sample for sample in catalog.first_samples(since, table=table)}
+    merges = _group_by_table(catalog.merges(since, table=table))
     runs = catalog.latest_runs(table=table)
-    troubles = _by_table(catalog.setbacks.troubles())
-    held = Counter(record.table for record in catalog.setbacks.held(table))
-    found = []
+    failed_jobs = _group_by_table(catalog.backoffs.failed_jobs())
+    held = Counter(record.table for record in catalog.backoffs.skipped_regions(table))
+    overviews = []
     for managed in tables:
         name = managed.name
         sample = latest.get(name)
         of_table = runs.get(name)
-        errors = _errors(of_table, troubles[name])
+        errors = _errors(of_table, failed_jobs[name])
         state, reasons = health(
             managed.policy,
             sample,
@@ -261,29 +261,29 @@ def overview(
             held=held[name],
             errors=errors,
         )
-        found.append(
+        overviews.append(
             TableOverview(
                 managed=managed,
                 health=state,
                 reasons=reasons,
                 backlog=sample,
                 oldest_seconds=backlog_age(sample, now),
-                rates=present_rates(first.get(name), sample, merges[name]),
+                rates=current_rates(first.get(name), sample, merges[name]),
                 running=of_table.running if of_table else (),
                 last_runs=_last_runs(of_table),
                 held=held[name],
-                troubles=tuple(troubles[name]),
+                failed_jobs=tuple(failed_jobs[name]),
                 errors=errors,
             )
         )
-    return found
+    return overviews
 
 
-def _by_table(records: Iterable[Any]) -> defaultdict[str, list[Any]]:
-    found: defaultdict[str, list[Any]] = defaultdict(list)
+def _group_by_table(records: Iterable[Any]) -> defaultdict[str, list[Any]]:
+    groups: defaultdict[str, list[Any]] = defaultdict(list)
     for record in records:
-        found[record.table].append(record)
-    return found
+        groups[record.table].append(record)
+    return groups
 
 
 def _last_runs(runs: LatestRuns | None) -> dict[str, datetime]:
@@ -291,57 +291,57 @@ def _last_runs(runs: LatestRuns | None) -> dict[str, datetime]:
     return {run.job: run.finished_at for run in succeeded if run.finished_at is not None}
 
 
-def _errors(runs: LatestRuns | None, troubles: Sequence[Trouble]) -> tuple[JobError, ...]:
-    """One for each job, the newest first. What its last run says is better than a trouble."""
-    found = {
-        trouble.job: JobError(job=trouble.job, reason=trouble.reason, at=trouble.since)
-        for trouble in troubles
+def _errors(runs: LatestRuns | None, failed_jobs: Sequence[FailedJob]) -> tuple[JobError, ...]:
+    """Return one error for each failing job, newest first, from its last run if that has one."""
+    errors = {
+        failed.job: JobError(job=failed.job, reason=failed.reason, at=failed.since)
+        for failed in failed_jobs
     }
     for job, run in (runs.newest if runs else {}).items():
         if run.state is RunState.FAILED:
-            reason = run.error or "it did not say why"
+            reason = run.error or "it gave no reason"
         elif run.state is RunState.ABANDONED:
-            reason = run.error or "its process ended without a word"
+            reason = run.error or "its process died"
         else:
             continue
         at = run.finished_at or run.heartbeat_at or run.started_at
-        found[job] = JobError(job=job, reason=reason, at=at)
-    return tuple(sorted(found.values(), key=lambda error: error.at, reverse=True))
+        errors[job] = JobError(job=job, reason=reason, at=at)
+    return tuple(sorted(errors.values(), key=lambda error: error.at, reverse=True))
 
 
 QUALITY = "quality"
-"""Key of the results of runs under which checks of the data tell what they found."""
+"""Key of run results under which data quality checks store their findings."""
 
 _QUALITY_SINCE = timedelta(days=7)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableDetail:
-    """One managed table.
+    """Details of one managed table.
 
     Attributes
     ----------
     overview : TableOverview
     state : TableState or None
-        The latest status, with ages as of that look; None when nobody has looked yet.
+        Latest status, with ages as of its time; None if none was recorded yet.
     due : mapping of str to Due
-        Which jobs are due by now, by that status and the policy; empty when there is none.
-    held : tuple of HeldRecord
-        All regions that are held.
+        Due jobs, computed from the status and the policy; empty without a status.
+    held : tuple of SkippedRegionRecord
+        All skipped regions.
     checked : JobRun or None
-        The latest run that looked at rows, by the gate of a merge or a check of the base table,
-        within a week; with its whole result.
+        Latest run within a week that checked rows, at the gate of a merge or in the base table;
+        with its whole result.
     """
 
     overview: TableOverview
     state: TableState | None
     due: Mapping[str, Due]
-    held: tuple[HeldRecord, ...]
+    held: tuple[SkippedRegionRecord, ...]
     checked: JobRun | None
 
 
 def table_detail(catalog: Catalog, name: str, *, now: datetime | None = None) -> TableDetail:
-    """Return what the catalog knows of one table.
+    """Return the details of one table.
 
     Raises
     ------
@@ -351,32 +351,32 @@ def table_detail(catalog: Catalog, name: str, *, now: datetime | None = None) ->
         The catalog does not answer.
     """
     now = now or datetime.now(UTC)
-    (found,) = overview(catalog, table=name, now=now)
+    (table,) = overview(catalog, table=name, now=now)
     state = next(iter(catalog.states(table=name)), None)
-    held = tuple(catalog.setbacks.held(name))
+    held = tuple(catalog.backoffs.skipped_regions(name))
     due: dict[str, Due] = {}
     if state is not None:
-        status = aged(state.status, max(0.0, (now - state.at).total_seconds()))
-        policy = found.managed.policy
-        due = due_but_held(status, policy, held, now=now, last_runs=found.last_runs)
+        status = aged_status(state.status, max(0.0, (now - state.at).total_seconds()))
+        policy = table.managed.policy
+        due = due_jobs(status, policy, held, now=now, last_runs=table.last_runs)
     checked = catalog.latest_run_with(name, QUALITY, since=now - _QUALITY_SINCE)
-    return TableDetail(overview=found, state=state, due=due, held=held, checked=checked)
+    return TableDetail(overview=table, state=state, due=due, held=held, checked=checked)
 
 
 def table_history(
     catalog: Catalog, name: str, *, since: datetime, most: int = 500
 ) -> list[HistoryPoint]:
-    """Return how the backlog of a table went, and how fast rows came and were merged.
+    """Return the backlog samples of a table, with the rates of rows flushed and merged.
 
     Parameters
     ----------
     catalog : Catalog
     name : str
-        Of the table.
+        Name of the table.
     since : datetime
         Aware.
     most : int, default 500
-        Most points to return: with more samples, some are left out, evenly.
+        Maximal number of points; more samples are thinned out evenly.
 
     Raises
     ------
@@ -390,8 +390,8 @@ def table_history(
     return history_points(samples, catalog.merges(since, table=name))
 
 
-def aged(status: TableStatus, seconds: float) -> TableStatus:
-    """The same status some time later, if nothing has happened meanwhile."""
+def aged_status(status: TableStatus, seconds: float) -> TableStatus:
+    """Return a status as it is some seconds later if nothing changes meanwhile."""
 
     def older(region: RegionBacklog) -> RegionBacklog:
         if region.oldest_backlog_seconds is None:

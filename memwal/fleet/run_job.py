@@ -31,7 +31,7 @@ from memwal.telemetry.spans import JOB, TABLE, span
 
 if TYPE_CHECKING:
     from memwal.catalog import Catalog, ManagedTable
-    from memwal.catalog.backoff import HeldRecord
+    from memwal.catalog.backoff import SkippedRegionRecord
     from memwal.catalog.runs import ActiveRun
     from memwal.table import Table
 
@@ -201,7 +201,7 @@ class _Resolver:
         if request.force:
             return self._spec(request.regions, ())
         if request.due is not None:
-            waiting = _waiting(self.catalog.setbacks.held(self.managed.name))
+            waiting = _waiting(self.catalog.backoffs.skipped_regions(self.managed.name))
             return self._spec_if_due(request.due, waiting)
         state = self._survey(table)
         return self._spec_if_due(state.due[request.job], _waiting(state.held))
@@ -274,7 +274,7 @@ class _Resolver:
         )
 
 
-def _waiting(held: Collection[HeldRecord]) -> list[UUID]:
+def _waiting(held: Collection[SkippedRegionRecord]) -> list[UUID]:
     return [UUID(record.region_id) for record in held if record.waiting]
 
 
@@ -312,7 +312,7 @@ def run_job(
         The job failed. It is recorded.
     """
     from memwal.catalog.leases import DEFAULT_TTL, job_resource
-    from memwal.fleet.exclusive import HELD_BACK, stand_back, was_kept_out
+    from memwal.fleet.exclusive import BLOCKED_JOBS, lost_all_rewrites, wait_for_exclusive
 
     table_name, job, wait = request.table, request.job, request.wait
     if job not in JOBS:
@@ -325,8 +325,8 @@ def run_job(
     if request.dry_run:
         return resolver.dry_run()
     try:
-        if job in HELD_BACK:
-            wait = stand_back(catalog.leases, table_name, wait=wait)
+        if job in BLOCKED_JOBS:
+            wait = wait_for_exclusive(catalog.leases, table_name, wait=wait)
         lease = catalog.leases.acquire(
             job_resource(table_name, job, part=request.index),
             ttl=runtime.ttl or DEFAULT_TTL,
@@ -367,7 +367,7 @@ def run_job(
                 return run_locally(table, spec, run=run, guard=guard)
 
             result = execute(spec, check)
-            if was_kept_out(result):
+            if lost_all_rewrites(result):
                 result = _run_exclusively(
                     catalog, table, spec, result, execute=execute, guard=check, ttl=runtime.ttl
                 )
@@ -388,7 +388,7 @@ def _run_exclusively(
     ttl: timedelta | None,
 ) -> JobResult:
     """Compact again, while the jobs wait whose commits kept the first attempt out."""
-    from memwal.fleet.exclusive import joined, turn
+    from memwal.fleet.exclusive import combined_result, exclusive_lease
 
     if isinstance(spec.options, CompactOptions):
         # The others do not wait for more than one commit.
@@ -397,7 +397,7 @@ def _run_exclusively(
     with ExitStack() as stack:
         try:
             check_exclusive = stack.enter_context(
-                turn(catalog.leases, spec.table.name, indexes=indexes, ttl=ttl)
+                exclusive_lease(catalog.leases, spec.table.name, indexes=indexes, ttl=ttl)
             )
         except ConflictError as error:
             return replace(first, problems=(*first.problems, f"it got no turn: {error}"))
@@ -406,7 +406,7 @@ def _run_exclusively(
             guard()
             check_exclusive()
 
-        return joined(first, execute(spec, check))
+        return combined_result(first, execute(spec, check))
 
 
 def _settle(catalog: Catalog, table: Table, spec: JobSpec, result: JobResult) -> None:
@@ -415,15 +415,15 @@ def _settle(catalog: Catalog, table: Table, spec: JobSpec, result: JobResult) ->
     if not isinstance(options, MergeOptions):
         return
     if result.held:
-        catalog.setbacks.hold(name, result.held)
-    known = catalog.setbacks.held(name)
+        catalog.backoffs.skip_regions(name, result.held)
+    known = catalog.backoffs.skipped_regions(name)
     if not known:
         return
     merged = table.base().details.merged
     stuck = {held.region_id for held in result.held}
     skipped = set(options.skip_regions)
 
-    def is_over(record: HeldRecord) -> bool:
+    def is_over(record: SkippedRegionRecord) -> bool:
         region = UUID(record.region_id)
         if record.region_id in stuck or region in skipped:
             return merged.get(region, 0) >= record.generation
@@ -432,7 +432,7 @@ def _settle(catalog: Catalog, table: Table, spec: JobSpec, result: JobResult) ->
 
     over = [record.region_id for record in known if is_over(record)]
     if over:
-        catalog.setbacks.release(name, over)
+        catalog.backoffs.clear_regions(name, over)
 
 
 def _watched(active: ActiveRun, run: TaskRunner, guard: Guard) -> TaskRunner:

@@ -1,4 +1,4 @@
-"""When a table is looked at next, as its policy's schedule says."""
+"""Schedules of policies: whether a survey of a table is due, and the longest interval."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ _FIELDS: tuple[tuple[int, int, dict[str, int]], ...] = (
 )
 _MINUTE = timedelta(minutes=1)
 _DAY_SECONDS = 86_400.0
-# Who was away longer than that looks at once, whatever the schedule.
-_LONGEST_LOOK_BACK = timedelta(days=1)
+# After a longer pause a survey is due at once, whatever the schedule.
+_MAX_LOOK_BACK = timedelta(days=1)
 
 
-def is_time(schedule: str | float | None, *, last: datetime | None, now: datetime) -> bool:
-    """Whether a table is to be looked at.
+def is_due(schedule: str | float | None, *, last: datetime | None, now: datetime) -> bool:
+    """Return whether a survey of a table is due.
 
     Parameters
     ----------
     schedule : str, float or None
-        As of a policy: a cron expression (in UTC), a number of seconds, or None for never.
+        Schedule of a policy: a cron expression (in UTC), a number of seconds, or None for never.
     last : datetime or None
-        When it was looked at last; None when it was not.
+        Time of the last survey; None if there was none.
     now : datetime
         Aware.
 
     Raises
     ------
     InvalidInputError
-        It is a cron expression of a kind that is not known here.
+        The cron expression is not supported.
     """
     match schedule:
         case None:
@@ -56,19 +56,19 @@ def is_time(schedule: str | float | None, *, last: datetime | None, now: datetim
 
 
 def interval_seconds(schedule: str | float | None) -> float | None:
-    """Longest pause between two looks, in seconds; None without a schedule.
+    """Return the longest interval between two surveys in seconds; None without a schedule.
 
-    A cron expression that leaves days out counts with seven of them, or a month of 31 when it
-    names days of the month.
+    A cron expression that omits weekdays counts as a week. One that names days of the month counts
+    as a month of 31 days, and one that omits months as twelve of these.
 
     Raises
     ------
     InvalidInputError
-        As of :func:`is_time`.
+        As in :func:`is_due`.
     """
     if schedule is None or not isinstance(schedule, str):
         return schedule
-    minutes, hours, days, months, weekdays = _parsed(schedule)
+    minutes, hours, days, months, weekdays = _parse_cron(schedule)
     if len(days) < 31 or len(months) < 12:
         return 31 * _DAY_SECONDS * (1 if len(months) == 12 else 12)
     if len(weekdays) < 7:
@@ -81,18 +81,18 @@ def interval_seconds(schedule: str | float | None) -> float | None:
 
 
 def _longest_gap(marks: set[int], around: int) -> int:
-    """Between neighbours on a circle."""
+    """Return the largest distance between neighbours on a circle."""
     ordered = sorted(marks)
     following = [*ordered[1:], ordered[0] + around]
     return max(after - before for before, after in zip(ordered, following, strict=True))
 
 
 def _cron_is_due(text: str, last: datetime | None, now: datetime) -> bool:
-    """Whether a minute that the expression names began after the last look."""
-    fields = _parsed(text)
+    """Return whether a minute of the cron expression began after the last survey."""
+    fields = _parse_cron(text)
     if last is None:
         last = now - _MINUTE
-    if now - last >= _LONGEST_LOOK_BACK:
+    if now - last >= _MAX_LOOK_BACK:
         return True
     minute = last.astimezone(UTC).replace(second=0, microsecond=0) + _MINUTE
     while minute <= now:
@@ -108,27 +108,27 @@ def _matches(fields: list[set[int]], at: datetime) -> bool:
         return False
     by_day = at.day in days
     by_weekday = at.isoweekday() % 7 in weekdays
-    # As cron does: when both are given, either is enough.
+    # As in cron: if both are restricted, either is enough.
     if len(days) < 31 and len(weekdays) < 7:
         return by_day or by_weekday
     return by_day and by_weekday
 
 
-def _parsed(text: str) -> list[set[int]]:
+def _parse_cron(text: str) -> list[set[int]]:
     parts = _PRESETS.get(text, text).lower().split()
     try:
-        found = [_field(part, *limits) for part, limits in zip(parts, _FIELDS, strict=True)]
+        fields = [_parse_field(part, *limits) for part, limits in zip(parts, _FIELDS, strict=True)]
     except ValueError as error:
         raise InvalidInputError(
-            f"the schedule {text!r} is not one that the fleet can read ({error}); give a number "
+            f"the schedule {text!r} is not supported by the fleet ({error}); give a number "
             "of seconds, or a cron expression of numbers, names, lists, ranges and steps"
         ) from error
-    found[4] = {day % 7 for day in found[4]}
-    return found
+    fields[4] = {day % 7 for day in fields[4]}
+    return fields
 
 
-def _field(text: str, low: int, high: int, names: dict[str, int]) -> set[int]:
-    found: set[int] = set()
+def _parse_field(text: str, low: int, high: int, names: dict[str, int]) -> set[int]:
+    values: set[int] = set()
     for part in text.split(","):
         span, slash, step = part.partition("/")
         first, dash, last = span.partition("-")
@@ -143,5 +143,5 @@ def _field(text: str, low: int, high: int, names: dict[str, int]) -> set[int]:
         every = int(step) if slash else 1
         if every < 1:
             raise ValueError(f"{part} has a step of {every}")
-        found.update(range(start, end + 1, every))
-    return found
+        values.update(range(start, end + 1, every))
+    return values

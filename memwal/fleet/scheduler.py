@@ -17,11 +17,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from memwal.catalog.records import STATUS_JOB
 from memwal.errors import ConflictError, InvalidInputError, MemWalError, StoreUnavailableError
-from memwal.fleet.fair_queue import Candidate, Choice, Queue
+from memwal.fleet.fair_queue import Candidate, Choice, FairQueue
 from memwal.fleet.job_spec import JobRequest, Skipped
 from memwal.fleet.run_job import Runtime, run_job
-from memwal.fleet.schedule import is_time
+from memwal.fleet.schedule import is_due
 from memwal.fleet.tables import Survey, survey
 from memwal.jobs.due import JOBS
 from memwal.jobs.job import JobResult, TaskRunner, run_in_process
@@ -29,24 +30,24 @@ from memwal.util.memory import release_free_memory
 
 if TYPE_CHECKING:
     from memwal.catalog import Catalog, ManagedTable
-    from memwal.catalog.backoff import Trouble
+    from memwal.catalog.backoff import FailedJob
 
 _GIB = 1 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """What a fleet may use.
+    """Limits of what a fleet uses at a time.
 
     Attributes
     ----------
     jobs : int, default 2
         Jobs that run at once, each in a thread of this process.
     bytes : int or None, default 4 GiB
-        Bytes in memory that the merges at work take in together; one that does not fit whole is
-        done in part. None sets no limit. A single generation that is larger still goes.
-    looks : int, default 8
-        Tables that are looked at at once.
+        Bytes in memory that the running merges take in together; a merge that does not fit is
+        done in part. None sets no limit. A single generation above the limit is still merged.
+    surveys : int, default 8
+        Tables whose status is read at once.
 
     Raises
     ------
@@ -56,34 +57,35 @@ class Budget:
 
     jobs: int = 2
     bytes: int | None = 4 * _GIB
-    looks: int = 8
+    surveys: int = 8
 
     def __post_init__(self) -> None:
-        if min(self.jobs, self.looks, self.bytes if self.bytes is not None else 1) < 1:
-            raise InvalidInputError("jobs, bytes and looks of a budget must be at least 1")
+        if min(self.jobs, self.surveys, self.bytes if self.bytes is not None else 1) < 1:
+            raise InvalidInputError("jobs, bytes and surveys of a budget must be at least 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What came of a job, or of a look at a table.
+    """Outcome of a job, or of a failed survey of a table.
 
     Attributes
     ----------
     table, job : str
-        ``job`` is ``look`` for a look at the table that failed.
+        Name of the managed table, and the job; ``look`` when the status of the table could not be
+        read.
     reason : str
-        Why it was run.
+        Why the job was due.
     result : JobResult or Skipped or None
-        None when it failed, or was told to end.
-    trouble : Trouble or None
-        What went wrong, and when it is tried again.
+        None when the job failed, or was ended by a shutdown.
+    failed_job : FailedJob or None
+        What went wrong, and when it is tried again; None also when it could not be recorded.
     """
 
     table: str
     job: str
     reason: str
     result: JobResult | Skipped | None = None
-    trouble: Trouble | None = None
+    failed_job: FailedJob | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -92,58 +94,59 @@ class Outcome:
             "job": self.job,
             "reason": self.reason,
             "result": None if self.result is None else self.result.to_dict(),
-            "trouble": None if self.trouble is None else self.trouble.to_dict(),
+            "trouble": None if self.failed_job is None else self.failed_job.to_dict(),
         }
 
 
 logger = logging.getLogger(__name__)
 
 
-class Failures:
-    """The jobs that failed, of all tables.
+class FailureTracker:
+    """Failed jobs of all tables, cached from the catalog.
 
-    When the catalog does not answer, what happens meanwhile is in the log, and not kept.
+    While the catalog does not answer, failures are logged and not recorded.
     """
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
-        self._known: dict[tuple[str, str], Trouble] = {}
+        self._failed_jobs: dict[tuple[str, str], FailedJob] = {}
 
     def read(self) -> None:
-        """Take in what others wrote; raises when the catalog does not answer."""
-        self._known = {(one.table, one.job): one for one in self._catalog.setbacks.troubles()}
+        """Reload what all processes recorded; raises ``StoreUnavailableError``."""
+        self._failed_jobs = {
+            (failed.table, failed.job): failed for failed in self._catalog.backoffs.failed_jobs()
+        }
 
-    def rests(self, table: str, job: str) -> bool:
-        """Whether something failed, and its next try is still to come."""
-        trouble = self._known.get((table, job))
-        return trouble is not None and trouble.next_try_at > datetime.now(UTC)
+    def is_backing_off(self, table: str, job: str) -> bool:
+        """Return whether a job failed and its next try is in the future."""
+        failed = self._failed_jobs.get((table, job))
+        return failed is not None and failed.next_try_at > datetime.now(UTC)
 
-    def add(self, table: str, job: str, reason: str, error: BaseException) -> Outcome:
-        """Write a failure down, whatever it is: the other tables go on."""
+    def record(self, table: str, job: str, reason: str, error: BaseException) -> Outcome:
+        """Record any failure, so that the other tables go on, and return it as an outcome."""
         if not isinstance(error, MemWalError):
             logger.error("%s of %s failed unexpectedly", job, table, exc_info=error)
         text = f"{type(error).__name__}: {error}"
-        trouble: Trouble | None = None
+        failed: FailedJob | None = None
         try:
-            trouble = self._catalog.setbacks.failed(table, job, text)
-            self._known[table, job] = trouble
-            logger.warning("%s of %s failed (try %d): %s", job, table, trouble.attempts, text)
+            failed = self._catalog.backoffs.record_failure(table, job, text)
+            self._failed_jobs[table, job] = failed
+            logger.warning("%s of %s failed (try %d): %s", job, table, failed.attempts, text)
         except MemWalError as second:
-            logger.warning("%s of %s failed: %s; not written down: %s", job, table, text, second)
-        return Outcome(table=table, job=job, reason=reason, trouble=trouble)
+            logger.warning("%s of %s failed: %s; not recorded: %s", job, table, text, second)
+        return Outcome(table=table, job=job, reason=reason, failed_job=failed)
 
-    def recovered(self, table: str, job: str) -> None:
-        """Forget a failure, if there was one."""
-        if (table, job) not in self._known:
+    def clear(self, table: str, job: str) -> None:
+        """Delete the failure record of a job, if there is one."""
+        if (table, job) not in self._failed_jobs:
             return
         try:
-            self._catalog.setbacks.recovered(table, job)
-            del self._known[table, job]
+            self._catalog.backoffs.clear_failure(table, job)
+            del self._failed_jobs[table, job]
         except MemWalError as error:
-            logger.warning("that %s of %s works again was not written: %s", job, table, error)
+            logger.warning("the recovery of %s of %s was not recorded: %s", job, table, error)
 
 
-_LOOK = "look"
 _NAP_SECONDS = 0.2
 _PRUNE_EVERY = timedelta(hours=1)
 
@@ -156,18 +159,20 @@ class Fleet:
     catalog : Catalog
     budget : Budget, optional
     tables : collection of str, optional
-        Only these; by default all that are enabled. One without a schedule is left alone.
+        Only these; by default all enabled tables. A table without a schedule is never surveyed by
+        :meth:`run_forever`.
     run : callable
         Runs the tasks of a job; called from several threads.
     max_tasks : int, default 1
-        Into how many tasks a job is divided at most.
+        Maximal number of tasks that a job is divided into.
     storage_options : callable, optional
-        Finds the storage options of a table; by default they are read from the file that the
+        Returns the storage options of a table; by default they are read from the file that the
         catalog refers to.
     lease_ttl : timedelta, optional
-        Time to live of the leases, 60 s by default: how long others wait after this process died.
-    tell : callable, optional
-        Told of every outcome, from the thread that runs the fleet.
+        Time to live of the leases, 60 s by default: how long other processes wait if this one
+        dies.
+    on_outcome : callable, optional
+        Called with every outcome, from the thread that runs the fleet.
     """
 
     def __init__(
@@ -180,7 +185,7 @@ class Fleet:
         max_tasks: int = 1,
         storage_options: Callable[[ManagedTable], Mapping[str, str] | None] | None = None,
         lease_ttl: timedelta | None = None,
-        tell: Callable[[Outcome], None] | None = None,
+        on_outcome: Callable[[Outcome], None] | None = None,
     ) -> None:
         self._catalog = catalog
         self._budget = budget or Budget()
@@ -189,26 +194,26 @@ class Fleet:
         self._max_tasks = max_tasks
         self._storage_options = storage_options or (lambda table: None)
         self._lease_ttl = lease_ttl
-        self._tell = tell or (lambda outcome: None)
+        self._on_outcome = on_outcome or (lambda outcome: None)
         self._stopping = threading.Event()
-        self._queue = Queue()
+        self._queue = FairQueue()
         self._surveys: dict[str, Survey] = {}
         self._candidates: dict[tuple[str, str], Candidate] = {}
-        self._looking: dict[str, Future[Survey]] = {}
+        self._surveying: dict[str, Future[Survey]] = {}
         self._working: dict[str, tuple[Choice, Future[JobResult | Skipped]]] = {}
-        self._looked_at: dict[str, datetime] = {}
-        self._failures = Failures(catalog)
+        self._surveyed_at: dict[str, datetime] = {}
+        self._failures = FailureTracker(catalog)
         self._pruned_at: datetime | None = None
 
     def stop(self) -> None:
-        """End soon, and for good; jobs at work end before their next commit.
+        """Shut the fleet down for good; running jobs end before their next commit.
 
         May be called from any thread, and from a signal handler.
         """
         self._stopping.set()
 
     def run_once(self) -> list[Outcome]:
-        """Look at every table, whatever its schedule, and do once what is due.
+        """Survey every table, whatever its schedule, and run each due job once.
 
         Raises
         ------
@@ -218,14 +223,14 @@ class Fleet:
         return self._loop(every=None)
 
     def run_forever(self, *, every: float = 10.0) -> None:
-        """Look at the tables as their schedules say and do what is due, until :meth:`stop`.
+        """Survey the tables by their schedules and run the due jobs, until :meth:`stop`.
 
-        A catalog that does not answer is waited for.
+        While the catalog does not answer, waits for it.
 
         Parameters
         ----------
         every : float, default 10
-            Seconds between two looks at the catalog.
+            Seconds between two reads of the catalog.
 
         Raises
         ------
@@ -240,31 +245,31 @@ class Fleet:
 
     def _loop(self, *, every: float | None) -> list[Outcome]:
         outcomes: list[Outcome] = []
-        next_look = time.monotonic()
-        looks = ThreadPoolExecutor(self._budget.looks, thread_name_prefix="memwal-look")
+        next_read = time.monotonic()
+        surveys = ThreadPoolExecutor(self._budget.surveys, thread_name_prefix="memwal-survey")
         jobs = ThreadPoolExecutor(self._budget.jobs, thread_name_prefix="memwal-job")
-        with looks, jobs:
+        with surveys, jobs:
             try:
                 while not self._stopping.is_set():
-                    if time.monotonic() >= next_look:
-                        self._look(looks, scheduled=every is not None)
-                        next_look = time.monotonic() + (every or float("inf"))
-                    self._start(jobs)
-                    if every is None and not self._looking and not self._working:
+                    if time.monotonic() >= next_read:
+                        self._start_surveys(surveys, scheduled=every is not None)
+                        next_read = time.monotonic() + (every or float("inf"))
+                    self._start_jobs(jobs)
+                    if every is None and not self._surveying and not self._working:
                         break
-                    outcomes += self._reap(keep=every is None)
+                    outcomes += self._collect(keep=every is None)
             except BaseException:
-                # What is at work ends before its next commit, and the executors wait for it.
+                # Running jobs end before their next commit, and the executors wait for them.
                 self._stopping.set()
                 raise
-            for look in self._looking.values():
-                look.cancel()
-            while self._working or self._looking:
-                outcomes += self._reap(keep=every is None)
+            for survey_future in self._surveying.values():
+                survey_future.cancel()
+            while self._working or self._surveying:
+                outcomes += self._collect(keep=every is None)
         return outcomes
 
-    def _look(self, pool: ThreadPoolExecutor, *, scheduled: bool) -> None:
-        """Start to look at the tables whose time has come."""
+    def _start_surveys(self, pool: ThreadPoolExecutor, *, scheduled: bool) -> None:
+        """Start surveys of the tables that are due by their schedules, or of all."""
         now = datetime.now(UTC)
         try:
             tables = self._catalog.list(enabled_only=True)
@@ -277,46 +282,52 @@ class Fleet:
                 raise
             logger.warning("the catalog cannot be read, trying again: %s", error)
             return
-        known = {table.name for table in tables}
-        for gone in [name for name in self._surveys if name not in known]:
+        registered = {table.name for table in tables}
+        for gone in [name for name in self._surveys if name not in registered]:
             self._forget(gone)
         for table in tables:
             name = table.name
             if self._only is not None and name not in self._only:
                 continue
-            if name in self._looking or name in self._working or self._failures.rests(name, _LOOK):
+            if (
+                name in self._surveying
+                or name in self._working
+                or self._failures.is_backing_off(name, STATUS_JOB)
+            ):
                 continue
-            if scheduled and not self._is_time(table, now):
+            if scheduled and not self._is_due(table, now):
                 continue
-            self._looked_at[name] = now
-            self._looking[name] = pool.submit(self._survey, table)
+            self._surveyed_at[name] = now
+            self._surveying[name] = pool.submit(self._survey, table)
 
-    def _is_time(self, table: ManagedTable, now: datetime) -> bool:
+    def _is_due(self, table: ManagedTable, now: datetime) -> bool:
         try:
-            return is_time(table.policy.schedule, last=self._looked_at.get(table.name), now=now)
+            return is_due(table.policy.schedule, last=self._surveyed_at.get(table.name), now=now)
         except InvalidInputError as error:
-            self._tell(self._failures.add(table.name, _LOOK, "", error))
+            self._on_outcome(self._failures.record(table.name, STATUS_JOB, "", error))
             return False
 
     def _survey(self, table: ManagedTable) -> Survey:
-        found = survey(self._catalog, table, storage_options=self._storage_options(table))
-        self._catalog.record_backlog(table.name, found.status)
-        return found
+        result = survey(self._catalog, table, storage_options=self._storage_options(table))
+        self._catalog.record_backlog(table.name, result.status)
+        return result
 
-    def _start(self, pool: ThreadPoolExecutor) -> None:
-        """Start what is chosen of what is due."""
+    def _start_jobs(self, pool: ThreadPoolExecutor) -> None:
+        """Start the due jobs that the queue chooses."""
         slots = self._budget.jobs - len(self._working)
-        busy = self._working.keys() | self._looking.keys()
+        busy = self._working.keys() | self._surveying.keys()
         free = [c for (table, _), c in self._candidates.items() if table not in busy]
         if slots < 1 or not free:
             return
-        for choice in self._queue.choose(free, slots=slots, bytes_left=self._bytes_left()):
+        for choice in self._queue.choose(
+            free, slots=slots, remaining_bytes=self._remaining_bytes()
+        ):
             candidate = choice.candidate
             del self._candidates[candidate.table, candidate.job]
-            future = pool.submit(self._do, choice)
+            future = pool.submit(self._run_job, choice)
             self._working[candidate.table] = choice, future
 
-    def _bytes_left(self) -> int | None:
+    def _remaining_bytes(self) -> int | None:
         if self._budget.bytes is None:
             return None
         taken = sum(
@@ -325,7 +336,7 @@ class Fleet:
         )
         return max(self._budget.bytes - taken, 0)
 
-    def _do(self, choice: Choice) -> JobResult | Skipped:
+    def _run_job(self, choice: Choice) -> JobResult | Skipped:
         candidate = choice.candidate
         try:
             return run_job(
@@ -345,76 +356,78 @@ class Fleet:
                 ),
             )
         finally:
-            # The next job may be long in coming, or of another table.
+            # The next job may start much later, or be of another table.
             release_free_memory()
 
     def _check(self) -> None:
         if self._stopping.is_set():
-            raise _ToldToEnd("told to end; what was committed stays, and the next run goes on")
+            raise _ShutdownRequested(
+                "the fleet shuts down; what was committed stays, and the next run goes on"
+            )
 
-    def _reap(self, *, keep: bool) -> list[Outcome]:
-        """Wait a moment, and take in what is done."""
+    def _collect(self, *, keep: bool) -> list[Outcome]:
+        """Wait a moment, and return the outcomes of what has ended."""
         work = [future for _, future in self._working.values()]
-        if not work and not self._looking:
+        if not work and not self._surveying:
             self._stopping.wait(_NAP_SECONDS)
             return []
-        futures: list[Future[Any]] = [*work, *self._looking.values()]
+        futures: list[Future[Any]] = [*work, *self._surveying.values()]
         wait(futures, timeout=_NAP_SECONDS, return_when=FIRST_COMPLETED)
-        outcomes = [*self._surveyed(), *self._finished()]
+        outcomes = [*self._finished_surveys(), *self._finished_jobs()]
         for outcome in outcomes:
-            self._tell(outcome)
+            self._on_outcome(outcome)
         return outcomes if keep else []
 
-    def _surveyed(self) -> Iterable[Outcome]:
-        for name, future in [(n, f) for n, f in self._looking.items() if f.done()]:
-            del self._looking[name]
+    def _finished_surveys(self) -> Iterable[Outcome]:
+        for name, future in [(n, f) for n, f in self._surveying.items() if f.done()]:
+            del self._surveying[name]
             if future.cancelled():
                 continue
             error = future.exception()
             if error is not None:
                 self._forget(name)
-                yield self._failures.add(name, _LOOK, "", error)
+                yield self._failures.record(name, STATUS_JOB, "", error)
             else:
-                self._take(future.result())
+                self._update_candidates(future.result())
 
-    def _take(self, found: Survey) -> None:
-        """Keep what a look found to be due, but for what is resting after a failure."""
-        name = found.table.name
-        self._surveys[name] = found
-        self._failures.recovered(name, _LOOK)
+    def _update_candidates(self, result: Survey) -> None:
+        """Make the due jobs of a survey candidates, unless they back off after a failure."""
+        name = result.table.name
+        self._surveys[name] = result
+        self._failures.clear(name, STATUS_JOB)
         for job in JOBS:
-            due = found.due[job]
+            due = result.due[job]
             self._candidates.pop((name, job), None)
             if due.reason is None:
                 self._queue.forget(name, [job])
-                # What failed and is not due any more has been done without us.
-                self._failures.recovered(name, job)
-            elif not self._failures.rests(name, job):
+                # A failed job that is no longer due was done by another process.
+                self._failures.clear(name, job)
+            elif not self._failures.is_backing_off(name, job):
                 self._candidates[name, job] = Candidate(
                     table=name,
                     job=job,
                     due=due,
-                    priority=found.table.policy.priority,
-                    bytes=found.backlog_bytes if job == "merge" else 0,
+                    priority=result.table.policy.priority,
+                    bytes=result.backlog_bytes if job == "merge" else 0,
                 )
 
-    def _finished(self) -> Iterable[Outcome]:
+    def _finished_jobs(self) -> Iterable[Outcome]:
         for name, (choice, future) in [(n, w) for n, w in self._working.items() if w[1].done()]:
             del self._working[name]
-            # What is due now may have changed with it.
-            self._looked_at.pop(name, None)
+            # The job may have changed what is due: survey the table again.
+            self._surveyed_at.pop(name, None)
             candidate = choice.candidate
             reason = candidate.due.reason or ""
             error = future.exception()
             if error is None:
                 result = future.result()
                 if isinstance(result, JobResult):
-                    self._failures.recovered(name, candidate.job)
+                    self._failures.clear(name, candidate.job)
                 yield Outcome(table=name, job=candidate.job, reason=reason, result=result)
-            elif isinstance(error, _ToldToEnd):
+            elif isinstance(error, _ShutdownRequested):
                 yield Outcome(table=name, job=candidate.job, reason=reason)
             else:
-                yield self._failures.add(name, candidate.job, reason, error)
+                yield self._failures.record(name, candidate.job, reason, error)
 
     def _forget(self, table: str) -> None:
         self._surveys.pop(table, None)
@@ -423,5 +436,5 @@ class Fleet:
         self._queue.forget(table, JOBS)
 
 
-class _ToldToEnd(ConflictError):
-    """Raised before a commit when the fleet is to end."""
+class _ShutdownRequested(ConflictError):
+    """Raised before a commit when the fleet shuts down."""

@@ -1,4 +1,4 @@
-"""Managed tables: open one, survey what it is due for, and discover tables below a prefix."""
+"""Managed tables: open a table, survey its status and due jobs, discover tables below a prefix."""
 
 from __future__ import annotations
 
@@ -23,44 +23,43 @@ from memwal.storage.open import open_store
 from memwal.storage.uris import parse_uri
 
 if TYPE_CHECKING:
-    from memwal.catalog import Catalog, ManagedTable
-    from memwal.catalog.backoff import HeldRecord
-    from memwal.jobs.policy import Policy
+    from memwal.catalog import Catalog
+    from memwal.catalog.backoff import SkippedRegionRecord
     from memwal.storage.object_store import ObjectStore
     from memwal.table import Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """A managed table at one moment.
+    """Status of a managed table, with its due jobs.
 
     Attributes
     ----------
     table : ManagedTable
     status : TableStatus
     due : mapping of str to Due
-        By job. Held regions that wait for their next try do not count for merges.
-    held : tuple of HeldRecord
-        All regions that are held, whether their next try is due or not.
+        By job. For merges, skipped regions that wait for their next try do not count.
+    held : tuple of SkippedRegionRecord
+        All skipped regions, whether their next try is due or not.
     """
 
     table: ManagedTable
     status: TableStatus
     due: Mapping[str, Due]
-    held: tuple[HeldRecord, ...]
+    held: tuple[SkippedRegionRecord, ...]
 
     @property
     def backlog_bytes(self) -> int:
-        """Bytes that wait in the regions that are due."""
-        wanted = set(self.due["merge"].regions)
-        return sum(r.backlog_bytes for r in self.status.regions if r.region_id in wanted)
+        """Bytes of the backlog of the regions that are due for a merge."""
+        due_regions = set(self.due["merge"].regions)
+        return sum(r.backlog_bytes for r in self.status.regions if r.region_id in due_regions)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return {
             **self.status.to_dict(),
             "table": self.table.name,
-            "due": {job: one.to_dict() for job, one in self.due.items()},
+            "due": {job: due.to_dict() for job, due in self.due.items()},
             "held": [record.to_dict() for record in self.held],
         }
 
@@ -74,7 +73,7 @@ def open_managed(
     ----------
     managed : ManagedTable
     storage_options : mapping, optional
-        By default those that the catalog refers to.
+        By default the options that the catalog refers to.
 
     Raises
     ------
@@ -92,7 +91,7 @@ def open_managed(
 def managed_location(
     managed: ManagedTable, *, storage_options: Mapping[str, str] | None = None
 ) -> TableLocation:
-    """Where a managed table is, without opening it; see :func:`open_managed`.
+    """Return the location of a managed table without opening it; see :func:`open_managed`.
 
     Raises
     ------
@@ -112,18 +111,18 @@ def managed_location(
 
 
 def check_regions(table: Table, regions: Collection[UUID]) -> None:
-    """Refuse regions that a table does not have.
+    """Raise if a table does not have these regions.
 
     Raises
     ------
     InvalidInputError
-        Naming them.
+        A region does not exist; the message names it.
     """
     unknown = sorted(set(regions) - set(table.region_ids()))
     if unknown:
         raise InvalidInputError(
-            f"{table.uri} has no region {', '.join(map(str, unknown))}; memwal status lists those "
-            "that it has. Nothing was done."
+            f"{table.uri} has no region {', '.join(map(str, unknown))}; memwal status lists its "
+            "regions. Nothing was done."
         )
 
 
@@ -137,20 +136,20 @@ def survey(
     index: str | None = None,
     now: datetime | None = None,
 ) -> Survey:
-    """Look at a managed table, and hold what is found against its policy.
+    """Read the status of a managed table, and compute its due jobs from the policy.
 
     Parameters
     ----------
     catalog : Catalog
     managed : ManagedTable
     table : Table, optional
-        The same, if it is open already.
+        The open table, if it is open already.
     storage_options
         See :func:`open_managed`.
     regions : collection of UUID, optional
-        Only these.
+        Only these regions.
     index : str, optional
-        Of the indexes, only this one.
+        Only this index.
     now : datetime, optional
         Aware; by default the present.
 
@@ -166,36 +165,36 @@ def survey(
         if not only:
             raise InvalidInputError(f"{managed.name} maintains no index {index}; nothing was done.")
         status = replace(status, indexes=only)
-    held = tuple(catalog.setbacks.held(managed.name))
-    found = due_but_held(
+    held = tuple(catalog.backoffs.skipped_regions(managed.name))
+    due_now = due_jobs(
         status,
         managed.policy,
         held,
         now=now or datetime.now(UTC),
         last_runs=catalog.last_runs(managed.name),
     )
-    return Survey(table=managed, status=status, due=found, held=held)
+    return Survey(table=managed, status=status, due=due_now, held=held)
 
 
-def due_but_held(
+def due_jobs(
     status: TableStatus,
     policy: Policy,
-    held: Iterable[HeldRecord],
+    held: Iterable[SkippedRegionRecord],
     *,
     now: datetime,
     last_runs: Mapping[str, datetime],
 ) -> dict[str, Due]:
-    """Which jobs are due, as of :func:`memwal.jobs.due.due`.
+    """Compute the due jobs as :func:`memwal.jobs.due.due` does, without waiting regions for merges.
 
-    Held regions that wait for their next try do not count for merges.
+    For merges, skipped regions that wait for their next try do not count.
     """
-    found = due(status, policy, now=now, last_runs=last_runs)
+    jobs = due(status, policy, now=now, last_runs=last_runs)
     waiting = {record.region_id for record in held if record.waiting}
     if waiting:
         mergeable = tuple(r for r in status.regions if r.region_id not in waiting)
         status = replace(status, regions=mergeable)
-        found["merge"] = due(status, policy, now=now, last_runs=last_runs)["merge"]
-    return found
+        jobs["merge"] = due(status, policy, now=now, last_runs=last_runs)["merge"]
+    return jobs
 
 
 DEFAULT_DEPTH: Final = 4
@@ -207,17 +206,17 @@ _UNFIT: Final = re.compile(r"[^a-z0-9_-]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FoundTable:
-    """A Lance table that was found.
+class DiscoveredTable:
+    """Lance table that :func:`find_tables` discovered.
 
     Attributes
     ----------
     uri : str
-        Its address.
+        Address of the table.
     mem_wal : bool
-        Whether MemWAL is enabled on it.
+        Whether MemWAL is enabled on the table.
     problem : str or None
-        Why it could not be opened; ``mem_wal`` is False then.
+        Why the table could not be opened; ``mem_wal`` is False then.
     """
 
     uri: str
@@ -234,32 +233,33 @@ def find_tables(
     *,
     storage_options: Mapping[str, str] | None = None,
     depth: int = DEFAULT_DEPTH,
-) -> list[FoundTable]:
+) -> list[DiscoveredTable]:
     """Find the Lance tables below a prefix.
 
-    A table is a folder with a folder ``_versions``. Nothing inside of tables is looked at, and no
-    folder whose name begins with ``.`` or ``_``. A folder costs one listing, a table the reading
-    of its newest manifest besides.
+    A table is a folder that contains a folder ``_versions``. The search does not descend into
+    tables, nor into folders whose name begins with ``.`` or ``_``. A folder costs one listing, a
+    table also a read of its newest manifest.
 
     Parameters
     ----------
     prefix : str
-        A folder of this machine, or a bucket with or without a path in it; a table itself counts,
-        too. Where there is nothing, nothing is found.
+        A local folder, or a bucket with or without a path; it may itself be a table. The result is
+        empty if nothing exists there.
     storage_options : mapping, optional
-        As for tables; they are used for every table that is found.
+        Storage options of the prefix and of every table below it.
     depth : int, default 4
-        How many folders deep to look.
+        Maximal depth of folders.
 
     Returns
     -------
-    list of FoundTable
-        By address. One that cannot be opened is told with its problem and stops no other.
+    list of DiscoveredTable
+        Ordered by address. A table that cannot be opened is included with its problem, and does
+        not stop the search.
 
     Raises
     ------
     InvalidInputError
-        ``depth`` is negative, or the prefix is no address.
+        ``depth`` is negative, or the prefix is not a valid address.
     StoreAccessError, StoreUnavailableError
         A folder could not be listed.
     """
@@ -268,33 +268,33 @@ def find_tables(
     options = dict(storage_options or {})
     store = open_store(prefix, options)
     root = str(parse_uri(prefix)).rstrip("/")
-    keys = list(_tables(store, depth))
+    keys = list(_table_keys(store, depth))
     with ThreadPoolExecutor(_PARALLEL) as pool:
-        found = pool.map(lambda key: _look(f"{root}/{key}".rstrip("/"), options), keys)
-        return sorted(found, key=lambda table: table.uri)
+        tables = pool.map(lambda key: _inspect_table(f"{root}/{key}".rstrip("/"), options), keys)
+        return sorted(tables, key=lambda table: table.uri)
 
 
-def register_found(
+def register_tables(
     catalog: Catalog,
-    found: Iterable[FoundTable],
+    tables: Iterable[DiscoveredTable],
     *,
     storage_options_ref: str | None = None,
     enabled: bool = False,
     policy: Policy | None = None,
     owner: str = "memwal",
 ) -> list[ManagedTable]:
-    """Register what was found and has MemWAL, unless its address is registered already.
+    """Register the discovered tables with MemWAL whose addresses are not registered yet.
 
-    A table is named after its folder, without ``.lance``, and with a number when the name is taken.
+    A table is named after its folder, without ``.lance``; a number is added if the name is taken.
 
     Parameters
     ----------
     catalog : Catalog
-    found : iterable of FoundTable
+    tables : iterable of DiscoveredTable
     storage_options_ref : str, optional
-        Where the options are that reach the tables.
+        Reference to the storage options of the tables.
     enabled : bool, default False
-        Whether they are maintained from now on.
+        Whether the tables are maintained from now on.
     policy : Policy, optional
         Defaults to ``Policy()``.
     owner : str, default "memwal"
@@ -303,14 +303,14 @@ def register_found(
     Returns
     -------
     list of ManagedTable
-        The new ones.
+        The newly registered tables.
     """
-    known = catalog.list()
-    addresses = {_address(table.uri) for table in known}
-    names = {table.name for table in known}
+    registered = catalog.list()
+    addresses = {_normalized_uri(table.uri) for table in registered}
+    names = {table.name for table in registered}
     added = []
-    for table in found:
-        if not table.mem_wal or _address(table.uri) in addresses:
+    for table in tables:
+        if not table.mem_wal or _normalized_uri(table.uri) in addresses:
             continue
         name = _free_name(table.uri, names)
         added.append(
@@ -324,20 +324,20 @@ def register_found(
             )
         )
         names.add(name)
-        addresses.add(_address(table.uri))
+        addresses.add(_normalized_uri(table.uri))
     return added
 
 
-def _tables(store: ObjectStore, depth: int) -> Iterator[str]:
-    """Keys of the tables below the root of a store, level by level."""
+def _table_keys(store: ObjectStore, depth: int) -> Iterator[str]:
+    """Yield the keys of the tables below the root of a store, level by level."""
     level = [""]
     with ThreadPoolExecutor(_PARALLEL) as pool:
-        for left in range(depth, -1, -1):
+        for remaining in range(depth, -1, -1):
             deeper = []
             for folder, names in zip(level, pool.map(store.list_folders, level), strict=True):
                 if _VERSIONS in names:
                     yield folder
-                elif left:
+                elif remaining:
                     deeper += [
                         f"{folder}/{name}" if folder else name
                         for name in names
@@ -348,17 +348,17 @@ def _tables(store: ObjectStore, depth: int) -> Iterator[str]:
                 return
 
 
-def _look(uri: str, options: Mapping[str, str]) -> FoundTable:
+def _inspect_table(uri: str, options: Mapping[str, str]) -> DiscoveredTable:
     from memwal.base_table.snapshot import open_base
 
     try:
         base = open_base(TableLocation(uri, options))
     except MemWalError as error:
-        return FoundTable(uri=uri, mem_wal=False, problem=f"{type(error).__name__}: {error}")
-    return FoundTable(uri=uri, mem_wal=base.index is not None)
+        return DiscoveredTable(uri=uri, mem_wal=False, problem=f"{type(error).__name__}: {error}")
+    return DiscoveredTable(uri=uri, mem_wal=base.index is not None)
 
 
-def _address(uri: str) -> str:
+def _normalized_uri(uri: str) -> str:
     return str(parse_uri(uri))
 
 

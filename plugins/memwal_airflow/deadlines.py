@@ -56,6 +56,6 @@ def _record_late_run(table: str, reason: str) -> None:
 
     catalog = Catalog()
     try:
-        catalog.setbacks.failed(table, LATE, reason)
+        catalog.backoffs.record_failure(table, LATE, reason)
     finally:
         catalog.close()

@@ -92,7 +92,7 @@ def discover(uri: str, storage_options_ref: str | None, enable: bool) -> list[st
     Tables that cannot be opened are logged and skipped.
     """
     from memwal.catalog import Catalog
-    from memwal.fleet.tables import find_tables, register_found
+    from memwal.fleet.tables import find_tables, register_tables
 
     context: Any = get_current_context()
     context["place"] = uri
@@ -108,7 +108,7 @@ def discover(uri: str, storage_options_ref: str | None, enable: bool) -> list[st
             log.warning("%s cannot be opened: %s", candidate.uri, candidate.problem)
     catalog = Catalog()
     try:
-        added = register_found(
+        added = register_tables(
             catalog, tables, storage_options_ref=storage_options_ref, enabled=enable
         )
     finally:

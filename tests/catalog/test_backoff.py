@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from sqlalchemy import text
 
 from memwal.catalog import Catalog
-from memwal.catalog.backoff import FIRST_PAUSE, LONGEST_PAUSE, LOOK, pause
+from memwal.catalog.backoff import FIRST_DELAY, LONGEST_DELAY, retry_delay
+from memwal.catalog.records import STATUS_JOB
 from memwal.jobs.job import SkippedRegion
 
 ONE, TWO = str(UUID(int=1)), str(UUID(int=2))
@@ -24,98 +25,98 @@ def held(region: str, generation: int = 3, reason: str = "gone") -> SkippedRegio
 
 @given(st.integers(1, 10_000))
 def test_pauses_double_up_to_six_hours_and_are_uneven(attempts: int) -> None:
-    whole = min(FIRST_PAUSE * 2 ** min(attempts - 1, 12), LONGEST_PAUSE)
-    found = [pause(attempts) for _ in range(20)]
+    whole = min(FIRST_DELAY * 2 ** min(attempts - 1, 12), LONGEST_DELAY)
+    found = [retry_delay(attempts) for _ in range(20)]
     assert all(whole * 0.9 <= one <= whole for one in found)
     assert len(set(found)) > 1
 
 
 def test_the_pause_grows_with_each_try(each_url: str) -> None:
     catalog = Catalog(each_url)
-    catalog.setbacks.hold("flights", [held(ONE), held(TWO)])
+    catalog.backoffs.skip_regions("flights", [held(ONE), held(TWO)])
     pauses = []
     for attempt in range(1, 5):
-        (first, second) = catalog.setbacks.held("flights")
+        (first, second) = catalog.backoffs.skipped_regions("flights")
         assert (first.attempts, second.attempts) == (attempt, 1)
         assert first.waiting
         pauses.append(first.next_try_at - first.since)
-        catalog.setbacks.hold("flights", [held(ONE, reason=f"try {attempt}")])
+        catalog.backoffs.skip_regions("flights", [held(ONE, reason=f"try {attempt}")])
     assert pauses == sorted(pauses)
     assert pauses[-1] > timedelta(minutes=7)
     assert first.reason == "try 3"
     # Another generation has not failed before.
-    catalog.setbacks.hold("flights", [held(ONE, generation=4)])
-    (first, _) = catalog.setbacks.held("flights")
+    catalog.backoffs.skip_regions("flights", [held(ONE, generation=4)])
+    (first, _) = catalog.backoffs.skipped_regions("flights")
     assert (first.attempts, first.generation) == (1, 4)
     catalog.close()
 
 
 def test_retry_and_release(catalog: Catalog) -> None:
-    catalog.setbacks.hold("flights", [held(ONE), held(TWO)])
-    catalog.setbacks.hold("trains", [held(ONE)])
-    (retried,) = catalog.setbacks.retry("flights", [ONE])
+    catalog.backoffs.skip_regions("flights", [held(ONE), held(TWO)])
+    catalog.backoffs.skip_regions("trains", [held(ONE)])
+    (retried,) = catalog.backoffs.retry_regions("flights", [ONE])
     assert (retried.region_id, retried.waiting, retried.attempts) == (ONE, False, 1)
-    assert [one.waiting for one in catalog.setbacks.held()] == [False, True, True]
-    assert len(catalog.setbacks.retry("flights")) == 2
-    catalog.setbacks.release("flights", [ONE, TWO])
-    assert [one.table for one in catalog.setbacks.held()] == ["trains"]
+    assert [one.waiting for one in catalog.backoffs.skipped_regions()] == [False, True, True]
+    assert len(catalog.backoffs.retry_regions("flights")) == 2
+    catalog.backoffs.clear_regions("flights", [ONE, TWO])
+    assert [one.table for one in catalog.backoffs.skipped_regions()] == ["trains"]
 
 
 def test_troubles(each_catalog: Catalog) -> None:
-    setbacks = each_catalog.setbacks
-    first = setbacks.failed("flights", "merge", "no such bucket")
+    backoffs = each_catalog.backoffs
+    first = backoffs.record_failure("flights", "merge", "no such bucket")
     # Another process met the same.
-    assert setbacks.failed("flights", "merge", "no such bucket") == first
+    assert backoffs.record_failure("flights", "merge", "no such bucket") == first
     with each_catalog.database.writing() as session:
         session.execute(text("UPDATE job_troubles SET next_try_at = since"))
-    second = setbacks.failed("flights", "merge", "x" * 5_000)
+    second = backoffs.record_failure("flights", "merge", "x" * 5_000)
     assert (first.attempts, second.attempts, first.since) == (1, 2, second.since)
     assert second.next_try_at - second.since > first.next_try_at - first.since
-    setbacks.failed("flights", LOOK, "no")
-    assert [one.job for one in setbacks.troubles()] == [LOOK, "merge"]
+    backoffs.record_failure("flights", STATUS_JOB, "no")
+    assert [one.job for one in backoffs.failed_jobs()] == [STATUS_JOB, "merge"]
     assert len(second.reason) == 2_000
     assert second.to_dict()["since"] == second.since.isoformat()
-    setbacks.recovered("flights", "merge")
-    assert [one.job for one in setbacks.troubles()] == [LOOK]
+    backoffs.clear_failure("flights", "merge")
+    assert [one.job for one in backoffs.failed_jobs()] == [STATUS_JOB]
 
 
 def test_many_write_the_same_at_once(each_catalog: Catalog) -> None:
-    setbacks = each_catalog.setbacks
+    backoffs = each_catalog.backoffs
 
     def fail(number: int) -> int:
-        setbacks.hold("flights", [held(ONE)])
-        return setbacks.failed("flights", "merge", f"{number}").attempts
+        backoffs.skip_regions("flights", [held(ONE)])
+        return backoffs.record_failure("flights", "merge", f"{number}").attempts
 
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(fail, range(16))) == [1] * 16
-    assert setbacks.held()[0].attempts == 16
+    assert backoffs.skipped_regions()[0].attempts == 16
 
 
 def test_what_is_not_registered_is_forgotten(catalog: Catalog) -> None:
     catalog.register("flights", uri="/data/f.lance")
     for name in ("flights", "trains"):
-        catalog.setbacks.hold(name, [held(ONE)])
-        catalog.setbacks.failed(name, "merge", "no")
+        catalog.backoffs.skip_regions(name, [held(ONE)])
+        catalog.backoffs.record_failure(name, "merge", "no")
     catalog.prune()
-    assert [one.table for one in catalog.setbacks.held()] == ["flights"]
-    assert [one.table for one in catalog.setbacks.troubles()] == ["flights"]
+    assert [one.table for one in catalog.backoffs.skipped_regions()] == ["flights"]
+    assert [one.table for one in catalog.backoffs.failed_jobs()] == ["flights"]
     with catalog.database.reading() as session:
         assert session.execute(text("SELECT count(*) FROM held_regions")).scalar_one() == 1
 
 
 @pytest.mark.parametrize("regions", [[], [TWO]])
 def test_nothing_to_retry(catalog: Catalog, regions: list[str]) -> None:
-    catalog.setbacks.hold("flights", [held(ONE)])
-    assert catalog.setbacks.retry("flights", regions) == []
-    assert catalog.setbacks.held()[0].waiting
+    catalog.backoffs.skip_regions("flights", [held(ONE)])
+    assert catalog.backoffs.retry_regions("flights", regions) == []
+    assert catalog.backoffs.skipped_regions()[0].waiting
 
 
 def test_reasons_may_hold_what_is_no_text(each_catalog: Catalog) -> None:
     each_catalog.register("t", uri="/t")
     odd, plain = "torn a\0b\ud800", "torn a?b?"
-    each_catalog.setbacks.failed("t", "merge", odd)
-    each_catalog.setbacks.hold("t", [held(ONE, reason=odd)])
+    each_catalog.backoffs.record_failure("t", "merge", odd)
+    each_catalog.backoffs.skip_regions("t", [held(ONE, reason=odd)])
     each_catalog.finish_run(each_catalog.start_run("t", "merge"), error=odd)
-    assert each_catalog.setbacks.troubles()[0].reason == plain
-    assert each_catalog.setbacks.held("t")[0].reason == plain
+    assert each_catalog.backoffs.failed_jobs()[0].reason == plain
+    assert each_catalog.backoffs.skipped_regions("t")[0].reason == plain
     assert each_catalog.runs()[0].error == plain

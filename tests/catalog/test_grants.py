@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -66,7 +67,9 @@ def as_user(granted: str) -> Iterator[AsUser]:
     owner = open_as()
     owner.register("flights", uri="/data/flights.lance", policy=Policy(merge_at_generations=2))
     owner.record_backlog("flights", STATUS)
-    owner.setbacks.hold("flights", [SkippedRegion(region_id=REGION, generation=1, reason="torn")])
+    owner.backoffs.skip_regions(
+        "flights", [SkippedRegion(region_id=REGION, generation=1, reason="torn")]
+    )
     yield open_as
     owner.unregister("flights")
     for catalog in opened:
@@ -86,11 +89,11 @@ STATUS = TableStatus(
 def read(catalog: Catalog) -> None:
     assert [table.name for table in catalog.list()] == ["flights"]
     assert [one.table for one in catalog.states()] == ["flights"]
-    catalog.backlog_history("flights")
+    catalog.backlog_points("flights", since=datetime.now(UTC) - timedelta(days=1), most=10)
     catalog.runs()
     catalog.last_runs("flights")
-    catalog.setbacks.held()
-    catalog.setbacks.troubles()
+    catalog.backoffs.skipped_regions()
+    catalog.backoffs.failed_jobs()
     catalog.leases.list()
 
 
@@ -100,14 +103,16 @@ def write_rows(catalog: Catalog) -> None:
         with catalog.record_run("flights", "merge") as run:
             run.finish(JobResult(job="merge", table="/data/flights.lance", version=1))
     catalog.record_backlog("flights", STATUS)
-    catalog.setbacks.failed("flights", "gc", "no")
-    catalog.setbacks.recovered("flights", "gc")
-    catalog.setbacks.hold("flights", [SkippedRegion(region_id=REGION, generation=1, reason="x")])
+    catalog.backoffs.record_failure("flights", "gc", "no")
+    catalog.backoffs.clear_failure("flights", "gc")
+    catalog.backoffs.skip_regions(
+        "flights", [SkippedRegion(region_id=REGION, generation=1, reason="x")]
+    )
     catalog.prune()
 
 
 def retry(catalog: Catalog) -> None:
-    catalog.setbacks.retry("flights", [REGION])
+    catalog.backoffs.retry_regions("flights", [REGION])
 
 
 def redirect(catalog: Catalog) -> None:

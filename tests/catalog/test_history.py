@@ -107,12 +107,12 @@ def test_runs_are_newest_first_and_filtered(catalog: Catalog) -> None:
 def test_backlog_is_summed_over_regions_and_comes_back_oldest_first(catalog: Catalog) -> None:
     samples = [catalog.record_backlog("a", status(generations=n, wal=3)) for n in (1, 2, 3)]
     catalog.record_backlog("b", status(generations=9, wal=0))
-    assert catalog.backlog_history("a") == samples
-    assert catalog.backlog_history("a", limit=2) == samples[1:]
+    assert catalog.backlog_points("a", since=samples[0].at, most=10) == samples
     assert [sample.generations for sample in samples] == [2, 4, 6]
     assert (samples[2].rows, samples[2].bytes, samples[2].wal_entries) == (60, 30_000_000_000, 6)
-    assert catalog.backlog_history("a", since=datetime.now(UTC) + timedelta(hours=1)) == []
-    assert catalog.backlog_history("a", since=samples[1].at)[0] == samples[1]
+    later = datetime.now(UTC) + timedelta(hours=1)
+    assert catalog.backlog_points("a", since=later, most=10) == []
+    assert catalog.backlog_points("a", since=samples[1].at, most=10)[0] == samples[1]
 
 
 @pytest.fixture
@@ -303,7 +303,8 @@ def test_old_history_is_forgotten_but_not_the_latest_success(each_catalog: Catal
     pruned = each_catalog.prune_history("a", runs_before=now, samples_before=now)
     assert pruned == Pruned(runs=3, samples=1)
     assert [run.run_id for run in each_catalog.runs(table="a")] == [latest]
-    assert len(each_catalog.runs(table="b")) == len(each_catalog.backlog_history("b")) == 1
+    samples = each_catalog.backlog_points("b", since=now - timedelta(days=1), most=10)
+    assert len(each_catalog.runs(table="b")) == len(samples) == 1
     assert going not in [run.run_id for run in each_catalog.runs()]
 
 

@@ -8,7 +8,7 @@ from sqlalchemy import text
 from memwal.catalog import Catalog, RunState
 from memwal.catalog.leases import job_resource
 from memwal.catalog.runs import RunFeed
-from memwal.exporter.catalog_reader import Watch
+from memwal.exporter.catalog_reader import CatalogReader
 from memwal.jobs.job import JobResult
 
 RESULT = JobResult(job="merge", table="/t", version=2, commits=1).to_dict()
@@ -97,11 +97,11 @@ def test_runs_that_are_forgotten(catalog: Catalog, feed: RunFeed) -> None:
 
 def test_an_endpoint_reads_it(catalog: Catalog) -> None:
     catalog.register("a", uri="/lake/a")
-    watch = Watch(catalog)
-    assert watch.look().runs["a", "merge", "succeeded"] == 0
+    reader = CatalogReader(catalog)
+    assert reader.read().runs["a", "merge", "succeeded"] == 0
     catalog.finish_run(catalog.start_run("a", "merge"), result=RESULT)
     with catalog.leases.acquire(job_resource("a", "gc")):
-        found = watch.look()
+        found = reader.read()
     assert found.runs["a", "merge", "succeeded"] == 1
     (reading,) = found.tables
     assert reading.running == ("gc",)

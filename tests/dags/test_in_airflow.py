@@ -157,8 +157,8 @@ def test_a_run_that_is_late_is_written_down_until_the_next(tmp_path: Path, regis
     registered.write(*range(100))
     with embedded(tmp_path, registered) as airflow:
         run_id = airflow.trigger(DAG_ID)
-        airflow.wait(lambda: catalog.setbacks.troubles(), timeout=240, what="miss the deadline")
-        (trouble,) = catalog.setbacks.troubles()
+        airflow.wait(lambda: catalog.backoffs.failed_jobs(), timeout=240, what="miss the deadline")
+        (trouble,) = catalog.backoffs.failed_jobs()
         assert (trouble.table, trouble.job) == ("flights", "late")
         assert run_id in trouble.reason
         assert airflow.wait_run(DAG_ID, run_id, timeout=400) == "success"

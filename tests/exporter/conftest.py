@@ -11,7 +11,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from memwal.catalog import Catalog
-from memwal.exporter.catalog_reader import Watch, utc_now
+from memwal.exporter.catalog_reader import CatalogReader, utc_now
 from memwal.exporter.collector import CatalogCollector
 from memwal.jobs.status import IndexLag, RegionBacklog, TableStatus
 
@@ -30,7 +30,7 @@ class Scraper:
 
     def __post_init__(self) -> None:
         collector = CatalogCollector(
-            Watch(self.catalog, clock=self.clock),
+            CatalogReader(self.catalog, clock=self.clock),
             cache_seconds=self.cache_seconds,
             patience_seconds=self.patience_seconds,
         )

@@ -129,8 +129,8 @@ class TestTables:
 
     def test_held_regions_and_troubles(self, catalog: Catalog, scrape: Any, flights: str) -> None:
         held = SkippedRegion(region_id="r", generation=2, reason="gone")
-        catalog.setbacks.hold(flights, [held])
-        catalog.setbacks.failed(flights, "look", "no")
+        catalog.backoffs.skip_regions(flights, [held])
+        catalog.backoffs.record_failure(flights, "look", "no")
         assert scrape.of("memwal_table_held", table=flights) == 1
         assert scrape.of("memwal_job_attempts", table=flights, job="look") == 1
         assert scrape.of("memwal_job_running", table=flights, job="gc") is None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -11,12 +12,25 @@ import pytest
 from memwal.catalog import Catalog
 from memwal.catalog.models import JobRunRow
 from memwal.errors import LeaseLostError, StoreUnavailableError
-from memwal.fleet.alerts import Event, news, tell
-from memwal.fleet.health import Kind
+from memwal.fleet.alerts import Event, notify_channel
+from memwal.fleet.health import ConditionKind
 from memwal.jobs.job import SkippedRegion
 
 REGION = "00000000-0000-0000-0000-000000000007"
 PAUSE = timedelta(minutes=2)
+
+
+def pending(catalog: Catalog, channel: str, *, now: datetime | None = None) -> list[Event]:
+    """Return the events that a channel would be sent, without recording them as sent."""
+    events: list[Event] = []
+
+    def refuse(pending_events: Sequence[Event]) -> None:
+        events.extend(pending_events)
+        raise StoreUnavailableError("no answer")
+
+    with suppress(StoreUnavailableError):
+        notify_channel(catalog, channel, refuse, pause=timedelta(0), now=now)
+    return events
 
 
 class Clock:
@@ -43,7 +57,7 @@ def told(flights: Catalog) -> Callable[..., list[tuple[str, bool]]]:
 
     def look(channel: str = "ops") -> list[tuple[str, bool]]:
         sent: list[Event] = []
-        events = tell(flights, channel, sent.extend, now=clock.next())
+        events = notify_channel(flights, channel, sent.extend, now=clock.next())
         assert sent == events
         return [(event.kind.value, event.over) for event in events]
 
@@ -52,7 +66,7 @@ def told(flights: Catalog) -> Callable[..., list[tuple[str, bool]]]:
 
 def hold(catalog: Catalog, *, generation: int = 2) -> None:
     held = SkippedRegion(region_id=REGION, generation=generation, reason="torn")
-    catalog.setbacks.hold("flights", [held])
+    catalog.backoffs.skip_regions("flights", [held])
 
 
 def test_a_thing_is_told_when_it_begins_and_when_it_ends(
@@ -68,7 +82,7 @@ def test_a_thing_is_told_when_it_begins_and_when_it_ends(
     assert told() == [("generation_poisoned", False)]
     hold(flights, generation=5)
     assert told() == [("region_held", False)]
-    flights.setbacks.release("flights", [REGION])
+    flights.backoffs.clear_regions("flights", [REGION])
     assert told() == [("region_held", True)]
     assert told() == []
     hold(flights)
@@ -82,12 +96,12 @@ def test_a_job_that_fails_once_more_is_not_over_meanwhile(flights: Catalog) -> N
     with flights.database.writing() as session:
         row = session.get_one(JobRunRow, first)
         row.started_at = row.finished_at = now - timedelta(minutes=10)
-    assert [event.over for event in tell(flights, "ops", list, now=now)] == [False]
+    assert [event.over for event in notify_channel(flights, "ops", list, now=now)] == [False]
     flights.finish_run(flights.start_run("flights", "merge"), error="no rights")
     # It is too fresh to be told of by itself.
-    assert news(flights, "ops", now=datetime.now(UTC)) == []
+    assert pending(flights, "ops", now=datetime.now(UTC)) == []
     flights.finish_run(flights.start_run("flights", "merge"), result={"figures": {}})
-    assert [event.over for event in news(flights, "ops")] == [True]
+    assert [event.over for event in pending(flights, "ops")] == [True]
 
 
 def test_every_channel_hears_of_it(
@@ -107,8 +121,10 @@ def test_what_could_not_be_told_is_told_the_next_time(
         raise StoreUnavailableError("no answer")
 
     with pytest.raises(StoreUnavailableError):
-        tell(flights, "ops", fail)
-    assert news(flights, "ops") == news(flights, "ops")
+        notify_channel(flights, "ops", fail)
+    undelivered = pending(flights, "ops")
+    assert [event.over for event in undelivered] == [False]
+    assert pending(flights, "ops") == undelivered
     assert told() == [("region_held", False)]
 
 
@@ -116,14 +132,14 @@ def test_messages_keep_their_distance(flights: Catalog) -> None:
     now = datetime.now(UTC)
     sent: list[Event] = []
     hold(flights)
-    tell(flights, "ops", sent.extend, now=now)
-    flights.setbacks.failed("flights", "look", "no bucket")
-    flights.setbacks.release("flights", [REGION])
-    assert tell(flights, "ops", sent.extend, now=now + timedelta(seconds=59)) == []
-    found = tell(flights, "ops", sent.extend, now=now + timedelta(seconds=60))
+    notify_channel(flights, "ops", sent.extend, now=now)
+    flights.backoffs.record_failure("flights", "look", "no bucket")
+    flights.backoffs.clear_regions("flights", [REGION])
+    assert notify_channel(flights, "ops", sent.extend, now=now + timedelta(seconds=59)) == []
+    found = notify_channel(flights, "ops", sent.extend, now=now + timedelta(seconds=60))
     assert {(event.kind, event.over) for event in found} == {
-        (Kind.JOB_FAILED, False),
-        (Kind.REGION_HELD, True),
+        (ConditionKind.JOB_FAILED, False),
+        (ConditionKind.REGION_HELD, True),
     }
     assert len(sent) == 3
 
@@ -139,7 +155,7 @@ def test_a_lost_lease_has_no_end(
     flights.finish_run(flights.start_run("flights", "gc"), error=error)
     flights.finish_run(flights.start_run("flights", "gc"), result={"figures": {}})
     assert told() == [("lease_lost", False)]
-    assert news(flights, "ops", now=datetime.now(UTC) + timedelta(days=3)) == []
+    assert pending(flights, "ops", now=datetime.now(UTC) + timedelta(days=3)) == []
 
 
 def test_a_table_that_is_given_up_is_no_good_news(
@@ -154,20 +170,22 @@ def test_a_table_that_is_given_up_is_no_good_news(
 def test_tables_of_others_are_left_to_them(flights: Catalog) -> None:
     flights.register("trains", uri="/r")
     hold(flights)
-    flights.setbacks.failed("trains", "look", "no bucket")
+    flights.backoffs.record_failure("trains", "look", "no bucket")
     sent: list[Event] = []
-    tell(flights, "rail", sent.extend, tables=["trains"])
+    notify_channel(flights, "rail", sent.extend, tables=["trains"])
     assert [event.table for event in sent] == ["trains"]
-    flights.setbacks.recovered("trains", "look")
+    flights.backoffs.clear_failure("trains", "look")
     later = datetime.now(UTC) + PAUSE
-    assert tell(flights, "rail", sent.extend, tables=["flights"], now=later)[0].over is False
+    assert (
+        notify_channel(flights, "rail", sent.extend, tables=["flights"], now=later)[0].over is False
+    )
 
 
 def test_of_many_that_look_at_once_one_tells(flights: Catalog) -> None:
     hold(flights)
     sent: list[Event] = []
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda _: tell(flights, "ops", sent.extend), range(8)))
+        found = list(pool.map(lambda _: notify_channel(flights, "ops", sent.extend), range(8)))
     assert len(sent) == sum(map(len, found)) == 1
 
 
@@ -176,8 +194,8 @@ def test_old_news_are_forgotten(
 ) -> None:
     hold(flights)
     told()
-    flights.setbacks.release("flights", [REGION])
+    flights.backoffs.clear_regions("flights", [REGION])
     told()
-    assert flights.notified.last_told_at("ops") is not None
+    assert flights.notifications.last_sent_at("ops") is not None
     flights.prune(now=datetime.now(UTC) + timedelta(days=40))
-    assert flights.notified.last_told_at("ops") is None
+    assert flights.notifications.last_sent_at("ops") is None

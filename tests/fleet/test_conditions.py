@@ -9,9 +9,9 @@ import pytest
 
 from memwal.catalog import Catalog, Policy
 from memwal.catalog.leases import job_resource
-from memwal.catalog.models import HeldRegionRow, JobRunRow
+from memwal.catalog.models import JobRunRow, SkippedRegionRow
 from memwal.errors import ConflictError
-from memwal.fleet.health import SETTLE, Condition, Kind, conditions
+from memwal.fleet.health import RETRY_GRACE, Condition, ConditionKind, conditions
 from memwal.jobs.job import SkippedRegion
 from memwal.jobs.status import RegionBacklog, TableStatus
 
@@ -59,10 +59,10 @@ def test_a_backlog_is_late_then_critical_also_when_nobody_looks_again(flights: C
     flights.record_backlog("flights", status(50))
     assert conditions(flights, now=later(seconds=40)) == []
     (late,) = conditions(flights, now=later(seconds=60))
-    assert (late.kind, late.subject, late.owner) == (Kind.BACKLOG_LATE, "", "air team")
+    assert (late.kind, late.subject, late.owner) == (ConditionKind.BACKLOG_LATE, "", "air team")
     assert re.search(r"\b3\b", late.text)
     (critical,) = conditions(flights, now=later(seconds=960))
-    assert critical.kind is Kind.BACKLOG_CRITICAL
+    assert critical.kind is ConditionKind.BACKLOG_CRITICAL
     assert (critical.since, critical.key) == (late.since, late.key)
     flights.record_backlog("flights", status(None))
     assert conditions(flights, now=later(seconds=960)) == []
@@ -72,13 +72,15 @@ def test_a_backlog_that_nobody_looks_at_for_long_is_not_forgotten(flights: Catal
     flights.record_backlog("flights", status(2000))
     moment = later(days=365)
     flights.prune(now=moment)
-    assert [one.kind for one in conditions(flights, now=moment)] == [Kind.BACKLOG_CRITICAL]
+    assert [one.kind for one in conditions(flights, now=moment)] == [ConditionKind.BACKLOG_CRITICAL]
 
 
 def test_only_what_is_maintained_is_watched(flights: Catalog) -> None:
     flights.record_backlog("flights", status(5000))
-    flights.setbacks.hold("flights", [SkippedRegion(region_id=REGION, generation=2, reason="torn")])
-    flights.setbacks.failed("flights", "look", "no such bucket")
+    flights.backoffs.skip_regions(
+        "flights", [SkippedRegion(region_id=REGION, generation=2, reason="torn")]
+    )
+    flights.backoffs.record_failure("flights", "look", "no such bucket")
     assert len(conditions(flights)) == 3
     assert conditions(flights, tables=["trains"]) == []
     flights.update("flights", enabled=False)
@@ -87,16 +89,20 @@ def test_only_what_is_maintained_is_watched(flights: Catalog) -> None:
 
 def test_a_region_that_stays_unreadable_has_a_damaged_generation(flights: Catalog) -> None:
     held = [SkippedRegion(region_id=REGION, generation=2, reason="torn\n file")]
-    kinds: list[Kind] = []
+    kinds: list[ConditionKind] = []
     found: list[Condition] = []
     for _ in range(3):
-        flights.setbacks.hold("flights", held)
+        flights.backoffs.skip_regions("flights", held)
         found = conditions(flights)
         kinds += [one.kind for one in found]
-    assert kinds == [Kind.REGION_HELD, Kind.REGION_HELD, Kind.GENERATION_POISONED]
+    assert kinds == [
+        ConditionKind.REGION_HELD,
+        ConditionKind.REGION_HELD,
+        ConditionKind.GENERATION_POISONED,
+    ]
     assert found[0].subject == REGION
     assert re.search(r"\b3\b.*torn file$", found[0].text)
-    flights.setbacks.release("flights", [REGION])
+    flights.backoffs.clear_regions("flights", [REGION])
     assert conditions(flights) == []
 
 
@@ -104,16 +110,16 @@ def test_a_job_that_fails_and_is_not_mended_at_once(flights: Catalog) -> None:
     run = flights.start_run("flights", "merge")
     flights.finish_run(run, error="StoreAccessError: marker-no-rights")
     assert conditions(flights) == []
-    (failed,) = conditions(flights, now=later(seconds=SETTLE.total_seconds() + 1))
-    assert (failed.kind, failed.subject) == (Kind.JOB_FAILED, "merge")
+    (failed,) = conditions(flights, now=later(seconds=RETRY_GRACE.total_seconds() + 1))
+    assert (failed.kind, failed.subject) == (ConditionKind.JOB_FAILED, "merge")
     assert "marker-no-rights" in failed.text
     assert flights.latest_runs()["flights"].ended["merge"].run_id == run
     flights.finish_run(flights.start_run("flights", "merge"), result={"figures": {}})
     assert conditions(flights, now=later(hours=1)) == []
-    flights.setbacks.failed("flights", "merge", "boom")
+    flights.backoffs.record_failure("flights", "merge", "boom")
     flights.finish_run(flights.start_run("flights", "merge"), error="boom")
     (failed,) = conditions(flights, now=later(hours=1))
-    assert failed.kind is Kind.JOB_FAILED
+    assert failed.kind is ConditionKind.JOB_FAILED
     assert "boom" in failed.text
 
 
@@ -122,7 +128,7 @@ def test_a_run_that_died_without_a_word(flights: Catalog) -> None:
     with flights.database.writing() as session:
         session.get_one(JobRunRow, run).heartbeat_at = later(minutes=-5)
     (dead,) = conditions(flights)
-    assert (dead.kind, dead.subject) == (Kind.JOB_FAILED, "gc")
+    assert (dead.kind, dead.subject) == (ConditionKind.JOB_FAILED, "gc")
     assert str(run) in dead.text
 
 
@@ -137,7 +143,7 @@ def test_a_lost_lease_is_known_by_what_a_real_one_says(flights: Catalog) -> None
         lease.check()
     flights.finish_run(flights.start_run("flights", "merge"), result={"figures": {}})
     (lost,) = conditions(flights)
-    assert (lost.kind, lost.topic, lost.subject) == (Kind.LEASE_LOST, "lease", "merge")
+    assert (lost.kind, lost.topic, lost.subject) == (ConditionKind.LEASE_LOST, "lease", "merge")
     assert conditions(flights, now=later(days=2)) == []
 
 
@@ -153,10 +159,14 @@ def test_the_critical_come_first(flights: Catalog) -> None:
 
 
 def test_a_held_region_keeps_its_first_moment(flights: Catalog) -> None:
-    flights.setbacks.hold("flights", [SkippedRegion(region_id=REGION, generation=2, reason="x")])
+    flights.backoffs.skip_regions(
+        "flights", [SkippedRegion(region_id=REGION, generation=2, reason="x")]
+    )
     (before,) = conditions(flights)
-    flights.setbacks.hold("flights", [SkippedRegion(region_id=REGION, generation=2, reason="y")])
+    flights.backoffs.skip_regions(
+        "flights", [SkippedRegion(region_id=REGION, generation=2, reason="y")]
+    )
     (after,) = conditions(flights)
     assert (before.since, before.mark) == (after.since, after.mark)
     with flights.database.reading() as session:
-        assert session.get_one(HeldRegionRow, ("flights", REGION)).attempts == 2
+        assert session.get_one(SkippedRegionRow, ("flights", REGION)).attempts == 2

@@ -16,7 +16,7 @@ from memwal.catalog import Catalog
 from memwal.catalog.leases import job_resource
 from memwal.errors import ConflictError, LeaseLostError
 from memwal.fleet import JobRequest, Runtime, Skipped, SkipReason, exclusive, run_job
-from memwal.fleet.exclusive import joined, stand_back, turn
+from memwal.fleet.exclusive import combined_result, exclusive_lease, wait_for_exclusive
 from memwal.jobs.job import JobResult
 
 Managed = Callable[..., memwal.Table]
@@ -126,7 +126,7 @@ def test_a_turn_waits_for_who_is_at_work(catalog: Catalog) -> None:
         lease.release()
 
     threading.Timer(0.3, end).start()
-    with turn(catalog.leases, "flights", indexes=["id_idx"]) as look:
+    with exclusive_lease(catalog.leases, "flights", indexes=["id_idx"]) as look:
         assert ended.is_set()
         look()
         held = {record.resource for record in catalog.leases.list()}
@@ -150,15 +150,15 @@ def test_others_stand_back_for_a_while(catalog: Catalog, managed: Managed, job: 
         assert found.reason_code is SkipReason.AT_WORK
         assert "host-1:17" in found.reason
         with pytest.raises(ConflictError):
-            stand_back(catalog.leases, "flights", wait=timedelta(seconds=0.1))
+            wait_for_exclusive(catalog.leases, "flights", wait=timedelta(seconds=0.1))
         assert isinstance(
             run_job(catalog, JobRequest("flights", "snapshot", force=True)), JobResult
         )
-    with suppress(ConflictError), turn(catalog.leases, "flights", indexes=()):
+    with suppress(ConflictError), exclusive_lease(catalog.leases, "flights", indexes=()):
         # They wait as long as they were told.
         timer = threading.Timer(0.2, catalog.leases.release, [job_resource("flights", "turn")])
         timer.start()
-        left = stand_back(catalog.leases, "flights", wait=timedelta(seconds=30))
+        left = wait_for_exclusive(catalog.leases, "flights", wait=timedelta(seconds=30))
         assert left is not None
         assert timedelta(0) < left < timedelta(seconds=30)
         timer.join()
@@ -178,7 +178,7 @@ def test_nobody_stands_back_from_a_turn_that_ran_out(
     assert isinstance(
         run_job(catalog, JobRequest("flights", "merge", wait=timedelta(seconds=30))), JobResult
     )
-    assert stand_back(catalog.leases, "nobody", wait=None) is None
+    assert wait_for_exclusive(catalog.leases, "nobody", wait=None) is None
 
 
 def test_results_are_added_up() -> None:
@@ -200,7 +200,7 @@ def test_results_are_added_up() -> None:
         seconds=0.5,
         figures={"fragments_removed": 4},
     )
-    both = joined(first, second)
+    both = combined_result(first, second)
     assert (both.tasks, both.commits, both.seconds, both.version) == (3, 1, 2.0, 3)
     assert both.figures == {"rewrites_lost": 2, "fragments_removed": 4}
     assert both.problems == ()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memwal.fleet.fair_queue import LONGEST_LEAD, Candidate, Queue
+from memwal.fleet.fair_queue import MAX_PASSED_OVER, Candidate, FairQueue
 from memwal.jobs.due import JOBS, Due
 
 MIB = 1 << 20
@@ -25,7 +25,7 @@ def names(found: list[Any]) -> list[str]:
 
 
 def test_what_presses_most_goes_first() -> None:
-    queue = Queue()
+    queue = FairQueue()
     found = queue.choose(
         [
             candidate("calm", pressure=1.0),
@@ -41,7 +41,7 @@ def test_what_presses_most_goes_first() -> None:
 
 
 def test_one_job_of_a_table_at_a_time() -> None:
-    found = Queue().choose([candidate("a", job) for job in JOBS], slots=5)
+    found = FairQueue().choose([candidate("a", job) for job in JOBS], slots=5)
     assert [choice.candidate.job for choice in found] == ["merge"]
 
 
@@ -52,13 +52,13 @@ def test_merges_share_the_bytes() -> None:
         candidate("c", pressure=1, bytes=70 * MIB),
         candidate("d", job="gc", pressure=1),
     ]
-    found = Queue().choose(waiting, slots=9, bytes_left=100 * MIB)
+    found = FairQueue().choose(waiting, slots=9, remaining_bytes=100 * MIB)
     assert [(choice.candidate.table, choice.run_bytes) for choice in found] == [
         ("a", 100 * MIB),
         ("b", 30 * MIB),
         ("d", None),
     ]
-    assert [c.run_bytes for c in Queue().choose(waiting, slots=9)] == [None] * 4
+    assert [c.run_bytes for c in FairQueue().choose(waiting, slots=9)] == [None] * 4
 
 
 PRESSES = st.builds(
@@ -70,8 +70,8 @@ PRESSES = st.builds(
 
 @settings(max_examples=60)
 @given(st.data())
-@pytest.mark.parametrize("bytes_left", [None, MIB, 50 * MIB])
-def test_every_due_job_is_served_within_a_bound(bytes_left: int | None, data: Any) -> None:
+@pytest.mark.parametrize("remaining_bytes", [None, MIB, 50 * MIB])
+def test_every_due_job_is_served_within_a_bound(remaining_bytes: int | None, data: Any) -> None:
     """Tables whose pressures change as an adversary likes: nothing waits longer than the bound."""
     count = data.draw(st.integers(1, 6), label="tables")
     jobs = data.draw(st.lists(st.sampled_from(JOBS), min_size=1, unique=True), label="jobs")
@@ -83,8 +83,8 @@ def test_every_due_job_is_served_within_a_bound(bytes_left: int | None, data: An
     )
     others = data.draw(st.lists(PRESSES, min_size=1, max_size=20), label="pressures")
     sizes = data.draw(st.lists(st.integers(0, 99 * MIB), min_size=1, max_size=7), label="bytes")
-    bound = LONGEST_LEAD + len(keys)
-    queue = Queue()
+    bound = MAX_PASSED_OVER + len(keys)
+    queue = FairQueue()
     for turn in range(bound + 1):
         waiting = []
         for place, (number, job) in enumerate(keys):
@@ -98,14 +98,14 @@ def test_every_due_job_is_served_within_a_bound(bytes_left: int | None, data: An
                     bytes=sizes[(turn + place) % len(sizes)] if job == "merge" else 0,
                 )
             )
-        served = queue.choose(waiting, slots=slots, bytes_left=bytes_left)
+        served = queue.choose(waiting, slots=slots, remaining_bytes=remaining_bytes)
         if (f"t{victim[0]}", victim[1]) in [(c.candidate.table, c.candidate.job) for c in served]:
             return
     raise AssertionError(f"{victim} was not served in {bound} turns")
 
 
 def test_everybody_is_served_within_the_bound_under_the_hardest_pressure() -> None:
-    queue = Queue()
+    queue = FairQueue()
     tables = [f"t{number:02}" for number in range(50)]
     last = dict.fromkeys(tables, 0)
     longest = 0
@@ -118,4 +118,4 @@ def test_everybody_is_served_within_the_bound_under_the_hardest_pressure() -> No
             longest = max(longest, turn - last[name])
             last[name] = turn
     assert min(last.values()) > 1_800
-    assert longest <= LONGEST_LEAD + len(tables)
+    assert longest <= MAX_PASSED_OVER + len(tables)

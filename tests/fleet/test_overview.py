@@ -13,7 +13,7 @@ from memwal.catalog import Catalog
 from memwal.errors import ObjectNotFoundError
 from memwal.fleet import Fleet, overview
 from memwal.fleet.health import Health
-from memwal.fleet.overview import aged, table_detail, table_history
+from memwal.fleet.overview import aged_status, table_detail, table_history
 from memwal.jobs.job import JobResult, SkippedRegion
 from memwal.jobs.status import RegionBacklog, TableStatus
 
@@ -101,16 +101,16 @@ def test_what_fails_is_told_until_it_succeeds(catalog: Catalog) -> None:
     catalog.register("a", uri="/data/a.lance")
     catalog.record_backlog("a", status())
     catalog.finish_run(catalog.start_run("a", "merge"), error="ConflictError: busy")
-    catalog.setbacks.failed("a", "merge", "an older word")
-    catalog.setbacks.failed("a", "look", "no access")
+    catalog.backoffs.record_failure("a", "merge", "an older word")
+    catalog.backoffs.record_failure("a", "look", "no access")
     (found,) = overview(catalog)
     assert found.health.value == "trouble"
     assert {one.job: one.reason for one in found.errors} == {
         "merge": "ConflictError: busy",
         "look": "no access",
     }
-    catalog.setbacks.recovered("a", "look")
-    catalog.setbacks.recovered("a", "merge")
+    catalog.backoffs.clear_failure("a", "look")
+    catalog.backoffs.clear_failure("a", "merge")
     with catalog.record_run("a", "merge") as run:
         (working,) = overview(catalog)
         assert [one.job for one in working.running] == ["merge"]
@@ -139,7 +139,9 @@ def test_what_is_due_by_now(catalog: Catalog) -> None:
     due = table_detail(catalog, "a", now=later(seconds=250)).due
     assert due["merge"].regions == (REGION,)
     assert due["snapshot"].reason is not None
-    catalog.setbacks.hold("a", [SkippedRegion(region_id=REGION, generation=2, reason="torn")])
+    catalog.backoffs.skip_regions(
+        "a", [SkippedRegion(region_id=REGION, generation=2, reason="torn")]
+    )
     detail = table_detail(catalog, "a", now=later(seconds=250))
     assert detail.due["merge"].reason is None
     assert [one.region_id for one in detail.held] == [REGION]
@@ -147,11 +149,11 @@ def test_what_is_due_by_now(catalog: Catalog) -> None:
 
 
 def test_a_status_ages() -> None:
-    older = aged(status(age=100.0), 10)
+    older = aged_status(status(age=100.0), 10)
     assert older.oldest_backlog_seconds == 110.0
     assert older.snapshot_age_seconds == 60.0
     idle = replace(status(generations=0), snapshot_age_seconds=None)
-    assert aged(idle, 10) == idle
+    assert aged_status(idle, 10) == idle
 
 
 def test_the_figures_are_those_of_the_table(catalog: Catalog, managed: Managed) -> None:

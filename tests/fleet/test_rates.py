@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 from memwal.catalog import BacklogSample
 from memwal.catalog.history import MergedRows
-from memwal.fleet.overview import Rates, history_points, present_rates
+from memwal.fleet.overview import Rates, current_rates, history_points
 
 NOW = datetime(2026, 11, 1, 12, tzinfo=UTC)
 
@@ -20,21 +20,21 @@ def merged(minutes: float, rows: int) -> MergedRows:
 
 def test_what_comes_in_is_the_growth_and_what_was_merged_meanwhile() -> None:
     merges = [merged(14, 9000), merged(5, 600)]
-    found = present_rates(sample(10, 100), sample(0, 700), merges)
+    found = current_rates(sample(10, 100), sample(0, 700), merges)
     # The earlier merge is not between the samples.
     assert found == Rates(rows_in=(600 + 600) / 600, rows_merged=9600 / 900)
 
 
 def test_it_is_never_below_nothing() -> None:
     # Rows of one key were merged as one.
-    assert present_rates(sample(10, 1000), sample(0, 0), [merged(5, 10)]).rows_in == 0.0
+    assert current_rates(sample(10, 1000), sample(0, 0), [merged(5, 10)]).rows_in == 0.0
 
 
 def test_one_sample_tells_no_rate() -> None:
     one = sample(1, 5)
-    assert present_rates(one, one, []) == Rates(rows_in=None, rows_merged=0.0)
-    assert present_rates(None, one, [merged(1, 9)]) == Rates(rows_in=None, rows_merged=0.01)
-    assert present_rates(None, None, []).rows_in is None
+    assert current_rates(one, one, []) == Rates(rows_in=None, rows_merged=0.0)
+    assert current_rates(None, one, [merged(1, 9)]) == Rates(rows_in=None, rows_merged=0.01)
+    assert current_rates(None, None, []).rows_in is None
 
 
 def test_the_rates_of_a_history() -> None:

@@ -318,7 +318,7 @@ class TestHeldRegions:
         result = done(run_job(catalog, JobRequest("flights", "merge")))
         assert [held.region_id for held in result.held] == [str(BAD)]
         assert (merged(table, BAD), merged(table, GOOD)) == (1, 3)
-        (record,) = catalog.setbacks.held("flights")
+        (record,) = catalog.backoffs.skipped_regions("flights")
         assert (record.region_id, record.generation, record.attempts) == (str(BAD), 2, 1)
         assert record.waiting
 
@@ -333,14 +333,14 @@ class TestHeldRegions:
         result = done(run_job(catalog, JobRequest("flights", "merge")))
         assert result.held == ()
         assert (merged(table, BAD), merged(table, GOOD)) == (1, 4)
-        assert catalog.setbacks.held("flights") == [record]
+        assert catalog.backoffs.skipped_regions("flights") == [record]
 
         # Later, and then longer.
         pauses = [record.next_try_at - record.since]
         for attempt in range(2, 5):
             try_now()
             assert done(run_job(catalog, JobRequest("flights", "merge"))).held[0].generation == 2
-            (record,) = catalog.setbacks.held("flights")
+            (record,) = catalog.backoffs.skipped_regions("flights")
             assert (record.attempts, record.waiting) == (attempt, True)
             pauses.append(record.next_try_at - record.since)
         assert pauses == sorted(pauses)
@@ -349,7 +349,7 @@ class TestHeldRegions:
         repair()
         assert skipped(run_job(catalog, JobRequest("flights", "merge"))) is SkipReason.HELD
         assert done(run_job(catalog, JobRequest("flights", "merge", force=True))).held == ()
-        assert catalog.setbacks.held("flights") == []
+        assert catalog.backoffs.skipped_regions("flights") == []
         assert base_state(table) == dict.fromkeys(range(20), 9)
 
     def test_a_region_that_somebody_else_merged_is_not_held(
@@ -358,13 +358,13 @@ class TestHeldRegions:
         table = managed()
         repair = poison(table, BAD, 1)
         done(run_job(catalog, JobRequest("flights", "merge")))
-        assert len(catalog.setbacks.held("flights")) == 1
+        assert len(catalog.backoffs.skipped_regions("flights")) == 1
         repair()
         table.merge()
         with table.writer() as writer:
             writer.upsert(numbered(0, 20, n=9))
         done(run_job(catalog, JobRequest("flights", "merge")))
-        assert catalog.setbacks.held("flights") == []
+        assert catalog.backoffs.skipped_regions("flights") == []
         assert open_base(table.location).details.merged[GOOD] == 4
 
 

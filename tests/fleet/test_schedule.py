@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from memwal.errors import InvalidInputError
-from memwal.fleet.schedule import interval_seconds, is_time
+from memwal.fleet.schedule import interval_seconds, is_due
 
 # A Monday.
 NOON = datetime(2026, 6, 1, 12, 0, 30, tzinfo=UTC)
@@ -16,7 +16,7 @@ NOON = datetime(2026, 6, 1, 12, 0, 30, tzinfo=UTC)
 
 def due(schedule: str | float | None, ago: float | None, now: datetime = NOON) -> bool:
     last = None if ago is None else now - timedelta(seconds=ago)
-    return is_time(schedule, last=last, now=now)
+    return is_due(schedule, last=last, now=now)
 
 
 def test_seconds() -> None:

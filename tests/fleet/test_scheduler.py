@@ -38,7 +38,7 @@ PATIENCE_SECONDS = 120
 
 def kinds(outcomes: list[Outcome]) -> dict[tuple[str, str], str]:
     return {
-        (one.table, one.job): "failed" if one.trouble else type(one.result).__name__
+        (one.table, one.job): "failed" if one.failed_job else type(one.result).__name__
         for one in outcomes
     }
 
@@ -102,7 +102,7 @@ class TestOneProcess:
         bad = {"torn", "absent", "closed", "foreign", "unreachable"}
         for name in bad:
             assert found[name, "look"] == "failed"
-        troubles = {one.table: one for one in catalog.setbacks.troubles()}
+        troubles = {one.table: one for one in catalog.backoffs.failed_jobs()}
         assert set(troubles) == bad
         assert "StoreUnavailableError" in troubles["unreachable"].reason
         assert "hush-hush" not in caplog.text + str(troubles)
@@ -141,15 +141,15 @@ class TestOneProcess:
         assert fleet.run_once() == []
         try_now()
         (outcome,) = fleet.run_once()
-        assert outcome.trouble is not None
-        assert outcome.trouble.attempts == 2
-        pause = outcome.trouble.next_try_at - datetime.now(UTC)
+        assert outcome.failed_job is not None
+        assert outcome.failed_job.attempts == 2
+        pause = outcome.failed_job.next_try_at - datetime.now(UTC)
         assert timedelta(minutes=1) < pause < timedelta(minutes=2)
         aside.rename(folder(table))
         assert fleet.run_once() == []
         try_now()
         assert kinds(fleet.run_once())["late", "merge"] == "JobResult"
-        assert catalog.setbacks.troubles() == []
+        assert catalog.backoffs.failed_jobs() == []
 
     def test_a_job_that_fails_leaves_the_others_of_its_table(
         self, catalog: Catalog, managed: Managed, monkeypatch: pytest.MonkeyPatch
@@ -165,7 +165,7 @@ class TestOneProcess:
         assert found["flights", "snapshot"] == "failed"
         assert found["flights", "merge"] == "JobResult"
         assert merged(table, bucket_region_id(0)) == 3
-        (trouble,) = catalog.setbacks.troubles()
+        (trouble,) = catalog.backoffs.failed_jobs()
         assert (trouble.job, trouble.reason) == ("snapshot", "RuntimeError: unexpected")
         assert ("flights", "snapshot") not in kinds(fleet.run_once())
 
@@ -181,7 +181,7 @@ class TestOneProcess:
         assert len(result.held) == 1
         assert [one.held for one in overview(catalog)] == [1]
         assert "merge" not in {one.job for one in fleet.run_once()}
-        assert catalog.setbacks.troubles() == []
+        assert catalog.backoffs.failed_jobs() == []
 
     def test_quiet_hours_schedules_and_names(self, catalog: Catalog, managed: Managed) -> None:
         quiet, off, other = managed("quiet"), managed("off"), managed("other")
@@ -238,7 +238,7 @@ class TestForever:
         table = managed()
         catalog.update("flights", policy=replace(catalog.get("flights").policy, schedule=1.0))
         told: list[Outcome] = []
-        fleet = Fleet(catalog, tell=told.append)
+        fleet = Fleet(catalog, on_outcome=told.append)
         thread = threading.Thread(target=fleet.run_forever, kwargs={"every": 0.2})
         thread.start()
         region = bucket_region_id(0)
@@ -292,7 +292,7 @@ class TestForever:
         bad = replace(catalog.get("other").policy, schedule="0 0 L * *")
         catalog.register("bad", uri=other.uri, policy=bad)
         told: list[Outcome] = []
-        fleet = Fleet(catalog, tell=told.append)
+        fleet = Fleet(catalog, on_outcome=told.append)
         thread = threading.Thread(target=fleet.run_forever, kwargs={"every": 0.2})
         thread.start()
         try:
@@ -311,7 +311,7 @@ class TestForever:
         whole = merge_job.merge
 
         told: list[Outcome] = []
-        fleet = Fleet(catalog, tell=told.append)
+        fleet = Fleet(catalog, on_outcome=told.append)
 
         def in_small_commits(location: TableLocation, options: MergeOptions) -> JobResult:
             assert options.guard is not None
@@ -321,8 +321,8 @@ class TestForever:
         monkeypatch.setattr(merge_job, "merge", in_small_commits)
         fleet.run_once()
         assert 0 < merged(table, region) < 6
-        assert [(one.job, one.result, one.trouble) for one in told][-1] == ("merge", None, None)
-        assert catalog.setbacks.troubles() == []
+        assert [(one.job, one.result, one.failed_job) for one in told][-1] == ("merge", None, None)
+        assert catalog.backoffs.failed_jobs() == []
         assert catalog.leases.list() == []
         monkeypatch.undo()
         Fleet(catalog).run_once()

@@ -11,7 +11,7 @@ from support.stores.s3_emulator import running_emulator
 import memwal
 from memwal.catalog import Catalog, Policy
 from memwal.errors import InvalidInputError
-from memwal.fleet import FoundTable, find_tables, register_found
+from memwal.fleet import DiscoveredTable, find_tables, register_tables
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
 
@@ -49,7 +49,7 @@ def test_tables_are_found_at_any_depth_and_told_apart(lake: Path) -> None:
 
 def test_a_prefix_may_be_a_table_and_may_be_nothing(lake: Path) -> None:
     uri = str(lake / "flights.lance")
-    assert find_tables(uri + "/") == [FoundTable(uri=uri, mem_wal=True)]
+    assert find_tables(uri + "/") == [DiscoveredTable(uri=uri, mem_wal=True)]
     assert find_tables(str(lake / "nowhere")) == []
 
 
@@ -84,17 +84,17 @@ def test_new_tables_are_registered_once_and_not_maintained_unasked(
     catalog.register("known", uri=f"file://{lake / 'flights.lance'}")
     policy = Policy(merge_at_generations=7)
     options: dict[str, Any] = {"policy": policy, "owner": "air", "storage_options_ref": "/o.json"}
-    (trips,) = register_found(catalog, find_tables(str(lake)), **options)
+    (trips,) = register_tables(catalog, find_tables(str(lake)), **options)
     assert (trips.name, trips.enabled, trips.owner) == ("trips", False, "air")
     assert (trips.policy, trips.storage_options_ref) == (policy, "/o.json")
-    assert register_found(catalog, find_tables(str(lake)), **options) == []
+    assert register_tables(catalog, find_tables(str(lake)), **options) == []
 
 
 def test_names_are_fit_for_the_catalog_and_free(catalog: Catalog) -> None:
     uris = ["/a/Daily Trips.lance", "/b/daily-trips.lance", "/c/daily_trips", "/d/__.lance"]
     uris += [f"/e/{'x' * 90}.lance", f"/f/{'x' * 90}.lance"]
-    found = [FoundTable(uri=uri, mem_wal=True) for uri in uris]
-    added = register_found(catalog, found, enabled=True)
+    found = [DiscoveredTable(uri=uri, mem_wal=True) for uri in uris]
+    added = register_tables(catalog, found, enabled=True)
     assert [table.name for table in added] == [
         "daily-trips",
         "daily-trips-2",

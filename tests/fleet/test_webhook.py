@@ -15,10 +15,12 @@ from support.oracles.secrecy import Secrecy
 
 from memwal.errors import InvalidInputError
 from memwal.fleet.alerts import DeliveryError, Event, Webhook, deliver, slack_body
-from memwal.fleet.health import Kind
+from memwal.fleet.health import ConditionKind
 
 
-def event(kind: Kind = Kind.REGION_HELD, *, over: bool = False, text: str = "torn") -> Event:
+def event(
+    kind: ConditionKind = ConditionKind.REGION_HELD, *, over: bool = False, text: str = "torn"
+) -> Event:
     return Event(
         kind=kind,
         table="flights",
@@ -50,7 +52,7 @@ def webhook(server: WebhookServer, secrecy: Secrecy) -> Webhook:
 
 
 def test_a_message_arrives(server: WebhookServer, webhook: Webhook, secrecy: Secrecy) -> None:
-    webhook.send([event(), event(Kind.BACKLOG_CRITICAL), event(over=True)])
+    webhook.send([event(), event(ConditionKind.BACKLOG_CRITICAL), event(over=True)])
     (message,) = server.received
     assert message["path"] == f"/services/{secrecy.marker}"
     lines = message["body"]["text"].splitlines()

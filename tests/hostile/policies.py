@@ -20,7 +20,7 @@ from memwal.cli.commands.catalog import _values
 from memwal.cli.commands.quality import _read
 from memwal.errors import MemWalError
 from memwal.fleet import schedule
-from memwal.fleet.schedule import interval_seconds, is_time
+from memwal.fleet.schedule import interval_seconds, is_due
 from memwal.jobs import policy
 from memwal.jobs.arguments import add_arguments, parse_options, to_arguments
 from memwal.jobs.policy import Policy
@@ -96,7 +96,7 @@ def _policy(_: Any, values: Any) -> None:
     for name, seconds in policy.to_dict().items():
         if name.endswith("_seconds") and seconds is not None:
             safely(lambda seconds=seconds: NOW - timedelta(seconds=seconds))
-    safely(lambda: is_time(policy.schedule, last=NOW - timedelta(seconds=90), now=NOW))
+    safely(lambda: is_due(policy.schedule, last=NOW - timedelta(seconds=90), now=NOW))
     safely(lambda: interval_seconds(policy.schedule))
     policy.quiet_window(NOW)
     for options in (
@@ -132,7 +132,7 @@ _CRON = ("*", " ", "0", "5", "59", "60", "7", "-", "/", ",", "?", "#", "L", "mon
 def _schedule(_: Any, text: str) -> None:
     safely(lambda: interval_seconds(text))
     for ago in (0, 90, 86_000, 10**6):
-        safely(lambda ago=ago: is_time(text, last=NOW - timedelta(seconds=ago), now=NOW))
+        safely(lambda ago=ago: is_due(text, last=NOW - timedelta(seconds=ago), now=NOW))
 
 
 def _cron() -> SearchStrategy[str]:

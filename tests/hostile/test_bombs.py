@@ -17,7 +17,7 @@ from hostile.values import nested
 from memwal.cli.options import parse_type, schema_from
 from memwal.errors import InvalidInputError
 from memwal.expressions.dnf import parse_alternatives
-from memwal.fleet.schedule import interval_seconds, is_time
+from memwal.fleet.schedule import interval_seconds, is_due
 from memwal.fleet.tables import find_tables
 from memwal.quality.rules import read_yaml
 from memwal.reader.predicate import MAX_OPERATORS, MAX_PARTS, parenthesize_filter
@@ -138,7 +138,7 @@ def test_filters_that_are_taken_end_no_process(name: str) -> None:
 @pytest.mark.parametrize("text", ["*/-1 * * * *", "*/0 * * * *", "5/-9 * * * *"])
 def test_schedules_that_never_come(text: str) -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
-    for ask in (lambda: interval_seconds(text), lambda: is_time(text, last=now, now=now)):
+    for ask in (lambda: interval_seconds(text), lambda: is_due(text, last=now, now=now)):
         with pytest.raises(InvalidInputError, match=re.escape(text.split()[0])):
             ask()
 

@@ -15,7 +15,7 @@ def test_a_run_that_is_late_becomes_a_trouble_of_its_table(
     context = {"dag_run": {"dag_run_id": "scheduled__1"}}
     with caplog.at_level(logging.ERROR):
         asyncio.run(tell_late(table="flights", seconds=90, context=context))
-    (trouble,) = catalog.setbacks.troubles()
+    (trouble,) = catalog.backoffs.failed_jobs()
     assert (trouble.table, trouble.job) == ("flights", "late")
     assert "scheduled__1" in trouble.reason
     assert "90 s" in trouble.reason

@@ -11,11 +11,7 @@ import pytest
 from lancedb import LsmWriteSpec
 
 from memwal.errors import InvalidInputError
-from memwal.region.router import (
-    UNSHARDED_ID,
-    bucket_region_id,
-    identity_region_id,
-)
+from memwal.region.router import UNSHARDED_ID, bucket_region_id, identity_region_id
 
 NAMESPACE = uuid.UUID("4c534d57-5249-5445-5f53-484152443031")
 

@@ -244,7 +244,7 @@ def discover(
         raise InvalidInputError("--enable only goes with --register")
     from memwal.catalog import Policy
     from memwal.catalog.records import CONNECTION_PREFIX
-    from memwal.fleet.tables import find_tables, register_found
+    from memwal.fleet.tables import find_tables, register_tables
     from memwal.storage.credentials import read_options_file
 
     options = None
@@ -259,7 +259,7 @@ def discover(
     added: Sequence[ManagedTable] = ()
     if register_new:
         with open_catalog(url) as catalog:
-            added = register_found(
+            added = register_tables(
                 catalog,
                 found,
                 storage_options_ref=storage_options_ref,

@@ -101,7 +101,7 @@ def run(
             budget=Budget(jobs=jobs, bytes=max_bytes),
             tables=table,
             lease_ttl=duration(lease_seconds, "--lease-seconds"),
-            tell=tell,
+            on_outcome=tell,
         )
         with _ending(found):
             if once:
@@ -142,7 +142,7 @@ def status(url: CatalogUrl = None, as_json: AsJson = False) -> None:
         [_row(table, now) for table in found],
     )
     for table in found:
-        for trouble in table.troubles:
+        for trouble in table.failed_jobs:
             print_line(
                 f"{trouble.job} of {table.table} failed {trouble.attempts} times since "
                 f"{trouble.since:%Y-%m-%d %H:%M:%S} UTC, next try at "
@@ -180,7 +180,7 @@ def events(
     as_json: AsJson = False,
 ) -> None:
     """Show what is wrong with the tables, or send what is new of it to a webhook."""
-    from memwal.fleet.alerts import Webhook, tell
+    from memwal.fleet.alerts import Webhook, notify_channel
     from memwal.fleet.health import conditions
 
     webhook = None if webhook_file is None else Webhook.from_file(webhook_file)
@@ -192,7 +192,7 @@ def events(
             found = [one.to_dict() for one in wrong]
             rows = [(one.table, one.kind.value, one.since, one.owner, one.text) for one in wrong]
         else:
-            told = tell(
+            told = notify_channel(
                 catalog,
                 channel,
                 webhook.send,
@@ -226,7 +226,7 @@ def _row(table: TableOverview, now: datetime) -> tuple[object, ...]:
         ", ".join(run.job for run in table.running) or None,
         *(ago(table.last_runs.get(job)) for job in ("merge", "index", "gc")),
         table.held,
-        ", ".join(trouble.job for trouble in table.troubles) or None,
+        ", ".join(trouble.job for trouble in table.failed_jobs) or None,
     )
 
 
@@ -234,7 +234,7 @@ def _print_outcome(outcome: Outcome) -> None:
     from memwal.fleet import Skipped
 
     match outcome.result:
-        case None if outcome.trouble is None:
+        case None if outcome.failed_job is None:
             print_line(f"{outcome.table}: {outcome.job}: told to end")
         case None:
             pass
@@ -253,7 +253,7 @@ def _print_outcome(outcome: Outcome) -> None:
 
 
 def _warnings(outcome: Outcome) -> Iterator[str]:
-    trouble = outcome.trouble
+    trouble = outcome.failed_job
     if trouble is not None:
         yield (
             f"{outcome.table}: {outcome.job} failed, try {trouble.attempts}, next at "

@@ -44,7 +44,7 @@ def held(
 ) -> None:
     """List the regions that merges leave out since they cannot be read."""
     with open_catalog(url) as catalog:
-        found = catalog.setbacks.held(table)
+        found = catalog.backoffs.skipped_regions(table)
     if as_json:
         print_json([record.to_dict() for record in found])
         return
@@ -119,7 +119,7 @@ def retry(
 
     with open_catalog(url) as catalog:
         catalog.get(name)
-        known = {UUID(record.region_id) for record in catalog.setbacks.held(name)}
+        known = {UUID(record.region_id) for record in catalog.backoffs.skipped_regions(name)}
         wanted = known if region is None else set(region)
         if wanted - known:
             raise InvalidInputError(

@@ -23,7 +23,15 @@ from airflow.sdk.exceptions import AirflowException
 
 from memwal.catalog import Catalog
 from memwal.errors import InvalidInputError, MemWalError
-from memwal.fleet.alerts import ATTEMPTS, TIMEOUT_SECONDS, Answer, Event, Post, deliver, tell
+from memwal.fleet.alerts import (
+    ATTEMPTS,
+    TIMEOUT_SECONDS,
+    Event,
+    Post,
+    WebhookResponse,
+    deliver,
+    notify_channel,
+)
 from memwal.util.safe_json import read_json
 from memwal_airflow.spark.settings import SECTION
 
@@ -126,7 +134,7 @@ def _notify_connection(
             deliver(post, events, attempts=attempts)
 
     try:
-        events = tell(catalog, f"airflow:{conn_id}"[:100], send, tables=tables)
+        events = notify_channel(catalog, f"airflow:{conn_id}"[:100], send, tables=tables)
     # RuntimeError: outside of Airflow's processes, connections cannot be read.
     except (MemWalError, AirflowException, OSError, RuntimeError, ValueError) as error:
         # Only our own messages are known to be free of addresses.
@@ -173,10 +181,10 @@ def _slack_post(conn_id: str, timeout: float) -> tuple[Post, str]:
     )
     client = hook.client
 
-    def post(body: Mapping[str, Any]) -> Answer:
+    def post(body: Mapping[str, Any]) -> WebhookResponse:
         answer = client.send_dict(dict(body))
         named = {name.lower(): value for name, value in answer.headers.items()}
-        return Answer(answer.status_code, named.get("retry-after"))
+        return WebhookResponse(answer.status_code, named.get("retry-after"))
 
     return post, client.url
 
@@ -189,9 +197,9 @@ def _http_post(conn_id: str, timeout: float, path: str | None) -> tuple[Post, st
     url = hook.url_from_endpoint(path)
     send = partial(session.post, url, timeout=timeout, allow_redirects=False)
 
-    def post(body: Mapping[str, Any]) -> Answer:
+    def post(body: Mapping[str, Any]) -> WebhookResponse:
         with send(json=dict(body)) as answer:
-            return Answer(answer.status_code, answer.headers.get("Retry-After"))
+            return WebhookResponse(answer.status_code, answer.headers.get("Retry-After"))
 
     return post, url
 

@@ -92,7 +92,7 @@ class PlanOperator(CatalogTableOperator):
             managed = catalog.get(self.table)
             found = self.survey(catalog, managed)
             # The run before this one is over: they never overlap.
-            catalog.setbacks.recovered(self.table, LATE)
+            catalog.backoffs.clear_failure(self.table, LATE)
             catalog.record_backlog(self.table, found.status)
         for job, one in found.due.items():
             self.log.info("%s: %s.", job, one.reason or one.held_back or "not due")

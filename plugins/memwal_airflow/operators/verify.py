@@ -97,9 +97,9 @@ class MemWalVerifyOperator(MemWalOperator):
             )
             problems = tuple(_shown(found) for found in _serious(report)[:MOST_PROBLEMS])
             if report["errors"]:
-                target.catalog.setbacks.failed(target.name, self.job, problems[0])
+                target.catalog.backoffs.record_failure(target.name, self.job, problems[0])
             else:
-                target.catalog.setbacks.recovered(target.name, self.job)
+                target.catalog.backoffs.clear_failure(target.name, self.job)
             return JobResult(
                 job=self.job,
                 table=report["table"],

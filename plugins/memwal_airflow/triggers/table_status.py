@@ -114,7 +114,7 @@ def resolve_source(source: TableSource) -> ResolvedSource:
     catalog = Catalog()
     try:
         managed = catalog.get(name)
-        held = catalog.setbacks.held(name)
+        held = catalog.backoffs.skipped_regions(name)
     finally:
         catalog.close()
     return ResolvedSource(

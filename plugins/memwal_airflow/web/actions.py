@@ -148,7 +148,7 @@ def retry(
 ) -> dict[str, Any]:
     """Let the next merge include held regions; all of them if the request names none."""
     regions = [str(region) for region in body.regions]
-    released = catalog.setbacks.retry(managed.name, regions or None)
+    released = catalog.backoffs.retry_regions(managed.name, regions or None)
     _log(session, user, "memwal_retry", dag_id=dag_id(managed), extra={"regions": regions})
     return {"retried": [record.region_id for record in released]}
 

@@ -61,7 +61,7 @@ def table_page(detail: TableDetail) -> dict[str, Any]:
         "status": None if state is None else state.status.to_dict(),
         "due": {job: due.to_dict() for job, due in detail.due.items()},
         "held": [record.to_dict() for record in detail.held],
-        "troubles": [trouble.to_dict() for trouble in detail.overview.troubles],
+        "troubles": [trouble.to_dict() for trouble in detail.overview.failed_jobs],
         "quality": None if detail.checked is None else _quality_row(detail.checked),
     }
 

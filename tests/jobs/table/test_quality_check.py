@@ -134,7 +134,7 @@ class TestManaged:
         flush(table, {1: 1}, {2: -2})
         result = run_job(catalog, JobRequest("t", "merge", force=True))
         assert not isinstance(result, Skipped)
-        (held,) = catalog.setbacks.held("t")
+        (held,) = catalog.backoffs.skipped_regions("t")
         assert held.generation == 2
         assert "expect_column_values_to_be_between" in held.reason
         (run,) = catalog.runs(table="t")
@@ -143,7 +143,7 @@ class TestManaged:
 
         catalog.update("t", policy=Policy(quality=rules("quarantine")))
         run_job(catalog, JobRequest("t", "merge", force=True))
-        assert catalog.setbacks.held("t") == []
+        assert catalog.backoffs.skipped_regions("t") == []
 
 
 def test_a_proposed_suite_is_met(make_table: MakeTable) -> None:

@@ -32,7 +32,7 @@ def secrecy(caplog: pytest.LogCaptureFixture) -> Secrecy:
 def trouble(catalog: Catalog) -> Catalog:
     for name, owner in (("flights", "air team"), ("trains", "rail")):
         catalog.register(name, uri=f"/{name}", owner=owner)
-        catalog.setbacks.failed(name, "look", "no such bucket")
+        catalog.backoffs.record_failure(name, "look", "no such bucket")
     return catalog
 
 
@@ -135,7 +135,7 @@ def test_owners_can_have_a_connection_of_their_own(
     assert notify_events() == 0
     monkeypatch.delenv("AIRFLOW__MEMWAL__NOTIFY_CONN_ID")
     trouble.register("ships", uri="/s", owner="sea")
-    trouble.setbacks.failed("ships", "look", "no such bucket")
+    trouble.backoffs.record_failure("ships", "look", "no such bucket")
     assert notify_events() == 0
     assert notify_events(conn_id="sea") == 0
 

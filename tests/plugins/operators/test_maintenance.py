@@ -249,7 +249,7 @@ def test_a_region_that_cannot_be_merged_is_held_and_seen(
         shutil.rmtree(path)
     with pytest.raises(AirflowFailException, match=managed.hot):
         merge_task().execute(context)
-    assert [record.region_id for record in catalog.setbacks.held("t")] == [managed.hot]
+    assert [record.region_id for record in catalog.backoffs.skipped_regions("t")] == [managed.hot]
     with skips(SkipReason.HELD):
         merge_task().execute(context)
 

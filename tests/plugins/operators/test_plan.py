@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -49,7 +50,8 @@ def test_each_region_gets_a_sensor_and_the_backlog_is_sampled(
         for region in sorted([flights.hot, flights.cold])
     ]
     assert plan() == expected
-    (sample,) = catalog.backlog_history("flights")
+    since = datetime.now(UTC) - timedelta(hours=1)
+    (sample,) = catalog.backlog_points("flights", since=since, most=10)
     assert sample.generations == 5
 
 
@@ -90,9 +92,9 @@ def test_a_run_that_is_not_about_merges_waits_for_none(flights: Any) -> None:
 
 
 def test_the_next_run_ends_the_lateness_of_the_one_before(flights: Any, catalog: Catalog) -> None:
-    catalog.setbacks.failed("flights", LATE, "too long")
+    catalog.backoffs.record_failure("flights", LATE, "too long")
     plan()
-    assert catalog.setbacks.troubles() == []
+    assert catalog.backoffs.failed_jobs() == []
 
 
 def plan_indexes(**params: Any) -> tuple[list[str], dict[str, Any]]:

@@ -80,7 +80,7 @@ def test_the_fleet(flights: Any, as_user: AsUser, catalog: Catalog) -> None:
 
 
 def test_one_table(flights: Any, as_user: AsUser, catalog: Catalog) -> None:
-    catalog.setbacks.hold(
+    catalog.backoffs.skip_regions(
         "flights", [SkippedRegion(region_id=flights.cold, generation=1, reason="torn")]
     )
     result = JobResult(job="merge", table=flights.uri, version=3).to_dict()
@@ -255,16 +255,16 @@ class TestActions:
     ) -> None:
         catalog.register("a", uri="/data/a.lance")
         regions = [f"00000000-0000-0000-0000-00000000000{number}" for number in range(3)]
-        catalog.setbacks.hold(
+        catalog.backoffs.skip_regions(
             "a", [SkippedRegion(region_id=one, generation=1, reason="torn") for one in regions]
         )
         client = as_user("user")
         path = "/memwal/api/tables/a/retry"
         answer = client.post(path, json={"regions": regions[:1]}, headers=WRITES)
         assert answer.json() == {"retried": regions[:1]}
-        assert [one.waiting for one in catalog.setbacks.held()] == [False, True, True]
+        assert [one.waiting for one in catalog.backoffs.skipped_regions()] == [False, True, True]
         assert client.post(path, json={}, headers=WRITES).json() == {"retried": regions}
-        assert not any(one.waiting for one in catalog.setbacks.held())
+        assert not any(one.waiting for one in catalog.backoffs.skipped_regions())
 
     def test_a_table_without_a_dag(self, as_user: AsUser, catalog: Catalog) -> None:
         catalog.register("a", uri="/data/a.lance")

@@ -18,7 +18,7 @@ from support.metrics.region_stats import region_stats
 
 from memwal.catalog import Catalog, JobRun, RunState
 from memwal.catalog.leases import job_resource
-from memwal.exporter.catalog_reader import Watch
+from memwal.exporter.catalog_reader import CatalogReader
 from memwal.exporter.collector import registry
 from memwal.jobs.job import JobResult, SkippedRegion
 from memwal.jobs.metrics import JobMetrics
@@ -44,15 +44,15 @@ def of_the_endpoint() -> dict[str, frozenset[str]]:
         catalog = Catalog(f"sqlite:///{Path(folder) / 'catalog.db'}")
         catalog.migrate()
         catalog.register("flights", uri=URI)
-        found = registry(Watch(catalog), cache_seconds=0)
+        found = registry(CatalogReader(catalog), cache_seconds=0)
         list(found.collect())
         catalog.record_backlog("flights", _status())
         result = JobResult(
             job="merge", table=URI, version=2, commits=1, figures={"rows_upserted": 1, "bytes": 2}
         )
         catalog.finish_run(catalog.start_run("flights", "merge"), result=result.to_dict())
-        catalog.setbacks.failed("flights", "index", "no")
-        catalog.setbacks.hold(
+        catalog.backoffs.record_failure("flights", "index", "no")
+        catalog.backoffs.skip_regions(
             "flights", [SkippedRegion(region_id=_REGION, generation=1, reason="gone")]
         )
         with catalog.leases.acquire(job_resource("flights", "gc")):
