@@ -36,9 +36,6 @@ from memwal.jobs.metrics import JOB_RUNS, JOB_SUMS
 from memwal.telemetry.metric import MetricDefinition
 from memwal.telemetry.spans import INDEX, JOB, OUTCOME, OWNER, TABLE, TABLE_URI
 
-DEFAULT_CACHE_SECONDS = 5.0
-
-
 logger = logging.getLogger(__name__)
 
 
@@ -69,7 +66,7 @@ class CatalogCollector(Collector):
         self,
         reader: CatalogReader,
         *,
-        cache_seconds: float = DEFAULT_CACHE_SECONDS,
+        cache_seconds: float,
         patience_seconds: float = 8.0,
     ) -> None:
         self._reader = reader
@@ -113,9 +110,7 @@ class CatalogCollector(Collector):
         ]
 
 
-def registry(
-    reader: CatalogReader, *, cache_seconds: float = DEFAULT_CACHE_SECONDS
-) -> CollectorRegistry:
+def registry(reader: CatalogReader, *, cache_seconds: float) -> CollectorRegistry:
     """Return a registry of the catalog's metrics and nothing else."""
     metrics = CollectorRegistry(auto_describe=False)
     metrics.register(CatalogCollector(reader, cache_seconds=cache_seconds))

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Self
 from wsgiref.simple_server import WSGIServer
 
 from memwal.errors import InvalidInputError
-from memwal.exporter.collector import DEFAULT_CACHE_SECONDS
 from memwal.util.optional_deps import requires_extra
 
 if TYPE_CHECKING:
     from memwal.catalog import Catalog
 
 DEFAULT_PORT = 9464
+DEFAULT_CACHE_SECONDS = 5.0
 
 
 class MetricsEndpoint:

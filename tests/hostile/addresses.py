@@ -267,7 +267,7 @@ AREAS = (
         "addresses",
         addresses() | secret_addresses() | texts(),
         _address,
-        (uris, "_local"),
+        (uris, "_parse_local"),
     ),
     Area(
         "names and references",
@@ -275,12 +275,12 @@ AREAS = (
         _reference,
         (records, "InvalidInputError"),
     ),
-    Area("storage options", _options(), _open, (options, "_number")),
+    Area("storage options", _options(), _open, (options, "_parse_number")),
     Area(
         "files with storage options",
         _contents(),
         _options_file,
-        (credentials, "as_options"),
+        (credentials, "parse_options"),
         lambda folder: _no_network(folder),
     ),
     Area(

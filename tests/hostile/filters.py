@@ -86,7 +86,7 @@ AREAS = (
         "filters",
         filters(),
         _read,
-        (scan, "whole_predicate"),
+        (scan, "parenthesize_filter"),
         filtered_table,
         examples=8,
     ),
