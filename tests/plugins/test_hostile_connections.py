@@ -81,7 +81,7 @@ def _ask(_: Any, params: Any) -> None:
 
 _PARAMS = {"jobs": ["merge"], "regions": ["0" * 8 + "-0000" * 3 + "-" + "0" * 12], "force": True}
 AREAS = (
-    Area("connections", _connections(), _read, "as_options"),
+    Area("connections", _connections(), _read, "parse_options"),
     Area(
         "parameters",
         mutated(_PARAMS, {"regions": [f"{_PARAMS['regions'][0]}\n"]})  # type: ignore[index]
@@ -115,6 +115,6 @@ def test_an_area_notices(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None
     def careless(*_: object) -> None:
         raise KeyError("oops")
 
-    monkeypatch.setattr(connection, "as_options", careless)
+    monkeypatch.setattr(connection, "parse_options", careless)
     found = survey(AREAS[0], tmp_path, examples=30, number=1)
     assert any("KeyError" in place for place in found)
