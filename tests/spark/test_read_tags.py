@@ -115,8 +115,8 @@ class TestProtected:
         decisions = collect(table, 1, 2)
         assert read(made) == EXPECTED
         (told,) = [d for d in decisions if d.kind is Kind.READ][1:]
-        assert not told.goes
-        assert f"version {made.snapshot.version}" in told.words
+        assert not told.delete
+        assert f"version {made.snapshot.version}" in told.message
         assert {d.reason for d in decisions if d.kind is Kind.GENERATION} >= {"read"}
 
     def test_until_it_ends(self, table: memwal.Table, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -339,7 +339,7 @@ class TestRaces:
             store.clear()
             table.merge()
             table.build_indexes()
-            collect(table, 1, 2, version_retention_seconds=0 if base_versions else None)
+            collect(table, 1, 2, base_versions=base_versions)
 
         store.clear()
         rule = store._add(Rule(step, "*", act, after, number, 1))
