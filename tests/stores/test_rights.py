@@ -41,9 +41,8 @@ from memwal.jobs.verify import repair, verify
 from memwal.permissions import PERMISSIONS, Action, Role, s3_policy
 from memwal.region.manifest_store import RegionManifestStore
 
-AT_ONCE = timedelta(0)
 TOKEN = "token-marker-b1e6d0c7"
-COLLECT = {"dry_run": False, "grace": AT_ONCE, "retention": AT_ONCE}
+COLLECT = {"dry_run": False, "grace_seconds": 0.0, "retention_seconds": 0.0}
 
 
 @dataclass
