@@ -186,7 +186,7 @@ def _tokens(data: bytes) -> None:
     for term in ("word17", "more3", "", "ä", "x" * 50):
         tokens.get(term)
     for distance in (-1, 1, 2):
-        list(islice(tokens.near("word1", distance=distance, prefix=1), 1_000))
+        list(islice(tokens.fuzzy_terms("word1", distance=distance, prefix=1), 1_000))
 
 
 def _postings(data: bytes) -> None:

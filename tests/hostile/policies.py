@@ -282,7 +282,7 @@ AREAS = (
         examples=30,
     ),
     Area("policies of a command line", _settings(), _set, (policy, "check_tags")),
-    Area("schedules", _cron(), _schedule, (schedule, "_field")),
+    Area("schedules", _cron(), _schedule, (schedule, "_parse_field")),
     Area(
         "suites",
         mutated(SUITE, *([one] for one in SUITE)) | _patterns().map(lambda one: [one]) | trees(),
