@@ -179,7 +179,7 @@ class ConditionKind(StrEnum):
 
     @property
     def is_critical(self) -> bool:
-        """Whether the condition needs a person at once."""
+        """Return whether the condition needs a person at once."""
         return self in (ConditionKind.GENERATION_POISONED, ConditionKind.BACKLOG_CRITICAL)
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class SkipReason(StrEnum):
-    """Why a job was skipped."""
+    """Reason for skipping a job."""
 
     NOT_DUE = "not due"
     QUIET = "quiet hours"

@@ -192,7 +192,7 @@ class TableOverview:
 
     @property
     def enabled(self) -> bool:
-        """Whether the table is maintained."""
+        """Return whether the table is maintained."""
         return self.managed.enabled
 
     def to_dict(self) -> dict[str, Any]:

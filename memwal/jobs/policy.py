@@ -137,7 +137,7 @@ class QuietWindow:
         return cls(start, end, zone)
 
     def contains(self, moment: datetime) -> bool:
-        """Whether a moment lies in the window.
+        """Return whether a moment lies in the window.
 
         Parameters
         ----------

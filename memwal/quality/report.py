@@ -83,7 +83,7 @@ class QualityReport:
 
     @property
     def success(self) -> bool:
-        """Whether every expectation was met."""
+        """Return whether every expectation was met."""
         return all(tally.success for tally in self.tallies)
 
     def problems(self) -> tuple[str, ...]:

@@ -84,7 +84,7 @@ class QualityRules:
 
     @property
     def gates(self) -> bool:
-        """Whether a merge evaluates the rows that enter."""
+        """Return whether a merge evaluates the rows that enter."""
         return self.mode != Mode.OFF
 
     def quarantine_of(self, uri: str) -> str:

@@ -274,7 +274,7 @@ def spark_session(
 
 
 def is_submitted() -> bool:
-    """Whether ``spark-submit`` started this process."""
+    """Return whether ``spark-submit`` started this process."""
     return _GATEWAY_PORT in os.environ
 
 

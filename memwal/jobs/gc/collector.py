@@ -22,7 +22,7 @@ from memwal.storage.object_store import ObjectStore
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GcContext:
-    """What all collectors of a run share.
+    """Context that all collectors of a run share.
 
     Attributes
     ----------

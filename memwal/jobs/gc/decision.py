@@ -50,7 +50,7 @@ class Kind(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why something is deleted (the first member) or kept (all others).
+    """Reason for deleting an object (the first member) or keeping it (all others).
 
     Attributes
     ----------
@@ -90,7 +90,7 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """Whether one object, folder or range of objects is deleted, and why.
+    """Decision to delete or keep one object, folder or range of objects, with its reason.
 
     Attributes
     ----------

@@ -357,7 +357,7 @@ class VerifyReport:
 
     @property
     def clean(self) -> bool:
-        """Whether all findings are only information."""
+        """Return whether all findings are only information."""
         return all(finding.severity is Severity.INFORMATION for finding in self.findings)
 
     def to_dict(self) -> dict[str, Any]:

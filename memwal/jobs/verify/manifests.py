@@ -60,7 +60,7 @@ class History:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the region has neither manifests nor rows."""
+        """Return whether the region has neither manifests nor rows."""
         return not self.manifests and all(f.code == "region-empty" for f in self.findings)
 
 

@@ -109,12 +109,12 @@ class IndexKind:
 
     @property
     def is_text(self) -> bool:
-        """Whether it answers full-text queries."""
+        """Return whether it answers full-text queries."""
         return self.family is Family.TEXT
 
     @property
     def is_vector(self) -> bool:
-        """Whether it finds nearest vectors."""
+        """Return whether it finds nearest vectors."""
         return self.family is Family.VECTOR
 
 

@@ -43,7 +43,7 @@ class IndexCoverage:
 
     @property
     def is_void(self) -> bool:
-        """Whether no covered fragment exists any more, while uncovered ones do."""
+        """Return whether no covered fragment exists any more, while uncovered ones do."""
         return bool(self.uncovered) and not any(self.segments)
 
 

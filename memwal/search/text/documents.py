@@ -81,7 +81,7 @@ class DocumentSet(Protocol):
         """Return the live documents that contain each of some distinct terms."""
 
     def is_in_memory(self, terms: Sequence[str]) -> bool:
-        """Whether storage need not be asked for :meth:`postings`."""
+        """Return whether storage need not be asked for :meth:`postings`."""
 
     def lengths_of(self, rows: RowIds) -> Numbers:
         """Return the number of tokens of each row; 0 for rows that are no live document here."""
@@ -130,7 +130,7 @@ class IndexedDocuments:
         return {term: self._postings(term) for term in terms}
 
     def is_in_memory(self, terms: Sequence[str]) -> bool:
-        """Whether storage need not be asked for postings."""
+        """Return whether storage need not be asked for postings."""
         return self.partition.is_in_memory(terms)
 
     def _postings(self, term: str) -> Postings:

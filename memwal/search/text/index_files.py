@@ -53,7 +53,7 @@ class PostingLists(Protocol):
 
     @property
     def in_memory(self) -> bool:
-        """Whether reading a list needs no request to storage."""
+        """Return whether reading a list needs no request to storage."""
 
     @property
     def count(self) -> int:

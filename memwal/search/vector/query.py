@@ -49,7 +49,7 @@ class VectorQuery:
 
     @property
     def is_multi(self) -> bool:
-        """Whether rows have several vectors each."""
+        """Return whether rows have several vectors each."""
         return bool(np.ndim(self.vector) == 2)
 
 

@@ -244,11 +244,11 @@ class MemWalOperator(BaseOperator):
         return () if self.table is None else (job_resource(target.name, self.job),)
 
     def is_forced(self, context: Context) -> bool:
-        """Whether this task, or this run, is to do its job due or not."""
+        """Return whether this task, or this run, is to do its job due or not."""
         return bool(self.force or context["params"].get("force"))
 
     def is_dry_run(self, context: Context) -> bool:
-        """Whether this task, or this run, is to change nothing."""
+        """Return whether this task, or this run, is to change nothing."""
         return bool(self.change_nothing or context["params"].get("dry_run"))
 
     def go_on(self) -> None:

@@ -287,7 +287,7 @@ class MemWalQualityOperator(MemWalJobOperator):
 
 
 def is_small(target: Target) -> bool:
-    """Whether a table is worked on in the task's own process, because of all that it stores.
+    """Return whether a table is worked on in the task's own process, because of all that it stores.
 
     Not the backlog alone is counted: a merge of few rows looks for their keys in all of the base
     table.
