@@ -65,7 +65,9 @@ from memwal.util.clock import boot_seconds
 
 logger = logging.getLogger(__name__)
 
-_MAX_ATTEMPTS = 20
+# A writer with small MemTables commits a manifest every few milliseconds, so that a claim may lose
+# many races before it commits its own.
+_MAX_ATTEMPTS = 100
 # No attempt starts after this time: a single one takes minutes if the store never answers.
 _MAX_SECONDS = 120.0
 
@@ -146,7 +148,7 @@ def claim_region(
     retrying = Retrying(
         retry=retry_if_exception_type((ConflictError, StoreUnavailableError)),
         stop=stop_after_attempt(_MAX_ATTEMPTS) | stop_after_delay(_MAX_SECONDS),
-        wait=wait_random_exponential(multiplier=0.01, max=2),
+        wait=wait_random_exponential(multiplier=0.01, max=0.5),
         reraise=True,
     )
     unfenced = retrying(_raise_epoch, store, manifests, first, replay, clock)
