@@ -36,17 +36,29 @@ dist: ui ## Build the wheel and the sdist into dist/
 test: setup ## Run the tests that CI runs
 	$(BIN)/python -m pytest -q -n 3 --dist worksteal
 
-test-slow: setup ## Run the slow tests: a real Airflow scheduler, clusters, long races, a language model
+# Parts of the slow tests. What stands in none of the others is the core.
+AREA ?= all
+AREA_airflow := tests/dags tests/plugins tests/examples/test_airflow_demo.py
+AREA_faults := tests/jobs/faults tests/test_power_cuts.py tests/writer/test_power_loss.py tests/simulation tests/histories tests/protocol
+AREA_hostile := tests/fuzz tests/hostile
+AREA_stores := tests/stores
+AREA_ship := tests/packaging tests/docker tests/helm tests/examples tests/exporter tests/test_documents.py tests/test_tutorial.py tests/test_site.py tests/test_bench.py
+AREA_all := tests
+AREA_core := tests $(addprefix --ignore=,$(AREA_airflow) $(AREA_faults) $(AREA_hostile) $(AREA_stores) $(AREA_ship))
+
+test-slow: setup ## Run the slow tests in random order (AREA=airflow, faults, hostile, stores, ship or core)
+	$(if $(AREA_$(AREA)),,$(error no such area: $(AREA)))
 	$(BIN)/uv pip install --quiet --no-deps --require-hashes -r requirements/sentences.lock
 	$(BIN)/python scripts/slow_tools.py
 	$(BIN)/python scripts/build_ui.py --test
-	$(BIN)/python -m pytest -q -m slow
+	$(BIN)/python -m pytest -q -rs -m slow -p randomly -n 2 --dist loadgroup $(AREA_$(AREA))
 
 test-all: test test-slow ## Run all tests
 
 MINUTES ?= 10
-soak: setup ## Random worlds with faults of every kind, for so long (MINUTES=n)
+soak: setup ## Random worlds with faults of every kind for MINUTES=n, then all cases that slow tests draw from (hours)
 	PYTHONPATH=tests $(BIN)/python -m simulation.soak --minutes $(MINUTES)
+	$(BIN)/python -m pytest -q -rs -m soak -p randomly -n 2
 
 canary: setup ## Try the facts we lean on, and the golden tables, elsewhere (PYLANCE=, LANCEDB=, WITH=python3.13)
 	$(BIN)/python scripts/canary.py $(if $(PYLANCE),--pylance $(PYLANCE)) $(if $(LANCEDB),--lancedb $(LANCEDB)) $(if $(WITH),--python $(WITH))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import logging
 import os
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, settings
 from support.data.tables import SCHEMA, MakeTable
+from support.leftovers import Belongings, leftovers
 from support.oracles.facts import FACTS, facts_of, told
 from support.stores.faulty_store import FaultyStores
 
@@ -36,13 +38,22 @@ settings.load_profile("ci" if os.environ.get("CI") else "default")
 logging.getLogger("py4j").setLevel(logging.WARNING)
 
 
+# Real Airflows run one after another: two at once starve each other.
+AIRFLOW = ("dags/", "plugins/", "examples/test_airflow_demo.py")
+# Each case of these stands alone, and takes long; other modules share servers and tables.
+INDEPENDENT = ("jobs/faults/", "simulation/", "histories/", "hostile/", "fuzz/", "protocol/")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that show a fact which memwal leans on: ``pytest -m fact``."""
+    """Mark facts that memwal leans on (``-m fact``), and which slow tests run in one process."""
     for item in items:
         path = item.path.relative_to(TESTS).as_posix()
         for fact in facts_of(f"{path}::{item.name}"):
             item.add_marker(pytest.mark.fact(name=fact.name))
+        if item.get_closest_marker("slow") is not None and not path.startswith(INDEPENDENT):
+            group = "airflow" if path.startswith(AIRFLOW) else path
+            item.add_marker(pytest.mark.xdist_group(name=group))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -55,6 +66,33 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
             (f"fact {fact.name}", told(fact)) for fact in FACTS if fact.name in names
         ]
     return report
+
+
+_belongings: dict[Path, Belongings] = {}
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Note what the process has before the first test of a module."""
+    if item.path not in _belongings:
+        _belongings.clear()
+        _belongings[item.path] = Belongings()
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(
+    item: pytest.Item, nextitem: pytest.Item | None
+) -> Generator[None, Any, Any]:
+    """Fail the last test of a module that leaves something behind for the tests of others."""
+    result = yield
+    if item.get_closest_marker("slow") is not None:
+        # A connection that nobody closed is reported here, and not in a test that comes later.
+        gc.collect()
+    if (nextitem is None or nextitem.path != item.path) and item.path in _belongings:
+        remaining = leftovers(_belongings.pop(item.path))
+        assert not remaining, f"the tests of this module leave behind: {remaining}"
+    return result
 
 
 @pytest.fixture(autouse=True)

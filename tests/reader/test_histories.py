@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.data.sampled import every
+from support.data.sampled import drawn, every
 from support.faults.half_done import half_merge
 from support.stores.faulty_store import FaultyStores
 
@@ -258,9 +258,8 @@ def test_short_histories(
         play(Run(kind, table, WriterOptions()), history)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-@pytest.mark.parametrize("seed", range(10, 16))
+@pytest.mark.parametrize("seed", drawn(2, range(10, 16), seed="histories"))
 def test_a_very_long_history(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Kind, seed: int
 ) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
+from support.data.sampled import drawn
 from support.faults.fault_schedule import FAULTS, Actors, Finish, chosen, telling
 from support.faults.jobs import JOBS
 from support.oracles.auditor import Auditor
@@ -14,7 +16,7 @@ import memwal
 REMOTE = ("merge", "merge by generation", "index build", "compaction")
 """Jobs of which Lance makes commits by itself where stores are durable."""
 
-# Of one job with one fault, by default.
+# Of one job with one fault, by default and in the slow tests.
 SOME_STEPS = 6
 
 # A sixth of them by default: every job meets faults, and every fault meets jobs.
@@ -52,6 +54,13 @@ def test_a_fault(actors: Actors, finish: Finish, job: str, fault: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("job", JOBS)
+def test_a_fault_of_every_job(actors: Actors, finish: Finish, job: str, fault: str) -> None:
+    attempt(actors, job, fault, finish, every=False)
+
+
+@pytest.mark.soak
 @pytest.mark.timeout(1_800)
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("job", JOBS)
@@ -59,10 +68,10 @@ def test_a_fault_at_every_step(actors: Actors, finish: Finish, job: str, fault: 
     attempt(actors, job, fault, finish, every=True)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(1_800)
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("job", REMOTE)
+@pytest.mark.parametrize(
+    ("job", "fault"), drawn(8, itertools.product(REMOTE, FAULTS), seed="where Lance commits")
+)
 def test_a_fault_where_lance_commits(actors: Actors, finish: Finish, job: str, fault: str) -> None:
     attempt(actors, job, fault, finish, every=True, remote=True)
 

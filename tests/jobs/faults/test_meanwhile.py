@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
+from support.data.sampled import drawn
 from support.faults.fault_schedule import Actors, Fault, Finish, Step, chosen, telling
 from support.faults.jobs import JOBS
 from support.faults.others import OTHERS, Other
@@ -59,10 +61,10 @@ def test_somebody_goes_on(actors: Actors, finish: Finish, job: str, name: str) -
     attempt(actors, job, name, finish, [one])
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(3_600)
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("job", JOBS)
+@pytest.mark.parametrize(
+    ("job", "name"), drawn(8, itertools.product(JOBS, NAMES), seed="every kind of step")
+)
 def test_somebody_goes_on_at_every_kind_of_step(
     actors: Actors, finish: Finish, job: str, name: str
 ) -> None:

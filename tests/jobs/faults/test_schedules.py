@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import random
+from typing import Any
 
 import pytest
+from support.data.sampled import drawn
 from support.faults.fault_schedule import Actors, Finish
 from support.faults.interleaving import Interleaving
 from support.faults.jobs import JOBS
@@ -13,7 +15,7 @@ from support.faults.others import OTHERS
 
 _SEED = "MEMWAL_FAULT_SEED"
 SEEDS = range(6)
-SLOW_SEEDS = range(6, 6 + int(os.environ.get("MEMWAL_FAULT_SEEDS", "300")))
+MANY_SEEDS = range(6, 306)
 
 # Twice what two runs of a scheduler, or two schedulers, may start at once.
 TROUPE = [*JOBS.items(), ("merge", JOBS["merge"]), ("collection", JOBS["collection"])]
@@ -37,17 +39,16 @@ def play(actors: Actors, finish: Finish, seed: int) -> None:
     actors.drop(table)
 
 
-def seeds(several: range) -> list[int]:
-    """Seeds to play; the environment may name the only one."""
-    return [int(os.environ[_SEED])] if _SEED in os.environ else list(several)
+def only_or(seeds: list[Any]) -> list[Any]:
+    """Return the seeds, or the only one that the environment names."""
+    return [int(os.environ[_SEED])] if _SEED in os.environ else seeds
 
 
-@pytest.mark.parametrize("seed", seeds(SEEDS))
+@pytest.mark.parametrize("seed", only_or(list(SEEDS)))
 def test_a_schedule(actors: Actors, finish: Finish, seed: int) -> None:
     play(actors, finish, seed)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", seeds(SLOW_SEEDS))
+@pytest.mark.parametrize("seed", only_or(drawn(40, MANY_SEEDS, seed="schedules")))
 def test_many_schedules(actors: Actors, finish: Finish, seed: int) -> None:
     play(actors, finish, seed)

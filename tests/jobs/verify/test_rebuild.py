@@ -13,6 +13,7 @@ from uuid import UUID
 import lance
 import pyarrow as pa
 import pytest
+from support.data.sampled import drawn
 from support.data.tables import (
     REGION,
     SCHEMA,
@@ -158,8 +159,7 @@ class TestRows:
     def test_of_a_random_history(self, table: memwal.Table) -> None:
         play(table, random.Random(1))
 
-    @pytest.mark.slow
-    @pytest.mark.parametrize("seed", range(100, 160))
+    @pytest.mark.parametrize("seed", drawn(12, range(100, 160), seed="rebuild"))
     def test_of_many_random_histories(self, table: memwal.Table, seed: int) -> None:
         play(table, random.Random(seed), steps=80)
 

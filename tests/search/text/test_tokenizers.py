@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.data.sampled import every
+from support.data.sampled import drawn, every
 from support.data.searched import ALL_INDEXES, Searched
 
 WORDS = [
@@ -50,8 +50,7 @@ def test_options_together(tmp_path: Path, seed: int) -> None:
     _compare(tmp_path, _options(random.Random(seed)), seed=seed)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(6, 200))
+@pytest.mark.parametrize("seed", drawn(30, range(6, 200), seed="tokenizers"))
 def test_more_options_together(tmp_path: Path, seed: int) -> None:
     _compare(tmp_path, _options(random.Random(seed)), seed=seed)
 

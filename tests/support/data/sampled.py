@@ -1,7 +1,8 @@
-"""Parameters of which only some are tried by default, and all with ``slow``."""
+"""Parameters of which only some are tried by default, more by ``slow``, and all by ``soak``."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -15,6 +16,22 @@ def sampled(
     return [
         pytest.param(value, id=ids(value), marks=() if default(value) else pytest.mark.slow)
         for value in values
+    ]
+
+
+def drawn(
+    count: int, values: Iterable[Any], *, seed: str, ids: Callable[[Any], str] = str
+) -> list[Any]:
+    """Parameters for slow tests: ``count`` values, drawn by ``seed``, and the rest by ``soak``."""
+    listed = list(values)
+    chosen = set(random.Random(seed).sample(range(len(listed)), count))
+    return [
+        pytest.param(
+            *(value if isinstance(value, tuple) else (value,)),
+            marks=pytest.mark.slow if number in chosen else pytest.mark.soak,
+            id="-".join(map(ids, value)) if isinstance(value, tuple) else ids(value),
+        )
+        for number, value in enumerate(listed)
     ]
 
 
