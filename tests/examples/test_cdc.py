@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -293,33 +293,33 @@ def steps(uri: str) -> list[tuple[str, dict[str, int]]]:
 
 @pytest.mark.slow
 def test_killed_at_random_moments_nothing_is_lost_or_doubled(
-    server: PostgresServer, tmp_path: Path
+    shop: Shop,
 ) -> None:
-    shop = Shop(server, str(tmp_path / "orders.lance"))
     shop.run(insert(1, 300))
     dice = random.Random(7)
+    free = itertools.count(401)
     done = threading.Event()
 
     def work() -> None:
         """Transactions of all kinds, over a few keys."""
-        own = psycopg.connect(shop.dsn, autocommit=True)
-        while not done.is_set():
-            keys = [dice.randint(1, 400) for _ in range(3)]
-            kind = dice.randrange(5)
-            with own.transaction():
-                for key in keys:
-                    if kind == 0:
-                        own.execute("DELETE FROM orders WHERE id = %s", [key])
-                    elif kind == 1:
-                        own.execute(f"{insert(key, key)} ON CONFLICT (id) DO UPDATE SET n = -1")
-                    elif kind == 2:
-                        free = dice.randint(401, 10**9)
-                        own.execute("UPDATE orders SET id = %s WHERE id = %s", [free, key])
-                    elif kind == 3:
-                        own.execute(f"UPDATE orders SET note = {LONG} WHERE id = %s", [key])
-                    else:
-                        own.execute("UPDATE orders SET n = n + 1 WHERE id = %s", [key])
-        own.close()
+        with closing(psycopg.connect(shop.dsn, autocommit=True)) as own:
+            while not done.is_set():
+                keys = [dice.randint(1, 400) for _ in range(3)]
+                kind = dice.randrange(5)
+                with own.transaction():
+                    for key in keys:
+                        if kind == 0:
+                            own.execute("DELETE FROM orders WHERE id = %s", [key])
+                        elif kind == 1:
+                            own.execute(f"{insert(key, key)} ON CONFLICT (id) DO UPDATE SET n = -1")
+                        elif kind == 2:
+                            own.execute(
+                                "UPDATE orders SET id = %s WHERE id = %s", [next(free), key]
+                            )
+                        elif kind == 3:
+                            own.execute(f"UPDATE orders SET note = {LONG} WHERE id = %s", [key])
+                        else:
+                            own.execute("UPDATE orders SET n = n + 1 WHERE id = %s", [key])
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -327,7 +327,6 @@ def test_killed_at_random_moments_nothing_is_lost_or_doubled(
         *(sys.executable, str(HERE / "follow.py"), "--dsn", shop.dsn, "--source", "public.orders"),
         *("--publication", "p", "--table", shop.uri, "--slot", shop.slot),
     ]
-    process = None
     try:
         for _ in range(8):
             process = subprocess.Popen(command)
@@ -338,17 +337,19 @@ def test_killed_at_random_moments_nothing_is_lost_or_doubled(
     finally:
         done.set()
         thread.join()
-    process = subprocess.Popen(command)
-    shop.mark()
-    deadline = time.monotonic() + 200
-    while not shop.is_confirmed():
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 0
+    with subprocess.Popen(command) as process:
+        try:
+            shop.mark()
+            deadline = time.monotonic() + 200
+            while not shop.is_confirmed():
+                assert process.poll() is None
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 0
+        finally:
+            process.kill()
     shop.check()
     for region in memwal.open(shop.uri).region_ids():
         told = [s for r, applied in steps(shop.uri) for s in applied.values() if r == str(region)]
         assert told == sorted(set(told))
-    shop.connection.close()

@@ -195,7 +195,8 @@ def test_airflow_finds_both_folders_of_dags(tmp_path: Path) -> None:
     said = subprocess.run(
         [sys.executable, "-c", asks],
         env={
-            **os.environ,
+            # Without the settings of the Airflow that tests in this process use.
+            **{key: value for key, value in os.environ.items() if not key.startswith("AIRFLOW")},
             name: environment(MATRIX["defaults"].objects())[name],
             "AIRFLOW_HOME": str(tmp_path),
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",

@@ -292,14 +292,8 @@ def damage_and_repair(lake: Lake) -> None:
 
 # What is seldom needed, and what for.
 RARELY = {
-    # A snapshot or a catch-up entry is wrong: the commit of a publisher.
-    (Role.REPAIRER, Action.CREATE, "_versions/*.manifest"),
-    (Role.REPAIRER, Action.DELETE, "_versions/*.manifest-*"),
+    # A snapshot of more regions than fit into the table's manifest is published again.
     (Role.REPAIRER, Action.PUT, "_indices/*/index.lance"),
-    # A hint is there, and wrong.
-    (Role.REPAIRER, Action.PUT, "_mem_wal/*/manifest/version_hint.json"),
-    (Role.REPAIRER, Action.PUT, "_transactions/*"),
-    (Role.REPAIRER, Action.PUT, "_versions/*.manifest-*"),
 }
 ACTIONS = {
     Action.CREATE: "s3:PutObject",
