@@ -108,7 +108,7 @@ def read_lines(folder: Path, name: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[] if name == "scan" else pytest.mark.slow) for name in READ_LINES],
+    [pytest.param(name, marks=pytest.mark.slow) for name in READ_LINES],
 )
 def test_reads_have_figures_of_both_sides(tmp_path: Path, name: str) -> None:
     lines = read_lines(tmp_path, name)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -94,7 +95,10 @@ def imported(path: Path) -> Iterator[tuple[int, str]]:
                 yield node.lineno, name
 
 
-IMPORTS = {module: sorted(imported(path)) for module, path in MODULES.items()}
+@cache
+def imports_by_module() -> dict[str, list[tuple[int, str]]]:
+    """Return lines and names of the imports of each module."""
+    return {module: sorted(imported(path)) for module, path in MODULES.items()}
 
 
 def circle(edges: Mapping[str, Iterable[str]]) -> list[str]:
@@ -110,7 +114,7 @@ def circle(edges: Mapping[str, Iterable[str]]) -> list[str]:
 def test_imports_point_down() -> None:
     upward = [
         f"{MODULES[module].relative_to(ROOT)}:{line} imports {name}"
-        for module, imports in IMPORTS.items()
+        for module, imports in imports_by_module().items()
         for line, name in imports
         if (package := package_of(module)) != (other := package_of(name))
         and ROW_OF[other] >= ROW_OF[package]
@@ -120,7 +124,8 @@ def test_imports_point_down() -> None:
 
 def test_modules_have_no_circle() -> None:
     edges = {
-        module: {name for _, name in imports} - {module} for module, imports in IMPORTS.items()
+        module: {name for _, name in imports} - {module}
+        for module, imports in imports_by_module().items()
     }
     assert circle(edges) == []
 
@@ -134,7 +139,7 @@ def test_packages_have_no_circle() -> None:
         return module if is_package or parent in SOURCES else parent
 
     edges = defaultdict(set)
-    for module, imports in IMPORTS.items():
+    for module, imports in imports_by_module().items():
         for _, name in imports:
             if name in MODULES and package(name) != package(module):
                 edges[package(module)].add(package(name))

@@ -105,11 +105,6 @@ def test_sqlite_has_a_write_ahead_journal_and_waits(catalog: Catalog, url: str) 
         assert connection.exec_driver_sql("PRAGMA busy_timeout").scalar() == 30_000
     database.engine.dispose()
 
-
-def test_processes_that_migrate_at_once_all_succeed(url: str) -> None:
-    code = f"from memwal.catalog import Catalog; Catalog({url!r}).migrate()"
-    processes = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(4)]
-    assert [process.wait() for process in processes] == [0, 0, 0, 0]
     catalog = Catalog(url)
     assert catalog.list() == []
     catalog.close()

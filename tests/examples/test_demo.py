@@ -43,6 +43,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class TestDemo:
+    @pytest.mark.slow
     def test_every_reader_agrees_with_the_truth(self, finished: Path) -> None:
         summary = summary_of(finished)
         assert summary["problems"] == []

@@ -393,6 +393,7 @@ def start(url: str) -> Iterator[Callable[..., Process]]:
 
 
 class TestProcesses:
+    @pytest.mark.slow
     def test_two_fleets_of_which_one_is_killed(
         self, catalog: Catalog, managed: Managed, start: Callable[..., Process]
     ) -> None:

@@ -54,6 +54,7 @@ def _with_everybody(*, without: str = "") -> Cast:
     return Cast(("writer",), here=here, regions=1, grace=0.3, rest=2.0, without=without)
 
 
+@pytest.mark.slow
 def test_a_writer_that_sleeps_through_everything_and_is_killed_harms_nobody() -> None:
     def direct(children: list[Child]) -> None:
         (writer,) = children

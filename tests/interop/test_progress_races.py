@@ -109,6 +109,7 @@ def progress(table: memwal.Table) -> list[dict[UUID, int]]:
     return found
 
 
+@pytest.mark.slow
 def test_native_mergers_and_our_snapshot_builder(table: memwal.Table, start: Start) -> None:
     regions = [UUID(int=1), UUID(int=2)]
     children = [

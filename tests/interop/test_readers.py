@@ -23,7 +23,7 @@ def _quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     FaultyStores(monkeypatch, durable=False)
 
 
-@pytest.mark.parametrize("name", every(3, DIVISIONS))
+@pytest.mark.parametrize("name", every(9, DIVISIONS))
 def test_every_query_after_every_step(tmp_path: Path, name: str) -> None:
     life = Life(tmp_path, DIVISIONS[name], f"{name}-2")
     life.play(8)

@@ -205,6 +205,12 @@ def fake_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For what a job leads to, however it was run: an application takes seconds to start."""
+    monkeypatch.setenv("AIRFLOW__MEMWAL__LOCAL_BELOW_BYTES", "1000000000")
+
+
+@pytest.fixture
 def kubernetes() -> Iterator[KubernetesServer]:
     """A cluster whose drivers do nothing by themselves."""
     with running_kubernetes() as running:

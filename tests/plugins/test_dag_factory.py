@@ -281,6 +281,7 @@ def test_without_a_backlog_the_run_is_green_and_nothing_is_merged(run: Any, back
     assert tasks["collect"] == {"success"}
 
 
+@pytest.mark.usefixtures("without_spark")
 def test_a_dry_run_changes_nothing(run: Any, backlog: Any, catalog: Catalog) -> None:
     before = backlog.table.status().to_dict()["regions"]
     state, tasks = run(dry_run=True)
@@ -300,6 +301,7 @@ def test_a_region_that_does_not_exist_is_refused(run: Any) -> None:
     assert tasks["merge"] == {"upstream_failed"}
 
 
+@pytest.mark.usefixtures("without_spark")
 def test_a_run_may_be_about_some_regions(run: Any, backlog: Any) -> None:
     state, tasks = run(force=True, regions=[backlog.cold], jobs=["merge"])
     assert (state, tasks["merge"]) == ("success", {"success"})

@@ -224,6 +224,7 @@ def _check(folder: Path, embed: Embed) -> None:
     assert min(ours) >= merged - 0.01, (ours, merged)
 
 
+@pytest.mark.slow
 def test_vectors_of_words(tmp_path: Path) -> None:
     _check(tmp_path, by_words)
 

@@ -16,8 +16,9 @@ import memwal
 REMOTE = ("merge", "merge by generation", "index build", "compaction")
 """Jobs of which Lance makes commits by itself where stores are durable."""
 
-# Of one job with one fault, by default and in the slow tests.
-SOME_STEPS = 6
+# Of one job with one fault.
+DEFAULT_STEPS = 3
+SLOW_STEPS = 6
 
 # A sixth of them by default: every job meets faults, and every fault meets jobs.
 PAIRS = [
@@ -29,15 +30,22 @@ PAIRS = [
 
 
 def attempt(
-    actors: Actors, name: str, fault_name: str, finish: Finish, *, every: bool, remote: bool = False
+    actors: Actors,
+    name: str,
+    fault_name: str,
+    finish: Finish,
+    *,
+    most: int | None,
+    remote: bool = False,
 ) -> None:
-    """Try one fault at the steps of one job."""
+    """Try one fault at some steps of one job; None for all."""
+    every = most is None
     job, fault = JOBS[name], FAULTS[fault_name]
     steps = actors.steps(job, commits=remote)
     assert any(step.changes for step in steps)
     tried = chosen(steps, fault, every=every)
-    if not every and len(tried) > SOME_STEPS:
-        tried = random.Random(f"{name} {fault_name}").sample(tried, SOME_STEPS)
+    if most is not None and len(tried) > most:
+        tried = random.Random(f"{name} {fault_name}").sample(tried, most)
     for step in tried:
         with telling(name, fault_name, step):
             table, auditor = actors.copy()
@@ -50,14 +58,14 @@ def attempt(
 
 @pytest.mark.parametrize(("job", "fault"), PAIRS)
 def test_a_fault(actors: Actors, finish: Finish, job: str, fault: str) -> None:
-    attempt(actors, job, fault, finish, every=False)
+    attempt(actors, job, fault, finish, most=DEFAULT_STEPS)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("job", JOBS)
 def test_a_fault_of_every_job(actors: Actors, finish: Finish, job: str, fault: str) -> None:
-    attempt(actors, job, fault, finish, every=False)
+    attempt(actors, job, fault, finish, most=SLOW_STEPS)
 
 
 @pytest.mark.soak
@@ -65,7 +73,7 @@ def test_a_fault_of_every_job(actors: Actors, finish: Finish, job: str, fault: s
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("job", JOBS)
 def test_a_fault_at_every_step(actors: Actors, finish: Finish, job: str, fault: str) -> None:
-    attempt(actors, job, fault, finish, every=True)
+    attempt(actors, job, fault, finish, most=None)
 
 
 @pytest.mark.timeout(1_800)
@@ -73,7 +81,7 @@ def test_a_fault_at_every_step(actors: Actors, finish: Finish, job: str, fault: 
     ("job", "fault"), drawn(8, itertools.product(REMOTE, FAULTS), seed="where Lance commits")
 )
 def test_a_fault_where_lance_commits(actors: Actors, finish: Finish, job: str, fault: str) -> None:
-    attempt(actors, job, fault, finish, every=True, remote=True)
+    attempt(actors, job, fault, finish, most=None, remote=True)
 
 
 def test_the_prepared_table_has_work_for_every_job(

@@ -16,9 +16,9 @@ import memwal
 
 SECOND = "a second copy"
 NAMES = (SECOND, *OTHERS)
-# A sixth of them by default: every job meets others, and every other one meets jobs.
+# A twelfth of them by default: every job meets others, and every other one meets jobs.
 PAIRS = [
-    pytest.param(job, name, marks=[] if (row + column) % 6 == 0 else pytest.mark.slow)
+    pytest.param(job, name, marks=[] if (row + column) % 12 == 0 else pytest.mark.slow)
     for row, job in enumerate(JOBS)
     for column, name in enumerate(NAMES)
 ]

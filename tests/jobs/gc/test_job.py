@@ -520,7 +520,10 @@ class TestManifests:
 
 
 class TestDeath:
-    @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+    @pytest.mark.parametrize(
+        "after",
+        [pytest.param(False, id="before", marks=pytest.mark.slow), pytest.param(True, id="after")],
+    )
     def test_at_any_request_leaves_a_whole_table_and_the_next_run_completes(
         self,
         quick_faults: FaultyStores,

@@ -80,6 +80,7 @@ def test_a_generation_that_is_collected_while_rows_are_compared(make_table, monk
     assert calls[1] == calls[0][1:] != []
 
 
+@pytest.mark.slow
 def test_a_table_that_is_written_merged_and_collected(make_table, monkeypatch):
     monkeypatch.setattr(verify_run, "_PAUSE_SECONDS", 0.05)
     table = make_table(buckets=2, maintained_indexes=["id_idx"])

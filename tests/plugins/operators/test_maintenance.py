@@ -48,12 +48,6 @@ def waiting(made: Any) -> dict[str, int]:
     return {r.region_id: r.backlog_generations for r in made.table.status().regions}
 
 
-@pytest.fixture
-def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For what a job leads to, however it was run: an application takes seconds to start."""
-    monkeypatch.setenv("AIRFLOW__MEMWAL__LOCAL_BELOW_BYTES", "1000000000")
-
-
 def left_behind(tmp_path: Path) -> list[Path]:
     return list((tmp_path / "state").iterdir())
 
@@ -135,6 +129,7 @@ def test_quiet_hours_are_a_reason(managed: Any, catalog: Catalog, context: Any) 
         merge_task().execute(context)
 
 
+@pytest.mark.usefixtures("without_spark")
 def test_a_run_by_hand_names_jobs_and_regions_and_forces(managed: Any, context: Any) -> None:
     context["params"] = {"jobs": ["index", "gc"], "force": True, "regions": [managed.cold]}
     with skips(SkipReason.NOT_REQUESTED):
@@ -254,6 +249,7 @@ def test_a_region_that_cannot_be_merged_is_held_and_seen(
         merge_task().execute(context)
 
 
+@pytest.mark.usefixtures("without_spark")
 def test_other_jobs(managed: Any, catalog: Catalog, context: Any) -> None:
     assert MemWalSnapshotOperator(task_id="a", table="t").execute(context)["job"] == "snapshot"
     assert MemWalCollectOperator(task_id="b", table="t").execute(context)["job"] == "gc"
@@ -277,6 +273,7 @@ def with_rules(catalog: Catalog, rules: dict[str, Any]) -> None:
     catalog.update("t", policy=policy)
 
 
+@pytest.mark.usefixtures("without_spark")
 def test_the_quality_of_the_base_table_is_checked(
     managed: Any, catalog: Catalog, context: Any
 ) -> None:
@@ -323,6 +320,7 @@ def test_what_a_check_fails_by(
         assert len(result["problems"]) == 1
 
 
+@pytest.mark.usefixtures("without_spark")
 def test_a_checkpoint_goes_through_the_gate_of_the_policy(
     managed: Any, catalog: Catalog, context: Any
 ) -> None:
@@ -332,6 +330,7 @@ def test_a_checkpoint_goes_through_the_gate_of_the_policy(
     assert managed.table.base().dataset.count_rows() == 99
 
 
+@pytest.mark.usefixtures("without_spark")
 def test_an_index_is_built_by_a_task_of_its_own(
     catalog: Catalog, context: Any, make_table: Any
 ) -> None:
@@ -353,6 +352,7 @@ def test_an_index_is_built_by_a_task_of_its_own(
     assert extra == {"version": result["version"]}
 
 
+@pytest.mark.usefixtures("without_spark")
 def test_a_checkpoint_merges_and_indexes_all(
     managed: Any, catalog: Catalog, context: Any, tmp_path: Path
 ) -> None:
@@ -378,6 +378,7 @@ def test_a_checkpoint_merges_and_indexes_all(
         task.execute(context)
 
 
+@pytest.mark.usefixtures("without_spark")
 def test_a_table_that_is_in_no_catalog(
     backlog: Any, catalog: Catalog, context: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
