@@ -6,6 +6,8 @@ ROWS ?=
 ENGINE ?=
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
+# Tests start hundreds of processes; without stored bytecode each compiles Airflow, Spark and Lance.
+unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help setup ui demo test test-slow test-all soak lint types format protos lock dist canary golden audit licences images images-test docs docs-serve clean
 
 help: ## List the targets
