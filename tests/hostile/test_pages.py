@@ -41,9 +41,9 @@ def test_texts_are_no_html(tmp_path: Path) -> None:
                 "failed": 1,
                 "examples": [SCRIPT, IMAGE, {"k": TEMPLATE}],
                 "success": False,
-                "error": None,
+                "error": f"cannot evaluate {SCRIPT}" if number == 1 else None,
             }
-            for one in suite
+            for number, one in enumerate(suite)
         ],
     }
     found = RunResult(at=datetime.now(UTC), run="merge 1", quality=quality)
@@ -52,6 +52,7 @@ def test_texts_are_no_html(tmp_path: Path) -> None:
 
     pages = [page.read_text() for page in tmp_path.rglob("*.html")]
     assert any("alert(1)" in page for page in pages)
+    assert any("cannot evaluate" in page for page in pages)
     for page in pages:
         assert SCRIPT not in page
         assert "<img src=x" not in page

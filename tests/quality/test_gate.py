@@ -131,6 +131,15 @@ class TestQuarantine:
         assert {row["quarantine_state"] for row in found} == {"waiting"}
         assert "min_value=0" in found[1]["quarantine_reason"]
 
+    def test_counts_rows_from_the_start_of_their_generation(self, table: memwal.Table) -> None:
+        flush(table, {1: 1, 2: -2}, {3: 3, 4: 4, 5: -5}, {6: -6})
+        table.merge(quality=rules("quarantine"))
+        origins = {
+            row["id"]: (row["quarantine_generation"], row["quarantine_row"])
+            for row in quarantine(table).read().to_pylist()
+        }
+        assert origins == {2: (1, 1), 5: (2, 2), 6: (3, 0)}
+
     def test_goes_to_another_address(self, table: memwal.Table) -> None:
         other = table.uri.replace("table", "elsewhere")
         assert other != table.uri

@@ -10,11 +10,13 @@ from dataclasses import dataclass, field
 import psutil
 
 _OF_PYTEST = "PYTEST_CURRENT_TEST"
-# Spark sets these for the process that it runs in, and its gateway lives as long as the process.
-_OF_SPARK = frozenset({"PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "JAVA_HOME", "SPARK_HOME"})
+# Spark and Great Expectations are told these for as long as the process lives, as is the gateway.
+_OF_LIBRARIES = frozenset(
+    {"PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "JAVA_HOME", "SPARK_HOME", "GX_ANALYTICS_ENABLED"}
+)
 _LIVES_ON = ("java", "pyspark.daemon", "multiprocessing", "spark-submit")
-# The standard library joins these at the end of the process; memwal keeps pools for it.
-_POOL_THREAD = "ThreadPoolExecutor"
+# The standard library joins the threads of its pools at the end of the process.
+_OF_POOLS = "concurrent.futures.thread"
 
 
 @dataclass(frozen=True)
@@ -39,13 +41,13 @@ def _variables(before: Belongings) -> Iterator[str]:
     now = dict(os.environ)
     for name in sorted(before.environment.keys() | now.keys()):
         changed = before.environment.get(name) != now.get(name)
-        if changed and name != _OF_PYTEST and name not in _OF_SPARK:
+        if changed and name != _OF_PYTEST and name not in _OF_LIBRARIES:
             yield f"environment variable {name}"
 
 
 def _threads(before: Belongings) -> Iterator[str]:
     for thread in threading.enumerate():
-        pooled = thread.name.startswith(_POOL_THREAD)
+        pooled = getattr(getattr(thread, "_target", None), "__module__", "") == _OF_POOLS
         if thread.ident not in before.threads and not thread.daemon and not pooled:
             yield f"thread {thread.name}"
 

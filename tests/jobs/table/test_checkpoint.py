@@ -178,3 +178,14 @@ def test_ends_at_its_deadline_and_can_go_on(
     assert 0 < merged(table) < 3
     table.checkpoint()
     assert merged(table) == 3
+
+
+def test_a_timeout_is_counted_from_the_call(table: memwal.Table) -> None:
+    with table.writer() as writer:
+        for key in range(3):
+            writer.upsert(rows({key: key}))
+            writer.flush()
+
+    table.checkpoint(commit_bytes=1, timeout_seconds=600)
+
+    assert merged(table) == 3

@@ -384,3 +384,10 @@ def lance_rows(data: bytes) -> pa.Table:
         path = Path(folder, "file.lance")
         path.write_bytes(data)
         return LanceFileReader(str(path)).read_all().to_table()
+
+
+def test_a_new_table_has_no_snapshot(table: memwal.Table) -> None:
+    details = table.base().details
+
+    assert external_key(details) is None
+    assert read_snapshot(table.location.store, details) is None
