@@ -82,18 +82,10 @@ class AirflowConnection(Protocol):
 def storage_options(connection: AirflowConnection) -> dict[str, str]:
     """Return the storage options of a connection.
 
-    Parameters
-    ----------
-    connection : Connection
-        Of type ``memwal``, ``aws``, ``google_cloud_platform`` or ``wasb``; of any other type, the
-        extra holds the options themselves.
-
-    Raises
-    ------
-    InvalidInputError
-        A field is invalid or not supported. No message shows a value.
-    StoreAccessError
-        A role or a profile gave no credentials.
+    Its type is ``memwal``, ``aws``, ``google_cloud_platform`` or ``wasb``; in one of any other
+    type, the extra holds the options themselves. Raises InvalidInputError for a field that is
+    invalid or not supported (no message shows a value), and StoreAccessError if a role or a
+    profile gave no credentials.
     """
     match connection.conn_type:
         case "memwal":

@@ -20,29 +20,13 @@ _KILLED = 137
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodState:
-    """State of a driver's pod.
-
-    Attributes
-    ----------
-    container : str
-        Name of the driver's container.
-    started : bool
-        True if the container runs or ran.
-    ended : bool
-        True if the container has ended, also when others in the pod have not.
-    succeeded : bool
-        True if the container has ended with exit code 0.
-    blocked : bool
-        True if the container waits for something that rarely comes without a user's help.
-    message : str
-        The state for users, with what to do about it.
-    """
+    """State of the driver's container in its pod; ``message`` tells users what to do about it."""
 
     container: str
-    started: bool
-    ended: bool
-    succeeded: bool
-    blocked: bool
+    started: bool  # It runs or ran.
+    ended: bool  # Also when other containers of the pod have not.
+    succeeded: bool  # Ended with exit code 0.
+    blocked: bool  # It waits for something that rarely comes without a user's help.
     message: str
 
     @classmethod
@@ -51,7 +35,8 @@ class PodState:
         status = pod.get("status") or {}
         phase = status.get("phase") or "Pending"
         container = _driver_container(pod)
-        states = {item["name"]: item.get("state") or {} for item in _container_statuses(status)}
+        statuses = status.get("containerStatuses") or ()
+        states = {item["name"]: item.get("state") or {} for item in statuses}
         state = states.get(container, {})
         terminated = state.get("terminated")
         ended = terminated is not None or phase in ("Succeeded", "Failed")
@@ -82,10 +67,6 @@ def config_maps(pod: Mapping[str, Any]) -> list[str]:
 def _driver_container(pod: Mapping[str, Any]) -> str:
     names: list[str] = [container["name"] for container in pod["spec"]["containers"]]
     return DRIVER_CONTAINER if DRIVER_CONTAINER in names else names[0]
-
-
-def _container_statuses(status: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return list(status.get("containerStatuses") or ())
 
 
 def _failure_message(status: Mapping[str, Any], terminated: Mapping[str, Any]) -> str:
