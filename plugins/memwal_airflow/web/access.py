@@ -1,7 +1,7 @@
 """Authorization of the page, by Airflow's auth manager.
 
-Every route needs a user. Users who may read the DAG of a table see the table, and users who may
-start runs of that DAG may start its jobs.
+Every route needs a user. Who may read the DAG of a table sees the table, and who may start runs of
+that DAG may start its jobs.
 """
 
 from __future__ import annotations
