@@ -42,9 +42,8 @@ _DOC = """### Fleet-wide tasks
 `discover` registers new tables with MemWAL below the prefixes of `[memwal] discover` in
 `airflow.cfg`. `prune` deletes old runs and backlog samples, as the policies say. `export` writes
 the file that the DAGs of the tables are built from, so that they follow changes made elsewhere.
-`verify` checks some tables a day, chosen at random. `clean_up` deletes results and pods of drivers
-that no task came back for. `notify` sends what happened through the connection of
-`[memwal] notify_conn_id`; without a connection it sends nothing.
+`verify` checks some tables a day, chosen at random. `clean_up` deletes abandoned results and pods
+of drivers. `notify` sends events through the connection of `[memwal] notify_conn_id`, if it is set.
 """
 
 

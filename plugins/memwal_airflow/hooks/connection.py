@@ -15,7 +15,6 @@ from memwal.storage.credentials import parse_options
 from memwal.util.safe_json import read_json
 from memwal_airflow.hooks.aws_credentials import AwsIdentity, temporary_options
 
-MEMWAL: Final = "memwal"
 SECRET_OPTIONS: Final = "secret_options"  # noqa: S105 - the name of a field
 TEST_URI: Final = "test_uri"
 

@@ -173,7 +173,7 @@ class DriverPod(RunningJob):
                     return
                 if not state.started and limits.exceeded(state):
                     delete_and_wait(self.cluster, pod)
-                    self._outcome = f"was given up, since it {state.message}"
+                    self._outcome = f"was deleted, since it {state.message}"
                     return
                 if not state.started and state.message != logged:
                     logged = state.message

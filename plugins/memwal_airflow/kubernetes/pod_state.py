@@ -9,7 +9,7 @@ from typing import Any, Self
 DRIVER_CONTAINER = "spark-kubernetes-driver"
 """Name that Spark gives the driver's container, unless a pod template names it."""
 
-# Reasons of a wait that rarely ends by itself.
+# Reasons of a wait that rarely ends without a user's help.
 _IMAGE = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"}
 _CONFIG = {"CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
 _OUT_OF_MEMORY = "OOMKilled"
@@ -43,7 +43,7 @@ class PodState:
         succeeded = terminated["exitCode"] == 0 if terminated else phase == "Succeeded"
         waiting = state.get("waiting") or {}
         if ended:
-            message = "ended well" if succeeded else _failure_message(status, terminated or {})
+            message = "succeeded" if succeeded else _failure_message(status, terminated or {})
         elif "running" in state or phase == "Running":
             message = "runs"
         else:
@@ -74,16 +74,17 @@ def _failure_message(status: Mapping[str, Any], terminated: Mapping[str, Any]) -
     code = terminated.get("exitCode")
     if reason == _OUT_OF_MEMORY:
         return (
-            "was killed since it ran out of memory (OOMKilled): give it more by "
+            "was killed since it ran out of memory (OOMKilled): give it more with "
             "spark.driver.memory or spark.driver.memoryOverhead"
         )
     if status.get("reason") == _EVICTED:
         return (
             f"was evicted from its node ({status.get('message') or 'no reason was given'}): the "
-            "next try looks for another place; if it happens again, let it request what it uses"
+            "retry is scheduled anew; if it happens again, let it request what it uses"
         )
     if status.get("reason"):
-        return f"was ended with its pod: {status['reason']} ({status.get('message') or 'no more'})"
+        details = status.get("message") or "no details"
+        return f"was ended with its pod: {status['reason']} ({details})"
     if code == _KILLED:
         return (
             "was killed (exit code 137): by its node, for memory as a rule; look at the events of "
@@ -93,7 +94,7 @@ def _failure_message(status: Mapping[str, Any], terminated: Mapping[str, Any]) -
 
 
 def _waiting_message(status: Mapping[str, Any], waiting: Mapping[str, Any]) -> str:
-    reason, message = waiting.get("reason") or "", waiting.get("message") or "no more is said"
+    reason, message = waiting.get("reason") or "", waiting.get("message") or "no details"
     if reason in _IMAGE:
         return (
             f"has an image that cannot be pulled ({reason}: {message}): check "
@@ -101,13 +102,14 @@ def _waiting_message(status: Mapping[str, Any], waiting: Mapping[str, Any]) -> s
         )
     if reason in _CONFIG:
         return (
-            f"cannot be made ({reason}: {message}): check that the Secrets and ConfigMaps exist "
+            f"cannot be created ({reason}: {message}): check that the Secrets and ConfigMaps exist "
             "that the Spark configuration names"
         )
     for condition in status.get("conditions") or ():
         if condition.get("reason") == _UNSCHEDULABLE:
             return (
-                f"finds no node ({condition.get('message') or 'Unschedulable'}): let it ask for "
-                "less (spark.driver.memory, spark.kubernetes.driver.request.cores), or add nodes"
+                f"cannot be scheduled ({condition.get('message') or _UNSCHEDULABLE}): let it "
+                "request less (spark.driver.memory, spark.kubernetes.driver.request.cores), or add "
+                "nodes"
             )
-    return f"waits to be started ({reason or 'Pending'}); kubectl describe pod tells more"
+    return f"waits to start ({reason or 'Pending'}); kubectl describe pod tells more"

@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from airflow.sdk import BaseHook
 from airflow.sdk.configuration import conf
@@ -34,9 +34,6 @@ from memwal.fleet.alerts import (
 )
 from memwal.util.safe_json import read_json
 from memwal_airflow.spark.settings import SECTION
-
-SLACK: Final = "slackwebhook"
-HTTP: Final = "http"
 
 log = logging.getLogger(__name__)
 
@@ -157,7 +154,7 @@ def _sender(conn_id: str, timeout: float) -> Iterator[Post]:
         case other:
             raise InvalidInputError(
                 f"connection {conn_id!r} is of type {other}; events are sent to connections of "
-                f"type {SLACK} or {HTTP}"
+                "type slackwebhook or http"
             )
     with _redact_logs(url):
         yield post

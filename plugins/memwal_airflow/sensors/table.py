@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import timedelta
 from typing import Any, ClassVar
 
@@ -109,9 +110,7 @@ class TableSensor(BaseSensorOperator):
             return result.value
         raise TaskDeferred(
             trigger=self.trigger_type(
-                table=self.table,
-                table_uri=self.table_uri,
-                storage_options_ref=self.storage_options_ref,
+                **asdict(self._source),
                 poke_seconds=self.poke_interval,
                 window_ends_at=time.time() + self.timeout,
                 soft_fail=self.soft_fail,

@@ -167,9 +167,9 @@ class SparkJob(RunningJob):
     def outcome(self) -> str:
         code = self.exit_code
         if code is None:
-            return "of an earlier try ended and left no result"
+            return "of an earlier try ended without a result"
         if code == 0:
-            return "ended well and left no result; look at its log above"
+            return "succeeded without a result; look at its log above"
         return f"ended with exit code {code}"
 
     @property
@@ -244,5 +244,5 @@ def _remove_abandoned_folders(parent: Path) -> None:
         job = SparkJob.of(folder)
         if job is not None and (job.host != socket.gethostname() or job.running):
             continue
-        log.info("Removing %s, which no task came back for.", folder)
+        log.info("Removing %s, abandoned by its task.", folder)
         shutil.rmtree(folder, ignore_errors=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from dataclasses import asdict
 from typing import Any, ClassVar
 
 from airflow.triggers.base import (
@@ -81,9 +82,7 @@ class TableTrigger(BaseTrigger):
         return (
             f"{type(self).__module__}.{type(self).__qualname__}",
             {
-                "table": self.source.table,
-                "table_uri": self.source.table_uri,
-                "storage_options_ref": self.source.storage_options_ref,
+                **asdict(self.source),
                 "poke_seconds": self.poke_seconds,
                 "window_ends_at": self.window_ends_at,
                 "soft_fail": self.soft_fail,
