@@ -1,22 +1,23 @@
 """Reads the catalog for the exporter, and keeps counters from one reading to the next.
 
-A reading takes a constant number of queries, whatever the number of tables. Counters start at 0
-with the process, as Prometheus expects.
+A reading takes the same number of queries for any number of tables. Counters start at 0 with the
+process, as Prometheus expects.
 """
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import product
 from typing import TYPE_CHECKING
 
 from memwal.catalog.records import ManagedTable, TableState
 from memwal.catalog.runs import RunFeed
 from memwal.jobs.due import JOBS
 from memwal.jobs.job import RunState
-from memwal.jobs.metrics import JOB_SUMS, RunSum
+from memwal.jobs.metrics import JOB_SUMS
 
 if TYPE_CHECKING:
     from memwal.catalog import Catalog
@@ -24,31 +25,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableReading:
-    """State of a managed table in the catalog.
-
-    Attributes
-    ----------
-    table : ManagedTable
-    state : TableState or None
-        Latest recorded status; None if none was recorded yet.
-    held : int
-        Number of regions that merges skip.
-    successes : dict of str to datetime
-        When each job last succeeded; jobs that never did are absent.
-    attempts : dict of str to int
-        Failures in a row of each failed job; ``look`` stands for reading the status of the table.
-    running : tuple of str
-        Jobs whose lease is in force.
-    at : datetime
-        Time of the reading, in UTC.
-    """
+    """State of a managed table in the catalog, read at a time in UTC."""
 
     table: ManagedTable
-    state: TableState | None
-    held: int
-    successes: dict[str, datetime]
+    state: TableState | None  # Latest recorded status; None if none was recorded yet.
+    held: int  # Number of regions that merges skip.
+    successes: dict[str, datetime]  # When each job last succeeded, if it ever did.
+    # Failures in a row of each failed job; ``look`` stands for reading the status of the table.
     attempts: dict[str, int]
-    running: tuple[str, ...]
+    running: tuple[str, ...]  # Jobs whose lease is in force.
     at: datetime
 
     @property
@@ -83,18 +68,8 @@ def read_catalog(
 ) -> list[TableReading]:
     """Read the state of every registered table, by name, without opening any.
 
-    Parameters
-    ----------
-    catalog : Catalog
-    clock : callable
-        Returns the current time, in UTC; called once the catalog was read.
-
-    Raises
-    ------
-    StoreUnavailableError
-        The catalog does not answer.
-    TableSetupError
-        The catalog has no schema, or not the one of this memwal version.
+    Raises StoreUnavailableError if the catalog does not answer, and TableSetupError if it has no
+    schema, or that of another memwal version.
     """
     tables = catalog.list()
     states = {state.table: state for state in catalog.states()}
@@ -133,60 +108,39 @@ OUTCOMES = (RunState.SUCCEEDED, RunState.FAILED, RunState.ABANDONED)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogReading:
-    """Reading of a catalog at one moment, with counters since its reader was made.
-
-    Attributes
-    ----------
-    tables : list of TableReading
-    runs : mapping of (table, job, outcome) to int
-        Number of runs that ended, 0 included.
-    sums : mapping of (metric name, table, job) to float
-        Sums of what these runs worked on.
-    claims, most_claims : mapping of str to int
-        By table: claims of regions, and the largest number of one region within 15 minutes.
-    behind : mapping of str to float
-        By table: for how many seconds an index has been behind without a build that succeeded.
-    """
+    """Reading of a catalog, with counters since its reader was created."""
 
     tables: list[TableReading]
+    # Number of runs that ended, 0 included, by table, job and outcome.
     runs: Mapping[tuple[str, str, str], int]
+    # Sums of the figures of these runs, by metric name, table and job.
     sums: Mapping[tuple[str, str, str], float]
-    claims: Mapping[str, int]
-    most_claims: Mapping[str, int]
+    claims: Mapping[str, int]  # Claims of regions, by table.
+    most_claims: Mapping[str, int]  # Maximum of one region within 15 minutes, by table.
+    # For how many seconds an index has been behind without a successful build, by table.
     behind: Mapping[str, float]
 
 
 class CatalogReader:
-    """Reads a catalog repeatedly.
-
-    Parameters
-    ----------
-    catalog : Catalog
-    clock : callable
-        Returns the current time, in UTC.
-    """
+    """Reads a catalog repeatedly; ``clock`` returns the current time, in UTC."""
 
     def __init__(self, catalog: Catalog, *, clock: Callable[[], datetime] = utc_now) -> None:
         self._catalog = catalog
         self._clock = clock
         self._feed = RunFeed(catalog.database)
         self._runs: Counter[tuple[str, str, str]] = Counter()
-        self._sums: dict[tuple[str, str, str], float] = {}
+        self._sums: defaultdict[tuple[str, str, str], float] = defaultdict(int)
         self._tables: dict[str, _TableCounters] = {}
 
     def read(self) -> CatalogReading:
-        """Read the catalog once more.
-
-        Raises
-        ------
-        StoreUnavailableError, TableSetupError
-            As of :func:`memwal.exporter.catalog_reader.read_catalog`.
-        """
+        """Read the catalog once more; raises as :func:`read_catalog` does."""
         tables = read_catalog(self._catalog, clock=self._clock)
         for run in self._feed.ended():
             self._runs[run.table, run.job, run.state.value] += 1
             for total in JOB_SUMS:
-                self._add(total, run.table, run.job, total.of(run))
+                amount = total.of(run)
+                if amount:
+                    self._sums[total.name, run.table, run.job] += amount
         names = [reading.table.name for reading in tables]
         self._tables = {name: self._tables.get(name) or _TableCounters() for name in names}
         for reading in tables:
@@ -195,24 +149,14 @@ class CatalogReader:
         return CatalogReading(
             tables=tables,
             runs={
-                key: self._runs[key]
-                for key in (
-                    (name, job, outcome.value)
-                    for name in names
-                    for job in JOBS
-                    for outcome in OUTCOMES
-                )
+                (name, job, outcome.value): self._runs[name, job, outcome.value]
+                for name, job, outcome in product(names, JOBS, OUTCOMES)
             },
             sums={key: value for key, value in self._sums.items() if key[1] in registered},
             claims={name: counters.claims for name, counters in self._tables.items()},
             most_claims={name: counters.most_claims for name, counters in self._tables.items()},
             behind={name: counters.behind for name, counters in self._tables.items()},
         )
-
-    def _add(self, total: RunSum, table: str, job: str, amount: float | None) -> None:
-        if amount:
-            key = (total.name, table, job)
-            self._sums[key] = self._sums.get(key, 0) + amount
 
 
 class _TableCounters:

@@ -11,7 +11,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -33,11 +33,10 @@ from memwal.exporter.metrics import (
     TABLE_INFO,
 )
 from memwal.jobs.metrics import JOB_RUNS, JOB_SUMS
-from memwal.telemetry.metric import MetricDefinition
+from memwal.telemetry import MetricDefinition
 from memwal.telemetry.spans import INDEX, JOB, OUTCOME, OWNER, TABLE, TABLE_URI
 
 logger = logging.getLogger(__name__)
-
 
 _UNITS = {"s": "seconds", "By": "bytes"}
 _OTHER = re.compile(r"[^a-zA-Z0-9:]+")
@@ -50,24 +49,12 @@ class CatalogCollector(Collector):
     """Collector that reads a catalog when it is scraped, at most once in ``cache_seconds``.
 
     While the catalog does not answer, the only metric is ``memwal_catalog_up 0``: old numbers would
-    look like new ones.
-
-    Parameters
-    ----------
-    reader : Watch
-    cache_seconds : float, default 5
-        How long a reading is served again, to any client.
-    patience_seconds : float, default 8
-        How long a scrape waits for another one that is reading the catalog. Prometheus gives up
-        after 10 s by default.
+    look like new ones. A scrape waits up to ``patience_seconds`` for another one that is reading
+    the catalog; Prometheus gives up after 10 s by default.
     """
 
     def __init__(
-        self,
-        reader: CatalogReader,
-        *,
-        cache_seconds: float,
-        patience_seconds: float = 8.0,
+        self, reader: CatalogReader, *, cache_seconds: float, patience_seconds: float = 8.0
     ) -> None:
         self._reader = reader
         self._cache_seconds = cache_seconds
@@ -134,9 +121,8 @@ def families(reading: CatalogReading) -> Iterator[Metric]:
     for index_gauge in INDEX_GAUGES:
         family = _gauge(index_gauge, (TABLE, INDEX))
         for table_reading in reading.tables:
-            for index in (
-                table_reading.state.status.indexes if table_reading.state is not None else ()
-            ):
+            state = table_reading.state
+            for index in state.status.indexes if state is not None else ():
                 value = index_gauge.of(index)
                 if value is not None:
                     family.add_metric([table_reading.table.name, index.name], value)
@@ -146,18 +132,17 @@ def families(reading: CatalogReading) -> Iterator[Metric]:
 
 
 def _region_metrics(reading: CatalogReading) -> Iterator[Metric]:
-    behind = _gauge(CATCHUP_AGE, _BY_TABLE)
-    for name, seconds in reading.behind.items():
-        behind.add_metric([name], seconds)
-    yield behind
-    claims = _counter(REGION_CLAIMS, _BY_TABLE)
-    for name, number in reading.claims.items():
-        claims.add_metric([name], number)
-    yield claims
-    most = _gauge(MOST_CLAIMS, _BY_TABLE)
-    for name, number in reading.most_claims.items():
-        most.add_metric([name], number)
-    yield most
+    yield _by_table(_gauge(CATCHUP_AGE, _BY_TABLE), reading.behind)
+    yield _by_table(_counter(REGION_CLAIMS, _BY_TABLE), reading.claims)
+    yield _by_table(_gauge(MOST_CLAIMS, _BY_TABLE), reading.most_claims)
+
+
+def _by_table(
+    family: GaugeMetricFamily | CounterMetricFamily, values: Mapping[str, float]
+) -> Metric:
+    for table, value in values.items():
+        family.add_metric([table], value)
+    return family
 
 
 def _job_metrics(reading: CatalogReading) -> Iterator[Metric]:
@@ -186,14 +171,7 @@ def _job_metrics(reading: CatalogReading) -> Iterator[Metric]:
 
 
 def prometheus_name(metric: MetricDefinition, *, counter: bool = False) -> str:
-    """Return the name of a metric in Prometheus, as OpenTelemetry's exporter makes it.
-
-    Parameters
-    ----------
-    metric : MetricDefinition
-    counter : bool, default False
-        Whether the metric is a counter.
-    """
+    """Return the name of a metric in Prometheus, as OpenTelemetry's exporter makes it."""
     name = _OTHER.sub("_", metric.name)
     unit = _UNITS.get(metric.unit)
     if unit is not None and not name.endswith(f"_{unit}"):

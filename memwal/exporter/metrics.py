@@ -9,7 +9,7 @@ from memwal.errors import InvalidInputError
 from memwal.exporter.catalog_reader import TableReading
 from memwal.fleet.schedule import interval_seconds
 from memwal.jobs.status import IndexLag, TableStatus
-from memwal.telemetry.metric import MetricDefinition
+from memwal.telemetry import MetricDefinition
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +61,13 @@ TABLE_GAUGES = (
     TableGauge(
         "memwal.table.critical",
         "s",
-        "The same, from which it is critical.",
+        "Age of the oldest unmerged generation from which the table is critical, by its policy.",
         lambda t: t.table.policy.critical_seconds,
     ),
     TableGauge(
         "memwal.table.interval",
         "s",
-        "Longest pause between two looks at the table, by its schedule; none without one.",
+        "Longest pause between two readings of the status, by the schedule; none without one.",
         lambda t: _interval(t),
     ),
     TableGauge(
@@ -79,43 +79,43 @@ TABLE_GAUGES = (
     TableGauge(
         "memwal.table.catchup.interval",
         "s",
-        "Time after which an index that is behind at all is built, by the policy.",
+        "Time after which an index that is behind is built, by the policy.",
         lambda t: t.table.policy.index_at_age_seconds,
     ),
     TableGauge(
         "memwal.table.look.age",
         "s",
-        "Time since somebody looked at the table, or since it was registered.",
+        "Time since the status of the table was read, or since it was registered.",
         lambda t: t.status_age,
     ),
     TableGauge(
         "memwal.table.backlog.age",
         "s",
-        "Age of the oldest generation that was not merged at the last look; 0 without a backlog.",
+        "Age of the oldest generation that was unmerged in the latest status; 0 without a backlog.",
         lambda t: t.backlog_age,
     ),
     TableGauge(
         "memwal.table.backlog.generations",
         "{generation}",
-        "Generations flushed and not merged.",
+        "Flushed generations that are not merged.",
         _status(lambda s: s.backlog_generations),
     ),
     TableGauge(
         "memwal.table.backlog.deepest",
         "{generation}",
-        "Most of them in one region.",
+        "Maximum number of unmerged generations in one region.",
         _status(_deepest),
     ),
     TableGauge(
         "memwal.table.backlog.rows",
         "{row}",
-        "Rows of the generations that are not merged.",
+        "Rows of the unmerged generations.",
         _status(lambda s: s.backlog_rows),
     ),
     TableGauge(
         "memwal.table.backlog.bytes",
         "By",
-        "Their memory.",
+        "Memory of the unmerged generations.",
         _status(lambda s: s.backlog_bytes),
     ),
     TableGauge(
@@ -128,7 +128,7 @@ TABLE_GAUGES = (
     TableGauge(
         "memwal.table.held",
         "{region}",
-        "Regions that merges leave out since they cannot be read.",
+        "Regions that merges skip since they cannot be read.",
         lambda t: t.held,
     ),
     TableGauge(
@@ -161,7 +161,7 @@ INDEX_GAUGES = (
     IndexGauge(
         "memwal.table.catchup.rows",
         "{row}",
-        "Rows of the base table that it does not cover.",
+        "Rows of the base table that the index does not cover.",
         lambda index: index.rows,
     ),
 )
@@ -169,17 +169,17 @@ INDEX_GAUGES = (
 CATCHUP_AGE = MetricDefinition(
     "memwal.table.catchup.age",
     "s",
-    "How long an index has been behind, as far as the endpoint saw, without a build that "
-    "succeeded; 0 when none is.",
+    "How long an index has been behind without a successful build, since the endpoint started; "
+    "0 if none is.",
 )
 TABLE_INFO = MetricDefinition(
-    "memwal.table.info", "", "1; tells address and owner of a table by its name."
+    "memwal.table.info", "", "1; its labels are name, address and owner of a table."
 )
 REGION_CLAIMS = MetricDefinition(
     "memwal.region.claims", "{claim}", "Claims of regions by writers since the endpoint started."
 )
 MOST_CLAIMS = MetricDefinition(
-    "memwal.region.claims.most", "{claim}", "Most claims of one region within 15 minutes."
+    "memwal.region.claims.most", "{claim}", "Maximum claims of one region within 15 minutes."
 )
 JOB_RUNNING = MetricDefinition(
     "memwal.job.running", "{run}", "1 while the lease of the job is held."
@@ -187,12 +187,12 @@ JOB_RUNNING = MetricDefinition(
 JOB_SUCCESS_AGE = MetricDefinition(
     "memwal.job.success.age",
     "s",
-    "Time since the job last ended well, or since the table was registered.",
+    "Time since the job last succeeded, or since the table was registered.",
 )
 JOB_ATTEMPTS = MetricDefinition(
-    "memwal.job.attempts", "{attempt}", "How often in a row a job in trouble has failed."
+    "memwal.job.attempts", "{attempt}", "Failures in a row of a failed job."
 )
 CATALOG_UP = MetricDefinition("memwal.catalog.up", "", "1 if the catalog answered, else 0.")
 CATALOG_READ = MetricDefinition(
-    "memwal.catalog.read.duration", "s", "Time that the last reading of the catalog took."
+    "memwal.catalog.read.duration", "s", "Duration of the last reading of the catalog."
 )

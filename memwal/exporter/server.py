@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 from wsgiref.simple_server import WSGIServer
 
@@ -21,27 +20,9 @@ class MetricsEndpoint:
     """HTTP server of a catalog's metrics under ``/metrics``, until it is closed.
 
     It reads only the catalog and never opens a table. It has no authentication: it serves names,
-    addresses and numbers, and a client that may not see these must not reach the port.
-
-    Parameters
-    ----------
-    catalog : Catalog
-    host : str, default "127.0.0.1"
-        Address to listen on.
-    port : int, default 9464
-        Port to listen on; 0 takes a free one.
-    cache_seconds : float, default 5
-        How long a reading is served before the catalog is read again.
-
-    Raises
-    ------
-    InvalidInputError
-        prometheus-client is not installed, or the address cannot be listened on.
-
-    Examples
-    --------
-    >>> with MetricsEndpoint(Catalog(), port=9464) as endpoint:
-    ...     endpoint.wait()
+    addresses and numbers, and a client that may not see these must not reach the port. Port 0
+    takes a free one. Raises InvalidInputError if prometheus-client is not installed, or the address
+    cannot be listened on.
     """
 
     def __init__(
@@ -57,12 +38,11 @@ class MetricsEndpoint:
         from memwal.exporter.catalog_reader import CatalogReader
         from memwal.exporter.collector import registry
 
+        metrics = registry(CatalogReader(catalog), cache_seconds=cache_seconds)
         try:
             self._server: WSGIServer
             self._thread: threading.Thread
-            self._server, self._thread = start_http_server(
-                port, host, registry(CatalogReader(catalog), cache_seconds=cache_seconds)
-            )
+            self._server, self._thread = start_http_server(port, host, metrics)
         except (OSError, UnicodeError) as error:
             why = error.strerror if isinstance(error, OSError) else "the host name is invalid"
             raise InvalidInputError(
@@ -89,10 +69,5 @@ class MetricsEndpoint:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -138,11 +138,13 @@ def duration(seconds: float) -> str:
 def _stale_reason(policy: Policy, sample: BacklogSample | None, now: datetime) -> str | None:
     """Return why the age of the backlog is unknown; None if the latest sample is recent enough."""
     if sample is None:
-        return "nobody has looked at it yet"
+        return "its status has not been read yet"
     silent = (now - sample.at).total_seconds()
     # A generation flushed since the sample cannot be older than the sample.
     return (
-        f"nobody has looked at it for {duration(silent)}" if silent >= policy.late_seconds else None
+        f"its status has not been read for {duration(silent)}"
+        if silent >= policy.late_seconds
+        else None
     )
 
 

@@ -400,7 +400,9 @@ def _run_exclusively(
                 exclusive_lease(catalog.leases, spec.table.name, indexes=indexes, ttl=ttl)
             )
         except ConflictError as error:
-            return replace(first, problems=(*first.problems, f"it got no turn: {error}"))
+            return replace(
+                first, problems=(*first.problems, f"could not get exclusive access: {error}")
+            )
 
         def check() -> None:
             guard()

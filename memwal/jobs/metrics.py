@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from opentelemetry import metrics
 from opentelemetry.metrics import Meter
 
-from memwal.telemetry.metric import MetricDefinition
+from memwal.telemetry import MetricDefinition
 from memwal.telemetry.spans import JOB, OUTCOME, TABLE, TABLE_URI, suppress_telemetry_errors
 
 if TYPE_CHECKING:

@@ -62,14 +62,8 @@ def span(
 ) -> Iterator[Span]:
     """Start a span around the block, as a child of the current span.
 
-    Parameters
-    ----------
-    name : str
-        Name of the step, without variable parts.
-    location : TableLocation, optional
-        Table of the step. Its address becomes an attribute; its secrets are removed from errors.
-    attributes : dict, optional
-        Further attributes.
+    ``name`` is that of the step, without variable parts. The address of the table at ``location``
+    becomes an attribute, and its secrets are removed from errors.
     """
     table = {} if location is None else {TABLE_URI: location.uri}
     # If the span cannot be started, spans inside the block become children of the parent span.

@@ -16,28 +16,12 @@ _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def boot_seconds() -> float:
-    """Return seconds since an arbitrary start, including time that the machine was suspended.
-
-    Suspended time is counted where the system has ``CLOCK_BOOTTIME``; elsewhere this is
-    ``CLOCK_MONOTONIC``.
-    """
+    """Return monotonic seconds since an arbitrary start, with the time of suspension on Linux."""
     return time.clock_gettime(_CLOCK)
 
 
 def duration(seconds: float, name: str) -> timedelta:
-    """Convert seconds to a ``timedelta``.
-
-    Parameters
-    ----------
-    seconds : float
-    name : str
-        Option that the value comes from, for the message: ``"--grace-seconds"``.
-
-    Raises
-    ------
-    InvalidInputError
-        ``seconds`` is not a number from 0 to :data:`MAX_SECONDS`.
-    """
+    """Convert seconds from 0 to :data:`MAX_SECONDS`; errors show the ``name`` of the option."""
     if not 0 <= seconds <= MAX_SECONDS:
         raise InvalidInputError(
             f"{name} is not a valid duration; give a number from 0 to {MAX_SECONDS} seconds (a "

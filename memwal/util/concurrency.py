@@ -18,11 +18,6 @@ class Lazy(Generic[Value]):
     """A value that is computed once, by the first thread that calls the object.
 
     A failure is not stored: the next call computes again.
-
-    Parameters
-    ----------
-    compute : callable
-        Computes the value.
     """
 
     __slots__ = ("_compute", "_lock", "_value")
@@ -66,13 +61,10 @@ class ForkGuard:
     therefore refuses to work after it, and raises before it touches a lock.
 
     A new writer in the child may not work either: the threads of Lance and of the object store's
-    client do not survive a fork, and whatever used them before it can hang or crash after it. Hence
+    client do not survive a fork, and what used them before it can hang or crash after it. Hence
     the advice to fork before anything is opened, or not at all.
 
-    Parameters
-    ----------
-    subject : str
-        What is guarded, for the message: "the writer of s3://lake/flights".
+    The message names the ``subject``, for example "the writer of s3://lake/flights".
     """
 
     __slots__ = ("_fork_count", "_pid", "_subject")
@@ -88,13 +80,7 @@ class ForkGuard:
         return self._fork_count != _fork_count
 
     def check(self) -> None:
-        """Raise in a forked child. To be called before any lock is acquired.
-
-        Raises
-        ------
-        WriterClosedError
-            This process is a fork of the process that opened the object.
-        """
+        """Raise WriterClosedError in a forked child. To be called before any lock is acquired."""
         if self._fork_count != _fork_count:
             raise WriterClosedError(
                 f"{self._subject} was opened in process {self._pid} and does not work in process "

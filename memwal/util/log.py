@@ -18,12 +18,8 @@ def safe_error_text(error: BaseException, *, secrets: Iterable[str] = ()) -> str
     """Return the type and the first line of an error, without secrets and without data.
 
     Only messages of this library and of the operating system are included: those of Arrow and
-    Lance may quote a row's value.
-
-    Parameters
-    ----------
-    secrets : iterable of str
-        Values to blank out, longest first: :func:`memwal.util.redaction.secret_values`.
+    Lance may quote a row's value. ``secrets`` are blanked out, in their order: longest first, as
+    :func:`memwal.util.redaction.secret_values` returns them.
     """
     kind = type(error).__name__
     if isinstance(error, MemWalError):
@@ -38,13 +34,7 @@ def safe_error_text(error: BaseException, *, secrets: Iterable[str] = ()) -> str
 
 
 def warn_once(logger: logging.Logger, message: str, *args: str) -> None:
-    """Log a warning unless this process has logged the same one.
-
-    Parameters
-    ----------
-    message : str
-        With ``%s`` for each of the arguments.
-    """
+    """Log a warning, with ``%s`` for each argument, unless this process has logged the same one."""
     key = message, "\0".join(args)
     with _lock:
         if key in _logged:

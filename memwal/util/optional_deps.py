@@ -10,17 +10,9 @@ from memwal.errors import MissingExtraError
 
 @contextmanager
 def requires_extra(extra: str) -> Iterator[None]:
-    """Turn a failed import in the ``with`` block into an error that names the extra to install.
+    """Turn a failed import of another package in the block into a MissingExtraError.
 
-    Parameters
-    ----------
-    extra : str
-        As ``pyproject.toml`` names it, e.g. ``"catalog"``.
-
-    Raises
-    ------
-    MissingExtraError
-        A module that is not part of memwal is not installed.
+    It names the extra of ``pyproject.toml`` to install, e.g. ``"catalog"``.
     """
     try:
         yield

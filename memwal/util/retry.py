@@ -30,17 +30,10 @@ def conflict_delay(conflicts: int, seconds: float) -> float:
 def retry_lost_races(
     step: Callable[[], Result], *, attempts: int, exhausted: Exception, seconds: float = 0.0
 ) -> Result:
-    """Run a step again for as long as it raises LostRaceError.
+    """Run a step again while it raises LostRaceError; raise ``exhausted`` if every attempt lost.
 
-    Parameters
-    ----------
-    step : callable
-        Begins each time with the newest state of what it changes.
-    attempts : int
-    exhausted : Exception
-        Raised when every attempt lost.
-    seconds : float, default 0
-        Between attempts, see :func:`conflict_delay`.
+    The step begins each time with the newest state of what it changes. For the wait between
+    attempts in ``seconds``, see :func:`conflict_delay`.
     """
 
     def wait(state: RetryCallState) -> float:

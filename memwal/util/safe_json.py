@@ -18,11 +18,8 @@ _MAX_VALUES: Final = 1_000_000
 def read_json(text: str | bytes) -> Any:
     """Parse a JSON text.
 
-    Raises
-    ------
-    ValueError
-        It is not JSON, is nested deeper than :data:`MAX_DEPTH`, or holds a lone surrogate. The
-        message holds no value of the text.
+    Raises ValueError if it is not JSON, is nested deeper than :data:`MAX_DEPTH`, or holds a lone
+    surrogate. The message holds no value of the text.
     """
     try:
         value = json.loads(text)
@@ -33,12 +30,9 @@ def read_json(text: str | bytes) -> Any:
 
 
 def check_data(value: object) -> None:
-    """Refuse data that is nested too deep, has too many values, or holds invalid Unicode.
+    """Raise ValueError for data that is nested too deep, has too many values or invalid Unicode.
 
-    Raises
-    ------
-    ValueError
-        The message holds no value of the data.
+    The message holds no value of the data.
     """
     level, values = [value], 0
     for _ in range(MAX_DEPTH):

@@ -24,13 +24,8 @@ class TimerThread:
 
     The thread holds only weak references: it keeps neither this object nor the objects whose
     methods it calls alive, and ends when this object is closed or collected. It does not keep the
-    process alive either.
-
-    Parameters
-    ----------
-    clock : callable
-        Monotonic seconds. After moving a clock in a test, call :meth:`wake` to make the thread
-        read it again.
+    process alive either. Times are monotonic seconds of ``clock``; a test that moves its clock
+    calls :meth:`wake` to make the thread read it again.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -53,27 +48,16 @@ class TimerThread:
         self._queue.wake()
 
     def close(self, *, timeout: float | None = None) -> None:
-        """Cancel all timers, and wait for a call that is running.
+        """Cancel all timers, and wait up to ``timeout`` seconds for a call that is running.
 
         A second call does nothing, and a call from the timer thread itself does not wait.
-
-        Parameters
-        ----------
-        timeout : float, optional
-            Maximum wait in seconds.
         """
         self._queue.stop()
         self._queue.join(timeout)
 
 
 class Timer:
-    """A method that is called once per deadline. Safe to use from many threads.
-
-    Attributes
-    ----------
-    at : float
-        The deadline; infinite while there is none.
-    """
+    """A method that is called once per deadline ``at``, infinite if unset. Thread-safe."""
 
     __slots__ = ("_method", "_queue", "at")
 

@@ -25,7 +25,7 @@ from opentelemetry import metrics
 from opentelemetry.metrics import CallbackOptions, Histogram, Meter, Observation
 
 from memwal.storage.location import TableLocation
-from memwal.telemetry.metric import MetricDefinition
+from memwal.telemetry import MetricDefinition
 from memwal.telemetry.spans import REGION_ID as REGION_ID
 from memwal.telemetry.spans import TABLE_URI as TABLE_URI
 from memwal.writer.region_writer.stats import Durations, Totals, WriterCounters, WriterStats

@@ -21,12 +21,7 @@ def merged_asset(table: str) -> Asset:
 def indexed_asset(table: str) -> Asset:
     """Return the asset that is updated when the indexes have caught up with the merges.
 
-    The event's extra holds ``version``, and the ``generations`` and ``rows`` that the index which
-    was furthest behind had not covered.
-
-    Parameters
-    ----------
-    table : str
-        Name of the managed table.
+    The event's extra holds ``version``, and the ``generations`` and ``rows`` that the index
+    furthest behind had not covered. ``table`` is as of :func:`merged_asset`.
     """
     return Asset(name=f"memwal:{table}:indexed", uri=f"memwal://{table}/indexed", group="memwal")

@@ -6,17 +6,15 @@ The DAG of a table::
                              \-> region_problems      -> announce_indexed -> compact
                                                        -> snapshot -> collect -> quality
 
-``merge`` starts with the first region that is due and does not wait for the others. If no region is
-due when the window ends, it is skipped. The later stages check themselves whether earlier runs left
-work, so a skipped merge does not skip them. Every stage without work is skipped with the reason. A
-region whose sensor failed does not stop the others; ``region_problems`` then fails the run to show
-it.
+``merge`` starts with the first region that is due. If none is when the window ends, it is skipped.
+The later stages check themselves whether earlier runs left work, so a skipped merge does not skip
+them. Every stage without work is skipped with the reason. A region whose sensor failed does not
+stop the others; ``region_problems`` then fails the run to show it.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -49,19 +47,13 @@ MAX_JOB_DURATION = timedelta(hours=6)
 def build_dags(snapshot: str | Path) -> dict[str, DAG]:
     """Build the DAGs of all enabled tables of a snapshot, by DAG id.
 
-    A task parses the DAG file again and needs one DAG only. Airflow says which, and only that one
-    is built.
+    Where Airflow parses the DAG file for a task, only the DAG of that task is built. An invalid
+    snapshot raises InvalidInputError, which Airflow shows as an import error.
 
     Parameters
     ----------
     snapshot : str or Path
-        A file written by ``Catalog.export_snapshot``. Without the file, no table was registered
-        yet and there are no DAGs.
-
-    Raises
-    ------
-    InvalidInputError
-        The file is no snapshot; Airflow shows this as an import error.
+        A file written by ``Catalog.export_snapshot``. No file means no tables yet, and no DAGs.
     """
     if not Path(snapshot).exists():
         return {}
@@ -75,13 +67,7 @@ def build_dags(snapshot: str | Path) -> dict[str, DAG]:
 
 
 def snapshot_path() -> Path:
-    """Return ``$MEMWAL_CATALOG_SNAPSHOT``, the path that the catalog writes its snapshot to.
-
-    Raises
-    ------
-    InvalidInputError
-        The variable is not set; Airflow shows this as an import error.
-    """
+    """Return ``$MEMWAL_CATALOG_SNAPSHOT``, the path that the catalog writes its snapshot to."""
     path = os.environ.get(PATH_VARIABLE)
     if not path:
         raise InvalidInputError(
@@ -98,19 +84,11 @@ def dag_id(table: ManagedTable) -> str:
 
 def build_dag(table: ManagedTable) -> DAG:
     """Build the DAG of one table."""
-    policy = table.policy
-    job: dict[str, Any] = {
-        "table": table.name,
-        "retries": policy.retries,
-        **({} if policy.pool is None else {"pool": policy.pool}),
-    }
-    # These tasks check themselves whether they are due: an earlier skip does not skip them.
-    after_skips = TriggerRule.NONE_FAILED
-    later: dict[str, Any] = {"trigger_rule": after_skips, **job}
+    policy, schedule = table.policy, table.policy.schedule
     with DAG(
         dag_id=dag_id(table),
         description=f"Maintenance of {table.uri}",
-        schedule=_schedule(policy.schedule),
+        schedule=timedelta(seconds=schedule) if isinstance(schedule, int | float) else schedule,
         start_date=START,
         catchup=False,
         max_active_runs=1,
@@ -130,42 +108,55 @@ def build_dag(table: ManagedTable) -> DAG:
             "retry_delay": timedelta(seconds=15),
         },
     ) as dag:
-        plan = PlanOperator(task_id="plan", table=table.name)
-        sensors = RegionBacklogSensor.partial(
-            task_id="wait_for_backlog",
-            table=table.name,
-            poke_interval=policy.sensor_poke_seconds,
-            timeout=policy.sensor_timeout_seconds,
-            soft_fail=True,
-        ).expand_kwargs(plan.output)
-        merge = MemWalMergeOperator(
-            task_id="merge",
-            trigger_rule=TriggerRule.ONE_SUCCESS,
-            outlets=[merged_asset(table.name)],
-            **job,
-        )
-        indexes = PlanIndexesOperator(
-            task_id="plan_indexes", table=table.name, trigger_rule=after_skips
-        )
-        index = MemWalIndexOperator.partial(task_id="index", **job).expand(index=indexes.output)
-        announce = AnnounceIndexedOperator(
-            task_id="announce_indexed",
-            plan_task_id=indexes.task_id,
-            index_task_id=index.task_id,
-            trigger_rule=TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS,
-            outlets=[indexed_asset(table.name)],
-        )
-        compact = MemWalCompactOperator(task_id="compact", **later)
-        snapshot = MemWalSnapshotOperator(task_id="snapshot", **later)
-        collect = MemWalCollectOperator(task_id="collect", **later)
-        quality = MemWalQualityOperator(task_id="quality", **later)
-        sensors >> [merge, region_problems()]
-        merge >> indexes
-        index >> announce >> compact >> snapshot >> collect >> quality
+        _add_tasks(table)
     # Set last: every task created in a DAG with parameters copies and validates them, which would
     # take half of the time that 500 tables need.
     dag.params = run_params()
     return dag
+
+
+def _add_tasks(table: ManagedTable) -> None:
+    policy = table.policy
+    job: dict[str, Any] = {
+        "table": table.name,
+        "retries": policy.retries,
+        **({} if policy.pool is None else {"pool": policy.pool}),
+    }
+    # These tasks check themselves whether they are due: an earlier skip does not skip them.
+    after_skips = TriggerRule.NONE_FAILED
+    later: dict[str, Any] = {"trigger_rule": after_skips, **job}
+    plan = PlanOperator(task_id="plan", table=table.name)
+    sensors = RegionBacklogSensor.partial(
+        task_id="wait_for_backlog",
+        table=table.name,
+        poke_interval=policy.sensor_poke_seconds,
+        timeout=policy.sensor_timeout_seconds,
+        soft_fail=True,
+    ).expand_kwargs(plan.output)
+    merge = MemWalMergeOperator(
+        task_id="merge",
+        trigger_rule=TriggerRule.ONE_SUCCESS,
+        outlets=[merged_asset(table.name)],
+        **job,
+    )
+    indexes = PlanIndexesOperator(
+        task_id="plan_indexes", table=table.name, trigger_rule=after_skips
+    )
+    index = MemWalIndexOperator.partial(task_id="index", **job).expand(index=indexes.output)
+    announce = AnnounceIndexedOperator(
+        task_id="announce_indexed",
+        plan_task_id=indexes.task_id,
+        index_task_id=index.task_id,
+        trigger_rule=TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS,
+        outlets=[indexed_asset(table.name)],
+    )
+    compact = MemWalCompactOperator(task_id="compact", **later)
+    snapshot = MemWalSnapshotOperator(task_id="snapshot", **later)
+    collect = MemWalCollectOperator(task_id="collect", **later)
+    quality = MemWalQualityOperator(task_id="quality", **later)
+    sensors >> [merge, region_problems()]
+    merge >> indexes
+    index >> announce >> compact >> snapshot >> collect >> quality
 
 
 @task(trigger_rule=TriggerRule.ONE_FAILED, retries=0)
@@ -176,30 +167,22 @@ def region_problems() -> None:
     )
 
 
-def _schedule(schedule: str | float | None) -> str | timedelta | None:
-    return timedelta(seconds=schedule) if isinstance(schedule, int | float) else schedule
-
-
 def _dag_doc(table: ManagedTable) -> str:
     policy = table.policy
-    rows: Iterable[tuple[str, object]] = (
-        ("Table", f"`{table.uri}`"),
-        ("Owner", table.owner),
-        ("A region is merged at", f"{policy.merge_at_generations} generations"),
-        ("or at", _limit_text(policy.merge_at_bytes, "bytes")),
-        ("or when one is as old as", f"{policy.merge_at_age_seconds:g} s"),
-        ("Quiet hours", ", ".join(policy.quiet_hours) or "none"),
-        ("A run waits for", f"{policy.sensor_timeout_seconds:g} s"),
-        ("It is late after", f"{policy.late_seconds:g} s"),
-        ("Garbage is kept for", f"{policy.gc_grace_seconds:g} s"),
-        ("Old versions need theirs for", f"{policy.gc_retention_seconds:g} s"),
-    )
-    lines = "\n".join(f"| {name} | {value} |" for name, value in rows)
     return f"""### Maintenance of `{table.name}`
 
 |  |  |
 |---|---|
-{lines}
+| Table | `{table.uri}` |
+| Owner | {table.owner} |
+| Generations of a region that make it due | {policy.merge_at_generations} |
+| or their bytes | {policy.merge_at_bytes or "no limit"} |
+| or the age of the oldest | {policy.merge_at_age_seconds:g} s |
+| Quiet hours | {", ".join(policy.quiet_hours) or "none"} |
+| A run waits for | {policy.sensor_timeout_seconds:g} s |
+| It is late after | {policy.late_seconds:g} s |
+| Garbage is kept for | {policy.gc_grace_seconds:g} s |
+| Generations of old versions are kept for | {policy.gc_retention_seconds:g} s |
 
 To run it by hand, trigger it with `jobs` (only these), `regions` (merge these only), `force` (now,
 due or not) or `dry_run` (decide what to do, change nothing).
@@ -207,7 +190,3 @@ due or not) or `dry_run` (decide what to do, change nothing).
 Other DAGs can be scheduled by the assets `memwal://{table.name}/merged` and
 `memwal://{table.name}/indexed`.
 """
-
-
-def _limit_text(limit: int | None, unit: str) -> str:
-    return "no number of " + unit if limit is None else f"{limit} {unit}"

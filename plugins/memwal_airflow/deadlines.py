@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import closing
 from datetime import timedelta
 from typing import Any
 
@@ -22,31 +23,22 @@ LATE = "late"
 
 
 def run_deadline(table: str, *, seconds: float) -> DeadlineAlert:
-    """Return the deadline of a table's runs, counted from when they are queued.
-
-    Parameters
-    ----------
-    table : str
-        Name in the catalog.
-    seconds : float
-        How long a run may take, its wait for a free slot included.
-    """
+    """Return the deadline of a table's runs: so many seconds after they are queued."""
     return DeadlineAlert(
         reference=DeadlineReference.DAGRUN_QUEUED_AT,
         interval=timedelta(seconds=seconds),
-        callback=AsyncCallback(tell_late, kwargs={"table": table, "seconds": seconds}),
+        callback=AsyncCallback(record_late, kwargs={"table": table, "seconds": seconds}),
         name=f"{table} is late",
     )
 
 
-async def tell_late(*, table: str, seconds: float, context: dict[str, Any] | None = None) -> None:
-    """Record in the catalog that a run of a table is late; called by the triggerer.
+async def record_late(*, table: str, seconds: float, context: dict[str, Any] | None = None) -> None:
+    """Record in the catalog, from the triggerer, that a run of a table is late.
 
-    The record is listed with the failed jobs of the table, on the page and in notifications, until
-    the next run begins.
+    The page and the notifications list it with the failed jobs until the next run begins.
     """
     run = str((context or {}).get("dag_run", {}).get("dag_run_id", "?"))
-    reason = f"the run {run} was not over {seconds:g} s after it was queued"
+    reason = f"the run {run} had not ended {seconds:g} s after it was queued"
     log.error("%s: %s", table, reason)
     await asyncio.to_thread(_record_late_run, table, reason)
 
@@ -54,8 +46,5 @@ async def tell_late(*, table: str, seconds: float, context: dict[str, Any] | Non
 def _record_late_run(table: str, reason: str) -> None:
     from memwal.catalog import Catalog
 
-    catalog = Catalog()
-    try:
+    with closing(Catalog()) as catalog:
         catalog.backoffs.record_failure(table, LATE, reason)
-    finally:
-        catalog.close()

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 import random
+from contextlib import closing
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -41,9 +42,8 @@ _DOC = """### Fleet-wide tasks
 `discover` registers new tables with MemWAL below the prefixes of `[memwal] discover` in
 `airflow.cfg`. `prune` deletes old runs and backlog samples, as the policies say. `export` writes
 the file that the DAGs of the tables are built from, so that they follow changes made elsewhere.
-`verify` checks some tables a day, chosen at random. `clean_up` deletes results and pods of drivers
-that no task came back for. `notify` sends what happened through the connection of
-`[memwal] notify_conn_id`; without a connection it sends nothing.
+`verify` checks some tables a day, chosen at random. `clean_up` deletes abandoned results and pods
+of drivers. `notify` sends events through the connection of `[memwal] notify_conn_id`, if it is set.
 """
 
 
@@ -53,7 +53,7 @@ def build_fleet_dag(settings: FleetSettings | None = None) -> DAG:
     Parameters
     ----------
     settings : FleetSettings, optional
-        By default those of ``airflow.cfg``.
+        Default: those of ``airflow.cfg``.
     """
     settings = settings or FleetSettings.read()
     with DAG(
@@ -106,13 +106,10 @@ def discover(uri: str, storage_options_ref: str | None, enable: bool) -> list[st
     for candidate in tables:
         if candidate.problem is not None:
             log.warning("%s cannot be opened: %s", candidate.uri, candidate.problem)
-    catalog = Catalog()
-    try:
+    with closing(Catalog()) as catalog:
         added = register_tables(
             catalog, tables, storage_options_ref=storage_options_ref, enabled=enable
         )
-    finally:
-        catalog.close()
     for table in added:
         state = "maintained" if enable else "disabled; enable it to have it maintained"
         log.info("%s is registered as %s (%s).", table.uri, table.name, state)
@@ -134,11 +131,8 @@ def prune() -> dict[str, int]:
     """Delete old runs and backlog samples, as the policies say."""
     from memwal.catalog import Catalog
 
-    catalog = Catalog()
-    try:
+    with closing(Catalog()) as catalog:
         pruned = catalog.prune().values()
-    finally:
-        catalog.close()
     return {
         "runs": sum(counts.runs for counts in pruned),
         "samples": sum(counts.samples for counts in pruned),
@@ -166,11 +160,8 @@ def export() -> int:
     from memwal.catalog import Catalog, read_snapshot
 
     path = snapshot_path()
-    catalog = Catalog()
-    try:
+    with closing(Catalog()) as catalog:
         catalog.export_snapshot(path)
-    finally:
-        catalog.close()
     return len(read_snapshot(path))
 
 
@@ -179,11 +170,8 @@ def choose_tables(per_day: int) -> list[str]:
     """Choose random tables that were not verified within a day."""
     from memwal.catalog import Catalog
 
-    catalog = Catalog()
-    try:
+    with closing(Catalog()) as catalog:
         chosen = sample_tables(catalog, per_day=per_day, now=datetime.now(UTC))
-    finally:
-        catalog.close()
     if not chosen:
         raise TaskSkipped(
             "Enough tables were verified within a day.", reason=SkipReason.NOTHING_TO_DO

@@ -17,15 +17,7 @@ DEFAULT_VERIFIED = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prefix:
-    """A prefix that is searched for tables.
-
-    Attributes
-    ----------
-    uri : str
-        A folder, or a bucket and a path in it.
-    storage_options_ref : str or None
-        Path of a JSON file, or ``airflow:{connection id}``.
-    """
+    """A folder, or a bucket and a path in it, that is searched for tables."""
 
     uri: str
     storage_options_ref: str | None = None
@@ -33,36 +25,19 @@ class Prefix:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetSettings:
-    """Settings of the fleet DAG, by the names that they have in ``airflow.cfg``.
+    """Settings of the fleet DAG, by the names that they have in ``airflow.cfg``."""
 
-    Attributes
-    ----------
-    discover : tuple of Prefix
-        ``discover``: entries divided by commas or new lines, each a prefix and, after a space, a
-        reference to its storage options. Empty by default.
-    discover_enable : bool
-        ``discover_enable``: True if discovered tables are maintained from then on. They are
-        registered in any case.
-    fleet_schedule : str or None
-        ``fleet_schedule``: a cron expression, or ``none``. Hourly by default.
-    verify_tables_per_day : int
-        ``verify_tables_per_day``: how many tables are verified within a day, 3 by default.
-    """
-
+    # Entries divided by commas or new lines, each a prefix and, after a space, a reference to its
+    # storage options.
     discover: tuple[Prefix, ...] = ()
+    # Maintain discovered tables from then on; they are registered in any case.
     discover_enable: bool = False
-    fleet_schedule: str | None = DEFAULT_SCHEDULE
+    fleet_schedule: str | None = DEFAULT_SCHEDULE  # A cron expression, or None for "none".
     verify_tables_per_day: int = DEFAULT_VERIFIED
 
     @classmethod
     def read(cls) -> Self:
-        """Read the settings; Airflow also takes them from ``AIRFLOW__MEMWAL__DISCOVER`` and so on.
-
-        Raises
-        ------
-        InvalidInputError
-            An entry of ``discover`` has more than two parts.
-        """
+        """Read the settings; ``AIRFLOW__MEMWAL__DISCOVER`` and so on override the file."""
         schedule = conf.get(SECTION, "fleet_schedule", fallback=DEFAULT_SCHEDULE).strip()
         verified = conf.getint(SECTION, "verify_tables_per_day", fallback=DEFAULT_VERIFIED)
         return cls(
@@ -74,13 +49,7 @@ class FleetSettings:
 
 
 def parse_prefixes(text: str) -> tuple[Prefix, ...]:
-    """Parse the value of ``discover``.
-
-    Raises
-    ------
-    InvalidInputError
-        An entry has more than two parts.
-    """
+    """Parse the value of ``discover``; raise InvalidInputError for an invalid entry."""
     prefixes = []
     for entry in re.split(r"[,\n]", text):
         parts = entry.split()

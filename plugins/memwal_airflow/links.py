@@ -29,9 +29,7 @@ _APPLICATION = re.compile(
 class SparkUiLink(BaseOperatorLink):
     """Link to the UI of the Spark application while it runs, and then to the history server.
 
-    The history server is ``[memwal] spark_history_url`` of ``airflow.cfg``; without it, the link is
-    empty when the application has ended. For a driver in a cluster, the link leads to the page of
-    its pod while that runs, see :func:`pod_address`.
+    A driver in a cluster is linked to the page of its pod instead, see :func:`pod_address`.
     """
 
     name = "Spark UI"
@@ -58,7 +56,10 @@ def spark_application(line: str) -> tuple[str, str | None] | None:
 
 
 def history_address(application_id: str | None) -> str:
-    """Return the history server's page of an application; empty if either is missing."""
+    """Return the page of an application below ``[memwal] spark_history_url`` of ``airflow.cfg``.
+
+    Empty without an application or without the setting.
+    """
     server = conf.get(SECTION, "spark_history_url", fallback="")
     if not server or application_id is None:
         return ""
@@ -66,13 +67,9 @@ def history_address(application_id: str | None) -> str:
 
 
 def pod_address(reattach_state: Mapping[str, str]) -> str:
-    """Return the page of a driver's pod by ``[memwal] driver_pod_url``; empty without the setting.
+    """Return ``[memwal] driver_pod_url`` with the namespace and name of a driver's pod put in.
 
-    Parameters
-    ----------
-    reattach_state : mapping
-        ``namespace`` and ``pod``, which replace ``{namespace}`` and ``{pod}`` in the setting. An
-        application without a pod has neither, and no page.
+    Empty without the setting, or for an application without a pod.
     """
     page = str(conf.get(SECTION, "driver_pod_url", fallback=""))
     if not page or "pod" not in reattach_state:

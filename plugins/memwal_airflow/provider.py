@@ -34,8 +34,7 @@ _FIELDS: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
     (
         "aws_role_arn",
         "S3: role",
-        "Taken with the keys, the profile or the web identity above and below, anew for every "
-        "job; needs boto3.",
+        "Assumed with the keys, the profile or the web identity, anew for every job; needs boto3.",
         _TEXT,
     ),
     ("aws_role_external_id", "S3: external id of the role", "", _TEXT),
@@ -69,15 +68,15 @@ _FIELDS: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
     (
         "test_uri",
         "Address to test",
-        "Such as s3://lake/tables. Testing the connection lists it, and makes sure that a name "
-        "can be taken only once there; nothing is left behind.",
+        "Such as s3://lake/tables. Testing the connection lists it, checks that it supports "
+        "put-if-absent, and leaves nothing behind.",
         _TEXT,
     ),
 )
 
 
 def get_provider_info() -> dict[str, Any]:
-    """Describe the package as Airflow's schema of providers wants it."""
+    """Describe the package in Airflow's schema of providers."""
     return {
         "package-name": "memwal",
         "name": "MemWAL",

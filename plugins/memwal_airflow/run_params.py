@@ -10,6 +10,7 @@ from airflow.sdk import Param
 from airflow.sdk.definitions.param import ParamsDict
 
 from memwal.jobs.due import JOBS
+from memwal_airflow.skips import SkipReason, TaskSkipped
 
 _UUID = "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
 _LABELS = {
@@ -24,19 +25,7 @@ _LABELS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
-    """The parameters of a run.
-
-    Attributes
-    ----------
-    jobs : tuple of str
-        Only these jobs; empty for all.
-    regions : tuple of str
-        UUIDs of the regions to merge; empty for all.
-    force : bool
-        Run jobs due or not, in quiet hours, and without waiting.
-    dry_run : bool
-        Decide what to do, and change nothing.
-    """
+    """The parameters of a run, as :func:`run_params` describes them."""
 
     jobs: tuple[str, ...] = ()
     regions: tuple[str, ...] = ()
@@ -45,7 +34,7 @@ class RunRequest:
 
     @classmethod
     def of(cls, params: Mapping[str, Any]) -> Self:
-        """Read the parameters of a run; those that a user's own DAG lacks take their defaults."""
+        """Read the parameters of a run, with defaults for those that a user's own DAG lacks."""
         return cls(
             jobs=tuple(params.get("jobs") or ()),
             regions=tuple(params.get("regions") or ()),
@@ -53,19 +42,19 @@ class RunRequest:
             dry_run=bool(params.get("dry_run")),
         )
 
-    def leaves_out(self, job: str) -> str | None:
-        """Return why this run excludes a job; None if it does not."""
-        if not self.jobs or job in self.jobs:
-            return None
-        return f"This run was asked for {', '.join(self.jobs)} only."
+    def skip_unless(self, job: str) -> None:
+        """Skip the task if this run does not include a job."""
+        if self.jobs and job not in self.jobs:
+            raise TaskSkipped(
+                f"This run is for {', '.join(self.jobs)} only.", reason=SkipReason.NOT_REQUESTED
+            )
 
 
 class _UncheckedParams(ParamsDict):
     """Parameters whose defaults are not validated each time that a DAG is built.
 
     The defaults are the same for all tables, and validating them takes as long as the rest of the
-    build. The values of a run are validated: by the server that starts it and by each task, which
-    both copy them.
+    build. The server that starts a run and each of its tasks validate copies with its values.
     """
 
     __slots__ = ()
@@ -75,7 +64,7 @@ class _UncheckedParams(ParamsDict):
 
 
 def run_params() -> ParamsDict:
-    """Return the parameters; new ones for each DAG, since they store the values of a run."""
+    """Return new parameters: each DAG needs its own, since they store the values of a run."""
     return _UncheckedParams(
         {
             "jobs": Param(

@@ -23,15 +23,7 @@ class SkipReason(StrEnum):
 
 
 class TaskSkipped(AirflowSkipException):
-    """A task of this package was skipped.
-
-    Parameters
-    ----------
-    message : str
-        The reason for users, with figures; Airflow writes it to the log of the task.
-    reason : SkipReason
-        The reason as a code.
-    """
+    """A task of this package was skipped: ``message`` goes to its log, ``reason`` is the code."""
 
     def __init__(self, message: str, *, reason: SkipReason) -> None:
         super().__init__(message)

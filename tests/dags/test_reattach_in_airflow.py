@@ -26,7 +26,7 @@ with DAG("attach", schedule=None, is_paused_upon_creation=False):
         force=True,
         retries=1,
         retry_delay=timedelta(seconds=1),
-        spark_conf={"spark.ui.enabled": "true", "spark.ui.port": "0"},
+        spark_options={"conf": {"spark.ui.enabled": "true", "spark.ui.port": "0"}},
     )
 """
 # Waits before it begins, so that the test has the time to kill its task.

@@ -15,7 +15,7 @@ from support.metrics.promql import grouped, selected
 from support.metrics.promtool import promtool
 
 from memwal.errors import InvalidInputError
-from memwal.exporter.assets import RULES, linked_rules, shipped
+from memwal.exporter import RULES, linked_rules, shipped
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDE = (ROOT / "docs" / "alerts.md").read_text()

@@ -16,7 +16,7 @@ from support.metrics.exposed import exposed
 from support.metrics.promql import grouped, selected
 from support.metrics.promtool import promtool
 
-from memwal.exporter.assets import DASHBOARD, shipped
+from memwal.exporter import DASHBOARD, shipped
 
 BOARD: dict[str, Any] = json.loads(shipped(DASHBOARD))
 PANELS: list[dict[str, Any]] = [panel for panel in BOARD["panels"] if panel["type"] != "row"]

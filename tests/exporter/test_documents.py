@@ -8,8 +8,7 @@ from memwal.exporter import collector
 from memwal.exporter.collector import prometheus_name
 from memwal.exporter.metrics import INDEX_GAUGES, TABLE_GAUGES
 from memwal.jobs.metrics import JOB_CONFLICTS, JOB_DURATION, JOB_RUNS, JOB_SUMS
-from memwal.telemetry import spans
-from memwal.telemetry.metric import MetricDefinition
+from memwal.telemetry import MetricDefinition, spans
 from memwal.writer.metrics import COUNTERS, GAUGES, HISTOGRAMS
 
 TEXT = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()

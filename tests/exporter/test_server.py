@@ -35,7 +35,7 @@ from memwal.exporter.server import MetricsEndpoint
 from memwal.fleet import JobRequest, run_job
 from memwal.jobs.job import JobResult, SkippedRegion
 from memwal.jobs.metrics import JOB_RUNS, JOB_SUMS
-from memwal.telemetry.metric import MetricDefinition
+from memwal.telemetry import MetricDefinition
 from memwal.writer.metrics import COUNTERS, GAUGES, HISTOGRAMS
 
 Make = Callable[..., Any]

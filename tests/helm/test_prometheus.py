@@ -11,7 +11,7 @@ import yaml
 from support.kubernetes.chart import CHART, Object, Release, helm, named, of_kind
 from support.kubernetes.chart_values import MATRIX
 
-from memwal.exporter.assets import DASHBOARD, RULES, shipped
+from memwal.exporter import DASHBOARD, RULES, shipped
 
 GROUPS = yaml.safe_load(shipped(RULES))["groups"]
 

@@ -4,7 +4,7 @@ import asyncio
 import logging
 
 import pytest
-from memwal_airflow.deadlines import tell_late
+from memwal_airflow.deadlines import record_late
 
 from memwal.catalog import Catalog
 
@@ -14,7 +14,7 @@ def test_a_run_that_is_late_becomes_a_trouble_of_its_table(
 ) -> None:
     context = {"dag_run": {"dag_run_id": "scheduled__1"}}
     with caplog.at_level(logging.ERROR):
-        asyncio.run(tell_late(table="flights", seconds=90, context=context))
+        asyncio.run(record_late(table="flights", seconds=90, context=context))
     (trouble,) = catalog.backoffs.failed_jobs()
     assert (trouble.table, trouble.job) == ("flights", "late")
     assert "scheduled__1" in trouble.reason

@@ -4,6 +4,7 @@ import pytest
 from airflow.sdk.definitions.param import ParamsDict
 from airflow.sdk.exceptions import ParamValidationError
 from memwal_airflow.run_params import RunRequest, run_params
+from memwal_airflow.skips import SkipReason, TaskSkipped
 
 from memwal.jobs.due import JOBS
 
@@ -23,7 +24,7 @@ def test_the_form_offers_the_jobs_and_takes_no_others() -> None:
 
 def test_without_parameters_a_run_is_about_everything_that_is_due() -> None:
     assert RunRequest.of(run_params().dump()) == RunRequest.of({}) == RunRequest()
-    assert RunRequest().leaves_out("merge") is None
+    RunRequest().skip_unless("merge")
 
 
 def test_the_defaults_are_what_the_form_would_take() -> None:
@@ -34,5 +35,7 @@ def test_the_defaults_are_what_the_form_would_take() -> None:
 
 def test_a_run_may_be_about_some_jobs_only() -> None:
     request = RunRequest.of({"jobs": ["gc"], "force": True})
-    assert request.leaves_out("gc") is None
-    assert request.leaves_out("merge") is not None
+    request.skip_unless("gc")
+    with pytest.raises(TaskSkipped) as skipped:
+        request.skip_unless("merge")
+    assert skipped.value.reason is SkipReason.NOT_REQUESTED

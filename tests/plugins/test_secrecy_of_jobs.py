@@ -45,7 +45,7 @@ def dag(name, uri, conn_id):
     with DAG(name, schedule=None, is_paused_upon_creation=False):
         MemWalMergeOperator(
             task_id="merge", table_uri=uri, regions=REGIONS, retries=0, force=True,
-            storage_options_ref="airflow:" + conn_id, spark_conf=CONF,
+            storage_options_ref="airflow:" + conn_id, spark_options={"conf": CONF},
         )
 
 dag("works", URI, "lake")

@@ -22,7 +22,7 @@ import memwal
 from memwal.errors import StoreFullError
 from memwal.region.router import bucket_region_id
 from memwal.storage.location import TableLocation
-from memwal.telemetry.metric import MetricDefinition
+from memwal.telemetry import MetricDefinition
 from memwal.writer import table_writer
 from memwal.writer.metrics import (
     COUNTERS,

@@ -63,7 +63,7 @@ def rules(
     ] = None,
 ) -> None:
     """Print alert rules for Prometheus (YAML)."""
-    from memwal.exporter.assets import RULES, linked_rules, shipped
+    from memwal.exporter import RULES, linked_rules, shipped
 
     text = shipped(RULES) if runbook_url is None else linked_rules(runbook_url)
     print_line(text.rstrip("\n"))
@@ -72,7 +72,7 @@ def rules(
 @app.command()
 def dashboard() -> None:
     """Print a dashboard for Grafana (JSON)."""
-    from memwal.exporter.assets import DASHBOARD, shipped
+    from memwal.exporter import DASHBOARD, shipped
 
     print_line(shipped(DASHBOARD).rstrip("\n"))
 

@@ -13,27 +13,13 @@ _SESSION = "memwal"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AwsIdentity:
-    """AWS identity of a connection, besides its keys.
+    """AWS identity of a connection, besides its keys."""
 
-    Attributes
-    ----------
-    profile : str or None
-        Profile of ``~/.aws`` on the machine that reads the connection.
-    role_arn : str or None
-        Role to assume, with the keys or the profile, or with a web identity.
-    external_id : str or None
-        External id that the role requires.
-    web_identity_token_file : str or None
-        File with a token; needs a role.
-    seconds : int or None
-        Lifetime of the credentials; None for AWS's default, an hour.
-    """
-
-    profile: str | None = None
-    role_arn: str | None = None
-    external_id: str | None = None
-    web_identity_token_file: str | None = None
-    seconds: int | None = None
+    profile: str | None = None  # Of ``~/.aws`` on the machine that reads the connection.
+    role_arn: str | None = None  # Assumed with the keys, the profile or a web identity.
+    external_id: str | None = None  # Required by the role.
+    web_identity_token_file: str | None = None  # Needs a role.
+    seconds: int | None = None  # Lifetime of the credentials; None for AWS's default, an hour.
 
     @property
     def is_given(self) -> bool:
@@ -44,22 +30,11 @@ class AwsIdentity:
 def temporary_options(
     identity: AwsIdentity, options: Mapping[str, str], *, what: str
 ) -> dict[str, str]:
-    """Return the storage options of credentials for an identity.
+    """Return the storage options of temporary credentials for an identity.
 
-    Parameters
-    ----------
-    identity : AwsIdentity
-    options : mapping
-        Storage options; their keys and region are used for the request.
-    what : str
-        Source of the identity, for messages.
-
-    Raises
-    ------
-    InvalidInputError
-        boto3 is not installed, or a token file is given without a role.
-    StoreAccessError
-        No credentials could be obtained.
+    The request uses the keys and the region of ``options``; ``what`` is the source of the identity
+    in messages. Raises InvalidInputError without boto3, or for a token file without a role, and
+    StoreAccessError if AWS gives no credentials.
     """
     try:
         import boto3
@@ -99,13 +74,13 @@ def temporary_options(
         code = error.response.get("Error", {}).get("Code", "an error")
         raise StoreAccessError(
             f"AWS gave no credentials for the role of {what}: {code}; check the role, who may "
-            "take it, and its external id"
+            "assume it, and its external id"
         ) from None
     except BotoCoreError as error:
         # Its message may quote what was sent; its type says what went wrong.
         raise StoreAccessError(
-            f"no credentials could be had for {what}: {type(error).__name__}; check the profile, "
-            "the keys and the way to AWS's token service"
+            f"no credentials could be obtained for {what}: {type(error).__name__}; check the "
+            "profile, the keys and the network path to AWS's token service"
         ) from None
 
 

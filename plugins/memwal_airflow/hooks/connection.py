@@ -15,7 +15,6 @@ from memwal.storage.credentials import parse_options
 from memwal.util.safe_json import read_json
 from memwal_airflow.hooks.aws_credentials import AwsIdentity, temporary_options
 
-MEMWAL: Final = "memwal"
 SECRET_OPTIONS: Final = "secret_options"  # noqa: S105 - the name of a field
 TEST_URI: Final = "test_uri"
 
@@ -82,18 +81,10 @@ class AirflowConnection(Protocol):
 def storage_options(connection: AirflowConnection) -> dict[str, str]:
     """Return the storage options of a connection.
 
-    Parameters
-    ----------
-    connection : Connection
-        Of type ``memwal``, ``aws``, ``google_cloud_platform`` or ``wasb``; of any other type, the
-        extra holds the options themselves.
-
-    Raises
-    ------
-    InvalidInputError
-        A field is invalid or not supported. No message shows a value.
-    StoreAccessError
-        A role or a profile gave no credentials.
+    Its type is ``memwal``, ``aws``, ``google_cloud_platform`` or ``wasb``; in one of any other
+    type, the extra holds the options themselves. Raises InvalidInputError for a field that is
+    invalid or not supported (no message shows a value), and StoreAccessError if a role or a
+    profile gave no credentials.
     """
     match connection.conn_type:
         case "memwal":

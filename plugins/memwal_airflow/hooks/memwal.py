@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -70,7 +71,7 @@ class MemWalHook(BaseHook):
         """
         from memwal.table import open as open_table
 
-        return open_table(self._uri(name_or_uri), storage_options=self.storage_options())
+        return open_table(self._resolve_uri(name_or_uri), storage_options=self.storage_options())
 
     def test_connection(self) -> tuple[bool, str]:
         """Check that the address of the form can be listed, and that it supports put-if-absent."""
@@ -82,22 +83,19 @@ class MemWalHook(BaseHook):
         try:
             options = storage_options(connection)
             if not uri:
-                return True, "The fields can be read. Give an address to test, to try them."
+                return True, "The fields are valid. Give an address to test, to try them."
             location = TableLocation(uri, options)
             if location.local_path is not None and not location.local_path.is_dir():
-                return False, f"{location.uri} is no folder."
+                return False, f"{location.uri} is not a folder."
             is_empty = not list(islice(location.store.list(""), 1))
             check_put_if_absent(location.store)
         except MemWalError as error:
             return False, str(error)
-        content = "nothing lies there yet" if is_empty else "objects were found"
-        return True, f"{location.uri} can be listed ({content}), and takes a name only once."
+        content = "it is empty" if is_empty else "it has objects"
+        return True, f"{location.uri} can be listed ({content}), and supports put-if-absent."
 
-    def _uri(self, name_or_uri: str) -> str:
+    def _resolve_uri(self, name_or_uri: str) -> str:
         if NAME.fullmatch(name_or_uri) is None:
             return name_or_uri
-        catalog = self.catalog()
-        try:
+        with closing(self.catalog()) as catalog:
             return catalog.get(name_or_uri).uri
-        finally:
-            catalog.close()

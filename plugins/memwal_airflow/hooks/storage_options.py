@@ -1,8 +1,8 @@
 """Resolve references to storage options, and pass the options to a process by a private file.
 
 The catalog, DAGs, triggers and command lines carry references only: the path of a JSON file, or
-``airflow:{connection id}``. A reference is resolved where the options are used, anew each time:
-temporary credentials are as fresh as the connection gives them.
+``airflow:{connection id}``. A reference is resolved anew each time where the options are used, so
+that temporary credentials are fresh.
 
 A driver that is started by a command line reads the options of a connection from a file of mode
 0600 in the folder of its job, which is removed with that folder. The process that wrote the file
@@ -40,12 +40,8 @@ _locks: dict[Path, int] = {}
 def write_private_file(options: Mapping[str, str], folder: Path) -> Path:
     """Write storage options as JSON into a file that only this user may read, and return its path.
 
-    Parameters
-    ----------
-    options : mapping
-    folder : Path
-        Folder of one job, without such a file yet; the caller removes the folder with its content.
-        Files that ended processes left in sibling folders are removed.
+    The caller removes the folder, that of one job, with its content. Files that ended processes
+    left in sibling folders are removed here.
     """
     remove_orphaned_files(folder.parent)
     path = folder / OPTIONS_FILE_NAME
@@ -61,20 +57,20 @@ def remove_orphaned_files(parent: Path) -> int:
     """Remove the files that ended processes left in the folders of ``parent``; return how many."""
     for path in [path for path in _locks if not path.exists()]:
         os.close(_locks.pop(path))
-    swept = 0
+    removed = 0
     for path in parent.glob(f"*/{OPTIONS_FILE_NAME}"):
-        # Of another user, or just gone, or in use.
+        # Fails for a file of another user, one that was just removed, or one in use.
         with contextlib.suppress(OSError):
             descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                # One that is empty is being made: its maker has no lock yet.
+                # An empty file is being written: its writer has no lock yet.
                 if os.fstat(descriptor).st_size:
                     path.unlink()
-                    swept += 1
+                    removed += 1
             finally:
                 os.close(descriptor)
-    return swept
+    return removed
 
 
 # Every task of Airflow imports this module when it parses its DAG. Lance takes a second or two to
@@ -84,12 +80,8 @@ def remove_orphaned_files(parent: Path) -> int:
 def read_options(ref: str | None) -> dict[str, str] | None:
     """Resolve a reference to storage options; None without a reference.
 
-    Raises
-    ------
-    InvalidInputError
-        The file or the connection does not hold storage options, see
-        :func:`memwal_airflow.hooks.connection.storage_options`. The message does not show their
-        content.
+    Raises InvalidInputError if the file or the connection holds none; its message does not show
+    their content.
     """
     if ref is None:
         return None
@@ -112,13 +104,8 @@ async def read_options_async(ref: str | None) -> dict[str, str] | None:
 def options_file(ref: str | None, folder: Path) -> str | None:
     """Return the path of a file with the options, for a command line.
 
-    Parameters
-    ----------
-    ref : str or None
-        The path of a file is returned as it is. The options of a connection are written to a
-        file by :func:`private_file`.
-    folder : Path
-        Folder of the job, where that file is written. The caller removes it.
+    The options of a connection are written to a file in the folder of the job, see
+    :func:`write_private_file`.
     """
     if ref is None or not ref.startswith(CONNECTION_PREFIX):
         return ref

@@ -1,8 +1,6 @@
-"""Requests to a Kubernetes API server, each failure as the error that says what to do about it.
+"""Requests to a Kubernetes API server by the official client, with errors that name the next step.
 
-The official client sends the requests and finds the credentials: those of the service account of
-this pod, or of the user's kubeconfig. It takes a second to import, so only tasks with a driver in a
-cluster import it.
+The client takes a second to import, so only tasks with a driver in a cluster import it.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 class KubernetesUnavailableError(AirflowException):
-    """The API server did not answer properly; what it was asked for may have happened."""
+    """The API server gave no valid answer; the requested change may have happened."""
 
 
 def own_namespace(file: Path = ACCOUNT_NAMESPACE) -> str:
@@ -47,21 +45,10 @@ def own_namespace(file: Path = ACCOUNT_NAMESPACE) -> str:
 class Cluster:
     """One namespace of a cluster.
 
-    Parameters
-    ----------
-    master : str
-        As Spark has it: ``k8s://https://host:port``.
-    namespace : str
-    context : str, optional
-        Of the kubeconfig, where that is used; its current one by default.
-
-    Raises
-    ------
-    InvalidInputError
-        The Kubernetes client is not installed, or the kubeconfig has no such context. Every method
-        raises it when the credentials do not allow the request.
-    KubernetesUnavailableError
-        Raised by every method when the server gives no proper answer, after some attempts.
+    The credentials are those of the service account of this pod, or of the user's kubeconfig (in
+    ``context``; default: its current one). Every method raises InvalidInputError if they do not
+    allow the request, and KubernetesUnavailableError if repeated attempts got no valid answer.
+    ``master`` is a Spark master: ``k8s://https://host:port``.
     """
 
     def __init__(self, master: str, namespace: str, *, context: str | None = None) -> None:
@@ -73,42 +60,36 @@ class Cluster:
 
     def pod(self, name: str) -> dict[str, Any] | None:
         """Return a pod as the API has it; None without a pod of this name."""
-        return self._json("get", f"pods/{name}", "read_namespaced_pod", name=name)
+        return self._request_json("get", f"pods/{name}", "read_namespaced_pod", name=name)
 
     def pods(self, labels: Mapping[str, str]) -> list[dict[str, Any]]:
         """Return the pods that have all of these labels."""
         selector = ",".join(f"{name}={value}" for name, value in labels.items())
-        answer = self._json("list", "pods", "list_namespaced_pod", label_selector=selector)
-        return list((answer or {}).get("items") or ())
+        pods = self._request_json("list", "pods", "list_namespaced_pod", label_selector=selector)
+        return list((pods or {}).get("items") or ())
 
     def delete(self, pod: Mapping[str, Any], *, grace_seconds: int) -> None:
-        """Ask for the end of this very pod, never of a later pod of the same name."""
+        """Request the deletion of this pod, never of a later pod of the same name."""
         from kubernetes.client import V1DeleteOptions, V1Preconditions
 
         name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
         body = V1DeleteOptions(
             grace_period_seconds=grace_seconds, preconditions=V1Preconditions(uid=uid)
         )
-        self._json("delete", f"pods/{name}", "delete_namespaced_pod", name=name, body=body)
+        self._request_json("delete", f"pods/{name}", "delete_namespaced_pod", name=name, body=body)
 
     def has_config_map(self, name: str) -> bool | None:
         """Return whether there is a config map of this name; None where reading it is forbidden."""
+        path, method = f"configmaps/{name}", "read_namespaced_config_map"
         try:
-            path = f"configmaps/{name}"
-            return self._json("get", path, "read_namespaced_config_map", name=name) is not None
+            return self._request_json("get", path, method, name=name) is not None
         except InvalidInputError:
             return None
 
     def log(self, name: str, container: str, *, since: str | None = None) -> str:
-        """Return the log of a container, each line with its time; empty without a log (yet).
+        """Return the log of a container from the second ``since`` on, each line with its time.
 
-        Sent once only: a caller that follows a log asks again in any case.
-
-        Parameters
-        ----------
-        name, container : str
-        since : str, optional
-            Leave out lines of before this second.
+        Empty without a log (yet). Sent once only: a caller that follows a log asks again anyway.
         """
         query = [("container", container), ("timestamps", "true")]
         if since is not None:
@@ -128,16 +109,17 @@ class Cluster:
             )
 
         missing = (_BAD_REQUEST, _NOT_FOUND)
-        answer = self._send("get", f"pods/{name}/log", read_log, missing=missing, attempts=1)
-        return "" if answer is None else answer.decode(errors="replace")
+        text = self._send("get", f"pods/{name}/log", read_log, missing=missing, attempts=1)
+        return "" if text is None else text.decode(errors="replace")
 
-    def _json(self, verb: str, path: str, method: str, **arguments: Any) -> dict[str, Any] | None:
+    def _request_json(
+        self, verb: str, path: str, method: str, **arguments: Any
+    ) -> dict[str, Any] | None:
         def request(api: Any, **options: Any) -> Any:
             return getattr(api, method)(namespace=self.namespace, **arguments, **options)
 
-        missing = (_NOT_FOUND, _CONFLICT, _GONE)
-        answer = self._send(verb, path, request, missing=missing)
-        return None if answer is None else json.loads(answer)
+        body = self._send(verb, path, request, missing=(_NOT_FOUND, _CONFLICT, _GONE))
+        return None if body is None else json.loads(body)
 
     def _send(
         self,
@@ -150,13 +132,13 @@ class Cluster:
     ) -> bytes | None:
         """Send a request and return the answer's bytes.
 
-        Returns None for a status of ``missing``: the object is not there, or is another one of the
-        same name.
+        Returns None for a status of ``missing``: the object does not exist, or another one has its
+        name.
         """
         from kubernetes.client import ApiException
         from urllib3.exceptions import HTTPError
 
-        def may_pass(error: BaseException) -> bool:
+        def is_transient(error: BaseException) -> bool:
             if isinstance(error, ApiException):
                 status = error.status or 0
                 return status in (0, _UNAUTHORIZED, _TOO_MANY_REQUESTS) or status >= 500
@@ -165,11 +147,11 @@ class Cluster:
         retrying = Retrying(
             stop=stop_after_attempt(attempts or len(PAUSES_SECONDS) + 1),
             wait=wait_chain(*map(wait_fixed, PAUSES_SECONDS)),
-            retry=retry_if_exception(may_pass),
+            retry=retry_if_exception(is_transient),
             reraise=True,
         )
         try:
-            return retrying(self._read, request)
+            return retrying(self._send_once, request)
         except ApiException as error:
             if error.status in missing:
                 return None
@@ -182,14 +164,14 @@ class Cluster:
             f"Kubernetes at {self.host} was asked to {verb} {self.namespace}/{path}: {outcome}"
         )
 
-    def _read(self, request: Callable[..., Any]) -> bytes:
+    def _send_once(self, request: Callable[..., Any]) -> bytes:
         from kubernetes.client import ApiException
 
         try:
             response = request(self._api, _preload_content=False, _request_timeout=TIMEOUT_SECONDS)
         except ApiException as error:
             if error.status == _UNAUTHORIZED:
-                # The token has expired; there is a newer one where this one came from.
+                # The token has expired; a newer one is where this one came from.
                 self._api = self._connect()
             raise
         try:
@@ -221,12 +203,12 @@ class Cluster:
             except config.ConfigException as error:
                 if self._context is not None:
                     raise InvalidInputError(f"The kubeconfig cannot be used: {error}") from None
-                log.info("No credentials of Kubernetes were found; %s is asked without.", self.host)
-        # Retried by _send, which knows what may pass.
+                log.info("No Kubernetes credentials found; requests to %s have none.", self.host)
+        # _send retries, and knows which errors are transient.
         configuration.retries = 0
         api_client = client.ApiClient(configuration)
-        # Requests go where Spark sends its driver to. The host of the configuration does not do:
-        # the client puts back the host that its credentials came from whenever it renews them.
+        # Requests go where Spark submits its driver. Setting the host in the configuration is not
+        # enough: the client restores the host of its credentials whenever it renews them.
         api_client.call_api = partial(api_client.call_api, _host=self.host)
         return client.CoreV1Api(api_client)
 

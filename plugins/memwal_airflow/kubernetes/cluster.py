@@ -1,15 +1,13 @@
 """Submit jobs whose driver runs in a Kubernetes cluster, and find their drivers in a retry.
 
-The arguments of the driver hold no secrets, only names: the table, files that a Secret is mounted
-as, the address of its result. The driver gets credentials by the identity of its service account,
-or from what the Spark configuration mounts.
+The arguments of a driver hold no secrets, only names. Its credentials come from the identity of its
+service account, or from Secrets that the Spark configuration mounts.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -30,7 +28,6 @@ from memwal_airflow.kubernetes.driver_pod import (
     LABEL,
     RUN_LABEL,
     DriverPod,
-    ResultAddress,
     attempt_of,
     delete_and_wait,
     is_complete,
@@ -53,47 +50,33 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskDriver:
-    """Submits the driver of one task instance, or finds the driver of its earlier try.
-
-    Attributes
-    ----------
-    hook : JobSubmitHook
-    cluster : Cluster
-    results : ResultsFolder
-    run : str
-        Hash of the task instance, the same for all of its tries.
-    job : str
-        Name of the job, for example ``merge``.
-    """
+    """Submits the driver of one task instance, or finds the driver of its earlier try."""
 
     hook: JobSubmitHook
     cluster: Cluster
     results: ResultsFolder
-    run: str
+    run: str  # Hash of the task instance, the same for all of its tries.
     job: str
 
     @classmethod
     def of(cls, hook: JobSubmitHook, *, external_id: str, job: str) -> TaskDriver:
-        """Build it from the settings and the Spark connection.
-
-        Raises
-        ------
-        InvalidInputError
-            ``[memwal] results_uri`` is not set, or the cluster cannot be reached from here.
-        """
+        """Build it from the settings and the Spark connection."""
         results = ResultsFolder.configured()
         if results is None:
             raise InvalidInputError(
                 "In cluster mode the driver writes its result into an object store: set [memwal] "
                 "results_uri in airflow.cfg to a folder there."
             )
-        cluster = connect_cluster(hook)
-        run = _name_hash(results, external_id)
-        return cls(hook=hook, cluster=cluster, results=results, run=run, job=job)
+        return cls(
+            hook=hook,
+            cluster=connect_cluster(hook),
+            results=results,
+            run=_name_hash(results, external_id),
+            job=job,
+        )
 
     @property
     def pod_name(self) -> str:
-        """Name of the driver's pod."""
         return f"memwal-{self.job}-{self.run}"
 
     def find(self) -> tuple[DriverPod, tuple[UUID, ...] | None] | None:
@@ -105,20 +88,18 @@ class TaskDriver:
         if pod is None:
             return None
         driver = self._driver(attempt_of(pod) or "", uid=pod["metadata"]["uid"])
-        if pod["metadata"].get("deletionTimestamp"):
-            log.info("The %s of an earlier try is being deleted.", driver.name)
-            delete_and_wait(self.cluster, pod)
-            return None
         state = PodState.of(pod)
-        if state.ended and driver.result() is None:
-            log.info("The %s of an earlier try %s, without a result.", driver.name, state.message)
-            delete_and_wait(self.cluster, pod)
-            return None
-        if not state.started and not is_complete(self.cluster, pod):
-            log.info("The %s of an earlier try was not submitted to the end.", driver.name)
-            delete_and_wait(self.cluster, pod)
-            return None
-        return driver, _merged_regions(pod)
+        if pod["metadata"].get("deletionTimestamp"):
+            why = "is being deleted"
+        elif state.ended and driver.result() is None:
+            why = f"{state.message}, without a result"
+        elif not state.started and not is_complete(self.cluster, pod):
+            why = "was not submitted completely"
+        else:
+            return driver, _merged_regions(pod)
+        log.info("The %s of an earlier try %s.", driver.name, why)
+        delete_and_wait(self.cluster, pod)
+        return None
 
     def submit(
         self,
@@ -132,30 +113,14 @@ class TaskDriver:
     ) -> DriverPod:
         """Start ``spark-submit`` for a driver.
 
-        Parameters
-        ----------
-        arguments : sequence of str
-            Options of the application, besides those of the parameters below.
-        table : str or None
-            Name of the table in the catalog.
-        table_uri : str
-        storage_options_ref : str or None
-            Path of a JSON file in the driver's container.
-        leases : sequence of str
-            Resources that this task holds the lease of, the resource of this job first; empty
-            without leases. Drivers that were submitted under one of these leases are ended.
-        check_lease : callable
-            Raises when the lease is lost.
-
-        Raises
-        ------
-        InvalidInputError
-            The storage options are in an Airflow connection, which must not reach the driver.
+        ``storage_options_ref`` must be the path of a JSON file in the driver's container, or None.
+        ``leases`` are the resources that this task has leased, that of this job first; drivers of
+        other tasks that were submitted under one of them are ended. ``check_lease`` raises when
+        the lease is lost.
         """
         attempt = uuid4().hex[:_HASH_DIGITS]
         common = ["--table", table_uri, *_options_arguments(storage_options_ref)]
-        address = self._result_at(attempt)
-        common += ["--result", address.uri]
+        common += ["--result", self._result_uri(attempt)]
         if self.results.options_file is not None:
             common += ["--result-options-file", self.results.options_file]
         labels = {
@@ -186,12 +151,8 @@ class TaskDriver:
                 },
             },
         )
-        folder = new_job_folder(self.job)
-        try:
+        with new_job_folder(self.job) as folder:
             submission = SparkJob.start(command, env=env, folder=folder)
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
         return self._driver(attempt, submission=submission)
 
     def lease_label(self, resource: str) -> str:
@@ -216,14 +177,14 @@ class TaskDriver:
             self.cluster,
             pod_name=self.pod_name,
             attempt=attempt,
-            result_at=self._result_at(attempt),
+            result_uri=self._result_uri(attempt),
+            result_options=self.results.options,
             submission=submission,
             uid=uid,
         )
 
-    def _result_at(self, attempt: str) -> ResultAddress:
-        uri = f"{self.results.uri}/{self.run}-{attempt}.json"
-        return ResultAddress(uri=uri, options=self.results.options)
+    def _result_uri(self, attempt: str) -> str:
+        return f"{self.results.uri}/{self.run}-{attempt}.json"
 
 
 def connect_cluster(hook: JobSubmitHook) -> Cluster:
@@ -241,10 +202,7 @@ def _name_hash(results: ResultsFolder, name: str) -> str:
 
 
 def delete_old_drivers(cluster: Cluster) -> int:
-    """Delete the pods of drivers that ended long ago and that no retry reattached to.
-
-    Pods are kept as long as results are.
-    """
+    """Delete the pods of drivers that ended longer ago than results are kept; return how many."""
     old = [pod for pod in cluster.pods({"spark-role": "driver"}) if _is_old(pod)]
     for pod in old:
         delete_and_wait(cluster, pod)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from airflow.sdk.configuration import conf
@@ -19,7 +18,7 @@ from memwal.spark.result_store import delete_result, read_result
 from memwal_airflow.kubernetes.api import Cluster, KubernetesUnavailableError
 from memwal_airflow.kubernetes.pod_log import LogPosition
 from memwal_airflow.kubernetes.pod_state import PodState, config_maps
-from memwal_airflow.spark.application import LEASE_CHECK_SECONDS, SparkJob
+from memwal_airflow.spark.application import LEASE_CHECK_SECONDS, RunningJob, SparkJob
 from memwal_airflow.spark.settings import SECTION
 
 LABEL = "memwal.io/"
@@ -38,40 +37,11 @@ DELETE_POLL_SECONDS = 0.25
 log = logging.getLogger(__name__)
 
 
-def start_seconds() -> float:
-    """Return ``[memwal] driver_start_seconds`` of ``airflow.cfg``: how long a start may take."""
-    return float(conf.getfloat(SECTION, "driver_start_seconds", fallback=DEFAULT_START_SECONDS))
+class DriverPod(RunningJob):
+    """A driver in a cluster.
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResultAddress:
-    """Where a driver writes its result.
-
-    Attributes
-    ----------
-    uri : str
-    options : dict or None
-        Storage options for this address.
-    """
-
-    uri: str
-    options: dict[str, str] | None
-
-
-class DriverPod:
-    """A driver in a cluster, with the interface of :class:`RunningJob`.
-
-    Parameters
-    ----------
-    cluster : Cluster
-    pod_name : str
-    attempt : str
-        Tells this driver from other drivers that had its name.
-    result_at : ResultAddress
-    submission : SparkJob, optional
-        The ``spark-submit`` that creates the pod, if this try started it.
-    uid : str, optional
-        Uid of the pod, if known.
+    ``attempt`` tells it from other drivers that had its name. ``submission`` is the
+    ``spark-submit`` that creates the pod, if this try started it.
     """
 
     def __init__(
@@ -80,14 +50,16 @@ class DriverPod:
         *,
         pod_name: str,
         attempt: str,
-        result_at: ResultAddress,
+        result_uri: str,
+        result_options: dict[str, str] | None,
         submission: SparkJob | None = None,
         uid: str | None = None,
     ) -> None:
         self.cluster = cluster
         self.pod_name = pod_name
         self.attempt = attempt
-        self.result_at = result_at
+        self.result_uri = result_uri
+        self.result_options = result_options
         self.submission = submission
         self._uid = uid
         self._ended: PodState | None = None
@@ -97,38 +69,27 @@ class DriverPod:
 
     @property
     def name(self) -> str:
-        """Name for messages."""
         return f"driver pod {self.cluster.namespace}/{self.pod_name}"
 
     @property
     def outcome(self) -> str:
-        """How the driver ended, for messages."""
         if self._ended is not None and self._ended.succeeded:
-            return f"ended well and left no result at {self.result_at.uri}; look at its log above"
+            return f"succeeded without a result at {self.result_uri}; look at its log above"
         return self._outcome
 
     @property
     def failed(self) -> bool:
-        """True if the driver is known to have failed."""
         return self._ended is not None and not self._ended.succeeded
 
     @property
     def reattach_state(self) -> dict[str, str]:
-        """State that a retry needs to find the driver."""
         return {"namespace": self.cluster.namespace, "pod": self.pod_name}
 
     def exists(self) -> bool:
-        """Return whether the driver runs or has left its result."""
         return self._find() is not None or self.result() is not None
 
     def lines(self, check_lease: Callable[[], None]) -> Iterator[str]:
-        """Yield the lines of the submission and of the driver's log, until the driver ends.
-
-        Parameters
-        ----------
-        check_lease : callable
-            Called every few seconds. An error that it raises ends the wait, not the driver.
-        """
+        """Yield the lines of the submission, then those of the driver's log."""
         if self.submission is not None:
             yield from self.submission.lines(check_lease)
             if not self._is_submitted(self.submission):
@@ -136,18 +97,14 @@ class DriverPod:
         yield from self._follow(_StartLimits(check_lease))
 
     def result(self) -> dict[str, Any] | None:
-        """Return the result that the driver wrote; None without one."""
         if self._result is None:
-            self._result = read_result(self.result_at.uri, self.result_at.options)
+            self._result = read_result(self.result_uri, self.result_options)
             # From here on, this process needs neither the pod nor the stored result.
             self._settled = self._result is not None or self._ended is not None
         return self._result
 
     def end(self) -> None:
-        """End the submission that may create the pod, the pod, and with the pod its executors.
-
-        Safe to call when the driver has ended.
-        """
+        """End the submission that may create the pod, the pod, and with the pod its executors."""
         if self.submission is not None:
             self.submission.end()
         try:
@@ -168,9 +125,9 @@ class DriverPod:
             if pod is not None:
                 delete_and_wait(self.cluster, pod)
             # Last: a pod that succeeded without a stored result would count as failed.
-            delete_result(self.result_at.uri, self.result_at.options)
+            delete_result(self.result_uri, self.result_options)
         except (KubernetesUnavailableError, MemWalError) as error:
-            log.warning("What is left of the %s is cleaned up later: %s", self.name, error)
+            log.warning("The %s or its result is deleted later: %s", self.name, error)
 
     def _find(self) -> dict[str, Any] | None:
         """Return the pod of this driver, never another driver's pod of the same name."""
@@ -216,7 +173,7 @@ class DriverPod:
                     return
                 if not state.started and limits.exceeded(state):
                     delete_and_wait(self.cluster, pod)
-                    self._outcome = f"was given up, since it {state.message}"
+                    self._outcome = f"was deleted, since it {state.message}"
                     return
                 if not state.started and state.message != logged:
                     logged = state.message
@@ -237,13 +194,14 @@ class DriverPod:
 
 
 class _StartLimits:
-    """Limits on the start of a driver, and the pauses between two polls of its pod."""
+    """Limits on the start of a driver, and the pause between two polls of its pod."""
 
     def __init__(self, check_lease: Callable[[], None]) -> None:
         self._check_lease = check_lease
         self._started_at = self._checked_at = time.monotonic()
         self._blocked_since: float | None = None
-        self._start_seconds = start_seconds()
+        seconds = conf.getfloat(SECTION, "driver_start_seconds", fallback=DEFAULT_START_SECONDS)
+        self._start_seconds = float(seconds)
 
     def exceeded(self, state: PodState) -> bool:
         """Return whether a driver that has not started has used up its time."""
@@ -281,10 +239,8 @@ def is_complete(cluster: Cluster, pod: Mapping[str, Any]) -> bool:
 def delete_and_wait(cluster: Cluster, pod: Mapping[str, Any]) -> None:
     """Delete a pod and wait until it is gone.
 
-    Raises
-    ------
-    KubernetesUnavailableError
-        The pod may still exist: the API server or the pod's node does not answer.
+    Raises KubernetesUnavailableError if it may still exist: the API server or the pod's node does
+    not answer.
     """
     meta = pod["metadata"]
     cluster.delete(pod, grace_seconds=GRACE_SECONDS)
@@ -295,6 +251,6 @@ def delete_and_wait(cluster: Cluster, pod: Mapping[str, Any]) -> None:
             return
         time.sleep(DELETE_POLL_SECONDS)
     raise KubernetesUnavailableError(
-        f"The pod {meta['name']} was told to end and is still there after {DELETE_SECONDS:g} s; "
+        f"The pod {meta['name']} still exists {DELETE_SECONDS:g} s after the request to delete it; "
         "its node may be out of reach."
     )

@@ -1,7 +1,7 @@
 """Read the log of a container in steps, without losing or repeating a line.
 
-The API server returns the lines of a log from a whole second on. Each line has a timestamp in
-nanoseconds, which tells the lines that were read before.
+The API server returns a log from a whole second on; the timestamp of each line, in nanoseconds,
+tells the lines that were read before.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typing import Any, Self
 DRIVER_CONTAINER = "spark-kubernetes-driver"
 """Name that Spark gives the driver's container, unless a pod template names it."""
 
-# Reasons of a wait that rarely ends by itself.
+# Reasons of a wait that rarely ends without a user's help.
 _IMAGE = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"}
 _CONFIG = {"CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
 _OUT_OF_MEMORY = "OOMKilled"
@@ -20,29 +20,13 @@ _KILLED = 137
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodState:
-    """State of a driver's pod.
-
-    Attributes
-    ----------
-    container : str
-        Name of the driver's container.
-    started : bool
-        True if the container runs or ran.
-    ended : bool
-        True if the container has ended, also when others in the pod have not.
-    succeeded : bool
-        True if the container has ended with exit code 0.
-    blocked : bool
-        True if the container waits for something that rarely comes without a user's help.
-    message : str
-        The state for users, with what to do about it.
-    """
+    """State of the driver's container in its pod; ``message`` tells users what to do about it."""
 
     container: str
-    started: bool
-    ended: bool
-    succeeded: bool
-    blocked: bool
+    started: bool  # It runs or ran.
+    ended: bool  # Also when other containers of the pod have not.
+    succeeded: bool  # Ended with exit code 0.
+    blocked: bool  # It waits for something that rarely comes without a user's help.
     message: str
 
     @classmethod
@@ -51,14 +35,15 @@ class PodState:
         status = pod.get("status") or {}
         phase = status.get("phase") or "Pending"
         container = _driver_container(pod)
-        states = {item["name"]: item.get("state") or {} for item in _container_statuses(status)}
+        statuses = status.get("containerStatuses") or ()
+        states = {item["name"]: item.get("state") or {} for item in statuses}
         state = states.get(container, {})
         terminated = state.get("terminated")
         ended = terminated is not None or phase in ("Succeeded", "Failed")
         succeeded = terminated["exitCode"] == 0 if terminated else phase == "Succeeded"
         waiting = state.get("waiting") or {}
         if ended:
-            message = "ended well" if succeeded else _failure_message(status, terminated or {})
+            message = "succeeded" if succeeded else _failure_message(status, terminated or {})
         elif "running" in state or phase == "Running":
             message = "runs"
         else:
@@ -84,25 +69,22 @@ def _driver_container(pod: Mapping[str, Any]) -> str:
     return DRIVER_CONTAINER if DRIVER_CONTAINER in names else names[0]
 
 
-def _container_statuses(status: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return list(status.get("containerStatuses") or ())
-
-
 def _failure_message(status: Mapping[str, Any], terminated: Mapping[str, Any]) -> str:
     reason = terminated.get("reason") or status.get("reason") or ""
     code = terminated.get("exitCode")
     if reason == _OUT_OF_MEMORY:
         return (
-            "was killed since it ran out of memory (OOMKilled): give it more by "
+            "was killed since it ran out of memory (OOMKilled): give it more with "
             "spark.driver.memory or spark.driver.memoryOverhead"
         )
     if status.get("reason") == _EVICTED:
         return (
             f"was evicted from its node ({status.get('message') or 'no reason was given'}): the "
-            "next try looks for another place; if it happens again, let it request what it uses"
+            "retry is scheduled anew; if it happens again, let it request what it uses"
         )
     if status.get("reason"):
-        return f"was ended with its pod: {status['reason']} ({status.get('message') or 'no more'})"
+        details = status.get("message") or "no details"
+        return f"was ended with its pod: {status['reason']} ({details})"
     if code == _KILLED:
         return (
             "was killed (exit code 137): by its node, for memory as a rule; look at the events of "
@@ -112,7 +94,7 @@ def _failure_message(status: Mapping[str, Any], terminated: Mapping[str, Any]) -
 
 
 def _waiting_message(status: Mapping[str, Any], waiting: Mapping[str, Any]) -> str:
-    reason, message = waiting.get("reason") or "", waiting.get("message") or "no more is said"
+    reason, message = waiting.get("reason") or "", waiting.get("message") or "no details"
     if reason in _IMAGE:
         return (
             f"has an image that cannot be pulled ({reason}: {message}): check "
@@ -120,13 +102,14 @@ def _waiting_message(status: Mapping[str, Any], waiting: Mapping[str, Any]) -> s
         )
     if reason in _CONFIG:
         return (
-            f"cannot be made ({reason}: {message}): check that the Secrets and ConfigMaps exist "
+            f"cannot be created ({reason}: {message}): check that the Secrets and ConfigMaps exist "
             "that the Spark configuration names"
         )
     for condition in status.get("conditions") or ():
         if condition.get("reason") == _UNSCHEDULABLE:
             return (
-                f"finds no node ({condition.get('message') or 'Unschedulable'}): let it ask for "
-                "less (spark.driver.memory, spark.kubernetes.driver.request.cores), or add nodes"
+                f"cannot be scheduled ({condition.get('message') or _UNSCHEDULABLE}): let it "
+                "request less (spark.driver.memory, spark.kubernetes.driver.request.cores), or add "
+                "nodes"
             )
-    return f"waits to be started ({reason or 'Pending'}); kubectl describe pod tells more"
+    return f"waits to start ({reason or 'Pending'}); kubectl describe pod tells more"

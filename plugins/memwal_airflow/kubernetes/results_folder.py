@@ -17,12 +17,8 @@ from memwal_airflow.spark.settings import SECTION
 class ResultsFolder:
     """Where drivers write their results.
 
-    Attributes
-    ----------
-    uri : str
-    options_file : str or None
-        JSON file of storage options, at the same path here and in the driver's container; None
-        if the environment gives the options in both places.
+    ``options_file`` is a JSON file of storage options, at the same path here and in the driver's
+    container; None if the environment gives the options in both places.
     """
 
     uri: str
@@ -30,13 +26,7 @@ class ResultsFolder:
 
     @classmethod
     def configured(cls) -> ResultsFolder | None:
-        """Return ``[memwal] results_uri`` and ``results_options_file`` of ``airflow.cfg``, if set.
-
-        Raises
-        ------
-        InvalidInputError
-            ``results_uri`` is not a valid address.
-        """
+        """Read ``[memwal] results_uri`` and ``results_options_file`` of ``airflow.cfg``, if set."""
         uri = conf.get(SECTION, "results_uri", fallback="")
         if not uri:
             return None

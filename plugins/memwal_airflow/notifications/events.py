@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from airflow.sdk import BaseHook
 from airflow.sdk.configuration import conf
@@ -35,9 +35,6 @@ from memwal.fleet.alerts import (
 from memwal.util.safe_json import read_json
 from memwal_airflow.spark.settings import SECTION
 
-SLACK: Final = "slackwebhook"
-HTTP: Final = "http"
-
 log = logging.getLogger(__name__)
 
 # Loggers of the libraries below, which log the address of a request.
@@ -52,9 +49,10 @@ def notify_events(
     timeout: float = TIMEOUT_SECONDS,
     catalog: Catalog | None = None,
 ) -> int:
-    """Send new events to all configured connections. A failed delivery does not raise.
+    """Send new events to all configured connections, and return the number of sent events.
 
-    A failed delivery is logged without the address, and a later call sends its events.
+    A failed delivery does not raise: it is logged without the address, and a later call sends its
+    events.
 
     Parameters
     ----------
@@ -67,12 +65,7 @@ def notify_events(
     timeout : float, default 10
         Seconds to wait for an answer.
     catalog : Catalog, optional
-        By default that of ``$MEMWAL_CATALOG_URL``.
-
-    Returns
-    -------
-    int
-        Number of events that were sent.
+        Default: that of ``$MEMWAL_CATALOG_URL``.
     """
     if conn_id is None and configured_connection() is None and not _configured_owners():
         return 0
@@ -84,7 +77,7 @@ def notify_events(
             for connection, names in recipients.items()
         )
     except MemWalError as error:
-        log.warning("Nobody was told of events: %s", error)
+        log.warning("No events were sent: %s", error)
         return 0
     finally:
         if catalog is None:
@@ -139,10 +132,10 @@ def _notify_connection(
     except (MemWalError, AirflowException, OSError, RuntimeError, ValueError) as error:
         # Only our own messages are known to be free of addresses.
         why = str(error) if isinstance(error, MemWalError) else type(error).__name__
-        log.warning("The connection %s was not told of events: %s", conn_id, why)
+        log.warning("No events were sent to the connection %s: %s", conn_id, why)
         return 0
     if events:
-        log.info("The connection %s was told of %d events", conn_id, len(events))
+        log.info("%d events were sent to the connection %s", len(events), conn_id)
     return len(events)
 
 
@@ -160,8 +153,8 @@ def _sender(conn_id: str, timeout: float) -> Iterator[Post]:
             post, url = _http_post(conn_id, timeout, secret_path)
         case other:
             raise InvalidInputError(
-                f"connection {conn_id!r} is of type {other}; events are told to connections of "
-                f"type {SLACK} or {HTTP}"
+                f"connection {conn_id!r} is of type {other}; events are sent to connections of "
+                "type slackwebhook or http"
             )
     with _redact_logs(url):
         yield post

@@ -31,4 +31,4 @@ def on_task_instance_failed(previous_state: Any, task_instance: Any, error: Any)
         tables=[dag_id.removeprefix(DAG_PREFIX)], attempts=1, timeout=_TIMEOUT_SECONDS
     )
     if sent:
-        log.info("%d events of %s were told", sent, dag_id)
+        log.info("%d events of %s were sent", sent, dag_id)

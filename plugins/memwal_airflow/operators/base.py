@@ -1,9 +1,8 @@
-"""What all operators have in common: one Spark application, watched, found again, and ended."""
+"""Base class of the operators: starts or reattaches to one Spark application, and ends it."""
 
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from hashlib import sha256
@@ -23,6 +22,7 @@ from memwal_airflow.links import (
     table_address,
 )
 from memwal_airflow.operators.target import Target, open_target
+from memwal_airflow.run_params import RunRequest
 from memwal_airflow.skips import SkipReason, TaskSkipped
 from memwal_airflow.spark.application import RESULT_FILE, RunningJob, SparkJob, new_job_folder
 from memwal_airflow.spark.reattach import (
@@ -40,68 +40,57 @@ if TYPE_CHECKING:
     from memwal_airflow.kubernetes.cluster import TaskDriver
     from memwal_airflow.spark.submit import JobSubmitHook
 
-# Of what the catalog keeps; names in Airflow can be longer.
-_LONGEST_ID = 400
+# Maximum length in the catalog; names in Airflow can be longer.
+_MAX_ID_LENGTH = 400
 
 
 class MemWalOperator(BaseOperator):
-    """Does one thing to one table, as a Spark application that ``spark-submit`` runs.
+    """Runs one job on one table, as a Spark application that ``spark-submit`` starts.
 
-    The table is one of the catalog (``table``), or any other (``table_uri``). With the catalog the
-    job has a lease, so that nobody else does the same at once, and a record of the run. Without,
-    it has neither: two such tasks can do the same work twice, which costs time and harms nothing.
+    A job on a table of the catalog has a lease, so that no other process does the same at once,
+    and a record of the run. A job on a ``table_uri`` has neither: two such tasks can do the same
+    work twice, which costs time and harms nothing.
 
-    The master is that of ``spark_conn_id`` or ``master``, whichever is given, else that of
-    ``spark_conn_id`` or ``spark_master`` in section ``[memwal]`` of ``airflow.cfg``, else
-    ``local[*]``. The driver runs on this machine, or, in cluster mode, in a pod of Kubernetes.
-    Ending a task ends its application: the JVM, its driver and its workers. When the task's own
-    process is killed, the application goes on, and the retry waits for it instead of starting
-    another.
+    The driver runs on this machine or, in cluster mode, in a Kubernetes pod. Ending a task ends
+    its application: the JVM, its driver and its workers. When the task's own process is killed,
+    the application continues, and the retry waits for it instead of starting another.
 
-    A run of the DAG with a param ``jobs``, a list, leaves out the jobs that are not in it; with
-    ``dry_run`` it changes nothing, and with ``force`` it does not ask whether a job is due.
+    Parameters of a DAG run: ``jobs``, a list, skips all other jobs; ``dry_run`` and ``force`` are
+    as below. Returns ``JobResult.to_dict()``, which is also recorded in the catalog.
 
     Parameters
     ----------
     table : str, optional
-        Name of a table of the catalog.
+        Name of a table in the catalog.
     table_uri : str, optional
-        Where a table is that is in no catalog. Give this or ``table``.
+        Address of a table that is in no catalog, in place of ``table``.
     storage_options_ref : str, optional
-        Path of a JSON file, or ``airflow:{connection id}``; by default that of the catalog.
-        Options themselves never appear on the command line.
+        Path of a JSON file, or ``airflow:{connection id}``; default: that of the catalog. The
+        options themselves never appear on the command line.
     policy : Policy or mapping, optional
-        Limits that differ from the defaults, for a ``table_uri``; those of the catalog are for its
-        tables.
+        Limits that differ from the defaults, for a ``table_uri`` only.
     force : bool, default False
-        Do it though it is not due, in quiet hours, and to regions that are held.
+        Run although not due, in quiet hours, and on held regions.
     dry_run : bool, default False
-        Change nothing: skipped with what would be done.
+        Change nothing; the task is skipped with what would be done.
     wait : timedelta, default 2 min
-        How long to wait while somebody else does the same, before the task is skipped. More than
-        the minute after which the lease of a process that died ends.
-    master : str, optional
-        Spark master URL. Give this or a connection, not both.
+        How long to wait for another process that holds the lease, before the task is skipped. The
+        lease of a dead process expires within a minute.
     spark_conn_id : str, optional
-        Airflow connection of a Spark cluster.
-    deploy_mode : {"client", "cluster"}, optional
-        Where the driver runs. By default as the connection says, else ``[memwal] deploy_mode``.
-    spark_conf : mapping, optional
-        Spark properties.
+        Airflow connection of a Spark cluster; default: ``spark_conn_id`` or ``spark_master`` in
+        section ``[memwal]`` of ``airflow.cfg``, else ``local[*]``.
     spark_options : mapping, optional
-        Further options of the provider's ``SparkSubmitHook``, such as ``driver_memory``.
+        ``master``, a Spark master URL in place of a connection; ``deploy_mode``, ``client`` or
+        ``cluster``, by default that of the connection, else ``[memwal] deploy_mode``; ``conf``,
+        Spark properties; and other options of the provider's ``SparkSubmitHook``, for example
+        ``driver_memory``.
     **kwargs
         As of ``BaseOperator``. Two retries by default.
-
-    Returns
-    -------
-    dict
-        ``JobResult.to_dict()``, which is also recorded in the catalog.
 
     Raises
     ------
     InvalidInputError
-        Neither ``table`` nor ``table_uri`` is given, or both; or an argument is wrong.
+        Neither ``table`` nor ``table_uri`` is given, or both; or another argument is invalid.
     """
 
     job: ClassVar[str]
@@ -109,9 +98,8 @@ class MemWalOperator(BaseOperator):
         "table",
         "table_uri",
         "storage_options_ref",
-        "master",
         "spark_conn_id",
-        "spark_conf",
+        "spark_options",
     )
     operator_extra_links = (SparkUiLink(), TablePageLink())
 
@@ -125,10 +113,7 @@ class MemWalOperator(BaseOperator):
         force: bool = False,
         dry_run: bool = False,
         wait: timedelta = timedelta(minutes=2),
-        master: str | None = None,
         spark_conn_id: str | None = None,
-        deploy_mode: str | None = None,
-        spark_conf: Mapping[str, str] | None = None,
         spark_options: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
@@ -137,8 +122,8 @@ class MemWalOperator(BaseOperator):
         super().__init__(**kwargs)
         if (table is None) == (table_uri is None):
             raise InvalidInputError(
-                f"Task {self.task_id!r} is about a table of the catalog, given by its name as "
-                "table=, or about one that is in none, given by table_uri=; give one of them."
+                f"Task {self.task_id!r} needs one table: give table= (a name in the catalog) or "
+                "table_uri=, not both."
             )
         if policy is not None and table is not None:
             raise InvalidInputError(
@@ -150,13 +135,10 @@ class MemWalOperator(BaseOperator):
         self.storage_options_ref = storage_options_ref
         self.policy = policy
         self.force = force
-        # Airflow's operators have a method of the name of this argument.
+        # Airflow's operators have a method named dry_run.
         self.change_nothing = dry_run
         self.wait = wait
-        self.master = master
         self.spark_conn_id = spark_conn_id
-        self.deploy_mode = deploy_mode
-        self.spark_conf = spark_conf
         self.spark_options = spark_options
         self.spark_application_id: str | None = None
         self.spark_job: RunningJob | None = None
@@ -166,22 +148,18 @@ class MemWalOperator(BaseOperator):
     def run_on(
         self, target: Target, context: Context, earlier: EarlierTry | None
     ) -> JobResult | Skipped:
-        """Do the job; ``earlier`` is an application of an earlier try that is to be waited for."""
+        """Run the job; ``earlier`` is the application of an earlier try to wait for."""
         raise NotImplementedError
 
-    def take(self, result: dict[str, Any], context: Context) -> Any:
-        """Act on a result, for example by raising a skip or describing the asset; return it."""
+    def handle_result(self, result: dict[str, Any], context: Context) -> Any:
+        """Act on a result, for example raise a skip or describe the asset; return it."""
         return result
 
     def execute(self, context: Context) -> Any:
-        """Run the job, record it, and return its result; skipped with a reason where it is not."""
+        """Run the job, record it, and return its result; skip with a reason if it does not run."""
         from memwal.fleet import Skipped
 
-        wanted = context["params"].get("jobs")
-        if wanted and self.job not in wanted:
-            raise TaskSkipped(
-                f"This run is for {', '.join(wanted)} only.", reason=SkipReason.NOT_REQUESTED
-            )
+        RunRequest.of(context["params"]).skip_unless(self.job)
         if self.table is not None:
             context["ti"].xcom_push(key=TablePageLink().xcom_key, value=table_address(self.table))
         try:
@@ -193,9 +171,9 @@ class MemWalOperator(BaseOperator):
             ) as target:
                 if earlier is not None:
                     earlier.release_leases(target.catalog, target.name)
-                found = self.run_on(target, context, earlier)
-                if self.table is not None and not isinstance(found, Skipped):
-                    self._look(target)
+                outcome = self.run_on(target, context, earlier)
+                if self.table is not None and not isinstance(outcome, Skipped):
+                    self._record_backlog(target)
         except InvalidInputError as error:
             raise AirflowFailException(str(error)) from error
         finally:
@@ -203,31 +181,30 @@ class MemWalOperator(BaseOperator):
                 self.spark_job.clean_up()
         if self.spark_job is not None:
             clear_state(context)
-        if isinstance(found, Skipped):
-            raise TaskSkipped(found.reason, reason=SkipReason(found.reason_code))
-        for problem in found.problems:
+        if isinstance(outcome, Skipped):
+            raise TaskSkipped(outcome.reason, reason=SkipReason(outcome.reason_code))
+        for problem in outcome.problems:
             self.log.warning("%s: %s", self.job, problem)
-        # As JSON has it: XComs and events of assets give lists back, and no tuples.
-        result = json.loads(json.dumps(found.to_dict()))
+        # Converted to what JSON holds: XComs and asset events return lists, never tuples.
+        result = json.loads(json.dumps(outcome.to_dict()))
         context["ti"].xcom_push(key="result", value=result)
-        return self.take(result, context)
+        return self.handle_result(result, context)
 
-    def _look(self, target: Target) -> None:
-        """Keep a sample, or people would see the backlog that is merged by now until the next run.
+    def _record_backlog(self, target: Target) -> None:
+        """Record the status after the job: the page would show the old backlog until the next run.
 
-        A job that is done is not failed for it.
+        A failure is logged and does not fail the job, which is done.
         """
         from memwal.fleet.tables import open_managed
 
         try:
             table = open_managed(target.managed, storage_options=target.storage_options)
-            status = table.status()
-            target.catalog.record_backlog(target.name, status)
+            target.catalog.record_backlog(target.name, table.status())
         except MemWalError as error:
-            self.log.warning("No sample of the backlog was kept: %s", error)
+            self.log.warning("The backlog was not recorded: %s", error)
 
     def on_kill(self) -> None:
-        """End the application, also that of an earlier try while the lease is waited for."""
+        """End the application, also that of an earlier try while this one waits for the lease."""
         self._killed = True
         earlier = self.earlier_try
         job = self.spark_job or (earlier.job if earlier is not None else None)
@@ -235,26 +212,23 @@ class MemWalOperator(BaseOperator):
             job.end()
 
     def leased(self, target: Target) -> tuple[str, ...]:
-        """What nobody else can have the lease of while the job runs, its own resource first.
-
-        None for a table that is in no catalog.
-        """
+        """Return the resources leased while the job runs, its own first; none without a catalog."""
         from memwal.catalog.leases import job_resource
 
         return () if self.table is None else (job_resource(target.name, self.job),)
 
     def is_forced(self, context: Context) -> bool:
-        """Return whether this task, or this run, is to do its job due or not."""
+        """Return whether this task or this run does its job due or not."""
         return bool(self.force or context["params"].get("force"))
 
     def is_dry_run(self, context: Context) -> bool:
-        """Return whether this task, or this run, is to change nothing."""
+        """Return whether this task or this run changes nothing."""
         return bool(self.change_nothing or context["params"].get("dry_run"))
 
-    def go_on(self) -> None:
-        """Raise when the task is told to end."""
+    def raise_if_killed(self) -> None:
+        """Raise when Airflow has asked the task to end."""
         if self._killed:
-            raise AirflowException("The task was told to end; its job is not gone on with.")
+            raise AirflowException("Airflow asked the task to end, so its job does not continue.")
 
     def submit(
         self,
@@ -262,36 +236,22 @@ class MemWalOperator(BaseOperator):
         arguments: Sequence[str],
         *,
         context: Context,
-        look: Callable[[], None],
+        check_lease: Callable[[], None],
         earlier: EarlierTry | None = None,
         regions: Sequence[UUID] | None = None,
     ) -> dict[str, Any]:
-        """Run ``spark_apps/{job}.py``, or wait for one that runs, and return what it wrote.
+        """Run ``spark_apps/{job}.py``, or wait for the ``earlier`` one, and return its result.
 
-        Parameters
-        ----------
-        target : Target
-        arguments : sequence of str
-            Options of the application, beside the table and where its result goes.
-        context : Context
-        look : callable
-            Called every few seconds; when it raises, the application is ended.
-        earlier : EarlierTry, optional
-            The application to wait for.
-        regions : sequence of UUID, optional
-            What a retry is to know of them.
-
-        Raises
-        ------
-        AirflowException
-            The application left no result.
+        ``arguments`` are those of the application, besides the table and the address of its
+        result; ``regions`` are stored for a retry. ``check_lease`` is called every few seconds;
+        when it raises, the application is ended. Raises AirflowException without a result.
         """
         if earlier is not None and not earlier.job.exists():
             self.log.info("The earlier try took the result of its application itself.")
             earlier = None
         hook = self.hook()
         if earlier is None:
-            job = self._start(hook, target, arguments, context, look)
+            job = self._start(hook, target, arguments, context, check_lease)
         else:
             self.log.info(
                 "An earlier try left its application, %s; this one waits for it. Its log:",
@@ -302,15 +262,17 @@ class MemWalOperator(BaseOperator):
         try:
             if earlier is None:
                 save_state(context, job, regions=regions)
-            self.go_on()
+            self.raise_if_killed()
             page = pod_address(job.reattach_state)
             if page:
                 context["ti"].xcom_push(key=SparkUiLink().xcom_key, value=page)
             # The UI of a driver in a cluster has an address that only the cluster knows.
-            shown = not hook.is_cluster_mode
-            tail = hook.follow(self._noticed(job.lines(look), context, shown=shown))
+            lines = self._with_ui_link(
+                job.lines(check_lease), context, link=not hook.is_cluster_mode
+            )
+            tail = hook.follow(lines)
         except BaseException:
-            # Before the lease is given back, and somebody else may begin.
+            # Before the lease is released, and another process may begin.
             job.end()
             raise
         result = job.result()
@@ -321,17 +283,12 @@ class MemWalOperator(BaseOperator):
         return result
 
     def hook(self) -> JobSubmitHook:
-        """The provider's hook, for the master and the mode of this task."""
+        """Return the provider's hook, for the master and the mode of this task."""
         from memwal_airflow.spark.submit import submit_hook
 
-        return submit_hook(
-            master=self.master,
-            conn_id=self.spark_conn_id,
-            deploy_mode=self.deploy_mode,
-            conf=dict(self.spark_conf or {}),
-            name=f"memwal-{self.job}-{self.table or 'table'}",
-            **(self.spark_options or {}),
-        )
+        name = f"memwal-{self.job}-{self.table or 'table'}"
+        options = {"name": name, **(self.spark_options or {})}
+        return submit_hook(conn_id=self.spark_conn_id, **options)
 
     def _start(
         self,
@@ -339,58 +296,62 @@ class MemWalOperator(BaseOperator):
         target: Target,
         arguments: Sequence[str],
         context: Context,
-        look: Callable[[], None],
+        check_lease: Callable[[], None],
     ) -> RunningJob:
         if hook.is_cluster_mode:
-            return self._place(hook, context).submit(
+            return self._task_driver(hook, context).submit(
                 arguments,
                 table=self.table,
                 table_uri=target.managed.uri,
                 storage_options_ref=target.storage_options_ref,
-                # A rehearsal has no lease.
+                # A dry run has no lease.
                 leases=() if self.is_dry_run(context) else self.leased(target),
-                check_lease=look,
+                check_lease=check_lease,
             )
-        folder = new_job_folder(self.job)
-        try:
-            given = ["--table", target.managed.uri, "--result", str(folder / RESULT_FILE)]
+        with new_job_folder(self.job) as folder:
+            common = ["--table", target.managed.uri, "--result", str(folder / RESULT_FILE)]
             options = options_file(target.storage_options_ref, folder)
             if options is not None:
-                given += ["--storage-options-file", options]
-            command, env = hook.command(f"{self.job}.py", [*given, *arguments])
+                common += ["--storage-options-file", options]
+            command, env = hook.command(f"{self.job}.py", [*common, *arguments])
             return SparkJob.start(command, env=env, folder=folder)
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
 
     def _find_driver(self, context: Context) -> ClusterDriver | None:
         hook = self.hook()
-        return self._place(hook, context).find() if hook.is_cluster_mode else None
+        return self._task_driver(hook, context).find() if hook.is_cluster_mode else None
 
-    def _place(self, hook: JobSubmitHook, context: Context) -> TaskDriver:
+    def _task_driver(self, hook: JobSubmitHook, context: Context) -> TaskDriver:
         from memwal_airflow.kubernetes.cluster import TaskDriver
 
         return TaskDriver.of(hook, external_id=external_id(context), job=self.job)
 
-    def _noticed(self, lines: Iterator[str], context: Context, *, shown: bool) -> Iterator[str]:
-        """The lines of the log, of which the link to Spark's UI is taken if it can be shown."""
+    def _with_ui_link(self, lines: Iterator[str], context: Context, *, link: bool) -> Iterator[str]:
+        """Yield the lines of the log, and store the address of Spark's UI if ``link`` is true."""
         for line in lines:
-            found = None if self.spark_application_id else spark_application(line)
-            if found is not None:
-                self.spark_application_id, address = found
-                if address is not None and shown:
+            application = None if self.spark_application_id else spark_application(line)
+            if application is not None:
+                self.spark_application_id, address = application
+                if address is not None and link:
                     context["ti"].xcom_push(key=SparkUiLink().xcom_key, value=address)
             yield line
 
 
 def external_id(context: Context) -> str:
-    """What a run of a job is called in the catalog: the task instance, whatever the try."""
+    """Return the name of a job run in the catalog: the task instance, the same for all tries."""
     ti = context["ti"]
     name = f"{ti.dag_id}/{ti.run_id}/{ti.task_id}/{ti.map_index}"
-    return name if len(name) <= _LONGEST_ID else sha256(name.encode()).hexdigest()
+    return name if len(name) <= _MAX_ID_LENGTH else sha256(name.encode()).hexdigest()
 
 
-def describe(operator: BaseOperator, context: Context, extra: Mapping[str, Any]) -> None:
-    """Put figures into the events of the operator's assets."""
+def describe_assets(operator: BaseOperator, context: Context, extra: Mapping[str, Any]) -> None:
+    """Add figures to the events of the operator's assets."""
     for asset in operator.outlets:
         context["outlet_events"][asset].extra.update(extra)
+
+
+def describe_merge(operator: BaseOperator, context: Context, result: Mapping[str, Any]) -> None:
+    """Add the version, rows and generations of a merge to the events of the operator's assets."""
+    figures = result["figures"]
+    rows = figures.get("rows_upserted", 0) + figures.get("rows_deleted", 0)
+    extra = {"rows": rows, "generations": figures.get("generations", 0)}
+    describe_assets(operator, context, {"version": result["version"], **extra})

@@ -1,4 +1,4 @@
-"""An operator that merges and indexes everything there is, for whoever needs it to be so."""
+"""Operator that merges and indexes every flushed generation, due or not."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowException
 
-from memwal_airflow.operators.base import MemWalOperator, describe, external_id
+from memwal_airflow.operators.base import MemWalOperator, describe_merge, external_id
 from memwal_airflow.operators.target import Target
 from memwal_airflow.skips import SkipReason, TaskSkipped
 from memwal_airflow.spark.reattach import EarlierTry
@@ -23,20 +23,19 @@ if TYPE_CHECKING:
 class TableCheckpointOperator(MemWalOperator):
     """Merges and indexes every generation that is flushed when it starts, due or not.
 
-    When it has succeeded, a reader of the base table alone sees all of them. It fails when that
-    is not so by its deadline; what was merged by then stays, and the retry goes on from there.
-    Merges and index builds of the table by others wait meanwhile. Rows that writers have not
-    flushed are not part of it. Rows that enter go through the gate of the table's policy; a region
-    that it holds is a failure. The events of its outlets carry ``version``, ``rows`` and
-    ``generations``.
+    After it, a reader of the base table alone sees all of them; rows that writers have not flushed
+    are not part of it. Fails if that takes longer than the deadline; what was merged by then stays,
+    and the retry continues from there. Other merges and index builds of the table wait meanwhile.
+    A region that the quality gate of the policy holds is a failure. Asset events carry
+    ``version``, ``rows`` and ``generations``.
 
     Parameters
     ----------
     deadline : timedelta, default 1 h
-        How long one try may take, with the time that it waits for others.
+        How long one try may take, its wait for other jobs included.
     **kwargs
-        As of :class:`~memwal_airflow.operators.base.MemWalOperator`; ``wait`` and ``force`` mean
-        nothing here.
+        As of :class:`~memwal_airflow.operators.base.MemWalOperator`, where ``wait`` and ``force``
+        have no effect.
     """
 
     job = "checkpoint"
@@ -47,7 +46,7 @@ class TableCheckpointOperator(MemWalOperator):
         self.deadline = deadline
 
     def leased(self, target: Target) -> tuple[str, ...]:
-        """Its own resource, and those of the jobs whose work it does."""
+        """Return its own resource, and those of the jobs whose work it does."""
         from memwal.catalog.leases import job_resource
 
         others = (job_resource(target.name, job) for job in self.instead_of)
@@ -72,29 +71,25 @@ class TableCheckpointOperator(MemWalOperator):
                 target.managed.policy.checkpoint_options(),
                 timeout_seconds=round(max(ends_at - time.monotonic(), 0.0), 1),
             )
+            arguments = to_arguments(options)
             return JobResult.from_dict(
-                self.submit(
-                    target, to_arguments(options), context=context, look=guard, earlier=earlier
-                )
+                self.submit(target, arguments, context=context, check_lease=guard, earlier=earlier)
             )
 
-        found = run_recorded(
+        outcome = run_recorded(
             target.catalog,
             target.name,
             self.job,
             execute,
             instead_of=self.instead_of,
             wait=self.deadline,
-            runtime=Runtime(external_id=external_id(context), guard=self.go_on),
+            runtime=Runtime(external_id=external_id(context), guard=self.raise_if_killed),
         )
-        if isinstance(found, Skipped):
-            raise AirflowException(f"The checkpoint did not begin in time: {found.reason}")
-        return found
+        if isinstance(outcome, Skipped):
+            raise AirflowException(f"The checkpoint did not begin in time: {outcome.reason}")
+        return outcome
 
-    def take(self, result: dict[str, Any], context: Context) -> dict[str, Any]:
-        """Describe it on its assets."""
-        figures = result["figures"]
-        rows = figures.get("rows_upserted", 0) + figures.get("rows_deleted", 0)
-        extra = {"rows": rows, "generations": figures.get("generations", 0)}
-        describe(self, context, {"version": result["version"], **extra})
+    def handle_result(self, result: dict[str, Any], context: Context) -> dict[str, Any]:
+        """Describe the checkpoint on its assets."""
+        describe_merge(self, context, result)
         return result

@@ -1,8 +1,9 @@
-"""The maintenance jobs as Airflow operators; each runs one Spark application when it is due."""
+"""Operators of the maintenance jobs; each runs one Spark application when its job is due."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import UUID
 
@@ -12,7 +13,12 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 import memwal
 from memwal.errors import InvalidInputError
-from memwal_airflow.operators.base import MemWalOperator, describe, external_id
+from memwal_airflow.operators.base import (
+    MemWalOperator,
+    describe_assets,
+    describe_merge,
+    external_id,
+)
 from memwal_airflow.operators.checkpoint import TableCheckpointOperator
 from memwal_airflow.operators.target import Target, region_ids
 from memwal_airflow.operators.verify import MemWalVerifyOperator
@@ -46,30 +52,24 @@ _QUALITY_FAILS_ON: dict[QualityFailOn, tuple[str, ...]] = {
 
 
 class MemWalJobOperator(MemWalOperator):
-    """Does one job of a table's policy, when a limit of the policy is reached.
+    """Runs one job of a table's policy when a limit of the policy is reached.
 
-    It is skipped with the reason when it is not due, in quiet hours, while somebody else does it,
-    and when all that is due is held.
-
-    A table that stores less than ``[memwal] local_below_bytes`` of ``airflow.cfg`` is worked on in
-    the task's own process, without Spark. By default none is.
-
-    Parameters
-    ----------
-    **kwargs
-        As of :class:`~memwal_airflow.operators.base.MemWalOperator`.
+    Skipped, with the reason, when not due, in quiet hours, while another process runs the job, and
+    when all that is due is held. The job of a table that stores less than ``[memwal]
+    local_below_bytes`` of ``airflow.cfg`` (default: 0) runs in the task's own process, without
+    Spark. Arguments are those of :class:`~memwal_airflow.operators.base.MemWalOperator`.
     """
 
     def regions_for(self, context: Context) -> tuple[UUID, ...] | None:
-        """The regions that it is about; None for all."""
+        """Return the regions of the job; None for all."""
         return None
 
     def index_for(self) -> str | None:
-        """The index that it is about; None for all."""
+        """Return the index of the job; None for all."""
         return None
 
     def leased(self, target: Target) -> tuple[str, ...]:
-        """The job on the table, or on one of its indexes; and what takes the same lease."""
+        """Return the job's resource, and that of a checkpoint if it does the same work."""
         from memwal.catalog.leases import job_resource
 
         if self.table is None:
@@ -88,59 +88,56 @@ class MemWalJobOperator(MemWalOperator):
         from memwal.jobs.due import Due
         from memwal.jobs.job import JobResult
 
-        force, due = self.is_forced(context), None
+        request = JobRequest(
+            target.name,
+            self.job,
+            force=self.is_forced(context),
+            dry_run=self.is_dry_run(context),
+            regions=None if earlier is not None else self.regions_for(context),
+            index=self.index_for(),
+            wait=self.wait,
+        )
         if earlier is not None:
-            # What it does was decided when it was started; by now it may not be due any more.
-            due = Due(
-                reason="an earlier try began it", regions=tuple(map(str, earlier.regions or ()))
+            # Its work was chosen when it was started; by now it may not be due any more.
+            regions = tuple(map(str, earlier.regions or ()))
+            request = replace(
+                request,
+                force=self.job == "merge" and earlier.regions is None,
+                due=Due(reason="an earlier try began it", regions=regions),
             )
-            force = self.job == "merge" and earlier.regions is None
 
         def execute(spec: JobSpec, guard: Guard) -> JobResult:
-            return JobResult.from_dict(
-                self.submit(
-                    target,
-                    spec.arguments(),
-                    context=context,
-                    look=guard,
-                    earlier=earlier,
-                    regions=spec.regions,
-                )
+            result = self.submit(
+                target,
+                spec.arguments(),
+                context=context,
+                check_lease=guard,
+                earlier=earlier,
+                regions=spec.regions,
             )
+            return JobResult.from_dict(result)
 
-        here = earlier is None and is_small(target)
-        return run_job(
-            target.catalog,
-            JobRequest(
-                target.name,
-                self.job,
-                force=force,
-                dry_run=self.is_dry_run(context),
-                regions=None if earlier is not None else self.regions_for(context),
-                index=self.index_for(),
-                due=due,
-                wait=self.wait,
-            ),
-            runtime=Runtime(
-                execute=None if here else execute,
-                guard=self.go_on,
-                storage_options=target.storage_options,
-                external_id=external_id(context),
-            ),
+        run_locally = earlier is None and is_small(target)
+        runtime = Runtime(
+            execute=None if run_locally else execute,
+            guard=self.raise_if_killed,
+            storage_options=target.storage_options,
+            external_id=external_id(context),
         )
+        return run_job(target.catalog, request, runtime=runtime)
 
 
 class MemWalMergeOperator(MemWalJobOperator):
     """Merges the backlog of regions that are due into the base table.
 
-    The events of its outlets carry ``version``, ``rows`` and ``generations``. Skipped, without an
-    event, when nothing was merged.
+    Asset events carry ``version``, ``rows`` and ``generations``. Skipped, without an event, when
+    nothing was merged.
 
     Parameters
     ----------
     regions : list of str, optional
-        UUIDs of the regions, of which those are merged that are due; all regions by default. The
-        param ``regions`` of a run narrows it further.
+        UUIDs of the regions of which the due ones are merged; default: all. The parameter
+        ``regions`` of a DAG run narrows it further.
     **kwargs
         As of :class:`~memwal_airflow.operators.base.MemWalOperator`.
     """
@@ -153,44 +150,43 @@ class MemWalMergeOperator(MemWalJobOperator):
         self.regions = regions
 
     def regions_for(self, context: Context) -> tuple[UUID, ...] | None:
-        """Those of the operator, of the run, or of both."""
+        """Return the regions of the operator, of the run, or those of both."""
         own = None if self.regions is None else region_ids(self.regions)
-        asked = region_ids(context["params"].get("regions") or ())
+        requested = region_ids(context["params"].get("regions") or ())
         if own is None:
-            return tuple(sorted(asked)) or None
-        found = own & asked if asked else own
-        if not found:
-            raise TaskSkipped("None of the regions is asked for.", reason=SkipReason.NOT_REQUESTED)
-        return tuple(sorted(found))
+            return tuple(sorted(requested)) or None
+        selected = own & requested if requested else own
+        if not selected:
+            raise TaskSkipped(
+                "The run requests none of this task's regions.", reason=SkipReason.NOT_REQUESTED
+            )
+        return tuple(sorted(selected))
 
-    def take(self, result: dict[str, Any], context: Context) -> dict[str, Any]:
-        """Describe the merge on its asset; fail when it could merge nothing at all."""
-        figures = result["figures"]
-        if figures["generations"]:
-            rows = figures["rows_upserted"] + figures["rows_deleted"]
-            extra = {"rows": rows, "generations": figures["generations"]}
-            describe(self, context, {"version": result["version"], **extra})
+    def handle_result(self, result: dict[str, Any], context: Context) -> dict[str, Any]:
+        """Describe the merge on its asset; fail if nothing at all could be merged."""
+        if result["figures"]["generations"]:
+            describe_merge(self, context, result)
             return result
-        if result["held"]:
-            # Held regions are left out by the next try; for people to see, this one is red.
-            raise AirflowFailException(f"Nothing could be merged: {result['problems'][0]}")
-        if result["problems"]:
-            raise AirflowException(f"Nothing could be merged: {result['problems'][0]}")
+        if result["held"] or result["problems"]:
+            # The next try skips held regions and would succeed: a failure without retries shows
+            # users that regions are held.
+            kind = AirflowFailException if result["held"] else AirflowException
+            raise kind(f"Nothing could be merged: {result['problems'][0]}")
         raise TaskSkipped(
             "Nothing was merged: the backlog is gone by now.", reason=SkipReason.NOTHING_TO_DO
         )
 
 
 class MemWalIndexOperator(MemWalJobOperator):
-    """Brings maintained indexes up to what was merged.
+    """Builds maintained indexes up to the merged generations.
 
-    The events of its outlets carry ``version``. Skipped, without an event, when nothing was built.
+    Asset events carry ``version``. Skipped, without an event, when nothing was built.
 
     Parameters
     ----------
     index : str, optional
-        Build this one only. Tasks of several indexes run at once, each under a lease of its own:
-        map over ``index``, or give all of them to one task.
+        Name of the only index to build. Tasks of several indexes run concurrently, each under a
+        lease of its own: map over ``index``, or leave it out to build all in one task.
     **kwargs
         As of :class:`~memwal_airflow.operators.base.MemWalOperator`.
     """
@@ -203,17 +199,17 @@ class MemWalIndexOperator(MemWalJobOperator):
         self.index = index
 
     def index_for(self) -> str | None:
-        """That of the operator."""
+        """Return the index of the operator."""
         return self.index
 
-    def take(self, result: dict[str, Any], context: Context) -> dict[str, Any]:
+    def handle_result(self, result: dict[str, Any], context: Context) -> dict[str, Any]:
         """Describe the build on its asset."""
         if not result["commits"]:
             raise TaskSkipped(
                 "No index was changed: they have caught up by now.",
                 reason=SkipReason.NOTHING_TO_DO,
             )
-        describe(self, context, {"version": result["version"]})
+        describe_assets(self, context, {"version": result["version"]})
         return result
 
 
@@ -230,23 +226,22 @@ class MemWalSnapshotOperator(MemWalJobOperator):
 
 
 class MemWalCollectOperator(MemWalJobOperator):
-    """Deletes what no reader can need any more; with ``dry_run`` it counts that, and succeeds."""
+    """Deletes what no reader needs any more; with ``dry_run`` it counts that, and succeeds."""
 
     job = "gc"
 
 
 class MemWalQualityOperator(MemWalJobOperator):
-    """Holds the rows of the base table against the suite of the table's policy.
+    """Checks the rows of the base table by the suite of the table's policy.
 
-    Skipped when the check is not due, and when the policy has no suite. What it finds is
-    ``quality`` of its result, in the catalog and on the page of the table; every expectation that
-    is not met is a warning in its log, also when the task fails.
+    Skipped when not due, and when the policy has no suite. The report is ``quality`` of the
+    result, in the catalog and on the page of the table. Each unmet expectation is logged as a
+    warning, also when the task fails.
 
     Parameters
     ----------
     fail_on : {"critical", "warning", "never"}, default "critical"
-        What the task fails by, without a retry: critical expectations that are not met, those of
-        the severity ``warning`` as well, or none.
+        The least severity of an unmet expectation that fails the task, without a retry.
     **kwargs
         As of :class:`~memwal_airflow.operators.base.MemWalOperator`.
 
@@ -269,7 +264,7 @@ class MemWalQualityOperator(MemWalJobOperator):
     def run_on(
         self, target: Target, context: Context, earlier: EarlierTry | None
     ) -> JobResult | Skipped:
-        """Run the check, where there is something to check by."""
+        """Run the check, if the policy has a suite."""
         rules = target.managed.policy.quality
         if rules is None or not rules.suite:
             raise TaskSkipped(
@@ -277,20 +272,21 @@ class MemWalQualityOperator(MemWalJobOperator):
             )
         return super().run_on(target, context, earlier)
 
-    def take(self, result: dict[str, Any], context: Context) -> dict[str, Any]:
-        """Fail by the expectations that are not met, if any of them weighs enough."""
-        weights = _QUALITY_FAILS_ON[self.fail_on]
-        unmet = [one for one in result["quality"]["expectations"] if not one["success"]]
-        if any(one["severity"] in weights for one in unmet):
+    def handle_result(self, result: dict[str, Any], context: Context) -> dict[str, Any]:
+        """Fail if an expectation of a severity of ``fail_on`` is not met."""
+        severities = _QUALITY_FAILS_ON[self.fail_on]
+        if any(
+            not expectation["success"] and expectation["severity"] in severities
+            for expectation in result["quality"]["expectations"]
+        ):
             raise AirflowFailException(f"{result['table']}: {result['problems'][0]}")
         return result
 
 
 def is_small(target: Target) -> bool:
-    """Return whether a table is worked on in the task's own process, because of all that it stores.
+    """Return whether a table stores little enough for its jobs to run in the task's own process.
 
-    Not the backlog alone is counted: a merge of few rows looks for their keys in all of the base
-    table.
+    The base table counts as well: a merge of few rows searches all of it for their keys.
     """
     limit = int(conf.getint(SECTION, "local_below_bytes", fallback=0))
     if limit <= 0:

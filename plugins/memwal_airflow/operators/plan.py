@@ -1,9 +1,9 @@
-"""What a maintenance run looks at, before and after its jobs."""
+"""Operators that plan a maintenance run, and announce what it did."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import closing
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from memwal_airflow.deadlines import LATE
 from memwal_airflow.hooks.storage_options import read_options
+from memwal_airflow.operators.base import describe_assets
 from memwal_airflow.run_params import RunRequest
 from memwal_airflow.skips import SkipReason, TaskSkipped
 
@@ -25,15 +26,7 @@ LAG = "lag"
 
 
 class CatalogTableOperator(BaseOperator):
-    """A quick look at a managed table, in the worker itself.
-
-    Parameters
-    ----------
-    table : str
-        Name in the catalog.
-    **kwargs
-        As of ``BaseOperator``; ``retries`` defaults to 2.
-    """
+    """Reads the status of a managed table in the worker itself; ``retries`` defaults to 2."""
 
     template_fields: Sequence[str] = ("table",)
 
@@ -43,19 +36,8 @@ class CatalogTableOperator(BaseOperator):
         super().__init__(**kwargs)
         self.table = table
 
-    @contextmanager
-    def catalog(self) -> Iterator[Catalog]:
-        """The catalog of ``$MEMWAL_CATALOG_URL``."""
-        from memwal.catalog import Catalog
-
-        catalog = Catalog()
-        try:
-            yield catalog
-        finally:
-            catalog.close()
-
     def survey(self, catalog: Catalog, managed: ManagedTable) -> Survey:
-        """What the table looks like, and what it is due for."""
+        """Read the status of the table, and which jobs are due."""
         from memwal.fleet.tables import survey
 
         return survey(catalog, managed, storage_options=read_options(managed.storage_options_ref))
@@ -64,92 +46,73 @@ class CatalogTableOperator(BaseOperator):
 class PlanOperator(CatalogTableOperator):
     """Divides the regions of a table among sensors, and records the backlog.
 
-    Skipped when the run is not about merges.
-
-    Parameters
-    ----------
-    table
-        As of :class:`CatalogTableOperator`.
-
-    Returns
-    -------
-    list of dict
-        ``regions``, ``wait``, ``force``: arguments for ``RegionBacklogSensor.expand_kwargs``. One
-        for each region, or as many as the policy's ``sensor_groups``, each with a share of them. A
-        run with ``force`` or ``dry_run`` does not wait, one with ``regions`` looks at no others.
+    Returns arguments for ``RegionBacklogSensor.expand_kwargs``: ``regions``, ``wait``, ``force``,
+    one for each region, or as many as the policy's ``sensor_groups``, each with a share of them. A
+    run with ``force`` or ``dry_run`` does not wait; one with ``regions`` includes no others.
+    Skipped when the run does not include merges; fails for a region that does not exist.
     """
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
-        """Look at the table.
+        """Plan the merges."""
+        from memwal.catalog import Catalog
 
-        Raises
-        ------
-        AirflowFailException
-            A region that was asked for does not exist.
-        """
         request = RunRequest.of(context["params"])
-        with self.catalog() as catalog:
+        with closing(Catalog()) as catalog:
             managed = catalog.get(self.table)
-            found = self.survey(catalog, managed)
-            # The run before this one is over: they never overlap.
+            survey = self.survey(catalog, managed)
+            # The previous run is over: runs never overlap.
             catalog.backoffs.clear_failure(self.table, LATE)
-            catalog.record_backlog(self.table, found.status)
-        for job, one in found.due.items():
-            self.log.info("%s: %s.", job, one.reason or one.held_back or "not due")
+            catalog.record_backlog(self.table, survey.status)
+        for job, due in survey.due.items():
+            self.log.info("%s: %s.", job, due.reason or due.held_back or "not due")
         policy = managed.policy
-        age = found.status.oldest_backlog_seconds or 0.0
+        age = survey.status.oldest_backlog_seconds or 0.0
         if age >= policy.late_seconds:
             self.log.warning(
-                "The oldest generation waits for %.0f s; the table is late from %.0f s on.",
+                "The oldest generation has waited for %.0f s; the table is late from %.0f s on.",
                 age,
                 policy.late_seconds,
             )
-        known = [region.region_id for region in found.status.regions]
-        asked = list(request.regions or known)
-        unknown = sorted(set(asked) - set(known))
+        existing = [region.region_id for region in survey.status.regions]
+        regions = list(request.regions or existing)
+        unknown = sorted(set(regions) - set(existing))
         if unknown:
             raise AirflowFailException(f"{self.table} has no regions {', '.join(unknown)}.")
-        reason = request.leaves_out("merge")
-        if reason is not None:
-            raise TaskSkipped(reason, reason=SkipReason.NOT_REQUESTED)
-        most = min(policy.sensor_groups, conf.getint("core", "max_map_length", fallback=1024))
+        request.skip_unless("merge")
+        count = min(
+            len(regions),
+            policy.sensor_groups,
+            conf.getint("core", "max_map_length", fallback=1024),
+        )
         wait = not (request.force or request.dry_run)
+        # Shares whose sizes differ by one at most.
         return [
-            {"regions": share, "wait": wait, "force": request.force}
-            for share in _shares(asked, most)
+            {"regions": regions[start::count], "wait": wait, "force": request.force}
+            for start in range(count)
         ]
 
 
 class PlanIndexesOperator(CatalogTableOperator):
-    """Lists the maintained indexes that are behind, for builds to be mapped over.
+    """Returns the names of the maintained indexes that are behind, to map builds over.
 
-    Skipped with the reason when the policy says that they are not due.
-
-    Parameters
-    ----------
-    table
-        As of :class:`CatalogTableOperator`.
-
-    Returns
-    -------
-    list of str
-        Names of the indexes. Under the XCom key ``lag``: ``generations`` and ``rows`` that the one
-        furthest behind does not cover.
+    The XCom ``lag`` holds the ``generations`` and ``rows`` that the index furthest behind does not
+    cover. Skipped with the reason when the policy says that no build is due.
     """
 
     def execute(self, context: Context) -> list[str]:
-        """Look at the table."""
+        """Plan the builds."""
+        from memwal.catalog import Catalog
+
         request = RunRequest.of(context["params"])
-        reason = request.leaves_out("index")
-        if reason is not None:
-            raise TaskSkipped(reason, reason=SkipReason.NOT_REQUESTED)
-        with self.catalog() as catalog:
-            found = self.survey(catalog, catalog.get(self.table))
-        due = found.due["index"]
-        behind = [lag for lag in found.status.indexes if lag.generations or lag.rows]
+        request.skip_unless("index")
+        with closing(Catalog()) as catalog:
+            survey = self.survey(catalog, catalog.get(self.table))
+        due = survey.due["index"]
+        behind = [lag for lag in survey.status.indexes if lag.generations or lag.rows]
         if not behind:
             raise TaskSkipped(
-                "Every maintained index covers what was merged.", reason=SkipReason.NOTHING_TO_DO
+                "Every maintained index covers all merged generations.",
+                reason=SkipReason.NOTHING_TO_DO,
             )
         if due.reason is None and not request.force:
             raise TaskSkipped(
@@ -160,31 +123,20 @@ class PlanIndexesOperator(CatalogTableOperator):
             raise TaskSkipped(
                 f"Dry run: {len(behind)} indexes would be built.", reason=SkipReason.DRY_RUN
             )
-        lag = {
-            "generations": max(one.generations for one in behind),
-            "rows": max(one.rows or 0 for one in behind),
+        largest = {
+            "generations": max(lag.generations for lag in behind),
+            "rows": max(lag.rows or 0 for lag in behind),
         }
-        context["ti"].xcom_push(key=LAG, value=lag)
-        return [one.name for one in behind]
+        context["ti"].xcom_push(key=LAG, value=largest)
+        return [lag.name for lag in behind]
 
 
 class AnnounceIndexedOperator(BaseOperator):
-    """Announces once that the indexes caught up, after builds that were mapped.
+    """Announces once, after mapped builds, that the indexes caught up.
 
-    Skipped, without an asset event, when none of them changed an index.
-
-    Parameters
-    ----------
-    plan_task_id, index_task_id : str
-        The :class:`PlanIndexesOperator`, and the builds.
-    **kwargs
-        As of ``BaseOperator``, with the asset in ``outlets``.
-
-    Returns
-    -------
-    dict
-        The extra of the asset's event: ``version``, and ``generations`` and ``rows`` that an index
-        had been behind.
+    The event of the asset in ``outlets``, also returned, carries ``version``, and the
+    ``generations`` and ``rows`` that the index furthest behind had not covered. Skipped, without
+    an event, when no build changed an index.
     """
 
     def __init__(self, *, plan_task_id: str, index_task_id: str, **kwargs: Any) -> None:
@@ -193,7 +145,7 @@ class AnnounceIndexedOperator(BaseOperator):
         self.index_task_id = index_task_id
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Describe the event."""
+        """Describe the builds on the asset."""
         pulled = context["ti"].xcom_pull(task_ids=self.index_task_id)
         results = pulled if isinstance(pulled, list) else [pulled]
         built = [result for result in results if result is not None and result["commits"]]
@@ -201,12 +153,5 @@ class AnnounceIndexedOperator(BaseOperator):
             raise TaskSkipped("No index was changed.", reason=SkipReason.NOTHING_TO_DO)
         lag = context["ti"].xcom_pull(task_ids=self.plan_task_id, key=LAG)
         extra = {"version": max(result["version"] for result in built), **lag}
-        for asset in self.outlets:
-            context["outlet_events"][asset].extra.update(extra)
+        describe_assets(self, context, extra)
         return extra
-
-
-def _shares(regions: Sequence[str], most: int) -> list[list[str]]:
-    """Regions divided into at most so many shares, of sizes that differ by one at most."""
-    count = min(len(regions), most)
-    return [list(regions[start::count]) for start in range(count)]

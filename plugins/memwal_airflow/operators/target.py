@@ -1,47 +1,34 @@
-"""The table that a task is about, with the catalog that it is run by."""
+"""The table of a task, with the catalog that leases and records its jobs."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from memwal.errors import InvalidInputError
+from memwal.jobs.policy import Policy
 from memwal_airflow.hooks.storage_options import read_options
 
 if TYPE_CHECKING:
     from memwal.catalog import Catalog, ManagedTable
-    from memwal.jobs.policy import Policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A table that is to be worked on.
+    """A table to run a job on."""
 
-    Attributes
-    ----------
-    catalog : Catalog
-        Of the installation; or one that is thrown away, for a table that is in none.
-    managed : ManagedTable
-        Its entry there.
-    storage_options_ref : str or None
-        Where its storage options are.
-    storage_options : dict or None
-        They themselves.
-    """
-
-    catalog: Catalog
+    catalog: Catalog  # Temporary for a table that is in no catalog.
     managed: ManagedTable
     storage_options_ref: str | None
     storage_options: dict[str, str] | None
 
     @property
     def name(self) -> str:
-        """Its name in the catalog."""
         return self.managed.name
 
 
@@ -52,29 +39,29 @@ def open_target(
     storage_options_ref: str | None,
     policy: Policy | Mapping[str, Any] | None,
 ) -> Iterator[Target]:
-    """Look a table up in the catalog; or, given its address, put it into one for the time being."""
+    """Find a table in the catalog by name, or register an address in a temporary catalog."""
     from memwal.catalog import Catalog
 
     if table is not None:
-        catalog = Catalog()
-        try:
+        with closing(Catalog()) as catalog:
             managed = catalog.get(table)
             ref = storage_options_ref or managed.storage_options_ref
             yield _target(catalog, managed, ref)
-        finally:
-            catalog.close()
         return
-    with tempfile.TemporaryDirectory(prefix="memwal-") as folder:
-        # A snapshot of its own too: Airflow's must not be written anew with this table alone.
-        catalog = Catalog(
-            f"sqlite:///{Path(folder, 'catalog.db')}", snapshot_path=Path(folder, "tables.json")
-        )
-        try:
-            catalog.migrate()
-            managed = catalog.register("table", uri=uri or "", policy=_policy(policy))
-            yield _target(catalog, managed, storage_options_ref)
-        finally:
-            catalog.close()
+    with (
+        tempfile.TemporaryDirectory(prefix="memwal-") as folder,
+        # With its own snapshot: Airflow's must not be rewritten with this table alone.
+        closing(
+            Catalog(
+                f"sqlite:///{Path(folder, 'catalog.db')}", snapshot_path=Path(folder, "tables.json")
+            )
+        ) as catalog,
+    ):
+        catalog.migrate()
+        if not isinstance(policy, Policy):
+            policy = Policy.from_dict(policy or {})
+        managed = catalog.register("table", uri=uri or "", policy=policy)
+        yield _target(catalog, managed, storage_options_ref)
 
 
 def _target(catalog: Catalog, managed: ManagedTable, ref: str | None) -> Target:
@@ -86,23 +73,11 @@ def _target(catalog: Catalog, managed: ManagedTable, ref: str | None) -> Target:
     )
 
 
-def _policy(given: Policy | Mapping[str, Any] | None) -> Policy:
-    from memwal.jobs.policy import Policy
-
-    return given if isinstance(given, Policy) else Policy.from_dict(given or {})
-
-
-def region_ids(regions: Collection[Any] | Iterable[Any]) -> set[UUID]:
-    """Parse the regions of an operator or of a run.
-
-    Raises
-    ------
-    InvalidInputError
-        One of them is not a UUID.
-    """
+def region_ids(regions: Iterable[Any]) -> set[UUID]:
+    """Parse the regions of an operator or a run; raise InvalidInputError unless all are UUIDs."""
     try:
         return {UUID(str(region)) for region in regions}
     except ValueError:
         raise InvalidInputError(
-            f"{list(regions)} is no list of regions; a region is named by its UUID."
+            f"{list(regions)} is not a list of regions; a region is named by its UUID."
         ) from None

@@ -1,4 +1,4 @@
-"""An operator that checks the invariants of a table."""
+"""Operator that checks the invariants of a table."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from memwal.jobs.job import Guard, JobResult
 
 FailOn = Literal["error", "warning", "never"]
-MOST_PROBLEMS = 20
+MAX_PROBLEMS = 20
 _FAILS_ON: dict[FailOn, tuple[str, ...]] = {
     "error": ("errors",),
     "warning": ("errors", "warnings"),
@@ -29,31 +29,31 @@ _FAILS_ON: dict[FailOn, tuple[str, ...]] = {
 
 
 class MemWalVerifyOperator(MemWalOperator):
-    """Checks every invariant of a table, while others read and write it. Changes nothing.
+    """Checks every invariant of a table that is in use. Changes nothing.
 
-    What it finds is in its log and, as XCom, its result: ``errors``, ``warnings`` and
-    ``findings``, each with ``severity``, ``code``, ``object``, ``text`` and ``advice``. The record
-    of the run has the counts and the first of them, and errors are among the troubles that
-    ``memwal fleet status`` lists, until a check finds none.
+    The report is in the log and, as XCom, the result: ``errors``, ``warnings`` and ``findings``,
+    each with ``severity``, ``code``, ``object``, ``text`` and ``advice``. The record of the run
+    has the counts and the first findings. ``memwal fleet status`` lists errors until a check finds
+    none.
 
     Parameters
     ----------
     fail_on : {"error", "warning", "never"}, default "error"
-        What the task fails by, without a retry: errors, warnings as well, or nothing that is
-        found. What it does not fail by is a warning in its log.
+        The least severity of a finding that fails the task, without a retry. Other findings are
+        logged as warnings.
     quick : bool, default False
-        Read no rows: names, manifests and schemas only.
+        Read names, manifests and schemas only, no rows.
     sample_generations : int, optional
-        Read the rows of at most so many generations of a region.
+        Read the rows of at most this many generations per region.
     regions : list of str, optional
-        UUIDs of the regions to check; all by default.
+        UUIDs of the regions to check; default: all.
     **kwargs
         As of :class:`~memwal_airflow.operators.base.MemWalOperator`.
 
     Raises
     ------
     InvalidInputError
-        ``fail_on`` is none of its values, or a quick check is to read rows.
+        ``fail_on`` is invalid, or ``quick`` is combined with ``sample_generations``.
     """
 
     job = "verify"
@@ -81,21 +81,19 @@ class MemWalVerifyOperator(MemWalOperator):
     def run_on(
         self, target: Target, context: Context, earlier: EarlierTry | None
     ) -> JobResult | Skipped:
-        """Run it under a lease of its own."""
+        """Run the check under a lease of its own."""
         from memwal.fleet import Runtime, run_recorded
         from memwal.jobs.arguments import to_arguments
         from memwal.jobs.job import JobResult
 
-        options = replace(
-            self.options,
-            regions=tuple(sorted(region_ids(self.regions or ()))) or None,
-        )
+        regions = tuple(sorted(region_ids(self.regions or ()))) or None
+        arguments = to_arguments(replace(self.options, regions=regions))
 
         def execute(guard: Guard) -> JobResult:
             self._report = report = self.submit(
-                target, to_arguments(options), context=context, look=guard, earlier=earlier
+                target, arguments, context=context, check_lease=guard, earlier=earlier
             )
-            problems = tuple(_shown(found) for found in _serious(report)[:MOST_PROBLEMS])
+            problems = tuple(_describe(finding) for finding in _serious(report)[:MAX_PROBLEMS])
             if report["errors"]:
                 target.catalog.backoffs.record_failure(target.name, self.job, problems[0])
             else:
@@ -116,25 +114,25 @@ class MemWalVerifyOperator(MemWalOperator):
             self.job,
             execute,
             wait=self.wait,
-            runtime=Runtime(external_id=external_id(context), guard=self.go_on),
+            runtime=Runtime(external_id=external_id(context), guard=self.raise_if_killed),
         )
 
-    def take(self, result: dict[str, Any], context: Context) -> dict[str, Any]:
-        """Give the whole report; fail by what it lists."""
+    def handle_result(self, result: dict[str, Any], context: Context) -> dict[str, Any]:
+        """Return the whole report; fail if it has findings of a severity of ``fail_on``."""
         report = self._report
         context["ti"].xcom_push(key="result", value=report)
         count = sum(report[key] for key in _FAILS_ON[self.fail_on])
         if count:
             raise AirflowFailException(
                 f"{report['errors']} errors and {report['warnings']} warnings were found in "
-                f"{report['table']}; the worst: {_shown(_serious(report)[0])}"
+                f"{report['table']}; the worst: {_describe(_serious(report)[0])}"
             )
         return report
 
 
 def _serious(report: dict[str, Any]) -> list[dict[str, Any]]:
-    return [found for found in report["findings"] if found["severity"] in ("error", "warning")]
+    return [item for item in report["findings"] if item["severity"] in ("error", "warning")]
 
 
-def _shown(finding: dict[str, Any]) -> str:
+def _describe(finding: dict[str, Any]) -> str:
     return f"{finding['severity']} {finding['code']} at {finding['object']}: {finding['text']}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import timedelta
 from typing import Any, ClassVar
 
@@ -42,18 +43,20 @@ class TableSensor(BaseSensorOperator):
     """Base class of the sensors of a table.
 
     Reads the table once in the worker, then waits in the triggerer without a worker slot.
+    ``retries`` defaults to 2, since a store may be unavailable for a moment; a mapped sensor knows
+    no defaults of this class, so give it there by ``partial()`` or the DAG's ``default_args``.
 
     Parameters
     ----------
     table : str, optional
         Name in the catalog, which holds the address, the storage options and the policy.
     table_uri : str, optional
-        Address of the table instead; the catalog is not read then.
+        Address of a table in place of its name; the catalog is not read then.
     storage_options_ref : str, optional
         With ``table_uri``: path of a JSON file with storage options, or
         ``airflow:{connection id}``.
     poke_interval : float, default 30
-        Seconds between two reads. Sensors of one table that wait in one triggerer share them.
+        Seconds between two reads, which the waiting sensors of a table share in a triggerer.
     timeout : float, default 3600
         Length of the window in seconds, counted from the first read.
     soft_fail : bool
@@ -68,12 +71,6 @@ class TableSensor(BaseSensorOperator):
     ------
     InvalidInputError
         Neither ``table`` nor ``table_uri`` is given, or both.
-
-    Notes
-    -----
-    ``retries`` defaults to 2, since a store may be unavailable for a moment. A mapped sensor takes
-    ``retries`` from ``partial()`` or from the ``default_args`` of its DAG and knows no defaults of
-    this class: give it there.
     """
 
     template_fields: Sequence[str] = ("table", "table_uri", "storage_options_ref")
@@ -113,9 +110,7 @@ class TableSensor(BaseSensorOperator):
             return result.value
         raise TaskDeferred(
             trigger=self.trigger_type(
-                table=self.table,
-                table_uri=self.table_uri,
-                storage_options_ref=self.storage_options_ref,
+                **asdict(self._source),
                 poke_seconds=self.poke_interval,
                 window_ends_at=time.time() + self.timeout,
                 soft_fail=self.soft_fail,
@@ -166,28 +161,22 @@ class RegionBacklogSensor(TableSensor):
     """Waits until one of some regions is due for a merge. Map it over regions.
 
     Applies the rule that the merge job uses: every limit of the policy, its quiet hours, and held
-    regions. When the window ends first, the task is *skipped*, unless ``soft_fail`` is False: no
-    backlog is the normal state of a table.
+    regions. The end of the window skips the task, unless ``soft_fail`` is False: no backlog is the
+    normal state of a table. Returns ``regions`` that are due, ``due`` (the reason), and
+    ``generations``, ``rows``, ``bytes`` of the backlog of all regions that were read.
 
     Parameters
     ----------
     regions : str or list of str
         UUIDs of the regions. A region that does not exist yet has no backlog.
     policy : mapping, optional
-        Keys of the policy that replace those of the table, for example
-        ``{"merge_at_generations": 1}``.
+        Keys that replace those of the table's policy, for example ``{"merge_at_generations": 1}``.
     wait : bool, default True
         False reads once and does not wait.
     force : bool, default False
         Succeed whatever the backlog is, without reading it.
     **kwargs
         As of :class:`TableSensor`.
-
-    Returns
-    -------
-    dict
-        ``regions`` that are due, ``due`` (the reason), and ``generations``, ``rows``, ``bytes`` of
-        the backlog of all regions that were read.
     """
 
     template_fields: Sequence[str] = (*TableSensor.template_fields, "regions")
@@ -229,20 +218,7 @@ class RegionBacklogSensor(TableSensor):
 
 
 class TableBacklogSensor(TableSensor):
-    """Waits until any region of a table is due for a merge, by the rule that the merge job uses.
-
-    Parameters
-    ----------
-    policy : mapping, optional
-        As of :class:`RegionBacklogSensor`.
-    **kwargs
-        As of :class:`TableSensor`; ``soft_fail`` is True by default.
-
-    Returns
-    -------
-    dict
-        As of :class:`RegionBacklogSensor`.
-    """
+    """Waits until any region of a table is due for a merge; see :class:`RegionBacklogSensor`."""
 
     trigger_type = BacklogTrigger
 
@@ -259,25 +235,17 @@ class TableBacklogSensor(TableSensor):
 class GenerationMergedSensor(TableSensor):
     """Waits until flushed data is in the base table.
 
+    Returns ``version`` of the base table, and the merged ``generations`` by region.
+
     Parameters
     ----------
     region : str, optional
         UUID of one region.
     generation : int, optional
-        The generation of that region that must be merged. By default all that are flushed when
-        the sensor reads first, of that region or of all.
+        The generation of that region that must be merged; default: all that are flushed at the
+        first read, of that region or of all. Without ``region``, InvalidInputError is raised.
     **kwargs
         As of :class:`TableSensor`; ``soft_fail`` is False.
-
-    Returns
-    -------
-    dict
-        ``version`` of the base table, and the merged ``generations`` by region.
-
-    Raises
-    ------
-    InvalidInputError
-        A generation is given without its region.
     """
 
     template_fields: Sequence[str] = (*TableSensor.template_fields, "region", "generation")
@@ -305,19 +273,17 @@ class GenerationMergedSensor(TableSensor):
 class IndexCaughtUpSensor(TableSensor):
     """Waits until maintained indexes cover the merged generations.
 
+    Returns ``version`` of the base table, and by how many generations each of the ``indexes`` is
+    behind.
+
     Parameters
     ----------
     indexes : list of str, optional
-        Names of maintained indexes; all of them by default.
+        Names of maintained indexes; default: all.
     generations : int, default 0
         How many merged generations each index may be behind.
     **kwargs
         As of :class:`TableSensor`; ``soft_fail`` is False.
-
-    Returns
-    -------
-    dict
-        ``version`` of the base table, and by how many generations each index is behind.
     """
 
     template_fields: Sequence[str] = (*TableSensor.template_fields, "indexes")

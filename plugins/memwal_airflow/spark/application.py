@@ -17,7 +17,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -65,7 +65,11 @@ class RunningJob(Protocol):
         """Return whether the application runs or has left its result."""
 
     def lines(self, check_lease: Callable[[], None]) -> Iterator[str]:
-        """Yield the lines of the log from the first on, until the application ends."""
+        """Yield the lines of the log from the first on, until the application ends.
+
+        ``check_lease`` is called every few seconds. An error that it raises ends the wait, not the
+        application.
+        """
 
     def result(self) -> dict[str, Any] | None:
         """Return the result that the application wrote; None without one."""
@@ -81,11 +85,6 @@ def state_folder() -> Path:
     """Return ``[memwal] state_folder`` of ``airflow.cfg``, else ``memwal/jobs`` in Airflow's home.
 
     Creates the folder if it is missing, readable by this user only.
-
-    Raises
-    ------
-    InvalidInputError
-        The folder cannot be created.
     """
     home = Path(os.environ.get("AIRFLOW_HOME", "~/airflow")).expanduser()
     folder = Path(conf.get(SECTION, "state_folder", fallback=str(home / "memwal" / "jobs")))
@@ -99,33 +98,30 @@ def state_folder() -> Path:
     return folder
 
 
-def new_job_folder(job: str) -> Path:
-    """Create the folder of a new application, and remove abandoned ones."""
+@contextlib.contextmanager
+def new_job_folder(job: str) -> Iterator[Path]:
+    """Create the folder of a new application and remove abandoned ones.
+
+    Removed again if the block, which starts the application, raises.
+    """
     parent = state_folder()
     _remove_abandoned_folders(parent)
-    return Path(tempfile.mkdtemp(prefix=f"{job}-", dir=parent))
+    folder = Path(tempfile.mkdtemp(prefix=f"{job}-", dir=parent))
+    try:
+        yield folder
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 @dataclass(kw_only=True)
-class SparkJob:
-    """A Spark application that this task started, or that its retry found.
+class SparkJob(RunningJob):
+    """A Spark application that this task started, or that its retry found."""
 
-    Attributes
-    ----------
-    process : ProcessId
-        The ``spark-submit``, which becomes the JVM.
-    folder : Path
-        Folder with the files of the application.
-    host : str
-        Host that the application runs on.
-    child : subprocess.Popen or None
-        The same process, if this process started it.
-    """
-
-    process: ProcessId
+    process: ProcessId  # The spark-submit, which becomes the JVM.
     folder: Path
     host: str = field(default_factory=socket.gethostname)
-    child: subprocess.Popen[bytes] | None = None
+    child: subprocess.Popen[bytes] | None = None  # The process, if this process started it.
 
     @classmethod
     def start(cls, command: list[str], *, env: Mapping[str, str], folder: Path) -> Self:
@@ -141,7 +137,7 @@ class SparkJob:
             )
         job = cls(process=ProcessId.of(child.pid), folder=folder, child=child)
         try:
-            state = {"host": job.host, "process": job.process.to_dict()}
+            state = {"host": job.host, "process": asdict(job.process)}
             (folder / _PROCESS_FILE).write_text(json.dumps(state))
         except BaseException:
             job.end()
@@ -161,31 +157,26 @@ class SparkJob:
 
     @property
     def name(self) -> str:
-        """Name for messages."""
         return f"process {self.process.pid}"
 
     @property
     def reattach_state(self) -> dict[str, str]:
-        """State that a retry needs to find the application."""
         return {"folder": self.folder.name}
 
     @property
     def outcome(self) -> str:
-        """How the application ended, for messages."""
         code = self.exit_code
         if code is None:
-            return "of an earlier try ended and left no result"
+            return "of an earlier try ended without a result"
         if code == 0:
-            return "ended well and left no result; look at its log above"
+            return "succeeded without a result; look at its log above"
         return f"ended with exit code {code}"
 
     @property
     def failed(self) -> bool:
-        """True if the application is known to have failed."""
         return bool(self.exit_code)
 
     def exists(self) -> bool:
-        """Return whether the application runs or has left its result."""
         return self.folder.is_dir()
 
     @property
@@ -201,7 +192,6 @@ class SparkJob:
         return None if self.child is None else self.child.poll()
 
     def result(self) -> dict[str, Any] | None:
-        """Return the result that the application wrote; None without one."""
         try:
             text = (self.folder / RESULT_FILE).read_text(encoding="utf-8")
         except FileNotFoundError:
@@ -210,13 +200,6 @@ class SparkJob:
         return result
 
     def lines(self, check_lease: Callable[[], None]) -> Iterator[str]:
-        """Yield the lines of the log from the first on, until the application ends.
-
-        Parameters
-        ----------
-        check_lease : callable
-            Called every few seconds. An error that it raises ends the wait, not the application.
-        """
         checked_at = time.monotonic()
         partial_line = ""
         with open(self.folder / LOG_FILE, encoding="utf-8", errors="replace") as output:
@@ -241,11 +224,9 @@ class SparkJob:
             yield partial_line
 
     def end(self) -> None:
-        """End the JVM, its Python driver and its workers; safe to call when they have ended."""
         end_session(self.process)
 
     def clean_up(self) -> None:
-        """Remove the files of the application when it has ended."""
         if self.child is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.child.wait(EXIT_SECONDS)
@@ -263,5 +244,5 @@ def _remove_abandoned_folders(parent: Path) -> None:
         job = SparkJob.of(folder)
         if job is not None and (job.host != socket.gethostname() or job.running):
             continue
-        log.info("Removing %s, which no task came back for.", folder)
+        log.info("Removing %s, abandoned by its task.", folder)
         shutil.rmtree(folder, ignore_errors=True)

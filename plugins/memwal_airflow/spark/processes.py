@@ -19,17 +19,10 @@ _CLOCK_SLACK_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessId:
-    """A process of this machine; its start time tells it from a later one with the same pid.
-
-    Attributes
-    ----------
-    pid : int
-    created : float
-        Start time in seconds since the epoch.
-    """
+    """A process of this machine; its start time tells it from a later one with the same pid."""
 
     pid: int
-    created: float
+    created: float  # Start time in seconds since the epoch.
 
     @classmethod
     def of(cls, pid: int) -> Self:
@@ -47,13 +40,9 @@ class ProcessId:
         """True if the pid belongs to another process by now."""
         return psutil.pid_exists(self.pid) and self._find() is None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values, for JSON."""
-        return {"pid": self.pid, "created": self.created}
-
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Build an id from the values of :meth:`to_dict`."""
+        """Build an id from the values of its fields."""
         return cls(pid=int(values["pid"]), created=float(values["created"]))
 
     def _find(self) -> psutil.Process | None:

@@ -1,9 +1,9 @@
 """Reattach the retry of a killed task to the Spark application that the earlier try started.
 
-The state is kept in Airflow's own store for task state, which outlives a try. Users who may change
-task instances can write there. So the state only names one of the folders of this machine, and the
-content of that folder says which process may be waited for and ended. For a driver in a cluster the
-state only says that there may be one; the name of its pod follows from the task.
+The state is in Airflow's store for task state, which users who may change task instances can write.
+So the state only names a folder of this machine, and the content of that folder says which process
+may be waited for and ended. For a driver in a cluster the state only says that there may be one;
+the name of its pod follows from the task.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -41,24 +41,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EarlierTry:
-    """The application that a killed try of a task left behind.
-
-    Attributes
-    ----------
-    job : RunningJob
-        The application, which still runs or has left its result.
-    host : str
-        Host that the task ran on.
-    task : ProcessId or None
-        The process of the task, if it ran on this machine.
-    regions : tuple of UUID or None
-        The regions that the application merges; None for all, or for another job.
-    """
+    """The application that a killed try of a task left behind: it runs, or has left its result."""
 
     job: RunningJob
-    host: str
-    task: ProcessId | None
-    regions: tuple[UUID, ...] | None
+    host: str  # That the task ran on.
+    task: ProcessId | None  # The process of the task, if it ran on this machine.
+    regions: tuple[UUID, ...] | None  # Those of a merge; None for all, or for another job.
 
     def release_leases(self, catalog: Catalog, table: str) -> None:
         """Release the leases on a table that the process of the task held, if it is dead.
@@ -92,7 +80,7 @@ def save_state(context: Context, job: RunningJob, *, regions: Sequence[UUID] | N
     state: dict[str, Any] = {
         "host": socket.gethostname(),
         **job.reattach_state,
-        "task": ProcessId.of(os.getpid()).to_dict(),
+        "task": asdict(ProcessId.of(os.getpid())),
         "regions": None if regions is None else [str(region) for region in regions],
     }
     store.set(STATE_KEY, state)
@@ -110,14 +98,8 @@ def find_earlier_try(
 ) -> EarlierTry | None:
     """Return the application that an earlier try left, if it runs or has a result.
 
-    It ran on this machine, or its driver is in a cluster. The files or the pod of one that died
-    without a result are removed.
-
-    Parameters
-    ----------
-    context : Context
-    find_in_cluster : callable
-        Finds a driver in a cluster; returns None where the jobs of the task do not run in one.
+    Removes the files or the pod of one that died without a result. ``find_in_cluster`` returns
+    None where the jobs of the task do not run in a cluster.
     """
     store = context.get("task_state_store")
     state: Any = None if store is None else store.get(STATE_KEY)
@@ -131,7 +113,7 @@ def find_earlier_try(
         merged = None if regions is None else tuple(UUID(region) for region in regions)
         name = None if "pod" in state else state["folder"]
     except (KeyError, TypeError, ValueError, AttributeError):
-        log.warning("The state of an earlier try cannot be read; it is not waited for.")
+        log.warning("The state of an earlier try is invalid, so its application is not waited for.")
         clear_state(context)
         return None
     if "pod" in state:

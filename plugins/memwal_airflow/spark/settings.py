@@ -35,25 +35,12 @@ def configured_connection() -> str | None:
     return conf.get(SECTION, "spark_conn_id", fallback=None) or None
 
 
-def configured_deploy_mode() -> str:
-    """Return ``[memwal] deploy_mode`` in ``airflow.cfg``, else ``client``.
+def checked_deploy_mode(mode: str | None) -> str:
+    """Return the mode, or without one ``[memwal] deploy_mode`` in ``airflow.cfg``, else ``client``.
 
-    Raises
-    ------
-    InvalidInputError
-        The setting is neither ``client`` nor ``cluster``.
+    Raises InvalidInputError for a mode that is neither ``client`` nor ``cluster``.
     """
-    return checked_deploy_mode(str(conf.get(SECTION, "deploy_mode", fallback=CLIENT)))
-
-
-def checked_deploy_mode(mode: str) -> str:
-    """Return a deploy mode if it is valid.
-
-    Raises
-    ------
-    InvalidInputError
-        The mode is neither ``client`` nor ``cluster``.
-    """
+    mode = mode or str(conf.get(SECTION, "deploy_mode", fallback=CLIENT))
     if mode not in (CLIENT, CLUSTER):
         raise InvalidInputError(f"The deploy mode is {mode!r}; it must be client or cluster.")
     return mode
@@ -69,11 +56,6 @@ def application_path(name: str, *, mode: str = CLIENT) -> str:
 
     Applications are in ``[memwal] spark_apps_folder``; default: the folder that came with memwal,
     and in cluster mode ``/opt/memwal/spark_apps`` of the driver's image.
-
-    Raises
-    ------
-    InvalidInputError
-        There is no such file, or a driver in a cluster could not read it.
     """
     folder = conf.get(SECTION, "spark_apps_folder", fallback=None)
     if mode == CLUSTER:
@@ -97,13 +79,8 @@ def job_environment() -> dict[str, str]:
 
     Connections, variables, the keys of the API and the catalog's address, which may hold a
     password, are left out. Driver and workers run the Python interpreter of the task and find the
-    same ``memwal``; ``JAVA_HOME`` is a Java that Spark can run on. If Airflow traces the task, the
-    job continues its trace.
-
-    Raises
-    ------
-    InvalidInputError
-        There is no Java 17 or newer.
+    same ``memwal``; ``JAVA_HOME`` is a Java that Spark can run on, else InvalidInputError is
+    raised. If Airflow traces the task, the job continues its trace.
     """
     env = {key: value for key, value in os.environ.items() if not key.startswith(HIDDEN_PREFIXES)}
     binaries = str(Path(sys.executable).parent)

@@ -20,7 +20,6 @@ from memwal_airflow.spark.settings import (
     application_path,
     checked_deploy_mode,
     configured_connection,
-    configured_deploy_mode,
     configured_master,
     is_kubernetes,
     job_environment,
@@ -33,26 +32,11 @@ _KUBERNETES_PROVIDER = "airflow.providers.cncf.kubernetes"
 class JobSubmitHook(SparkSubmitHook):
     """The provider's hook, with a master that need not be a connection and a clean environment.
 
-    Parameters
-    ----------
-    master : str or None
-        Master URL; None takes the Spark connection ``conn_id``.
-    deploy_mode : str, optional
-        ``client``, where the driver is a child of this process and sees its files, or
-        ``cluster``. By default that of the connection, else ``[memwal] deploy_mode``.
-    **options
-        As of ``SparkSubmitHook``.
-
-    Attributes
-    ----------
-    master, mode : str
-        The resolved master and deploy mode.
-
-    Raises
-    ------
-    InvalidInputError
-        The deploy mode is cluster, and the cluster is not Kubernetes; or Airflow's Kubernetes
-        provider is missing, which the Spark provider needs.
+    A ``master`` of None takes the Spark connection ``conn_id``. ``deploy_mode`` is ``client``,
+    where the driver is a child of this process and sees its files, or ``cluster``; default: that
+    of the connection, else ``[memwal] deploy_mode``. The attributes ``master`` and ``mode`` are
+    the resolved ones. Raises InvalidInputError if the mode is cluster and the cluster is not
+    Kubernetes, or if Airflow's Kubernetes provider is missing, which the Spark provider needs.
     """
 
     def __init__(
@@ -71,7 +55,7 @@ class JobSubmitHook(SparkSubmitHook):
             ) from None
         resolved = self._connection
         self.master: str = resolved["master"]
-        self.mode = checked_deploy_mode(resolved["deploy_mode"] or configured_deploy_mode())
+        self.mode = checked_deploy_mode(resolved["deploy_mode"])
         resolved["deploy_mode"] = self.mode
         if self.is_cluster_mode and not is_kubernetes(self.master):
             raise InvalidInputError(
@@ -108,21 +92,10 @@ class JobSubmitHook(SparkSubmitHook):
         *,
         conf: Mapping[str, str] | None = None,
     ) -> tuple[list[str], dict[str, str]]:
-        """Return command line and environment of ``spark-submit`` for an application.
+        """Return command line and environment of ``spark-submit`` for a file such as ``merge.py``.
 
-        Parameters
-        ----------
-        application : str
-            File name, for example ``merge.py``.
-        arguments : sequence of str
-            Arguments of the application.
-        conf : mapping, optional
-            Spark properties that take precedence over all others.
-
-        Raises
-        ------
-        InvalidInputError
-            There is no ``spark-submit`` on the path, or no Java.
+        The Spark properties of ``conf`` take precedence over all others. Raises InvalidInputError
+        without ``spark-submit`` on the path, or without Java.
         """
         self._application_args = list(arguments)
         self._conf = {**self._conf, **(conf or {})}
@@ -147,14 +120,7 @@ class JobSubmitHook(SparkSubmitHook):
 def submit_hook(
     *, master: str | None = None, conn_id: str | None = None, **options: Any
 ) -> JobSubmitHook:
-    """Return the hook for a master or a connection; default: the configured ones.
-
-    Parameters
-    ----------
-    master, conn_id : str, optional
-    **options
-        As of :class:`JobSubmitHook`.
-    """
+    """Return the hook for a master or a connection; default: the configured ones."""
     if conn_id is None and master is None:
         conn_id = configured_connection()
     if conn_id is not None:

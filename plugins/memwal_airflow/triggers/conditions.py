@@ -16,23 +16,12 @@ from memwal_airflow.triggers.table_status import TableReading
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConditionResult:
-    """Outcome of evaluating a condition.
-
-    Attributes
-    ----------
-    met : bool
-    message : str
-        Why the condition is met or not, for users.
-    reason : SkipReason or None
-        Why no merge is due; None when one is, and for other conditions.
-    value : dict
-        Figures in plain values, which a sensor returns.
-    """
+    """Outcome of evaluating a condition, with the reason for users."""
 
     met: bool
     message: str
-    value: dict[str, Any]
-    reason: SkipReason | None = None
+    value: dict[str, Any]  # What a sensor returns, in plain values.
+    reason: SkipReason | None = None  # Why no merge is due; None for other conditions.
 
 
 class Condition(ABC):
@@ -65,19 +54,10 @@ class Condition(ABC):
 
 @dataclass(frozen=True, slots=True)
 class BacklogDue(Condition):
-    """True when a region is due for a merge, by the rule that the merge job uses.
+    """True when a region is due for a merge, by the rule that the merge job uses."""
 
-    Attributes
-    ----------
-    region_ids : list of str or None
-        The regions to check; None for all of the table. A region that does not exist yet has no
-        backlog.
-    policy : mapping
-        Keys of the policy that replace those of the table.
-    """
-
-    region_ids: list[str] | None
-    policy: Mapping[str, Any]
+    region_ids: list[str] | None  # None for all. One that does not exist yet has no backlog.
+    policy: Mapping[str, Any]  # Keys that replace those of the table's policy.
 
     @property
     def regions(self) -> frozenset[str] | None:
@@ -87,10 +67,11 @@ class BacklogDue(Condition):
         policy = reading.policy
         if self.policy:
             policy = Policy.from_dict({**policy.to_dict(), **self.policy})
+        watched = self.regions
         selected = [
             region
             for region in reading.status.regions
-            if self.regions is None or region.region_id in self.regions
+            if watched is None or region.region_id in watched
         ]
         ready = [
             region for region in selected if region.region_id not in reading.regions_in_backoff
@@ -122,22 +103,13 @@ class BacklogDue(Condition):
 
 @dataclass(frozen=True, slots=True)
 class GenerationsMerged(Condition):
-    """True when generations are in the base table.
+    """True when generations are in the base table."""
 
-    Attributes
-    ----------
-    generations : mapping of str to int, or None
-        The generation of each region that must be merged; None for all generations that are
-        flushed when the wait starts.
-    region_ids : list of str or None
-        With ``generations=None``: only those of these regions.
-    existing : bool, default False
-        True if the generations existed when the wait started: a region without a backlog has
-        merged them, whatever their numbers. False if they may still have to be written.
-    """
-
+    # The generation to merge of each region; None for all that are flushed when the wait starts.
     generations: Mapping[str, int] | None
-    region_ids: list[str] | None = None
+    region_ids: list[str] | None = None  # Only of these regions, with ``generations=None``.
+    # True if the generations existed when the wait started: a region without a backlog has merged
+    # them, whatever their numbers. False if they may still have to be written.
     existing: bool = False
 
     @property
@@ -190,18 +162,10 @@ class GenerationsMerged(Condition):
 
 @dataclass(frozen=True, slots=True)
 class IndexesCaughtUp(Condition):
-    """True when maintained indexes cover the merged generations.
+    """True when maintained indexes cover the merged generations."""
 
-    Attributes
-    ----------
-    indexes : list of str or None
-        Names of maintained indexes; None for all of them.
-    generations : int, default 0
-        How many merged generations each index may be behind.
-    """
-
-    indexes: list[str] | None
-    generations: int = 0
+    indexes: list[str] | None  # None for all.
+    generations: int = 0  # How many merged generations each index may be behind.
 
     @property
     def regions(self) -> frozenset[str] | None:

@@ -13,11 +13,8 @@ from weakref import WeakKeyDictionary
 from memwal.errors import StoreUnavailableError
 from memwal_airflow.triggers.table_status import TableReading, TableSource, read_table_status_async
 
-MAX_CONCURRENT_READS = 8
-"""Tables that are read at once; further tables wait."""
-
+MAX_CONCURRENT_READS = 8  # Further tables wait.
 READ_TIMEOUT_SECONDS = 300.0
-"""Seconds after which a read counts as failed."""
 
 
 class ReadTableStatus(Protocol):
@@ -32,18 +29,8 @@ class TablePolls:
     """The polls of tables in one event loop.
 
     A table has an entry while a trigger watches it, with the latest reading or error only. Each
-    read covers the regions that its watches need together.
-
-    Parameters
-    ----------
-    read : callable
-        Reads the status of a table.
-    clock : callable
-        Monotonic seconds.
-    max_concurrent_reads : int
-        See :data:`MAX_CONCURRENT_READS`.
-    read_timeout : float
-        See :data:`READ_TIMEOUT_SECONDS`.
+    read covers the regions that its watches need together. Times are in seconds of a monotonic
+    ``clock``.
     """
 
     def __init__(
@@ -68,15 +55,7 @@ class TablePolls:
     async def watching(
         self, source: TableSource, *, regions: frozenset[str] | None
     ) -> AsyncIterator[Watch]:
-        """Watch a table inside the block.
-
-        Parameters
-        ----------
-        source : TableSource
-            Watches of equal sources share their reads.
-        regions : frozenset of str or None
-            UUIDs of the regions to read; None for all.
-        """
+        """Watch regions (None: all) of a table in the block; equal sources share their reads."""
         poll = self._polls.setdefault(source, _TablePoll())
         watch = Watch(self, source, poll, regions)
         poll.watches.append(watch)
@@ -141,17 +120,9 @@ class Watch:
         self.seen = 0
 
     async def next(self, *, every: float) -> TableReading:
-        """Wait for a reading that this watch has not seen yet.
+        """Wait for a reading that this watch has not seen yet, at most ``every`` seconds old.
 
-        Parameters
-        ----------
-        every : float
-            Seconds between two reads, and the maximum age of the returned reading.
-
-        Raises
-        ------
-        Exception
-            The error of the read; the next call waits for the next read.
+        Raises the error of a failed read; the next call waits for the next read.
         """
         return await self._polls.next_reading(self, every=every)
 

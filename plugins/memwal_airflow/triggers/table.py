@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from dataclasses import asdict
 from typing import Any, ClassVar
 
 from airflow.triggers.base import (
@@ -36,19 +37,18 @@ class TableTrigger(BaseTrigger):
     scheduler takes a task that is resumed before it has noticed the deferral (some seconds on a
     busy machine) for one that was killed, and fails it. It cannot do so to a task that has ended.
 
-    All state is in the arguments, so that another triggerer can continue; the end of the window is
-    a point in time for the same reason. Triggers of one table share its polls, see
-    :mod:`memwal_airflow.triggers.shared_poll`.
+    All state is in the arguments, so that another triggerer can continue. Triggers of one table
+    share its polls, see :mod:`memwal_airflow.triggers.shared_poll`.
 
     Parameters
     ----------
     table, table_uri, storage_options_ref
-        As of :class:`memwal_airflow.triggers.table_status.TableSource`.
+        As of :class:`memwal_airflow.sensors.table.TableSensor`.
     poke_seconds : float
         Pause between reads, and before the first read: an event that comes before the deferral
         is stored would be lost.
     window_ends_at : float
-        Seconds since the epoch.
+        Seconds since the epoch, so that it means the same in another triggerer.
     soft_fail : bool
         True if the end of the window skips the task; otherwise it fails the task.
     **condition
@@ -82,9 +82,7 @@ class TableTrigger(BaseTrigger):
         return (
             f"{type(self).__module__}.{type(self).__qualname__}",
             {
-                "table": self.source.table,
-                "table_uri": self.source.table_uri,
-                "storage_options_ref": self.source.storage_options_ref,
+                **asdict(self.source),
                 "poke_seconds": self.poke_seconds,
                 "window_ends_at": self.window_ends_at,
                 "soft_fail": self.soft_fail,
@@ -126,45 +124,24 @@ class TableTrigger(BaseTrigger):
 
 
 class BacklogTrigger(TableTrigger):
-    """Waits until a region is due for a merge; see
+    """Waits until a region is due for a merge; ``region_ids`` and ``policy`` are as of
     :class:`memwal_airflow.triggers.conditions.BacklogDue`.
-
-    Parameters
-    ----------
-    region_ids : list of str or None
-    policy : mapping
-    **kwargs
-        As of :class:`TableTrigger`.
     """
 
     condition_type = BacklogDue
 
 
 class GenerationMergedTrigger(TableTrigger):
-    """Waits until generations are merged; see
+    """Waits until generations are merged; ``generations`` and ``existing`` are as of
     :class:`memwal_airflow.triggers.conditions.GenerationsMerged`.
-
-    Parameters
-    ----------
-    generations : mapping of str to int
-    existing : bool
-    **kwargs
-        As of :class:`TableTrigger`.
     """
 
     condition_type = GenerationsMerged
 
 
 class IndexCaughtUpTrigger(TableTrigger):
-    """Waits until indexes have caught up; see
+    """Waits until indexes have caught up; ``indexes`` and ``generations`` are as of
     :class:`memwal_airflow.triggers.conditions.IndexesCaughtUp`.
-
-    Parameters
-    ----------
-    indexes : list of str or None
-    generations : int
-    **kwargs
-        As of :class:`TableTrigger`.
     """
 
     condition_type = IndexesCaughtUp

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from uuid import UUID
 
@@ -19,22 +20,11 @@ from memwal_airflow.hooks.storage_options import read_options, read_options_asyn
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSource:
-    """A table to read: its name in the catalog, or its address.
+    """A table to read: its name in the catalog, or its address with its storage options.
 
-    Attributes
-    ----------
-    table : str or None
-        Name in the catalog of ``$MEMWAL_CATALOG_URL``, which holds the address, the storage
-        options, the policy and the held regions.
-    table_uri : str or None
-        Address of a table that is in no catalog.
-    storage_options_ref : str or None
-        Of such a table: path of a JSON file, or ``airflow:{connection id}``.
-
-    Raises
-    ------
-    InvalidInputError
-        Neither is given, or both.
+    ``storage_options_ref`` is the path of a JSON file, or ``airflow:{connection id}``. The catalog
+    of ``$MEMWAL_CATALOG_URL`` holds the address, storage options, policy and held regions of a
+    named table.
     """
 
     table: str | None = None
@@ -56,37 +46,18 @@ class TableSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedSource:
-    """Address of a table, with what the catalog records about it.
-
-    Attributes
-    ----------
-    uri : str
-    storage_options_ref : str or None
-    policy : Policy
-        The default policy for a table that is in no catalog.
-    regions_in_backoff : frozenset of str
-        Held regions whose next attempt is still to come.
-    """
+    """Address of a table, with what the catalog records about it."""
 
     uri: str
     storage_options_ref: str | None
-    policy: Policy
+    policy: Policy = field(default_factory=Policy)
+    # Held regions whose next attempt is still to come.
     regions_in_backoff: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableReading:
-    """The status of a table as read once, with its policy.
-
-    Attributes
-    ----------
-    status : TableStatus
-        Of the requested regions.
-    policy, regions_in_backoff
-        As of :class:`ResolvedSource`.
-    at : datetime
-        In UTC.
-    """
+    """The status of the requested regions of a table at a time in UTC, with its policy."""
 
     status: TableStatus
     policy: Policy
@@ -95,28 +66,15 @@ class TableReading:
 
 
 def resolve_source(source: TableSource) -> ResolvedSource:
-    """Return where a table is: from the catalog by its name, or as given by its address.
-
-    Raises
-    ------
-    ObjectNotFoundError
-        No table has this name.
-    """
+    """Return the address of a table; raise ObjectNotFoundError if the catalog has no such name."""
     if source.table_uri is not None:
-        return ResolvedSource(
-            uri=source.table_uri,
-            storage_options_ref=source.storage_options_ref,
-            policy=Policy(),
-        )
+        return ResolvedSource(uri=source.table_uri, storage_options_ref=source.storage_options_ref)
     from memwal.catalog import Catalog
 
     name = str(source.table)
-    catalog = Catalog()
-    try:
+    with closing(Catalog()) as catalog:
         managed = catalog.get(name)
         held = catalog.backoffs.skipped_regions(name)
-    finally:
-        catalog.close()
     return ResolvedSource(
         uri=managed.uri,
         storage_options_ref=managed.storage_options_ref,
@@ -128,18 +86,9 @@ def resolve_source(source: TableSource) -> ResolvedSource:
 def read_table_status(
     source: TableSource, *, regions: Collection[str] | None = None
 ) -> TableReading:
-    """Read the status of a table now.
+    """Read the status of a table and of some regions (default: all) now.
 
-    Parameters
-    ----------
-    source : TableSource
-    regions : collection of str, optional
-        UUIDs of the regions to read; all by default.
-
-    Raises
-    ------
-    MemWalError
-        The catalog, the storage options or the table cannot be read.
+    Raises MemWalError if the catalog, the storage options or the table cannot be read.
     """
     resolved = resolve_source(source)
     return _read_resolved(resolved, read_options(resolved.storage_options_ref), regions)

@@ -1,13 +1,14 @@
 """Authorization of the page, by Airflow's auth manager.
 
-Every route needs a user. Users who may read the DAG of a table see the table, and users who may
-start runs of that DAG may start its jobs.
+Every route needs a user. Who may read the DAG of a table sees the table, and who may start runs of
+that DAG may start its jobs.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection
+from functools import cache
 from typing import Annotated
 from urllib.parse import urlsplit
 
@@ -22,11 +23,19 @@ from fastapi import Depends, HTTPException, Request, status
 from memwal.catalog import Catalog, ManagedTable
 from memwal.errors import ObjectNotFoundError
 from memwal_airflow.dag_factory import dag_id
-from memwal_airflow.web.state import CatalogDep
 
 CUSTOM_HEADER = "X-Requested-With"
 CUSTOM_VALUE = "memwal"
 """A form or an image of another site cannot send this header, and a script of that site may not."""
+
+
+@cache
+def get_catalog() -> Catalog:
+    """Return the catalog of ``$MEMWAL_CATALOG_URL``, with its connections, for all requests."""
+    return Catalog()
+
+
+CatalogDep = Annotated[Catalog, Depends(get_catalog)]
 
 
 def readable_dag_ids(user: BaseUser, dag_ids: Collection[str]) -> set[str]:

@@ -24,9 +24,8 @@ from sqlalchemy.orm import Session
 from memwal.jobs.due import JOBS
 from memwal.util.safe_json import read_json
 from memwal_airflow.dag_factory import dag_id
-from memwal_airflow.web.access import StartableTable, from_this_page
+from memwal_airflow.web.access import CatalogDep, StartableTable, from_this_page
 from memwal_airflow.web.places import run_link
-from memwal_airflow.web.state import CatalogDep
 
 Model = TypeVar("Model", bound=BaseModel)
 

@@ -35,13 +35,7 @@ _cache_lock = threading.Lock()
 
 
 def explain_collection(table: ManagedTable) -> dict[str, Any]:
-    """Return what a collection would delete and keep, at most 30 s old.
-
-    Raises
-    ------
-    HTTPException
-        502: the table could not be opened or read.
-    """
+    """Return what a collection would delete and keep, at most 30 s old; 502 for a broken table."""
     entry = _cache_entry(table)
     with entry.lock:
         if entry.answer is None or time.monotonic() >= entry.until:
@@ -81,4 +75,4 @@ def _dry_run(table: ManagedTable) -> dict[str, Any]:
 
 
 def _unreadable(table: ManagedTable, why: str) -> HTTPException:
-    return HTTPException(status.HTTP_502_BAD_GATEWAY, f"{table.name} cannot be looked at: {why}")
+    return HTTPException(status.HTTP_502_BAD_GATEWAY, f"{table.name} cannot be read: {why}")

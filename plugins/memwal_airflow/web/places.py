@@ -31,13 +31,9 @@ def run_link(dag_id: str, run_id: str) -> str:
 
 
 def task_link(external_id: str | None) -> str | None:
-    """Return the path of a task instance's page.
+    """Return the path of a task instance's page; None unless ``external_id`` names one.
 
-    Parameters
-    ----------
-    external_id : str or None
-        ``dag/run/task/map index``, as the operators record it, with ``-1`` for a task that is not
-        mapped. None is returned for anything else.
+    The operators record ``dag/run/task/map index``, with ``-1`` for a task that is not mapped.
     """
     parts = (external_id or "").split("/")
     if len(parts) != 4 or not all(parts):

@@ -103,11 +103,5 @@ def _quality_row(run: JobRun) -> dict[str, Any]:
 
 
 def _running_row(run: JobRun) -> dict[str, Any]:
-    return {
-        "run_id": run.run_id,
-        "job": run.job,
-        "started_at": run.started_at.isoformat(),
-        "done": run.done,
-        "total": run.total,
-        "link": task_link(run.external_id),
-    }
+    row = run_row(run)
+    return {key: row[key] for key in ("run_id", "job", "started_at", "done", "total", "link")}

@@ -13,13 +13,13 @@ from memwal.fleet.overview import table_detail, table_history
 from memwal_airflow.dag_factory import dag_id
 from memwal_airflow.web import collection
 from memwal_airflow.web.access import (
+    CatalogDep,
     ReadableTable,
     may_start_any_runs,
     may_start_runs,
     readable_dag_ids,
 )
 from memwal_airflow.web.rows import fleet_row, run_row, table_page
-from memwal_airflow.web.state import CatalogDep
 
 MAX_POINTS = 500
 

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -143,7 +144,7 @@ def made(managed: Any, in_cluster: KubernetesServer) -> Any:
 
 def remember(context: Any, *, host: str = "elsewhere") -> None:
     process = subprocess.Popen([sys.executable, "-c", ""])
-    found = ProcessId.of(process.pid).to_dict()
+    found = asdict(ProcessId.of(process.pid))
     process.wait()
     state = {"host": host, "pod": "any", "namespace": "spark", "task": found, "regions": None}
     context["task_state_store"].set(STATE_KEY, state)
@@ -596,8 +597,8 @@ def test_what_a_driver_cannot_be_given_is_refused(
     secret = json.dumps({"conn_type": "generic", "extra": {"aws_secret_access_key": "hunter2"}})
     monkeypatch.setenv("AIRFLOW_CONN_LAKE", secret)
     refused("lake", storage_options_ref="airflow:lake")
-    refused("spark://m:7077", master="spark://m:7077")
-    refused("'pod'", deploy_mode="pod")
+    refused("spark://m:7077", spark_options={"master": "spark://m:7077"})
+    refused("'pod'", spark_options={"deploy_mode": "pod"})
     monkeypatch.setenv("AIRFLOW__MEMWAL__SPARK_APPS_FOLDER", "/home/me/apps")
     refused("/home/me/apps")
     monkeypatch.delenv("AIRFLOW__MEMWAL__SPARK_APPS_FOLDER")
@@ -657,7 +658,8 @@ def test_a_connection_may_ask_for_cluster_mode(made: Any, monkeypatch: pytest.Mo
     monkeypatch.setenv("AIRFLOW_CONN_K8S", json.dumps(found))
     hook = task(spark_conn_id="k8s").hook()
     assert (hook.is_cluster_mode, hook.namespace) == (True, "jobs")
-    assert not task(spark_conn_id="k8s", deploy_mode="client").hook().is_cluster_mode
+    client = task(spark_conn_id="k8s", spark_options={"deploy_mode": "client"})
+    assert not client.hook().is_cluster_mode
     assert not task().hook().is_cluster_mode
     monkeypatch.setenv("AIRFLOW__MEMWAL__SPARK_PROPERTIES_FILE", "/etc/memwal/spark.properties")
     command, _ = task().hook().command("merge.py")

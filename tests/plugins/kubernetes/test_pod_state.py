@@ -31,9 +31,9 @@ def unschedulable() -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("found", "flags", "text"),
     [
-        (pod(None), "", "waits to be started (Pending)"),
+        (pod(None), "", "waits to start (Pending)"),
         (pod("Pending", {"waiting": {"reason": "ContainerCreating"}}), "", "(ContainerCreating)"),
-        (pod("Pending", **unschedulable()), "", "finds no node (0/3 nodes: 3 tainted): let it ask"),
+        (pod("Pending", **unschedulable()), "", "scheduled (0/3 nodes: 3 tainted): let it request"),
         (
             pod("Pending", {"waiting": {"reason": "ImagePullBackOff", "message": "no such tag"}}),
             "blocked",
@@ -46,9 +46,9 @@ def unschedulable() -> dict[str, Any]:
         ),
         (pod("Running", {"running": {}}), "started", "runs"),
         # The driver's container has ended, and the side car goes on.
-        (pod("Running", ended(0, "Completed")), "started ended succeeded", "ended well"),
+        (pod("Running", ended(0, "Completed")), "started ended succeeded", "succeeded"),
         (pod("Running", ended(3)), "started ended", "ended with exit code 3"),
-        (pod("Failed", ended(137, "OOMKilled")), "started ended", "give it more by spark.driver"),
+        (pod("Failed", ended(137, "OOMKilled")), "started ended", "give it more with spark.driver"),
         (pod("Failed", ended(137)), "started ended", "exit code 137"),
         (
             pod("Failed", ended(137), reason="Evicted", message="low on memory"),
@@ -57,7 +57,7 @@ def unschedulable() -> dict[str, Any]:
         ),
         (pod("Failed", reason="NodeLost"), "started ended", "ended with its pod: NodeLost"),
         (pod("Failed"), "started ended", "without an exit code"),
-        (pod("Succeeded"), "started ended succeeded", "ended well"),
+        (pod("Succeeded"), "started ended succeeded", "succeeded"),
     ],
 )
 def test_states(found: dict[str, Any], flags: str, text: str) -> None:

@@ -430,19 +430,17 @@ def test_which_master_a_job_runs_on(monkeypatch: pytest.MonkeyPatch) -> None:
     assert master() == "local[*]"
     monkeypatch.setenv("AIRFLOW__MEMWAL__SPARK_MASTER", "local[1]")
     assert master() == "local[1]"
-    assert master(master="local[3]") == "local[3]"
+    assert master(spark_options={"master": "local[3]"}) == "local[3]"
     assert master(spark_conn_id="cluster") == "spark://m"
     monkeypatch.setenv("AIRFLOW__MEMWAL__SPARK_CONN_ID", "cluster")
     assert master() == "spark://m"
-    assert master(master="local[3]") == "local[3]"
+    assert master(spark_options={"master": "local[3]"}) == "local[3]"
     with pytest.raises(AirflowNotFoundException):
         master(spark_conn_id="nowhere")
 
 
 def test_options_of_spark_reach_its_command_line() -> None:
-    task = merge_task(
-        spark_conf={"spark.ui.enabled": "true"}, spark_options={"driver_memory": "2g"}
-    )
+    task = merge_task(spark_options={"conf": {"spark.ui.enabled": "true"}, "driver_memory": "2g"})
     command, _ = task.hook().command("merge.py", ["--table", "x"])
     assert command[0] == "spark3-submit"
     assert "spark.ui.enabled=true" in command

@@ -33,6 +33,11 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+def job_folder() -> Path:
+    with new_job_folder("x") as folder:
+        return folder
+
+
 @pytest.fixture
 def start() -> Iterator[Callable[[str], SparkJob]]:
     """Return a function that starts code as a job, which is ended at last."""
@@ -40,7 +45,7 @@ def start() -> Iterator[Callable[[str], SparkJob]]:
 
     def run(code: str) -> SparkJob:
         command = [sys.executable, "-c", code]
-        started.append(SparkJob.start(command, env=dict(os.environ), folder=new_job_folder("x")))
+        started.append(SparkJob.start(command, env=dict(os.environ), folder=job_folder()))
         return started[-1]
 
     yield run
@@ -86,24 +91,24 @@ def test_whoever_waits_is_asked_whether_to_go_on(
 
 
 def test_folders_that_nobody_came_back_for_are_removed(state: Path, start: Start) -> None:
-    done, running, half_made = start(""), start("import time; time.sleep(600)"), new_job_folder("x")
+    done, running, half_made = start(""), start("import time; time.sleep(600)"), job_folder()
     assert done.child is not None
     done.child.wait(30)
     long_ago = time.time() - 2 * application.KEEP_SECONDS
     for folder in (done.folder, running.folder, half_made):
         os.utime(folder, (long_ago, long_ago))
-    kept = new_job_folder("x")
+    kept = job_folder()
     assert set(state.iterdir()) == {running.folder, kept}
 
 
 def test_what_else_lies_there_keeps_no_job_from_starting(state: Path, start: Start) -> None:
-    torn = new_job_folder("x")
+    torn = job_folder()
     (torn / "process.json").write_text('{"host": "he')
     (state / "notes.txt").write_text("by hand")
     long_ago = time.time() - 2 * application.KEEP_SECONDS
     for path in (torn, state / "notes.txt"):
         os.utime(path, (long_ago, long_ago))
-    kept = new_job_folder("x")
+    kept = job_folder()
     assert set(state.iterdir()) == {kept, state / "notes.txt"}
 
 

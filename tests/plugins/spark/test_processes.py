@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import psutil
 import pytest
@@ -46,7 +46,7 @@ def test_a_family_is_ended_even_where_it_ignores_the_signal(
     process = start(PARENT + SLEEP)
     (child,) = psutil.Process(process.pid).children()
     leader = ProcessId.of(process.pid)
-    assert ProcessId.from_dict(leader.to_dict()) == leader
+    assert ProcessId.from_dict(asdict(leader)) == leader
     assert leader.running
     end_session(leader)
     assert not leader.running

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,8 @@ class Killed:
         self.go = tmp_path / "go"
         script = tmp_path / "left.py"
         script.write_text(MERGE.format(go=str(self.go)))
-        folder = application.new_job_folder("merge")
+        with application.new_job_folder("merge") as folder:
+            pass
         arguments = ["--table", made.uri, "--region", made.hot, "--result"]
         command = [sys.executable, str(script), *arguments, str(folder / "result.json")]
         self.started = SparkJob.start(command, env=dict(os.environ), folder=folder)
@@ -74,7 +76,7 @@ class Killed:
         self.state: dict[str, Any] = {
             "host": socket.gethostname(),
             "folder": folder.name,
-            "task": process.to_dict(),
+            "task": asdict(process),
             "regions": [made.hot],
         }
         context["task_state_store"].set(STATE_KEY, self.state)
@@ -165,7 +167,7 @@ def test_what_runs_on_another_machine_is_waited_for_by_its_lease(
 def test_the_lease_of_a_try_that_lives_is_not_taken(
     killed: Killed, context: Any, catalog: Catalog
 ) -> None:
-    killed.state["task"] = ProcessId.of(os.getpid()).to_dict()
+    killed.state["task"] = asdict(ProcessId.of(os.getpid()))
     context["task_state_store"].set(STATE_KEY, killed.state)
     with skips(SkipReason.AT_WORK):
         task(wait=timedelta(seconds=0.2)).execute(context)
@@ -189,7 +191,7 @@ def test_the_lease_of_another_process_with_its_number_is_not_taken(
 def test_an_earlier_try_that_ends_by_itself_meanwhile_leaves_the_rest_to_the_retry(
     managed: Any, killed: Killed, context: Any, catalog: Catalog
 ) -> None:
-    killed.state["task"] = ProcessId.of(os.getpid()).to_dict()
+    killed.state["task"] = asdict(ProcessId.of(os.getpid()))
     context["task_state_store"].set(STATE_KEY, killed.state)
 
     def end() -> None:
@@ -208,7 +210,7 @@ def test_what_is_in_the_store_leads_to_no_other_folder_or_process(
     victim = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     folder = tmp_path / "precious"
     folder.mkdir()
-    process = {"host": socket.gethostname(), "process": ProcessId.of(victim.pid).to_dict()}
+    process = {"host": socket.gethostname(), "process": asdict(ProcessId.of(victim.pid))}
     (folder / "process.json").write_text(json.dumps(process))
     job = {**process, "folder": str(folder)}
     store = context["task_state_store"]
@@ -248,7 +250,7 @@ def test_ending_the_task_while_it_waits_for_the_lease_ends_the_application(
 def test_a_try_that_was_given_up_ends_first(killed: Killed, context: Any) -> None:
     """It takes its application along, which the retry must not wait for."""
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    killed.state["task"] = ProcessId.of(process.pid).to_dict()
+    killed.state["task"] = asdict(ProcessId.of(process.pid))
     context["task_state_store"].set(STATE_KEY, killed.state)
 
     def end() -> None:

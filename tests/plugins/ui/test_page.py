@@ -249,7 +249,7 @@ def test_nobody_has_looked_yet(tab: Callable[..., Any], server: PageServer) -> N
     opened = tab()
     name = next(row["table"] for row in server.answers.rows if row["health"] == "unknown")
     opened.page.goto(f"{server.page}#/tables/{name}")
-    expect(opened.page.locator("main")).to_contain_text("Nobody has looked at this table yet")
+    expect(opened.page.locator("main")).to_contain_text("The status of this table was not read yet")
     assert opened.complaints == []
 
 

@@ -39,10 +39,10 @@ def as_user(
     """Return a function that gives a client: ``as_user("viewer")``; nobody's without a name."""
     from airflow.api_fastapi.app import get_auth_manager
     from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
-    from memwal_airflow.web import state
+    from memwal_airflow.web import access
     from starlette.testclient import TestClient
 
-    state.get_catalog.cache_clear()
+    access.get_catalog.cache_clear()
     clients = []
 
     def make(name: str | None = None, *, cookie: bool = False) -> Any:
@@ -60,5 +60,5 @@ def as_user(
     yield make
     for client in clients:
         client.close()
-    state.get_catalog().close()
-    state.get_catalog.cache_clear()
+    access.get_catalog().close()
+    access.get_catalog.cache_clear()

@@ -255,11 +255,11 @@ class TestPage:
 def test_a_catalog_that_does_not_answer(
     as_user: AsUser, catalog: Catalog, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from memwal_airflow.web import state
+    from memwal_airflow.web import access
 
     url = f"sqlite:///{tmp_path / 'absent.db'}"
     monkeypatch.setenv("MEMWAL_CATALOG_URL", url)
-    state.get_catalog.cache_clear()
+    access.get_catalog.cache_clear()
     assert as_user().get("/memwal/api/fleet").status_code == 401
     answer = as_user("viewer").get("/memwal/api/fleet")
     assert answer.status_code == 503

@@ -245,7 +245,7 @@ class TestCollection:
         for name in ("away", "absent", "foreign"):
             answer = client.get(f"/memwal/api/tables/{name}/collection")
             assert (name, answer.status_code) == (name, 502)
-            assert answer.json()["detail"].startswith(f"{name} cannot be looked at")
+            assert answer.json()["detail"].startswith(f"{name} cannot be read")
             assert "hush" not in answer.text.lower()
 
 

@@ -17,7 +17,7 @@ export function App(): JSX.Element {
 
   useEffect(() => {
     document.title = title;
-    // Whoever follows a link is told where it led: focus goes to the heading of the new view.
+    // For screen readers, focus goes to the heading of the new view after a link.
     if (!first.current) document.querySelector("h1")?.focus();
     first.current = false;
     scrollTo(0, 0);

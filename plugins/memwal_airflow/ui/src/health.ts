@@ -17,7 +17,7 @@ export const HEALTH_MEANINGS: Record<Health, string> = {
   critical: "the oldest unmerged generation is older than the critical limit",
   trouble: "a job fails, or regions are held",
   late: "the oldest unmerged generation is older than the limit",
-  unknown: "nobody has looked at the table yet, or not for long",
+  unknown: "its status was not read within the limit",
   ok: "within its limits",
   off: "not maintained",
 };

@@ -32,7 +32,7 @@ export function order(action: Action, { force, region }: Choice): RunOrder {
   return { jobs: [...JOBS], regions: [], force: false, dry_run: true };
 }
 
-/** Why nobody may start anything now; null when it can be. */
+/** Why no job can be started now; null if one can. */
 export function refusal(table: TableDetail, mayWrite: boolean | null): string | null {
   if (mayWrite === null) return "Your rights are not known yet.";
   if (!mayWrite) return "You may look, and not start jobs. Airflow's right to trigger DAGs is needed.";

@@ -1,4 +1,4 @@
-/** Values of the API that are read again and again while somebody looks. */
+/** Values of the API that are polled while the page is visible. */
 
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
 

@@ -146,7 +146,7 @@ export interface TableDetail extends Omit<FleetRow, "held"> {
   policy: Record<string, unknown>;
   status: Status | null;
   due: Record<string, Due>;
-  /** Whether the user may start jobs of this table; `Me` where it is not told. */
+  /** Whether the user may start jobs of this table; `Me` where it is absent. */
   may_write?: boolean;
   held: Held[];
   troubles: Trouble[];

@@ -7,7 +7,7 @@ export interface Figure {
   title?: string;
 }
 
-/** A row of figures with their names; each keeps its place whatever it shows. */
+/** A row of figures with their names; each keeps its place for any value. */
 export function Figures({ label, figures }: { label: string; figures: readonly Figure[] }): JSX.Element {
   return (
     <dl class="figures" aria-label={label}>

@@ -98,7 +98,7 @@ function Row({ row, now }: { row: FleetRow; now: number }): JSX.Element {
             critical={row.critical_seconds}
           />
         ) : (
-          <span class="quiet">not looked at yet</span>
+          <span class="quiet">status not read yet</span>
         )}
       </td>
       <td class="number" title={row.backlog ? `${exact(row.backlog.rows)} rows` : undefined}>

@@ -19,15 +19,15 @@ const SHOWN = 100;
 /** Regions that merges leave out, and the button that has them tried again. */
 export function HeldPanel({ table, held, why, now, done }: Properties): JSX.Element {
   const [busy, setBusy] = useState(false);
-  const [told, setTold] = useState("");
+  const [message, setMessage] = useState("");
   const retry = async (regions: string[]): Promise<void> => {
     setBusy(true);
     try {
       await post(tablePath(table, "/retry"), { regions });
-      setTold(regions.length === 1 ? "Will be tried with the next merge." : "All will be tried with the next merge.");
+      setMessage(regions.length === 1 ? "The next merge will retry it." : "The next merge will retry all.");
       done();
     } catch (error) {
-      setTold(error instanceof ApiError ? error.message : String(error));
+      setMessage(error instanceof ApiError ? error.message : String(error));
     } finally {
       setBusy(false);
     }
@@ -36,7 +36,7 @@ export function HeldPanel({ table, held, why, now, done }: Properties): JSX.Elem
     <Panel
       id="held"
       title={`Held regions (${held.length})`}
-      note={<span role="status">{told || "A generation of theirs cannot be read; the other regions go on."}</span>}
+      note={<span role="status">{message || "A generation of each cannot be read; merges continue with the other regions."}</span>}
       tools={
         <button
           type="button"

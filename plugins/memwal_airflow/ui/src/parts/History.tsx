@@ -52,7 +52,7 @@ export function HistoryPanel({ table, late, critical }: Properties): JSX.Element
           <Loading what="the history" tall />
         )
       ) : samples.length < 2 ? (
-        <Empty>Fewer than two samples in this range. Each look at the table adds one.</Empty>
+        <Empty>Fewer than two samples in this range. Each reading of the status adds one.</Empty>
       ) : (
         <Charts samples={samples} late={late} critical={critical} />
       )}

@@ -12,7 +12,7 @@ interface Properties {
   now: number;
 }
 
-/** What the latest gate or check found in the rows that it looked at. */
+/** What the latest gate or check found in the rows that it checked. */
 export function QualityPanel({ quality, now }: Properties): JSX.Element {
   if (quality === null) {
     return (
@@ -41,9 +41,9 @@ export function QualityPanel({ quality, now }: Properties): JSX.Element {
       tools={<Verdict good={quality.success} yes="all as expected" no="not as expected" />}
     >
       <Figures
-        label="Rows that were looked at"
+        label="Checked rows"
         figures={[
-          { name: "Looked at", value: exact(quality.rows), note: "rows" },
+          { name: "Checked", value: exact(quality.rows), note: "rows" },
           { name: "Fail", value: exact(quality.failed_rows), note: "rows" },
           { name: "In quarantine", value: exact(quality.quarantined_rows), note: "rows" },
           { name: "Wait", value: exact(held.length), note: "regions" },

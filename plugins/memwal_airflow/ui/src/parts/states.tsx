@@ -67,7 +67,7 @@ export function Freshness({ polled, sampled }: { polled: Polled<unknown>; sample
           : ""}
       </span>
       {!error && (
-        <span title={sampled ? `The table was looked at ${moment(sampled)}` : undefined}>
+        <span title={sampled ? `Status of the table read ${moment(sampled)}` : undefined}>
           Read at {time}, again every {EVERY_SECONDS} s
         </span>
       )}

@@ -107,11 +107,11 @@ function Content({ table, me, detail, runs }: Properties): JSX.Element {
 
       {status === null || sums === null ? (
         <Panel id="levels" title="Levels">
-          <Empty>Nobody has looked at this table yet. The first run of its DAG does.</Empty>
+          <Empty>The status of this table was not read yet. The first run of its DAG reads it.</Empty>
         </Panel>
       ) : (
         <>
-          <Panel id="levels" title="Levels" note="the way of a row, from left to right">
+          <Panel id="levels" title="Levels" note="stages of a row, from left to right">
             <LevelsPicture
               sums={sums}
               rowsIn={table.rows_in_per_second}
