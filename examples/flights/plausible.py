@@ -1,9 +1,9 @@
 """Check whether the result of a scan during the run is possible.
 
 Each region applies its writes in order. So if a scan shows one event of a batch in a region, it
-must show everything that earlier batches did in that region: no flight may be older, missing, or still
-present after its cancellation. This holds whatever was flushed, merged or collected during the
-scan.
+must show everything that earlier batches did in that region: no flight may be older, missing, or
+still present after its cancellation. This holds whatever was flushed, merged or collected during
+the scan.
 """
 
 from __future__ import annotations
