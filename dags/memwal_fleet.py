@@ -1,4 +1,4 @@
-"""The DAG of what concerns no table in particular; its settings are in ``[memwal]``."""
+"""The DAG of tasks that belong to no single table; its settings are in ``[memwal]``."""
 
 from __future__ import annotations
 

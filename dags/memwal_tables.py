@@ -1,4 +1,4 @@
-"""The DAGs of all managed tables: one each, from the snapshot at ``$MEMWAL_CATALOG_SNAPSHOT``."""
+"""The DAGs of all managed tables, one each, built from ``$MEMWAL_CATALOG_SNAPSHOT``."""
 
 from __future__ import annotations
 

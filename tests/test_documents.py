@@ -170,11 +170,11 @@ def test_the_readme_leads_to_every_guide() -> None:
 
 
 SECTIONS = [
-    "What it means",
-    "How bad it is",
-    "How to look",
+    "Meaning",
+    "Impact",
+    "Diagnosis",
     "What to do",
-    "How to know it is over",
+    "Verification",
     "What not to do",
 ]
 RUNBOOKS = [page for page in PAGES if re.fullmatch(r"docs/runbooks/(?!README).*", page.name)]

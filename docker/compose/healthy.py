@@ -1,4 +1,4 @@
-"""Ask Airflow's API server how a part of Airflow is; the exit code says whether it is healthy."""
+"""Ask Airflow's API server for the health of a component; exit code 0 means healthy."""
 
 import json
 import os
@@ -7,7 +7,7 @@ import urllib.request
 
 
 def main() -> int:
-    """Look at the part that the command line names, such as ``scheduler``."""
+    """Check the component that the command line names, such as ``scheduler``."""
     execution_api = os.environ["AIRFLOW__CORE__EXECUTION_API_SERVER_URL"]
     url = execution_api.removesuffix("/execution/") + "/api/v2/monitor/health"
     with urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310 - the stack's own setting

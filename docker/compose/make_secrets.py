@@ -1,8 +1,8 @@
-"""Make the secrets of docker/compose.yaml: random ones, each in a file of docker/secrets.
+"""Create the secrets of docker/compose.yaml: random ones, each in a file of docker/secrets.
 
-Usage: ``python docker/compose/make_secrets.py``. What is there stays: services have taken it over.
-Only this user can enter the folder; its files are readable, since containers see them by other
-users. Needs nothing but Python.
+Usage: ``python docker/compose/make_secrets.py``. Existing files stay, because services already use
+their content. Only this user can enter the folder; the files in it are readable, because containers
+read them with other users. Needs only Python.
 """
 
 import argparse
@@ -16,12 +16,12 @@ FOLDER = Path(__file__).resolve().parent.parent / "secrets"
 
 
 def make(folder: Path) -> list[str]:
-    """Make what is missing; return the names of the files that are new.
+    """Create missing secrets; return the names of the new files.
 
     Parameters
     ----------
     folder : Path
-        Made with mode 0700 if it is not there.
+        Created with mode 0700 if it does not exist.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder.chmod(0o700)
@@ -30,7 +30,7 @@ def make(folder: Path) -> list[str]:
     def keep(name: str, content: str) -> str:
         path = folder / name
         if not path.exists():
-            # Whole or not at all: half a password would be used for ever.
+            # Atomically: half a password would be used forever.
             draft = folder / f".{name}"
             draft.write_text(content, encoding="utf-8")
             draft.chmod(0o444)

@@ -1,6 +1,6 @@
 #!/bin/bash
-# What Spark on Kubernetes calls in its pods, with "driver" or "executor" as first argument; anything
-# else is run as it is. The variables are those that Spark sets there.
+# Entry point for Spark on Kubernetes, which calls it with "driver" or "executor" as first argument; any
+# other command runs unchanged. Spark sets the variables in its pods.
 set -euo pipefail
 
 case "${1:-}" in
@@ -12,7 +12,7 @@ case "${1:-}" in
     ;;
   executor)
     shift
-    # Options of the JVM come as SPARK_JAVA_OPT_0, SPARK_JAVA_OPT_1, ..., each one argument.
+    # JVM options come as SPARK_JAVA_OPT_0, SPARK_JAVA_OPT_1, ..., one argument each.
     options=()
     for ((i = 0; ; i++)); do
       name="SPARK_JAVA_OPT_$i"

@@ -1,4 +1,4 @@
-"""An Airflow for this machine, for trying memwal out.
+"""A local Airflow for trials of memwal.
 
 ``python examples/airflow_demo --home FOLDER`` runs it.
 """

@@ -1,6 +1,6 @@
 """``python examples/airflow_demo``: a local Airflow that maintains the tables of a catalog.
 
-It runs until SIGINT or SIGTERM, and is for trials only: :mod:`airflow_demo.standalone` says why.
+It runs until SIGINT or SIGTERM, and is for trials only; see :mod:`airflow_demo.standalone`.
 The catalog is that of ``$MEMWAL_CATALOG_URL``, the tables are those of
 ``$MEMWAL_CATALOG_SNAPSHOT``.
 """

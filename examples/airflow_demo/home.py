@@ -19,10 +19,10 @@ SECRETS = {
 
 
 def write_settings(home: Path, settings: Mapping[str, Mapping[str, str]]) -> None:
-    """Write ``airflow.cfg`` with these settings, readable by its owner alone.
+    """Write ``airflow.cfg`` with these settings, readable only by its owner.
 
-    Secrets are made when the file is new and kept when it is not: the database holds values that
-    were encrypted with them.
+    Secrets are created with a new file and kept in an existing one, because the database holds
+    values that were encrypted with them.
 
     Parameters
     ----------
@@ -38,13 +38,13 @@ def write_settings(home: Path, settings: Mapping[str, Mapping[str, str]]) -> Non
     lines: list[str] = []
     for section, options in merged.items():
         lines.append(f"[{section}]")
-        # Airflow reads the file with interpolation, in which a percent sign is doubled.
+        # Airflow reads the file with interpolation, in which a percent sign must be doubled.
         lines += [f"{option} = {value.replace('%', '%%')}" for option, value in options.items()]
     write_private(path, "\n".join([*lines, ""]))
 
 
 def write_passwords(path: Path, users: Iterable[str]) -> None:
-    """Make a password for each user, unless the file is there."""
+    """Create a password for each user, unless the file exists."""
     if not path.exists():
         write_private(path, json.dumps({user: secrets.token_urlsafe(12) for user in users}))
 

@@ -1,4 +1,4 @@
-"""What demos and tests ask Airflow's REST API for."""
+"""Client of Airflow's REST API for demos and tests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ POLL_SECONDS = 0.25
 
 
 class AirflowApiError(RuntimeError):
-    """Airflow refused a request, or what was waited for did not happen in time."""
+    """Airflow refused a request, or an expected state was not reached in time."""
 
 
 class AirflowApi(ABC):
@@ -24,7 +24,7 @@ class AirflowApi(ABC):
 
     def __init__(self) -> None:
         self._clients: dict[str, httpx.Client] = {}
-        # One thread watches the runs while another starts them.
+        # One thread polls the runs while another starts them.
         self._lock = threading.Lock()
 
     @property
@@ -38,7 +38,7 @@ class AirflowApi(ABC):
 
     @abstractmethod
     def check(self) -> None:
-        """Raise when Airflow is gone, so that waiting for it has become pointless."""
+        """Raise if Airflow has ended, so that waiting for it is pointless."""
 
     def close(self) -> None:
         """Close the connections."""
@@ -48,7 +48,7 @@ class AirflowApi(ABC):
             self._clients.clear()
 
     def is_healthy(self) -> bool:
-        """Tell whether database, scheduler, triggerer and DAG processor report ``healthy``."""
+        """Return whether database, scheduler, triggerer and DAG processor report ``healthy``."""
         try:
             answer = httpx.get(f"{self.url}/api/v2/monitor/health", timeout=10)
         except httpx.TransportError:
@@ -87,13 +87,13 @@ class AirflowApi(ABC):
         self.wait(parsed, timeout=timeout, what=f"parse the DAG {dag_id!r}")
 
     def pause(self, dag_id: str, paused: bool = True) -> None:
-        """Pause a DAG, or let it go on with ``paused=False``."""
+        """Pause a DAG, or unpause it with ``paused=False``."""
         self._request("PATCH", f"/api/v2/dags/{quote(dag_id)}", json={"is_paused": paused})
 
     def trigger(self, dag_id: str, conf: Mapping[str, Any] | None = None) -> str:
-        """Start a run of a DAG by the REST API and return its run id.
+        """Start a run of a DAG through the REST API and return its run id.
 
-        Waits for the DAG to be parsed. A paused DAG takes the run and does not start it.
+        Waits until the DAG is parsed. A paused DAG accepts the run but does not start it.
         """
         self.wait_dag(dag_id)
         body = {"logical_date": None, "conf": dict(conf or {})}
@@ -114,14 +114,14 @@ class AirflowApi(ABC):
         return state
 
     def task_instances(self, dag_id: str, run_id: str) -> list[dict[str, Any]]:
-        """Task instances of a run as the REST API tells them: ``task_id``, ``state``, ..."""
+        """Return the task instances of a run from the REST API: ``task_id``, ``state``, ..."""
         path = f"{self._run_path(dag_id, run_id)}/taskInstances"
         answer = self._request("GET", path, params={"limit": 1000}).json()
         instances: list[dict[str, Any]] = answer["task_instances"]
         return instances
 
     def xcom(self, dag_id: str, run_id: str, task_id: str, key: str = "return_value") -> Any:
-        """Value that an unmapped task pushed."""
+        """Return the value that an unmapped task pushed."""
         path = f"{self._run_path(dag_id, run_id)}/taskInstances/{quote(task_id)}/xcomEntries/{key}"
         return self._request("GET", path, params={"deserialize": "true"}).json()["value"]
 

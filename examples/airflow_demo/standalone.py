@@ -1,11 +1,11 @@
 """An embedded Airflow for demos and tests: one folder, SQLite, 127.0.0.1.
 
 It runs the four components that ``airflow standalone`` runs, with three differences that matter on
-a shared machine: every port is free and bound to 127.0.0.1 (the two log servers, which listen on
-every interface, are not started; the API server reads the log files itself), the components end
-with :meth:`AirflowStandalone.stop` by their process ids, and all settings stand in
+a shared machine. Every port is free and bound to 127.0.0.1 (the two log servers, which listen on
+every interface, are not started; the API server reads the log files itself). The components end
+with :meth:`AirflowStandalone.stop`, by their process ids. All settings are in
 ``{home}/airflow.cfg``, so that secrets do not reach the environment of tasks and
-``AIRFLOW_HOME={home} airflow ...`` on a shell sees the same Airflow.
+``AIRFLOW_HOME={home} airflow ...`` on a shell uses the same Airflow.
 
 It is not for production: SQLite, one machine, and the simple auth manager.
 
@@ -71,25 +71,25 @@ class AirflowStandalone(AirflowApi):
     Parameters
     ----------
     home : str or Path
-        ``AIRFLOW_HOME``: settings, database, logs and passwords. Made when absent; a home that was
-        used before is started again with its database, under a new port.
+        ``AIRFLOW_HOME``: settings, database, logs and passwords. Created if absent; an existing
+        home is started again with its database, on a new port.
     dags_folder : str or Path
         The DAG files that Airflow loads.
     plugins_folder : str or Path, optional
         Plugins besides memwal's own, which Airflow finds by its entry point. Default: ``plugins``
-        in ``home``, which need not be there.
+        in ``home``, which need not exist.
     env : mapping, optional
         Added to the environment of every component and so of every task, for example
-        ``MEMWAL_CATALOG_URL``. ``AIRFLOW*`` variables of the calling process are not handed on.
+        ``MEMWAL_CATALOG_URL``. ``AIRFLOW*`` variables of the calling process are not passed on.
     settings : mapping, optional
         ``{"section": {"option": value}}``, over the defaults of :meth:`settings`.
     parallelism : int, default 4
-        Tasks that run at once. Each costs about 150 MiB, a Spark driver about 500 MiB more.
+        Concurrent tasks. Each costs about 150 MiB, a Spark driver about 500 MiB more.
 
     Notes
     -----
-    Takes about 15 s to be healthy and about 1.5 GiB of memory. The components end with the thread
-    that called :meth:`start`, should it end without :meth:`stop`.
+    Takes about 15 s to become healthy and about 1.5 GiB of memory. The components also end when
+    the thread that called :meth:`start` ends without :meth:`stop`.
     """
 
     def __init__(
@@ -136,12 +136,12 @@ class AirflowStandalone(AirflowApi):
         return {name: process.pid for name, process in self._processes.items()}
 
     def password(self, user: str = "admin") -> str:
-        """Password of ``admin`` or ``viewer``; made anew for every home."""
+        """Password of ``admin`` or ``viewer``; created for every new home."""
         passwords: dict[str, str] = json.loads(self._passwords_file.read_text())
         return passwords[user]
 
     def environment(self) -> dict[str, str]:
-        """Environment of the components; use it to run ``airflow`` commands beside them."""
+        """Environment of the components, for ``airflow`` commands beside them."""
         env = {k: v for k, v in os.environ.items() if not k.startswith(("AIRFLOW__", "AIRFLOW_"))}
         folders = _library_folders()
         folders += [entry for entry in env.get("PYTHONPATH", "").split(os.pathsep) if entry]
@@ -164,11 +164,11 @@ class AirflowStandalone(AirflowApi):
                 "simple_auth_manager_users": ",".join(f"{u}:{r}" for u, r in USERS.items()),
                 "simple_auth_manager_passwords_file": str(self._passwords_file),
             },
-            # On a busy disk a component waits longer than SQLite's 5 s for its turn to write.
+            # On a busy disk a component waits longer than SQLite's default 5 s to write.
             "database": {"sql_alchemy_conn": f"sqlite:///{self.home / 'airflow.db'}?timeout=60"},
             "logging": {"base_log_folder": str(self.home / "logs")},
             "api": {"host": "127.0.0.1", "port": str(self.port), "base_url": self.url},
-            # A table that is registered shows up as a DAG after at most this long.
+            # Maximum delay until a registered table has its DAG.
             "dag_processor": {"min_file_process_interval": "5", "refresh_interval": "5"},
             "usage_data_collection": {"enabled": "False"},
         }
@@ -179,7 +179,7 @@ class AirflowStandalone(AirflowApi):
     def start(self) -> None:
         """Write the settings, create the database and start the components.
 
-        Returns when the database is there and the API server answers (about 10 s); see
+        Returns when the database exists and the API server answers (about 10 s); see
         :meth:`wait_healthy`.
 
         Raises
@@ -226,29 +226,29 @@ class AirflowStandalone(AirflowApi):
         self.wait(healthy, timeout=timeout, what="become healthy")
 
     def task_log(self, dag_id: str, run_id: str, task_id: str, *, map_index: int = -1) -> str:
-        """Log of every try of a task, as text; for messages about a run that failed."""
+        """Log of every try of a task, as text; for messages about a failed run."""
         folder = self.home / "logs" / f"dag_id={dag_id}" / f"run_id={run_id}"
         folder = folder / f"task_id={task_id}"
         folder = folder / f"map_index={map_index}" if map_index >= 0 else folder
         return "\n".join(path.read_text() for path in sorted(folder.glob("attempt=*.log*")))
 
     def kill(self, name: str) -> None:
-        """Kill a component with SIGKILL. What it started is left behind until :meth:`stop`."""
+        """Kill a component with SIGKILL. Its child processes remain until :meth:`stop`."""
         process = self._processes.pop(name)
         self._left_behind += _family(process.pid)
         process.kill()
         process.wait()
 
     def restart(self, name: str) -> None:
-        """Start a component again that was killed."""
+        """Start a killed component again."""
         self._processes[name] = self._spawn(name, COMPONENTS[name])
 
     def stop(self) -> None:
-        """End the components, and whatever they started and left running.
+        """End the components and the processes that they started.
 
-        Asks with SIGTERM first, so that running tasks can end their Spark jobs; what is left after
-        20 s is killed. Only processes that descend from the components are touched. Calling it
-        again does nothing.
+        Sends SIGTERM first, so that running tasks can end their Spark jobs; processes that remain
+        after 20 s are killed. Only descendants of the components are affected. A second call does
+        nothing.
         """
         self.close()
         family = [child for process in self._left_behind for child in _kin(process)]
@@ -331,7 +331,7 @@ def _kin(process: psutil.Process) -> list[psutil.Process]:
 
 
 def _library_folders() -> list[str]:
-    """Folders that hold the packages this process runs, wherever it found them."""
+    """Folders of the packages that this process uses."""
     specs = [importlib.util.find_spec(name) for name in ("memwal", "memwal_airflow")]
     return [
         str(Path(place).resolve().parent)

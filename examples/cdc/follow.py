@@ -2,8 +2,8 @@
 
     python follow.py --dsn dbname=shop --source public.orders --publication p --table orders.lance
 
-The publication has to be there (``CREATE PUBLICATION p FOR TABLE orders``), and the server to
-run with ``wal_level = logical``. Killed at any moment, it goes on where it was.
+The publication must exist (``CREATE PUBLICATION p FOR TABLE orders``), and the server must run with
+``wal_level = logical``. If it is killed, it resumes where it stopped.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ logger = logging.getLogger("follow")
 COPY_ROWS = 5_000
 BATCH_ROWS = 2_000
 IDLE_SECONDS = 0.1
-OPTIONS = memwal.WriterOptions(max_memtable_age=10.0)  # readers are this late at most
+OPTIONS = memwal.WriterOptions(max_memtable_age=10.0)  # maximum delay of readers
 
 
 def copy(slot: Slot, target: Target, writer: Writer) -> int:
-    """The first copy: all rows as of one moment, from which on the slot tells changes."""
+    """Copy all rows of the snapshot from which the slot starts to send changes."""
     left_over = _keys(target, writer.scan(columns=list(target.key)).to_table())
     count = 0
     with slot.first_copy() as connection:
@@ -51,7 +51,7 @@ def copy(slot: Slot, target: Target, writer: Writer) -> int:
                 writer.upsert(found)
                 left_over -= _keys(target, found)
                 count += found.num_rows
-        # Of a copy that was killed: rows that have been deleted since.
+        # Rows that an interrupted earlier copy wrote and that have been deleted since.
         if left_over:
             writer.delete(
                 pa.Table.from_pylist([dict(key) for key in left_over], target.keys([]).schema)
@@ -68,17 +68,17 @@ def follow(
     slot_name: str = "memwal",
     stop: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Copy the table if that was not done yet, and then write its changes until told to stop.
+    """Copy the table unless that is done, then write its changes until ``stop`` returns true.
 
     Parameters
     ----------
     stop : callable
-        Asked while nothing comes.
+        Called while no message arrives.
     """
     with closing(psycopg.connect(dsn)) as connection:
         target = Target.open_or_create(uri, connection, source)
     with closing(Slot(dsn, slot_name)) as slot, target.table.writer(options=OPTIONS) as writer:
-        # All of them now: a follower that was paused must not come back with old rows.
+        # Claim all regions now: a follower that was paused must not come back with old rows.
         writer.claim()
         if not slot.exists():
             logger.info("%d rows copied", copy(slot, target, writer))
@@ -117,7 +117,7 @@ def _chunks(rows: Iterator[Any], size: int) -> Iterator[list[Any]]:
 
 
 def main() -> None:
-    """Follow until told to end."""
+    """Follow until SIGTERM or Ctrl-C."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     for name in ("dsn", "source", "publication", "table"):
         parser.add_argument(f"--{name}", required=True)

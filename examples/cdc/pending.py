@@ -1,14 +1,14 @@
-"""Transactions on their way into the table: what is left of them per key, written as one step.
+"""Collect transactions, reduce them to the last state per key, and write them as one step.
 
-A step is told by the position of its last commit, and each region takes it once: what PostgreSQL
-sends again after a crash neither undoes nor repeats anything (``TableWriter.apply``). Where the
-batches end may be another place then; a region that has the first part of a batch gets all of it
-once more, which ends in the same rows.
+The version of a step is the position of its last commit, and each region applies a step once: what
+PostgreSQL sends again after a crash neither undoes nor repeats anything (``TableWriter.apply``).
+After a crash, batches may end at other positions. A region that has the first part of a batch then
+gets the whole batch again, which results in the same rows.
 
-A row whose key changed, and that has values which were not sent, is the exception: they stand in
-the row of the old key, which may be in another region. Such a transaction is a batch of its own, of
-three steps: rows that moved, all other rows, deletes. As long as some region lacks a row that
-moved, the old row is there to be read.
+The exception is a row whose key changed and that has values which were not sent: these values are
+in the row of the old key, which may be in another region. Such a transaction is a separate batch of
+three steps: moved rows, all other rows, deletes. As long as a region lacks a moved row, the old row
+still exists and can be read.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ MAX_SECONDS = 0.5
 
 @dataclass(slots=True)
 class _Pending:
-    """What becomes of the keys: a row, or None for a delete.
+    """The last state of each key: a row, or None for a delete.
 
     Attributes
     ----------
     moved : dict
-        For a row that lacks values: the key under which they stand.
+        For a row that lacks values: the key of the row that has them.
     emptied : bool
-        Whether all that was there before is deleted.
+        Whether all earlier rows are deleted.
     """
 
     rows: dict[Key, Row | None] = field(default_factory=dict)
@@ -54,21 +54,21 @@ class Pending:
     Parameters
     ----------
     writer : memwal.table.Writer
-        Has every region.
+        Has all regions.
     source : str
-        Name under which regions remember how far they are.
+        Name under which regions store their newest step.
 
     Attributes
     ----------
     in_transaction : bool
-        Whether a transaction was begun and is not through.
+        Whether a transaction has begun and not ended.
     """
 
     def __init__(self, target: Target, writer: Writer, source: str) -> None:
         self._target = target
         self._writer = writer
         self._source = source
-        # What is sent again is known by these; for what is new, the writer keeps the account.
+        # Detects changes that are sent again; for new changes, the writer keeps the steps.
         self._had = target.table.applied(source)
         self._committed = _Pending()
         self._open: list[Change | Truncate] = []
@@ -78,25 +78,25 @@ class Pending:
         self._written = 0
 
     def begin(self) -> None:
-        """A transaction is about to be sent."""
+        """Begin a transaction."""
         self.in_transaction = True
 
     def add(self, change: Change | Truncate) -> None:
-        """A change of the transaction that is being sent."""
+        """Add a change of the current transaction."""
         if isinstance(change, Change) and change.new is not None:
-            # Columns that are gone, or were not there yet when this happened.
+            # Columns that were dropped since, or did not exist yet at the time of this change.
             absent = None if change.is_insert else UNCHANGED
             names = self._target.schema.names
             change = replace(change, new={name: change.new.get(name, absent) for name in names})
         self._open.append(change)
 
     def commit(self, commit: Commit, *, at_most: int) -> int:
-        """The transaction is through. Written once there are enough rows, or they waited enough.
+        """End the transaction. Write if there are enough rows, or they have waited long enough.
 
         Returns
         -------
         int
-            Up to where everything is safe.
+            Position before which everything is safe.
         """
         changes, self._open, self.in_transaction = self._open, [], False
         if any(self._moves_unsent(change) for change in changes):
@@ -109,12 +109,12 @@ class Pending:
         return self.write() if enough else self._written
 
     def write(self) -> int:
-        """Write what is committed.
+        """Write the committed transactions.
 
         Returns
         -------
         int
-            Up to where everything is safe.
+            Position before which everything is safe.
         """
         if self._commit.end > self._written:
             pending, self._committed = self._committed, _Pending()
@@ -201,7 +201,7 @@ class Pending:
         return there.join(kept, list(self._target.key), join_type="left anti")
 
     def _complete(self, pending: _Pending, step_of: Callable[[Key], int]) -> None:
-        """Read the values that were not sent: they are those that the rows have now."""
+        """Read the values that were not sent from the current rows."""
         if not pending.moved:
             return
         origins = sorted(set(pending.moved.values()))
@@ -210,7 +210,7 @@ class Pending:
         for key, origin in pending.moved.items():
             there = texts.get(origin)
             if there is None and self._has(key, self._version(step_of(key))):
-                # Sent again, and gone since: its region takes nothing of this step.
+                # Sent again, and deleted since: its region ignores all rows of this step.
                 del pending.rows[key]
                 continue
             if there is None:
@@ -224,7 +224,7 @@ class Pending:
             }
 
     def _has(self, key: Key, version: int) -> bool:
-        """Whether a key's region had a step when this follower began."""
+        """Return whether a key's region had a step when this follower started."""
         return self._had.get(self._target.region_of(key), -1) >= version
 
     def _key(self, row: Row) -> Key:

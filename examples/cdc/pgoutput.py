@@ -1,4 +1,4 @@
-"""What PostgreSQL's plug-in ``pgoutput`` sends, version 1 of its protocol.
+"""Messages of PostgreSQL's plug-in ``pgoutput``, version 1 of its protocol.
 
 See "Logical Replication Message Formats" in PostgreSQL's manual.
 """
@@ -11,7 +11,7 @@ from typing import Final
 
 
 class Unchanged:
-    """Stands for a value that was not sent: it is stored out of line and did not change."""
+    """Marks a value that was not sent: it is stored out of line and did not change."""
 
     def __repr__(self) -> str:
         return "UNCHANGED"
@@ -25,7 +25,7 @@ Row = dict[str, Value]
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A table as it was when the changes behind this message were made.
+    """A table's schema at the time of the changes that follow this message.
 
     Attributes
     ----------
@@ -42,7 +42,7 @@ class Relation:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """A transaction begins: it is sent as a whole, when it was committed."""
+    """Begin of a transaction, which is sent as a whole after its commit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Commit:
     Attributes
     ----------
     lsn, end : int
-        Of the commit, and what is behind it. Transactions come in the order of these.
+        Position of the commit, and of its end. Transactions arrive in the order of these.
     """
 
     lsn: int
@@ -66,8 +66,8 @@ class Change:
     Attributes
     ----------
     old : dict or None
-        Columns of the row before: the key when it changed or the row was deleted, all columns
-        with REPLICA IDENTITY FULL. None of an insert, and of an update that left the key alone.
+        Columns of the old row: the key, if it changed or the row was deleted; all columns with
+        REPLICA IDENTITY FULL. None for an insert, and for an update that keeps the key.
     """
 
     relation: int
@@ -78,7 +78,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """All rows of some tables are gone."""
+    """All rows of some tables were deleted."""
 
     relations: tuple[int, ...]
 
@@ -87,13 +87,13 @@ Message = Relation | Begin | Commit | Change | Truncate | None
 
 
 class Decoder:
-    """Reads messages one after another; it remembers what tables look like."""
+    """Decodes messages in their order, and remembers the tables' schemas."""
 
     def __init__(self) -> None:
         self._relations: dict[int, Relation] = {}
 
     def decode(self, data: bytes) -> Message:
-        """Read one message; None for those that change no row."""
+        """Read one message; None for a message that changes no row."""
         reader = _Reader(data)
         kind = reader.text(1)
         if kind == "B":
@@ -133,7 +133,7 @@ class Decoder:
             if part == "N":
                 new = row
             else:
-                # Of a key alone ("K"), the other columns come as nulls that mean nothing.
+                # If only the key is sent ("K"), the other columns are nulls without meaning.
                 old = {k: v for k, v in row.items() if part == "O" or v is not None}
         return Change(relation.oid, old, new, is_insert)
 

@@ -1,7 +1,8 @@
-"""A replication slot: where a follower is, as PostgreSQL keeps it.
+"""A replication slot, in which PostgreSQL stores the position of a follower.
 
-The slot is made when the first copy of the table is through. Until then there is a temporary one,
-which dies with its connection, so that a follower that is killed in its first copy begins anew.
+The slot is created when the first copy of the table is complete. Until then there is a temporary
+slot, which ends with its connection, so that a follower that is killed in its first copy starts it
+again.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from contextlib import closing, contextmanager
 import psycopg
 from psycopg import pq
 
-# Texts of values do not depend on the settings of anybody's session.
+# Makes the text of values independent of session settings.
 SESSION = "-c datestyle=ISO -c timezone=UTC -c bytea_output=hex -c intervalstyle=iso_8601"
 
-_EPOCH = 946_684_800  # PostgreSQL counts from the year 2000.
+_EPOCH = 946_684_800  # PostgreSQL's epoch is the year 2000.
 STATUS_SECONDS = 5.0
 
 
@@ -28,9 +29,9 @@ class Slot:
     Parameters
     ----------
     dsn : str
-        Of a user with the attribute REPLICATION.
+        Connects a user with the attribute REPLICATION.
     name : str
-        Of the slot.
+        Name of the slot.
     """
 
     def __init__(self, dsn: str, name: str) -> None:
@@ -45,15 +46,15 @@ class Slot:
         self._told = 0.0
 
     def exists(self) -> bool:
-        """Whether the first copy is through."""
+        """Return whether the first copy is complete."""
         slots = self._ask("SELECT slot_name FROM pg_replication_slots WHERE NOT temporary")
         return (self.name,) in slots
 
     @contextmanager
     def first_copy(self) -> Iterator[psycopg.Connection]:
-        """A transaction that sees the moment from which the slot will tell changes.
+        """Open a transaction with the snapshot from which the slot will send changes.
 
-        At the end of the block the slot is there, durably.
+        At the end of the block the slot exists durably.
         """
         temporary = f"{self.name}_copy"
         ((_, _, snapshot, _),) = self._ask(
@@ -67,12 +68,12 @@ class Slot:
         self._ask(f"DROP_REPLICATION_SLOT {temporary}")
 
     def start(self, publication: str) -> None:
-        """Begin to stream where the slot is; nothing else can be asked from then on."""
+        """Start to stream from the slot's position; the connection then takes no queries."""
         options = f"proto_version '1', publication_names '{publication}'"
         self._ask(f"START_REPLICATION SLOT {self.name} LOGICAL 0/0 ({options})")
 
     def messages(self, *, idle_seconds: float) -> Iterator[bytes | None]:
-        """Messages of the plug-in as they come; None when there was none for a moment."""
+        """Yield the plug-in's messages as they arrive; None after ``idle_seconds`` without one."""
         while True:
             size, data = self._pg.get_copy_data(1)
             if size < 0:
@@ -97,11 +98,11 @@ class Slot:
     """Where the server was at its last sign of life. It had sent what came before."""
 
     def confirm(self, lsn: int) -> None:
-        """What ends before this is safe, and need not be sent again."""
+        """Mark everything before ``lsn`` as safe; the server need not send it again."""
         self.confirmed = max(self.confirmed, lsn)
 
     def tell(self, *, now: bool = False) -> None:
-        """Tell the server what is confirmed, from time to time."""
+        """Report the confirmed position to the server, from time to time."""
         if not now and time.monotonic() < self._told + STATUS_SECONDS:
             return
         self._told = time.monotonic()
@@ -111,7 +112,7 @@ class Slot:
         self._pg.flush()
 
     def close(self) -> None:
-        """End the connection; the slot stays."""
+        """Close the connection; the slot stays."""
         self._connection.close()
 
     def _ask(self, command: str) -> list[tuple[str, ...]]:

@@ -1,4 +1,4 @@
-"""The table that follows: its columns and types, and rows that are made of PostgreSQL's texts."""
+"""The target table: its columns and types, and conversion of PostgreSQL's texts to rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from memwal.region.router import Router
 REGIONS = 4
 
 _BOOL = 16
-# Types by their oid. All others are kept as their text: numeric, json, uuid, arrays, enums.
+# Types by oid. Values of all other types stay text: numeric, json, uuid, arrays, enums.
 _TYPES: Mapping[int, pa.DataType] = {
     _BOOL: pa.bool_(),
     21: pa.int16(),
@@ -34,12 +34,12 @@ _TYPES: Mapping[int, pa.DataType] = {
 
 
 class SchemaChangedError(Exception):
-    """The followed table has other columns than the one that follows."""
+    """The followed table has other columns than the target."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The table, and what it is a copy of.
+    """The target table and its source.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ class Target:
 
     @classmethod
     def open_or_create(cls, uri: str, connection: psycopg.Connection, source: str) -> Target:
-        """The table of this URI; a new one has the columns and the key of the followed one."""
+        """Open the table; a new one gets the columns and the key of the source."""
         try:
             table = memwal.open(uri)
         except TableSetupError:
@@ -64,7 +64,7 @@ class Target:
         return cls(table, source, table.schema, table.primary_key)
 
     def rows(self, values: Iterable[Mapping[str, str | None]]) -> pa.Table:
-        """Rows, from the text of every column."""
+        """Convert the text of every column to rows."""
         given = list(values)
         return pa.table(
             [_column([row[field.name] for row in given], field.type) for field in self.schema],
@@ -72,7 +72,7 @@ class Target:
         )
 
     def keys(self, keys: Iterable[Sequence[str]]) -> pa.Table:
-        """Keys, from the text of their columns."""
+        """Convert the text of key columns to keys."""
         given = list(keys)
         fields = [self.schema.field(name) for name in self.key]
         return pa.table(
@@ -81,14 +81,14 @@ class Target:
         )
 
     def region_of(self, key: Sequence[str]) -> UUID:
-        """The region that a key belongs to."""
+        """Return the region that a key belongs to."""
         _, spec = self.table.region_spec()
         (batch,) = self.keys([key]).select(spec.columns).to_batches()
         ((region, _),) = Router(spec, self.schema).route(batch)
         return region.region_id
 
     def texts(self, rows: pa.Table) -> dict[tuple[str, ...], dict[str, str | None]]:
-        """Rows as the texts that they could have been made of, by key."""
+        """Convert rows back to text, by key."""
         columns = {name: _texts(rows[name]) for name in self.schema.names}
         keys = zip(*(columns[name] for name in self.key), strict=True)
         values = zip(*columns.values(), strict=True)
@@ -97,14 +97,14 @@ class Target:
         }
 
     def check(self, relation: Relation) -> None:
-        """Refuse changes of a table that has columns which this one has not.
+        """Refuse changes of a table that has columns which the target lacks.
 
-        Columns that are gone there are fine: rows keep what they had, and new ones have nulls.
+        Dropped columns are accepted: existing rows keep their value, and new ones have nulls.
 
         Raises
         ------
         SchemaChangedError
-            The message says what to do.
+            The message names the next step.
         """
         if relation.name != self.source:
             raise SchemaChangedError(
@@ -134,7 +134,7 @@ class Target:
 
 
 def _call(kind: pa.DataType) -> str:
-    """How to make a type."""
+    """Return the Python call that creates a type."""
     if pa.types.is_timestamp(kind):
         return f'timestamp("us", {kind.tz!r})'
     return {"bool": "bool_()", "float": "float32()", "double": "float64()"}.get(
@@ -156,7 +156,7 @@ def _texts(column: pa.ChunkedArray) -> list[str | None]:
 
 
 def _described(connection: psycopg.Connection, source: str) -> tuple[pa.Schema, list[str]]:
-    """Columns and primary key of a table in PostgreSQL."""
+    """Return columns and primary key of a table in PostgreSQL."""
     columns: list[tuple[Any, ...]] = connection.execute(
         "SELECT a.attname, a.atttypid, array_position(i.indkey::int2[], a.attnum)"
         " FROM pg_attribute a LEFT JOIN pg_index i ON i.indrelid = a.attrelid AND i.indisprimary"

@@ -1,4 +1,4 @@
-"""Rows in the bodies of requests: JSON, a list of objects, or an Arrow IPC stream."""
+"""Rows in request bodies: JSON, a list of objects, or an Arrow IPC stream."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ MAX_BYTES = 16 << 20
 
 
 class BodyTooLargeError(Exception):
-    """To be sent in smaller parts."""
+    """The body must be sent in smaller parts."""
 
 
 def to_arrow(rows: pa.Table) -> bytes:
-    """The body for rows."""
+    """Encode rows as a body."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema) as stream:
         stream.write_table(rows)
@@ -26,12 +26,12 @@ def to_arrow(rows: pa.Table) -> bytes:
 
 
 async def read_rows(request: Request, schema: pa.Schema) -> pa.Table:
-    """The rows of a body, which may hold anything.
+    """Read the rows of an untrusted body.
 
     Raises
     ------
     InvalidInputError
-        They are no rows of this schema.
+        The body contains no rows of this schema.
     """
     body = bytearray()
     async for part in request.stream():

@@ -1,4 +1,4 @@
-"""The table of the example, and which process writes which of its regions."""
+"""The table of the example, and the assignment of its regions to processes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ REGION_IDS = [region.region_id for region in ROUTER.assignments() or ()]
 
 
 def open_or_create(uri: str) -> memwal.Table:
-    """The table; whichever process comes first makes it."""
+    """Open the table; the first process creates it."""
     try:
         return memwal.open(uri)
     except TableSetupError:
@@ -39,14 +39,14 @@ def open_or_create(uri: str) -> memwal.Table:
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """Region ``r`` is written by process ``r % len(peers)``, and by no other.
+    """Process ``r % len(peers)`` writes region ``r``, and no other process does.
 
     Attributes
     ----------
     number : int
-        Of this process.
+        Number of this process.
     peers : tuple of str
-        Where each process answers, this one included.
+        Address of each process, including this one.
     """
 
     number: int = 0
@@ -54,17 +54,17 @@ class Ownership:
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> Ownership:
-        """As ``ORDERS_NUMBER`` and ``ORDERS_PEERS`` tell; without them, the only process."""
+        """Read ``ORDERS_NUMBER`` and ``ORDERS_PEERS``; without them, this is the only process."""
         peers = tuple(environ.get("ORDERS_PEERS", "").split(","))
         return cls(int(environ.get("ORDERS_NUMBER", "0")), peers)
 
     @property
     def own_regions(self) -> list[UUID]:
-        """Regions that this process writes."""
+        """Return the regions that this process writes."""
         return REGION_IDS[self.number :: len(self.peers)]
 
     def split(self, rows: pa.Table) -> dict[int, pa.Table]:
-        """Rows by the number of the process that writes them."""
+        """Split rows by the number of the process that writes them."""
         parts: dict[int, list[pa.RecordBatch]] = {}
         for batch in rows.to_batches():
             for region, part in ROUTER.route(batch):

@@ -1,9 +1,9 @@
-"""Several processes of the service, each with regions and a port of its own.
+"""Run several processes of the service, each with its own regions and port.
 
     python serve.py --table orders.lance --processes 2 --port 8000
 
-Any process takes any request, and has those rows written by the others that are theirs. A process
-that dies is started again; its claim replays the log. On SIGTERM all of them flush and end.
+Each process accepts any request, and forwards the rows of other regions to their owners. A process
+that dies is restarted; its claim replays the log. On SIGTERM all of them flush and end.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def start(table: str, number: int, ports: list[int]) -> subprocess.Popen[bytes]:
 
 
 def main() -> None:
-    """Keep the processes running until told to end."""
+    """Keep the processes running until SIGTERM."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--table", default="orders.lance")
     parser.add_argument("--processes", type=int, default=2)

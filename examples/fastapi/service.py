@@ -1,7 +1,7 @@
-"""Orders over HTTP, with the writer inside: what was answered with 200 is in the table's log.
+"""Orders over HTTP, with the writer inside: a write answered with 200 is in the table's log.
 
     uvicorn --factory service:create_app --port 8000     # one process
-    python serve.py --processes 2                        # several, each with regions of its own
+    python serve.py --processes 2                        # several, each with its own regions
 
 ``ORDERS_TABLE`` is the table's URI; see serve.py for the other settings.
 """
@@ -39,8 +39,8 @@ from memwal.errors import (
 )
 
 OPTIONS = memwal.WriterOptions(
-    max_memtable_age=10.0,  # other readers see a row after ten seconds at the latest
-    backpressure_timeout=2.0,  # then it is the client that waits
+    max_memtable_age=10.0,  # other readers see a row after at most ten seconds
+    backpressure_timeout=2.0,  # after that, the client gets 429 and waits
 )
 MAX_WRITES = 256
 """Requests that may write at the same time; more are told to come back."""
@@ -53,7 +53,7 @@ FORWARDED = {"x-forwarded-by-owner": "1"}
 
 
 class OwnerError(Exception):
-    """What the process that owns a region answered, to be passed on."""
+    """Answer of the process that owns a region, to be passed on."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -61,7 +61,7 @@ class OwnerError(Exception):
 
 
 class Orders:
-    """The process's one writer, and the way to those of the other processes."""
+    """The process's writer, and the connections to the other processes."""
 
     def __init__(
         self, writer: memwal.aio.AsyncWriter, ownership: Ownership, peers: httpx.AsyncClient
@@ -73,7 +73,7 @@ class Orders:
         self.lost: MemWalError | None = None
 
     async def write(self, rows: pa.Table, path: str, *, forwarded: bool) -> None:
-        """Upsert rows, or delete keys, here and where other regions are written."""
+        """Upsert rows, or delete keys, here and in the processes that own other regions."""
         own = self.writer.upsert if path == "/orders" else self.writer.delete
         parts = self.ownership.split(rows)
         if forwarded and set(parts) - {self.ownership.number}:
@@ -88,7 +88,7 @@ class Orders:
                     calls.append(own(part))
                 else:
                     calls.append(self._ask(owner, "POST", path, to_arrow(part)))
-            # All of them end before anything is answered; one that failed is told.
+            # Wait for all of them before answering; then report one that failed.
             answers = await asyncio.gather(*calls, return_exceptions=True)
             for answer in answers:
                 if isinstance(answer, BaseException):
@@ -97,7 +97,7 @@ class Orders:
             self.writes -= 1
 
     async def find(self, key: int, *, forwarded: bool) -> dict[str, Any] | None:
-        """The row as of now: its owner sees what it acknowledged, flushed or not."""
+        """Return the current row: its owner sees what it acknowledged, flushed or not."""
         keys = pa.table({"id": [key]}, schema=KEYS)
         ((owner, _),) = self.ownership.split(keys).items()
         if owner != self.ownership.number and not forwarded:
@@ -121,7 +121,7 @@ class Orders:
 
 
 def create_app() -> FastAPI:
-    """The service, as uvicorn's ``--factory`` wants it."""
+    """Create the service, for uvicorn's ``--factory``."""
     if multiprocessing.parent_process() is not None:
         raise RuntimeError(
             "uvicorn --workers gives every worker all regions, which they would claim from each "
@@ -135,7 +135,7 @@ def create_app() -> FastAPI:
         metrics.set_meter_provider(MeterProvider(metric_readers=[PrometheusMetricReader()]))
         opened = await asyncio.to_thread(open_or_create, table)
         try:
-            # At the end of the block the writer is closed, which flushes what it holds.
+            # At the end of the block the writer is closed, which flushes its rows.
             async with (
                 httpx.AsyncClient(timeout=30) as peers,
                 memwal.aio.open_writer(
@@ -145,7 +145,7 @@ def create_app() -> FastAPI:
                 app.state.orders = Orders(writer, ownership, peers)
                 yield
         except RegionFencedError as error:
-            # Whoever has the region now has replayed what this process acknowledged.
+            # The process that has the region now has replayed what this one acknowledged.
             logger.info("nothing left to flush: %s", error)
 
     app = FastAPI(title="Orders", lifespan=life)
@@ -181,13 +181,13 @@ def create_app() -> FastAPI:
 
     @app.get("/healthz")
     async def health() -> Response:
-        """Whether the process is worth keeping: a new one finds out what an unknown write did."""
+        """Liveness: after a write with unknown outcome, only a new process can find it out."""
         lost = orders().lost
         return JSONResponse({}) if _is_fine(lost) else _problem(503, str(lost))
 
     @app.get("/readyz")
     async def ready() -> Response:
-        """Whether requests should come here: not to a process whose regions another one took."""
+        """Readiness: not ready if another process has claimed its regions."""
         lost = orders().lost
         return JSONResponse({}) if lost is None else _problem(503, str(lost))
 
@@ -197,8 +197,8 @@ def create_app() -> FastAPI:
 
     @app.exception_handler(MemWalError)
     async def tell(_: Request, error: MemWalError) -> Response:
-        # Fenced, closed, outcome unknown: this writer is done, and does not heal by itself. To
-        # claim the regions back would take them from the process that is to have them.
+        # Fenced, closed, outcome unknown: this writer does not recover. Claiming the regions back
+        # would take them from the process that should have them.
         is_partial = isinstance(error, PartialWriteError)
         for one in [part.error for part in error.failures] if is_partial else [error]:
             if not isinstance(one, (InvalidInputError, BackPressureError, StoreError)):
@@ -221,7 +221,7 @@ def _is_fine(lost: MemWalError | None) -> bool:
 
 
 def _answer_to(error: MemWalError) -> Response:
-    """What the client should do: fix the rows, slow down, or send them again, maybe elsewhere."""
+    """Choose what the client should do: correct the rows, slow down, or send them again."""
     if isinstance(error, InvalidInputError):
         return _problem(422, str(error))
     if isinstance(error, BackPressureError):

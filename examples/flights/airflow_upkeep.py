@@ -1,4 +1,4 @@
-"""Airflow and Spark maintain the table: a real scheduler, in the folder of the run."""
+"""Maintenance of the table by Airflow and Spark: a real scheduler, in the folder of the run."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ POLICY = Policy(
 
 
 class AirflowUpkeep(Upkeep):
-    """Registers the table in a catalog and lets an Airflow of its own run the table's DAG.
+    """Registers the table in a catalog and starts an Airflow that runs the table's DAG.
 
     Parameters
     ----------
     settings : Settings
         Settings of the run.
     folder : Path
-        Folder of the run: takes the catalog and Airflow's home.
+        Folder of the run: contains the catalog and Airflow's home.
     """
 
     run_name = "DAG runs"
@@ -76,7 +76,7 @@ class AirflowUpkeep(Upkeep):
             home,
             dags_folder=ROOT / "dags",
             env={"MEMWAL_CATALOG_URL": url, "MEMWAL_CATALOG_SNAPSHOT": str(snapshot)},
-            # What it does for fleets of tables would only take the processors from this one.
+            # Its work for fleets of tables would only take processor time from this one.
             settings={"memwal": {"fleet_schedule": "none"}},
         )
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="airflow")
@@ -119,7 +119,7 @@ class AirflowUpkeep(Upkeep):
         self.pause()
         self._airflow.stop()
         self._pool.shutdown()
-        # Again, for what was just being started.
+        # Again, for a run that was being started.
         self._airflow.stop()
         self._catalog.close()
 
@@ -136,12 +136,12 @@ class AirflowUpkeep(Upkeep):
         ] + self._checkpoints
 
     def _keep(self) -> None:
-        """One DAG run after another. A schedule would do, but could not be stopped in time."""
+        """Start one DAG run after another. A schedule could not be stopped in time."""
         self._airflow.start()
         self._airflow.wait_healthy()
         self._healthy.set()
         while True:
-            # Once at least, also where Airflow takes longer to start than the stream lasts.
+            # At least one, even if Airflow takes longer to start than the stream lasts.
             run_id = self._airflow.trigger(DAG_ID)
             self._airflow.wait_run(DAG_ID, run_id)
             if self._paused.is_set():

@@ -1,4 +1,4 @@
-"""The backlog over time, as a picture."""
+"""Chart of the backlog over time."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ def draw(
     path : Path
         PNG file to write.
     title : str
-        What the run was, in one line.
+        Description of the run, in one line.
     samples, runs, jobs
-        What was seen. At least one sample.
+        Observations of the run. At least one sample.
     run_name : str
-        What a round of maintenance is called.
+        Word for rounds of maintenance.
     started : float
-        When the run began, in seconds since 1970.
+        Start of the run, in seconds since 1970.
     marks : mapping of str to float
-        Moments worth a line, in seconds since the run began.
+        Times to mark with a line, in seconds since the start of the run.
     """
     figure = Figure(figsize=(11, 6.6), dpi=150, layout="constrained")
     backlog, rounds, writes = figure.subplots(3, 1, sharex=True, height_ratios=[5, 0.7, 2.2])
@@ -92,7 +92,7 @@ def _backlog(axes: Axes, seconds: np.ndarray, rows: np.ndarray) -> None:
     labels = [f"region {number}" for number in range(rows.shape[1])]
     axes.stackplot(seconds, rows.T, colors=shades, labels=labels, edgecolor="white", linewidth=0.4)
     handles, labels = axes.get_legend_handles_labels()
-    # From top to bottom, as the areas lie on each other.
+    # From top to bottom, in the order in which the areas are stacked.
     axes.legend(
         handles[::-1],
         labels[::-1],

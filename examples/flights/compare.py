@@ -1,4 +1,4 @@
-"""Compare what a reader returned with the truth: row by row and column by column."""
+"""Compare the rows that a reader returned with the expected rows, by row and by column."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ EXAMPLES = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """How the rows of a reader differ from the rows that were expected.
+    """Differences between the rows of a reader and the expected rows.
 
     Attributes
     ----------
     reader : str
-        Who read.
+        Name of the reader.
     rows : int
         Rows that the reader returned.
     duplicates : int
-        Rows whose key came before.
+        Rows with the key of an earlier row.
     missing, unexpected : int
-        Keys that should be there and are not, and the other way round.
+        Expected keys that are absent, and unexpected keys that are present.
     columns : dict
         Number of rows that differ, by column; only columns that differ.
     examples : tuple of str
-        Some of the differences, in words.
+        Some of the differences, as text.
     seconds : float
-        Time that reading took.
+        Duration of the read.
     """
 
     reader: str
@@ -46,29 +46,29 @@ class Comparison:
 
     @property
     def equal(self) -> bool:
-        """Nothing differs."""
+        """Return whether nothing differs."""
         return not (self.duplicates or self.missing or self.unexpected or self.columns)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Return plain values for JSON."""
         return {**asdict(self), "equal": self.equal}
 
 
 def compare(
     expected: pa.Table, actual: pa.Table, *, key: str, reader: str, seconds: float = 0.0
 ) -> Comparison:
-    """Compare two tables with any order of rows.
+    """Compare two tables, whatever the order of their rows.
 
     Parameters
     ----------
     expected : pa.Table
-        The truth, with unique keys. Its columns are compared; others of `actual` are not.
+        Expected rows, with unique keys. Only its columns are compared.
     actual : pa.Table
-        What was read.
+        Rows that were read.
     key : str
-        The column that rows are matched by.
+        Column by which rows are matched.
     reader, seconds
-        Who read, and how long that took; told in the result.
+        Name of the reader and duration of the read, for the result.
     """
     expected, actual = expected.combine_chunks(), actual.combine_chunks()
     position = pc.index_in(actual[key], expected[key].combine_chunks())
@@ -107,7 +107,7 @@ def compare(
 
 
 def _differs(left: pa.ChunkedArray, right: pa.ChunkedArray) -> pa.ChunkedArray:
-    """True where one is null and the other is not, or both have values that differ."""
+    """Return true where exactly one value is null, or both have values that differ."""
     one_is_null = pc.xor(pc.is_null(left), pc.is_null(right))
     return pc.or_(one_is_null, pc.fill_null(pc.not_equal(left, right), False))
 

@@ -1,10 +1,10 @@
-"""A year of flights through a MemWAL table, with Airflow and Spark maintaining it.
+"""A year of flights through a MemWAL table, maintained by Airflow and Spark.
 
     python examples/flights/demo.py [--rows N] [--no-airflow] ...
 
-Producers write the life of every flight that left New York City in 2013: about a million upserts
+Producers write the history of every flight that left New York City in 2013: about a million upserts
 and deletes in order of time. Meanwhile the table's DAG merges, indexes, snapshots and collects. At
-the end three readers must agree with the truth in every row and column; else the exit code is 1.
+the end three readers must agree with the data set in every row and column; else the exit code is 1.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def prepare(options: argparse.Namespace) -> tuple[Path, Settings]:
-    """The folder and the settings of a new run, or of the one that goes on."""
+    """Return the folder and the settings of a new run, or of the run that is resumed."""
     if options.resume:
         folder = options.resume.resolve()
         return folder, Settings.of(folder)
@@ -114,7 +114,7 @@ def prepare(options: argparse.Namespace) -> tuple[Path, Settings]:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the demo; 0 when everything agreed, 1 when not."""
+    """Run the demo; returns 0 if everything agreed, else 1."""
     options = parse(arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     folder, settings = prepare(options)

@@ -1,4 +1,4 @@
-"""The producers' processes: start them, look at them, kill one, start it again."""
+"""The producers' processes: start, observe, kill and restart them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Fleet:
     folder : Path
         Folder of the run.
     settings : Settings
-        Settings of the run, which `folder` holds as well.
+        Settings of the run, which are also in `folder`.
     """
 
     def __init__(self, folder: Path, settings: Settings) -> None:
@@ -35,7 +35,7 @@ class Fleet:
         self.kills = 0
 
     def start(self, producer: int | None = None) -> None:
-        """Start one producer, or all that are not done; each goes on where its file says."""
+        """Start one producer, or all unfinished ones; each resumes from its progress file."""
         waiting = [number for number, one in enumerate(self.progress()) if not one.done]
         for number in waiting if producer is None else [producer]:
             with (self._folder / f"producer-{number}.log").open("ab") as log:
@@ -49,23 +49,23 @@ class Fleet:
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,
-                    # Reading the stream needs no threads of its own beside the writer's.
+                    # Reading the stream needs no threads besides the writer's.
                     env={**os.environ, "OMP_NUM_THREADS": "1"},
                     start_new_session=True,
                 )
 
     def progress(self) -> list[Progress]:
-        """The progress of every producer, as its file tells."""
+        """Read the progress of every producer from its file."""
         return [Progress.of(progress_file(self._folder, number)) for number in self._numbers]
 
     def kill(self, producer: int) -> None:
-        """End a producer with SIGKILL and wait until it is gone."""
+        """End a producer with SIGKILL and wait until it has ended."""
         self._processes[producer].kill()
         self._processes[producer].wait()
         self.kills += 1
 
     def running(self) -> bool:
-        """Whether a producer still works.
+        """Return whether a producer is still running.
 
         Raises
         ------
@@ -83,7 +83,7 @@ class Fleet:
         return any(code is None for code in codes.values())
 
     def stop(self) -> None:
-        """End what still runs."""
+        """End the processes that still run."""
         for process in self._processes.values():
             if process.poll() is None:
                 process.terminate()

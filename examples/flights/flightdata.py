@@ -59,11 +59,11 @@ class Flights:
     Attributes
     ----------
     facts : pa.Table
-        One row per flight: what is known about it in the end. The columns of `SCHEMA` without
-        ``status`` and ``updated_at``.
+        One row per flight with its final values. The columns of `SCHEMA` without ``status`` and
+        ``updated_at``.
     scheduled, departed, ended : int64 arrays
-        Minutes since 1970 in UTC: departure by the schedule, departure, and landing. -1 where
-        there was none.
+        Minutes since 1970 in UTC: scheduled departure, departure, and landing. -1 if it did
+        not happen.
     """
 
     facts: pa.Table
@@ -76,7 +76,7 @@ class Flights:
 
     @property
     def cancelled(self) -> npt.NDArray[np.bool_]:
-        """Flights that never left."""
+        """Flights that never departed."""
         return self.departed < 0
 
 
@@ -100,7 +100,7 @@ def load(limit: int | None = None) -> Flights:
     departed = scheduled + _numbers(raw["dep_delay"])
     offset = _destination_offset(raw, scheduled)
     due = _next_clock_time(scheduled, raw["sched_arr_time"], offset)
-    # A diverted flight has a clock time of arrival, but no delay that would tell the day.
+    # A diverted flight has a clock time of arrival, but no delay from which to get the day.
     ended = np.where(
         diverted,
         _next_clock_time(departed, raw["arr_time"], offset),
@@ -134,11 +134,11 @@ def load(limit: int | None = None) -> Flights:
 
 
 def truth(flights: Flights) -> pa.Table:
-    """What the table must hold in the end, sorted by key.
+    """Return the expected final rows, sorted by key.
 
-    Taken straight from the data set, not from the stream of events: a flight that was cancelled is
-    absent; one that has no arrival time is on its way for ever; one that landed without an arrival
-    delay went to another airport.
+    They are derived directly from the data set, not from the stream of events: a cancelled flight
+    is absent; a flight without an arrival time stays departed; a flight that landed without an
+    arrival delay went to another airport.
     """
     facts = flights.facts
     on_its_way = pc.is_null(facts["arrival"])
@@ -165,7 +165,7 @@ def _read_csv(name: str) -> pa.Table:
 
 
 def _keys(raw: pa.Table) -> pa.ChunkedArray:
-    """Carrier, number, local date and origin: unique in the whole data set."""
+    """Return carrier, number, local date and origin: unique in the whole data set."""
     number = pc.binary_join_element_wise(raw["carrier"], raw["flight"].cast(pa.string()), "")
     month = pc.utf8_lpad(raw["month"].cast(pa.string()), 2, "0")
     day = pc.utf8_lpad(raw["day"].cast(pa.string()), 2, "0")
@@ -174,9 +174,9 @@ def _keys(raw: pa.Table) -> pa.ChunkedArray:
 
 
 def _destination_offset(raw: pa.Table, scheduled: Minutes) -> Minutes:
-    """Minutes that the destination's clocks are ahead of UTC.
+    """Return the destination's UTC offset in minutes.
 
-    Whether it is summer is seen on New York's clock, which the data holds in local time and in UTC.
+    Summer time is derived from New York's clock, which the data holds in local time and in UTC.
     """
     airports = _read_csv("airports.csv")
     row = pc.index_in(raw["dest"], airports["faa"].combine_chunks())
@@ -188,14 +188,14 @@ def _destination_offset(raw: pa.Table, scheduled: Minutes) -> Minutes:
 
 
 def _next_clock_time(after: Minutes, clock: pa.ChunkedArray, offset: Minutes) -> Minutes:
-    """The first moment after `after` at which a clock `offset` ahead of UTC shows `clock`."""
+    """Return the first time after `after` at which a clock `offset` ahead of UTC shows `clock`."""
     shown = _numbers(clock)
     minute_of_day = shown // 100 * 60 + shown % 100
     return after + (minute_of_day - offset - after) % DAY
 
 
 def _numbers(column: pa.ChunkedArray) -> Minutes:
-    """As int64, nulls as 0: callers know from a mask where there was nothing."""
+    """Convert to int64, nulls to 0: callers have a mask of the nulls."""
     numbers: Minutes = pc.fill_null(column.cast(pa.int64()), 0).to_numpy()
     return numbers
 

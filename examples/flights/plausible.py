@@ -1,9 +1,9 @@
-"""What a scan in the middle of everything may show, and what it may not.
+"""Check whether the result of a scan during the run is possible.
 
-Each region takes its writes in order. So if a scan shows one event of a batch in a region, it must
-show everything that earlier batches did in that region: no flight may lag behind, be missing, or
-still be there after it was cancelled. This holds whatever was flushed, merged or collected at the
-moment of the scan.
+Each region applies its writes in order. So if a scan shows one event of a batch in a region, it
+must show everything that earlier batches did in that region: no flight may be older, missing, or
+still present after its cancellation. This holds whatever was flushed, merged or collected during
+the scan.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ NEVER = np.iinfo(np.int64).max
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """What one scan showed.
+    """Result of the check of one scan.
 
     Attributes
     ----------
     rows : int
         Rows of the scan.
     newest_batch : int
-        Newest batch of which something is visible; -1 when the table is empty.
+        Newest batch with a visible event; -1 if the table is empty.
     problems : tuple of str
-        What must not be, in words.
+        Impossible results, as text.
     """
 
     rows: int
@@ -43,7 +43,7 @@ class Look:
 
 
 class PlausibleStates:
-    """Checks scans that run one after another against the stream of writes.
+    """Checks successive scans against the stream of writes.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ class PlausibleStates:
         self._frontier = np.full(region_of.max(initial=0) + 1, -1)
 
     def check(self, scan: pa.Table) -> Look:
-        """Check one scan; the next one may not show less.
+        """Check one scan; it must not show less than the scan before.
 
         Parameters
         ----------

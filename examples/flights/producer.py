@@ -2,10 +2,10 @@
 
     python producer.py FOLDER NUMBER
 
-FOLDER is the folder of a run, with its settings. The producer goes on after the last batch that
-its progress file calls acknowledged. Killed at any moment, it can be started again: a batch that
-was written and not yet noted is sent once more, which changes nothing, since the same rows follow
-each other in the same order. It ends when whoever started it does.
+FOLDER is the folder of a run, with its settings. The producer resumes after the last acknowledged
+batch in its progress file. After a kill it can be started again: a batch that was written but not
+recorded is sent again, which changes nothing, because the same rows follow each other in the same
+order. It ends when its parent process ends.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def own_stream(settings: Settings, producer: int) -> EventStream:
 
 
 def produce(folder: Path, producer: int) -> None:
-    """Write what is not acknowledged yet."""
+    """Write the batches that are not acknowledged yet."""
     parent = os.getppid()
     settings = Settings.of(folder)
     path = progress_file(folder, producer)

@@ -1,4 +1,4 @@
-"""Three readers that must agree with the truth: ours, pylance's, and the base table alone."""
+"""Three readers that must agree with the data set: memwal, pylance, and the base table alone."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from memwal.region.manifest_store import read_manifests
 
 
 def with_memwal(table: memwal.Table) -> pa.Table:
-    """What memwal's merging scan returns."""
+    """Read with memwal's merging scan."""
     return table.scan().to_table()
 
 
 def with_pylance(table: memwal.Table) -> pa.Table:
-    """What Lance's own reader makes of the base table and what is not merged into it yet."""
+    """Read the base table and the unmerged generations with Lance's own reader."""
     manifests = read_manifests(table.location.store)
     base = table.base()
     snapshots = []
@@ -35,7 +35,7 @@ def with_pylance(table: memwal.Table) -> pa.Table:
 
 
 def base_alone(table: memwal.Table) -> pa.Table:
-    """The base table, as any Lance reader sees it that knows nothing of MemWAL."""
+    """Read only the base table, like a Lance reader that does not know MemWAL."""
     return table.base().dataset.to_table()
 
 
@@ -46,7 +46,7 @@ def read_and_compare(
     reader: str,
     read: Callable[[memwal.Table], pa.Table],
 ) -> Comparison:
-    """Read the whole table with one reader and compare it with the truth."""
+    """Read the whole table with one reader and compare it with the expected rows."""
     begin = time.monotonic()
     rows = read(table)
     seconds = time.monotonic() - begin

@@ -1,4 +1,4 @@
-"""What one run of the demo is: its settings and its folder."""
+"""Settings and folder of one run of the demo."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ KEY_INDEX = "flight_key_idx"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What a run is started with, and goes on with when it is resumed.
+    """Settings with which a run starts or resumes.
 
     Attributes
     ----------
     table : str
         URI of the table.
     rows : int or None
-        Flights, the earliest of the year; None for all 336,776.
+        Number of flights, the earliest of the year; None for all 336,776.
     producers : int
-        Processes that write.
+        Number of writing processes.
     airflow : bool
         Whether Airflow and Spark maintain the table, or a thread of the demo.
     slice_minutes : int
-        Minutes of the year that one batch holds.
+        Minutes of the year per batch.
     seconds : float
-        Time over which the producers spread the year; 0 for as fast as they can.
+        Time over which the producers spread the year; 0 for full speed.
     memtable_rows : int
         Rows after which a region flushes a generation.
     storage_options_file : str or None
-        JSON file with the options that reach the table.
+        JSON file with the storage options of the table.
     """
 
     table: str
@@ -65,7 +65,7 @@ class Settings:
         return cls(**json.loads((folder / "settings.json").read_text()))
 
     def storage_options(self) -> dict[str, str]:
-        """Options that reach the table."""
+        """Read the storage options of the table."""
         if self.storage_options_file is None:
             return {}
         options: dict[str, str] = json.loads(Path(self.storage_options_file).read_text())
@@ -76,27 +76,27 @@ class Settings:
         return memwal.open(self.table, storage_options=self.storage_options())
 
     def stream(self) -> EventStream:
-        """Every event of the run."""
+        """Return every event of the run."""
         return EventStream.of(load(self.rows), slice_minutes=self.slice_minutes)
 
     def regions_of(self, producer: int) -> list[int]:
-        """Numbers of the regions that a producer writes: every one has exactly one producer."""
+        """Return the region numbers of a producer: each region has exactly one producer."""
         return list(range(REGIONS))[producer :: self.producers]
 
 
 def regions_of_flights(stream: EventStream) -> Integers:
-    """Number of the region of each flight, as the table divides its rows."""
+    """Return the region number of each flight, as the table routes its rows."""
     return bucket(stream.flights.facts[KEY], REGIONS).astype("int64")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far a producer is, as its progress file tells.
+    """Progress of a producer, stored in its progress file.
 
     Attributes
     ----------
     acknowledged : int
-        Every batch with a lower number was acknowledged by the table.
+        The table has acknowledged every batch with a lower number.
     batches : int
         Number of batches of the stream.
     upserts, deletes : int
@@ -104,7 +104,7 @@ class Progress:
     calls : int
         Calls of ``upsert`` and ``delete``, each durable when it returned.
     starts : int
-        How often the producer was started.
+        How many times the producer was started.
     seconds : float
         Time spent in acknowledged batches, over all starts.
     done : bool
@@ -122,11 +122,11 @@ class Progress:
 
     @property
     def writes(self) -> int:
-        """Upserts and deletes."""
+        """Return upserts plus deletes."""
         return self.upserts + self.deletes
 
     def after(self, batch: Batch, *, seconds: float) -> Progress:
-        """The progress once `batch` is acknowledged, which took `seconds`."""
+        """Return the progress after `batch`, which took `seconds`, is acknowledged."""
         upserts, deletes = batch.upserts.num_rows, batch.deletes.num_rows
         return replace(
             self,
@@ -138,17 +138,17 @@ class Progress:
         )
 
     def save(self, path: Path) -> None:
-        """Replace the file at once: whoever reads it sees the old or the new progress."""
+        """Replace the file atomically: a reader sees the old or the new progress."""
         write_json(path, asdict(self))
 
     @classmethod
     def of(cls, path: Path) -> Progress:
-        """Read a progress file; a producer that has none has written nothing."""
+        """Read a progress file; without one, the producer has written nothing."""
         return cls(**json.loads(path.read_text())) if path.exists() else cls()
 
 
 def progress_file(folder: Path, producer: int) -> Path:
-    """Where a producer tells its progress."""
+    """Return the path of a producer's progress file."""
     return folder / f"producer-{producer}.json"
 
 

@@ -1,4 +1,4 @@
-"""What the demo shows on a terminal while it runs."""
+"""Terminal output of the demo while it runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RECENT_RUNS = 6
 
 
 class Screen:
-    """Bars and tables that follow the run; plain lines where there is no terminal."""
+    """Bars and tables that follow the run; plain lines without a terminal."""
 
     def __init__(self, console: Console, *, run_name: str) -> None:
         self._console = console
@@ -56,7 +56,7 @@ class Screen:
         scans: Sequence[Scan],
         where: str,
     ) -> None:
-        """Show the newest state, and once where to look at the maintenance."""
+        """Show the newest state, and once the address of the maintenance."""
         if where and not self._told:
             self._told = True
             self._console.print(where, soft_wrap=True, markup=False)

@@ -40,13 +40,13 @@ class Session:
     Parameters
     ----------
     folder : Path
-        Where everything of the run lies.
+        Folder with all files of the run.
     settings : Settings
         The settings in that folder.
     kill : bool
-        Whether to kill the first producer on its way and start it again.
+        Whether to kill the first producer during the run and restart it.
     console : Console
-        Where to show what happens.
+        Output.
     """
 
     folder: Path
@@ -59,7 +59,7 @@ class Session:
     comparisons: list[Comparison] = field(default_factory=list)
 
     def run(self) -> Summary:
-        """Run it all, and write the summary into the folder."""
+        """Run everything, and write the summary into the folder."""
         with self._phase("reading the data set"):
             stream = self.settings.stream()
             expected = truth(stream.flights)
@@ -198,7 +198,7 @@ class Session:
 
 
 def open_or_create(settings: Settings) -> memwal.Table:
-    """Open the table; where there is none, make an empty one with an index on its key."""
+    """Open the table; if it does not exist, create it empty, with an index on its key."""
     try:
         return settings.open_table()
     except TableSetupError:
@@ -213,10 +213,10 @@ def open_or_create(settings: Settings) -> memwal.Table:
 
 
 def make_upkeep(folder: Path, settings: Settings) -> Upkeep:
-    """Whoever maintains the table of this run."""
+    """Create the maintenance of this run."""
     if not settings.airflow:
         return InProcessUpkeep(settings.open_table())
-    # Airflow's client is not needed for a run without it.
+    # A run without Airflow needs no client of Airflow.
     from airflow_upkeep import AirflowUpkeep
 
     return AirflowUpkeep(settings, folder)

@@ -1,8 +1,8 @@
-"""The life of the flights as one stream of writes, in order of time.
+"""The history of the flights as one stream of writes, in order of time.
 
-A flight is announced some hours before it leaves, then it departs and arrives; one that never left
-is taken off the table at the time of its departure. Every write holds the whole row as it is known
-by then.
+A flight is announced some hours before it departs; then it departs and arrives. A cancelled flight
+is deleted from the table at the time of its scheduled departure. Every write holds the whole row as
+known at that time.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ KNOWN_FROM = {
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What happened in one slice of the year.
+    """Events in one time slice of the year.
 
     The upserts are in order of time and may hold two events of one flight: the last one counts.
-    Cancellations go after the upserts. That is right in a slice of any length, since nothing
-    follows a cancellation.
+    Cancellations are applied after the upserts. That is correct for slices of any length, because
+    no event follows a cancellation.
     """
 
     number: int
@@ -52,7 +52,7 @@ class Batch:
 
     @property
     def writes(self) -> int:
-        """Upserts and deletes."""
+        """Return upserts plus deletes."""
         return int(self.upserts.num_rows + self.deletes.num_rows)
 
 
@@ -63,7 +63,7 @@ class EventStream:
     Attributes
     ----------
     flights : Flights
-        All flights, also where only some have events here.
+        All flights, including those without events here.
     flight, stage, time : int64 arrays
         One entry per event, in order of time (minutes since 1970 in UTC).
     start, slice_minutes : int
@@ -85,7 +85,7 @@ class EventStream:
 
     @classmethod
     def of(cls, flights: Flights, *, slice_minutes: int) -> EventStream:
-        """All events of the flights."""
+        """Return all events of the flights."""
         index = np.arange(len(flights))
         left, landed = flights.departed >= 0, flights.ended >= 0
         flight = np.concatenate([index, index[left], index[landed], index[~left]])
@@ -114,7 +114,7 @@ class EventStream:
         )
 
     def only(self, flights: Flags) -> EventStream:
-        """The events of some flights, in batches with the same numbers.
+        """Return the events of some flights, in batches with the same numbers.
 
         Parameters
         ----------
@@ -134,11 +134,11 @@ class EventStream:
 
     @property
     def batch_of(self) -> Integers:
-        """The number of each event's batch."""
+        """Return the batch number of each event."""
         return (self.time - self.start) // self.slice_minutes
 
     def read(self, first: int = 0) -> Iterator[Batch]:
-        """Batches with at least one event, from batch `first` on."""
+        """Yield batches with at least one event, from batch `first` on."""
         bounds = np.searchsorted(self.batch_of, np.arange(first, self.batches + 1))
         for number, (begin, end) in enumerate(
             zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True), start=first
@@ -161,7 +161,7 @@ class EventStream:
 
 
 def rows_at(flights: Flights, flight: Integers, stage: Integers, time: Minutes) -> pa.RecordBatch:
-    """Rows of the table as they stand after one event each.
+    """Return rows of the table in their state after one event each.
 
     Parameters
     ----------

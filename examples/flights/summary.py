@@ -1,4 +1,4 @@
-"""What a run leaves behind: summary.json and summary.md."""
+"""Results of a run: summary.json and summary.md."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from watch import Sample, Scan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """Everything that is worth keeping of one run.
+    """Results of one run.
 
     Attributes
     ----------
     settings : Settings
-        How it was started.
+        Its settings.
     flights : int
         Flights of the year that took part.
     phases : dict of str to float
-        Seconds that each part took, in order.
+        Seconds of each phase, in order.
     producers : sequence of Progress
         What each producer wrote.
     written : int
-        Writes of this start of the run; fewer than all when it was resumed.
+        Writes since this start; fewer than all if the run was resumed.
     kills : int
-        Producers ended with SIGKILL and started again.
+        Producers ended with SIGKILL and restarted.
     generations : int
         MemTables that became generations, over all regions.
     commits : int
         Versions of the base table that the run made.
     runs, jobs, samples, scans, comparisons
-        What maintained the table, and what was seen of it.
+        Maintenance of the table, and observations of it.
     run_name : str
-        What the runs are called.
+        Word for rounds of maintenance.
     problems : tuple of str
-        Why the run is no success.
+        Reasons why the run failed.
     """
 
     settings: Settings
@@ -61,16 +61,16 @@ class Summary:
 
     @property
     def writes(self) -> int:
-        """Acknowledged upserts and deletes."""
+        """Return acknowledged upserts plus deletes."""
         return sum(one.writes for one in self.producers)
 
     @property
     def writes_per_second(self) -> float:
-        """Over the whole time in which producers ran, their start and restart included."""
+        """Return the rate over the whole time of the producers, with start and restart."""
         return self.written / self.phases["writing"]
 
     def figures(self) -> dict[str, Any]:
-        """The numbers that the run comes down to."""
+        """Return the figures of the run."""
         return {
             "flights": self.flights,
             "writes": self.writes,

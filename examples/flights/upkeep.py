@@ -1,4 +1,4 @@
-"""Who merges, indexes, snapshots and collects while the producers write."""
+"""Maintenance while the producers write: merge, index, snapshot and collect."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class UpkeepRun:
     started, ended : float
         Seconds since 1970; ``ended`` is None while it runs.
     state : str
-        ``running``, ``success``, ``failed``, or what else Airflow calls it.
+        ``running``, ``success``, ``failed``, or another state of Airflow.
     """
 
     name: str
@@ -36,7 +36,7 @@ class UpkeepRun:
 
     @property
     def failed(self) -> bool:
-        """It ended, and not well."""
+        """Return whether it ended without success."""
         return self.state == "failed"
 
 
@@ -47,9 +47,9 @@ class UpkeepJob:
     Attributes
     ----------
     result : JobResult
-        What it did.
+        Result of the job.
     started, ended : float
-        Seconds since 1970, around everything that it took to run it.
+        Seconds since 1970, including everything needed to run it.
     """
 
     result: JobResult
@@ -63,17 +63,17 @@ class Upkeep(ABC):
     Attributes
     ----------
     run_name : str
-        What a round is called, in the plural.
+        Word for rounds, in the plural.
     """
 
     run_name: str
 
     @abstractmethod
     def start(self) -> None:
-        """Begin; returns before the first round."""
+        """Start the maintenance; returns before the first round."""
 
     def where(self) -> str:
-        """Where to look at it, once there is something to look at."""
+        """Return where a user can watch it, once there is something to see."""
         return ""
 
     @abstractmethod
@@ -83,20 +83,20 @@ class Upkeep(ABC):
         Raises
         ------
         Exception
-            What ended the maintenance, if it ended by itself.
+            The error that ended the maintenance, if it ended by itself.
         """
 
     @abstractmethod
     def pause(self) -> None:
-        """Begin no round any more; returns at once."""
+        """Start no further round; returns immediately."""
 
     @abstractmethod
     def idle(self) -> bool:
-        """Whether it is paused and the last round is over."""
+        """Return whether it is paused and the last round is over."""
 
     @abstractmethod
     def checkpoint(self) -> None:
-        """Bring everything that is flushed into the base table and its indexes."""
+        """Merge everything that is flushed into the base table and its indexes."""
 
     @abstractmethod
     def close(self) -> None:
@@ -104,7 +104,7 @@ class Upkeep(ABC):
 
     @abstractmethod
     def jobs(self) -> list[UpkeepJob]:
-        """The jobs of all rounds, and the checkpoint, oldest first."""
+        """Return the jobs of all rounds, and the checkpoint, oldest first."""
 
 
 class InProcessUpkeep(Upkeep):
@@ -117,7 +117,7 @@ class InProcessUpkeep(Upkeep):
     interval : float, default 3
         Seconds between the end of a round and the start of the next.
     grace : timedelta, default 20 s
-        How long old versions keep what they need, and readers what nothing names any more.
+        Grace period and retention of collections.
     """
 
     run_name = "rounds of maintenance"

@@ -1,4 +1,4 @@
-"""Looks at the table while others write and maintain it."""
+"""Observe the table while it is written and maintained."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ import memwal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """The table's status at one moment.
+    """The table's status at one time.
 
     Attributes
     ----------
     seconds : float
-        Since the run began.
+        Time since the start of the run.
     version : int
-        Of the base table.
+        Version of the base table.
     backlog_rows, backlog_generations : tuple of int
-        Flushed and not merged, by number of the region.
+        Flushed and unmerged, by region number.
     index_lag : int
         Merged generations that an index does not cover yet.
     retained : int
@@ -43,16 +43,16 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scan:
-    """One scan of the whole table, and what it showed.
+    """One scan of the whole table, and its check.
 
     Attributes
     ----------
     seconds : float
-        Since the run began.
+        Time since the start of the run.
     took : float
-        Seconds that the scan took.
+        Duration of the scan in seconds.
     look : Look
-        Whether what it showed may be.
+        Result of the check.
     """
 
     seconds: float
@@ -62,16 +62,16 @@ class Scan:
 
 @dataclass(slots=True)
 class Watch:
-    """Takes samples, and scans the table in the background every now and then.
+    """Takes samples, and regularly scans the table in the background.
 
     Parameters
     ----------
     table : memwal.Table
         The table.
     states : PlausibleStates
-        Judges the scans.
+        Checks the scans.
     started : float
-        When the run began, in seconds since 1970.
+        Start of the run, in seconds since 1970.
     scan_interval : float, default 8
         Seconds between the end of a scan and the start of the next.
     """
@@ -87,7 +87,7 @@ class Watch:
     _next_scan: float = 0.0
 
     def sample(self, progress: list[Progress]) -> Sample:
-        """Read the table's status, and start a scan when it is time for one."""
+        """Read the table's status, and start a scan if one is due."""
         status = self.table.status()
         regions = {region.region_id: region for region in status.regions}
         ordered = [regions.get(str(region_id)) for region_id in REGION_IDS]
@@ -109,13 +109,13 @@ class Watch:
         return sample
 
     def finish_scan(self) -> None:
-        """Wait for the scan that runs, if one does."""
+        """Wait for a running scan."""
         if self._pending is not None:
             wait([self._pending])
             self._take_scan()
 
     def problems(self) -> list[str]:
-        """What scans showed that must not be."""
+        """Return impossible results of scans."""
         return [
             f"scan at {scan.seconds:.0f} s: {problem}"
             for scan in self.scans

@@ -1,4 +1,4 @@
-"""The corpus: what installed packages say of themselves, and how it changes over time."""
+"""The corpus: docstrings of installed packages, and how the documents change over time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Changes = dict[str, str | None]
 
 
 def corpus() -> dict[str, str]:
-    """Every documented function and class, by its name."""
+    """Return the docstring of every documented function and class, by its name."""
     found = {}
     for module_name in MODULES:
         module = importlib.import_module(module_name)
@@ -35,7 +35,7 @@ def corpus() -> dict[str, str]:
 
 
 def chunks(text: str) -> list[str]:
-    """A text as pieces that are embedded one by one: paragraphs, short ones together."""
+    """Split a text into chunks to embed: paragraphs, short ones joined."""
     pieces: list[str] = []
     for paragraph in re.split(r"\n\s*\n", text):
         plain = " ".join(paragraph.split())
@@ -47,12 +47,12 @@ def chunks(text: str) -> list[str]:
 
 
 def history(documents: Mapping[str, str], *, rounds: int, seed: int = 0) -> Iterator[Changes]:
-    """The documents as they come and go, the same for each seed.
+    """Yield the changes of the documents, the same for each seed.
 
-    First a third of them, half of these as drafts, their first chunk. In each round some more
-    come, drafts are completed, and a few are withdrawn, of which some come back.
+    First a third of them are added, half of these as drafts with only their first chunk. In each
+    round more are added, drafts are completed, and a few are withdrawn, some of which come back.
     """
-    dice = random.Random(seed)  # noqa: S311 - only to be the same each time
+    dice = random.Random(seed)  # noqa: S311 - only for reproducible rounds
     waiting = sorted(documents)
     dice.shuffle(waiting)
     drafts: list[str] = []

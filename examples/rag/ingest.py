@@ -1,8 +1,8 @@
-"""Take documents up, replace and withdraw them, and search them all the while.
+"""Add, replace and withdraw documents, and search them at the same time.
 
     python ingest.py --table library.lance [--model minilm] [--rounds 8] [--documents 1200]
 
-Prints a line for each round. Killed at any moment and started again, it goes on where it was.
+Prints a line for each round. If it is killed and started again, it resumes where it stopped.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ REFINE = 10
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a look at the table found in one round.
+    """Measurements of one round.
 
     Attributes
     ----------
     documents, rows, backlog : int
-        What there is, and generations that wait to be merged.
+        Number of documents, rows, and unmerged generations.
     vector : float
-        Share of the ten nearest chunks, found by comparing with all of them, that a search finds.
+        Share of the ten nearest chunks, determined by a full comparison, that a search finds.
     text, hybrid : float
-        Share of questions for which the chunk that they were made of is among the first ten.
+        Share of questions whose source chunk is among the first ten results.
     ghosts : int
-        Chunks among all answers that are withdrawn or replaced. To be 0.
+        Withdrawn or replaced chunks among all answers. Must be 0.
     seen_by_writer, seen_by_all : float
-        Seconds until what was just written was found by the process that wrote it, and by others.
+        Seconds until the writing process, and until other processes, find the newest document.
     """
 
     documents: int
@@ -64,7 +64,7 @@ class Look:
     )
 
     def line(self, number: int) -> str:
-        """For people."""
+        """Format the round as a line of the table."""
         return (
             f"{number:5}  {self.documents:9}  {self.rows:6}  {self.backlog:7} |"
             f" {self.vector:6.2f}  {self.text:4.2f}  {self.hybrid:6.2f}  {self.ghosts:6} |"
@@ -73,7 +73,7 @@ class Look:
 
 
 class Truth:
-    """What the table has to show, kept beside it in memory."""
+    """The expected content of the table, kept in memory."""
 
     def __init__(self, embed: Embed) -> None:
         self._embed = embed
@@ -81,7 +81,7 @@ class Truth:
         self._vectors: dict[tuple[str, int], np.ndarray] = {}
 
     def change(self, changes: Changes) -> None:
-        """As :meth:`library.Library.change`."""
+        """Apply the same changes as :meth:`library.Library.change`."""
         self.rows = {key: text for key, text in self.rows.items() if key[0] not in changes}
         new = {
             (doc, part): text
@@ -93,19 +93,19 @@ class Truth:
         self._vectors |= dict(zip(new, vectors, strict=True))
 
     def nearest(self, vector: np.ndarray) -> set[tuple[str, int]]:
-        """The nearest chunks, by comparing with all."""
+        """Find the nearest chunks by a full comparison."""
         keys = list(self.rows)
         nearness = np.stack([self._vectors[key] for key in keys]) @ vector
         return {keys[n] for n in np.argsort(-nearness)[:K]}
 
     def ghosts(self, answer: pa.Table) -> int:
-        """Chunks of an answer that should not be there."""
+        """Count the chunks of an answer that should not be there."""
         given = zip(*(answer[name].to_pylist() for name in ("doc", "part", "text")), strict=True)
         return sum(self.rows.get((doc, part)) != text for doc, part, text in given)
 
 
 def look(library: Library, truth: Truth, embed: Embed, fresh: str, dice: random.Random) -> Look:
-    """Ask questions, and time how long the newest document takes to be seen."""
+    """Ask questions, and measure how long the newest document takes to become visible."""
     columns = ["doc", "part", "text"]
     started = time.monotonic()
     question = embed([f"{fresh}: {truth.rows[fresh, 0]}"])[0]
@@ -124,7 +124,7 @@ def look(library: Library, truth: Truth, embed: Embed, fresh: str, dice: random.
     for key in dice.sample(sorted(truth.rows), QUESTIONS):
         words = _question(truth.rows[key], dice)
         near = embed([words])[0]
-        # The writer's own searches are as of now, so they can be held against the truth.
+        # The writer's own searches see the latest writes, so they can be compared with the truth.
         answers = [
             library.writer.search(near, k=K, refine_factor=REFINE, columns=columns),
             library.writer.search_text(words, column="text", k=K, columns=columns),
@@ -151,18 +151,18 @@ def look(library: Library, truth: Truth, embed: Embed, fresh: str, dice: random.
 
 
 def _question(text: str, dice: random.Random) -> str:
-    """Some words of a chunk, in its order: what somebody may remember of it."""
+    """Choose some words of a chunk, in order, as a user may remember them."""
     words = WORDS.findall(text.lower())
     start = dice.randrange(max(1, len(words) - 8))
     return " ".join(words[start : start + 8])
 
 
 def ingest(uri: str, *, embed: Embed, rounds: int, documents: int) -> list[Look]:
-    """Take all rounds up, from the first that is not in the table yet; what was seen in each."""
+    """Ingest all rounds that are not in the table yet, and measure each."""
     chosen = dict(islice(corpus().items(), documents))
     steps = list(history(chosen, rounds=rounds))
     truth = Truth(embed)
-    dice = random.Random(0)  # noqa: S311 - only to be the same each time
+    dice = random.Random(0)  # noqa: S311 - only for reproducible rounds
     looks = []
     if Path(uri).exists():
         library = Library(uri, embed)
@@ -184,7 +184,7 @@ def ingest(uri: str, *, embed: Embed, rounds: int, documents: int) -> list[Look]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Take all rounds up."""
+    """Ingest all rounds."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--table", default="library.lance")
     parser.add_argument("--model", choices=["words", "minilm"], default="words")

