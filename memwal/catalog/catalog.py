@@ -198,18 +198,13 @@ class Catalog(History):
         return table
 
     def unregister(self, name: str) -> ManagedTable:
-        """Remove a table from the catalog and return its record.
+        """Remove a table from the catalog and return its record, or raise ``ObjectNotFoundError``.
 
         The Lance table itself, its job runs and its backlog history stay.
 
         Parameters
         ----------
         name : str
-
-        Raises
-        ------
-        ObjectNotFoundError
-            No table has this name.
         """
         with self._database.writing() as session:
             row = self._find(session, name)
@@ -219,16 +214,11 @@ class Catalog(History):
         return table
 
     def get(self, name: str) -> ManagedTable:
-        """Return one table.
+        """Return one table, or raise ``ObjectNotFoundError``.
 
         Parameters
         ----------
         name : str
-
-        Raises
-        ------
-        ObjectNotFoundError
-            No table has this name.
         """
         with self._database.reading() as session:
             return _table(self._find(session, name))

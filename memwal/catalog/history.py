@@ -30,7 +30,7 @@ from memwal.catalog.runs import RunHistory, as_run
 from memwal.jobs.job import JobRun, RunState
 from memwal.jobs.status import TableStatus
 
-# Merges that took longer are left out of LatestHistory.merges.
+# Merges that took longer are left out of History.merges.
 LONGEST_RUN = timedelta(hours=6)
 # Latest runs that are read of one job of one table, since several can run at once.
 _RUNS_PER_JOB = 3
@@ -57,8 +57,8 @@ class LatestRuns:
     running: tuple[JobRun, ...]  # active runs, ordered by start
 
 
-class LatestHistory(RunHistory):
-    """Newest samples and runs of a catalog."""
+class History(RunHistory):
+    """Job runs, backlog samples and the latest status of tables."""
 
     def latest_samples(self, *, table: str | None = None) -> list[BacklogSample]:
         """Return the newest sample of every table that has one, ordered by name.
@@ -207,62 +207,6 @@ class LatestHistory(RunHistory):
             row = session.scalar(query)
             return None if row is None else as_run(row, database_time(session))
 
-
-def _failing(runs: Iterable[JobRun]) -> dict[str, JobRun]:
-    """Return the first of the trailing failures of each job; the runs are ordered by start."""
-    failing: dict[str, JobRun] = {}
-    for run in runs:
-        if run.state is RunState.SUCCEEDED:
-            failing.pop(run.job, None)
-        elif run.state is not RunState.RUNNING:
-            failing.setdefault(run.job, run)
-    return failing
-
-
-def _table_names(column: InstrumentedAttribute[str], table: str | None) -> sa.CTE:
-    """Select the distinct table names of an indexed column one by one; the last may be null."""
-    if table is not None:
-        return sa.select(sa.literal(table).label("name")).cte("names")
-    names = sa.select(sa.func.min(column).label("name")).cte("names", recursive=True)
-    further = sa.select(sa.func.min(column)).where(column > names.c.name).correlate(names)
-    return names.union_all(sa.select(further.scalar_subquery()).where(names.c.name.is_not(None)))
-
-
-def _table_jobs(table: str | None) -> sa.CTE:
-    """Select the tables and jobs that have runs one by one; a table's last job may be null."""
-    names = _table_names(JobRunRow.table, table)
-    first = sa.select(sa.func.min(JobRunRow.job)).where(JobRunRow.table == names.c.name)
-    jobs = sa.select(
-        names.c.name.label("table"), first.correlate(names).scalar_subquery().label("job")
-    ).cte("jobs", recursive=True)
-    of_table = JobRunRow.table == jobs.c.table
-    further = sa.select(sa.func.min(JobRunRow.job)).where(of_table, JobRunRow.job > jobs.c.job)
-    return jobs.union_all(
-        sa.select(jobs.c.table, further.correlate(jobs).scalar_subquery()).where(
-            jobs.c.job.is_not(None)
-        )
-    )
-
-
-def _latest_run_id(
-    jobs: sa.CTE, *conditions: sa.ColumnElement[bool], offset: int = 0
-) -> sa.ScalarSelect[int]:
-    """Select the id of the latest run of each job, or of an earlier one with ``offset``."""
-    return (
-        sa.select(JobRunRow.id)
-        .where(JobRunRow.table == jobs.c.table, JobRunRow.job == jobs.c.job)
-        .where(*conditions)
-        .order_by(JobRunRow.started_at.desc(), JobRunRow.id.desc())
-        .limit(1)
-        .offset(offset)
-        .correlate(jobs)
-        .scalar_subquery()
-    )
-
-
-class History(LatestHistory):
-    """Job runs, backlog samples and the latest status of tables."""
-
     def record_backlog(self, table: str, status: TableStatus) -> BacklogSample:
         """Store the sums of a status as a sample of now, and the status as the latest of its table.
 
@@ -356,6 +300,58 @@ class History(LatestHistory):
                 old = old.where(BacklogSampleRow.id != newest)
             samples = session.execute(old)
             return Pruned(runs=_row_count(runs), samples=_row_count(samples))
+
+
+def _failing(runs: Iterable[JobRun]) -> dict[str, JobRun]:
+    """Return the first of the trailing failures of each job; the runs are ordered by start."""
+    failing: dict[str, JobRun] = {}
+    for run in runs:
+        if run.state is RunState.SUCCEEDED:
+            failing.pop(run.job, None)
+        elif run.state is not RunState.RUNNING:
+            failing.setdefault(run.job, run)
+    return failing
+
+
+def _table_names(column: InstrumentedAttribute[str], table: str | None) -> sa.CTE:
+    """Select the distinct table names of an indexed column one by one; the last may be null."""
+    if table is not None:
+        return sa.select(sa.literal(table).label("name")).cte("names")
+    names = sa.select(sa.func.min(column).label("name")).cte("names", recursive=True)
+    further = sa.select(sa.func.min(column)).where(column > names.c.name).correlate(names)
+    return names.union_all(sa.select(further.scalar_subquery()).where(names.c.name.is_not(None)))
+
+
+def _table_jobs(table: str | None) -> sa.CTE:
+    """Select the tables and jobs that have runs one by one; a table's last job may be null."""
+    names = _table_names(JobRunRow.table, table)
+    first = sa.select(sa.func.min(JobRunRow.job)).where(JobRunRow.table == names.c.name)
+    jobs = sa.select(
+        names.c.name.label("table"), first.correlate(names).scalar_subquery().label("job")
+    ).cte("jobs", recursive=True)
+    of_table = JobRunRow.table == jobs.c.table
+    further = sa.select(sa.func.min(JobRunRow.job)).where(of_table, JobRunRow.job > jobs.c.job)
+    return jobs.union_all(
+        sa.select(jobs.c.table, further.correlate(jobs).scalar_subquery()).where(
+            jobs.c.job.is_not(None)
+        )
+    )
+
+
+def _latest_run_id(
+    jobs: sa.CTE, *conditions: sa.ColumnElement[bool], offset: int = 0
+) -> sa.ScalarSelect[int]:
+    """Select the id of the latest run of each job, or of an earlier one with ``offset``."""
+    return (
+        sa.select(JobRunRow.id)
+        .where(JobRunRow.table == jobs.c.table, JobRunRow.job == jobs.c.job)
+        .where(*conditions)
+        .order_by(JobRunRow.started_at.desc(), JobRunRow.id.desc())
+        .limit(1)
+        .offset(offset)
+        .correlate(jobs)
+        .scalar_subquery()
+    )
 
 
 def _replace_state(session: Session, table: str, at: datetime, status: dict[str, Any]) -> None:

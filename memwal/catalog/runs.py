@@ -340,16 +340,11 @@ class RunHistory:
             return [as_run(row, now) for row in session.scalars(query.limit(limit))]
 
     def run(self, run_id: int) -> JobRun:
-        """Return one run.
+        """Return one run, or raise ``ObjectNotFoundError``.
 
         Parameters
         ----------
         run_id : int
-
-        Raises
-        ------
-        ObjectNotFoundError
-            No run has this number.
         """
         with self._database.reading() as session:
             row = session.get(JobRunRow, run_id)
@@ -433,10 +428,7 @@ class RunFeed:
     def ended(self) -> list[JobRun]:
         """Return the runs that ended since the last call; nothing at the first one.
 
-        Raises
-        ------
-        StoreUnavailableError
-            The database does not answer. No run is lost: the next call returns it.
+        After a ``StoreUnavailableError`` no run is lost: the next call returns it.
         """
         with self._database.reading() as session:
             first = self._newest is None

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated
 from uuid import UUID
 
 import typer
+from typer import Argument, Option
 
 from memwal.errors import (
     InvalidInputError,
@@ -85,7 +86,7 @@ def _is_uuid(name: str) -> bool:
 
 CatalogUrl = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--catalog",
         metavar="URL",
         help="SQLAlchemy URL of the catalog; by default $MEMWAL_CATALOG_URL, else a SQLite file "
@@ -94,28 +95,26 @@ CatalogUrl = Annotated[
     ),
 ]
 Uri = Annotated[
-    str,
-    typer.Argument(metavar="TABLE", help="Address of the table: a path, s3://, gs:// or az://."),
+    str, Argument(metavar="TABLE", help="Address of the table: a path, s3://, gs:// or az://.")
 ]
 NameOrUri = Annotated[
     str,
-    typer.Argument(
+    Argument(
         metavar="TABLE",
         help="Name of a managed table, or an address: a path, s3://, gs:// or az://.",
         autocompletion=table_names,
     ),
 ]
 Name = Annotated[
-    str,
-    typer.Argument(metavar="NAME", help="Name of the managed table.", autocompletion=table_names),
+    str, Argument(metavar="NAME", help="Name of the managed table.", autocompletion=table_names)
 ]
 TableFilter = Annotated[
     str | None,
-    typer.Option("--table", metavar="NAME", help="This table only.", autocompletion=table_names),
+    Option("--table", metavar="NAME", help="This table only.", autocompletion=table_names),
 ]
 TableFilters = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--table",
         metavar="NAME",
         help="This table only; can be given again.",
@@ -124,7 +123,7 @@ TableFilters = Annotated[
 ]
 OptionsFile = Annotated[
     Path | None,
-    typer.Option(
+    Option(
         "--storage-options-file",
         metavar="FILE",
         help="JSON object of storage options, as Lance takes them. The place for secrets.",
@@ -132,7 +131,7 @@ OptionsFile = Annotated[
 ]
 OptionPairs = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--storage-option",
         "-o",
         metavar="KEY=VALUE",
@@ -140,10 +139,10 @@ OptionPairs = Annotated[
         "this machine can see command lines: keep secrets in the file.",
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+AsJson = Annotated[bool, Option("--json", help="Print the result as JSON.")]
 Regions = Annotated[
     list[UUID] | None,
-    typer.Option(
+    Option(
         "--region",
         metavar="UUID",
         help="This region only; can be given again.",
@@ -151,7 +150,7 @@ Regions = Annotated[
     ),
 ]
 RegionId = Annotated[
-    UUID, typer.Argument(metavar="REGION", help="UUID of the region.", autocompletion=region_ids)
+    UUID, Argument(metavar="REGION", help="UUID of the region.", autocompletion=region_ids)
 ]
 
 

@@ -183,7 +183,7 @@ class Condition(JsonRecord):
     since: datetime
     text: str
 
-    json_properties: ClassVar = ("critical",)
+    json_properties: ClassVar[tuple[str, ...]] = ("critical",)
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -208,11 +208,6 @@ def conditions(
         Only these.
     now : datetime, optional
         Aware; by default the present.
-
-    Raises
-    ------
-    StoreUnavailableError
-        The catalog does not answer.
     """
     now = now or datetime.now(UTC)
     watched = {

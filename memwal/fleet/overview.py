@@ -187,16 +187,9 @@ def overview(
     ----------
     catalog : Catalog
     table : str, optional
-        Only this table.
+        Only this table; raises ``ObjectNotFoundError`` if no table has this name.
     now : datetime, optional
         Aware; by default the present.
-
-    Raises
-    ------
-    ObjectNotFoundError
-        No table has this name.
-    StoreUnavailableError
-        The catalog does not answer.
     """
     now = now or datetime.now(UTC)
     since = now - WINDOW

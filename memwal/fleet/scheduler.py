@@ -215,17 +215,15 @@ class Fleet:
     def run_once(self) -> list[Outcome]:
         """Survey every table, whatever its schedule, and run each due job once.
 
-        Raises
-        ------
-        StoreUnavailableError
-            The catalog does not answer.
+        Raises ``StoreUnavailableError`` if the catalog does not answer.
         """
         return self._loop(every=None)
 
     def run_forever(self, *, every: float = 10.0) -> None:
         """Survey the tables by their schedules and run the due jobs, until :meth:`stop`.
 
-        While the catalog does not answer, waits for it.
+        While the catalog does not answer, waits for it. Raises ``TableSetupError`` if the catalog
+        has no schema, or another one.
 
         Parameters
         ----------
@@ -236,8 +234,6 @@ class Fleet:
         ------
         InvalidInputError
             ``every`` is not above 0.
-        TableSetupError
-            The catalog has no schema, or another one.
         """
         if every <= 0:
             raise InvalidInputError("every must be a number of seconds above 0")

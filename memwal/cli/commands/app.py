@@ -12,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated
 
 import typer
+from typer import Option
 
 from memwal.cli.commands import catalog, checks, fleet, index, inspect, jobs, quality, runs, table
 from memwal.cli.errors import EXIT_CODES_HELP, ReportingGroup
@@ -51,10 +52,10 @@ def _print_version(requested: bool) -> None:
 
 @app.callback()
 def memwal(
-    debug: Annotated[bool, typer.Option("--debug", help="Print tracebacks of errors.")] = False,
+    debug: Annotated[bool, Option("--debug", help="Print tracebacks of errors.")] = False,
     version: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--version",
             is_eager=True,
             callback=_print_version,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from memwal.cli.options import AsJson, CatalogUrl, Name, open_catalog
 from memwal.cli.output import (
@@ -31,17 +31,17 @@ app.add_typer(policy_app, name="policy", help="Show or change when and how a tab
 
 OptionsRef = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--storage-options-ref",
         metavar="REF",
         help="Reference to the storage options: the absolute path of a JSON file, or "
         "airflow:CONNECTION.",
     ),
 ]
-Owner = Annotated[str, typer.Option("--owner", metavar="TEXT", help="Who to ask.")]
+Owner = Annotated[str, Option("--owner", metavar="TEXT", help="Who to ask.")]
 Settings = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--policy",
         "-p",
         metavar="KEY=VALUE",
@@ -67,14 +67,10 @@ def migrate(catalog: Catalog, as_json: AsJson = False) -> None:
 @app.command()
 def register(
     name: Name,
-    table: Annotated[
-        str, typer.Argument(metavar="TABLE", help="Address of the table. It is not opened.")
-    ],
+    table: Annotated[str, Argument(metavar="TABLE", help="Address; it is not opened.")],
     storage_options_ref: OptionsRef = None,
     owner: Owner = "memwal",
-    disabled: Annotated[
-        bool, typer.Option("--disabled", help="Do not maintain the table from now on.")
-    ] = False,
+    disabled: Annotated[bool, Option("--disabled", help="Do not maintain the table.")] = False,
     policy: Settings = None,
     *,
     catalog: Catalog,
@@ -97,14 +93,12 @@ def register(
 @app.command()
 def update(
     name: Name,
-    table: Annotated[
-        str | None, typer.Option("--table", metavar="TABLE", help="New address.")
-    ] = None,
+    table: Annotated[str | None, Option("--table", metavar="TABLE", help="New address.")] = None,
     storage_options_ref: OptionsRef = None,
     no_storage_options: Annotated[
-        bool, typer.Option("--no-storage-options", help="Remove the reference to storage options.")
+        bool, Option("--no-storage-options", help="Remove the reference to storage options.")
     ] = False,
-    owner: Annotated[str | None, typer.Option(metavar="TEXT", help="Who to ask.")] = None,
+    owner: Annotated[str | None, Option(metavar="TEXT", help="Who to ask.")] = None,
     policy: Settings = None,
     *,
     catalog: Catalog,
@@ -128,10 +122,10 @@ def update(
 
 @app.command(name="list")
 def list_tables(
-    enabled: Annotated[bool, typer.Option("--enabled", help="Only enabled tables.")] = False,
+    enabled: Annotated[bool, Option("--enabled", help="Only enabled tables.")] = False,
     tag: Annotated[
         list[str] | None,
-        typer.Option("--tag", metavar="TAG", help="Only tables with this tag; can be repeated."),
+        Option("--tag", metavar="TAG", help="Only tables with this tag; can be repeated."),
     ] = None,
     *,
     catalog: Catalog,
@@ -173,7 +167,7 @@ def disable(name: Name, catalog: Catalog, as_json: AsJson = False) -> None:
 
 @app.command()
 def export(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="JSON file to write or replace.")],
+    file: Annotated[Path, Argument(metavar="FILE", help="JSON file to write or replace.")],
     catalog: Catalog,
     as_json: AsJson = False,
 ) -> None:
@@ -199,18 +193,16 @@ def prune(catalog: Catalog, as_json: AsJson = False) -> None:
 
 @app.command()
 def discover(
-    prefix: Annotated[
-        str, typer.Argument(metavar="PREFIX", help="A folder, or a bucket and a path in it.")
-    ],
+    prefix: Annotated[str, Argument(metavar="PREFIX", help="A folder, or a bucket and a path.")],
     register_new: Annotated[
-        bool, typer.Option("--register", help="Register the tables with MemWAL that are new.")
+        bool, Option("--register", help="Register the tables with MemWAL that are new.")
     ] = False,
     enable_new: Annotated[
-        bool, typer.Option("--enable", help="With --register: maintain them from now on.")
+        bool, Option("--enable", help="With --register: maintain them from now on.")
     ] = False,
     storage_options_ref: OptionsRef = None,
     owner: Owner = "memwal",
-    depth: Annotated[int, typer.Option(min=0, metavar="N", help="Maximal depth of folders.")] = 4,
+    depth: Annotated[int, Option(min=0, metavar="N", help="Maximal depth of folders.")] = 4,
     policy: Settings = None,
     url: CatalogUrl = None,
     as_json: AsJson = False,
@@ -264,7 +256,7 @@ def set_policy(
     name: Name,
     settings: Annotated[
         list[str],
-        typer.Argument(
+        Argument(
             metavar="KEY=VALUE...",
             help="none is no limit; several tags or quiet hours are joined by commas.",
         ),

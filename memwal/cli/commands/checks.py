@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
 from memwal.cli.errors import ExitCode
 from memwal.cli.options import (
@@ -48,7 +49,7 @@ _TASKS = 4
 def status(
     table: Annotated[
         str | None,
-        typer.Argument(
+        Argument(
             metavar="[TABLE]",
             help="Name of a managed table, or an address: a path, s3://, ...",
             autocompletion=table_names,
@@ -56,7 +57,7 @@ def status(
     ] = None,
     named: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--table",
             metavar="NAME|URI",
             help="The same, as an option.",
@@ -170,10 +171,8 @@ def _row(region: RegionBacklog) -> tuple[object, ...]:
 def verify(
     table: Uri,
     changes: Changes,
-    repair: Annotated[
-        bool, typer.Option("--repair", help="Show which repairs are safe; with --yes, do them.")
-    ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "--no-dry-run", help="Do the repairs.")] = False,
+    repair: Annotated[bool, Option("--repair", help="List safe repairs; --yes does them.")] = False,
+    yes: Annotated[bool, Option("--yes", "--no-dry-run", help="Do the repairs.")] = False,
     *,
     storage: Storage,
     as_json: AsJson = False,
@@ -238,7 +237,7 @@ def _print_report(report: VerifyReport, actions: Sequence[RepairAction]) -> None
 def doctor(
     uri: Annotated[
         str,
-        typer.Argument(
+        Argument(
             metavar="URI",
             help="Address of a table, existing or not; or the name of a managed table.",
         ),

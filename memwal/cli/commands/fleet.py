@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Option
 
 from memwal.cli.options import AsJson, CatalogUrl, TableFilters, open_catalog
 from memwal.cli.output import (
@@ -50,12 +50,10 @@ def fleet() -> None:
 
 @app.command()
 def run(
-    once: Annotated[
-        bool, typer.Option("--once", help="Check every table, run each due job once, and end.")
-    ] = False,
+    once: Annotated[bool, Option("--once", help="Run each due job once, and end.")] = False,
     every: Annotated[
         float | None,
-        typer.Option(
+        Option(
             min=0.1,
             metavar="SECONDS",
             help="Run until a signal, and read the catalog at this interval (default: 10). Each "
@@ -63,10 +61,10 @@ def run(
         ),
     ] = None,
     table: TableFilters = None,
-    jobs: Annotated[int, typer.Option(min=1, metavar="N", help="Jobs that run at once.")] = 2,
+    jobs: Annotated[int, Option(min=1, metavar="N", help="Jobs that run at once.")] = 2,
     max_bytes: Annotated[
         int,
-        typer.Option(
+        Option(
             "--bytes",
             min=1,
             metavar="N",
@@ -75,8 +73,7 @@ def run(
         ),
     ] = 4 << 30,
     lease_seconds: Annotated[
-        float,
-        typer.Option(min=1, metavar="N", help="How long others wait for a job whose process died."),
+        float, Option(min=1, metavar="N", help="How long others wait for a job whose process died.")
     ] = 60.0,
     url: CatalogUrl = None,
     as_json: AsJson = False,
@@ -135,17 +132,17 @@ def status(catalog: Catalog, as_json: AsJson = False) -> None:
 def events(
     webhook_file: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             metavar="FILE",
             help="Send the new events to the webhook whose address, a secret, is in this file. "
             "Without it, the present problems are shown, and nothing is recorded.",
         ),
     ] = None,
     channel: Annotated[
-        str, typer.Option(metavar="NAME", help="Name of the recipient; each gets every event once.")
+        str, Option(metavar="NAME", help="Name of the recipient; each gets every event once.")
     ] = "webhook",
     pause_seconds: Annotated[
-        float, typer.Option(min=0, metavar="N", help="Least time between two messages.")
+        float, Option(min=0, metavar="N", help="Least time between two messages.")
     ] = 60,
     table: TableFilters = None,
     url: CatalogUrl = None,
@@ -263,12 +260,10 @@ def metrics() -> None:
 
 @metrics_app.command()
 def serve(
-    host: Annotated[str, typer.Option(metavar="ADDRESS", help="Listen here.")] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, metavar="N", help="0 takes a free one.")
-    ] = 9464,
+    host: Annotated[str, Option(metavar="ADDRESS", help="Listen here.")] = "127.0.0.1",
+    port: Annotated[int, Option(min=0, max=65535, metavar="N", help="0 takes a free one.")] = 9464,
     cache: Annotated[
-        float, typer.Option(min=0, metavar="SECONDS", help="Least time between catalog reads.")
+        float, Option(min=0, metavar="SECONDS", help="Least time between catalog reads.")
     ] = 5.0,
     *,
     catalog: Catalog,
@@ -290,7 +285,7 @@ def serve(
 def rules(
     runbook_url: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="URL",
             help="Address of the runbooks: gives each alert the annotation runbook_url. {alert} in "
             "it stands for the name of the alert.",

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Option
 from typer.core import TyperGroup
 
 from memwal.cli.options import AsJson
@@ -43,10 +43,10 @@ migrate = CommandGroup(
 )
 app.add_typer(migrate, name="migrate")
 
-Old = Annotated[str, typer.Option("--index", metavar="NAME", help="Index to replace.")]
+Old = Annotated[str, Option("--index", metavar="NAME", help="Index to replace.")]
 New = Annotated[
     str | None,
-    typer.Option("--to", metavar="NAME", help="Its successor; by default NAME_v2, then _v3 ..."),
+    Option("--to", metavar="NAME", help="Its successor; by default NAME_v2, then _v3 ..."),
 ]
 
 
@@ -70,13 +70,11 @@ def maintain(
     table: Table,
     add: Annotated[
         list[str] | None,
-        typer.Option("--add", metavar="NAME", help="Index to maintain; can be given again."),
+        Option("--add", metavar="NAME", help="Index to maintain; can be given again."),
     ] = None,
     remove: Annotated[
         list[str] | None,
-        typer.Option(
-            "--remove", metavar="NAME", help="Index to maintain no longer; can be given again."
-        ),
+        Option("--remove", metavar="NAME", help="Index to maintain no longer; can be given again."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -99,10 +97,10 @@ def start(
     old: Old,
     new: New = None,
     partitions: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Partitions of the new index.")
+        int | None, Option(min=1, metavar="N", help="Partitions of the new index.")
     ] = None,
     sub_vectors: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Sub-vectors of its quantizer.")
+        int | None, Option(min=1, metavar="N", help="Sub-vectors of its quantizer.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 from uuid import UUID
 
-import typer
+from typer import Argument, Option
 
 from memwal.cli.options import AsJson, RegionId
-from memwal.cli.output import print_fields, print_json, print_line, print_table
+from memwal.cli.output import print_fields, print_json, print_line, print_records, print_table
 from memwal.cli.parameters import CommandGroup
 from memwal.errors import InvalidInputError, MemWalError, ObjectNotFoundError
 
@@ -22,6 +22,17 @@ if TYPE_CHECKING:
     from memwal.table import Table
 
 _MAX_CELL = 40
+_MANIFEST_FIELDS = (
+    "region_id",
+    "version",
+    "writer_epoch",
+    "status",
+    "current_generation",
+    "replay_after",
+    "wal_last_seen",
+    "spec_id",
+)
+_FLUSHED_FIELDS = ("generation", "path", "rows", "memory_bytes", "key_bytes")
 
 app = CommandGroup(help="Show stored manifests, log entries and MemWAL details.")
 
@@ -31,35 +42,25 @@ def manifest(
     table: Table,
     region: RegionId,
     version: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Version; by default the newest.")
+        int | None, Option(min=1, metavar="N", help="Version; by default the newest.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the manifest of a region."""
     stored = _read_manifest(table, region, version)
-    columns = ("generation", "path", "rows", "memory_bytes", "key_bytes")
-    generations = [{name: getattr(flushed, name) for name in columns} for flushed in stored.flushed]
-    fields: dict[str, Any] = {
-        "region_id": stored.region_id,
-        "version": stored.version,
-        "writer_epoch": stored.writer_epoch,
-        "status": getattr(stored.status, "name", str(stored.status)).lower(),
-        "current_generation": stored.current_generation,
-        "replay_after": stored.replay_after,
-        "wal_last_seen": stored.wal_last_seen,
-        "spec_id": stored.spec_id,
-        "region_fields": dict(stored.region_fields),
-    }
+    fields = {name: getattr(stored, name) for name in _MANIFEST_FIELDS}
+    fields["status"] = getattr(stored.status, "name", str(stored.status)).lower()
     if as_json:
-        print_json({**fields, "flushed": generations})
+        flushed = [
+            {name: getattr(item, name) for name in _FLUSHED_FIELDS} for item in stored.flushed
+        ]
+        print_json({**fields, "region_fields": dict(stored.region_fields), "flushed": flushed})
         return
-    fields["region_fields"] = (
-        ", ".join(f"{name}={value.hex()}" for name, value in stored.region_fields) or None
-    )
-    print_fields(fields.items())
-    if generations:
-        header = [name.replace("_", " ") for name in columns]
-        print_table(header, [tuple(generation.values()) for generation in generations])
+    values = ", ".join(f"{name}={value.hex()}" for name, value in stored.region_fields)
+    print_fields([*fields.items(), ("region_fields", values or None)])
+    if stored.flushed:
+        header = [name.replace("_", " ") for name in _FLUSHED_FIELDS]
+        print_records(stored.flushed, header, _FLUSHED_FIELDS)
 
 
 @app.command()
@@ -67,9 +68,9 @@ def wal(
     table: Table,
     region: RegionId,
     position: Annotated[
-        int | None, typer.Argument(min=1, metavar="POSITION", help="By default the newest.")
+        int | None, Argument(min=1, metavar="POSITION", help="By default the newest.")
     ] = None,
-    rows: Annotated[int, typer.Option(min=0, metavar="N", help="Rows to show.")] = 10,
+    rows: Annotated[int, Option(min=0, metavar="N", help="Rows to show.")] = 10,
     as_json: AsJson = False,
 ) -> None:
     """Show one entry of a region's write-ahead log.
@@ -115,8 +116,7 @@ def wal(
 def details(
     table: Table,
     version: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="Version of the table; by default the latest."),
+        int | None, Option(min=1, metavar="N", help="Version of the table; by default the latest.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Option
 
 from memwal.cli.options import AsJson, CatalogUrl, NameOrUri, open_named
 from memwal.cli.output import age, print_json, print_line, print_records, print_result, size
@@ -35,7 +35,7 @@ def merge(
     changes: Changes,
     explain: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--explain",
             help="Print which generations would be merged, which not, and why; merge nothing.",
         ),
@@ -110,7 +110,7 @@ def checkpoint(
     changes: Changes,
     flush: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--flush/--no-flush",
             help="Whether to flush the writers of this process first; those of other processes "
             "never are.",
@@ -151,7 +151,7 @@ def gc(
     table: Table,
     changes: Changes,
     delete: Annotated[
-        bool, typer.Option("--yes", "--no-dry-run", help="Delete, instead of only counting.")
+        bool, Option("--yes", "--no-dry-run", help="Delete; otherwise only count.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:

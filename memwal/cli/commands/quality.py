@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
-import typer
+from typer import Argument, Option
 
 from memwal.cli.options import AsJson, CatalogUrl, Name, open_catalog
 from memwal.cli.output import (
@@ -39,15 +39,11 @@ app = CommandGroup()
 
 Mode = Annotated[
     str | None,
-    typer.Option(
-        "--mode", metavar="MODE", help="Of the gate in merges: off, warn, quarantine or hold."
-    ),
+    Option("--mode", metavar="MODE", help="Of the gate in merges: off, warn, quarantine or hold."),
 ]
 Origins = Annotated[
     list[str],
-    typer.Argument(
-        metavar="ROW...", help="Rows as the list shows them, REGION/FOLDER/ROW; or: all."
-    ),
+    Argument(metavar="ROW...", help="Rows as the list shows them, REGION/FOLDER/ROW; or: all."),
 ]
 
 
@@ -85,7 +81,7 @@ def quality() -> None:
 def propose(
     name: Name,
     sample_rows: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Rows to read, chosen at random.")
+        int, Option(min=1, metavar="N", help="Rows to read, chosen at random.")
     ] = 100_000,
     url: CatalogUrl = None,
 ) -> None:
@@ -103,20 +99,19 @@ def set_rules(
     name: Name,
     suite: Annotated[
         Path | None,
-        typer.Argument(
+        Argument(
             metavar="[FILE]", help="Suite of Great Expectations, JSON or YAML; absent: unchanged."
         ),
     ] = None,
     mode: Mode = None,
     quarantine_uri: Annotated[
-        str | None,
-        typer.Option(metavar="URI", help="Address of the quarantine; none: beside the table."),
+        str | None, Option(metavar="URI", help="Address of the quarantine; none: beside the table.")
     ] = None,
     check_seconds: Annotated[
-        float | None, typer.Option(min=0, metavar="N", help="Time between checks; 0: no schedule.")
+        float | None, Option(min=0, metavar="N", help="Time between checks; 0: no schedule.")
     ] = None,
     sample_rows: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Rows that a check reads; 0: all.")
+        int | None, Option(min=0, metavar="N", help="Rows of a check; 0: all.")
     ] = None,
     url: CatalogUrl = None,
     as_json: AsJson = False,
@@ -162,10 +157,8 @@ def rules(name: Name, catalog: Catalog, as_json: AsJson = False) -> None:
 @app.command()
 def check(
     name: Name,
-    whole: Annotated[bool, typer.Option("--whole", help="All rows, and not a sample.")] = False,
-    if_due: Annotated[
-        bool, typer.Option("--if-due", help="Only after check_schedule_seconds of its rules.")
-    ] = False,
+    whole: Annotated[bool, Option("--whole", help="All rows, and not a sample.")] = False,
+    if_due: Annotated[bool, Option("--if-due", help="Only after check_schedule_seconds.")] = False,
     url: CatalogUrl = None,
     as_json: AsJson = False,
 ) -> None:
@@ -232,8 +225,7 @@ def release(
     name: Name,
     row: Origins,
     force: Annotated[
-        bool,
-        typer.Option("--force", help="Also rows that would be kept out again, or lose values."),
+        bool, Option("--force", help="Also rows that would be kept out again, or lose values.")
     ] = False,
     url: CatalogUrl = None,
     as_json: AsJson = False,
@@ -268,7 +260,7 @@ def discard(name: Name, row: Origins, url: CatalogUrl = None, as_json: AsJson = 
 def purge(
     name: Name,
     older_than_days: Annotated[
-        float, typer.Option(min=0, metavar="DAYS", help="Only rows that are there for longer.")
+        float, Option(min=0, metavar="DAYS", help="Only rows that are there for longer.")
     ] = 30.0,
     url: CatalogUrl = None,
     as_json: AsJson = False,
@@ -283,8 +275,8 @@ def purge(
 @app.command()
 def docs(
     name: Name,
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder for the pages.")],
-    runs: Annotated[int, typer.Option(min=1, metavar="N", help="Number of latest runs.")] = 20,
+    folder: Annotated[Path, Argument(metavar="FOLDER", help="Folder for the pages.")],
+    runs: Annotated[int, Option(min=1, metavar="N", help="Number of latest runs.")] = 20,
     *,
     catalog: Catalog,
     as_json: AsJson = False,

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 from uuid import UUID
 
-import typer
+from typer import Argument, Option
 
 from memwal.cli.options import AsJson, Name, Regions, TableFilter
 from memwal.cli.output import (
@@ -43,16 +43,15 @@ def jobs() -> None:
 def run(
     name: Name,
     job: Annotated[
-        str, typer.Argument(metavar="JOB", help="merge, index, compact, snapshot, gc or quality.")
+        str, Argument(metavar="JOB", help="merge, index, compact, snapshot, gc, quality.")
     ],
     force: Annotated[
-        bool,
-        typer.Option("--force", help="Now: due or not, in quiet hours, and held regions as well."),
+        bool, Option("--force", help="Now: due or not, in quiet hours, and held regions as well.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would run.")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Only show what would run.")] = False,
     wait: Annotated[
         float | None,
-        typer.Option(
+        Option(
             min=0, metavar="SECONDS", help="How long to wait for a run that is going on already."
         ),
     ] = None,
@@ -120,13 +119,13 @@ def retry(name: Name, region: Regions = None, *, catalog: Catalog, as_json: AsJs
 def list_runs(
     table: TableFilter = None,
     job: Annotated[
-        str | None, typer.Option(metavar="JOB", help="Only of this job: merge, index, ...")
+        str | None, Option(metavar="JOB", help="This job only: merge, index, ...")
     ] = None,
-    state: Annotated[RunState | None, typer.Option(help="Only in this state.")] = None,
+    state: Annotated[RunState | None, Option(help="Only in this state.")] = None,
     since_hours: Annotated[
-        float | None, typer.Option(min=0, metavar="N", help="Only started in the last N hours.")
+        float | None, Option(min=0, metavar="N", help="In the last N hours.")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, metavar="N", help="Most runs to show.")] = 20,
+    limit: Annotated[int, Option(min=1, metavar="N", help="Most runs to show.")] = 20,
     *,
     catalog: Catalog,
     as_json: AsJson = False,
@@ -156,7 +155,7 @@ def list_runs(
 
 @app.command()
 def show(
-    run: Annotated[int, typer.Argument(metavar="RUN", help="Number of the run.")],
+    run: Annotated[int, Argument(metavar="RUN", help="Number of the run.")],
     catalog: Catalog,
     as_json: AsJson = False,
 ) -> None:
@@ -191,7 +190,7 @@ def show(
 @app.command()
 def leases(
     ended: Annotated[
-        bool, typer.Option("--ended", help="Also those that are over, with their last token.")
+        bool, Option("--ended", help="Ended leases as well, with their token.")
     ] = False,
     *,
     catalog: Catalog,
@@ -208,13 +207,11 @@ def leases(
 
 @app.command()
 def release(
-    resource: Annotated[str, typer.Argument(metavar="RESOURCE", help="As `leases` shows it.")],
+    resource: Annotated[str, Argument(metavar="RESOURCE", help="As `leases` shows it.")],
     force: Annotated[
-        bool, typer.Option("--force", help="Yes: its holder is dead, or will be stopped.")
+        bool, Option("--force", help="Its holder is dead, or will be stopped.")
     ] = False,
-    token: Annotated[
-        int | None, typer.Option(metavar="N", help="Only while this is its token.")
-    ] = None,
+    token: Annotated[int | None, Option(metavar="N", help="Only if it has this token.")] = None,
     *,
     catalog: Catalog,
     as_json: AsJson = False,

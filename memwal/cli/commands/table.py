@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
 from memwal.cli.options import (
     REGIONS_HELP,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 RegionSpecText = Annotated[
     list[str],
-    typer.Option(
+    Option(
         "--regions",
         metavar="SPEC",
         help=f"How rows are divided: {REGIONS_HELP}. Can be given again, to divide by several "
@@ -44,13 +44,11 @@ def create(
     regions: RegionSpecText,
     primary_key: Annotated[
         list[str],
-        typer.Option(
-            "--primary-key", metavar="COLUMN", help="Key column; again for each, in key order."
-        ),
+        Option("--primary-key", metavar="COLUMN", help="Key column; again for each, in key order."),
     ],
     schema: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             metavar="FILE",
             help="Columns as those of a .parquet or .arrow file, or as a .json file describes "
             "them in Lance's form.",
@@ -58,17 +56,17 @@ def create(
     ] = None,
     column: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME:TYPE", help=f"One column; can be given again. {TYPES_HELP}"),
+        Option(metavar="NAME:TYPE", help=f"One column; can be given again. {TYPES_HELP}"),
     ] = None,
     maintain: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             metavar="COLUMN_idx",
             help="BTREE index to create on a column and to maintain; can be given again.",
         ),
     ] = None,
     data_storage_version: Annotated[
-        str | None, typer.Option(metavar="VERSION", help="Lance file version.")
+        str | None, Option(metavar="VERSION", help="Lance file version.")
     ] = None,
     *,
     storage: Storage,
@@ -96,18 +94,17 @@ def enable(
     regions: RegionSpecText,
     primary_key: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--primary-key",
             metavar="COLUMN",
             help="Key column, for a table that has no primary key yet; again for each.",
         ),
     ] = None,
     maintain: Annotated[
-        list[str] | None,
-        typer.Option(metavar="INDEX", help="Index to maintain; can be given again."),
+        list[str] | None, Option(metavar="INDEX", help="Index to maintain; can be given again.")
     ] = None,
     maintain_all: Annotated[
-        bool, typer.Option("--maintain-all", help="Maintain every index, also those made later.")
+        bool, Option("--maintain-all", help="Maintain every index, also those made later.")
     ] = False,
     *,
     storage: Storage,
@@ -148,14 +145,13 @@ def add_region_spec(
 def copy(
     table: NameOrUri,
     target: Annotated[
-        str,
-        typer.Argument(metavar="TARGET", help="Address of the copy, where nothing is stored yet."),
+        str, Argument(metavar="TARGET", help="Address of the copy, where nothing is stored yet.")
     ],
     *,
     storage: Storage,
     target_options_file: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             "--target-options-file",
             metavar="FILE",
             help="JSON object of storage options of the target; by default those of the table.",
@@ -202,7 +198,7 @@ def _print_setup(verb: str, table: Table, *, as_json: bool) -> None:
 def rights(
     roles: Annotated[
         list[Role] | None,
-        typer.Argument(
+        Argument(
             metavar="[ROLE]...",
             help=f"Use of the table: {', '.join(Role)}. Several roles have the rights of each; "
             "without one, all are shown.",
@@ -210,7 +206,7 @@ def rights(
     ] = None,
     policy: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--policy",
             metavar="URI",
             help="Print the policy that grants these rights on the table at an address in S3.",
@@ -218,7 +214,7 @@ def rights(
     ] = None,
     conditions: Annotated[
         bool,
-        typer.Option(
+        Option(
             " /--without-conditions",
             help="Omit the condition s3:if-none-match, for servers that do not know it; then a "
             "writer could overwrite objects of another writer.",
