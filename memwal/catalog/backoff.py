@@ -93,24 +93,16 @@ class FailedJob(JsonRecord):
 
 
 class Backoffs:
-    """Skipped regions and failed jobs. Every call can raise ``StoreUnavailableError``.
+    """Skipped regions and failed jobs in the ``database`` of a catalog.
 
-    Parameters
-    ----------
-    database : Database
-        Database of the catalog; :attr:`memwal.catalog.Catalog.backoffs` makes this object.
+    Every call can raise ``StoreUnavailableError``.
     """
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def skipped_regions(self, table: str | None = None) -> list[SkippedRegionRecord]:
-        """Return the skipped regions of one table or of all.
-
-        Parameters
-        ----------
-        table : str, optional
-        """
+        """Return the skipped regions of ``table``, or of all tables."""
         query = select(SkippedRegionRow).order_by(
             SkippedRegionRow.table, SkippedRegionRow.region_id
         )
@@ -149,13 +141,9 @@ class Backoffs:
     def retry_regions(
         self, table: str, regions: Collection[str] | None = None
     ) -> list[SkippedRegionRecord]:
-        """Make skipped regions due for a try now, and return them.
+        """Make skipped regions of ``table`` due for a try now, and return them.
 
-        Parameters
-        ----------
-        table : str
-        regions : collection of str, optional
-            UUIDs; all skipped regions by default.
+        ``regions`` are UUIDs; all skipped regions by default.
         """
         query = select(SkippedRegionRow).where(SkippedRegionRow.table == table)
         if regions is not None:
@@ -176,16 +164,11 @@ class Backoffs:
             return [_failed_job(row, now) for row in rows]
 
     def record_failure(self, table: str, job: str, reason: str) -> FailedJob:
-        """Record a failure of a job, and delay its next try.
+        """Record a failure of a ``job`` of ``table``, and delay its next try.
 
-        While the next try is still in the future, a further failure, reported by another process,
-        changes nothing.
-
-        Parameters
-        ----------
-        table, job, reason : str
-            The job is ``look`` for reading the status of the table. The reason is one line without
-            secrets.
+        The job is ``look`` for reading the status of the table. ``reason`` is one line without
+        secrets. While the next try is still in the future, a further failure, reported by another
+        process, changes nothing.
         """
         with self._database.writing() as session:
             now = database_time(session)
@@ -195,12 +178,7 @@ class Backoffs:
             return _failed_job(row, now)
 
     def clear_failure(self, table: str, job: str) -> None:
-        """Delete the failure record of a job.
-
-        Parameters
-        ----------
-        table, job : str
-        """
+        """Delete the failure record of a ``job`` of ``table``."""
         with self._database.writing() as session:
             session.execute(
                 delete(FailedJobRow).where(FailedJobRow.table == table, FailedJobRow.job == job)

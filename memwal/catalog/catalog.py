@@ -163,13 +163,7 @@ class Catalog(History):
         return table
 
     def update(self, name: str, /, **changes: Unpack[TableChanges]) -> ManagedTable:
-        """Change attributes of a table; those that are not given stay.
-
-        Parameters
-        ----------
-        name : str
-        **changes :
-            New values of ``uri``, ``storage_options_ref``, ``policy``, ``owner`` or ``enabled``.
+        """Change attributes of the table ``name``, given in ``changes``; the others stay.
 
         Raises
         ------
@@ -198,13 +192,10 @@ class Catalog(History):
         return table
 
     def unregister(self, name: str) -> ManagedTable:
-        """Remove a table from the catalog and return its record, or raise ``ObjectNotFoundError``.
+        """Remove the table ``name`` from the catalog and return its record.
 
-        The Lance table itself, its job runs and its backlog history stay.
-
-        Parameters
-        ----------
-        name : str
+        The Lance table itself, its job runs and its backlog history stay. Raises
+        ``ObjectNotFoundError`` if no table has this name.
         """
         with self._database.writing() as session:
             row = self._find(session, name)
@@ -214,22 +205,12 @@ class Catalog(History):
         return table
 
     def get(self, name: str) -> ManagedTable:
-        """Return one table, or raise ``ObjectNotFoundError``.
-
-        Parameters
-        ----------
-        name : str
-        """
+        """Return the table called ``name``, or raise ``ObjectNotFoundError``."""
         with self._database.reading() as session:
             return _table(self._find(session, name))
 
     def list(self, *, enabled_only: bool = False) -> list[ManagedTable]:
-        """Return the tables, ordered by name.
-
-        Parameters
-        ----------
-        enabled_only : bool, default False
-        """
+        """Return the tables by name, without the disabled ones if ``enabled_only``."""
         query = select(ManagedTableRow).order_by(ManagedTableRow.name)
         if enabled_only:
             query = query.where(ManagedTableRow.enabled)
@@ -240,12 +221,8 @@ class Catalog(History):
         """Delete runs and backlog samples that are older than the retention of the policies.
 
         The default policy applies to the history of tables that are no longer registered. The
-        result has every table by name, also those without deletions.
-
-        Parameters
-        ----------
-        now : datetime, optional
-            Aware; by default the present.
+        result has every table by name, also those without deletions. ``now`` is aware, by default
+        the present.
         """
         now = now or datetime.now(UTC)
         policies = {table.name: table.policy for table in self.list()}
@@ -265,15 +242,11 @@ class Catalog(History):
         return pruned
 
     def export_snapshot(self, path: str | Path) -> None:
-        """Write all tables to a JSON file for :func:`memwal.catalog.read_snapshot`.
+        """Write all tables to the JSON file ``path`` for :func:`memwal.catalog.read_snapshot`.
 
         The file is replaced atomically. Of several processes that export, the one that reads the
-        catalog last writes last.
-
-        Raises
-        ------
-        InvalidInputError, StoreError
-            The file cannot be written.
+        catalog last writes last. Raises ``InvalidInputError`` or ``StoreError`` if the file cannot
+        be written.
         """
         if not Path(path).name:
             raise InvalidInputError(f"The snapshot {path} has no name; give that of a file.")

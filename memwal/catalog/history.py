@@ -61,24 +61,13 @@ class History(RunHistory):
     """Job runs, backlog samples and the latest status of tables."""
 
     def latest_samples(self, *, table: str | None = None) -> list[BacklogSample]:
-        """Return the newest sample of every table that has one, ordered by name.
-
-        Parameters
-        ----------
-        table : str, optional
-            Only this one.
-        """
+        """Return the newest sample of every table that has one, or only of ``table``, by name."""
         return self._samples(None, newest=True, table=table)
 
     def first_samples(self, since: datetime, *, table: str | None = None) -> list[BacklogSample]:
-        """Return the oldest sample since a time of every table that has one, ordered by name.
+        """Return the oldest sample since a time of every table that has one, or only of ``table``.
 
-        Parameters
-        ----------
-        since : datetime
-            Aware.
-        table : str, optional
-            Only this one.
+        They are ordered by name. ``since`` is aware.
         """
         return self._samples(since, newest=False, table=table)
 
@@ -101,14 +90,9 @@ class History(RunHistory):
             return [record_of(BacklogSample, row) for row in session.scalars(query)]
 
     def merges(self, since: datetime, *, table: str | None = None) -> list[MergedRows]:
-        """Return the rows of each merge that succeeded since a time, oldest first.
+        """Return the rows of each merge (of ``table``) that succeeded since a time, oldest first.
 
-        Parameters
-        ----------
-        since : datetime
-            Aware.
-        table : str, optional
-            Only this one.
+        ``since`` is aware.
         """
         jobs = _table_jobs(table)
         query = (
@@ -126,13 +110,7 @@ class History(RunHistory):
             ]
 
     def latest_runs(self, *, table: str | None = None) -> dict[str, LatestRuns]:
-        """Return the newest runs of every table that has any, without their results.
-
-        Parameters
-        ----------
-        table : str, optional
-            Only this one.
-        """
+        """Return the newest runs of every table, or only of ``table``, without their results."""
         jobs = _table_jobs(table)
         picks = [_latest_run_id(jobs, offset=offset) for offset in range(_RUNS_PER_JOB)]
         picks.append(_latest_run_id(jobs, JobRunRow.state == RunState.SUCCEEDED.value))
@@ -160,17 +138,10 @@ class History(RunHistory):
         }
 
     def backlog_points(self, table: str, *, since: datetime, most: int) -> list[BacklogSample]:
-        """Return the samples of a table since a time, oldest first, thinned out evenly to ``most``.
+        """Return samples of ``table`` since a time, oldest first, thinned out evenly to ``most``.
 
-        The newest sample is always included. The table need not be registered any more.
-
-        Parameters
-        ----------
-        table : str
-        since : datetime
-            Aware.
-        most : int
-            At least 1.
+        The newest sample is always included. The table need not be registered any more. ``since``
+        is aware, ``most`` at least 1.
         """
         of_table = sa.and_(BacklogSampleRow.table == table, BacklogSampleRow.at >= since)
         newest_first = (BacklogSampleRow.at.desc(), BacklogSampleRow.id.desc())
@@ -185,15 +156,10 @@ class History(RunHistory):
             return [record_of(BacklogSample, row) for row in reversed(rows)]
 
     def latest_run_with(self, table: str, key: str, *, since: datetime) -> JobRun | None:
-        """Return the newest successful run of a table whose result has this key, or None.
+        """Return the newest successful run of ``table`` whose result has a ``key``, or None.
 
-        Parameters
-        ----------
-        table : str
-        key : str
-            A key of the result's JSON, beyond those that every result has.
-        since : datetime
-            Aware; earlier runs are ignored.
+        The key is one of the result's JSON, beyond those that every result has. ``since`` is aware;
+        earlier runs are ignored.
         """
         value = JobRunRow.result[key]
         query = (
@@ -210,11 +176,7 @@ class History(RunHistory):
     def record_backlog(self, table: str, status: TableStatus) -> BacklogSample:
         """Store the sums of a status as a sample of now, and the status as the latest of its table.
 
-        Parameters
-        ----------
-        table : str
-        status : TableStatus
-            Status of all its regions.
+        ``status`` is that of all regions of ``table``.
         """
         row = BacklogSampleRow(
             table=table,
@@ -238,13 +200,7 @@ class History(RunHistory):
             return record_of(BacklogSample, row)
 
     def states(self, *, table: str | None = None) -> list[TableState]:
-        """Return the latest status of every table that has one, ordered by name.
-
-        Parameters
-        ----------
-        table : str, optional
-            Only this one.
-        """
+        """Return the latest status of every table that has one, or only of ``table``, by name."""
         query = sa.select(TableStateRow).order_by(TableStateRow.table)
         if table is not None:
             query = query.where(TableStateRow.table == table)
@@ -257,19 +213,12 @@ class History(RunHistory):
     def prune_history(
         self, table: str, *, runs_before: datetime, samples_before: datetime
     ) -> Pruned:
-        """Delete old runs and samples of a table, which need not be registered any more.
+        """Delete old runs and samples of ``table``, which need not be registered any more.
 
-        The latest successful run of each job stays, since it decides when the job is due. So does
-        the latest sample of a registered table: a backlog does not vanish because no newer sample
-        was taken.
-
-        Parameters
-        ----------
-        table : str
-        runs_before : datetime
-            Aware; runs that ended before this time, or whose last heartbeat was before it.
-        samples_before : datetime
-            Aware; samples that were taken before this time.
+        Runs are deleted that ended before ``runs_before``, or whose last heartbeat was before it,
+        and samples that were taken before ``samples_before``; both times are aware. The latest
+        successful run of each job stays, since it decides when the job is due. So does the latest
+        sample of a registered table: a backlog does not vanish because no newer sample was taken.
         """
         latest = (
             sa.select(sa.func.max(JobRunRow.id))

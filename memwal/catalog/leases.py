@@ -291,13 +291,7 @@ class Leases:
             time.sleep(min(remaining, pause * random.uniform(0.5, 1.0)))  # noqa: S311
 
     def list(self, *, held_only: bool = True) -> list[LeaseRecord]:
-        """Return the leases in force, ordered by resource.
-
-        Parameters
-        ----------
-        held_only : bool, default True
-            False returns those that ended as well.
-        """
+        """Return the leases by resource; also those that ended unless ``held_only``."""
         with self._database.reading() as session:
             now = database_time(session)
             rows = session.scalars(select(LeaseRow).order_by(LeaseRow.resource))
@@ -305,27 +299,17 @@ class Leases:
         return [record for record in records if record.held or not held_only]
 
     def find(self, resource: str) -> LeaseRecord | None:
-        """Return the record of the lease of a resource; None if it was never leased.
-
-        Parameters
-        ----------
-        resource : str
-        """
+        """Return the record of the lease of ``resource``; None if it was never leased."""
         with self._database.reading() as session:
             row = session.get(LeaseRow, resource)
             return None if row is None else _record(row, database_time(session))
 
     def release(self, resource: str, *, token: int | None = None) -> LeaseRecord:
-        """End a lease by force, whoever holds it, and return its record from before.
+        """End the lease of ``resource`` by force, and return its record from before.
 
-        The holder notices at its next renewal or check, and may go on until then: make sure that
-        the holder is dead, or do not start another one.
-
-        Parameters
-        ----------
-        resource : str
-        token : int, optional
-            End the lease only if it has this token.
+        With ``token``, only if the lease has this token. The holder notices at its next renewal or
+        check, and may go on until then: make sure that the holder is dead, or do not start another
+        one.
 
         Raises
         ------
@@ -393,13 +377,8 @@ class Leases:
 
 
 def job_resource(table: str, job: str, *, part: str | None = None) -> str:
-    """Return the resource to lease for a job on a table.
-
-    Parameters
-    ----------
-    table, job : str
-    part : str, optional
-        Part of the table that the job works on, such as an index.
+    """Return the resource to lease for a ``job`` on a ``table``, or on a ``part`` of it such as an
+    index.
     """
     return f"table/{table}/{job}" if part is None else f"table/{table}/{job}/{part}"
 

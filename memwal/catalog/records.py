@@ -85,17 +85,10 @@ class ManagedTable(JsonRecord):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Build a record from the result of :meth:`to_dict`.
+        """Build a record from ``values``, the result of :meth:`to_dict`.
 
-        Parameters
-        ----------
-        values : mapping
-
-        Raises
-        ------
-        InvalidInputError
-            The policy is invalid (see :meth:`Policy.from_dict`), a key is missing, or its value is
-            of another type.
+        Raises ``InvalidInputError`` if the policy is invalid (see :meth:`Policy.from_dict`), a key
+        is missing, or its value is of another type.
         """
         kinds = {field.name: _KINDS[str(field.type)] for field in fields(cls)}
         record = values if isinstance(values, Mapping) else {}
@@ -246,10 +239,7 @@ def check_storage_options_ref(ref: str | None) -> str | None:
 def read_snapshot(path: str | Path) -> list[ManagedTable]:
     """Read the tables of a snapshot, enabled or not, by name.
 
-    Parameters
-    ----------
-    path : str or Path
-        A file written by :meth:`memwal.catalog.Catalog.export_snapshot`.
+    ``path`` is a file written by :meth:`memwal.catalog.Catalog.export_snapshot`.
 
     Raises
     ------

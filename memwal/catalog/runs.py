@@ -112,12 +112,7 @@ _RUNNING = JobRunRow.state == literal(RunState.RUNNING.value, literal_execute=Tr
 
 
 class RunHistory:
-    """Job runs of a catalog.
-
-    Parameters
-    ----------
-    database : Database
-    """
+    """Job runs in the ``database`` of a catalog."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -177,16 +172,11 @@ class RunHistory:
             return row.id
 
     def update_run(self, run_id: int, **progress: Unpack[Progress]) -> None:
-        """Store the given progress and a heartbeat.
+        """Store the progress of the run ``run_id``, and a heartbeat.
 
-        An ``abandoned`` run becomes ``running`` again; a run that has ended does not change.
-
-        Parameters
-        ----------
-        run_id : int
-        **progress : int
-            ``done`` and ``total``: tasks that are done, and all tasks. ``rows`` and ``bytes``:
-            processed so far.
+        ``progress`` is any of ``done`` and ``total`` (tasks that are done, and all tasks), ``rows``
+        and ``bytes`` (processed so far). An ``abandoned`` run becomes ``running`` again; a run that
+        has ended does not change.
         """
         with self._database.writing() as session:
             session.execute(
@@ -209,17 +199,10 @@ class RunHistory:
         error: str | None = None,
         progress: Progress | None = None,
     ) -> JobRun:
-        """Record how a run ended: with ``result`` it succeeded, with ``error`` it failed.
+        """Record the end of the run ``run_id``: success with ``result``, failure with ``error``.
 
-        Parameters
-        ----------
-        run_id : int
-        result : mapping, optional
-            ``JobResult.to_dict()``; it provides the version after the run, its rows and bytes.
-        error : str, optional
-            What went wrong.
-        progress : mapping, optional
-            The last ``done``, ``total``, ``rows`` and ``bytes``.
+        ``result`` is ``JobResult.to_dict()``; it provides the version after the run, its rows and
+        bytes. ``progress`` is the last ``done``, ``total``, ``rows`` and ``bytes``.
 
         Raises
         ------
@@ -311,15 +294,10 @@ class RunHistory:
         since: datetime | None = None,
         limit: int = 100,
     ) -> list[JobRun]:
-        """Return the latest runs, newest first.
+        """Return the latest runs, newest first, at most ``limit``.
 
-        Parameters
-        ----------
-        table, job, state : optional
-            Only runs with these values.
-        since : datetime, optional
-            Aware; only runs that started at this time or later.
-        limit : int, default 100
+        ``table``, ``job`` and ``state`` select runs with these values, and ``since``, which is
+        aware, those that started at this time or later.
         """
         query = select(JobRunRow).order_by(JobRunRow.started_at.desc(), JobRunRow.id.desc())
         if table is not None:
@@ -340,12 +318,7 @@ class RunHistory:
             return [as_run(row, now) for row in session.scalars(query.limit(limit))]
 
     def run(self, run_id: int) -> JobRun:
-        """Return one run, or raise ``ObjectNotFoundError``.
-
-        Parameters
-        ----------
-        run_id : int
-        """
+        """Return the run with the number ``run_id``, or raise ``ObjectNotFoundError``."""
         with self._database.reading() as session:
             row = session.get(JobRunRow, run_id)
             if row is None:
@@ -353,12 +326,7 @@ class RunHistory:
             return as_run(row, database_time(session))
 
     def last_runs(self, table: str) -> dict[str, datetime]:
-        """Return when each job of a table last succeeded, in UTC; jobs that never did are absent.
-
-        Parameters
-        ----------
-        table : str
-        """
+        """Return when each job of ``table`` last succeeded, in UTC, without jobs that never did."""
         query = (
             select(JobRunRow.job, func.max(JobRunRow.finished_at))
             .where(JobRunRow.table == table)

@@ -71,14 +71,14 @@ def notify_channel(
     pause: timedelta = MIN_INTERVAL,
     now: datetime | None = None,
 ) -> list[Event]:
-    """Send a channel its pending events in one message, record them as sent, and return them.
+    """Send a ``channel`` its pending events in one message, record them as sent, and return them.
 
     Any number of processes may call this: a lease lets one of them send. If this process dies
-    between the delivery and the record, the message is sent again.
+    between the delivery and the record, the message is sent again. Raises what ``send`` raises, and
+    ``StoreUnavailableError`` if the ``catalog`` does not answer.
 
     Parameters
     ----------
-    catalog : Catalog
     channel : str
         Name of the channel, up to 100 characters; not its address, which may be a secret.
     send : callable
@@ -89,13 +89,6 @@ def notify_channel(
         Minimal time since the last message; earlier events stay pending.
     now : datetime, optional
         Aware; by default the present.
-
-    Raises
-    ------
-    StoreUnavailableError
-        The catalog does not answer.
-    MemWalError
-        Any error that ``send`` raises.
     """
     now = now or datetime.now(UTC)
     if not _pending_events(catalog, channel, tables, now)[0]:

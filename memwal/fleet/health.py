@@ -199,15 +199,9 @@ class Condition(JsonRecord):
 def conditions(
     catalog: Catalog, *, tables: Collection[str] | None = None, now: datetime | None = None
 ) -> list[Condition]:
-    """Return the conditions of the enabled tables, critical ones first.
+    """Return the conditions of the enabled tables of a ``catalog``, critical ones first.
 
-    Parameters
-    ----------
-    catalog : Catalog
-    tables : collection of str, optional
-        Only these.
-    now : datetime, optional
-        Aware; by default the present.
+    ``tables`` restricts them to these tables. ``now`` is aware, by default the present.
     """
     now = now or datetime.now(UTC)
     watched = {

@@ -181,15 +181,10 @@ class TableOverview:
 def overview(
     catalog: Catalog, *, table: str | None = None, now: datetime | None = None
 ) -> list[TableOverview]:
-    """Return the maintenance state of every table by name, in a constant number of queries.
+    """Return the state of the tables of a ``catalog`` by name, in a constant number of queries.
 
-    Parameters
-    ----------
-    catalog : Catalog
-    table : str, optional
-        Only this table; raises ``ObjectNotFoundError`` if no table has this name.
-    now : datetime, optional
-        Aware; by default the present.
+    With ``table`` only of this one; ``ObjectNotFoundError`` if no table has this name. ``now`` is
+    aware, by default the present.
     """
     now = now or datetime.now(UTC)
     since = now - WINDOW

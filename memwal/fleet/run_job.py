@@ -101,12 +101,12 @@ def run_recorded(
     wait: timedelta | None = None,
     runtime: Runtime = IN_PROCESS,
 ) -> JobResult | Skipped:
-    """Run an operation on a managed table under leases, and record it.
+    """Run an operation on the table ``table_name`` of a ``catalog`` under leases, and record it.
+
+    Returns what it did, or ``Skipped`` if another process holds one of the leases.
 
     Parameters
     ----------
-    catalog : Catalog
-    table_name : str
     name : str
         Name of the operation in the record and in its lease, such as ``checkpoint``.
     execute : callable
@@ -118,11 +118,6 @@ def run_recorded(
         How long to wait for all of the leases. None does not wait.
     runtime : Runtime, optional
         Its guard, external id and time to live of the leases.
-
-    Returns
-    -------
-    JobResult or Skipped
-        Skipped if another process holds one of the leases.
 
     Raises
     ------
@@ -280,11 +275,10 @@ logger = logging.getLogger(__name__)
 def run_job(
     catalog: Catalog, request: JobRequest, *, runtime: Runtime = IN_PROCESS
 ) -> JobResult | Skipped:
-    """Run one job of a managed table under its lease, and record it.
+    """Run one job of a managed table of a ``catalog`` under its lease, and record it.
 
     Parameters
     ----------
-    catalog : Catalog
     request : JobRequest
         The table, the job, and how the caller narrows or forces it.
     runtime : Runtime, optional

@@ -222,18 +222,9 @@ class Fleet:
     def run_forever(self, *, every: float = 10.0) -> None:
         """Survey the tables by their schedules and run the due jobs, until :meth:`stop`.
 
-        While the catalog does not answer, waits for it. Raises ``TableSetupError`` if the catalog
-        has no schema, or another one.
-
-        Parameters
-        ----------
-        every : float, default 10
-            Seconds between two reads of the catalog.
-
-        Raises
-        ------
-        InvalidInputError
-            ``every`` is not above 0.
+        Reads the catalog ``every`` so many seconds (``InvalidInputError`` unless above 0), and
+        waits while it does not answer. Raises ``TableSetupError`` if the catalog has no schema, or
+        another one.
         """
         if every <= 0:
             raise InvalidInputError("every must be a number of seconds above 0")

@@ -68,13 +68,9 @@ class Survey:
 def open_managed(
     managed: ManagedTable, *, storage_options: Mapping[str, str] | None = None
 ) -> Table:
-    """Open a managed table.
+    """Open a ``managed`` table.
 
-    Parameters
-    ----------
-    managed : ManagedTable
-    storage_options : mapping, optional
-        By default the options that the catalog refers to.
+    ``storage_options`` are by default those that the catalog refers to.
 
     Raises
     ------
@@ -125,12 +121,11 @@ def survey(
     index: str | None = None,
     now: datetime | None = None,
 ) -> Survey:
-    """Read the status of a managed table, and compute its due jobs from the policy.
+    """Read the status of a ``managed`` table, and compute its due jobs from the policy.
 
     Parameters
     ----------
     catalog : Catalog
-    managed : ManagedTable
     table : Table, optional
         The open table, if it is open already.
     storage_options
@@ -138,14 +133,9 @@ def survey(
     regions : collection of UUID, optional
         Only these regions.
     index : str, optional
-        Only this index.
+        Only this index; ``InvalidInputError`` if the table does not maintain it.
     now : datetime, optional
         Aware; by default the present.
-
-    Raises
-    ------
-    InvalidInputError
-        The table does not maintain that index.
     """
     opened = table or open_managed(managed, storage_options=storage_options)
     status = opened.status(regions=regions)
@@ -259,22 +249,12 @@ def register_tables(
     policy: Policy | None = None,
     owner: str = "memwal",
 ) -> list[ManagedTable]:
-    """Register the discovered tables with MemWAL that are not registered yet, and return these.
+    """Register those of the discovered ``tables`` that have MemWAL and are new, and return these.
 
     A table is named after its folder, without ``.lance``; a number is added if the name is taken.
-
-    Parameters
-    ----------
-    catalog : Catalog
-    tables : iterable of DiscoveredTable
-    storage_options_ref : str, optional
-        Reference to the storage options of the tables.
-    enabled : bool, default False
-        Whether the tables are maintained from now on.
-    policy : Policy, optional
-        Defaults to ``Policy()``.
-    owner : str, default "memwal"
-        Who to ask.
+    ``storage_options_ref``, ``enabled``, ``policy`` and ``owner`` are as of
+    :meth:`memwal.catalog.Catalog.register`, for each table of the ``catalog``; they are not
+    maintained unless ``enabled``.
     """
     registered = catalog.list()
     addresses = {str(parse_uri(table.uri)) for table in registered}
