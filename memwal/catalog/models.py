@@ -62,10 +62,7 @@ class Base(DeclarativeBase):
 
 
 def record_of(kind: type[Record], row: Base, **computed: Any) -> Record:
-    """Build a record from a row: columns fill the fields of their names, unless ``computed`` does.
-
-    ``kind`` is a dataclass.
-    """
+    """Build a dataclass from the columns that have the names of its fields, and ``computed``."""
     names = {field.name for field in fields(kind)} - computed.keys()  # type: ignore[arg-type]
     return kind(**{name: getattr(row, name) for name in names}, **computed)
 

@@ -360,10 +360,7 @@ def _no_run(run_id: int) -> ObjectNotFoundError:
 
 
 def as_run(row: JobRunRow, now: datetime, **computed: Any) -> JobRun:
-    """Convert a row to a run; a running one whose heartbeats stopped is abandoned.
-
-    ``computed`` are fields that do not come from the row.
-    """
+    """Convert a row to a run, abandoned if its heartbeats stopped; ``computed`` wins."""
     state = RunState(row.state)
     beat = row.heartbeat_at
     if state is RunState.RUNNING and beat is not None and beat < now - RUN_SILENCE:
