@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from memwal.catalog.export import read_snapshot
-from memwal.catalog.records import BacklogSample, ManagedTable, Pruned, TableState
+from memwal.catalog.records import BacklogSample, ManagedTable, Pruned, TableState, read_snapshot
 from memwal.jobs.job import JobRun, RunState
 from memwal.jobs.policy import Policy, merge_reason
 from memwal.util.optional_deps import requires_extra

@@ -10,17 +10,24 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Collection, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from sqlalchemy import delete, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from memwal.catalog.database import Database, database_time
-from memwal.catalog.models import FailedJobRow, ManagedTableRow, SkippedRegionRow, TableStateRow
+from memwal.catalog.models import (
+    FailedJobRow,
+    ManagedTableRow,
+    SkippedRegionRow,
+    TableStateRow,
+    record_of,
+)
 from memwal.jobs.job import SkippedRegion
+from memwal.util.records import JsonRecord
 
 FIRST_DELAY = timedelta(minutes=1)
 LONGEST_DELAY = timedelta(hours=6)
@@ -32,15 +39,13 @@ _REASON_LENGTH = 2_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SkippedRegionRecord:
+class SkippedRegionRecord(JsonRecord):
     """A region that merges skip until its next try, as stored in the catalog.
 
     Attributes
     ----------
-    table : str
-        Name of the managed table.
-    region_id : str
-        UUID as text.
+    table, region_id : str
+        Name of the managed table, and UUID as text.
     generation : int
         First generation that cannot be merged.
     reason : str
@@ -64,13 +69,9 @@ class SkippedRegionRecord:
     next_try_at: datetime
     waiting: bool
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return _to_json(self)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FailedJob:
+class FailedJob(JsonRecord):
     """A job of a table that failed; the other jobs of the table go on.
 
     Attributes
@@ -90,36 +91,23 @@ class FailedJob:
     next_try_at: datetime
     waiting: bool
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return _to_json(self)
-
 
 class Backoffs:
-    """Skipped regions and failed jobs. Every call can raise ``StoreUnavailableError``.
+    """Skipped regions and failed jobs in the ``database`` of a catalog.
 
-    Parameters
-    ----------
-    database : Database
-        Database of the catalog; :attr:`memwal.catalog.Catalog.backoffs` makes this object.
+    Every call can raise ``StoreUnavailableError``.
     """
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def skipped_regions(self, table: str | None = None) -> list[SkippedRegionRecord]:
-        """Return the skipped regions of one table or of all.
-
-        Parameters
-        ----------
-        table : str, optional
-            Name of a managed table; all by default.
-        """
+        """Return the skipped regions of ``table``, or of all tables."""
         query = select(SkippedRegionRow).order_by(
-            SkippedRegionRow.table_name, SkippedRegionRow.region_id
+            SkippedRegionRow.table, SkippedRegionRow.region_id
         )
         if table is not None:
-            query = query.where(SkippedRegionRow.table_name == table)
+            query = query.where(SkippedRegionRow.table == table)
         with self._database.reading() as session:
             now = database_time(session)
             return [_region_record(row, now) for row in session.scalars(query)]
@@ -128,20 +116,13 @@ class Backoffs:
         """Skip regions until a next try, which every further failure delays.
 
         A region that is skipped at another generation than before starts with the first delay.
-
-        Parameters
-        ----------
-        table : str
-            Name of the managed table.
-        regions : iterable of SkippedRegion
-            Regions that could not be merged, with the generation and the reason.
         """
         with self._database.writing() as session:
             now = database_time(session)
             # All callers lock the rows in one order, so that two of them cannot deadlock.
             for region in sorted(regions, key=lambda region: region.region_id):
                 new = SkippedRegionRow(
-                    table_name=table, region_id=region.region_id, generation=region.generation
+                    table=table, region_id=region.region_id, generation=region.generation
                 )
                 row = _lock_row(session, new, (table, region.region_id), now)
                 if row.generation != region.generation:
@@ -149,35 +130,22 @@ class Backoffs:
                 _record_attempt(row, region.reason, now)
 
     def clear_regions(self, table: str, regions: Collection[str]) -> None:
-        """Delete the records of regions that were merged, or that no longer exist.
-
-        Parameters
-        ----------
-        table : str
-            Name of the managed table.
-        regions : collection of str
-            UUIDs of the regions.
-        """
+        """Delete the records of regions that were merged, or that no longer exist."""
         with self._database.writing() as session:
             session.execute(
                 delete(SkippedRegionRow)
-                .where(SkippedRegionRow.table_name == table)
+                .where(SkippedRegionRow.table == table)
                 .where(SkippedRegionRow.region_id.in_(regions))
             )
 
     def retry_regions(
         self, table: str, regions: Collection[str] | None = None
     ) -> list[SkippedRegionRecord]:
-        """Make skipped regions due for a try now, and return them.
+        """Make skipped regions of ``table`` due for a try now, and return them.
 
-        Parameters
-        ----------
-        table : str
-            Name of the managed table.
-        regions : collection of str, optional
-            UUIDs of regions; all skipped regions by default.
+        ``regions`` are UUIDs; all skipped regions by default.
         """
-        query = select(SkippedRegionRow).where(SkippedRegionRow.table_name == table)
+        query = select(SkippedRegionRow).where(SkippedRegionRow.table == table)
         if regions is not None:
             query = query.where(SkippedRegionRow.region_id.in_(regions))
         with self._database.writing() as session:
@@ -191,58 +159,37 @@ class Backoffs:
         """Return the failed jobs of all tables."""
         with self._database.reading() as session:
             now = database_time(session)
-            query = select(FailedJobRow).order_by(FailedJobRow.table_name, FailedJobRow.job)
+            query = select(FailedJobRow).order_by(FailedJobRow.table, FailedJobRow.job)
             rows = session.scalars(query)
             return [_failed_job(row, now) for row in rows]
 
     def record_failure(self, table: str, job: str, reason: str) -> FailedJob:
-        """Record a failure of a job, and delay its next try.
+        """Record a failure of a ``job`` of ``table``, and delay its next try.
 
-        While the next try is still in the future, a further failure, reported by another process,
-        changes nothing.
-
-        Parameters
-        ----------
-        table : str
-            Name of the managed table.
-        job : str
-            A job, or ``look`` for reading the status of the table.
-        reason : str
-            What went wrong, in one line without secrets.
+        The job is ``look`` for reading the status of the table. ``reason`` is one line without
+        secrets. While the next try is still in the future, a further failure, reported by another
+        process, changes nothing.
         """
         with self._database.writing() as session:
             now = database_time(session)
-            row = _lock_row(session, FailedJobRow(table_name=table, job=job), (table, job), now)
+            row = _lock_row(session, FailedJobRow(table=table, job=job), (table, job), now)
             if row.next_try_at <= now:
                 _record_attempt(row, reason, now)
             return _failed_job(row, now)
 
     def clear_failure(self, table: str, job: str) -> None:
-        """Delete the failure record of a job.
-
-        Parameters
-        ----------
-        table : str
-            Name of the managed table.
-        job : str
-            A job, or ``look`` for reading the status of the table.
-        """
+        """Delete the failure record of a ``job`` of ``table``."""
         with self._database.writing() as session:
             session.execute(
-                delete(FailedJobRow).where(
-                    FailedJobRow.table_name == table, FailedJobRow.job == job
-                )
+                delete(FailedJobRow).where(FailedJobRow.table == table, FailedJobRow.job == job)
             )
 
     def prune(self) -> None:
         """Delete the records and the stored status of tables that are no longer registered."""
         names = select(ManagedTableRow.name)
         with self._database.writing() as session:
-            session.execute(
-                delete(SkippedRegionRow).where(SkippedRegionRow.table_name.not_in(names))
-            )
-            session.execute(delete(FailedJobRow).where(FailedJobRow.table_name.not_in(names)))
-            session.execute(delete(TableStateRow).where(TableStateRow.table_name.not_in(names)))
+            for row in (SkippedRegionRow, FailedJobRow, TableStateRow):
+                session.execute(delete(row).where(row.table.not_in(names)))
 
 
 def retry_delay(attempts: int) -> timedelta:
@@ -264,40 +211,15 @@ def _lock_row(session: Session, new: Row, key: tuple[str, str], now: datetime) -
     return row
 
 
+def _region_record(row: SkippedRegionRow, now: datetime) -> SkippedRegionRecord:
+    return record_of(SkippedRegionRecord, row, waiting=row.next_try_at > now)
+
+
+def _failed_job(row: FailedJobRow, now: datetime) -> FailedJob:
+    return record_of(FailedJob, row, waiting=row.next_try_at > now)
+
+
 def _record_attempt(row: SkippedRegionRow | FailedJobRow, reason: str, now: datetime) -> None:
     row.attempts += 1
     row.reason = reason[:_REASON_LENGTH]
     row.next_try_at = now + retry_delay(row.attempts)
-
-
-def _region_record(row: SkippedRegionRow, now: datetime) -> SkippedRegionRecord:
-    return SkippedRegionRecord(
-        table=row.table_name,
-        region_id=row.region_id,
-        generation=row.generation,
-        reason=row.reason,
-        since=row.since,
-        attempts=row.attempts,
-        next_try_at=row.next_try_at,
-        waiting=row.next_try_at > now,
-    )
-
-
-def _failed_job(row: FailedJobRow, now: datetime) -> FailedJob:
-    return FailedJob(
-        table=row.table_name,
-        job=row.job,
-        reason=row.reason,
-        since=row.since,
-        attempts=row.attempts,
-        next_try_at=row.next_try_at,
-        waiting=row.next_try_at > now,
-    )
-
-
-def _to_json(record: SkippedRegionRecord | FailedJob) -> dict[str, Any]:
-    return {
-        **asdict(record),
-        "since": record.since.isoformat(),
-        "next_try_at": record.next_try_at.isoformat(),
-    }

@@ -11,21 +11,23 @@ from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from memwal.catalog import export
 from memwal.catalog.backoff import Backoffs
 from memwal.catalog.database import Database, default_url
 from memwal.catalog.history import History
 from memwal.catalog.leases import Leases
-from memwal.catalog.models import BacklogSampleRow, JobRunRow, ManagedTableRow
+from memwal.catalog.models import BacklogSampleRow, JobRunRow, ManagedTableRow, record_of
 from memwal.catalog.notifications import Notifications
 from memwal.catalog.records import (
     NAME,
+    SNAPSHOT_VARIABLE,
     ManagedTable,
     Pruned,
     check_name,
     check_storage_options_ref,
     check_uri,
     shown_name,
+    snapshot_lock,
+    write_snapshot,
 )
 from memwal.errors import InvalidInputError, ObjectNotFoundError
 from memwal.jobs.policy import Policy
@@ -46,6 +48,10 @@ class TableChanges(TypedDict, total=False):
 class Catalog(History):
     """Registry of managed tables, on SQLite or any database that SQLAlchemy supports.
 
+    The constructor does not connect. The first call to a catalog without an up-to-date schema
+    raises ``TableSetupError``; :meth:`migrate` creates or updates the schema. Every call can raise
+    ``StoreUnavailableError``.
+
     Parameters
     ----------
     url : str, optional
@@ -56,12 +62,6 @@ class Catalog(History):
         File that is rewritten whenever tables change, for Airflow's DAG files; by default
         ``$MEMWAL_CATALOG_SNAPSHOT``, else none is written.
 
-    Notes
-    -----
-    The constructor does not connect. The first call to a catalog without an up-to-date schema
-    raises ``TableSetupError``; :meth:`migrate` creates or updates the schema. Every call can raise
-    ``StoreUnavailableError``.
-
     Examples
     --------
     >>> catalog = Catalog("sqlite:////tmp/catalog.db")
@@ -71,7 +71,7 @@ class Catalog(History):
 
     def __init__(self, url: str | None = None, *, snapshot_path: str | Path | None = None) -> None:
         super().__init__(Database(url or default_url()))
-        path = snapshot_path or os.environ.get(export.PATH_VARIABLE)
+        path = snapshot_path or os.environ.get(SNAPSHOT_VARIABLE)
         self._snapshot_path = Path(path) if path else None
 
     def migrate(self) -> None:
@@ -116,14 +116,14 @@ class Catalog(History):
         owner: str = "memwal",
         enabled: bool = True,
     ) -> ManagedTable:
-        """Add a table.
+        """Add a table, which is not opened.
 
         Parameters
         ----------
         name : str
             1 to 63 lower-case letters, digits, ``_`` and ``-``; becomes part of the DAG id.
         uri : str
-            Address of the table, without credentials. The table is not opened.
+            Address of the table, without credentials.
         storage_options_ref : str, optional
             Absolute path of a JSON file, or ``airflow:{connection id}``.
         policy : Policy, optional
@@ -163,15 +163,7 @@ class Catalog(History):
         return table
 
     def update(self, name: str, /, **changes: Unpack[TableChanges]) -> ManagedTable:
-        """Change ``uri``, ``storage_options_ref``, ``policy``, ``owner`` or ``enabled``.
-
-        Parameters
-        ----------
-        name : str
-            Name of the managed table.
-        **changes :
-            New values of ``uri``, ``storage_options_ref``, ``policy``, ``owner`` or ``enabled``;
-            the others do not change.
+        """Change attributes of the table ``name``, given in ``changes``; the others stay.
 
         Raises
         ------
@@ -200,19 +192,10 @@ class Catalog(History):
         return table
 
     def unregister(self, name: str) -> ManagedTable:
-        """Remove a table from the catalog and return its record.
+        """Remove the table ``name`` from the catalog and return its record.
 
-        The Lance table itself, its job runs and its backlog history stay.
-
-        Parameters
-        ----------
-        name : str
-            Name of the managed table.
-
-        Raises
-        ------
-        ObjectNotFoundError
-            No table has this name.
+        The Lance table itself, its job runs and its backlog history stay. Raises
+        ``ObjectNotFoundError`` if no table has this name.
         """
         with self._database.writing() as session:
             row = self._find(session, name)
@@ -222,29 +205,12 @@ class Catalog(History):
         return table
 
     def get(self, name: str) -> ManagedTable:
-        """Return one table.
-
-        Parameters
-        ----------
-        name : str
-            Name of the managed table.
-
-        Raises
-        ------
-        ObjectNotFoundError
-            No table has this name.
-        """
+        """Return the table called ``name``, or raise ``ObjectNotFoundError``."""
         with self._database.reading() as session:
             return _table(self._find(session, name))
 
     def list(self, *, enabled_only: bool = False) -> list[ManagedTable]:
-        """Return the tables, ordered by name.
-
-        Parameters
-        ----------
-        enabled_only : bool, default False
-            Whether to omit disabled tables.
-        """
+        """Return the tables by name, without the disabled ones if ``enabled_only``."""
         query = select(ManagedTableRow).order_by(ManagedTableRow.name)
         if enabled_only:
             query = query.where(ManagedTableRow.enabled)
@@ -254,23 +220,15 @@ class Catalog(History):
     def prune(self, *, now: datetime | None = None) -> dict[str, Pruned]:
         """Delete runs and backlog samples that are older than the retention of the policies.
 
-        The default policy applies to the history of tables that are no longer registered.
-
-        Parameters
-        ----------
-        now : datetime, optional
-            Aware; by default the present.
-
-        Returns
-        -------
-        dict of str to Pruned
-            By table, including tables without deletions.
+        The default policy applies to the history of tables that are no longer registered. The
+        result has every table by name, also those without deletions. ``now`` is aware, by default
+        the present.
         """
         now = now or datetime.now(UTC)
         policies = {table.name: table.policy for table in self.list()}
         with self._database.reading() as session:
-            names = set(session.scalars(select(JobRunRow.table_name).distinct()))
-            names |= set(session.scalars(select(BacklogSampleRow.table_name).distinct()))
+            names = set(session.scalars(select(JobRunRow.table).distinct()))
+            names |= set(session.scalars(select(BacklogSampleRow.table).distinct()))
         self.backoffs.prune()
         self.notifications.prune(before=now - timedelta(seconds=Policy().run_retention_seconds))
         pruned = {}
@@ -284,21 +242,17 @@ class Catalog(History):
         return pruned
 
     def export_snapshot(self, path: str | Path) -> None:
-        """Write all tables to a JSON file for :func:`memwal.catalog.read_snapshot`.
+        """Write all tables to the JSON file ``path`` for :func:`memwal.catalog.read_snapshot`.
 
         The file is replaced atomically. Of several processes that export, the one that reads the
-        catalog last writes last.
-
-        Raises
-        ------
-        InvalidInputError, StoreError
-            The file cannot be written.
+        catalog last writes last. Raises ``InvalidInputError`` or ``StoreError`` if the file cannot
+        be written.
         """
         if not Path(path).name:
             raise InvalidInputError(f"The snapshot {path} has no name; give that of a file.")
         try:
-            with export.snapshot_lock(path):
-                export.write_snapshot(path, self.list())
+            with snapshot_lock(path):
+                write_snapshot(path, self.list())
         except OSError as error:
             raise from_os_error(error, "write the snapshot", str(path)) from error
 
@@ -349,20 +303,11 @@ def _check_quarantine(session: Session, table: ManagedTable) -> None:
             )
 
 
+def _table(row: ManagedTableRow) -> ManagedTable:
+    return record_of(ManagedTable, row, policy=Policy.from_dict(row.policy))
+
+
 def _check_owner(owner: str) -> str:
     if not owner.strip() or len(owner) > 200:
         raise InvalidInputError("The owner of a managed table has 1 to 200 characters.")
     return owner
-
-
-def _table(row: ManagedTableRow) -> ManagedTable:
-    return ManagedTable(
-        name=row.name,
-        uri=row.uri,
-        storage_options_ref=row.storage_options_ref,
-        policy=Policy.from_dict(row.policy),
-        owner=row.owner,
-        enabled=row.enabled,
-        created_at=row.created_at,
-        updated_at=row.updated_at,
-    )

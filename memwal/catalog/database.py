@@ -10,26 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import (
-    URL,
-    Connection,
-    Engine,
-    create_engine,
-    event,
-    func,
-    inspect,
-    make_url,
-    select,
-    text,
-)
-from sqlalchemy.exc import (
-    ArgumentError,
-    DataError,
-    DBAPIError,
-    IntegrityError,
-    InterfaceError,
-    OperationalError,
-)
+import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from memwal.catalog.models import HEAD_REVISION
@@ -63,11 +44,6 @@ def default_url() -> str:
     The SQLite file is in the folder ``$XDG_DATA_HOME/memwal``, by default
     ``~/.local/share/memwal``. It does not depend on the working directory, so that a shell,
     Airflow's tasks and Spark see the same one.
-
-    Raises
-    ------
-    InvalidInputError
-        The file named by ``$MEMWAL_CATALOG_URL_FILE`` cannot be read, or is empty.
     """
     url = os.environ.get(URL_VARIABLE)
     if url:
@@ -95,27 +71,16 @@ def _read_url(path: Path) -> str:
 class Database:
     """Transactions on the catalog's database, with errors that name the next step.
 
-    Parameters
-    ----------
-    url : str
-        SQLAlchemy URL. SQLite is opened with a write-ahead journal and waits up to 30 s
-        while another process writes.
-
-    Raises
-    ------
-    InvalidInputError
-        SQLAlchemy does not support the URL.
-    MissingExtraError
-        The driver of the database is not installed.
+    SQLite is opened with a write-ahead journal and waits up to 30 s while another process writes.
     """
 
     def __init__(self, url: str) -> None:
         if not is_unicode(url):
             raise InvalidInputError(f"The catalog URL (${URL_VARIABLE}) must be UTF-8.")
         try:
-            self._url: URL = make_url(url)
-            self.engine: Engine = create_engine(self._url, pool_pre_ping=True)
-        except (ArgumentError, ValueError, TypeError) as error:
+            self._url: sa.URL = sa.make_url(url)
+            self.engine: sa.Engine = sa.create_engine(self._url, pool_pre_ping=True)
+        except (sa.exc.ArgumentError, ValueError, TypeError) as error:
             # The text of each of these errors may contain a part of the URL with the password.
             raise InvalidInputError(
                 f"The catalog URL (${URL_VARIABLE}) cannot be used: {type(error).__name__}; give "
@@ -135,8 +100,8 @@ class Database:
             )
         self._checked = False
         if self._is_sqlite:
-            event.listen(self.engine, "connect", _prepare_sqlite)
-            event.listen(self.engine, "begin", _begin_sqlite)
+            sa.event.listen(self.engine, "connect", _prepare_sqlite)
+            sa.event.listen(self.engine, "begin", _begin_sqlite)
 
     @property
     def shown_url(self) -> str:
@@ -174,13 +139,7 @@ class Database:
                 yield session
 
     def migrate(self) -> None:
-        """Create or update the schema. Safe to call again, and from two processes at once.
-
-        Raises
-        ------
-        StoreUnavailableError
-            The database does not answer.
-        """
+        """Create or update the schema. Safe to call again, and from two processes at once."""
         from alembic import command
         from alembic.config import Config
 
@@ -200,7 +159,7 @@ class Database:
                 if connection.dialect.name == "postgresql":
                     # Without the lock, two processes would both create the same table, and one
                     # of them would fail.
-                    connection.execute(select(func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
+                    connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
                 config.attributes["connection"] = connection
                 command.upgrade(config, "head")
         self._checked = False
@@ -228,30 +187,32 @@ class Database:
             # Connecting would create an empty file.
             return None
         with self.engine.connect() as connection:
-            if not inspect(connection).has_table("alembic_version"):
+            if not sa.inspect(connection).has_table("alembic_version"):
                 return None
-            revision = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+            revision = connection.execute(
+                sa.text("SELECT version_num FROM alembic_version")
+            ).scalar()
             return None if revision is None else str(revision)
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:
         try:
             yield
-        except (DataError, OverflowError, UnicodeEncodeError) as error:
+        except (sa.exc.DataError, OverflowError, UnicodeEncodeError) as error:
             raise InvalidInputError(
                 f"The catalog {self.shown_url} cannot keep, or look for, what it was given: a "
                 "number has 64 bits, and a text is Unicode without a NUL."
             ) from error
-        except IntegrityError:
+        except sa.exc.IntegrityError:
             # The caller knows which constraint it violated.
             raise
-        except DBAPIError as error:
+        except sa.exc.DBAPIError as error:
             if _is_refusal(error):
                 raise StoreAccessError(
                     f"The catalog {self.shown_url} refused: {_cause(error)}. Take a database user "
                     "with that right; the guide to security has the grants of each."
                 ) from None
-            if not isinstance(error, (OperationalError, InterfaceError)):
+            if not isinstance(error, (sa.exc.OperationalError, sa.exc.InterfaceError)):
                 raise TableSetupError(
                     f"The catalog {self.shown_url} cannot be used: {_cause(error)}. Look at "
                     "whether it is the right database."
@@ -272,21 +233,21 @@ def database_time(session: Session) -> datetime:
             return datetime.now(UTC)
         case "postgresql":
             # The time of this statement; now() is the start of the transaction.
-            now = session.scalar(select(func.clock_timestamp()))
+            now = session.scalar(sa.select(sa.func.clock_timestamp()))
         case _:
-            now = session.scalar(select(func.current_timestamp()))
+            now = session.scalar(sa.select(sa.func.current_timestamp()))
     if not isinstance(now, datetime):
         raise StoreUnavailableError(f"The catalog's database does not tell the time, but {now!r}.")
     return now.replace(tzinfo=UTC) if now.tzinfo is None else now.astimezone(UTC)
 
 
-def _is_refusal(error: DBAPIError) -> bool:
+def _is_refusal(error: sa.exc.DBAPIError) -> bool:
     """Return whether the database user lacks a privilege, or the database is read-only."""
     refused = getattr(error.orig, "sqlstate", None) in _REFUSALS
     return refused or "readonly database" in str(error.orig)
 
 
-def _cause(error: DBAPIError) -> str:
+def _cause(error: sa.exc.DBAPIError) -> str:
     """Return the driver's message; SQLAlchemy's would repeat the statement with its values."""
     return str(error.orig).strip().splitlines()[0] if error.orig else type(error).__name__
 
@@ -301,6 +262,6 @@ def _prepare_sqlite(connection: Any, _record: Any) -> None:
     cursor.close()
 
 
-def _begin_sqlite(connection: Connection) -> None:
+def _begin_sqlite(connection: sa.Connection) -> None:
     writes = connection.get_execution_options().get(WRITES, False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

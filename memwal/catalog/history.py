@@ -14,141 +14,90 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import (
-    CTE,
-    ColumnElement,
-    CursorResult,
-    ScalarSelect,
-    and_,
-    delete,
-    func,
-    literal,
-    select,
-    union_all,
-    update,
-)
-from sqlalchemy.exc import IntegrityError
+import sqlalchemy as sa
 from sqlalchemy.orm import InstrumentedAttribute, Session, aliased, defer
 
 from memwal.catalog.database import database_time
-from memwal.catalog.models import BacklogSampleRow, JobRunRow, ManagedTableRow, TableStateRow
+from memwal.catalog.models import (
+    BacklogSampleRow,
+    JobRunRow,
+    ManagedTableRow,
+    TableStateRow,
+    record_of,
+)
 from memwal.catalog.records import BacklogSample, Pruned, TableState
 from memwal.catalog.runs import RunHistory, as_run
 from memwal.jobs.job import JobRun, RunState
 from memwal.jobs.status import TableStatus
 
+# Merges that took longer are left out of History.merges.
 LONGEST_RUN = timedelta(hours=6)
-"""Merges that took longer are left out of :meth:`LatestHistory.merges`."""
-
+# Latest runs that are read of one job of one table, since several can run at once.
 _RUNS_PER_JOB = 3
-"""Latest runs that are read of one job of one table, since several can run at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class MergedRows:
-    """Rows that one merge wrote to the base table.
-
-    Attributes
-    ----------
-    table : str
-        Name of the managed table.
-    at : datetime
-        When the run ended, in UTC.
-    rows : int
-        Number of rows upserted and deleted.
-    """
+    """Rows that one merge wrote to the base table."""
 
     table: str
-    at: datetime
-    rows: int
+    at: datetime  # when the run ended, in UTC
+    rows: int  # upserted and deleted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatestRuns:
-    """The newest runs of one table.
+    """The newest runs of one table, by job."""
 
-    Attributes
-    ----------
-    newest : dict of str to JobRun
-        The run of each job that started last.
-    ended : dict of str to JobRun
-        The last run of each job that has ended, successfully or not.
-    succeeded : dict of str to JobRun
-        The last run of each job that succeeded.
-    failing : dict of str to JobRun
-        For each job whose last ended run did not succeed: the first of its failures in a row, among
-        its latest three runs.
-    running : tuple of JobRun
-        Active runs, ordered by start.
-    """
-
-    newest: dict[str, JobRun]
-    ended: dict[str, JobRun]
-    succeeded: dict[str, JobRun]
+    newest: dict[str, JobRun]  # the run that started last
+    ended: dict[str, JobRun]  # the last run that has ended, successfully or not
+    succeeded: dict[str, JobRun]  # the last run that succeeded
+    # if the last ended run failed: the first of its failures in a row, of the latest 3 runs
     failing: dict[str, JobRun]
-    running: tuple[JobRun, ...]
+    running: tuple[JobRun, ...]  # active runs, ordered by start
 
 
-class LatestHistory(RunHistory):
-    """Newest samples and runs of a catalog."""
+class History(RunHistory):
+    """Job runs, backlog samples and the latest status of tables."""
 
     def latest_samples(self, *, table: str | None = None) -> list[BacklogSample]:
-        """Return the newest sample of every table that has one, ordered by name.
-
-        Parameters
-        ----------
-        table : str, optional
-            Only this one.
-        """
+        """Return the newest sample of every table that has one, or only of ``table``, by name."""
         return self._samples(None, newest=True, table=table)
 
     def first_samples(self, since: datetime, *, table: str | None = None) -> list[BacklogSample]:
-        """Return the oldest sample since a time of every table that has one, ordered by name.
+        """Return the oldest sample since a time of every table that has one, or only of ``table``.
 
-        Parameters
-        ----------
-        since : datetime
-            Aware.
-        table : str, optional
-            Only of this one.
+        They are ordered by name. ``since`` is aware.
         """
         return self._samples(since, newest=False, table=table)
 
     def _samples(
         self, since: datetime | None, *, newest: bool, table: str | None
     ) -> list[BacklogSample]:
-        names = _table_names(BacklogSampleRow.table_name, table)
+        names = _table_names(BacklogSampleRow.table, table)
         row = aliased(BacklogSampleRow)
-        samples = select(row.id).where(row.table_name == names.c.name)
+        samples = sa.select(row.id).where(row.table == names.c.name)
         if since is not None:
             samples = samples.where(row.at >= since)
         order = (row.at.desc(), row.id.desc()) if newest else (row.at, row.id)
         first = samples.order_by(*order).limit(1).correlate(names).scalar_subquery()
         query = (
-            select(BacklogSampleRow)
-            .where(BacklogSampleRow.id.in_(select(first).select_from(names)))
-            .order_by(BacklogSampleRow.table_name)
+            sa.select(BacklogSampleRow)
+            .where(BacklogSampleRow.id.in_(sa.select(first).select_from(names)))
+            .order_by(BacklogSampleRow.table)
         )
         with self._database.reading() as session:
-            return [as_sample(sample) for sample in session.scalars(query)]
+            return [record_of(BacklogSample, row) for row in session.scalars(query)]
 
     def merges(self, since: datetime, *, table: str | None = None) -> list[MergedRows]:
-        """Return the rows of each merge that succeeded since a time, oldest first.
+        """Return the rows of each merge (of ``table``) that succeeded since a time, oldest first.
 
-        Parameters
-        ----------
-        since : datetime
-            Aware.
-        table : str, optional
-            Only of this one.
+        ``since`` is aware.
         """
         jobs = _table_jobs(table)
         query = (
-            select(JobRunRow.table_name, JobRunRow.finished_at, JobRunRow.rows)
-            .join(
-                jobs,
-                and_(JobRunRow.table_name == jobs.c.table_name, JobRunRow.job == jobs.c.job),
-            )
+            sa.select(JobRunRow.table, JobRunRow.finished_at, JobRunRow.rows)
+            .join(jobs, sa.and_(JobRunRow.table == jobs.c.table, JobRunRow.job == jobs.c.job))
             .where(jobs.c.job == "merge", JobRunRow.started_at >= since - LONGEST_RUN)
             .where(JobRunRow.finished_at >= since, JobRunRow.state == RunState.SUCCEEDED.value)
             .order_by(JobRunRow.finished_at)
@@ -161,28 +110,22 @@ class LatestHistory(RunHistory):
             ]
 
     def latest_runs(self, *, table: str | None = None) -> dict[str, LatestRuns]:
-        """Return the newest runs of every table that has any, without their results.
-
-        Parameters
-        ----------
-        table : str, optional
-            Only of this one.
-        """
+        """Return the newest runs of every table, or only of ``table``, without their results."""
         jobs = _table_jobs(table)
         picks = [_latest_run_id(jobs, offset=offset) for offset in range(_RUNS_PER_JOB)]
         picks.append(_latest_run_id(jobs, JobRunRow.state == RunState.SUCCEEDED.value))
-        run_ids = union_all(*(select(pick).select_from(jobs) for pick in picks)).subquery()
+        run_ids = sa.union_all(*(sa.select(pick).select_from(jobs) for pick in picks)).subquery()
         query = (
-            select(JobRunRow)
+            sa.select(JobRunRow)
             .options(defer(JobRunRow.result))
-            .where(JobRunRow.id.in_(select(run_ids.c[0])))
+            .where(JobRunRow.id.in_(sa.select(run_ids.c[0])))
             .order_by(JobRunRow.started_at, JobRunRow.id)
         )
         runs_by_table: dict[str, list[JobRun]] = defaultdict(list)
         with self._database.reading() as session:
             now = database_time(session)
             for row in session.scalars(query):
-                runs_by_table[row.table_name].append(as_run(row, now, with_result=False))
+                runs_by_table[row.table].append(as_run(row, now, result=None))
         return {
             name: LatestRuns(
                 newest={run.job: run for run in runs},
@@ -195,46 +138,33 @@ class LatestHistory(RunHistory):
         }
 
     def backlog_points(self, table: str, *, since: datetime, most: int) -> list[BacklogSample]:
-        """Return the samples of a table since a time, oldest first, thinned out evenly to ``most``.
+        """Return samples of ``table`` since a time, oldest first, thinned out evenly to ``most``.
 
-        The newest sample is always included.
-
-        Parameters
-        ----------
-        table : str
-            Name of the table; it need not be registered any more.
-        since : datetime
-            Aware.
-        most : int
-            Maximal number of samples; at least 1.
+        The newest sample is always included. The table need not be registered any more. ``since``
+        is aware, ``most`` at least 1.
         """
-        of_table = and_(BacklogSampleRow.table_name == table, BacklogSampleRow.at >= since)
+        of_table = sa.and_(BacklogSampleRow.table == table, BacklogSampleRow.at >= since)
         newest_first = (BacklogSampleRow.at.desc(), BacklogSampleRow.id.desc())
-        place = func.row_number().over(order_by=newest_first).label("place")
+        place = sa.func.row_number().over(order_by=newest_first).label("place")
         with self._database.reading() as session:
-            count = session.scalar(select(func.count()).where(of_table)) or 0
+            count = session.scalar(sa.select(sa.func.count()).where(of_table)) or 0
             every = max(1, -(-count // most))
-            placed = select(BacklogSampleRow.id, place).where(of_table).subquery()
-            chosen = select(placed.c.id).where(placed.c.place % every == 1 % every)
-            query = select(BacklogSampleRow).where(BacklogSampleRow.id.in_(chosen))
-            return [as_sample(row) for row in session.scalars(query.order_by(*newest_first))][::-1]
+            placed = sa.select(BacklogSampleRow.id, place).where(of_table).subquery()
+            chosen = sa.select(placed.c.id).where(placed.c.place % every == 1 % every)
+            query = sa.select(BacklogSampleRow).where(BacklogSampleRow.id.in_(chosen))
+            rows = list(session.scalars(query.order_by(*newest_first)))
+            return [record_of(BacklogSample, row) for row in reversed(rows)]
 
     def latest_run_with(self, table: str, key: str, *, since: datetime) -> JobRun | None:
-        """Return the newest successful run of a table whose result has this key, or None.
+        """Return the newest successful run of ``table`` whose result has a ``key``, or None.
 
-        Parameters
-        ----------
-        table : str
-            Name of the table.
-        key : str
-            A key of the result's JSON, beyond those that every result has.
-        since : datetime
-            Aware; earlier runs are ignored.
+        The key is one of the result's JSON, beyond those that every result has. ``since`` is aware;
+        earlier runs are ignored.
         """
         value = JobRunRow.result[key]
         query = (
-            select(JobRunRow)
-            .where(JobRunRow.table_name == table, JobRunRow.started_at >= since)
+            sa.select(JobRunRow)
+            .where(JobRunRow.table == table, JobRunRow.started_at >= since)
             .where(JobRunRow.state == RunState.SUCCEEDED.value, value.as_string().is_not(None))
             .order_by(JobRunRow.started_at.desc(), JobRunRow.id.desc())
             .limit(1)
@@ -243,94 +173,13 @@ class LatestHistory(RunHistory):
             row = session.scalar(query)
             return None if row is None else as_run(row, database_time(session))
 
-
-def _failing(runs: Iterable[JobRun]) -> dict[str, JobRun]:
-    """Return the first of the trailing failures of each job; the runs are ordered by start."""
-    failing: dict[str, JobRun] = {}
-    for run in runs:
-        if run.state is RunState.SUCCEEDED:
-            failing.pop(run.job, None)
-        elif run.state is not RunState.RUNNING:
-            failing.setdefault(run.job, run)
-    return failing
-
-
-def as_sample(row: BacklogSampleRow) -> BacklogSample:
-    """Convert a row to a sample."""
-    return BacklogSample(
-        table=row.table_name,
-        at=row.at,
-        generations=row.generations,
-        rows=row.rows,
-        bytes=row.bytes,
-        wal_entries=row.wal_entries,
-        version=row.version,
-        base_rows=row.base_rows,
-        regions=row.regions,
-        oldest_seconds=row.oldest_seconds,
-        lag_generations=row.lag_generations,
-        lag_rows=row.lag_rows,
-        reclaimable_bytes=row.reclaimable_bytes,
-    )
-
-
-def _table_names(column: InstrumentedAttribute[str], table: str | None) -> CTE:
-    """Select the distinct table names of an indexed column one by one; the last may be null."""
-    if table is not None:
-        return select(literal(table).label("name")).cte("names")
-    names = select(func.min(column).label("name")).cte("names", recursive=True)
-    further = select(func.min(column)).where(column > names.c.name).correlate(names)
-    return names.union_all(select(further.scalar_subquery()).where(names.c.name.is_not(None)))
-
-
-def _table_jobs(table: str | None) -> CTE:
-    """Select the tables and jobs that have runs one by one; a table's last job may be null."""
-    names = _table_names(JobRunRow.table_name, table)
-    first = select(func.min(JobRunRow.job)).where(JobRunRow.table_name == names.c.name)
-    jobs = select(
-        names.c.name.label("table_name"),
-        first.correlate(names).scalar_subquery().label("job"),
-    ).cte("jobs", recursive=True)
-    of_table = JobRunRow.table_name == jobs.c.table_name
-    further = select(func.min(JobRunRow.job)).where(of_table, JobRunRow.job > jobs.c.job)
-    return jobs.union_all(
-        select(jobs.c.table_name, further.correlate(jobs).scalar_subquery()).where(
-            jobs.c.job.is_not(None)
-        )
-    )
-
-
-def _latest_run_id(
-    jobs: CTE, *conditions: ColumnElement[bool], offset: int = 0
-) -> ScalarSelect[int]:
-    """Select the id of the latest run of each job, or of an earlier one with ``offset``."""
-    return (
-        select(JobRunRow.id)
-        .where(JobRunRow.table_name == jobs.c.table_name, JobRunRow.job == jobs.c.job)
-        .where(*conditions)
-        .order_by(JobRunRow.started_at.desc(), JobRunRow.id.desc())
-        .limit(1)
-        .offset(offset)
-        .correlate(jobs)
-        .scalar_subquery()
-    )
-
-
-class History(LatestHistory):
-    """Job runs, backlog samples and the latest status of tables."""
-
     def record_backlog(self, table: str, status: TableStatus) -> BacklogSample:
         """Store the sums of a status as a sample of now, and the status as the latest of its table.
 
-        Parameters
-        ----------
-        table : str
-            Name of the managed table.
-        status : TableStatus
-            Status of all its regions.
+        ``status`` is that of all regions of ``table``.
         """
         row = BacklogSampleRow(
-            table_name=table,
+            table=table,
             at=datetime.now(UTC),
             generations=status.backlog_generations,
             rows=status.backlog_rows,
@@ -346,91 +195,122 @@ class History(LatestHistory):
         )
         with self._database.writing() as session:
             session.add(row)
-            self._keep_state(session, table, row.at, status.to_dict())
+            _replace_state(session, table, row.at, status.to_dict())
             session.flush()
-            return as_sample(row)
-
-    def _keep_state(
-        self, session: Session, table: str, at: datetime, status: dict[str, Any]
-    ) -> None:
-        """Replace the stored status of a table."""
-        replaced = session.execute(
-            update(TableStateRow)
-            .where(TableStateRow.table_name == table)
-            .values(at=at, status=status)
-        )
-        if not _deleted_rows(replaced):
-            # Another process may have inserted it just now, with a status that is as new.
-            with contextlib.suppress(IntegrityError), session.begin_nested():
-                session.add(TableStateRow(table_name=table, at=at, status=status))
+            return record_of(BacklogSample, row)
 
     def states(self, *, table: str | None = None) -> list[TableState]:
-        """Return the latest status of every table that has one, ordered by name.
-
-        Parameters
-        ----------
-        table : str, optional
-            Only this one.
-        """
-        query = select(TableStateRow).order_by(TableStateRow.table_name)
+        """Return the latest status of every table that has one, or only of ``table``, by name."""
+        query = sa.select(TableStateRow).order_by(TableStateRow.table)
         if table is not None:
-            query = query.where(TableStateRow.table_name == table)
+            query = query.where(TableStateRow.table == table)
         with self._database.reading() as session:
             return [
-                TableState(
-                    table=row.table_name, at=row.at, status=TableStatus.from_dict(row.status)
-                )
+                record_of(TableState, row, status=TableStatus.from_dict(row.status))
                 for row in session.scalars(query)
             ]
 
     def prune_history(
         self, table: str, *, runs_before: datetime, samples_before: datetime
     ) -> Pruned:
-        """Delete old runs and samples of a table.
+        """Delete old runs and samples of ``table``, which need not be registered any more.
 
-        The latest successful run of each job stays, since it decides when the job is due. So does
-        the latest sample of a registered table: a backlog does not vanish because no newer sample
-        was taken.
-
-        Parameters
-        ----------
-        table : str
-            Name of the table; it need not be registered any more.
-        runs_before : datetime
-            Aware; runs that ended before this time, or whose last heartbeat was before it.
-        samples_before : datetime
-            Aware; samples that were taken before this time.
+        Runs are deleted that ended before ``runs_before``, or whose last heartbeat was before it,
+        and samples that were taken before ``samples_before``; both times are aware. The latest
+        successful run of each job stays, since it decides when the job is due. So does the latest
+        sample of a registered table: a backlog does not vanish because no newer sample was taken.
         """
         latest = (
-            select(func.max(JobRunRow.id))
-            .where(JobRunRow.table_name == table, JobRunRow.state == RunState.SUCCEEDED.value)
+            sa.select(sa.func.max(JobRunRow.id))
+            .where(JobRunRow.table == table, JobRunRow.state == RunState.SUCCEEDED.value)
             .group_by(JobRunRow.job)
         )
-        last_active = func.coalesce(
+        last_active = sa.func.coalesce(
             JobRunRow.finished_at, JobRunRow.heartbeat_at, JobRunRow.started_at
         )
         with self._database.writing() as session:
             retained = list(session.scalars(latest))
             runs = session.execute(
-                delete(JobRunRow)
-                .where(JobRunRow.table_name == table, last_active < runs_before)
+                sa.delete(JobRunRow)
+                .where(JobRunRow.table == table, last_active < runs_before)
                 .where(JobRunRow.id.not_in(retained))
             )
             newest = session.scalar(
-                select(BacklogSampleRow.id)
-                .join(ManagedTableRow, ManagedTableRow.name == BacklogSampleRow.table_name)
-                .where(BacklogSampleRow.table_name == table)
+                sa.select(BacklogSampleRow.id)
+                .join(ManagedTableRow, ManagedTableRow.name == BacklogSampleRow.table)
+                .where(BacklogSampleRow.table == table)
                 .order_by(BacklogSampleRow.at.desc(), BacklogSampleRow.id.desc())
                 .limit(1)
             )
-            old = delete(BacklogSampleRow).where(
-                BacklogSampleRow.table_name == table, BacklogSampleRow.at < samples_before
+            old = sa.delete(BacklogSampleRow).where(
+                BacklogSampleRow.table == table, BacklogSampleRow.at < samples_before
             )
             if newest is not None:
                 old = old.where(BacklogSampleRow.id != newest)
             samples = session.execute(old)
-            return Pruned(runs=_deleted_rows(runs), samples=_deleted_rows(samples))
+            return Pruned(runs=_row_count(runs), samples=_row_count(samples))
 
 
-def _deleted_rows(result: Any) -> int:
-    return result.rowcount if isinstance(result, CursorResult) else 0
+def _failing(runs: Iterable[JobRun]) -> dict[str, JobRun]:
+    """Return the first of the trailing failures of each job; the runs are ordered by start."""
+    failing: dict[str, JobRun] = {}
+    for run in runs:
+        if run.state is RunState.SUCCEEDED:
+            failing.pop(run.job, None)
+        elif run.state is not RunState.RUNNING:
+            failing.setdefault(run.job, run)
+    return failing
+
+
+def _table_names(column: InstrumentedAttribute[str], table: str | None) -> sa.CTE:
+    """Select the distinct table names of an indexed column one by one; the last may be null."""
+    if table is not None:
+        return sa.select(sa.literal(table).label("name")).cte("names")
+    names = sa.select(sa.func.min(column).label("name")).cte("names", recursive=True)
+    further = sa.select(sa.func.min(column)).where(column > names.c.name).correlate(names)
+    return names.union_all(sa.select(further.scalar_subquery()).where(names.c.name.is_not(None)))
+
+
+def _table_jobs(table: str | None) -> sa.CTE:
+    """Select the tables and jobs that have runs one by one; a table's last job may be null."""
+    names = _table_names(JobRunRow.table, table)
+    first = sa.select(sa.func.min(JobRunRow.job)).where(JobRunRow.table == names.c.name)
+    jobs = sa.select(
+        names.c.name.label("table"), first.correlate(names).scalar_subquery().label("job")
+    ).cte("jobs", recursive=True)
+    of_table = JobRunRow.table == jobs.c.table
+    further = sa.select(sa.func.min(JobRunRow.job)).where(of_table, JobRunRow.job > jobs.c.job)
+    return jobs.union_all(
+        sa.select(jobs.c.table, further.correlate(jobs).scalar_subquery()).where(
+            jobs.c.job.is_not(None)
+        )
+    )
+
+
+def _latest_run_id(
+    jobs: sa.CTE, *conditions: sa.ColumnElement[bool], offset: int = 0
+) -> sa.ScalarSelect[int]:
+    """Select the id of the latest run of each job, or of an earlier one with ``offset``."""
+    return (
+        sa.select(JobRunRow.id)
+        .where(JobRunRow.table == jobs.c.table, JobRunRow.job == jobs.c.job)
+        .where(*conditions)
+        .order_by(JobRunRow.started_at.desc(), JobRunRow.id.desc())
+        .limit(1)
+        .offset(offset)
+        .correlate(jobs)
+        .scalar_subquery()
+    )
+
+
+def _replace_state(session: Session, table: str, at: datetime, status: dict[str, Any]) -> None:
+    """Replace the stored status of a table."""
+    query = sa.update(TableStateRow).where(TableStateRow.table == table)
+    if not _row_count(session.execute(query.values(at=at, status=status))):
+        # Another process may have inserted it just now, with a status that is as new.
+        with contextlib.suppress(sa.exc.IntegrityError), session.begin_nested():
+            session.add(TableStateRow(table=table, at=at, status=status))
+
+
+def _row_count(result: Any) -> int:
+    return result.rowcount if isinstance(result, sa.CursorResult) else 0

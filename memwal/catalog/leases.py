@@ -19,14 +19,14 @@ import threading
 import time
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Protocol, Self
+from typing import Self
 
 from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from memwal.catalog.database import Database, database_time
-from memwal.catalog.models import LeaseRow
+from memwal.catalog.models import LeaseRow, record_of
 from memwal.errors import (
     ConflictError,
     InvalidInputError,
@@ -35,23 +35,11 @@ from memwal.errors import (
     StoreUnavailableError,
 )
 from memwal.util.clock import boot_seconds
+from memwal.util.records import JsonRecord
 
 logger = logging.getLogger(__name__)
 
 _JOIN_SECONDS = 5.0
-
-
-class LeaseBook(Protocol):
-    """Storage of leases. All calls can raise ``StoreUnavailableError``."""
-
-    def renew(self, resource: str, token: int, ttl: timedelta) -> bool:
-        """Extend the lease to ``ttl`` from now; return False if it is over."""
-
-    def holds(self, resource: str, token: int) -> bool:
-        """Return whether the lease with this token is in force."""
-
-    def end(self, resource: str, token: int) -> None:
-        """End the lease if it has this token."""
 
 
 class Lease:
@@ -59,7 +47,7 @@ class Lease:
 
     Parameters
     ----------
-    book : LeaseBook
+    leases : Leases
         Storage of the lease; :meth:`Leases.acquire` makes leases.
     requested_at : float
         Time before the request was sent, in seconds of a clock that is never set.
@@ -76,7 +64,7 @@ class Lease:
 
     def __init__(
         self,
-        book: LeaseBook,
+        leases: Leases,
         *,
         resource: str,
         holder: str,
@@ -88,7 +76,7 @@ class Lease:
         self.holder = holder
         self.token = token
         self.ttl = ttl
-        self._book = book
+        self._leases = leases
         # By our own clock, from before the request was sent: never later than the expiry in the
         # database.
         self._ends_at = requested_at + ttl.total_seconds()
@@ -117,7 +105,7 @@ class Lease:
         """
         self._refuse_if_over()
         try:
-            if not self._book.holds(self.resource, self.token):
+            if not self._leases.holds(self.resource, self.token):
                 self._lose("it ran out or was taken away")
         except StoreUnavailableError as error:
             logger.warning("the lease of %s cannot be checked: %s", self.resource, error)
@@ -137,7 +125,7 @@ class Lease:
         if self._lost is None:
             self._lost = "it was released"
             try:
-                self._book.end(self.resource, self.token)
+                self._leases.end(self.resource, self.token)
             except StoreUnavailableError as error:
                 logger.warning(
                     "the lease of %s was not released, it will expire: %s", self.resource, error
@@ -166,7 +154,7 @@ class Lease:
                 self._lose("it was not renewed in time")
                 return
             try:
-                renewed = self._book.renew(self.resource, self.token, self.ttl)
+                renewed = self._leases.renew(self.resource, self.token, self.ttl)
             except StoreUnavailableError as error:
                 logger.warning("the lease of %s was not renewed yet: %s", self.resource, error)
                 pause = usual / 4
@@ -197,23 +185,19 @@ _CLOCK_SLACK = timedelta(seconds=5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseRecord:
+class LeaseRecord(JsonRecord):
     """Lease as stored in the catalog.
 
     Attributes
     ----------
-    resource : str
-        The leased resource.
-    holder : str
-        Current or last holder.
+    resource, holder : str
+        The leased resource, and its current or last holder.
     token : int
         Number of the lease; every later one of the same resource has a higher one.
     ttl_seconds : float
         How long it lasts without a renewal.
-    acquired_at : datetime
-        In UTC.
-    expires_at : datetime or None
-        In UTC; None if it was released.
+    acquired_at, expires_at : datetime
+        In UTC; ``expires_at`` is None if it was released.
     held : bool
         Whether it was in force when the record was read.
     """
@@ -225,18 +209,6 @@ class LeaseRecord:
     acquired_at: datetime
     expires_at: datetime | None
     held: bool
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return {
-            "resource": self.resource,
-            "holder": self.holder,
-            "token": self.token,
-            "ttl_seconds": self.ttl_seconds,
-            "acquired_at": self.acquired_at.isoformat(),
-            "expires_at": self.expires_at.isoformat() if self.expires_at else None,
-            "held": self.held,
-        }
 
 
 class Leases:
@@ -264,20 +236,15 @@ class Leases:
         Parameters
         ----------
         resource : str
-            Resource to lease, up to 500 characters; see :func:`job_resource`.
+            Up to 500 characters; see :func:`job_resource`.
         holder : str, optional
             Name of the holder, for messages: by default machine and process.
         ttl : timedelta, default 60 s
-            How long the lease lasts after the last renewal; it is renewed after every third of
-            this time. After a crash others wait so long; a pause or a database outage that is
-            longer loses the lease. At least 0.3 s.
+            How long the lease lasts after the last renewal; it is renewed after every third of this
+            time. After a crash others wait so long; a pause or a database outage that is longer
+            loses the lease. At least 0.3 s.
         wait : timedelta, optional
             How long to wait while another process holds the lease. None does not wait.
-
-        Returns
-        -------
-        Lease
-            A context manager that releases it at the end of its block.
 
         Raises
         ------
@@ -324,13 +291,7 @@ class Leases:
             time.sleep(min(remaining, pause * random.uniform(0.5, 1.0)))  # noqa: S311
 
     def list(self, *, held_only: bool = True) -> list[LeaseRecord]:
-        """Return the leases in force, or also those that ended, ordered by resource.
-
-        Parameters
-        ----------
-        held_only : bool, default True
-            Whether to omit leases that ended.
-        """
+        """Return the leases by resource; also those that ended unless ``held_only``."""
         with self._database.reading() as session:
             now = database_time(session)
             rows = session.scalars(select(LeaseRow).order_by(LeaseRow.resource))
@@ -338,29 +299,17 @@ class Leases:
         return [record for record in records if record.held or not held_only]
 
     def find(self, resource: str) -> LeaseRecord | None:
-        """Return the record of the lease of a resource; None if it was never leased.
-
-        Parameters
-        ----------
-        resource : str
-            What is leased.
-        """
+        """Return the record of the lease of ``resource``; None if it was never leased."""
         with self._database.reading() as session:
             row = session.get(LeaseRow, resource)
             return None if row is None else _record(row, database_time(session))
 
     def release(self, resource: str, *, token: int | None = None) -> LeaseRecord:
-        """End a lease by force, whoever holds it, and return its record from before.
+        """End the lease of ``resource`` by force, and return its record from before.
 
-        The holder notices at its next renewal or check, and may go on until then: make sure that
-        the holder is dead, or do not start another one.
-
-        Parameters
-        ----------
-        resource : str
-            What is leased.
-        token : int, optional
-            End the lease only if it has this token.
+        With ``token``, only if the lease has this token. The holder notices at its next renewal or
+        check, and may go on until then: make sure that the holder is dead, or do not start another
+        one.
 
         Raises
         ------
@@ -380,12 +329,8 @@ class Leases:
             record = _record(row, database_time(session))
             row.expires_at = None
         if record.held:
-            logger.warning(
-                "the lease of %s was taken from %s (token %d) by force",
-                resource,
-                record.holder,
-                record.token,
-            )
+            taken = "the lease of %s was taken from %s (token %d) by force"
+            logger.warning(taken, resource, record.holder, record.token)
         return record
 
     def renew(self, resource: str, token: int, ttl: timedelta) -> bool:
@@ -405,15 +350,7 @@ class Leases:
             return row is not None and row.token == token and _is_held(row, database_time(session))
 
     def end(self, resource: str, token: int) -> None:
-        """End a lease if it has this token.
-
-        Parameters
-        ----------
-        resource : str
-            The leased resource.
-        token : int
-            Token of the lease.
-        """
+        """End a lease if it has this token."""
         with self._database.writing() as session:
             row = _lock_row(session, resource)
             if row is not None and row.token == token:
@@ -440,16 +377,8 @@ class Leases:
 
 
 def job_resource(table: str, job: str, *, part: str | None = None) -> str:
-    """Return the resource to lease for a job on a table.
-
-    Parameters
-    ----------
-    table : str
-        Name of the managed table.
-    job : str
-        ``merge``, ``index``, ``snapshot``, ``gc`` ...
-    part : str, optional
-        Part of the table that the job works on, such as an index.
+    """Return the resource to lease for a ``job`` on a ``table``, or on a ``part`` of it such as an
+    index.
     """
     return f"table/{table}/{job}" if part is None else f"table/{table}/{job}/{part}"
 
@@ -488,12 +417,4 @@ def _is_held(row: LeaseRow, now: datetime) -> bool:
 
 
 def _record(row: LeaseRow, now: datetime) -> LeaseRecord:
-    return LeaseRecord(
-        resource=row.resource,
-        holder=row.holder,
-        token=row.token,
-        ttl_seconds=row.ttl_seconds,
-        acquired_at=row.acquired_at,
-        expires_at=row.expires_at,
-        held=_is_held(row, now),
-    )
+    return record_of(LeaseRecord, row, held=_is_held(row, now))

@@ -2,53 +2,43 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from datetime import UTC, datetime
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
-from sqlalchemy import (
-    JSON,
-    BigInteger,
-    DateTime,
-    Dialect,
-    Float,
-    Index,
-    MetaData,
-    String,
-    Text,
-    TypeDecorator,
-    UniqueConstraint,
-    text,
-)
+import sqlalchemy as sa
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
+# Newest migration. Kept here so that opening a catalog does not load Alembic.
 HEAD_REVISION = "0007"
-"""Newest migration. Kept here so that opening a catalog does not load Alembic."""
+
+Record = TypeVar("Record")
 
 
-class UtcDateTime(TypeDecorator[datetime]):
+class UtcDateTime(sa.TypeDecorator[datetime]):
     """Aware datetimes in UTC, on databases with and without time zones."""
 
-    impl = DateTime(timezone=True)
+    impl = sa.DateTime(timezone=True)
     cache_ok = True
 
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+    def process_bind_param(self, value: datetime | None, dialect: sa.Dialect) -> datetime | None:
         """Convert to UTC, since SQLite drops the time zone."""
         return value if value is None else value.astimezone(UTC)
 
-    def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
+    def process_result_value(self, value: Any, dialect: sa.Dialect) -> datetime | None:
         """Add the time zone that SQLite dropped."""
         if not isinstance(value, datetime):
             return None
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
-class Words(TypeDecorator[str]):
+class Words(sa.TypeDecorator[str]):
     """Text of a message, which can hold any file name and so characters that databases refuse."""
 
-    impl = Text
+    impl = sa.Text
     cache_ok = True
 
-    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+    def process_bind_param(self, value: str | None, dialect: sa.Dialect) -> str | None:
         """Replace zero bytes and lone surrogates."""
         if value is None:
             return None
@@ -58,14 +48,23 @@ class Words(TypeDecorator[str]):
 class Base(DeclarativeBase):
     """Base of the mapped classes."""
 
-    metadata = MetaData(
+    metadata = sa.MetaData(
         naming_convention={
             "ix": "ix_%(table_name)s_%(column_0_N_name)s",
             "uq": "uq_%(table_name)s_%(column_0_name)s",
             "pk": "pk_%(table_name)s",
         }
     )
-    type_annotation_map: ClassVar = {datetime: UtcDateTime, dict[str, Any]: JSON(none_as_null=True)}
+    type_annotation_map: ClassVar = {
+        datetime: UtcDateTime,
+        dict[str, Any]: sa.JSON(none_as_null=True),
+    }
+
+
+def record_of(kind: type[Record], row: Base, **computed: Any) -> Record:
+    """Build a dataclass from the columns that have the names of its fields, and ``computed``."""
+    names = {field.name for field in fields(kind)} - computed.keys()  # type: ignore[arg-type]
+    return kind(**{name: getattr(row, name) for name in names}, **computed)
 
 
 class ManagedTableRow(Base):
@@ -74,11 +73,11 @@ class ManagedTableRow(Base):
     __tablename__ = "managed_tables"
 
     id: Mapped[int] = mapped_column(primary_key=True)
-    name: Mapped[str] = mapped_column(String(63), unique=True)
-    uri: Mapped[str] = mapped_column(Text)
-    storage_options_ref: Mapped[str | None] = mapped_column(Text)
+    name: Mapped[str] = mapped_column(sa.String(63), unique=True)
+    uri: Mapped[str] = mapped_column(sa.Text)
+    storage_options_ref: Mapped[str | None] = mapped_column(sa.Text)
     policy: Mapped[dict[str, Any]]
-    owner: Mapped[str] = mapped_column(String(200))
+    owner: Mapped[str] = mapped_column(sa.String(200))
     enabled: Mapped[bool]
     created_at: Mapped[datetime]
     updated_at: Mapped[datetime]
@@ -89,32 +88,32 @@ class JobRunRow(Base):
 
     __tablename__ = "job_runs"
     __table_args__ = (
-        Index(None, "table_name", "job", "started_at"),
+        sa.Index(None, "table_name", "job", "started_at"),
         # Partial index: few runs are running, and every start of a run queries those of its table.
-        Index(
+        sa.Index(
             "ix_job_runs_running",
             "table_name",
-            sqlite_where=text("state = 'running'"),
-            postgresql_where=text("state = 'running'"),
+            sqlite_where=sa.text("state = 'running'"),
+            postgresql_where=sa.text("state = 'running'"),
         ),
     )
 
     id: Mapped[int] = mapped_column(primary_key=True)
-    table_name: Mapped[str] = mapped_column(String(63))
-    job: Mapped[str] = mapped_column(String(32))
-    state: Mapped[str] = mapped_column(String(16))
+    table: Mapped[str] = mapped_column("table_name", sa.String(63))
+    job: Mapped[str] = mapped_column(sa.String(32))
+    state: Mapped[str] = mapped_column(sa.String(16))
     started_at: Mapped[datetime]
     finished_at: Mapped[datetime | None]
     result: Mapped[dict[str, Any] | None]
     error: Mapped[str | None] = mapped_column(Words)
-    external_id: Mapped[str | None] = mapped_column(String(400))
-    done: Mapped[int | None] = mapped_column(BigInteger)
-    total: Mapped[int | None] = mapped_column(BigInteger)
-    rows: Mapped[int | None] = mapped_column(BigInteger)
-    bytes: Mapped[int | None] = mapped_column(BigInteger)
-    version_before: Mapped[int | None] = mapped_column(BigInteger)
-    version_after: Mapped[int | None] = mapped_column(BigInteger)
-    lease_token: Mapped[int | None] = mapped_column(BigInteger)
+    external_id: Mapped[str | None] = mapped_column(sa.String(400))
+    done: Mapped[int | None] = mapped_column(sa.BigInteger)
+    total: Mapped[int | None] = mapped_column(sa.BigInteger)
+    rows: Mapped[int | None] = mapped_column(sa.BigInteger)
+    bytes: Mapped[int | None] = mapped_column(sa.BigInteger)
+    version_before: Mapped[int | None] = mapped_column(sa.BigInteger)
+    version_after: Mapped[int | None] = mapped_column(sa.BigInteger)
+    lease_token: Mapped[int | None] = mapped_column(sa.BigInteger)
     heartbeat_at: Mapped[datetime | None]
 
 
@@ -122,22 +121,22 @@ class BacklogSampleRow(Base):
     """The backlog of a table at one moment."""
 
     __tablename__ = "backlog_samples"
-    __table_args__ = (Index(None, "table_name", "at"),)
+    __table_args__ = (sa.Index(None, "table_name", "at"),)
 
     id: Mapped[int] = mapped_column(primary_key=True)
-    table_name: Mapped[str] = mapped_column(String(63))
+    table: Mapped[str] = mapped_column("table_name", sa.String(63))
     at: Mapped[datetime]
-    generations: Mapped[int] = mapped_column(BigInteger)
-    rows: Mapped[int] = mapped_column(BigInteger)
-    bytes: Mapped[int] = mapped_column(BigInteger)
-    wal_entries: Mapped[int] = mapped_column(BigInteger)
-    version: Mapped[int | None] = mapped_column(BigInteger)
-    base_rows: Mapped[int | None] = mapped_column(BigInteger)
-    regions: Mapped[int | None] = mapped_column(BigInteger)
-    oldest_seconds: Mapped[float | None] = mapped_column(Float(53))
-    lag_generations: Mapped[int | None] = mapped_column(BigInteger)
-    lag_rows: Mapped[int | None] = mapped_column(BigInteger)
-    reclaimable_bytes: Mapped[int | None] = mapped_column(BigInteger)
+    generations: Mapped[int] = mapped_column(sa.BigInteger)
+    rows: Mapped[int] = mapped_column(sa.BigInteger)
+    bytes: Mapped[int] = mapped_column(sa.BigInteger)
+    wal_entries: Mapped[int] = mapped_column(sa.BigInteger)
+    version: Mapped[int | None] = mapped_column(sa.BigInteger)
+    base_rows: Mapped[int | None] = mapped_column(sa.BigInteger)
+    regions: Mapped[int | None] = mapped_column(sa.BigInteger)
+    oldest_seconds: Mapped[float | None] = mapped_column(sa.Float(53))
+    lag_generations: Mapped[int | None] = mapped_column(sa.BigInteger)
+    lag_rows: Mapped[int | None] = mapped_column(sa.BigInteger)
+    reclaimable_bytes: Mapped[int | None] = mapped_column(sa.BigInteger)
 
 
 class TableStateRow(Base):
@@ -145,7 +144,7 @@ class TableStateRow(Base):
 
     __tablename__ = "table_states"
 
-    table_name: Mapped[str] = mapped_column(String(63), primary_key=True)
+    table: Mapped[str] = mapped_column("table_name", sa.String(63), primary_key=True)
     at: Mapped[datetime]
     status: Mapped[dict[str, Any]]
 
@@ -155,10 +154,10 @@ class LeaseRow(Base):
 
     __tablename__ = "leases"
 
-    resource: Mapped[str] = mapped_column(String(500), primary_key=True)
-    token: Mapped[int] = mapped_column(BigInteger)
-    holder: Mapped[str] = mapped_column(String(200))
-    ttl_seconds: Mapped[float] = mapped_column(Float(53))
+    resource: Mapped[str] = mapped_column(sa.String(500), primary_key=True)
+    token: Mapped[int] = mapped_column(sa.BigInteger)
+    holder: Mapped[str] = mapped_column(sa.String(200))
+    ttl_seconds: Mapped[float] = mapped_column(sa.Float(53))
     acquired_at: Mapped[datetime]
     expires_at: Mapped[datetime | None]
 
@@ -168,9 +167,9 @@ class SkippedRegionRow(Base):
 
     __tablename__ = "held_regions"
 
-    table_name: Mapped[str] = mapped_column(String(63), primary_key=True)
-    region_id: Mapped[str] = mapped_column(String(36), primary_key=True)
-    generation: Mapped[int] = mapped_column(BigInteger)
+    table: Mapped[str] = mapped_column("table_name", sa.String(63), primary_key=True)
+    region_id: Mapped[str] = mapped_column(sa.String(36), primary_key=True)
+    generation: Mapped[int] = mapped_column(sa.BigInteger)
     reason: Mapped[str] = mapped_column(Words)
     since: Mapped[datetime]
     attempts: Mapped[int]
@@ -182,8 +181,8 @@ class FailedJobRow(Base):
 
     __tablename__ = "job_troubles"
 
-    table_name: Mapped[str] = mapped_column(String(63), primary_key=True)
-    job: Mapped[str] = mapped_column(String(32), primary_key=True)
+    table: Mapped[str] = mapped_column("table_name", sa.String(63), primary_key=True)
+    job: Mapped[str] = mapped_column(sa.String(32), primary_key=True)
     reason: Mapped[str] = mapped_column(Words)
     since: Mapped[datetime]
     attempts: Mapped[int]
@@ -195,14 +194,14 @@ class NotifiedEventRow(Base):
 
     __tablename__ = "notified_events"
 
-    channel: Mapped[str] = mapped_column(String(100), primary_key=True)
-    table_name: Mapped[str] = mapped_column(String(63), primary_key=True)
-    topic: Mapped[str] = mapped_column(String(16), primary_key=True)
-    subject: Mapped[str] = mapped_column(String(64), primary_key=True)
-    kind: Mapped[str] = mapped_column(String(32))
-    mark: Mapped[str] = mapped_column(String(64))
+    channel: Mapped[str] = mapped_column(sa.String(100), primary_key=True)
+    table: Mapped[str] = mapped_column("table_name", sa.String(63), primary_key=True)
+    topic: Mapped[str] = mapped_column(sa.String(16), primary_key=True)
+    subject: Mapped[str] = mapped_column(sa.String(64), primary_key=True)
+    kind: Mapped[str] = mapped_column(sa.String(32))
+    mark: Mapped[str] = mapped_column(sa.String(64))
     since: Mapped[datetime]
-    told_at: Mapped[datetime]
+    sent_at: Mapped[datetime] = mapped_column("told_at")
     open: Mapped[bool]
 
 
@@ -210,10 +209,10 @@ class ExternalObjectRow(Base):
     """An object whose creation this row decided. A staged object belongs to one row only."""
 
     __tablename__ = "external_objects"
-    __table_args__ = (UniqueConstraint("root", "staged"),)
+    __table_args__ = (sa.UniqueConstraint("root", "staged"),)
 
-    root: Mapped[str] = mapped_column(String(500), primary_key=True)
-    key: Mapped[str] = mapped_column(String(300), primary_key=True)
-    staged: Mapped[str] = mapped_column(String(100))
+    root: Mapped[str] = mapped_column(sa.String(500), primary_key=True)
+    key: Mapped[str] = mapped_column(sa.String(300), primary_key=True)
+    staged: Mapped[str] = mapped_column(sa.String(100))
     final: Mapped[bool]
     created_at: Mapped[datetime]

@@ -1,25 +1,38 @@
-"""Frozen records that the catalog returns, and checks of their names and addresses."""
+"""Records that the catalog returns, checks of their values, and the exported snapshot of tables.
+
+The snapshot is one JSON file for readers that need speed and no database: Airflow builds its DAGs
+from it each time it parses its DAG files. Nothing of SQLAlchemy is imported here.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import json
+import os
 import re
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
 
-from memwal.errors import InvalidInputError
+from memwal.errors import InvalidInputError, ObjectNotFoundError
 from memwal.jobs.policy import Policy
 from memwal.jobs.status import TableStatus
 from memwal.storage.uris import parse_uri
-from memwal.util.safe_json import is_unicode
+from memwal.util.records import JsonRecord
+from memwal.util.safe_json import is_unicode, read_json
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 CONNECTION_PREFIX = "airflow:"
-STATUS_JOB = "look"
-"""Name under which a failure to read the status of a table is stored, among the names of jobs."""
 CONNECTION_REF = re.compile(r"airflow:[A-Za-z0-9_.-]{1,200}")
+# Name under which a failure to read the status of a table is stored, among the names of jobs.
+STATUS_JOB = "look"
+SNAPSHOT_FORMAT = 2
+SNAPSHOT_VARIABLE = "MEMWAL_CATALOG_SNAPSHOT"
 
 _FILE_REF = re.compile(r"/[^\0\n]*\.json")
 
@@ -35,7 +48,7 @@ _TIMES = ("created_at", "updated_at")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ManagedTable:
+class ManagedTable(JsonRecord):
     """One table that is registered for maintenance.
 
     Attributes
@@ -67,39 +80,20 @@ class ManagedTable:
     updated_at: datetime
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return {
-            "name": self.name,
-            "uri": self.uri,
-            "storage_options_ref": self.storage_options_ref,
-            "policy": self.policy.to_dict(),
-            "owner": self.owner,
-            "enabled": self.enabled,
-            "created_at": self.created_at.isoformat(),
-            "updated_at": self.updated_at.isoformat(),
-        }
+        """Return plain values, for JSON."""
+        return {**JsonRecord.to_dict(self), "policy": self.policy.to_dict()}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Build a record from the result of :meth:`to_dict`.
+        """Build a record from ``values``, the result of :meth:`to_dict`.
 
-        Parameters
-        ----------
-        values : mapping
-            Result of :meth:`to_dict`.
-
-        Raises
-        ------
-        InvalidInputError
-            The policy is invalid (see :meth:`Policy.from_dict`), a key is missing, or its value is
-            of another type.
+        Raises ``InvalidInputError`` if the policy is invalid (see :meth:`Policy.from_dict`), a key
+        is missing, or its value is of another type.
         """
         kinds = {field.name: _KINDS[str(field.type)] for field in fields(cls)}
         record = values if isinstance(values, Mapping) else {}
         wrong = [
-            key
-            for key, kind in kinds.items()
-            if key not in record or not isinstance(record[key], kind)
+            k for k, kind in kinds.items() if k not in record or not isinstance(record[k], kind)
         ]
         if wrong:
             raise InvalidInputError(
@@ -137,7 +131,6 @@ class BacklogSample:
     Attributes
     ----------
     table : str
-        Name of the managed table.
     at : datetime
         In UTC.
     generations, rows, bytes : int
@@ -178,11 +171,9 @@ class TableState:
     Attributes
     ----------
     table : str
-        Name of the managed table.
     at : datetime
-        When the status was read, in UTC.
+        When the status was read, in UTC. Ages in the status count up to this time.
     status : TableStatus
-        Status at that time: ages count up to it.
     """
 
     table: str
@@ -191,13 +182,7 @@ class TableState:
 
 
 def check_name(name: str) -> str:
-    """Return a table name if it is valid for the catalog, a DAG id and an asset.
-
-    Raises
-    ------
-    InvalidInputError
-        The name is invalid.
-    """
+    """Return a table name if it is valid for the catalog, a DAG id and an asset."""
     if not NAME.fullmatch(name):
         raise InvalidInputError(
             f"{shown_name(name)} cannot be the name of a managed table; use 1 to 63 lower-case "
@@ -214,11 +199,7 @@ def shown_name(name: str) -> str:
 def check_uri(uri: str) -> str:
     """Return a table URI if it holds no credentials.
 
-    Raises
-    ------
-    InvalidInputError
-        The URI is empty, or has a user, a password or query parameters in it. The message does not
-        repeat the URI, so that a password does not end up in a log.
+    No message repeats the URI, so that a password does not end up in a log.
     """
     try:
         parts = urlsplit(uri)
@@ -243,11 +224,7 @@ def check_uri(uri: str) -> str:
 def check_storage_options_ref(ref: str | None) -> str | None:
     """Return a reference to storage options if it is one, and not the options themselves.
 
-    Raises
-    ------
-    InvalidInputError
-        The reference is neither an absolute path of a ``.json`` file nor ``airflow:{connection
-        id}``. The message does not repeat it, since a secret may be given by mistake.
+    The message does not repeat the reference, since a secret may be given by mistake.
     """
     if ref is None or CONNECTION_REF.fullmatch(ref):
         return ref
@@ -257,3 +234,74 @@ def check_storage_options_ref(ref: str | None) -> str | None:
         "storage_options_ref must be the absolute path of a JSON file (ending in .json) or "
         "'airflow:' and a connection id; the catalog keeps no storage options themselves."
     )
+
+
+def read_snapshot(path: str | Path) -> list[ManagedTable]:
+    """Read the tables of a snapshot, enabled or not, by name.
+
+    ``path`` is a file written by :meth:`memwal.catalog.Catalog.export_snapshot`.
+
+    Raises
+    ------
+    ObjectNotFoundError
+        There is no such file.
+    InvalidInputError
+        The file is not a snapshot, or was written by a newer memwal.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ObjectNotFoundError(
+            f"There is no catalog snapshot at {path}; set {SNAPSHOT_VARIABLE} where tables are "
+            "registered, or call Catalog(url).export_snapshot(path)."
+        ) from None
+    except (OSError, ValueError) as error:
+        raise InvalidInputError(
+            f"The catalog snapshot {path} cannot be read ({type(error).__name__}); export it again."
+        ) from error
+    try:
+        content = read_json(text)
+    except ValueError as error:
+        raise InvalidInputError(
+            f"{path} is not a catalog snapshot ({error}); export it again."
+        ) from error
+    tables = content.get("tables") if isinstance(content, dict) else None
+    if not isinstance(tables, list) or content.get("format") != SNAPSHOT_FORMAT:
+        raise InvalidInputError(
+            f"{path} is not a catalog snapshot of format {SNAPSHOT_FORMAT}; export it again with "
+            "the memwal that reads it."
+        )
+    return [ManagedTable.from_dict(values) for values in tables]
+
+
+def write_snapshot(path: str | Path, tables: Sequence[ManagedTable]) -> None:
+    """Write a snapshot so that readers see the old file or the new one, never a part.
+
+    Hold :func:`snapshot_lock` from before the tables are read, so that of two writers the one with
+    the newer tables writes last.
+    """
+    target = Path(path)
+    content = {"format": SNAPSHOT_FORMAT, "tables": [table.to_dict() for table in tables]}
+    descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump(content, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        # mkstemp gives 0600; the DAG processor may run as another user, and no secret is inside.
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, target)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise
+
+
+@contextlib.contextmanager
+def snapshot_lock(path: str | Path) -> Iterator[None]:
+    """Hold the writers' lock of a snapshot, a file beside it; make the folder if it is absent."""
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with open(target.with_name(f".{target.name}.lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

@@ -11,39 +11,34 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import Any, TypedDict, Unpack
 
 from sqlalchemy import ColumnElement, and_, func, literal, or_, select, update
 
 from memwal.catalog.database import Database, database_time
 from memwal.catalog.leases import Lease
-from memwal.catalog.models import JobRunRow
+from memwal.catalog.models import JobRunRow, record_of
 from memwal.errors import InvalidInputError, MemWalError, ObjectNotFoundError
 from memwal.jobs.job import JobResult, JobRun, RunState, run_in_process
 from memwal.jobs.metrics import job_metrics
 
 logger = logging.getLogger(__name__)
 
+# Interval of the heartbeats of a run.
 BEAT_SECONDS = 15.0
-"""Interval of the heartbeats of a run."""
-
+# Minimal interval between two writes of the progress of a run.
 PROGRESS_SECONDS = 1.0
-"""Minimal interval between two writes of the progress of a run."""
+# A run with heartbeats whose last one is older than this counts as dead.
+RUN_SILENCE = timedelta(seconds=4 * BEAT_SECONDS)
 
 
-class RunBook(Protocol):
-    """Storage of the progress of runs."""
+class Progress(TypedDict, total=False):
+    """Tasks that are done, and all tasks; rows and bytes that were processed so far."""
 
-    def update_run(
-        self,
-        run_id: int,
-        *,
-        done: int | None = None,
-        total: int | None = None,
-        rows: int | None = None,
-        bytes: int | None = None,
-    ) -> None:
-        """Store the given progress and a heartbeat."""
+    done: int
+    total: int
+    rows: int
+    bytes: int
 
 
 class ActiveRun:
@@ -51,21 +46,14 @@ class ActiveRun:
 
     A thread writes the progress and heartbeats. While the catalog does not answer, the run goes on
     and a warning is logged.
-
-    Attributes
-    ----------
-    run_id : int
-        Number of the run in the catalog.
-    result : JobResult or None
-        Result passed to :meth:`finish`.
     """
 
-    def __init__(self, book: RunBook, run_id: int) -> None:
+    def __init__(self, history: RunHistory, run_id: int) -> None:
         self.run_id = run_id
         self.result: JobResult | None = None
-        self._book = book
+        self._history = history
         self._lock = threading.Lock()
-        self._progress: dict[str, int] = {}
+        self._progress: Progress = {}
         self._changed = False
         self._over = threading.Event()
         self._thread = threading.Thread(
@@ -73,21 +61,10 @@ class ActiveRun:
         )
         self._thread.start()
 
-    def progress(
-        self, *, done: int, total: int, rows: int | None = None, bytes: int | None = None
-    ) -> None:
-        """Set the progress of the run; cheap enough to call for every task.
-
-        Parameters
-        ----------
-        done, total : int
-            Number of tasks.
-        rows, bytes : int, optional
-            Processed so far.
-        """
-        values = {"done": done, "total": total, "rows": rows, "bytes": bytes}
+    def progress(self, **progress: Unpack[Progress]) -> None:
+        """Set parts of the progress; cheap enough to call for every task."""
         with self._lock:
-            self._progress |= {key: value for key, value in values.items() if value is not None}
+            self._progress.update(progress)
             self._changed = True
 
     def run_tasks(self, tasks: Sequence[Any], function: Callable[[Any], Any]) -> list[Any]:
@@ -108,29 +85,26 @@ class ActiveRun:
         """Set the result of the run."""
         self.result = result
 
-    def stop(self) -> dict[str, int]:
+    def stop(self) -> Progress:
         """Stop writing, and return the progress so far."""
         self._over.set()
         self._thread.join()
-        return dict(self._progress)
+        return self._progress.copy()
 
     def _write_progress(self) -> None:
         written_at = time.monotonic()
         while not self._over.wait(PROGRESS_SECONDS):
             with self._lock:
                 changed, self._changed = self._changed, False
-                progress = dict(self._progress)
+                progress = self._progress.copy()
             if not changed and time.monotonic() - written_at < BEAT_SECONDS:
                 continue
             try:
-                self._book.update_run(self.run_id, **progress)
+                self._history.update_run(self.run_id, **progress)
                 written_at = time.monotonic()
             except MemWalError as error:
                 logger.warning("the progress of run %d was not written: %s", self.run_id, error)
 
-
-RUN_SILENCE = timedelta(seconds=4 * BEAT_SECONDS)
-"""A run with heartbeats whose last one is older than this counts as dead."""
 
 # A literal in the statement: with a parameter, a database cannot use the partial index of running
 # runs.
@@ -138,13 +112,7 @@ _RUNNING = JobRunRow.state == literal(RunState.RUNNING.value, literal_execute=Tr
 
 
 class RunHistory:
-    """Job runs of a catalog.
-
-    Parameters
-    ----------
-    database : Database
-        Database of the catalog.
-    """
+    """Job runs in the ``database`` of a catalog."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -170,7 +138,7 @@ class RunHistory:
         table, job : str
             Name of the managed table, and ``merge``, ``index``, ``snapshot``, ``gc`` ...
         external_id : str, optional
-            Id of the run in the system that started it.
+            Id of the run in the system that started it, such as Airflow.
         version_before : int, optional
             Version of the base table.
         lease_token : int, optional
@@ -182,7 +150,7 @@ class RunHistory:
         with self._database.writing() as session:
             now = database_time(session)
             row = JobRunRow(
-                table_name=table,
+                table=table,
                 job=job,
                 state=RunState.RUNNING.value,
                 started_at=now,
@@ -196,44 +164,27 @@ class RunHistory:
                 dead = or_(dead, and_(JobRunRow.job == job, JobRunRow.external_id == external_id))
             session.execute(
                 update(JobRunRow)
-                .where(JobRunRow.table_name == table, _RUNNING, dead)
+                .where(JobRunRow.table == table, _RUNNING, dead)
                 .values(state=RunState.ABANDONED.value, finished_at=now)
             )
             session.add(row)
             session.flush()
             return row.id
 
-    def update_run(
-        self,
-        run_id: int,
-        *,
-        done: int | None = None,
-        total: int | None = None,
-        rows: int | None = None,
-        bytes: int | None = None,
-    ) -> None:
-        """Store the given progress and a heartbeat.
+    def update_run(self, run_id: int, **progress: Unpack[Progress]) -> None:
+        """Store the progress of the run ``run_id``, and a heartbeat.
 
-        An ``abandoned`` run becomes ``running`` again; a run that has ended does not change.
-
-        Parameters
-        ----------
-        run_id : int
-            Number of the run.
-        done, total : int, optional
-            Number of tasks that are done, and of all tasks.
-        rows, bytes : int, optional
-            Processed so far.
+        ``progress`` is any of ``done`` and ``total`` (tasks that are done, and all tasks), ``rows``
+        and ``bytes`` (processed so far). An ``abandoned`` run becomes ``running`` again; a run that
+        has ended does not change.
         """
-        progress = {"done": done, "total": total, "rows": rows, "bytes": bytes}
         with self._database.writing() as session:
-            values: dict[str, Any] = {k: v for k, v in progress.items() if v is not None}
             session.execute(
                 update(JobRunRow)
                 .where(JobRunRow.id == run_id)
                 .where(or_(_RUNNING, JobRunRow.state == RunState.ABANDONED.value))
                 .values(
-                    **values,
+                    **progress,
                     state=RunState.RUNNING.value,
                     finished_at=None,
                     heartbeat_at=database_time(session),
@@ -246,20 +197,12 @@ class RunHistory:
         *,
         result: Mapping[str, Any] | None = None,
         error: str | None = None,
-        progress: Mapping[str, int] | None = None,
+        progress: Progress | None = None,
     ) -> JobRun:
-        """Record how a run ended: with ``result`` it succeeded, with ``error`` it failed.
+        """Record the end of the run ``run_id``: success with ``result``, failure with ``error``.
 
-        Parameters
-        ----------
-        run_id : int
-            As of :meth:`start_run`.
-        result : mapping, optional
-            ``JobResult.to_dict()``; it provides the version after the run, its rows and bytes.
-        error : str, optional
-            What went wrong.
-        progress : mapping, optional
-            The last ``done``, ``total``, ``rows`` and ``bytes``.
+        ``result`` is ``JobResult.to_dict()``; it provides the version after the run, its rows and
+        bytes. ``progress`` is the last ``done``, ``total``, ``rows`` and ``bytes``.
 
         Raises
         ------
@@ -301,26 +244,20 @@ class RunHistory:
 
         Parameters
         ----------
-        table : str
-            Name of the managed table.
-        job : str
-            ``merge``, ``index`` ...
-        external_id : str, optional
-            Id of the run in the system that started it, such as Airflow.
-        version_before : int, optional
-            Version of the base table before the run.
+        table, job, external_id, version_before
+            As in :meth:`start_run`.
         lease : Lease, optional
             The lease that the run holds.
-
-        Examples
-        --------
-        >>> with catalog.record_run("flights", "merge") as run:
-        ...     run.finish(memwal.open(uri).merge(run=run.run_tasks))
 
         Raises
         ------
         InvalidInputError
             The block ended without an error and without :meth:`ActiveRun.finish`.
+
+        Examples
+        --------
+        >>> with catalog.record_run("flights", "merge") as run:
+        ...     run.finish(memwal.open(uri).merge(run=run.run_tasks))
         """
         run_id = self.start_run(
             table,
@@ -357,20 +294,14 @@ class RunHistory:
         since: datetime | None = None,
         limit: int = 100,
     ) -> list[JobRun]:
-        """Return the latest runs, newest first.
+        """Return the latest runs, newest first, at most ``limit``.
 
-        Parameters
-        ----------
-        table, job, state : optional
-            Only runs with these values.
-        since : datetime, optional
-            Aware; only runs that started at this time or later.
-        limit : int, default 100
-            Maximal number of runs.
+        ``table``, ``job`` and ``state`` select runs with these values, and ``since``, which is
+        aware, those that started at this time or later.
         """
         query = select(JobRunRow).order_by(JobRunRow.started_at.desc(), JobRunRow.id.desc())
         if table is not None:
-            query = query.where(JobRunRow.table_name == table)
+            query = query.where(JobRunRow.table == table)
         if job is not None:
             query = query.where(JobRunRow.job == job)
         if since is not None:
@@ -387,18 +318,7 @@ class RunHistory:
             return [as_run(row, now) for row in session.scalars(query.limit(limit))]
 
     def run(self, run_id: int) -> JobRun:
-        """Return one run.
-
-        Parameters
-        ----------
-        run_id : int
-            Number of the run.
-
-        Raises
-        ------
-        ObjectNotFoundError
-            No run has this number.
-        """
+        """Return the run with the number ``run_id``, or raise ``ObjectNotFoundError``."""
         with self._database.reading() as session:
             row = session.get(JobRunRow, run_id)
             if row is None:
@@ -406,16 +326,10 @@ class RunHistory:
             return as_run(row, database_time(session))
 
     def last_runs(self, table: str) -> dict[str, datetime]:
-        """Return when each job of a table last succeeded, in UTC; jobs that never did are absent.
-
-        Parameters
-        ----------
-        table : str
-            Name of the managed table.
-        """
+        """Return when each job of ``table`` last succeeded, in UTC, without jobs that never did."""
         query = (
             select(JobRunRow.job, func.max(JobRunRow.finished_at))
-            .where(JobRunRow.table_name == table)
+            .where(JobRunRow.table == table)
             .where(JobRunRow.state == RunState.SUCCEEDED.value)
             .group_by(JobRunRow.job)
         )
@@ -445,31 +359,13 @@ def _no_run(run_id: int) -> ObjectNotFoundError:
     return ObjectNotFoundError(f"The catalog holds no job run {run_id}.")
 
 
-def as_run(row: JobRunRow, now: datetime, *, with_result: bool = True) -> JobRun:
-    """Convert a row to a run; a running one whose heartbeats stopped is abandoned."""
+def as_run(row: JobRunRow, now: datetime, **computed: Any) -> JobRun:
+    """Convert a row to a run, abandoned if its heartbeats stopped; ``computed`` wins."""
     state = RunState(row.state)
     beat = row.heartbeat_at
     if state is RunState.RUNNING and beat is not None and beat < now - RUN_SILENCE:
         state = RunState.ABANDONED
-    return JobRun(
-        run_id=row.id,
-        table=row.table_name,
-        job=row.job,
-        state=state,
-        started_at=row.started_at,
-        finished_at=row.finished_at,
-        result=row.result if with_result else None,
-        error=row.error,
-        external_id=row.external_id,
-        done=row.done,
-        total=row.total,
-        rows=row.rows,
-        bytes=row.bytes,
-        version_before=row.version_before,
-        version_after=row.version_after,
-        lease_token=row.lease_token,
-        heartbeat_at=beat,
-    )
+    return record_of(JobRun, row, run_id=row.id, state=state, **computed)
 
 
 # At the first call, running runs are searched among so many of the latest.
@@ -483,13 +379,8 @@ class RunFeed:
     A call reads by number of the run, so its cost does not depend on the length of the history.
     Runs that ended before the first call are not returned.
 
-    Parameters
-    ----------
-    database : Database
-        Database of a catalog, :attr:`memwal.catalog.Catalog.database`.
-    late : int, default 200
-        How many of the latest runs every call reads again. A number is assigned before its run
-        becomes visible: a run may appear after others with higher numbers.
+    A number is assigned before its run becomes visible: a run may appear after others with higher
+    numbers. Every call therefore reads the ``late`` latest runs again.
     """
 
     def __init__(self, database: Database, *, late: int = 200) -> None:
@@ -502,10 +393,7 @@ class RunFeed:
     def ended(self) -> list[JobRun]:
         """Return the runs that ended since the last call; nothing at the first one.
 
-        Raises
-        ------
-        StoreUnavailableError
-            The database does not answer. No run is lost: the next call returns it.
+        After a ``StoreUnavailableError`` no run is lost: the next call returns it.
         """
         with self._database.reading() as session:
             first = self._newest is None

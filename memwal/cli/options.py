@@ -1,10 +1,10 @@
-"""Shared options, arguments and completion: tables, storage options, schemas, region specs.
+"""Options, arguments and completion that commands share: tables, stores, schemas, region specs.
 
 A table is given by its name in the catalog or by its address.
 
 Tab completion answers while the user waits for the next key, so it uses cheap sources: the exported
 snapshot of the catalog before its database, and a listing of a folder, never a request to an object
-store. A shell has no place for an error; after one, nothing is offered.
+store. A shell has no place for an error; after one, there are no completions.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from uuid import UUID
 
 import typer
+from typer import Argument, Option
 
 from memwal.errors import (
     InvalidInputError,
@@ -37,33 +38,22 @@ if TYPE_CHECKING:
     from memwal.region.spec import RegionSpec
     from memwal.table import Table
 
-CatalogUrl = Annotated[
-    str | None,
-    typer.Option(
-        "--catalog",
-        metavar="URL",
-        help="SQLAlchemy URL of the catalog; by default $MEMWAL_CATALOG_URL, else a SQLite file "
-        "of the user. Other users of this machine can see command lines: keep a password in the "
-        "variable.",
-    ),
-]
-
 
 def table_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Names of managed tables that begin so."""
-    return [name for name in _tables(ctx) if name.startswith(incomplete)]
+    """Complete the name of a managed table."""
+    return [name for name in _registered_uris(ctx) if name.startswith(incomplete)]
 
 
 def region_ids(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Regions that begin so, of the table that is named before, if it is on this machine."""
-    # While an option still waits for its value, arguments are not told apart yet.
-    named = [ctx.params.get("table"), ctx.params.get("named"), *ctx.args]
-    wanted = next((name for name in named if isinstance(name, str)), None)
-    if wanted is None:
+    """Complete a region of the table that is named before, if the table is on this machine."""
+    # While an option still lacks its value, arguments are not assigned to parameters yet.
+    words = [ctx.params.get("table"), ctx.params.get("named"), *ctx.args]
+    table = next((word for word in words if isinstance(word, str)), None)
+    if table is None:
         return []
-    folder = Path(wanted)
+    folder = Path(table)
     if not folder.is_dir():
-        folder = Path(_tables(ctx).get(wanted, wanted))
+        folder = Path(_registered_uris(ctx).get(table, table))
     try:
         names = sorted(entry.name for entry in os.scandir(folder / "_mem_wal"))
     except OSError:
@@ -71,16 +61,15 @@ def region_ids(ctx: typer.Context, incomplete: str) -> list[str]:
     return [name for name in names if name.startswith(incomplete) and _is_uuid(name)]
 
 
-def _tables(ctx: typer.Context) -> dict[str, str]:
-    """Address of each managed table by its name."""
-    from memwal.catalog.export import PATH_VARIABLE, read_snapshot
+def _registered_uris(ctx: typer.Context) -> dict[str, str]:
+    """Return the address of each managed table by its name; nothing after an error."""
+    from memwal.catalog.records import SNAPSHOT_VARIABLE, read_snapshot
 
     url = ctx.params.get("url")
-    snapshot = os.environ.get(PATH_VARIABLE)
+    snapshot = os.environ.get(SNAPSHOT_VARIABLE)
     try:
         if snapshot and not url:
             return {table.name: table.uri for table in read_snapshot(snapshot)}
-
         with open_catalog(url) as catalog:
             return {table.name: table.uri for table in catalog.list()}
     except (MemWalError, OSError):
@@ -95,13 +84,46 @@ def _is_uuid(name: str) -> bool:
     return True
 
 
+CatalogUrl = Annotated[
+    str | None,
+    Option(
+        "--catalog",
+        metavar="URL",
+        help="SQLAlchemy URL of the catalog; by default $MEMWAL_CATALOG_URL, else a SQLite file "
+        "of the user. Other users of this machine can see command lines: keep a password in the "
+        "variable.",
+    ),
+]
 Uri = Annotated[
+    str, Argument(metavar="TABLE", help="Address of the table: a path, s3://, gs:// or az://.")
+]
+NameOrUri = Annotated[
     str,
-    typer.Argument(metavar="TABLE", help="Address of the table: a path, s3://, gs:// or az://."),
+    Argument(
+        metavar="TABLE",
+        help="Name of a managed table, or an address: a path, s3://, gs:// or az://.",
+        autocompletion=table_names,
+    ),
+]
+Name = Annotated[
+    str, Argument(metavar="NAME", help="Name of the managed table.", autocompletion=table_names)
+]
+TableFilter = Annotated[
+    str | None,
+    Option("--table", metavar="NAME", help="This table only.", autocompletion=table_names),
+]
+TableFilters = Annotated[
+    list[str] | None,
+    Option(
+        "--table",
+        metavar="NAME",
+        help="This table only; can be given again.",
+        autocompletion=table_names,
+    ),
 ]
 OptionsFile = Annotated[
     Path | None,
-    typer.Option(
+    Option(
         "--storage-options-file",
         metavar="FILE",
         help="JSON object of storage options, as Lance takes them. The place for secrets.",
@@ -109,7 +131,7 @@ OptionsFile = Annotated[
 ]
 OptionPairs = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--storage-option",
         "-o",
         metavar="KEY=VALUE",
@@ -117,10 +139,10 @@ OptionPairs = Annotated[
         "this machine can see command lines: keep secrets in the file.",
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+AsJson = Annotated[bool, Option("--json", help="Print the result as JSON.")]
 Regions = Annotated[
     list[UUID] | None,
-    typer.Option(
+    Option(
         "--region",
         metavar="UUID",
         help="This region only; can be given again.",
@@ -128,23 +150,12 @@ Regions = Annotated[
     ),
 ]
 RegionId = Annotated[
-    UUID,
-    typer.Argument(
-        metavar="REGION",
-        help="UUID of the region.",
-        autocompletion=region_ids,
-    ),
+    UUID, Argument(metavar="REGION", help="UUID of the region.", autocompletion=region_ids)
 ]
 
 
 def storage_options(file: Path | None, pairs: Sequence[str] | None) -> dict[str, str]:
-    """Storage options of a command line. No message repeats a value.
-
-    Raises
-    ------
-    InvalidInputError
-        The file or an option is not what it must be.
-    """
+    """Read the storage options of a command line. No error message repeats a value."""
     options = read_options_file(file) if file is not None else {}
     for number, pair in enumerate(pairs or (), start=1):
         key, separator, value = pair.partition("=")
@@ -154,37 +165,39 @@ def storage_options(file: Path | None, pairs: Sequence[str] | None) -> dict[str,
     return options
 
 
-def open_table(uri: str, file: Path | None, pairs: Sequence[str] | None) -> Table:
-    """The table that a command line names."""
+@contextlib.contextmanager
+def open_catalog(url: str | None) -> Iterator[Catalog]:
+    """Open a catalog, and close it at the end of the block."""
+    from memwal.catalog import Catalog
+
+    catalog = Catalog(url)
+    try:
+        yield catalog
+    finally:
+        catalog.close()
+
+
+def open_table(uri: str, storage: Mapping[str, str]) -> Table:
+    """Open a table by its address."""
     from memwal.table import open as open_memwal
 
-    return open_memwal(uri, storage_options=storage_options(file, pairs))
-
-
-NameOrUri = Annotated[
-    str,
-    typer.Argument(
-        metavar="TABLE",
-        help="Name of a managed table, or an address: a path, s3://, gs:// or az://.",
-        autocompletion=table_names,
-    ),
-]
+    return open_memwal(uri, storage_options=storage)
 
 
 @contextmanager
 def managed_table(
-    wanted: str, url: str | None
+    name_or_uri: str, url: str | None
 ) -> Iterator[tuple[Catalog | None, ManagedTable | None]]:
-    """Find a table in the catalog by its name; nothing when it is an address."""
+    """Find a table in the catalog by its name; yield None and None for an address."""
     from memwal.catalog.records import NAME
 
-    if not NAME.fullmatch(wanted):
+    if not NAME.fullmatch(name_or_uri):
         yield None, None
         return
     with ExitStack() as stack:
         try:
             catalog = stack.enter_context(open_catalog(url))
-            found = catalog.get(wanted)
+            managed = catalog.get(name_or_uri)
         except (ObjectNotFoundError, TableSetupError):
             # No such name, or no catalog at all: then it is a folder.
             yield None, None
@@ -192,26 +205,25 @@ def managed_table(
         except MissingExtraError:
             if url or os.environ.get("MEMWAL_CATALOG_URL"):
                 raise
-            # Without memwal[catalog], a folder is all that it can be.
+            # Without memwal[catalog] it can only be a folder.
             yield None, None
             return
-        yield catalog, found
+        yield catalog, managed
 
 
 def open_named(
-    wanted: str, url: str | None, file: Path | None, pairs: Sequence[str] | None
+    name_or_uri: str, url: str | None, storage: Mapping[str, str]
 ) -> tuple[Table, Policy | None]:
-    """Open a table, with its policy when the catalog knows its name.
+    """Open a table, with its policy when the catalog has its name.
 
     Storage options of the command line replace those that the catalog refers to.
     """
-    with managed_table(wanted, url) as (_, managed):
+    with managed_table(name_or_uri, url) as (_, managed):
         if managed is None:
-            return open_table(wanted, file, pairs), None
+            return open_table(name_or_uri, storage), None
         from memwal.fleet.tables import open_managed
 
-        given = storage_options(file, pairs) or None
-        return open_managed(managed, storage_options=given), managed.policy
+        return open_managed(managed, storage_options=storage or None), managed.policy
 
 
 TYPES_HELP = (
@@ -230,18 +242,12 @@ _VECTOR = re.compile(r"(.+)\[([1-9][0-9]{0,8})\]")
 _LIST = re.compile(r"list<(.+)>")
 _ZONED = re.compile(r"timestamp\[(s|ms|us|ns), ?([^\]]+)\]")
 _DECIMAL = re.compile(r"decimal(128|256)\(([0-9]{1,3}), ?(-?[0-9]{1,3})\)")
-_LONGEST_TYPE = 200
+_MAX_TYPE = 200
 _NUMBER = re.compile(r"[0-9]{1,19}")
 
 
 def schema_from(file: Path | None, columns: Sequence[str] | None) -> pa.Schema:
-    """Schema from a file, or from columns of the form ``name:type``.
-
-    Raises
-    ------
-    InvalidInputError
-        Neither or both are given, or one of them cannot be read.
-    """
+    """Read a schema from a file, or from columns of the form ``name:type``."""
     import pyarrow as pa
 
     if (file is None) == (not columns):
@@ -258,44 +264,30 @@ def schema_from(file: Path | None, columns: Sequence[str] | None) -> pa.Schema:
 
 
 def parse_type(text: str) -> pa.DataType:
-    """Arrow type of a text such as ``int64``, ``float32[128]`` or ``list<string>``.
-
-    Raises
-    ------
-    InvalidInputError
-        No type is called that.
-    """
+    """Parse an Arrow type such as ``int64``, ``float32[128]`` or ``list<string>``."""
     import pyarrow as pa
 
-    if len(text) > _LONGEST_TYPE:
+    if len(text) > _MAX_TYPE:
         raise InvalidInputError(f"a type of {len(text)} characters is none; known are {TYPES_HELP}")
-    if found := _LIST.fullmatch(text):
-        return pa.list_(parse_type(found[1]))
-    if found := _VECTOR.fullmatch(text):
-        return pa.list_(parse_type(found[1]), int(found[2]))
+    if match := _LIST.fullmatch(text):
+        return pa.list_(parse_type(match[1]))
+    if match := _VECTOR.fullmatch(text):
+        return pa.list_(parse_type(match[1]), int(match[2]))
     try:
-        if found := _ZONED.fullmatch(text):
-            return pa.timestamp(found[1], tz=found[2])
-        if found := _DECIMAL.fullmatch(text):
-            make = pa.decimal128 if found[1] == "128" else pa.decimal256
-            return make(int(found[2]), int(found[3]))
+        if match := _ZONED.fullmatch(text):
+            return pa.timestamp(match[1], tz=match[2])
+        if match := _DECIMAL.fullmatch(text):
+            make = pa.decimal128 if match[1] == "128" else pa.decimal256
+            return make(int(match[2]), int(match[3]))
         return pa.type_for_alias(text)
     except ValueError as error:
         raise InvalidInputError(f"{text!r} is not a type; known are {TYPES_HELP}") from error
 
 
 def parse_regions(texts: Sequence[str]) -> RegionSpec | None:
-    """Region spec of one text, or of several whose values name a region together.
+    """Parse a region spec, or several whose values name a region together; None for ``manual``.
 
-    Returns
-    -------
-    RegionSpec or None
-        None for ``manual``.
-
-    Raises
-    ------
-    InvalidInputError
-        A text is none of :data:`REGIONS_HELP`, or says what no region spec can be.
+    :data:`REGIONS_HELP` lists the forms.
     """
     from memwal.region.spec import RegionSpec
 
@@ -308,9 +300,9 @@ def parse_regions(texts: Sequence[str]) -> RegionSpec | None:
 def _parse_region_field(text: str) -> RegionSpec:
     from memwal.region.spec import RegionSpec
 
-    plain = text.removeprefix("immutable:")
-    immutable = plain != text
-    kind, _, rest = plain.partition(":")
+    unprefixed = text.removeprefix("immutable:")
+    immutable = unprefixed != text
+    kind, _, rest = unprefixed.partition(":")
     # Column names may have colons in them, numbers and types have none.
     columns, _, number = rest.rpartition(":")
     match kind:
@@ -321,13 +313,13 @@ def _parse_region_field(text: str) -> RegionSpec:
         case "truncate" if columns and _NUMBER.fullmatch(number):
             return RegionSpec.truncate(columns, int(number), immutable=immutable)
         case "identity" | "year" | "month" | "day" | "hour" if rest:
-            made: RegionSpec = getattr(RegionSpec, kind)(rest, immutable=immutable)
-            return made
-        case "expression" if found := _EXPRESSION.fullmatch(rest):
+            spec: RegionSpec = getattr(RegionSpec, kind)(rest, immutable=immutable)
+            return spec
+        case "expression" if match := _EXPRESSION.fullmatch(rest):
             return RegionSpec.expression(
-                found[3], found[2].split(","), parse_type(found[1]), immutable=immutable
+                match[3], match[2].split(","), parse_type(match[1]), immutable=immutable
             )
-        case "unsharded" if plain == text == "unsharded":
+        case "unsharded" if unprefixed == text == "unsharded":
             return RegionSpec.unsharded()
     raise InvalidInputError(f"{text!r} does not divide a table; give {REGIONS_HELP}")
 
@@ -336,9 +328,9 @@ def _read_schema(file: Path) -> pa.Schema:
     import pyarrow as pa
 
     readers = {
-        ".parquet": _parquet,
-        ".json": _json,
-        **dict.fromkeys((".arrow", ".feather", ".ipc", ".arrows"), _arrow),
+        ".parquet": _parquet_schema,
+        ".json": _json_schema,
+        **dict.fromkeys((".arrow", ".feather", ".ipc", ".arrows"), _arrow_schema),
     }
     read = readers.get(file.suffix.lower())
     if read is None:
@@ -349,13 +341,13 @@ def _read_schema(file: Path) -> pa.Schema:
         raise InvalidInputError(f"cannot read a schema from {file}: {error}") from error
 
 
-def _parquet(file: Path) -> pa.Schema:
+def _parquet_schema(file: Path) -> pa.Schema:
     import pyarrow.parquet as pq
 
     return pq.read_schema(file).remove_metadata()
 
 
-def _arrow(file: Path) -> pa.Schema:
+def _arrow_schema(file: Path) -> pa.Schema:
     import pyarrow as pa
 
     with pa.memory_map(str(file)) as source:
@@ -366,32 +358,14 @@ def _arrow(file: Path) -> pa.Schema:
             return pa.ipc.open_stream(source).schema.remove_metadata()
 
 
-def _json(file: Path) -> pa.Schema:
+def _json_schema(file: Path) -> pa.Schema:
     from lance.schema import json_to_schema
 
     description = read_json(file.read_text(encoding="utf-8"))
     try:
         return json_to_schema(description)
     except BaseException as error:
-        # Lance takes what it expects for granted; a panic of its own is no Exception.
+        # Lance does not validate its input; a panic of Lance is no Exception.
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         raise ValueError(f"it does not describe a schema as Lance does ({error})") from error
-
-
-@contextlib.contextmanager
-def open_catalog(url: str | None) -> Iterator[Catalog]:
-    """The catalog that a command line names, closed at the end."""
-    from memwal.catalog import Catalog
-
-    catalog = Catalog(url)
-    try:
-        yield catalog
-    finally:
-        catalog.close()
-
-
-Name = Annotated[
-    str,
-    typer.Argument(metavar="NAME", help="Name of the managed table.", autocompletion=table_names),
-]

@@ -8,38 +8,40 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import date, time, timedelta
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from enum import Enum
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from memwal.jobs.job import TaskRunner, run_in_process
+from memwal.jobs.job import JobResult, TaskRunner, run_in_process
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from memwal.jobs.job import JobResult
+    from memwal.fleet import Skipped
 
 _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
 _PIPE_WIDTH = 160
-# Control characters but for tabs and new lines, signs of direction, and halves of characters.
-_COMMANDS = re.compile(
+# Control characters except tabs and new lines, direction marks, and lone surrogates.
+_CONTROL = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 
 
 def plain(text: str) -> str:
-    """A text that does nothing to a terminal but to stand there; what would is written out.
+    """Escape the characters of a text that control a terminal.
 
-    Rows, owners and addresses are whatever somebody wrote, such as a sequence that clears the
-    screen, or turns the direction of writing.
+    Rows, owners and addresses can contain anything, such as a sequence that clears the screen, or
+    that reverses the direction of writing.
     """
-    return _COMMANDS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def print_json(value: Any) -> None:
     """Print one JSON document."""
-    sys.stdout.write(json.dumps(_plain(value)) + "\n")
+    sys.stdout.write(json.dumps(_json_value(value)) + "\n")
 
 
 def print_line(text: str) -> None:
@@ -48,12 +50,12 @@ def print_line(text: str) -> None:
 
 
 def warn(text: str) -> None:
-    """Tell something on stderr."""
+    """Print a warning on stderr."""
     sys.stderr.write(f"warning: {plain(text)}\n")
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Print a table. Numbers stand to the right; what does not fit a column is folded."""
+    """Print a table. Numbers are aligned to the right; text that is too wide is folded."""
     from rich.console import Console
     from rich.table import Table
 
@@ -70,6 +72,28 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     Console(file=sys.stdout, width=width, highlight=False, markup=False, emoji=False).print(table)
 
 
+def print_records(
+    records: Iterable[Any],
+    columns: Sequence[str],
+    attributes: Sequence[str | Callable[[Any], Any]],
+    *,
+    as_json: bool = False,
+) -> None:
+    """Print records as JSON, or as a table of attributes and of functions of a record."""
+    if as_json:
+        print_json([record.to_dict() for record in records])
+        return
+    getters = [attrgetter(item) if isinstance(item, str) else item for item in attributes]
+    print_table(columns, [[_short(get(record)) for get in getters] for record in records])
+
+
+def _short(value: Any) -> Any:
+    """Shorten a time, and an enum member to its value."""
+    if isinstance(value, Enum):
+        return value.value
+    return timestamp(value) if isinstance(value, datetime) else value
+
+
 def print_fields(fields: Iterable[tuple[str, Any]]) -> None:
     """Print names and values, one pair a line."""
     pairs = list(fields)
@@ -79,7 +103,7 @@ def print_fields(fields: Iterable[tuple[str, Any]]) -> None:
 
 
 def print_result(result: JobResult, *, as_json: bool, note: str = "") -> None:
-    """Print what a job did, and warn of what it left out."""
+    """Print the result of a job, and its problems as warnings."""
     if as_json:
         print_json(result.to_dict())
     else:
@@ -88,7 +112,7 @@ def print_result(result: JobResult, *, as_json: bool, note: str = "") -> None:
             for name, number in result.figures.items()
         )
         print_line(
-            f"{result.job}: {figures or 'nothing to do'}; {_count(result.commits, 'commit')} in "
+            f"{result.job}: {figures or 'nothing to do'}; {plural(result.commits, 'commit')} in "
             f"{result.seconds:.1f} s; the table is at version {result.version}"
         )
         if note:
@@ -97,8 +121,29 @@ def print_result(result: JobResult, *, as_json: bool, note: str = "") -> None:
         warn(problem)
 
 
+def print_outcome(outcome: JobResult | Skipped, *, as_json: bool) -> None:
+    """Print the result of a job, or why it was skipped."""
+    if isinstance(outcome, JobResult):
+        print_result(outcome, as_json=as_json)
+    else:
+        print_either(str(outcome), outcome.to_dict(), as_json=as_json)
+
+
+def print_either(text: str, value: Any, *, as_json: bool) -> None:
+    """Print a line of text, or a JSON document."""
+    if as_json:
+        print_json(value)
+    else:
+        print_line(text)
+
+
+def timestamp(time: datetime | None) -> str | None:
+    """Format a time to the second."""
+    return None if time is None else f"{time:%Y-%m-%d %H:%M:%S}"
+
+
 def size(number: int) -> str:
-    """A number of bytes, short."""
+    """Format a number of bytes."""
     if number < 1024:
         return f"{number} B"
     power = min((number.bit_length() - 1) // 10, len(_UNITS))
@@ -106,7 +151,7 @@ def size(number: int) -> str:
 
 
 def age(seconds: float | None) -> str:
-    """A time span, short."""
+    """Format a duration in one unit."""
     if seconds is None:
         return "-"
     for limit, length, unit in ((120, 1, "s"), (7200, 60, "min"), (172800, 3600, "h")):
@@ -115,7 +160,8 @@ def age(seconds: float | None) -> str:
     return f"{seconds / 86400:.0f} d"
 
 
-def _count(number: int, noun: str) -> str:
+def plural(number: int, noun: str) -> str:
+    """Format a number of things."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
@@ -124,16 +170,16 @@ def _cell(value: Any) -> str:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return plain(str(_plain(value)))
+    return plain(str(_json_value(value)))
 
 
-def _plain(value: Any) -> Any:
-    """The value in types that JSON has."""
+def _json_value(value: Any) -> Any:
+    """Convert a value to types that JSON has."""
     match value:
         case Mapping():
-            return {str(key): _plain(item) for key, item in value.items()}
+            return {str(key): _json_value(item) for key, item in value.items()}
         case list() | tuple():
-            return [_plain(item) for item in value]
+            return [_json_value(item) for item in value]
         case float() if not math.isfinite(value):
             return None
         case bytes():
@@ -148,26 +194,15 @@ def _plain(value: Any) -> Any:
             return value
 
 
+# Takes a description, how much is done, and how much there is.
 Show = Callable[[str, int, int], None]
-"""Told what is being done, how much of it is done, and how much there is."""
 
 
 @contextmanager
-def progress(doing: str) -> Iterator[TaskRunner]:
-    """Show a bar on stderr that counts tasks, as long as stderr is a terminal.
-
-    Parameters
-    ----------
-    doing : str
-        What the bar is called.
-
-    Yields
-    ------
-    callable
-        Runs tasks one after another, and moves the bar.
-    """
+def progress(description: str) -> Iterator[TaskRunner]:
+    """Show a bar on stderr that counts tasks, if stderr is a terminal; yield their runner."""
     with _bars() as bars:
-        bar = bars.add_task(doing, total=None)
+        bar = bars.add_task(description, total=None)
 
         def run(tasks: Sequence[Any], function: Callable[[Any], Any]) -> list[Any]:
             bars.reset(bar, total=len(tasks))
@@ -183,19 +218,13 @@ def progress(doing: str) -> Iterator[TaskRunner]:
 
 
 @contextmanager
-def counter(doing: str) -> Iterator[Show]:
-    """Show a bar on stderr that is told how far the job is, as long as stderr is a terminal.
-
-    Yields
-    ------
-    callable
-        Moves the bar.
-    """
+def counter(description: str) -> Iterator[Show]:
+    """Show a bar on stderr, if stderr is a terminal; yield the function that moves it."""
     with _bars() as bars:
-        bar = bars.add_task(doing, total=None)
+        bar = bars.add_task(description, total=None)
 
-        def show(doing: str, done: int, total: int) -> None:
-            bars.update(bar, description=doing, completed=done, total=total)
+        def show(description: str, done: int, total: int) -> None:
+            bars.update(bar, description=description, completed=done, total=total)
 
         yield show
 

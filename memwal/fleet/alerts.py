@@ -17,10 +17,10 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from memwal.catalog.notifications import Notification
@@ -30,55 +30,36 @@ from memwal.fleet.health import LEASE_TOPIC, Condition, ConditionKind, condition
 if TYPE_CHECKING:
     from memwal.catalog import Catalog
 
+# Minimal time between two messages to a channel; later events wait for the next message.
 MIN_INTERVAL: Final = timedelta(seconds=60)
-"""Minimal time between two messages to a channel; later events wait for the next message."""
 
 _LEASE_TTL = timedelta(minutes=2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class Event(Condition):
     """Begin, change or end of a condition, to be sent to a channel.
 
     Attributes
     ----------
-    kind : Kind
-    table : str
-        Name of the managed table.
-    owner : str
-        Who to ask; empty when the condition has ended.
-    topic, subject, mark : str
-        As of :class:`~memwal.fleet.health.Condition`.
+    kind, table, owner, topic, subject, mark, since, text
+        As of :class:`~memwal.fleet.health.Condition`; the owner is empty when the condition has
+        ended.
     over : bool
         Whether the condition ended; otherwise it began, or its ``mark`` changed.
-    since : datetime
-        When the condition began, in UTC.
-    text : str
-        Description in one line.
     """
 
-    kind: ConditionKind
-    table: str
-    owner: str
-    topic: str
-    subject: str
-    mark: str
     over: bool
-    since: datetime
-    text: str
+
+    @property
+    def critical(self) -> bool:
+        """Whether the condition needs a person at once."""
+        return self.kind.is_critical and not self.over
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return {
-            "kind": self.kind.value,
-            "table": self.table,
-            "owner": self.owner,
-            "subject": self.subject,
-            "critical": self.kind.is_critical and not self.over,
-            "over": self.over,
-            "since": self.since.isoformat(),
-            "text": self.text,
-        }
+        """Return plain values, for JSON."""
+        values = Condition.to_dict(self)
+        return {key: value for key, value in values.items() if key not in ("topic", "mark")}
 
 
 def notify_channel(
@@ -90,14 +71,14 @@ def notify_channel(
     pause: timedelta = MIN_INTERVAL,
     now: datetime | None = None,
 ) -> list[Event]:
-    """Send a channel its pending events in one message, and record them as sent.
+    """Send a ``channel`` its pending events in one message, record them as sent, and return them.
 
     Any number of processes may call this: a lease lets one of them send. If this process dies
-    between the delivery and the record, the message is sent again.
+    between the delivery and the record, the message is sent again. Raises what ``send`` raises, and
+    ``StoreUnavailableError`` if the ``catalog`` does not answer.
 
     Parameters
     ----------
-    catalog : Catalog
     channel : str
         Name of the channel, up to 100 characters; not its address, which may be a secret.
     send : callable
@@ -108,18 +89,6 @@ def notify_channel(
         Minimal time since the last message; earlier events stay pending.
     now : datetime, optional
         Aware; by default the present.
-
-    Returns
-    -------
-    list of Event
-        The events that were sent.
-
-    Raises
-    ------
-    StoreUnavailableError
-        The catalog does not answer.
-    MemWalError
-        Any error that ``send`` raises.
     """
     now = now or datetime.now(UTC)
     if not _pending_events(catalog, channel, tables, now)[0]:
@@ -146,12 +115,10 @@ def _pending_events(
 ) -> tuple[list[Event], list[Notification]]:
     """Return the pending events, and the notifications to close without an event."""
     open_notifications = {sent.key: sent for sent in catalog.notifications.open(channel)}
-    current = {
-        condition.key: condition for condition in conditions(catalog, tables=tables, now=now)
-    }
+    current = {item.key: item for item in conditions(catalog, tables=tables, now=now)}
     watched = {table.name for table in catalog.list(enabled_only=True)}
     events = [
-        _start_event(condition)
+        Event(**asdict(condition), over=False)
         for key, condition in current.items()
         if key not in open_notifications or open_notifications[key].mark != condition.mark
     ]
@@ -164,20 +131,6 @@ def _pending_events(
         else:
             events.append(_end_event(sent, now))
     return events, ended
-
-
-def _start_event(condition: Condition) -> Event:
-    return Event(
-        kind=condition.kind,
-        table=condition.table,
-        owner=condition.owner,
-        topic=condition.topic,
-        subject=condition.subject,
-        mark=condition.mark,
-        over=False,
-        since=condition.since,
-        text=condition.text,
-    )
 
 
 def _end_event(sent: Notification, now: datetime) -> Event:
@@ -211,10 +164,10 @@ def _notification(event: Event, now: datetime) -> Notification:
 ATTEMPTS: Final = 3
 TIMEOUT_SECONDS: Final = 10.0
 
-_LISTED = 20
-_LONGEST_TEXT = 300
+_MAX_LISTED = 20
+_MAX_TEXT = 300
 _FIRST_PAUSE_SECONDS = 1.0
-_LONGEST_PAUSE_SECONDS = 30.0
+_MAX_PAUSE_SECONDS = 30.0
 _TOO_MANY = 429
 # Characters that a request line holds without escaping.
 _PRINTABLE = re.compile(r"[!-~]+")
@@ -226,18 +179,10 @@ class DeliveryError(MemWalError):
 
 @dataclass(frozen=True, slots=True)
 class WebhookResponse:
-    """Response of a webhook.
+    """Response of a webhook."""
 
-    Attributes
-    ----------
-    status : int
-        HTTP status.
-    retry_after : str or None
-        Value of the ``Retry-After`` header.
-    """
-
-    status: int
-    retry_after: str | None = None
+    status: int  # HTTP status
+    retry_after: str | None = None  # value of the ``Retry-After`` header
 
 
 Post = Callable[[Mapping[str, Any]], WebhookResponse]
@@ -248,18 +193,10 @@ Without a response, or with one that is not HTTP, it raises ``OSError`` or ``HTT
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """A webhook, given by its address.
+    """A webhook, given by its address."""
 
-    Attributes
-    ----------
-    url : str
-        A secret.
-    timeout : float
-        Socket timeout in seconds, of each step of the exchange.
-    """
-
-    url: str = field(repr=False)
-    timeout: float = TIMEOUT_SECONDS
+    url: str = field(repr=False)  # a secret
+    timeout: float = TIMEOUT_SECONDS  # in seconds, of each step of the exchange
 
     def __post_init__(self) -> None:
         if not _is_webhook_url(self.url):
@@ -272,10 +209,7 @@ class Webhook:
     def from_file(cls, path: Path) -> Webhook:
         """Read the address from a file that contains only the address.
 
-        Raises
-        ------
-        InvalidInputError
-            The file cannot be read, or contains something else.
+        Raises ``InvalidInputError`` if the file cannot be read, or contains something else.
         """
         try:
             return cls(path.read_text(encoding="utf-8").strip())
@@ -305,13 +239,7 @@ class Webhook:
                 return WebhookResponse(error.code, error.headers.get("Retry-After"))
 
     def send(self, events: Sequence[Event]) -> None:
-        """Deliver one message about the events.
-
-        Raises
-        ------
-        DeliveryError
-            Delivery failed.
-        """
+        """Deliver one message about the events; raise ``DeliveryError`` on failure."""
         deliver(self.post, events)
 
 
@@ -324,42 +252,30 @@ def deliver(
 ) -> None:
     """Deliver one message about the events, with retries after transient failures.
 
-    Parameters
-    ----------
-    post : callable
-        Posts a body once.
-    events : sequence of Event
-    attempts : int, default 3
-        Maximal number of tries. The pause between them is one second, then doubles, or is what
-        the response asks for, up to 30 s.
-    sleep : callable
-        Waits a number of seconds.
-
-    Raises
-    ------
-    DeliveryError
-        Delivery failed. The error message does not contain the address.
+    ``post`` posts a body once. The pause between the attempts is one second, then doubles, or is
+    what the response asks for, up to 30 s; ``sleep`` takes its seconds. After the last attempt
+    raises ``DeliveryError``, whose message does not contain the address.
     """
     body = slack_body(events)
-    why = ""
+    reason = ""
     for number in range(attempts):
         retry_after = None
         try:
             response = post(body)
         except (OSError, http.client.HTTPException) as error:
             # The text of the error may contain the address, and so would a chained cause.
-            why = f"no answer ({type(error).__name__})"
+            reason = f"no answer ({type(error).__name__})"
         else:
             if 200 <= response.status < 300:
                 return
-            why = f"the answer was {response.status}"
+            reason = f"the answer was {response.status}"
             if response.status != _TOO_MANY and response.status < 500:
                 break
             retry_after = response.retry_after
         if number + 1 < attempts:
             sleep(_retry_delay(number, retry_after))
     raise DeliveryError(
-        f"the webhook did not take the message: {why}; it is sent again with the next one"
+        f"the webhook did not take the message: {reason}; it is sent again with the next one"
     )
 
 
@@ -370,19 +286,14 @@ def slack_body(events: Sequence[Event]) -> dict[str, Any]:
 
 
 def _message_lines(events: Sequence[Event]) -> Iterator[str]:
-    for event in events[:_LISTED]:
-        mark = (
-            ":white_check_mark:"
-            if event.over
-            else ":rotating_light:"
-            if event.kind.is_critical
-            else ":warning:"
-        )
+    for event in events[:_MAX_LISTED]:
+        symbol = ":rotating_light:" if event.critical else ":warning:"
+        symbol = ":white_check_mark:" if event.over else symbol
         what = event.kind.value.replace("_", " ")
         owner = f" ({event.owner})" if event.owner else ""
-        yield _escaped(f"{mark} {event.table}{owner}: {what}: {_truncated(event.text)}")
-    if len(events) > _LISTED:
-        yield f"... and {len(events) - _LISTED} more; memwal fleet events lists them"
+        yield _escaped(f"{symbol} {event.table}{owner}: {what}: {_truncated(event.text)}")
+    if len(events) > _MAX_LISTED:
+        yield f"... and {len(events) - _MAX_LISTED} more; memwal fleet events lists them"
 
 
 def _escaped(text: str) -> str:
@@ -391,14 +302,14 @@ def _escaped(text: str) -> str:
 
 
 def _truncated(text: str) -> str:
-    return text if len(text) <= _LONGEST_TEXT else text[: _LONGEST_TEXT - 3] + "..."
+    return text if len(text) <= _MAX_TEXT else text[: _MAX_TEXT - 3] + "..."
 
 
 def _retry_delay(number: int, retry_after: str | None) -> float:
     delay: float = _FIRST_PAUSE_SECONDS * 2**number
     if retry_after is not None and retry_after.strip().isdecimal():
         delay = float(retry_after)
-    return min(delay, _LONGEST_PAUSE_SECONDS)
+    return min(delay, _MAX_PAUSE_SECONDS)
 
 
 def _is_webhook_url(url: str) -> bool:
@@ -417,12 +328,6 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
     """Handler that follows no redirect: the message goes to the configured address only."""
 
     def redirect_request(
-        self,
-        req: urllib.request.Request,
-        fp: IO[bytes],
-        code: int,
-        msg: str,
-        headers: Any,
-        newurl: str,
+        self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str
     ) -> None:
         return None

@@ -26,8 +26,8 @@ from memwal.errors import ConflictError
 if TYPE_CHECKING:
     from memwal.jobs.job import Guard, JobResult
 
+# Jobs that do not start while the exclusive lease is held; its holder acquires their leases.
 BLOCKED_JOBS = ("merge", "index")
-"""Jobs that do not start while the exclusive lease is held; its holder acquires their leases."""
 
 # Longer than these jobs usually run; after a timeout the next compaction tries again.
 _WAIT = timedelta(minutes=2)
@@ -40,25 +40,10 @@ def exclusive_lease(
 ) -> Iterator[Guard]:
     """Block the merges and index builds of a table, once the running ones have ended.
 
-    Parameters
-    ----------
-    leases : Leases
-    table_name : str
-        Name of the managed table.
-    indexes : iterable of str
-        Its maintained indexes, each of which can be built under a lease of its own.
-    ttl : timedelta, optional
-        Time to live of the leases, 60 s by default.
-
-    Yields
-    ------
-    callable
-        Raises ``ConflictError`` when one of the leases is lost; to be called before each commit.
-
-    Raises
-    ------
-    ConflictError
-        A running job did not end in time, or another process holds the exclusive lease.
+    ``indexes`` are the maintained ones, each of which can be built under a lease of its own. Yields
+    a function to be called before each commit, which raises ``ConflictError`` when one of the
+    leases is lost. Raises the same if a running job did not end in time, or another process holds
+    the exclusive lease.
     """
     resources = [_exclusive_resource(table_name)]
     resources += [job_resource(table_name, job) for job in BLOCKED_JOBS]
@@ -81,25 +66,9 @@ def exclusive_lease(
 def wait_for_exclusive(
     leases: Leases, table_name: str, *, wait: timedelta | None
 ) -> timedelta | None:
-    """Wait until no job holds the exclusive lease of a table.
+    """Wait until no job holds the exclusive lease of a table; return what remains of ``wait``.
 
-    Parameters
-    ----------
-    leases : Leases
-    table_name : str
-        Name of the managed table.
-    wait : timedelta, optional
-        How long to wait. None does not wait.
-
-    Returns
-    -------
-    timedelta or None
-        What remains of ``wait``.
-
-    Raises
-    ------
-    ConflictError
-        The exclusive lease was not released in time.
+    None does not wait. Raises ``ConflictError`` if the lease was not released in time.
     """
     started = time.monotonic()
     while True:

@@ -19,33 +19,20 @@ _PRIORITIES = 100.0
 _SPREAD = 1.0 + _CRITICAL + 1.0
 _STEP = 0.1
 # Less than this is not worth a commit.
-_LEAST_BYTES = 1 << 20
-
+_MIN_BYTES = 1 << 20
+# Number of choices in which newer jobs can overtake a waiting job.
 MAX_PASSED_OVER = round(_SPREAD / _STEP)
-"""Number of choices in which newer jobs can overtake a waiting job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A job that is due.
-
-    Attributes
-    ----------
-    table, job : str
-        Name of the managed table, and the job.
-    due : Due
-        Why the job is due, and its pressure.
-    priority : int, default 1
-        Priority of the table: 1 to 100.
-    bytes : int, default 0
-        Bytes that a merge would take in; 0 for other jobs.
-    """
+    """A job of a managed table that is due."""
 
     table: str
     job: str
     due: Due
-    priority: int = 1
-    bytes: int = 0
+    priority: int = 1  # of the table, 1 to 100
+    bytes: int = 0  # bytes that a merge would take in; 0 for other jobs
 
     @property
     def urgency(self) -> float:
@@ -56,10 +43,10 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """A job that is to be run now, and how many bytes it may take in; None for any."""
+    """A job that is to run now."""
 
     candidate: Candidate
-    run_bytes: int | None
+    run_bytes: int | None  # bytes that it may take in; None for any
 
 
 @dataclass(slots=True)
@@ -75,17 +62,11 @@ class FairQueue:
     def choose(
         self, candidates: Collection[Candidate], *, slots: int, remaining_bytes: int | None = None
     ) -> list[Choice]:
-        """Choose the jobs to run now, at most one of each table.
+        """Choose up to ``slots`` jobs to run now, at most one of each table.
 
-        Parameters
-        ----------
-        candidates : collection of Candidate
-            Due jobs of the tables that no job is running on.
-        slots : int
-            Maximal number of jobs.
-        remaining_bytes : int, optional
-            Bytes that the chosen merges may take in together; None for no limit. The first merge
-            gets what it needs, the next one what remains.
+        No job may be running on the tables of the candidates. ``remaining_bytes`` limits what the
+        chosen merges take in together: the first merge gets what it needs, the next one what
+        remains.
         """
         chosen: list[Choice] = []
         tables: set[str] = set()
@@ -97,10 +78,10 @@ class FairQueue:
                 continue
             run_bytes: int | None = None
             if candidate.job == "merge" and remaining is not None:
-                if remaining < _LEAST_BYTES:
+                if remaining < _MIN_BYTES:
                     continue
                 run_bytes = remaining
-                remaining -= min(max(candidate.bytes, _LEAST_BYTES), remaining)
+                remaining -= min(max(candidate.bytes, _MIN_BYTES), remaining)
             tables.add(candidate.table)
             chosen.append(Choice(candidate=candidate, run_bytes=run_bytes))
         if chosen:

@@ -6,14 +6,15 @@ Health is computed from the policy, the latest backlog sample, skipped regions a
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from memwal.catalog.records import BacklogSample, ManagedTable
 from memwal.errors import LeaseLostError
 from memwal.jobs.job import JobRun, RunState
+from memwal.util.records import JsonRecord
 
 if TYPE_CHECKING:
     from memwal.catalog import Catalog
@@ -35,26 +36,12 @@ class Health(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobError:
-    """Latest failure of a job of a table.
+class JobError(JsonRecord):
+    """Latest failure of a job of a table."""
 
-    Attributes
-    ----------
-    job : str
-        Name of the job; ``look`` for reading the status of the table.
-    reason : str
-        What went wrong.
-    at : datetime
-        When the last try ended, or since when the job fails if only that is recorded.
-    """
-
-    job: str
+    job: str  # name of the job; ``look`` for reading the status of the table
     reason: str
-    at: datetime
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return {"job": self.job, "reason": self.reason, "at": self.at.isoformat()}
+    at: datetime  # when the last try ended, or since when the job fails if only that is recorded
 
 
 def backlog_age(sample: BacklogSample | None, now: datetime) -> float | None:
@@ -78,20 +65,8 @@ def health(
 ) -> tuple[Health, tuple[str, ...]]:
     """Compute the health of a table, and all reasons for it, the worst first.
 
-    Parameters
-    ----------
-    policy : Policy
-        Policy of the table; ``late_seconds`` and ``critical_seconds`` are used.
-    sample : BacklogSample or None
-        The latest sample.
-    now : datetime
-        Aware.
-    enabled : bool, default True
-        Whether the table is maintained.
-    held : int, default 0
-        Number of regions that merges skip.
-    errors : sequence of JobError
-        Failures of jobs that have not succeeded since.
+    ``held`` is the number of regions that merges skip; ``errors`` are failures of jobs that have
+    not succeeded since.
     """
     if not enabled:
         return Health.OFF, ("it is not maintained",)
@@ -141,11 +116,9 @@ def _stale_reason(policy: Policy, sample: BacklogSample | None, now: datetime) -
         return "its status has not been read yet"
     silent = (now - sample.at).total_seconds()
     # A generation flushed since the sample cannot be older than the sample.
-    return (
-        f"its status has not been read for {duration(silent)}"
-        if silent >= policy.late_seconds
-        else None
-    )
+    if silent < policy.late_seconds:
+        return None
+    return f"its status has not been read for {duration(silent)}"
 
 
 def _truncated(text: str) -> str:
@@ -153,17 +126,13 @@ def _truncated(text: str) -> str:
     return line if len(line) <= _REASON_LENGTH else f"{line[:_REASON_LENGTH]}…"
 
 
+# After so many failed reads, a generation is reported as damaged, not as unreachable.
 POISONED_AFTER: Final = 3
-"""After so many failed reads, a generation is reported as damaged, not as unreachable."""
-
+# A job is reported only once it has failed for this long without a success.
 RETRY_GRACE: Final = timedelta(minutes=1)
-"""A job is reported only once it has failed for this long without a success."""
-
 LEASE_LOSS_WINDOW: Final = timedelta(days=1)
-
+# Topic of lease losses, which happen at one moment: no end is reported.
 LEASE_TOPIC: Final = "lease"
-"""Topic of lease losses, which happen at one moment: no end is reported."""
-
 _FAILURES_READ = 1_000
 # The catalog keeps the error of a run as its type and its message.
 _LEASE_LOST = f"{LeaseLostError.__name__}: "
@@ -181,17 +150,17 @@ class ConditionKind(StrEnum):
 
     @property
     def is_critical(self) -> bool:
-        """Return whether the condition needs a person at once."""
+        """Whether the condition needs a person at once."""
         return self in (ConditionKind.GENERATION_POISONED, ConditionKind.BACKLOG_CRITICAL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Condition:
+class Condition(JsonRecord):
     """A problem of a managed table.
 
     Attributes
     ----------
-    kind : Kind
+    kind : ConditionKind
     table, owner : str
         Name of the managed table, and who to ask.
     topic, subject : str
@@ -214,38 +183,25 @@ class Condition:
     since: datetime
     text: str
 
+    json_properties: ClassVar[tuple[str, ...]] = ("critical",)
+
     @property
     def key(self) -> tuple[str, str, str]:
         """Table, topic and subject."""
         return self.table, self.topic, self.subject
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return {
-            **asdict(self),
-            "kind": self.kind.value,
-            "critical": self.kind.is_critical,
-            "since": self.since.isoformat(),
-        }
+    @property
+    def critical(self) -> bool:
+        """Whether the condition needs a person at once."""
+        return self.kind.is_critical
 
 
 def conditions(
     catalog: Catalog, *, tables: Collection[str] | None = None, now: datetime | None = None
 ) -> list[Condition]:
-    """Return the conditions of the enabled tables, critical ones first.
+    """Return the conditions of the enabled tables of a ``catalog``, critical ones first.
 
-    Parameters
-    ----------
-    catalog : Catalog
-    tables : collection of str, optional
-        Only these.
-    now : datetime, optional
-        Aware; by default the present.
-
-    Raises
-    ------
-    StoreUnavailableError
-        The catalog does not answer.
+    ``tables`` restricts them to these tables. ``now`` is aware, by default the present.
     """
     now = now or datetime.now(UTC)
     watched = {

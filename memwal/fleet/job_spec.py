@@ -1,20 +1,22 @@
-"""Request for a job, the spec that it is resolved into, and the reason when a job is skipped."""
+"""Request for a job, the spec that it is resolved into, and its execution in this process."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Callable, Collection
+from dataclasses import KW_ONLY, dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from memwal.jobs.arguments import to_arguments
-from memwal.jobs.options import JobOptions, MergeOptions
+from memwal.jobs.job import Guard, JobResult, TaskRunner, run_in_process
+from memwal.jobs.options import JobOptions, MergeOptions, RunOptions
 
 if TYPE_CHECKING:
     from memwal.catalog.records import ManagedTable
     from memwal.jobs.due import Due
+    from memwal.table import Table
 
 
 class SkipReason(StrEnum):
@@ -49,7 +51,7 @@ class Skipped:
         return f"{self.job} of {self.table} skipped: {self.reason}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Return plain values, for JSON."""
         return {
             "job": self.job,
             "table": self.table,
@@ -64,27 +66,26 @@ class JobRequest:
 
     Attributes
     ----------
-    table : str
-        Name of the managed table.
-    job : str
-        One of :data:`memwal.jobs.due.JOBS`.
+    table, job : str
+        Name of the managed table, and one of :data:`memwal.jobs.due.JOBS`.
     force : bool, default False
-        Do it now: due or not, in quiet hours, and also the regions that are held.
+        Run it now: due or not, in quiet hours, and also the regions that are skipped.
     dry_run : bool, default False
         Change nothing: a collection counts, other jobs are skipped with what they would do.
     regions : collection of UUID or None
         Merge only these, as far as they are due.
     index : str or None
-        Build only this index, under a lease of its own: several can be built at once. It does not
-        keep a build of all of them from going on beside it, which costs work and nothing else.
+        Build only this index, under a lease of its own: several can be built at once. A build of
+        all indexes may run at the same time, which costs work and nothing else.
     max_tasks : int or None
         Into how many tasks it is divided at most; None leaves that to what runs the job.
     run_bytes : int or None
         Most bytes that a merge takes in, beside the policy's ``merge_run_bytes``.
     due : Due or None
-        What the caller knows to be due; by default the table's status is held against its policy.
+        Why the job is due, if the caller knows; by default it follows from the table's status and
+        policy.
     wait : timedelta or None
-        How long to wait when the job is being run already. None does not wait.
+        How long to wait while the job is running already. None does not wait.
     """
 
     table: str
@@ -107,7 +108,6 @@ class JobSpec:
     Attributes
     ----------
     job : str
-        One of :data:`memwal.jobs.due.JOBS`.
     table : ManagedTable
     options : JobOptions
         Options of this job, from the policy of the table and from the request.
@@ -127,3 +127,36 @@ class JobSpec:
     def arguments(self) -> list[str]:
         """Return the arguments of ``spark_apps/{job}.py``, without table and credentials."""
         return to_arguments(self.options)
+
+
+# Executes a job spec, calling the guard whenever it can.
+JobExecutor = Callable[[JobSpec, Guard], JobResult]
+
+
+def run_locally(
+    table: Table, spec: JobSpec, *, run: TaskRunner = run_in_process, guard: Guard | None = None
+) -> JobResult:
+    """Execute a job spec, with its tasks on a runner."""
+    options = spec.options
+    if isinstance(options, RunOptions):
+        options = replace(options, run=run, guard=guard)
+    return _entry_points()[spec.job](table.location, options)
+
+
+def _entry_points() -> dict[str, Callable[..., JobResult]]:
+    # Lance is loaded when a job is run, and not before.
+    from memwal.jobs.gc import collect_garbage
+    from memwal.jobs.index.job import build_indexes
+    from memwal.jobs.merge.job import merge
+    from memwal.jobs.table.compact import compact
+    from memwal.jobs.table.quality_check import check_quality
+    from memwal.jobs.table.snapshot import build_snapshot
+
+    return {
+        "merge": merge,
+        "index": build_indexes,
+        "compact": compact,
+        "snapshot": build_snapshot,
+        "gc": collect_garbage,
+        "quality": check_quality,
+    }

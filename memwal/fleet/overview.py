@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -20,64 +20,45 @@ from memwal.fleet.tables import due_jobs
 from memwal.jobs.due import Due
 from memwal.jobs.job import JobRun, RunState
 from memwal.jobs.status import RegionBacklog, TableStatus
+from memwal.util.records import plain_value
 
 if TYPE_CHECKING:
     from memwal.catalog import Catalog, TableState
     from memwal.catalog.backoff import FailedJob, SkippedRegionRecord
     from memwal.catalog.history import LatestRuns, MergedRows
 
+# Time window of the current rates.
 WINDOW = timedelta(minutes=15)
-"""Time window of the current rates."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """Rows per second.
+    """Rows per second, over some time.
 
-    Attributes
-    ----------
-    rows_in : float or None
-        Rows flushed: growth of the backlog plus the rows that merges removed from it meanwhile.
-        Rows of one key that were merged as one count as one. Never negative; None with fewer than
-        two samples.
-    rows_merged : float
-        Rows upserted and deleted by merges.
+    ``rows_in`` is the growth of the backlog plus the rows that merges removed from it meanwhile.
+    Rows of one key that were merged as one count as one. It is never negative, and None with fewer
+    than two samples.
     """
 
-    rows_in: float | None
-    rows_merged: float
+    rows_in: float | None  # flushed
+    rows_merged: float  # upserted and deleted by merges
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryPoint:
-    """Backlog sample, with the rates since the previous one.
-
-    Attributes
-    ----------
-    sample : BacklogSample
-    rates : Rates or None
-        None for the first sample.
-    """
+    """Backlog sample, with the rates since the previous one."""
 
     sample: BacklogSample
-    rates: Rates | None
+    rates: Rates | None  # None for the first sample
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        sample, rates = self.sample, self.rates
+        """Return plain values, for JSON."""
+        values = plain_value(self.sample)
+        omitted = ("table", "version", "regions")
         return {
-            "at": sample.at.isoformat(),
-            "generations": sample.generations,
-            "rows": sample.rows,
-            "bytes": sample.bytes,
-            "wal_entries": sample.wal_entries,
-            "oldest_seconds": sample.oldest_seconds,
-            "lag_generations": sample.lag_generations,
-            "lag_rows": sample.lag_rows,
-            "reclaimable_bytes": sample.reclaimable_bytes,
-            "base_rows": sample.base_rows,
-            "rows_in_per_second": None if rates is None else rates.rows_in,
-            "rows_merged_per_second": None if rates is None else rates.rows_merged,
+            **{key: value for key, value in values.items() if key not in omitted},
+            "rows_in_per_second": None if self.rates is None else self.rates.rows_in,
+            "rows_merged_per_second": None if self.rates is None else self.rates.rows_merged,
         }
 
 
@@ -88,17 +69,7 @@ def current_rates(
     *,
     window: timedelta = WINDOW,
 ) -> Rates:
-    """Compute the rates of a time window.
-
-    Parameters
-    ----------
-    first, last : BacklogSample or None
-        First and last sample in the window.
-    merges : iterable of MergedRows
-        Merges of this table in the window.
-    window : timedelta, default 15 minutes
-        Length of the window.
-    """
+    """Compute the rates of a time window from the merges and the first and last sample in it."""
     merges = list(merges)
     merged = sum(merge.rows for merge in merges) / window.total_seconds()
     rows_in = None
@@ -111,15 +82,7 @@ def current_rates(
 def history_points(
     samples: Sequence[BacklogSample], merges: Sequence[MergedRows]
 ) -> list[HistoryPoint]:
-    """Compute the rates between the samples of one table.
-
-    Parameters
-    ----------
-    samples : sequence of BacklogSample
-        Oldest first.
-    merges : sequence of MergedRows
-        Merges of the same table, oldest first.
-    """
+    """Compute the rates between the samples of one table; samples and merges are oldest first."""
     times = [merge.at for merge in merges]
     points = [HistoryPoint(sample=sample, rates=None) for sample in samples[:1]]
     for before, sample in pairwise(samples):
@@ -146,7 +109,6 @@ class TableOverview:
     Attributes
     ----------
     managed : ManagedTable
-        Registration of the table.
     health : Health
     reasons : tuple of str
         All reasons for the health, the worst first.
@@ -155,9 +117,8 @@ class TableOverview:
     oldest_seconds : float or None
         Current age of the oldest unmerged generation; None without a backlog.
     rates : Rates
-        Rates over the last 15 minutes.
+        Over the last 15 minutes.
     running : tuple of JobRun
-        Active runs.
     last_runs : dict of str to datetime
         When each job last succeeded, in UTC.
     held : int
@@ -196,8 +157,7 @@ class TableOverview:
         return self.managed.enabled
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        sample = self.backlog
+        """Return plain values, for JSON."""
         return {
             "table": self.table,
             "uri": self.uri,
@@ -206,37 +166,25 @@ class TableOverview:
             "tags": list(self.managed.policy.tags),
             "health": self.health.value,
             "reasons": list(self.reasons),
-            "backlog": None if sample is None else {**asdict(sample), "at": sample.at.isoformat()},
+            "backlog": plain_value(self.backlog),
             "oldest_seconds": self.oldest_seconds,
             "rows_in_per_second": self.rates.rows_in,
             "rows_merged_per_second": self.rates.rows_merged,
             "running": [run.to_dict() for run in self.running],
-            "last_runs": {job: at.isoformat() for job, at in self.last_runs.items()},
+            "last_runs": plain_value(self.last_runs),
             "held": self.held,
-            "troubles": [failed.to_dict() for failed in self.failed_jobs],
-            "errors": [error.to_dict() for error in self.errors],
+            "troubles": plain_value(self.failed_jobs),
+            "errors": plain_value(self.errors),
         }
 
 
 def overview(
     catalog: Catalog, *, table: str | None = None, now: datetime | None = None
 ) -> list[TableOverview]:
-    """Return the maintenance state of every table by name, in a constant number of queries.
+    """Return the state of the tables of a ``catalog`` by name, in a constant number of queries.
 
-    Parameters
-    ----------
-    catalog : Catalog
-    table : str, optional
-        Only this table.
-    now : datetime, optional
-        Aware; by default the present.
-
-    Raises
-    ------
-    ObjectNotFoundError
-        No table has this name.
-    StoreUnavailableError
-        The catalog does not answer.
+    With ``table`` only of this one; ``ObjectNotFoundError`` if no table has this name. ``now`` is
+    aware, by default the present.
     """
     now = now or datetime.now(UTC)
     since = now - WINDOW
@@ -254,12 +202,7 @@ def overview(
         of_table = runs.get(name)
         errors = _errors(of_table, failed_jobs[name])
         state, reasons = health(
-            managed.policy,
-            sample,
-            now=now,
-            enabled=managed.enabled,
-            held=held[name],
-            errors=errors,
+            managed.policy, sample, now=now, enabled=managed.enabled, held=held[name], errors=errors
         )
         overviews.append(
             TableOverview(
@@ -309,47 +252,27 @@ def _errors(runs: LatestRuns | None, failed_jobs: Sequence[FailedJob]) -> tuple[
     return tuple(sorted(errors.values(), key=lambda error: error.at, reverse=True))
 
 
+# Key of run results under which data quality checks store their findings.
 QUALITY = "quality"
-"""Key of run results under which data quality checks store their findings."""
-
 _QUALITY_SINCE = timedelta(days=7)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableDetail:
-    """Details of one managed table.
-
-    Attributes
-    ----------
-    overview : TableOverview
-    state : TableState or None
-        Latest status, with ages as of its time; None if none was recorded yet.
-    due : mapping of str to Due
-        Due jobs, computed from the status and the policy; empty without a status.
-    held : tuple of SkippedRegionRecord
-        All skipped regions.
-    checked : JobRun or None
-        Latest run within a week that checked rows, at the gate of a merge or in the base table;
-        with its whole result.
-    """
+    """Details of one managed table."""
 
     overview: TableOverview
+    # latest status, with ages as of its time; None if none was recorded yet
     state: TableState | None
-    due: Mapping[str, Due]
-    held: tuple[SkippedRegionRecord, ...]
+    due: Mapping[str, Due]  # computed from the status and the policy; empty without a status
+    held: tuple[SkippedRegionRecord, ...]  # all skipped regions
+    # latest run within a week that checked rows, at the gate of a merge or in the base table;
+    # with its whole result
     checked: JobRun | None
 
 
 def table_detail(catalog: Catalog, name: str, *, now: datetime | None = None) -> TableDetail:
-    """Return the details of one table.
-
-    Raises
-    ------
-    ObjectNotFoundError
-        No table has this name.
-    StoreUnavailableError
-        The catalog does not answer.
-    """
+    """Return the details of one table; ``ObjectNotFoundError`` if no table has this name."""
     now = now or datetime.now(UTC)
     (table,) = overview(catalog, table=name, now=now)
     state = next(iter(catalog.states(table=name)), None)
@@ -368,22 +291,8 @@ def table_history(
 ) -> list[HistoryPoint]:
     """Return the backlog samples of a table, with the rates of rows flushed and merged.
 
-    Parameters
-    ----------
-    catalog : Catalog
-    name : str
-        Name of the table.
-    since : datetime
-        Aware.
-    most : int, default 500
-        Maximal number of points; more samples are thinned out evenly.
-
-    Raises
-    ------
-    ObjectNotFoundError
-        No table has this name.
-    StoreUnavailableError
-        The catalog does not answer.
+    More than ``most`` samples are thinned out evenly. Raises ``ObjectNotFoundError`` if no table
+    has this name.
     """
     catalog.get(name)
     samples = catalog.backlog_points(name, since=since, most=most)

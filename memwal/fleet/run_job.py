@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from memwal.errors import ConflictError, InvalidInputError, MemWalError
-from memwal.fleet.execute import JobExecutor, run_locally
-from memwal.fleet.job_spec import JobRequest, JobSpec, Skipped, SkipReason
+from memwal.fleet.job_spec import JobExecutor, JobRequest, JobSpec, Skipped, SkipReason, run_locally
 from memwal.fleet.tables import Survey, check_regions, open_managed, survey
 from memwal.jobs.due import JOBS, Due
 from memwal.jobs.job import Guard, JobResult, TaskRunner, run_in_process
@@ -32,6 +31,7 @@ from memwal.telemetry.spans import JOB, TABLE, span
 if TYPE_CHECKING:
     from memwal.catalog import Catalog, ManagedTable
     from memwal.catalog.backoff import SkippedRegionRecord
+    from memwal.catalog.leases import Lease
     from memwal.catalog.runs import ActiveRun
     from memwal.table import Table
 
@@ -46,7 +46,7 @@ class Runtime:
         Runs the tasks, here or elsewhere. Tasks that run elsewhere do not see the lease; what they
         commit is fenced by compare-and-swap alone.
     execute : callable or None
-        Does the whole job instead of this process: it is given the :class:`JobSpec` (whose
+        Does the whole job instead of this process: gets the :class:`JobSpec` (whose
         ``arguments()`` are those of the Spark application) and a guard that raises
         ``ConflictError`` when the lease is lost, to be called while it waits.
     guard : callable or None
@@ -69,8 +69,26 @@ class Runtime:
     ttl: timedelta | None = None
 
 
+# Runtime of a job whose tasks run one after another in this process.
 IN_PROCESS: Final = Runtime()
-"""Runtime of a job whose tasks run one after another in this process."""
+
+
+def _acquire(catalog: Catalog, resource: str, wait: timedelta | None, runtime: Runtime) -> Lease:
+    from memwal.catalog.leases import DEFAULT_TTL
+
+    return catalog.leases.acquire(resource, ttl=runtime.ttl or DEFAULT_TTL, wait=wait)
+
+
+def _guard(leases: Sequence[Lease], runtime: Runtime) -> Guard:
+    """Return a guard that checks the leases, and then calls the guard of the runtime."""
+
+    def check() -> None:
+        for lease in leases:
+            lease.check()
+        if runtime.guard is not None:
+            runtime.guard()
+
+    return check
 
 
 def run_recorded(
@@ -83,29 +101,23 @@ def run_recorded(
     wait: timedelta | None = None,
     runtime: Runtime = IN_PROCESS,
 ) -> JobResult | Skipped:
-    """Do something to a managed table under leases, and record it.
+    """Run an operation on the table ``table_name`` of a ``catalog`` under leases, and record it.
+
+    Returns what it did, or ``Skipped`` if another process holds one of the leases.
 
     Parameters
     ----------
-    catalog : Catalog
-    table_name : str
-        Name of the managed table.
     name : str
-        What it is called in the record, and what is leased, such as ``checkpoint``.
+        Name of the operation in the record and in its lease, such as ``checkpoint``.
     execute : callable
-        Does it, calling the guard it is given before each commit, or while it waits.
+        Runs the operation; gets a guard to call before each commit, or while it waits.
     instead_of : sequence of str
-        Jobs that are not to run meanwhile, since this does their work: their leases are taken
+        Jobs that must not run meanwhile, since this does their work: their leases are acquired
         too, in this order.
     wait : timedelta, optional
         How long to wait for all of the leases. None does not wait.
     runtime : Runtime, optional
         Its guard, external id and time to live of the leases.
-
-    Returns
-    -------
-    JobResult or Skipped
-        What it did, or that somebody else is at work.
 
     Raises
     ------
@@ -114,40 +126,28 @@ def run_recorded(
     ConflictError
         A lease was lost.
     """
-    from memwal.catalog.leases import DEFAULT_TTL, job_resource
+    from memwal.catalog.leases import job_resource
 
     catalog.get(table_name)
-    ends_at = None if wait is None else time.monotonic() + wait.total_seconds()
+    deadline = None if wait is None else time.monotonic() + wait.total_seconds()
     with ExitStack() as stack:
         leases = []
         for job in (name, *instead_of):
-            seconds = None if ends_at is None else max(ends_at - time.monotonic(), 0.0)
+            if deadline is not None:
+                wait = timedelta(seconds=max(deadline - time.monotonic(), 0.0))
             try:
-                lease = catalog.leases.acquire(
-                    job_resource(table_name, job),
-                    ttl=runtime.ttl or DEFAULT_TTL,
-                    wait=None if seconds is None else timedelta(seconds=seconds),
-                )
+                lease = _acquire(catalog, job_resource(table_name, job), wait, runtime)
             except ConflictError as error:
                 return Skipped(
-                    job=name,
-                    table=table_name,
-                    reason_code=SkipReason.AT_WORK,
-                    reason=str(error),
+                    job=name, table=table_name, reason_code=SkipReason.AT_WORK, reason=str(error)
                 )
             leases.append(stack.enter_context(lease))
-
-        def check() -> None:
-            for lease in leases:
-                lease.check()
-            if runtime.guard is not None:
-                runtime.guard()
-
+        guard = _guard(leases, runtime)
         run = stack.enter_context(
             catalog.record_run(table_name, name, external_id=runtime.external_id, lease=leases[0])
         )
-        check()
-        result = execute(check)
+        guard()
+        result = execute(guard)
         run.finish(result)
     return result
 
@@ -162,14 +162,14 @@ class _Resolver:
     runtime: Runtime
 
     def resolve(self) -> tuple[Table, JobSpec | Skipped]:
-        """Open the table and decide what is to be done."""
+        """Open the table and decide what to do."""
         table = open_managed(self.managed, storage_options=self.runtime.storage_options)
         if self.request.regions is not None:
             check_regions(table, self.request.regions)
         return table, self._decide(table)
 
     def dry_run(self) -> JobResult | Skipped:
-        """Tell what would be done; a collection can do so itself."""
+        """Return what would be done; a collection can count it itself."""
         table, spec = self.resolve()
         if isinstance(spec, Skipped):
             return spec
@@ -184,13 +184,13 @@ class _Resolver:
         return self.skipped(SkipReason.DRY_RUN, f"it would run: {reason}")
 
     def skipped(self, reason_code: SkipReason, reason: str) -> Skipped:
-        """Return the answer that nothing is done."""
+        """Return the outcome of a skipped job."""
         return Skipped(
             job=self.request.job, table=self.managed.name, reason_code=reason_code, reason=reason
         )
 
     def record_failure(self, error: MemWalError) -> None:
-        """Record a run that did not get as far as to begin."""
+        """Record a run that failed before it began."""
         run_id = self.catalog.start_run(
             self.managed.name, self.request.job, external_id=self.runtime.external_id
         )
@@ -207,13 +207,8 @@ class _Resolver:
         return self._spec_if_due(state.due[request.job], _waiting(state.held))
 
     def _survey(self, table: Table) -> Survey:
-        return survey(
-            self.catalog,
-            self.managed,
-            table=table,
-            regions=self.request.regions,
-            index=self.request.index,
-        )
+        regions, index = self.request.regions, self.request.index
+        return survey(self.catalog, self.managed, table=table, regions=regions, index=index)
 
     def _spec_if_due(self, due: Due, waiting: Sequence[UUID]) -> JobSpec | Skipped:
         job = self.request.job
@@ -221,11 +216,8 @@ class _Resolver:
             return self.skipped(SkipReason.QUIET, due.held_back)
         if due.reason is None:
             if job == "merge" and waiting:
-                return self.skipped(
-                    SkipReason.HELD,
-                    f"{len(waiting)} regions are held and wait for their next try, and no other is "
-                    "due",
-                )
+                reason = "regions are held and wait for their next try, and no other is due"
+                return self.skipped(SkipReason.HELD, f"{len(waiting)} {reason}")
             return self.skipped(SkipReason.NOT_DUE, "no limit of its policy is reached")
         if job != "merge":
             return self._spec(None, ())
@@ -244,11 +236,12 @@ class _Resolver:
         match request.job:
             case "merge":
                 options = policy.merge_options()
+                limits = [n for n in (request.run_bytes, options.run_bytes) if n is not None]
                 return replace(
                     options,
                     regions=regions,
                     skip_regions=skip_regions,
-                    run_bytes=_least(request.run_bytes, options.run_bytes),
+                    run_bytes=min(limits) if limits else None,
                     max_tasks=request.max_tasks,
                 )
             case "index":
@@ -256,11 +249,9 @@ class _Resolver:
                 return IndexOptions(indexes=indexes, max_tasks=request.max_tasks)
             case "compact":
                 # Few rewrites may be lost: the compaction gets exclusive access then.
-                compact_options = replace(policy.compact_options(), attempts=2)
+                compaction = replace(policy.compact_options(), attempts=2)
                 # A forced compaction runs however few fragments there are.
-                return (
-                    replace(compact_options, min_fragments=2) if request.force else compact_options
-                )
+                return replace(compaction, min_fragments=2) if request.force else compaction
             case "snapshot":
                 return SnapshotOptions(max_tasks=request.max_tasks)
             case "gc":
@@ -284,11 +275,10 @@ logger = logging.getLogger(__name__)
 def run_job(
     catalog: Catalog, request: JobRequest, *, runtime: Runtime = IN_PROCESS
 ) -> JobResult | Skipped:
-    """Run one job of a managed table under its lease, and record it.
+    """Run one job of a managed table of a ``catalog`` under its lease, and record it.
 
     Parameters
     ----------
-    catalog : Catalog
     request : JobRequest
         The table, the job, and how the caller narrows or forces it.
     runtime : Runtime, optional
@@ -311,8 +301,8 @@ def run_job(
     MemWalError
         The job failed. It is recorded.
     """
-    from memwal.catalog.leases import DEFAULT_TTL, job_resource
-    from memwal.fleet.exclusive import BLOCKED_JOBS, lost_all_rewrites, wait_for_exclusive
+    from memwal.catalog.leases import job_resource
+    from memwal.fleet.exclusive import BLOCKED_JOBS, wait_for_exclusive
 
     table_name, job, wait = request.table, request.job, request.wait
     if job not in JOBS:
@@ -327,19 +317,10 @@ def run_job(
     try:
         if job in BLOCKED_JOBS:
             wait = wait_for_exclusive(catalog.leases, table_name, wait=wait)
-        lease = catalog.leases.acquire(
-            job_resource(table_name, job, part=request.index),
-            ttl=runtime.ttl or DEFAULT_TTL,
-            wait=wait,
-        )
+        resource = job_resource(table_name, job, part=request.index)
+        lease = _acquire(catalog, resource, wait, runtime)
     except ConflictError as error:
         return resolver.skipped(SkipReason.AT_WORK, str(error))
-
-    def check() -> None:
-        lease.check()
-        if runtime.guard is not None:
-            runtime.guard()
-
     with lease:
         try:
             table, spec = resolver.resolve()
@@ -348,33 +329,43 @@ def run_job(
             raise
         if isinstance(spec, Skipped):
             return spec
-        with (
-            span("memwal.job", table.location, attributes={TABLE: table_name, JOB: job}),
-            catalog.record_run(
-                table_name,
-                job,
-                external_id=runtime.external_id,
-                version_before=table.base().version,
-                lease=lease,
-            ) as active,
-        ):
-            check()
+        return _run_spec(catalog, table, spec, lease, runtime)
 
-            def execute(spec: JobSpec, guard: Guard) -> JobResult:
-                if runtime.execute is not None:
-                    return runtime.execute(spec, guard)
-                run = _watched(active, runtime.run, guard)
-                return run_locally(table, spec, run=run, guard=guard)
 
-            result = execute(spec, check)
-            if lost_all_rewrites(result):
-                result = _run_exclusively(
-                    catalog, table, spec, result, execute=execute, guard=check, ttl=runtime.ttl
-                )
-            if job == "merge":
-                _settle(catalog, table, spec, result)
-            active.finish(result)
-        return result
+def _run_spec(
+    catalog: Catalog, table: Table, spec: JobSpec, lease: Lease, runtime: Runtime
+) -> JobResult:
+    """Run a job under its lease, and record it."""
+    from memwal.fleet.exclusive import lost_all_rewrites
+
+    name, job, guard = spec.table.name, spec.job, _guard([lease], runtime)
+    with (
+        span("memwal.job", table.location, attributes={TABLE: name, JOB: job}),
+        catalog.record_run(
+            name,
+            job,
+            external_id=runtime.external_id,
+            version_before=table.base().version,
+            lease=lease,
+        ) as active,
+    ):
+        guard()
+
+        def execute(spec: JobSpec, guard: Guard) -> JobResult:
+            if runtime.execute is not None:
+                return runtime.execute(spec, guard)
+            run = _guarded_runner(active, runtime.run, guard)
+            return run_locally(table, spec, run=run, guard=guard)
+
+        result = execute(spec, guard)
+        if lost_all_rewrites(result):
+            result = _run_exclusively(
+                catalog, table, spec, result, execute=execute, guard=guard, ttl=runtime.ttl
+            )
+        if job == "merge":
+            _record_skipped_regions(catalog, table, spec, result)
+        active.finish(result)
+    return result
 
 
 def _run_exclusively(
@@ -387,11 +378,11 @@ def _run_exclusively(
     guard: Guard,
     ttl: timedelta | None,
 ) -> JobResult:
-    """Compact again, while the jobs wait whose commits kept the first attempt out."""
+    """Compact again under the exclusive lease, which keeps out the commits that won before."""
     from memwal.fleet.exclusive import combined_result, exclusive_lease
 
     if isinstance(spec.options, CompactOptions):
-        # The others do not wait for more than one commit.
+        # The blocked jobs wait for one commit only.
         spec = replace(spec, options=replace(spec.options, max_commits=1))
     indexes = table.base().details.maintained_indexes
     with ExitStack() as stack:
@@ -411,15 +402,17 @@ def _run_exclusively(
         return combined_result(first, execute(spec, check))
 
 
-def _settle(catalog: Catalog, table: Table, spec: JobSpec, result: JobResult) -> None:
-    """Keep which regions are held, and forget those that no longer are."""
+def _record_skipped_regions(
+    catalog: Catalog, table: Table, spec: JobSpec, result: JobResult
+) -> None:
+    """Record the regions that the merge could not read, and clear those that it got past."""
     name, options = spec.table.name, spec.options
     if not isinstance(options, MergeOptions):
         return
     if result.held:
         catalog.backoffs.skip_regions(name, result.held)
-    known = catalog.backoffs.skipped_regions(name)
-    if not known:
+    records = catalog.backoffs.skipped_regions(name)
+    if not records:
         return
     merged = table.base().details.merged
     stuck = {held.region_id for held in result.held}
@@ -432,13 +425,13 @@ def _settle(catalog: Catalog, table: Table, spec: JobSpec, result: JobResult) ->
         tried = options.run_bytes is None and (options.regions is None or region in options.regions)
         return tried or merged.get(region, 0) >= record.generation
 
-    over = [record.region_id for record in known if is_over(record)]
+    over = [record.region_id for record in records if is_over(record)]
     if over:
         catalog.backoffs.clear_regions(name, over)
 
 
-def _watched(active: ActiveRun, run: TaskRunner, guard: Guard) -> TaskRunner:
-    """A runner that looks at the guard before each step that this process takes, and counts."""
+def _guarded_runner(active: ActiveRun, run: TaskRunner, guard: Guard) -> TaskRunner:
+    """Return a runner that calls the guard before each local task, and records the progress."""
 
     def here(tasks: Sequence[Any], function: Callable[[Any], Any]) -> list[Any]:
         def step(task: Any) -> Any:
@@ -455,7 +448,3 @@ def _watched(active: ActiveRun, run: TaskRunner, guard: Guard) -> TaskRunner:
         return results
 
     return here if run is run_in_process else elsewhere
-
-
-def _least(*limits: int | None) -> int | None:
-    return min((limit for limit in limits if limit is not None), default=None)

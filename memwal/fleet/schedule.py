@@ -30,21 +30,11 @@ _MAX_LOOK_BACK = timedelta(days=1)
 
 
 def is_due(schedule: str | float | None, *, last: datetime | None, now: datetime) -> bool:
-    """Return whether a survey of a table is due.
+    """Return whether a survey of a table is due, at the aware time ``now``.
 
-    Parameters
-    ----------
-    schedule : str, float or None
-        Schedule of a policy: a cron expression (in UTC), a number of seconds, or None for never.
-    last : datetime or None
-        Time of the last survey; None if there was none.
-    now : datetime
-        Aware.
-
-    Raises
-    ------
-    InvalidInputError
-        The cron expression is not supported.
+    A schedule is a cron expression (in UTC), a number of seconds, or None for never. ``last`` is
+    None if there was no survey. Raises ``InvalidInputError`` if the cron expression is not
+    supported.
     """
     match schedule:
         case None:
@@ -59,12 +49,7 @@ def interval_seconds(schedule: str | float | None) -> float | None:
     """Return the longest interval between two surveys in seconds; None without a schedule.
 
     A cron expression that omits weekdays counts as a week. One that names days of the month counts
-    as a month of 31 days, and one that omits months as twelve of these.
-
-    Raises
-    ------
-    InvalidInputError
-        As in :func:`is_due`.
+    as a month of 31 days, and one that omits months as twelve of these. Raises as :func:`is_due`.
     """
     if schedule is None or not isinstance(schedule, str):
         return schedule

@@ -88,13 +88,13 @@ class Outcome:
     failed_job: FailedJob | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Return plain values, for JSON."""
         return {
             "table": self.table,
             "job": self.job,
             "reason": self.reason,
-            "result": None if self.result is None else self.result.to_dict(),
-            "trouble": None if self.failed_job is None else self.failed_job.to_dict(),
+            "result": self.result and self.result.to_dict(),
+            "trouble": self.failed_job and self.failed_job.to_dict(),
         }
 
 
@@ -215,29 +215,16 @@ class Fleet:
     def run_once(self) -> list[Outcome]:
         """Survey every table, whatever its schedule, and run each due job once.
 
-        Raises
-        ------
-        StoreUnavailableError
-            The catalog does not answer.
+        Raises ``StoreUnavailableError`` if the catalog does not answer.
         """
         return self._loop(every=None)
 
     def run_forever(self, *, every: float = 10.0) -> None:
         """Survey the tables by their schedules and run the due jobs, until :meth:`stop`.
 
-        While the catalog does not answer, waits for it.
-
-        Parameters
-        ----------
-        every : float, default 10
-            Seconds between two reads of the catalog.
-
-        Raises
-        ------
-        InvalidInputError
-            ``every`` is not above 0.
-        TableSetupError
-            The catalog has no schema, or another one.
+        Reads the catalog ``every`` so many seconds (``InvalidInputError`` unless above 0), and
+        waits while it does not answer. Raises ``TableSetupError`` if the catalog has no schema, or
+        another one.
         """
         if every <= 0:
             raise InvalidInputError("every must be a number of seconds above 0")
@@ -283,17 +270,15 @@ class Fleet:
             logger.warning("the catalog cannot be read, trying again: %s", error)
             return
         registered = {table.name for table in tables}
-        for gone in [name for name in self._surveys if name not in registered]:
-            self._forget(gone)
+        for name in self._surveys.keys() - registered:
+            self._forget(name)
         for table in tables:
             name = table.name
             if self._only is not None and name not in self._only:
                 continue
-            if (
-                name in self._surveying
-                or name in self._working
-                or self._failures.is_backing_off(name, STATUS_JOB)
-            ):
+            if name in self._surveying or name in self._working:
+                continue
+            if self._failures.is_backing_off(name, STATUS_JOB):
                 continue
             if scheduled and not self._is_due(table, now):
                 continue
@@ -319,9 +304,8 @@ class Fleet:
         free = [c for (table, _), c in self._candidates.items() if table not in busy]
         if slots < 1 or not free:
             return
-        for choice in self._queue.choose(
-            free, slots=slots, remaining_bytes=self._remaining_bytes()
-        ):
+        remaining = self._remaining_bytes()
+        for choice in self._queue.choose(free, slots=slots, remaining_bytes=remaining):
             candidate = choice.candidate
             del self._candidates[candidate.table, candidate.job]
             future = pool.submit(self._run_job, choice)
@@ -330,31 +314,27 @@ class Fleet:
     def _remaining_bytes(self) -> int | None:
         if self._budget.bytes is None:
             return None
-        taken = sum(
-            min(choice.candidate.bytes, choice.run_bytes or 0)
-            for choice, _ in self._working.values()
-        )
+        choices = [choice for choice, _ in self._working.values()]
+        taken = sum(min(choice.candidate.bytes, choice.run_bytes or 0) for choice in choices)
         return max(self._budget.bytes - taken, 0)
 
     def _run_job(self, choice: Choice) -> JobResult | Skipped:
         candidate = choice.candidate
+        request = JobRequest(
+            candidate.table,
+            candidate.job,
+            max_tasks=self._max_tasks,
+            run_bytes=choice.run_bytes,
+            due=candidate.due,
+        )
+        runtime = Runtime(
+            run=self._run,
+            storage_options=self._storage_options(self._surveys[candidate.table].table),
+            ttl=self._lease_ttl,
+            guard=self._check,
+        )
         try:
-            return run_job(
-                self._catalog,
-                JobRequest(
-                    candidate.table,
-                    candidate.job,
-                    max_tasks=self._max_tasks,
-                    run_bytes=choice.run_bytes,
-                    due=candidate.due,
-                ),
-                runtime=Runtime(
-                    run=self._run,
-                    storage_options=self._storage_options(self._surveys[candidate.table].table),
-                    ttl=self._lease_ttl,
-                    guard=self._check,
-                ),
-            )
+            return run_job(self._catalog, request, runtime=runtime)
         finally:
             # The next job may start much later, or be of another table.
             release_free_memory()

@@ -21,6 +21,7 @@ from memwal.storage.credentials import read_options_file
 from memwal.storage.location import TableLocation
 from memwal.storage.open import open_store
 from memwal.storage.uris import parse_uri
+from memwal.util.records import JsonRecord
 
 if TYPE_CHECKING:
     from memwal.catalog import Catalog
@@ -55,7 +56,7 @@ class Survey:
         return sum(r.backlog_bytes for r in self.status.regions if r.region_id in due_regions)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Return plain values, for JSON."""
         return {
             **self.status.to_dict(),
             "table": self.table.name,
@@ -67,13 +68,9 @@ class Survey:
 def open_managed(
     managed: ManagedTable, *, storage_options: Mapping[str, str] | None = None
 ) -> Table:
-    """Open a managed table.
+    """Open a ``managed`` table.
 
-    Parameters
-    ----------
-    managed : ManagedTable
-    storage_options : mapping, optional
-        By default the options that the catalog refers to.
+    ``storage_options`` are by default those that the catalog refers to.
 
     Raises
     ------
@@ -91,13 +88,7 @@ def open_managed(
 def managed_location(
     managed: ManagedTable, *, storage_options: Mapping[str, str] | None = None
 ) -> TableLocation:
-    """Return the location of a managed table without opening it; see :func:`open_managed`.
-
-    Raises
-    ------
-    InvalidInputError
-        The options cannot be read, or are those of an Airflow connection.
-    """
+    """Return the location of a managed table without opening it; see :func:`open_managed`."""
     ref = managed.storage_options_ref
     if storage_options is None and ref is not None:
         if ref.startswith(CONNECTION_PREFIX):
@@ -111,13 +102,7 @@ def managed_location(
 
 
 def check_regions(table: Table, regions: Collection[UUID]) -> None:
-    """Raise if a table does not have these regions.
-
-    Raises
-    ------
-    InvalidInputError
-        A region does not exist; the message names it.
-    """
+    """Raise ``InvalidInputError``, with their names, if a table does not have these regions."""
     unknown = sorted(set(regions) - set(table.region_ids()))
     if unknown:
         raise InvalidInputError(
@@ -136,12 +121,11 @@ def survey(
     index: str | None = None,
     now: datetime | None = None,
 ) -> Survey:
-    """Read the status of a managed table, and compute its due jobs from the policy.
+    """Read the status of a ``managed`` table, and compute its due jobs from the policy.
 
     Parameters
     ----------
     catalog : Catalog
-    managed : ManagedTable
     table : Table, optional
         The open table, if it is open already.
     storage_options
@@ -149,14 +133,9 @@ def survey(
     regions : collection of UUID, optional
         Only these regions.
     index : str, optional
-        Only this index.
+        Only this index; ``InvalidInputError`` if the table does not maintain it.
     now : datetime, optional
         Aware; by default the present.
-
-    Raises
-    ------
-    InvalidInputError
-        The table does not maintain that index.
     """
     opened = table or open_managed(managed, storage_options=storage_options)
     status = opened.status(regions=regions)
@@ -184,7 +163,7 @@ def due_jobs(
     now: datetime,
     last_runs: Mapping[str, datetime],
 ) -> dict[str, Due]:
-    """Compute the due jobs as :func:`memwal.jobs.due.due` does, without waiting regions for merges.
+    """Compute the due jobs as :func:`memwal.jobs.due.due` does.
 
     For merges, skipped regions that wait for their next try do not count.
     """
@@ -200,19 +179,18 @@ def due_jobs(
 DEFAULT_DEPTH: Final = 4
 _VERSIONS: Final = "_versions"
 _PARALLEL: Final = 16
-_LONGEST_NAME: Final = 63
+_MAX_NAME: Final = 63
 _ENDING: Final = re.compile(r"\.(lance|ldb)$", re.IGNORECASE)
 _UNFIT: Final = re.compile(r"[^a-z0-9_-]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DiscoveredTable:
+class DiscoveredTable(JsonRecord):
     """Lance table that :func:`find_tables` discovered.
 
     Attributes
     ----------
     uri : str
-        Address of the table.
     mem_wal : bool
         Whether MemWAL is enabled on the table.
     problem : str or None
@@ -223,22 +201,16 @@ class DiscoveredTable:
     mem_wal: bool
     problem: str | None = None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return {"uri": self.uri, "mem_wal": self.mem_wal, "problem": self.problem}
-
 
 def find_tables(
-    prefix: str,
-    *,
-    storage_options: Mapping[str, str] | None = None,
-    depth: int = DEFAULT_DEPTH,
+    prefix: str, *, storage_options: Mapping[str, str] | None = None, depth: int = DEFAULT_DEPTH
 ) -> list[DiscoveredTable]:
-    """Find the Lance tables below a prefix.
+    """Find the Lance tables below a prefix, ordered by address.
 
     A table is a folder that contains a folder ``_versions``. The search does not descend into
     tables, nor into folders whose name begins with ``.`` or ``_``. A folder costs one listing, a
-    table also a read of its newest manifest.
+    table also a read of its newest manifest. A table that cannot be opened is included with its
+    problem, and does not stop the search.
 
     Parameters
     ----------
@@ -249,12 +221,6 @@ def find_tables(
         Storage options of the prefix and of every table below it.
     depth : int, default 4
         Maximal depth of folders.
-
-    Returns
-    -------
-    list of DiscoveredTable
-        Ordered by address. A table that cannot be opened is included with its problem, and does
-        not stop the search.
 
     Raises
     ------
@@ -283,34 +249,20 @@ def register_tables(
     policy: Policy | None = None,
     owner: str = "memwal",
 ) -> list[ManagedTable]:
-    """Register the discovered tables with MemWAL whose addresses are not registered yet.
+    """Register those of the discovered ``tables`` that have MemWAL and are new, and return these.
 
     A table is named after its folder, without ``.lance``; a number is added if the name is taken.
-
-    Parameters
-    ----------
-    catalog : Catalog
-    tables : iterable of DiscoveredTable
-    storage_options_ref : str, optional
-        Reference to the storage options of the tables.
-    enabled : bool, default False
-        Whether the tables are maintained from now on.
-    policy : Policy, optional
-        Defaults to ``Policy()``.
-    owner : str, default "memwal"
-        Who to ask.
-
-    Returns
-    -------
-    list of ManagedTable
-        The newly registered tables.
+    ``storage_options_ref``, ``enabled``, ``policy`` and ``owner`` are as of
+    :meth:`memwal.catalog.Catalog.register`, for each table of the ``catalog``; they are not
+    maintained unless ``enabled``.
     """
     registered = catalog.list()
-    addresses = {_normalized_uri(table.uri) for table in registered}
+    addresses = {str(parse_uri(table.uri)) for table in registered}
     names = {table.name for table in registered}
     added = []
     for table in tables:
-        if not table.mem_wal or _normalized_uri(table.uri) in addresses:
+        address = str(parse_uri(table.uri))
+        if not table.mem_wal or address in addresses:
             continue
         name = _free_name(table.uri, names)
         added.append(
@@ -324,7 +276,7 @@ def register_tables(
             )
         )
         names.add(name)
-        addresses.add(_normalized_uri(table.uri))
+        addresses.add(address)
     return added
 
 
@@ -358,15 +310,11 @@ def _inspect_table(uri: str, options: Mapping[str, str]) -> DiscoveredTable:
     return DiscoveredTable(uri=uri, mem_wal=base.index is not None)
 
 
-def _normalized_uri(uri: str) -> str:
-    return str(parse_uri(uri))
-
-
 def _free_name(uri: str, taken: set[str]) -> str:
     folder = _ENDING.sub("", uri.rstrip("/").rpartition("/")[2])
     # A name begins with a letter or a digit.
-    name = _UNFIT.sub("-", folder.lower()).strip("-_")[:_LONGEST_NAME] or "table"
+    name = _UNFIT.sub("-", folder.lower()).strip("-_")[:_MAX_NAME] or "table"
     if name not in taken:
         return name
-    numbered = (f"{name[: _LONGEST_NAME - 5]}-{number}" for number in count(2))
+    numbered = (f"{name[: _MAX_NAME - 5]}-{number}" for number in count(2))
     return next(candidate for candidate in numbered if candidate not in taken)

@@ -1,7 +1,7 @@
 """Options of the jobs: one frozen dataclass per job, each field defined once.
 
 A field has its unit in its name, and in its metadata an :class:`Option`: limits and help text. The
-rest follows from that: the options of the commands (:mod:`memwal.cli.job_options`), the arguments
+rest follows from that: the options of the commands (:mod:`memwal.cli.parameters`), the arguments
 of the Spark applications (:mod:`memwal.jobs.arguments`), the keywords of the methods of
 :class:`memwal.Table`, the keys of the policy that begin with the name of the job, and the tables of
 the documentation. ``docs/design/0009-from-policy-to-commit.md`` follows one value through them.

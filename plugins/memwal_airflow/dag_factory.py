@@ -22,8 +22,7 @@ from typing import Any
 from airflow.sdk import DAG, TriggerRule, get_parsing_context, task
 from airflow.sdk.exceptions import AirflowFailException
 
-from memwal.catalog.export import PATH_VARIABLE, read_snapshot
-from memwal.catalog.records import ManagedTable
+from memwal.catalog.records import SNAPSHOT_VARIABLE, ManagedTable, read_snapshot
 from memwal.errors import InvalidInputError
 from memwal_airflow import DAG_PREFIX
 from memwal_airflow.assets import indexed_asset, merged_asset
@@ -68,11 +67,11 @@ def build_dags(snapshot: str | Path) -> dict[str, DAG]:
 
 def snapshot_path() -> Path:
     """Return ``$MEMWAL_CATALOG_SNAPSHOT``, the path that the catalog writes its snapshot to."""
-    path = os.environ.get(PATH_VARIABLE)
+    path = os.environ.get(SNAPSHOT_VARIABLE)
     if not path:
         raise InvalidInputError(
-            f"{PATH_VARIABLE} is not set; set it for Airflow, and where tables are registered, to "
-            "the path of the catalog's snapshot."
+            f"{SNAPSHOT_VARIABLE} is not set; set it for Airflow, and where tables are registered, "
+            "to the path of the catalog's snapshot."
         )
     return Path(path)
 

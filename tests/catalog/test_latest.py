@@ -20,7 +20,7 @@ def sample(catalog: Catalog, table: str, minutes: float, rows: int = 0) -> None:
     with catalog.database.writing() as session:
         session.add(
             BacklogSampleRow(
-                table_name=table, at=ago(minutes), generations=1, rows=rows, bytes=0, wal_entries=0
+                table=table, at=ago(minutes), generations=1, rows=rows, bytes=0, wal_entries=0
             )
         )
 
@@ -37,7 +37,7 @@ def run(
     with catalog.database.writing() as session:
         session.add(
             JobRunRow(
-                table_name=table,
+                table=table,
                 job=job,
                 state=state.value,
                 started_at=ago(minutes + 1),

@@ -26,7 +26,7 @@ from memwal.errors import (
     TableSetupError,
 )
 from memwal.fleet import JobRequest, JobSpec, Runtime, Skipped, SkipReason, run_job
-from memwal.fleet.execute import run_locally
+from memwal.fleet.job_spec import run_locally
 from memwal.jobs.job import JobResult, guarded
 from memwal.jobs.options import CompactOptions, GcOptions, IndexOptions, MergeOptions
 from memwal.region.router import bucket_region_id

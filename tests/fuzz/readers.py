@@ -24,7 +24,7 @@ from fuzz.manifest_changes import inside_manifest
 from fuzz.protobuf_changes import message
 
 from memwal.base_table.region_snapshot import read_snapshot
-from memwal.catalog.export import read_snapshot as read_catalog
+from memwal.catalog.records import read_snapshot as read_catalog
 from memwal.errors import CorruptDataError, InvalidInputError, MemWalError
 from memwal.format import paths
 from memwal.format.bloom import BloomFilter

@@ -225,8 +225,7 @@ def names() -> list[bytes]:
 @cache
 def documents() -> dict[str, list[bytes]]:
     """JSON documents: storage options, rules of quality, policies, and snapshots of a catalog."""
-    from memwal.catalog.export import FORMAT
-    from memwal.catalog.records import ManagedTable
+    from memwal.catalog.records import SNAPSHOT_FORMAT, ManagedTable
     from memwal.jobs.policy import Policy
 
     options = {"aws_region": "eu-central-1", "allow_http": "true", "timeout": 30}
@@ -251,7 +250,10 @@ def documents() -> dict[str, list[bytes]]:
         created_at=moment,
         updated_at=moment,
     ).to_dict()
-    catalog = {"format": FORMAT, "tables": [table, {**table, "name": "other", "policy": policy}]}
+    catalog = {
+        "format": SNAPSHOT_FORMAT,
+        "tables": [table, {**table, "name": "other", "policy": policy}],
+    }
     made = {"options": options, "rules": rules, "catalog": catalog}
     return {name: [json.dumps(content).encode()] for name, content in made.items()}
 

@@ -23,7 +23,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from memwal.catalog import Catalog, Policy
-from memwal.catalog.export import read_snapshot
+from memwal.catalog.records import read_snapshot
 from memwal.cli.commands.app import app
 
 

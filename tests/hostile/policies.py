@@ -16,8 +16,8 @@ from hostile.values import NUMBERS, mutated, nested, one_of_these, texts, trees,
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from memwal.cli.commands.catalog import _values
-from memwal.cli.commands.quality import _read
+from memwal.cli.commands.catalog import parse_settings
+from memwal.cli.commands.quality import read_suite_file
 from memwal.errors import MemWalError
 from memwal.fleet import schedule
 from memwal.fleet.schedule import interval_seconds, is_due
@@ -121,7 +121,7 @@ def _settings() -> SearchStrategy[list[str]]:
 
 
 def _set(_: Any, settings: list[str]) -> None:
-    values = safely(lambda: _values(settings))
+    values = safely(lambda: parse_settings(settings))
     if not isinstance(values, MemWalError):
         _policy(None, {**POLICY, **values})
 
@@ -248,7 +248,7 @@ def _file(folder: Path, given: tuple[str, str | bytes]) -> None:
     )
 
     def read() -> None:
-        _hold(None, _read(file))
+        _hold(None, read_suite_file(file))
 
     safely(read)
 

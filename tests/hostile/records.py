@@ -15,8 +15,7 @@ from hostile.values import NUMBERS, mutated, one_of_these, texts, trees
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from memwal.catalog.export import FORMAT, read_snapshot
-from memwal.catalog.records import ManagedTable, Policy
+from memwal.catalog.records import SNAPSHOT_FORMAT, ManagedTable, Policy, read_snapshot
 from memwal.cli import options as schemas
 from memwal.cli.options import schema_from
 from memwal.quality import quarantine
@@ -35,7 +34,7 @@ RECORD = {
     "created_at": _AT,
     "updated_at": _AT,
 }
-SNAPSHOT = {"format": FORMAT, "tables": [RECORD]}
+SNAPSHOT = {"format": SNAPSHOT_FORMAT, "tables": [RECORD]}
 SCHEMA = {
     "fields": [
         {"name": "id", "type": {"type": "int64"}, "nullable": False},

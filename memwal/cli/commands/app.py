@@ -7,76 +7,63 @@ from __future__ import annotations
 
 import os
 import platform
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated
 
 import typer
+from typer import Option
 
-from memwal.cli.commands import (
-    catalog,
-    fleet,
-    index,
-    inspect,
-    jobs,
-    metrics,
-    quality,
-    runs,
-    status,
-    table,
-    verify,
-)
+from memwal.cli.commands import catalog, checks, fleet, index, inspect, jobs, quality, runs, table
 from memwal.cli.errors import EXIT_CODES_HELP, ReportingGroup
+from memwal.cli.parameters import CommandGroup
 from memwal.version import __version__
 
+# Packages whose versions are shown if they are installed.
 SHOWN = ("pylance", "pyarrow", "lancedb", "pyspark", "apache-airflow")
-"""Packages whose versions are told, as far as they are installed."""
 
 
 def version_line() -> str:
-    """``memwal 0.1.0 (Python 3.11.7, pylance 14.0.2, ...)``."""
-    found = [f"Python {platform.python_version()}"]
+    """Format the versions: ``memwal 0.1.0 (Python 3.11.7, pylance 14.0.2, ...)``."""
+    versions = [f"Python {platform.python_version()}"]
     for name in SHOWN:
-        try:
-            found.append(f"{name} {version(name)}")
-        except PackageNotFoundError:
-            continue
-    return f"memwal {__version__} ({', '.join(found)})"
+        with suppress(PackageNotFoundError):
+            versions.append(f"{name} {version(name)}")
+    return f"memwal {__version__} ({', '.join(versions)})"
 
 
-# Lance complains of an index that has no columns, which the MemWAL index rightly has not.
+# Lance warns of an index without columns, and the MemWAL index has none by design.
 os.environ.setdefault("LANCE_LOG", "error,lance::index=off")
 
-app = typer.Typer(
+app = CommandGroup(
     cls=ReportingGroup,
-    no_args_is_help=True,
     # Tracebacks with local variables would show storage options.
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=EXIT_CODES_HELP,
 )
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(version_line())
         raise typer.Exit
 
 
 @app.callback()
 def memwal(
-    debug: Annotated[bool, typer.Option("--debug", help="Tell where an error comes from.")] = False,
+    debug: Annotated[bool, Option("--debug", help="Print tracebacks of errors.")] = False,
     version: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--version",
             is_eager=True,
             callback=_print_version,
-            help="Show the versions of memwal and what it stands on.",
+            help="Show the versions of memwal and of the packages that it uses.",
         ),
     ] = False,
 ) -> None:
-    """Look after Lance tables with MemWAL: set up, merge, index, publish, collect, inspect.
+    """Maintain Lance tables with MemWAL: set up, merge, index, publish, collect, inspect.
 
     Every command prints text for people, or with --json one JSON document, on stdout.
     """
@@ -86,21 +73,21 @@ app.command()(table.create)
 app.command()(table.enable)
 app.command()(table.add_region_spec)
 app.command()(table.copy)
-app.command()(status.status)
+app.command()(checks.status)
 app.command()(jobs.merge)
 app.add_typer(index.app, name="index")
 app.command()(jobs.compact)
 app.command()(jobs.snapshot)
 app.command()(jobs.gc)
 app.command()(jobs.checkpoint)
-app.command()(verify.verify)
-app.command()(verify.doctor)
+app.command()(checks.verify)
+app.command()(checks.doctor)
 app.command()(table.rights)
 app.add_typer(inspect.app, name="inspect")
 app.add_typer(catalog.app, name="catalog")
 app.add_typer(runs.app, name="jobs")
 app.add_typer(fleet.app, name="fleet")
-app.add_typer(metrics.app, name="metrics")
+app.add_typer(fleet.metrics_app, name="metrics")
 app.add_typer(quality.app, name="quality")
 
 

@@ -1,29 +1,46 @@
-"""``memwal fleet``: maintain the tables of a catalog, and show their health and events."""
+"""``memwal fleet``: maintain the tables of a catalog, and show their health and events.
+
+``memwal metrics``: a Prometheus endpoint, alert rules and a dashboard for these tables.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
+import sys
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Option
 
-from memwal.cli.options import AsJson, CatalogUrl, open_catalog, table_names
-from memwal.cli.output import age, print_json, print_line, print_table, size, warn
+from memwal.cli.options import AsJson, CatalogUrl, TableFilters, open_catalog
+from memwal.cli.output import (
+    age,
+    print_either,
+    print_json,
+    print_line,
+    print_records,
+    print_table,
+    size,
+    timestamp,
+    warn,
+)
+from memwal.cli.parameters import CommandGroup
 from memwal.errors import InvalidInputError
 from memwal.util.clock import duration
 
 if TYPE_CHECKING:
-    from memwal.fleet import Fleet, Outcome, TableOverview
+    from memwal.catalog import Catalog
+    from memwal.fleet import Outcome, TableOverview
+    from memwal.fleet.health import Condition
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+app = CommandGroup()
+metrics_app = CommandGroup()
 
 _EVERY_SECONDS = 10.0
-_LEASE_SECONDS = 60.0
 
 
 @app.callback()
@@ -33,120 +50,81 @@ def fleet() -> None:
 
 @app.command()
 def run(
-    once: Annotated[
-        bool, typer.Option("--once", help="Look at every table, do once what is due, and end.")
-    ] = False,
+    once: Annotated[bool, Option("--once", help="Run each due job once, and end.")] = False,
     every: Annotated[
         float | None,
-        typer.Option(
+        Option(
             min=0.1,
             metavar="SECONDS",
-            help="Go on until told to end, and look at the catalog so often (default: 10). Each "
-            "table is looked at as its policy's schedule says.",
+            help="Run until a signal, and read the catalog at this interval (default: 10). Each "
+            "table is checked at the schedule of its policy.",
         ),
     ] = None,
-    table: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--table",
-            metavar="NAME",
-            help="Only this table; can be given again.",
-            autocompletion=table_names,
-        ),
-    ] = None,
-    jobs: Annotated[int, typer.Option(min=1, metavar="N", help="Jobs that run at once.")] = 2,
+    table: TableFilters = None,
+    jobs: Annotated[int, Option(min=1, metavar="N", help="Jobs that run at once.")] = 2,
     max_bytes: Annotated[
         int,
-        typer.Option(
+        Option(
             "--bytes",
             min=1,
             metavar="N",
-            help="Bytes that the merges at work take in together; they need about three times as "
+            help="Bytes that the running merges take in together; they need about three times as "
             "much memory.",
         ),
     ] = 4 << 30,
     lease_seconds: Annotated[
-        float,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="How long others wait for a job whose process died.",
-        ),
-    ] = _LEASE_SECONDS,
+        float, Option(min=1, metavar="N", help="How long others wait for a job whose process died.")
+    ] = 60.0,
     url: CatalogUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Do what is due, table by table. Any number of these can share a catalog.
+    """Run the due jobs, table by table. Any number of these can share a catalog.
 
-    It ends on SIGTERM and SIGINT: jobs finish the commit that they are at, and a later run goes
+    It ends on SIGTERM and SIGINT: running jobs finish their current commit, and a later run goes
     on from there. With --json, --once prints one document, else every outcome is one.
     """
     if once and every is not None:
         raise InvalidInputError("--once and --every exclude each other; give one")
     from memwal.fleet import Budget, Fleet
 
-    def tell(outcome: Outcome) -> None:
-        if as_json and not once:
-            print_json(outcome.to_dict())
-        elif not as_json:
-            _print_outcome(outcome)
-        for text in _warnings(outcome):
-            warn(text)
-
     with open_catalog(url) as catalog:
-        for name in table or ():
-            catalog.get(name)
-        found = Fleet(
+        _check_names(catalog, table)
+        fleet = Fleet(
             catalog,
             budget=Budget(jobs=jobs, bytes=max_bytes),
             tables=table,
             lease_ttl=duration(lease_seconds, "--lease-seconds"),
-            on_outcome=tell,
+            on_outcome=lambda outcome: _print_outcome(outcome, once=once, as_json=as_json),
         )
-        with _ending(found):
-            if once:
-                outcomes = found.run_once()
-                if as_json:
-                    print_json({"outcomes": [outcome.to_dict() for outcome in outcomes]})
-                elif not outcomes:
-                    print_line("nothing is due")
-            else:
-                found.run_forever(every=every or _EVERY_SECONDS)
+        with _stopped_by_signals(fleet.stop):
+            if not once:
+                fleet.run_forever(every=every or _EVERY_SECONDS)
+                return
+            outcomes = fleet.run_once()
+    if as_json:
+        print_json({"outcomes": [outcome.to_dict() for outcome in outcomes]})
+    elif not outcomes:
+        print_line("nothing is due")
 
 
 @app.command()
-def status(url: CatalogUrl = None, as_json: AsJson = False) -> None:
-    """Show how each table is, as the catalog knows it. No table is opened."""
+def status(catalog: Catalog, as_json: AsJson = False) -> None:
+    """Show the state of each table as the catalog has it. No table is opened."""
     from memwal.fleet import overview
 
-    with open_catalog(url) as catalog:
-        found = overview(catalog)
+    tables = overview(catalog)
     if as_json:
-        print_json([table.to_dict() for table in found])
+        print_json([table.to_dict() for table in tables])
         return
     now = datetime.now(UTC)
-    print_table(
-        (
-            "table",
-            "maintained",
-            "generations",
-            "bytes",
-            "looked at",
-            "at work",
-            "merged",
-            "indexed",
-            "collected",
-            "held",
-            "failing",
-        ),
-        [_row(table, now) for table in found],
-    )
-    for table in found:
-        for trouble in table.failed_jobs:
+    header = "table,maintained,generations,bytes,looked at,at work,merged,indexed,collected,held"
+    print_table([*header.split(","), "failing"], [_row(table, now) for table in tables])
+    for table in tables:
+        for failed in table.failed_jobs:
             print_line(
-                f"{trouble.job} of {table.table} failed {trouble.attempts} times since "
-                f"{trouble.since:%Y-%m-%d %H:%M:%S} UTC, next try at "
-                f"{trouble.next_try_at:%H:%M:%S}: {trouble.reason}"
+                f"{failed.job} of {table.table} failed {failed.attempts} times since "
+                f"{timestamp(failed.since)} UTC, next try at "
+                f"{failed.next_try_at:%H:%M:%S}: {failed.reason}"
             )
 
 
@@ -154,62 +132,48 @@ def status(url: CatalogUrl = None, as_json: AsJson = False) -> None:
 def events(
     webhook_file: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             metavar="FILE",
-            help="Send what is new to the webhook whose address, a secret, this file holds. "
-            "Without it, what is wrong now is shown, and nothing is remembered.",
+            help="Send the new events to the webhook whose address, a secret, is in this file. "
+            "Without it, the present problems are shown, and nothing is recorded.",
         ),
     ] = None,
     channel: Annotated[
-        str,
-        typer.Option(metavar="NAME", help="Who is told; each of them is told everything once."),
+        str, Option(metavar="NAME", help="Name of the recipient; each gets every event once.")
     ] = "webhook",
     pause_seconds: Annotated[
-        float, typer.Option(min=0, metavar="N", help="Least time between two messages.")
+        float, Option(min=0, metavar="N", help="Least time between two messages.")
     ] = 60,
-    table: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--table",
-            metavar="NAME",
-            help="Only this table; can be given again.",
-            autocompletion=table_names,
-        ),
-    ] = None,
+    table: TableFilters = None,
     url: CatalogUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what is wrong with the tables, or send what is new of it to a webhook."""
+    """Show the problems of the tables, or send the new ones to a webhook."""
     from memwal.fleet.alerts import Webhook, notify_channel
     from memwal.fleet.health import conditions
 
     webhook = None if webhook_file is None else Webhook.from_file(webhook_file)
+    pause = duration(pause_seconds, "--pause-seconds")
+    shown: list[Condition] = []
     with open_catalog(url) as catalog:
-        for name in table or ():
-            catalog.get(name)
+        _check_names(catalog, table)
         if webhook is None:
-            wrong = conditions(catalog, tables=table)
-            found = [one.to_dict() for one in wrong]
-            rows = [(one.table, one.kind.value, one.since, one.owner, one.text) for one in wrong]
+            shown += conditions(catalog, tables=table)
         else:
-            told = notify_channel(
-                catalog,
-                channel,
-                webhook.send,
-                tables=table,
-                pause=duration(pause_seconds, "--pause-seconds"),
-            )
-            found = [one.to_dict() for one in told]
-            rows = [(one.table, one.kind.value, one.since, one.owner, one.text) for one in told]
+            shown += notify_channel(catalog, channel, webhook.send, tables=table, pause=pause)
     if as_json:
-        print_json({"events": found})
-    elif rows:
-        print_table(
-            ("table", "what", "since", "owner", "why"),
-            [(*row[:2], f"{row[2]:%Y-%m-%d %H:%M:%S}", *row[3:]) for row in rows],
-        )
+        print_json({"events": [event.to_dict() for event in shown]})
+    elif shown:
+        attributes = ("table", "kind", "since", "owner", "text")
+        print_records(shown, ("table", "what", "since", "owner", "why"), attributes)
     else:
-        print_line("nothing is wrong" if webhook is None else "there is nothing new to tell")
+        print_line("nothing is wrong" if webhook is None else "there is no new event")
+
+
+def _check_names(catalog: Catalog, tables: list[str] | None) -> None:
+    """Raise if one of these tables is not registered."""
+    for name in tables or ():
+        catalog.get(name)
 
 
 def _row(table: TableOverview, now: datetime) -> tuple[object, ...]:
@@ -220,22 +184,38 @@ def _row(table: TableOverview, now: datetime) -> tuple[object, ...]:
     return (
         table.table,
         table.enabled,
-        None if sample is None else sample.generations,
-        None if sample is None else size(sample.bytes),
+        sample and sample.generations,
+        sample and size(sample.bytes),
         ago(None if sample is None else sample.at),
         ", ".join(run.job for run in table.running) or None,
         *(ago(table.last_runs.get(job)) for job in ("merge", "index", "gc")),
         table.held,
-        ", ".join(trouble.job for trouble in table.failed_jobs) or None,
+        ", ".join(failed.job for failed in table.failed_jobs) or None,
     )
 
 
-def _print_outcome(outcome: Outcome) -> None:
+def _print_outcome(outcome: Outcome, *, once: bool, as_json: bool) -> None:
+    """Print an outcome, unless it is printed with the others at the end, and its warnings."""
+    if not as_json:
+        _print_outcome_line(outcome)
+    elif not once:
+        print_json(outcome.to_dict())
+    failed = outcome.failed_job
+    if failed is not None:
+        warn(
+            f"{outcome.table}: {outcome.job} failed, try {failed.attempts}, next at "
+            f"{failed.next_try_at:%H:%M:%S} UTC: {' '.join(failed.reason.split())}"
+        )
+    for problem in getattr(outcome.result, "problems", ()):
+        warn(f"{outcome.table}: {' '.join(problem.split())}")
+
+
+def _print_outcome_line(outcome: Outcome) -> None:
     from memwal.fleet import Skipped
 
     match outcome.result:
         case None if outcome.failed_job is None:
-            print_line(f"{outcome.table}: {outcome.job}: told to end")
+            print_line(f"{outcome.table}: {outcome.job}: ended by a shutdown")
         case None:
             pass
         case Skipped() as skipped:
@@ -252,31 +232,86 @@ def _print_outcome(outcome: Outcome) -> None:
             )
 
 
-def _warnings(outcome: Outcome) -> Iterator[str]:
-    trouble = outcome.failed_job
-    if trouble is not None:
-        yield (
-            f"{outcome.table}: {outcome.job} failed, try {trouble.attempts}, next at "
-            f"{trouble.next_try_at:%H:%M:%S} UTC: {' '.join(trouble.reason.split())}"
-        )
-    for problem in getattr(outcome.result, "problems", ()):
-        yield f"{outcome.table}: {' '.join(problem.split())}"
+@contextlib.contextmanager
+def _stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
+    """Call ``stop`` on SIGTERM or SIGINT; a second signal has its usual effect."""
 
+    def handle(_number: int, _frame: FrameType | None) -> None:
+        restore()
+        stop()
 
-@contextmanager
-def _ending(found: Fleet) -> Iterator[None]:
-    """End cleanly on a signal, and at once on a second one."""
-    before: dict[int, Any] = {}
+    def restore() -> None:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
-    def stop(number: int, frame: FrameType | None) -> None:
-        for one, handler in before.items():
-            signal.signal(one, handler)
-        found.stop()
-
-    for chosen in (signal.SIGTERM, signal.SIGINT):
-        before[chosen] = signal.signal(chosen, stop)
+    previous = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    for number in previous:
+        signal.signal(number, handle)
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        restore()
+
+
+@metrics_app.callback()
+def metrics() -> None:
+    """Serve metrics of the catalog to Prometheus, and print rules and a dashboard for them."""
+
+
+@metrics_app.command()
+def serve(
+    host: Annotated[str, Option(metavar="ADDRESS", help="Listen here.")] = "127.0.0.1",
+    port: Annotated[int, Option(min=0, max=65535, metavar="N", help="0 takes a free one.")] = 9464,
+    cache: Annotated[
+        float, Option(min=0, metavar="SECONDS", help="Least time between catalog reads.")
+    ] = 5.0,
+    *,
+    catalog: Catalog,
+    as_json: AsJson = False,
+) -> None:
+    """Serve the metrics of all managed tables until Ctrl-C or SIGTERM; opens no table."""
+    from memwal.exporter.server import MetricsEndpoint
+
+    shown_url = catalog.database.shown_url
+    with MetricsEndpoint(catalog, host=host, port=port, cache_seconds=cache) as endpoint:
+        value = {"url": endpoint.url, "catalog": shown_url}
+        print_either(f"metrics of {shown_url} at {endpoint.url}", value, as_json=as_json)
+        sys.stdout.flush()
+        with _sigterm_interrupts(), contextlib.suppress(KeyboardInterrupt):
+            endpoint.wait()
+
+
+@metrics_app.command()
+def rules(
+    runbook_url: Annotated[
+        str | None,
+        Option(
+            metavar="URL",
+            help="Address of the runbooks: gives each alert the annotation runbook_url. {alert} in "
+            "it stands for the name of the alert.",
+        ),
+    ] = None,
+) -> None:
+    """Print alert rules for Prometheus (YAML)."""
+    from memwal.exporter import RULES, linked_rules, shipped
+
+    text = shipped(RULES) if runbook_url is None else linked_rules(runbook_url)
+    print_line(text.rstrip("\n"))
+
+
+@metrics_app.command()
+def dashboard() -> None:
+    """Print a dashboard for Grafana (JSON)."""
+    from memwal.exporter import DASHBOARD, shipped
+
+    print_line(shipped(DASHBOARD).rstrip("\n"))
+
+
+@contextlib.contextmanager
+def _sigterm_interrupts() -> Iterator[None]:
+    """Let SIGTERM interrupt the block as Ctrl-C does."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

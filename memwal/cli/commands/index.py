@@ -6,16 +6,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Option
 from typer.core import TyperGroup
 
-from memwal.cli.job_options import takes_options_of
-from memwal.cli.options import AsJson, OptionPairs, OptionsFile, Uri, open_table
+from memwal.cli.options import AsJson
 from memwal.cli.output import print_fields, print_json, print_result
+from memwal.cli.parameters import Changes, CommandGroup, takes_options_of
 from memwal.jobs.options import IndexOptions
 
 if TYPE_CHECKING:
     from memwal.jobs.index.migration import IndexMigration, MigrationStatus
+    from memwal.table import Table
 
 _BUILD = "build"
 _MAX_LISTED = 5
@@ -30,127 +31,99 @@ class _BuildsByDefault(TyperGroup):
         return super().parse_args(ctx, args)
 
 
-app = typer.Typer(
+app = CommandGroup(
     cls=_BuildsByDefault,
+    no_args_is_help=False,
     help="Catch the maintained indexes up with merges, choose which they are, or migrate one to a "
     "new model.",
 )
-migrate = typer.Typer(
-    no_args_is_help=True,
+migrate = CommandGroup(
     help="Replace a vector index by one with newly trained centroids and codebook: start, switch, "
-    "finish. Every step can be repeated.",
+    "finish. Every step can be repeated."
 )
 app.add_typer(migrate, name="migrate")
 
-Old = Annotated[str, typer.Option("--index", metavar="NAME", help="Index to replace.")]
+Old = Annotated[str, Option("--index", metavar="NAME", help="Index to replace.")]
 New = Annotated[
     str | None,
-    typer.Option("--to", metavar="NAME", help="Its successor; by default NAME_v2, then _v3 ..."),
+    Option("--to", metavar="NAME", help="Its successor; by default NAME_v2, then _v3 ..."),
 ]
 
 
 @app.command(_BUILD)
 @takes_options_of(IndexOptions, leave_out=("max_tasks",))
-def build(
-    table: Uri,
-    changes: dict[str, Any],
-    storage_options_file: OptionsFile = None,
-    storage_option: OptionPairs = None,
-    as_json: AsJson = False,
-) -> None:
+def build(table: Table, changes: Changes, as_json: AsJson = False) -> None:
     """Catch the maintained indexes up with merges.
 
     To give a vector index a new model, see: memwal index migrate --help
     """
-    opened = open_table(table, storage_options_file, storage_option)
     from memwal.cli.output import progress
     from memwal.jobs.index.job import build_indexes
 
-    options = IndexOptions(**changes)
     with progress("indexing") as run:
-        result = build_indexes(opened.location, replace(options, run=run))
+        result = build_indexes(table.location, replace(IndexOptions(**changes), run=run))
     print_result(result, as_json=as_json)
 
 
 @app.command()
 def maintain(
-    table: Uri,
+    table: Table,
     add: Annotated[
         list[str] | None,
-        typer.Option("--add", metavar="NAME", help="Index to maintain; can be given again."),
+        Option("--add", metavar="NAME", help="Index to maintain; can be given again."),
     ] = None,
     remove: Annotated[
         list[str] | None,
-        typer.Option(
-            "--remove", metavar="NAME", help="Index to maintain no longer; can be given again."
-        ),
+        Option("--remove", metavar="NAME", help="Index to maintain no longer; can be given again."),
     ] = None,
-    storage_options_file: OptionsFile = None,
-    storage_option: OptionPairs = None,
     as_json: AsJson = False,
 ) -> None:
     """Choose which indexes are maintained; without --add and --remove, show them.
 
     The indexes themselves are built and dropped on the Lance table.
     """
-    opened = open_table(table, storage_options_file, storage_option)
     from memwal.jobs.index.selection import choose_indexes
 
-    names = choose_indexes(opened.location, add=add or (), remove=remove or ())
+    names = choose_indexes(table.location, add=add or (), remove=remove or ())
     if as_json:
-        print_json({"table": opened.uri, "maintained_indexes": names})
+        print_json({"table": table.uri, "maintained_indexes": names})
         return
     print_fields([("maintained indexes", ", ".join(names) or "none")])
 
 
 @migrate.command()
 def start(
-    table: Uri,
+    table: Table,
     old: Old,
     new: New = None,
     partitions: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Partitions of the new index.")
+        int | None, Option(min=1, metavar="N", help="Partitions of the new index.")
     ] = None,
     sub_vectors: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Sub-vectors of its quantizer.")
+        int | None, Option(min=1, metavar="N", help="Sub-vectors of its quantizer.")
     ] = None,
-    storage_options_file: OptionsFile = None,
-    storage_option: OptionPairs = None,
     as_json: AsJson = False,
 ) -> None:
     """Train and build the new index; from then on generations carry both."""
-    opened = open_table(table, storage_options_file, storage_option)
     from memwal.jobs.index.migration import IndexMigration
 
-    migration = IndexMigration(opened.location, old, new=new)
-    started = migration.start(num_partitions=partitions, num_sub_vectors=sub_vectors)
-    _print_status(started, as_json=as_json)
+    migration = IndexMigration(table.location, old, new=new)
+    status = migration.start(num_partitions=partitions, num_sub_vectors=sub_vectors)
+    _print_status(status, as_json=as_json)
 
 
 def _add_step(name: str, summary: str, step: Callable[[IndexMigration], MigrationStatus]) -> None:
     """Add a command that only takes the names of the indexes and the common options."""
 
     @migrate.command(name, help=summary)
-    def command(
-        table: Uri,
-        old: Old,
-        new: New = None,
-        storage_options_file: OptionsFile = None,
-        storage_option: OptionPairs = None,
-        as_json: AsJson = False,
-    ) -> None:
-        opened = open_table(table, storage_options_file, storage_option)
+    def command(table: Table, old: Old, new: New = None, as_json: AsJson = False) -> None:
         from memwal.jobs.index.migration import IndexMigration
 
-        migration = IndexMigration(opened.location, old, new=new)
+        migration = IndexMigration(table.location, old, new=new)
         _print_status(step(migration), as_json=as_json)
 
 
-_add_step(
-    "status",
-    "Show the step that is reached, and what the next one waits for.",
-    lambda migration: migration.status(),
-)
+_add_step("status", "Show the current step, and what blocks the next one.", lambda m: m.status())
 _add_step(
     "switch",
     "Have readers prefer the new index; refused until it has caught up.",
@@ -170,24 +143,20 @@ def _print_status(status: MigrationStatus, *, as_json: bool) -> None:
         for name, balance in (("old", status.old_balance), ("new", status.new_balance))
     }
     if as_json:
+        lacking = [{"region_id": region, "generation": n} for region, n in status.lacking]
         print_json(
             {
                 "old": status.old,
                 "new": status.new,
                 "step": status.step.value,
                 "caught_up": status.caught_up,
-                "lacking": [
-                    {"region_id": region_id, "generation": number}
-                    for region_id, number in status.lacking
-                ],
+                "lacking": lacking,
                 "missing": status.missing,
                 "unevenness": uneven,
             }
         )
         return
-    generations = ", ".join(
-        f"{number} of {region_id}" for region_id, number in status.lacking[:_MAX_LISTED]
-    )
+    generations = ", ".join(f"{n} of {region}" for region, n in status.lacking[:_MAX_LISTED])
     more = len(status.lacking) - _MAX_LISTED
     if more > 0:
         generations += f" and {more} more"

@@ -7,10 +7,11 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 from uuid import UUID
 
-import typer
+from typer import Argument, Option
 
-from memwal.cli.options import AsJson, OptionPairs, OptionsFile, RegionId, Uri, open_table
-from memwal.cli.output import print_fields, print_json, print_line, print_table
+from memwal.cli.options import AsJson, RegionId
+from memwal.cli.output import print_fields, print_json, print_line, print_records, print_table
+from memwal.cli.parameters import CommandGroup
 from memwal.errors import InvalidInputError, MemWalError, ObjectNotFoundError
 
 if TYPE_CHECKING:
@@ -20,94 +21,80 @@ if TYPE_CHECKING:
     from memwal.format.region_manifest import RegionManifest
     from memwal.table import Table
 
-_SHOWN_TEXT = 40
+_MAX_CELL = 40
+_MANIFEST_FIELDS = (
+    "region_id",
+    "version",
+    "writer_epoch",
+    "status",
+    "current_generation",
+    "replay_after",
+    "wal_last_seen",
+    "spec_id",
+)
+_FLUSHED_FIELDS = ("generation", "path", "rows", "memory_bytes", "key_bytes")
 
-app = typer.Typer(no_args_is_help=True, help="Show what is stored: manifests, log, details.")
+app = CommandGroup(help="Show stored manifests, log entries and MemWAL details.")
 
 
 @app.command()
 def manifest(
-    table: Uri,
+    table: Table,
     region: RegionId,
     version: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Version; by default the newest.")
+        int | None, Option(min=1, metavar="N", help="Version; by default the newest.")
     ] = None,
-    storage_options_file: OptionsFile = None,
-    storage_option: OptionPairs = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the manifest of a region."""
-    opened = open_table(table, storage_options_file, storage_option)
-    found = _manifest(opened, region, version)
-    generations = [
-        {
-            "generation": flushed.generation,
-            "path": flushed.path,
-            "rows": flushed.rows,
-            "memory_bytes": flushed.memory_bytes,
-            "key_bytes": flushed.key_bytes,
-        }
-        for flushed in found.flushed
-    ]
-    fields: dict[str, Any] = {
-        "region_id": found.region_id,
-        "version": found.version,
-        "writer_epoch": found.writer_epoch,
-        "status": getattr(found.status, "name", str(found.status)).lower(),
-        "current_generation": found.current_generation,
-        "replay_after": found.replay_after,
-        "wal_last_seen": found.wal_last_seen,
-        "spec_id": found.spec_id,
-        "region_fields": dict(found.region_fields),
-    }
+    stored = _read_manifest(table, region, version)
+    fields = {name: getattr(stored, name) for name in _MANIFEST_FIELDS}
+    fields["status"] = getattr(stored.status, "name", str(stored.status)).lower()
     if as_json:
-        print_json({**fields, "flushed": generations})
+        flushed = [
+            {name: getattr(item, name) for name in _FLUSHED_FIELDS} for item in stored.flushed
+        ]
+        print_json({**fields, "region_fields": dict(stored.region_fields), "flushed": flushed})
         return
-    fields["region_fields"] = (
-        ", ".join(f"{name}={value.hex()}" for name, value in found.region_fields) or None
-    )
-    print_fields(fields.items())
-    if generations:
-        print_table(
-            ("generation", "path", "rows", "memory bytes", "key bytes"),
-            [tuple(generation.values()) for generation in generations],
-        )
+    values = ", ".join(f"{name}={value.hex()}" for name, value in stored.region_fields)
+    print_fields([*fields.items(), ("region_fields", values or None)])
+    if stored.flushed:
+        header = [name.replace("_", " ") for name in _FLUSHED_FIELDS]
+        print_records(stored.flushed, header, _FLUSHED_FIELDS)
 
 
 @app.command()
 def wal(
-    table: Uri,
+    table: Table,
     region: RegionId,
     position: Annotated[
-        int | None, typer.Argument(min=1, metavar="POSITION", help="By default the newest.")
+        int | None, Argument(min=1, metavar="POSITION", help="By default the newest.")
     ] = None,
-    rows: Annotated[int, typer.Option(min=0, metavar="N", help="Rows to show.")] = 10,
-    storage_options_file: OptionsFile = None,
-    storage_option: OptionPairs = None,
+    rows: Annotated[int, Option(min=0, metavar="N", help="Rows to show.")] = 10,
     as_json: AsJson = False,
 ) -> None:
     """Show one entry of a region's write-ahead log.
 
-    An entry whose bytes do not match its checksum is an error. Other clients write none.
+    An entry whose bytes do not match its checksum is an error. Other clients write no checksum.
     """
-    opened = open_table(table, storage_options_file, storage_option)
     from memwal.format.paths import wal_key
     from memwal.format.wal_entry import decode_entry
 
-    at = position if position is not None else _newest_position(opened, region)
-    key = wal_key(region, at)
+    if position is None:
+        position = _newest_position(table, region)
+    key = wal_key(region, position)
     try:
-        data = opened.location.store.get(key)
+        data = table.location.store.get(key)
     except ObjectNotFoundError as error:
         raise InvalidInputError(
-            f"region {region} has no log entry at position {at}: it was not written yet, "
+            f"region {region} has no log entry at position {position}: it was not written yet, "
             "or was collected"
         ) from error
     entry = decode_entry(data, name=key)
     first = _first_rows(entry.batches, rows)
     fields: dict[str, Any] = {
         "region_id": region,
-        "position": at,
+        "position": position,
         "writer_epoch": entry.writer_epoch,
         "generation": entry.generation,
         "sentinel": entry.is_sentinel,
@@ -121,64 +108,61 @@ def wal(
         return
     print_fields(fields.items())
     if first:
-        print_table(list(first[0]), [[_short(value) for value in row.values()] for row in first])
+        cells = [[_truncated(value) for value in row.values()] for row in first]
+        print_table(list(first[0]), cells)
 
 
 @app.command()
 def details(
-    table: Uri,
+    table: Table,
     version: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="Version of the table; by default the latest."),
+        int | None, Option(min=1, metavar="N", help="Version of the table; by default the latest.")
     ] = None,
-    storage_options_file: OptionsFile = None,
-    storage_option: OptionPairs = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the details of the table's MemWAL index: specs, merge progress, catch-up."""
-    opened = open_table(table, storage_options_file, storage_option)
     from memwal.base_table.snapshot import open_base
     from memwal.lsm.indexes.catchup import maintained_index_names
 
-    base = open_base(opened.location, version=version)
+    base = open_base(table.location, version=version)
     base.require_mem_wal()
-    found = base.details
+    stored = base.details
     names = {field_id: name for name, field_id in base.field_ids().items()}
-    taken = found.snapshot_ts_millis
+    taken = stored.snapshot_ts_millis
     fields: dict[str, Any] = {
-        "uri": opened.uri,
+        "uri": table.uri,
         "version": base.version,
         "primary_key": list(base.primary_key),
-        "region_specs": {spec.spec_id: _spec(spec, names) for spec in found.region_specs},
+        "region_specs": {spec.spec_id: _format_spec(spec, names) for spec in stored.region_specs},
         "maintained_indexes": list(maintained_index_names(base)),
-        "maintain_all_indexes": found.maintain_all_indexes,
+        "maintain_all_indexes": stored.maintain_all_indexes,
         "snapshot_taken": datetime.fromtimestamp(taken / 1000, UTC) if taken else None,
-        "snapshot_regions": found.num_regions,
-        "snapshot_bytes": len(found.inline_snapshots or b""),
-        "writer_config_defaults": dict(found.writer_config_defaults),
+        "snapshot_regions": stored.num_regions,
+        "snapshot_bytes": len(stored.inline_snapshots or b""),
+        "writer_config_defaults": dict(stored.writer_config_defaults),
     }
-    progress = {str(region): generation for region, generation in sorted(found.merged.items())}
+    progress = {str(region): generation for region, generation in sorted(stored.merged.items())}
     catchup = {
         name: {str(region): generation for region, generation in sorted(covered.items())}
-        for name, covered in sorted(found.catchup.items())
+        for name, covered in sorted(stored.catchup.items())
     }
     if as_json:
         print_json({**fields, "merged": progress, "catchup": catchup})
         return
-    print_fields((name, _listed(value)) for name, value in fields.items())
-    if progress:
-        print_table(
-            ("region", "merged to", *(f"{name} caught up to" for name in catchup)),
-            [
-                (region, generation, *(covered.get(region, 0) for covered in catchup.values()))
-                for region, generation in progress.items()
-            ],
-        )
-    else:
+    print_fields((name, _joined(value)) for name, value in fields.items())
+    if not progress:
         print_line("nothing was merged yet")
+        return
+    print_table(
+        ("region", "merged to", *(f"{name} caught up to" for name in catchup)),
+        [
+            (region, generation, *(covered.get(region, 0) for covered in catchup.values()))
+            for region, generation in progress.items()
+        ],
+    )
 
 
-def _manifest(table: Table, region: UUID, version: int | None = None) -> RegionManifest:
+def _read_manifest(table: Table, region: UUID, version: int | None = None) -> RegionManifest:
     from memwal.region.manifest_store import RegionManifestStore
 
     manifests = RegionManifestStore(table.location.store, region)
@@ -201,7 +185,7 @@ def _manifest(table: Table, region: UUID, version: int | None = None) -> RegionM
 def _newest_position(table: Table, region: UUID) -> int:
     from memwal.lsm.wal.log import find_tip
 
-    latest = _manifest(table, region)
+    latest = _read_manifest(table, region)
     start = max(latest.replay_after, latest.wal_last_seen) + 1
     newest = find_tip(table.location.store, region, start=start) - 1
     if newest < 1:
@@ -220,12 +204,12 @@ def _first_rows(batches: Sequence[pa.RecordBatch], count: int) -> list[dict[str,
     return to_python_rows(table.slice(0, min(count, table.num_rows)))
 
 
-def _short(value: Any) -> Any:
+def _truncated(value: Any) -> Any:
     text = str(value)
-    return value if len(text) <= _SHOWN_TEXT else f"{text[: _SHOWN_TEXT - 3]}..."
+    return value if len(text) <= _MAX_CELL else f"{text[: _MAX_CELL - 3]}..."
 
 
-def _spec(stored: StoredRegionSpec, names: Mapping[int, str]) -> str:
+def _format_spec(stored: StoredRegionSpec, names: Mapping[int, str]) -> str:
     from memwal.region.spec import RegionSpec
 
     try:
@@ -234,7 +218,7 @@ def _spec(stored: StoredRegionSpec, names: Mapping[int, str]) -> str:
         return f"not usable: {error}"
 
 
-def _listed(value: Any) -> Any:
+def _joined(value: Any) -> Any:
     if isinstance(value, Mapping):
         return ", ".join(f"{key}={item}" for key, item in value.items()) or None
     return ", ".join(value) or None if isinstance(value, list) else value

@@ -7,22 +7,13 @@ why.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Option
 
-from memwal.cli.job_options import takes_options_of
-from memwal.cli.options import (
-    AsJson,
-    CatalogUrl,
-    NameOrUri,
-    OptionPairs,
-    OptionsFile,
-    Uri,
-    open_named,
-    open_table,
-)
-from memwal.cli.output import age, print_json, print_line, print_result, print_table, size
+from memwal.cli.options import AsJson, CatalogUrl, NameOrUri, open_named
+from memwal.cli.output import age, print_json, print_line, print_records, print_result, size
+from memwal.cli.parameters import Changes, Storage, takes_options_of
 from memwal.jobs.options import (
     CheckpointOptions,
     CompactOptions,
@@ -34,9 +25,8 @@ from memwal.jobs.options import (
 if TYPE_CHECKING:
     from memwal.jobs.gc import CollectionResult, Decision
     from memwal.jobs.job import CheckpointProgress
-    from memwal.jobs.merge.picker import MergePlan
-
-Changes = dict[str, Any]
+    from memwal.jobs.merge.picker import MergePlan, PickDecision
+    from memwal.table import Table
 
 
 @takes_options_of(MergeOptions, leave_out=("max_tasks",))
@@ -45,22 +35,22 @@ def merge(
     changes: Changes,
     explain: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--explain",
             help="Print which generations would be merged, which not, and why; merge nothing.",
         ),
     ] = False,
-    storage_options_file: OptionsFile = None,
-    storage_option: OptionPairs = None,
+    *,
+    storage: Storage,
     url: CatalogUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Merge flushed generations into the base table, due or not.
 
-    A name that the catalog knows is that table, with the gate of its policy; ./NAME is a folder.
+    A name that is in the catalog means that table, with the gate of its policy; ./NAME is a folder.
     memwal jobs run does the same under a lease, and records it.
     """
-    opened, policy = open_named(table, url, storage_options_file, storage_option)
+    opened, policy = open_named(table, url, storage)
     from memwal.cli.output import progress
     from memwal.fleet.tables import check_regions
     from memwal.jobs.merge.job import explain_merge, merge
@@ -84,58 +74,33 @@ def _print_plan(plan: MergePlan, *, as_json: bool) -> None:
     if not plan.decisions:
         print_line("no generation is pending")
         return
-    print_table(
-        ["region", "generation", "size", "age", "commit", "why"],
-        [
-            (
-                str(decision.region_id),
-                decision.generation,
-                size(decision.bytes),
-                age(decision.age_seconds),
-                decision.commit,
-                decision.reason.message,
-            )
-            for decision in plan.decisions
-        ],
+    print_records(
+        plan.decisions,
+        ("region", "generation", "size", "age", "commit", "why"),
+        ("region_id", "generation", _size, _age, "commit", "reason.message"),
     )
     print_line("nothing was merged; the same command without --explain merges")
 
 
 @takes_options_of(CompactOptions)
-def compact(
-    table: Uri,
-    changes: Changes,
-    storage_options_file: OptionsFile = None,
-    storage_option: OptionPairs = None,
-    as_json: AsJson = False,
-) -> None:
+def compact(table: Table, changes: Changes, as_json: AsJson = False) -> None:
     """Rewrite small fragments of the base table, and those with many deleted rows."""
-    opened = open_table(table, storage_options_file, storage_option)
     from memwal.cli.output import progress
     from memwal.jobs.table.compact import compact
 
-    options = CompactOptions(**changes)
     with progress("compacting") as run:
-        result = compact(opened.location, replace(options, run=run))
+        result = compact(table.location, replace(CompactOptions(**changes), run=run))
     print_result(result, as_json=as_json)
 
 
 @takes_options_of(SnapshotOptions, leave_out=("max_tasks",))
-def snapshot(
-    table: Uri,
-    changes: Changes,
-    storage_options_file: OptionsFile = None,
-    storage_option: OptionPairs = None,
-    as_json: AsJson = False,
-) -> None:
+def snapshot(table: Table, changes: Changes, as_json: AsJson = False) -> None:
     """Publish the state of all regions for readers."""
-    opened = open_table(table, storage_options_file, storage_option)
     from memwal.cli.output import progress
     from memwal.jobs.table.snapshot import build_snapshot
 
-    options = SnapshotOptions(**changes)
     with progress("reading regions") as run:
-        result = build_snapshot(opened.location, replace(options, run=run))
+        result = build_snapshot(table.location, replace(SnapshotOptions(**changes), run=run))
     print_result(result, as_json=as_json)
 
 
@@ -145,61 +110,58 @@ def checkpoint(
     changes: Changes,
     flush: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--flush/--no-flush",
-            help="Whether writers of this same process are flushed first; those of others never "
-            "are.",
+            help="Whether to flush the writers of this process first; those of other processes "
+            "never are.",
         ),
     ] = True,
-    storage_options_file: OptionsFile = None,
-    storage_option: OptionPairs = None,
+    *,
+    storage: Storage,
     url: CatalogUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Merge and index all that is flushed by now.
+    """Merge and index all generations that are flushed by now.
 
-    A name that the catalog knows is that table, with the gate of its policy; ./NAME is a folder.
+    A name that is in the catalog means that table, with the gate of its policy; ./NAME is a folder.
     """
-    opened, policy = open_named(table, url, storage_options_file, storage_option)
+    opened, policy = open_named(table, url, storage)
     from memwal.cli.output import counter
 
     defaults = CheckpointOptions() if policy is None else policy.checkpoint_options()
     options = replace(defaults, **changes)
     with counter("merging") as show:
 
-        def tell(progress: CheckpointProgress) -> None:
-            doing = "indexing" if progress.indexing else "merging"
-            show(doing, progress.merged, progress.generations)
+        def show_progress(progress: CheckpointProgress) -> None:
+            description = "indexing" if progress.indexing else "merging"
+            show(description, progress.merged, progress.generations)
 
         result = opened.checkpoint(
             flush=flush,
             timeout_seconds=options.timeout_seconds,
             commit_bytes=options.commit_bytes,
             quality=options.quality,
-            progress=tell,
+            progress=show_progress,
         )
     print_result(result, as_json=as_json)
 
 
 @takes_options_of(GcOptions, leave_out=("dry_run", "max_tasks"))
 def gc(
-    table: Uri,
+    table: Table,
     changes: Changes,
     delete: Annotated[
-        bool, typer.Option("--yes", "--no-dry-run", help="Delete, instead of only counting.")
+        bool, Option("--yes", "--no-dry-run", help="Delete; otherwise only count.")
     ] = False,
-    storage_options_file: OptionsFile = None,
-    storage_option: OptionPairs = None,
     as_json: AsJson = False,
 ) -> None:
-    """Collect what nobody needs any more. Only counts, unless told --yes."""
-    opened = open_table(table, storage_options_file, storage_option)
+    """Delete objects that no reader and no writer needs. Only counts them without --yes."""
     from memwal.cli.output import progress
     from memwal.jobs.gc import collect_garbage
 
     options = GcOptions(dry_run=not delete, **changes)
     with progress("collecting") as run:
-        result = collect_garbage(opened.location, replace(options, run=run))
+        result = collect_garbage(table.location, replace(options, run=run))
     if as_json:
         print_result(result, as_json=True)
         return
@@ -211,7 +173,7 @@ def gc(
 
 
 def _print_decisions(result: CollectionResult) -> None:
-    """Print what goes and what stays, by region; the table's own files come last."""
+    """Print what is deleted and what stays, by region; the table's own files come last."""
 
     def order(decision: Decision) -> tuple[bool, str, bool]:
         return decision.region_id is None, decision.region_id or "", decision.delete
@@ -219,19 +181,20 @@ def _print_decisions(result: CollectionResult) -> None:
     if not result.decisions:
         print_line("there is nothing to decide about")
         return
-    print_table(
-        ["region", "kind", "what", "objects", "size", "", "why", "until"],
-        [
-            (
-                decision.region_id,
-                decision.kind.value,
-                decision.what,
-                decision.objects,
-                size(decision.bytes),
-                "goes" if decision.delete else "stays",
-                decision.message,
-                decision.until,
-            )
-            for decision in sorted(result.decisions, key=order)
-        ],
+    print_records(
+        sorted(result.decisions, key=order),
+        ("region", "kind", "what", "objects", "size", "", "why", "until"),
+        ("region_id", "kind", "what", "objects", _size, _fate, "message", "until"),
     )
+
+
+def _size(decision: Decision | PickDecision) -> str:
+    return size(decision.bytes)
+
+
+def _age(decision: PickDecision) -> str:
+    return age(decision.age_seconds)
+
+
+def _fate(decision: Decision) -> str:
+    return "goes" if decision.delete else "stays"

@@ -10,10 +10,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
-import typer
+from typer import Argument, Option
 
 from memwal.cli.options import AsJson, CatalogUrl, Name, open_catalog
-from memwal.cli.output import print_fields, print_json, print_line, print_result, print_table
+from memwal.cli.output import (
+    print_either,
+    print_fields,
+    print_json,
+    print_line,
+    print_outcome,
+    print_table,
+)
+from memwal.cli.parameters import CommandGroup
 from memwal.errors import InvalidInputError
 from memwal.jobs.options import QualityOptions
 from memwal.quality.rules import read_yaml
@@ -27,19 +35,15 @@ if TYPE_CHECKING:
     from memwal.quality.rules import QualityRules
     from memwal.table import Table
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+app = CommandGroup()
 
 Mode = Annotated[
     str | None,
-    typer.Option(
-        "--mode", metavar="MODE", help="Of the gate in merges: off, warn, quarantine or hold."
-    ),
+    Option("--mode", metavar="MODE", help="Of the gate in merges: off, warn, quarantine or hold."),
 ]
 Origins = Annotated[
     list[str],
-    typer.Argument(
-        metavar="ROW...", help="Rows as the list shows them, REGION/FOLDER/ROW; or: all."
-    ),
+    Argument(metavar="ROW...", help="Rows as the list shows them, REGION/FOLDER/ROW; or: all."),
 ]
 
 
@@ -70,25 +74,24 @@ def _opened(name: str, url: str | None) -> Iterator[_Opened]:
 
 @app.callback()
 def quality() -> None:
-    """Say what the rows of a table must be like, and look after those that are not."""
+    """Define which rows a table accepts, and handle those in quarantine."""
 
 
 @app.command()
 def propose(
     name: Name,
     sample_rows: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Rows to look at, chosen at random.")
+        int, Option(min=1, metavar="N", help="Rows to read, chosen at random.")
     ] = 100_000,
     url: CatalogUrl = None,
 ) -> None:
-    """Print a suite that the base table meets, as JSON: look it over, then set it."""
+    """Print a suite that the base table meets, as JSON: review it, then set it."""
     from memwal.quality.profile import propose_suite
 
     with _opened(name, url) as opened:
         suite = propose_suite(opened.table.location, sample_rows=sample_rows)
-    print_line(
-        json.dumps({"name": name, "expectations": [one.to_dict() for one in suite]}, indent=2)
-    )
+    expectations = [expectation.to_dict() for expectation in suite]
+    print_line(json.dumps({"name": name, "expectations": expectations}, indent=2))
 
 
 @app.command(name="set")
@@ -96,20 +99,19 @@ def set_rules(
     name: Name,
     suite: Annotated[
         Path | None,
-        typer.Argument(
-            metavar="[FILE]", help="Suite of Great Expectations as JSON or YAML; absent: as it is."
+        Argument(
+            metavar="[FILE]", help="Suite of Great Expectations, JSON or YAML; absent: unchanged."
         ),
     ] = None,
     mode: Mode = None,
     quarantine_uri: Annotated[
-        str | None,
-        typer.Option(metavar="URI", help="Where rows go that are kept out; none: beside the table"),
+        str | None, Option(metavar="URI", help="Address of the quarantine; none: beside the table.")
     ] = None,
     check_seconds: Annotated[
-        float | None, typer.Option(min=0, metavar="N", help="Check so often; 0: by hand only.")
+        float | None, Option(min=0, metavar="N", help="Time between checks; 0: no schedule.")
     ] = None,
     sample_rows: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Check so many rows; 0: all.")
+        int | None, Option(min=0, metavar="N", help="Rows of a check; 0: all.")
     ] = None,
     url: CatalogUrl = None,
     as_json: AsJson = False,
@@ -120,55 +122,51 @@ def set_rules(
     with _opened(name, url) as opened:
         changes: dict[str, Any] = {}
         if suite is not None:
-            found = read_suite(_read(suite))
-            check_columns(found, opened.table.schema)
-            theirs = [one for one in found if not one.rule.in_arrow]
-            if theirs:
+            expectations = read_suite(read_suite_file(suite))
+            check_columns(expectations, opened.table.schema)
+            checked_by_gx = [item for item in expectations if not item.rule.in_arrow]
+            if checked_by_gx:
                 from memwal.quality.evaluate import check_with_gx
 
-                check_with_gx(theirs)
-            changes["suite"] = found
+                check_with_gx(checked_by_gx)
+            changes["suite"] = expectations
             changes["mode"] = opened.rules.mode if opened.rules.gates else "warn"
-        for key, value, nothing in (
+        for key, value, unset in (
             ("mode", mode, None),
             ("quarantine_uri", quarantine_uri, "none"),
             ("check_schedule_seconds", check_seconds, 0),
             ("check_sample_rows", sample_rows, 0),
         ):
             if value is not None:
-                changes[key] = None if value == nothing else value
+                changes[key] = None if value == unset else value
         if not changes:
             raise InvalidInputError("nothing to change was given; see memwal quality set --help")
         rules: QualityRules = replace(opened.rules, **changes)
         opened.catalog.update(name, policy=replace(opened.managed.policy, quality=rules))
-    _show(rules, as_json=as_json)
+    _print_rules(rules, as_json=as_json)
 
 
 @app.command()
-def rules(name: Name, url: CatalogUrl = None, as_json: AsJson = False) -> None:
-    """Show what the rows of a table must be like."""
+def rules(name: Name, catalog: Catalog, as_json: AsJson = False) -> None:
+    """Show the rules for the rows of a table."""
     from memwal.quality.rules import QualityRules
 
-    with open_catalog(url) as catalog:
-        found = catalog.get(name).policy.quality or QualityRules()
-    _show(found, as_json=as_json)
+    _print_rules(catalog.get(name).policy.quality or QualityRules(), as_json=as_json)
 
 
 @app.command()
 def check(
     name: Name,
-    whole: Annotated[bool, typer.Option("--whole", help="All rows, and not a sample.")] = False,
-    if_due: Annotated[
-        bool, typer.Option("--if-due", help="Only when its check_schedule_seconds have passed.")
-    ] = False,
+    whole: Annotated[bool, Option("--whole", help="All rows, and not a sample.")] = False,
+    if_due: Annotated[bool, Option("--if-due", help="Only after check_schedule_seconds.")] = False,
     url: CatalogUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Hold the rows of the base table against its suite, and record what was found.
+    """Check the rows of the base table against its suite, and record the result.
 
-    Rows that fail it are told of; the command fails only when it could not look.
+    Rows that fail the suite are in the result; the command fails only when it could not check.
     """
-    from memwal.fleet import JobRequest, JobSpec, Runtime, Skipped, run_job
+    from memwal.fleet import JobRequest, JobSpec, Runtime, run_job
     from memwal.jobs.job import Guard
     from memwal.jobs.table.quality_check import check_quality
 
@@ -179,34 +177,30 @@ def check(
             options = cast(QualityOptions, spec.options)
             return check_quality(opened.table.location, replace(options, sample_rows=None))
 
-        found = run_job(
-            opened.catalog,
-            JobRequest(name, "quality", force=not if_due),
-            runtime=Runtime(execute=all_rows if whole else None),
-        )
-    if not isinstance(found, Skipped):
-        print_result(found, as_json=as_json)
-    elif as_json:
-        print_json(found.to_dict())
-    else:
-        print_line(str(found))
+        request = JobRequest(name, "quality", force=not if_due)
+        runtime = Runtime(execute=all_rows if whole else None)
+        outcome = run_job(opened.catalog, request, runtime=runtime)
+    print_outcome(outcome, as_json=as_json)
 
 
 @app.command(name="list")
 def list_rows(name: Name, url: CatalogUrl = None, as_json: AsJson = False) -> None:
-    """List the rows that wait in quarantine: their keys, and why they do."""
+    """List the rows in quarantine: their keys, and why they are there."""
     from memwal.quality.quarantine import describe_rows
     from memwal.quarantine_review import waiting_rows
 
     with _opened(name, url) as opened:
-        rows = waiting_rows(opened.table, opened.quarantine)
-        found = describe_rows(rows, opened.table.primary_key)
+        waiting = waiting_rows(opened.table, opened.quarantine)
+        rows = describe_rows(waiting, opened.table.primary_key)
     if as_json:
-        print_json(found)
+        print_json(rows)
         return
     print_table(
         ("row", "since", "key", "why"),
-        [(one["origin"], one["at"][:19], _line(one["key"]), one["reason"]) for one in found],
+        [
+            (r["origin"], r["at"][:19], ", ".join(map(str, r["key"].values())), r["reason"])
+            for r in rows
+        ],
     )
 
 
@@ -216,14 +210,14 @@ def show(name: Name, row: Origins, url: CatalogUrl = None, as_json: AsJson = Fal
     from memwal.quality.quarantine import describe_rows
 
     with _opened(name, url) as opened:
-        rows = opened.quarantine.read(state=None, origins=_chosen(row, opened))
-        found = describe_rows(rows, opened.table.primary_key, values=True)
+        stored = opened.quarantine.read(state=None, origins=_origins(row, opened))
+        rows = describe_rows(stored, opened.table.primary_key, values=True)
     if as_json:
-        print_json(found)
+        print_json(rows)
         return
-    for one in found:
-        print_fields([(key, one[key]) for key in ("origin", "at", "state", "reason")])
-        print_fields([(f"  {key}", value) for key, value in one["row"].items()])
+    for described in rows:
+        print_fields([(key, described[key]) for key in ("origin", "at", "state", "reason")])
+        print_fields([(f"  {key}", value) for key, value in described["row"].items()])
 
 
 @app.command()
@@ -231,46 +225,42 @@ def release(
     name: Name,
     row: Origins,
     force: Annotated[
-        bool,
-        typer.Option("--force", help="Also rows that would be kept out again, or lose values."),
+        bool, Option("--force", help="Also rows that would be kept out again, or lose values.")
     ] = False,
     url: CatalogUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write rows to the table again. They replace what their keys have now."""
+    """Write rows to the table again. They replace the present values of their keys."""
     from memwal.quarantine_review import release as release_rows
 
     with _opened(name, url) as opened:
-        done = release_rows(
-            opened.table,
-            opened.quarantine,
-            _chosen(row, opened),
-            rules=None if force else opened.rules,
-        )
+        rules = None if force else opened.rules
+        origins = _origins(row, opened)
+        release = release_rows(opened.table, opened.quarantine, origins, rules=rules)
     if as_json:
-        failing = {str(origin): list(why) for origin, why in done.failing.items()}
-        print_json({"released": [str(origin) for origin in done.released], "failing": failing})
+        failing = {str(origin): list(reasons) for origin, reasons in release.failing.items()}
+        print_json({"released": [str(origin) for origin in release.released], "failing": failing})
         return
-    print_line(f"{len(done.released)} rows were written again; the next merge takes them in")
-    for origin, why in done.failing.items():
-        print_line(f"{origin} still fails: {'; '.join(why)}")
+    print_line(f"{len(release.released)} rows were written again; the next merge takes them in")
+    for origin, reasons in release.failing.items():
+        print_line(f"{origin} still fails: {'; '.join(reasons)}")
 
 
 @app.command()
 def discard(name: Name, row: Origins, url: CatalogUrl = None, as_json: AsJson = False) -> None:
-    """Say that rows in quarantine are not wanted."""
+    """Mark rows in quarantine as discarded."""
     from memwal.quarantine_review import discard as discard_rows
 
     with _opened(name, url) as opened:
-        count = discard_rows(opened.quarantine, _chosen(row, opened))
-    _count("discarded", count, as_json=as_json)
+        count = discard_rows(opened.quarantine, _origins(row, opened))
+    print_either(f"{count} rows were discarded", {"discarded": count}, as_json=as_json)
 
 
 @app.command()
 def purge(
     name: Name,
     older_than_days: Annotated[
-        float, typer.Option(min=0, metavar="DAYS", help="Kept out longer ago than this.")
+        float, Option(min=0, metavar="DAYS", help="Only rows that are there for longer.")
     ] = 30.0,
     url: CatalogUrl = None,
     as_json: AsJson = False,
@@ -279,59 +269,52 @@ def purge(
     with _opened(name, url) as opened:
         before = datetime.now(UTC) - duration(86_400 * older_than_days, "--older-than-days")
         count = opened.quarantine.purge(before=before)
-    _count("deleted", count, as_json=as_json)
+    print_either(f"{count} rows were deleted", {"deleted": count}, as_json=as_json)
 
 
 @app.command()
 def docs(
     name: Name,
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where the pages go.")],
-    runs: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Show so many runs, the latest.")
-    ] = 20,
-    url: CatalogUrl = None,
+    folder: Annotated[Path, Argument(metavar="FOLDER", help="Folder for the pages.")],
+    runs: Annotated[int, Option(min=1, metavar="N", help="Number of latest runs.")] = 20,
+    *,
+    catalog: Catalog,
     as_json: AsJson = False,
 ) -> None:
-    """Write pages of what merges and checks found: the Data Docs of Great Expectations."""
+    """Write the results of merges and checks as Data Docs of Great Expectations."""
     from memwal.quality.data_docs import RunResult, build_data_docs
     from memwal.quality.rules import QualityRules
 
-    with open_catalog(url) as catalog:
-        rules = catalog.get(name).policy.quality or QualityRules()
-        known = [run for run in catalog.runs(table=name) if (run.result or {}).get("quality")]
-    found = [
+    rules = catalog.get(name).policy.quality or QualityRules()
+    checked = [run for run in catalog.runs(table=name) if (run.result or {}).get("quality")]
+    results = [
         RunResult(
             at=run.finished_at or run.started_at,
             run=f"{run.job} {run.run_id}",
             quality=(run.result or {})["quality"],
         )
-        for run in known[:runs]
+        for run in checked[:runs]
     ]
-    page = build_data_docs(name, rules.suite, found, folder)
-    if as_json:
-        print_json({"page": str(page), "runs": len(found)})
-    else:
-        print_line(f"{len(found)} runs are shown by {page}")
+    page = build_data_docs(name, rules.suite, results, folder)
+    value = {"page": str(page), "runs": len(results)}
+    print_either(f"{len(results)} runs are shown by {page}", value, as_json=as_json)
 
 
-def _read(file: Path) -> Any:
-    """The suite in a file: YAML by its name, else JSON."""
+def read_suite_file(file: Path) -> Any:
+    """Read a suite from a file: YAML by its name, else JSON."""
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise InvalidInputError(f"the suite {file} cannot be read: {error}") from error
-    if file.suffix.lower() not in (".yaml", ".yml"):
-        try:
-            return read_json(text)
-        except ValueError as error:
-            raise InvalidInputError(f"the suite {file} is not JSON: {error}") from error
+    is_yaml = file.suffix.lower() in (".yaml", ".yml")
     try:
-        return read_yaml(text)
+        return read_yaml(text) if is_yaml else read_json(text)
     except ValueError as error:
-        raise InvalidInputError(f"the suite {file} is not YAML: {error}") from error
+        form = "YAML" if is_yaml else "JSON"
+        raise InvalidInputError(f"the suite {file} is not {form}: {error}") from error
 
 
-def _chosen(rows: list[str], opened: _Opened) -> list[RowOrigin]:
+def _origins(rows: list[str], opened: _Opened) -> list[RowOrigin]:
     from memwal.quality.quarantine import RowOrigin, origins_of
     from memwal.quarantine_review import waiting_rows
 
@@ -340,24 +323,13 @@ def _chosen(rows: list[str], opened: _Opened) -> list[RowOrigin]:
     return [RowOrigin.parse(row) for row in rows]
 
 
-def _show(rules: QualityRules, *, as_json: bool) -> None:
+def _print_rules(rules: QualityRules, *, as_json: bool) -> None:
+    values = rules.to_dict()
     if as_json:
-        print_json(rules.to_dict())
+        print_json(values)
         return
-    shown = rules.to_dict()
-    print_fields((key, shown[key]) for key in shown if key != "suite")
+    print_fields((key, value) for key, value in values.items() if key != "suite")
     print_table(
         ("expectation", "columns", "severity", "kind"),
         [(o.type, ", ".join(o.columns), o.severity.value, o.kind.value) for o in rules.suite],
     )
-
-
-def _count(what: str, count: int, *, as_json: bool) -> None:
-    if as_json:
-        print_json({what: count})
-    else:
-        print_line(f"{count} rows were {what}")
-
-
-def _line(key: dict[str, Any]) -> str:
-    return ", ".join(map(str, key.values()))

@@ -7,312 +7,229 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 from uuid import UUID
 
-import typer
+from typer import Argument, Option
 
-from memwal.cli.options import AsJson, CatalogUrl, Name, Regions, open_catalog, table_names
+from memwal.cli.options import AsJson, Name, Regions, TableFilter
 from memwal.cli.output import (
     age,
+    print_either,
     print_fields,
     print_json,
     print_line,
-    print_result,
-    print_table,
+    print_outcome,
+    print_records,
     size,
+    timestamp,
     warn,
 )
+from memwal.cli.parameters import CommandGroup
 from memwal.errors import InvalidInputError
 from memwal.jobs.job import RunState
 from memwal.util.clock import duration
 
 if TYPE_CHECKING:
-    from memwal.catalog import JobRun
-    from memwal.fleet import Skipped
-    from memwal.jobs.job import JobResult
+    from memwal.catalog import Catalog, JobRun
+    from memwal.catalog.backoff import SkippedRegionRecord
+
+app = CommandGroup()
 
 
-def held(
-    table: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Only of this managed table.",
-            autocompletion=table_names,
-        ),
-    ] = None,
-    url: CatalogUrl = None,
-    as_json: AsJson = False,
-) -> None:
-    """List the regions that merges leave out since they cannot be read."""
-    with open_catalog(url) as catalog:
-        found = catalog.backoffs.skipped_regions(table)
-    if as_json:
-        print_json([record.to_dict() for record in found])
-        return
-    print_table(
-        ("table", "region", "generation", "since", "tries", "next try", "why"),
-        [
-            (
-                record.table,
-                record.region_id,
-                record.generation,
-                f"{record.since:%Y-%m-%d %H:%M:%S}",
-                record.attempts,
-                f"{record.next_try_at:%Y-%m-%d %H:%M:%S}" if record.waiting else "now",
-                record.reason,
-            )
-            for record in found
-        ],
-    )
+@app.callback()
+def jobs() -> None:
+    """Run maintenance jobs of managed tables; show their runs, leases, and held regions."""
 
 
+@app.command()
 def run(
     name: Name,
     job: Annotated[
-        str, typer.Argument(metavar="JOB", help="merge, index, compact, snapshot, gc or quality.")
+        str, Argument(metavar="JOB", help="merge, index, compact, snapshot, gc, quality.")
     ],
     force: Annotated[
-        bool,
-        typer.Option(
-            "--force", help="Now: due or not, in quiet hours, and regions that are held too."
-        ),
+        bool, Option("--force", help="Now: due or not, in quiet hours, and held regions as well.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Tell what would be done.")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Only show what would run.")] = False,
     wait: Annotated[
         float | None,
-        typer.Option(
-            min=0, metavar="SECONDS", help="Wait so long for a run that is going on already."
+        Option(
+            min=0, metavar="SECONDS", help="How long to wait for a run that is going on already."
         ),
     ] = None,
     region: Regions = None,
-    url: CatalogUrl = None,
+    *,
+    catalog: Catalog,
     as_json: AsJson = False,
 ) -> None:
     """Run one job of a managed table if it is due, under its lease and its policy's limits."""
     from memwal.cli.output import progress
     from memwal.fleet import JobRequest, Runtime, run_job
 
-    with open_catalog(url) as catalog, progress(f"{job} of {name}") as runner:
-        found = run_job(
-            catalog,
-            JobRequest(
-                name,
-                job,
-                force=force,
-                dry_run=dry_run,
-                regions=region,
-                wait=None if wait is None else duration(wait, "--wait"),
-            ),
-            runtime=Runtime(run=runner),
-        )
-    _print(found, as_json=as_json)
+    request = JobRequest(
+        name,
+        job,
+        force=force,
+        dry_run=dry_run,
+        regions=region,
+        wait=None if wait is None else duration(wait, "--wait"),
+    )
+    with progress(f"{job} of {name}") as runner:
+        outcome = run_job(catalog, request, runtime=Runtime(run=runner))
+    print_outcome(outcome, as_json=as_json)
 
 
-def retry(
-    name: Name,
-    region: Regions = None,
-    url: CatalogUrl = None,
-    as_json: AsJson = False,
-) -> None:
+@app.command()
+def held(table: TableFilter = None, *, catalog: Catalog, as_json: AsJson = False) -> None:
+    """List the regions that merges skip since they cannot be read."""
+
+    def next_try(record: SkippedRegionRecord) -> datetime | str:
+        return record.next_try_at if record.waiting else "now"
+
+    print_records(
+        catalog.backoffs.skipped_regions(table),
+        ("table", "region", "generation", "since", "tries", "next try", "why"),
+        ("table", "region_id", "generation", "since", "attempts", next_try, "reason"),
+        as_json=as_json,
+    )
+
+
+@app.command()
+def retry(name: Name, region: Regions = None, *, catalog: Catalog, as_json: AsJson = False) -> None:
     """Merge the held regions of a table now, whenever their next try is due."""
     from memwal.cli.output import progress
     from memwal.fleet import JobRequest, Runtime, run_job
 
-    with open_catalog(url) as catalog:
-        catalog.get(name)
-        known = {UUID(record.region_id) for record in catalog.backoffs.skipped_regions(name)}
-        wanted = known if region is None else set(region)
-        if wanted - known:
-            raise InvalidInputError(
-                f"{name} does not hold region {', '.join(map(str, sorted(wanted - known)))}; "
-                f"memwal jobs held --table {name} lists those that it holds"
-            )
-        if not wanted:
-            if as_json:
-                print_json({"held": []})
-            else:
-                print_line(f"no region of {name} is held")
-            return
-        with progress(f"merge of {name}") as runner:
-            request = JobRequest(name, "merge", force=True, regions=sorted(wanted))
-            found = run_job(catalog, request, runtime=Runtime(run=runner))
-    _print(found, as_json=as_json)
-
-
-def _print(found: JobResult | Skipped, *, as_json: bool) -> None:
-    from memwal.fleet import Skipped
-
-    if not isinstance(found, Skipped):
-        print_result(found, as_json=as_json)
-    elif as_json:
-        print_json(found.to_dict())
-    else:
-        print_line(str(found))
-
-
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
-app.command()(run)
-app.command()(held)
-app.command()(retry)
-
-
-@app.callback()
-def jobs() -> None:
-    """Run maintenance jobs of managed tables; show their runs, leases, and what they hold."""
+    catalog.get(name)
+    skipped = {UUID(record.region_id) for record in catalog.backoffs.skipped_regions(name)}
+    regions = skipped if region is None else set(region)
+    if regions - skipped:
+        raise InvalidInputError(
+            f"{name} does not hold region {', '.join(map(str, sorted(regions - skipped)))}; "
+            f"memwal jobs held --table {name} lists those that it holds"
+        )
+    if not regions:
+        print_either(f"no region of {name} is held", {"held": []}, as_json=as_json)
+        return
+    with progress(f"merge of {name}") as runner:
+        request = JobRequest(name, "merge", force=True, regions=sorted(regions))
+        outcome = run_job(catalog, request, runtime=Runtime(run=runner))
+    print_outcome(outcome, as_json=as_json)
 
 
 @app.command(name="list")
 def list_runs(
-    table: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Only of this managed table.",
-            autocompletion=table_names,
-        ),
-    ] = None,
+    table: TableFilter = None,
     job: Annotated[
-        str | None, typer.Option(metavar="JOB", help="Only of this job: merge, index, ...")
+        str | None, Option(metavar="JOB", help="This job only: merge, index, ...")
     ] = None,
-    state: Annotated[RunState | None, typer.Option(help="Only in this state.")] = None,
+    state: Annotated[RunState | None, Option(help="Only in this state.")] = None,
     since_hours: Annotated[
-        float | None, typer.Option(min=0, metavar="N", help="Only started so recently.")
+        float | None, Option(min=0, metavar="N", help="In the last N hours.")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, metavar="N", help="Most runs to show.")] = 20,
-    url: CatalogUrl = None,
+    limit: Annotated[int, Option(min=1, metavar="N", help="Most runs to show.")] = 20,
+    *,
+    catalog: Catalog,
     as_json: AsJson = False,
 ) -> None:
     """List runs, the newest first."""
-    now = datetime.now(UTC)
-    with open_catalog(url) as catalog:
-        found = catalog.runs(
-            table=table,
-            job=job,
-            state=state,
-            since=None
-            if since_hours is None
-            else now - duration(3600 * since_hours, "--since-hours"),
-            limit=limit,
-        )
-    if as_json:
-        print_json([run.to_dict() for run in found])
-        return
-    print_table(
+    since = None
+    if since_hours is not None:
+        since = datetime.now(UTC) - duration(3600 * since_hours, "--since-hours")
+    print_records(
+        catalog.runs(table=table, job=job, state=state, since=since, limit=limit),
         ("run", "table", "job", "state", "started", "took", "progress", "rows", "bytes", "version"),
-        [
-            (
-                run.run_id,
-                run.table,
-                run.job,
-                run.state.value,
-                f"{run.started_at:%Y-%m-%d %H:%M:%S}",
-                _took(run, now),
-                _progress(run),
-                run.rows,
-                None if run.bytes is None else size(run.bytes),
-                _versions(run),
-            )
-            for run in found
-        ],
+        (
+            "run_id",
+            "table",
+            "job",
+            "state",
+            "started_at",
+            _took,
+            _progress,
+            "rows",
+            _size,
+            _version,
+        ),
+        as_json=as_json,
     )
 
 
 @app.command()
 def show(
-    run: Annotated[int, typer.Argument(metavar="RUN", help="Number of the run.")],
-    url: CatalogUrl = None,
+    run: Annotated[int, Argument(metavar="RUN", help="Number of the run.")],
+    catalog: Catalog,
     as_json: AsJson = False,
 ) -> None:
-    """Show all that is known of a run."""
-    with open_catalog(url) as catalog:
-        found = catalog.run(run)
+    """Show the record of a run."""
+    record = catalog.run(run)
     if as_json:
-        print_json(found.to_dict())
+        print_json(record.to_dict())
         return
-    beat = found.heartbeat_at
+    beat = timestamp(record.heartbeat_at)
     print_fields(
         [
-            ("run", found.run_id),
-            ("table", found.table),
-            ("job", found.job),
-            ("state", found.state.value),
-            ("started", f"{found.started_at:%Y-%m-%d %H:%M:%S} UTC"),
-            ("took", _took(found, datetime.now(UTC))),
-            ("last sign of life", f"{beat:%Y-%m-%d %H:%M:%S} UTC" if beat else None),
-            ("progress", _progress(found)),
-            ("rows", found.rows),
-            ("bytes", None if found.bytes is None else size(found.bytes)),
-            ("version", _versions(found)),
-            ("lease token", found.lease_token),
-            ("started by", found.external_id),
-            ("error", found.error),
+            ("run", record.run_id),
+            ("table", record.table),
+            ("job", record.job),
+            ("state", record.state.value),
+            ("started", f"{timestamp(record.started_at)} UTC"),
+            ("took", _took(record)),
+            ("last heartbeat", beat and f"{beat} UTC"),
+            ("progress", _progress(record)),
+            ("rows", record.rows),
+            ("bytes", _size(record)),
+            ("version", _version(record)),
+            ("lease token", record.lease_token),
+            ("started by", record.external_id),
+            ("error", record.error),
         ]
     )
-    if found.result is not None:
-        print_line(f"result  {json.dumps(found.result)}")
+    if record.result is not None:
+        print_line(f"result  {json.dumps(record.result)}")
 
 
 @app.command()
 def leases(
     ended: Annotated[
-        bool, typer.Option("--ended", help="Also those that are over, with their last token.")
+        bool, Option("--ended", help="Ended leases as well, with their token.")
     ] = False,
-    url: CatalogUrl = None,
+    *,
+    catalog: Catalog,
     as_json: AsJson = False,
 ) -> None:
-    """List who is at work on what."""
-    with open_catalog(url) as catalog:
-        found = catalog.leases.list(held_only=not ended)
-    if as_json:
-        print_json([lease.to_dict() for lease in found])
-        return
-    print_table(
+    """List the leases and their holders."""
+    print_records(
+        catalog.leases.list(held_only=not ended),
         ("resource", "holder", "token", "since", "until", "held"),
-        [
-            (
-                lease.resource,
-                lease.holder,
-                lease.token,
-                f"{lease.acquired_at:%Y-%m-%d %H:%M:%S}",
-                f"{lease.expires_at:%Y-%m-%d %H:%M:%S}" if lease.expires_at else None,
-                lease.held,
-            )
-            for lease in found
-        ],
+        ("resource", "holder", "token", "acquired_at", "expires_at", "held"),
+        as_json=as_json,
     )
 
 
 @app.command()
 def release(
-    resource: Annotated[str, typer.Argument(metavar="RESOURCE", help="As `leases` shows it.")],
+    resource: Annotated[str, Argument(metavar="RESOURCE", help="As `leases` shows it.")],
     force: Annotated[
-        bool, typer.Option("--force", help="Yes: its holder is dead, or will be stopped.")
+        bool, Option("--force", help="Its holder is dead, or will be stopped.")
     ] = False,
-    token: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Only while this is its token."),
-    ] = None,
-    url: CatalogUrl = None,
+    token: Annotated[int | None, Option(metavar="N", help="Only if it has this token.")] = None,
+    *,
+    catalog: Catalog,
     as_json: AsJson = False,
 ) -> None:
     """End a lease by force. Leases of processes that died end by themselves."""
-    from memwal.errors import InvalidInputError
-
     if not force:
         raise InvalidInputError(
-            "a lease that is taken from a process at work lets a second one start; when it is "
-            "dead and waiting is no choice, give --force"
+            "a lease that is taken from a running process lets a second one start; when its holder "
+            "is dead and you cannot wait, give --force"
         )
-    with open_catalog(url) as catalog:
-        ended = catalog.leases.release(resource, token=token)
-    if ended.held:
+    lease = catalog.leases.release(resource, token=token)
+    if lease.held:
         warn(
-            f"{ended.holder} had {resource} with token {ended.token}; if it lives, it stops at its "
-            "next look at the lease"
+            f"{lease.holder} had {resource} with token {lease.token}; if it lives, it stops at its "
+            "next check of the lease"
         )
-    if as_json:
-        print_json(ended.to_dict())
-    else:
-        print_line(f"{resource} is free" + ("" if ended.held else "; nobody had it"))
+    text = f"{resource} is free" + ("" if lease.held else "; nobody had it")
+    print_either(text, lease.to_dict(), as_json=as_json)
 
 
 def _progress(run: JobRun) -> str | None:
@@ -321,12 +238,17 @@ def _progress(run: JobRun) -> str | None:
     return f"{run.done}/{run.total} ({100 * run.done // run.total}%)"
 
 
-def _versions(run: JobRun) -> str | None:
+def _version(run: JobRun) -> str | None:
     if run.version_before is None or run.version_before == run.version_after:
         return None if run.version_after is None else str(run.version_after)
     return f"{run.version_before} > {run.version_after or '?'}"
 
 
-def _took(run: JobRun, now: datetime) -> str:
-    end = run.finished_at or (now if run.state is RunState.RUNNING else run.heartbeat_at)
+def _took(run: JobRun) -> str:
+    is_running = run.state is RunState.RUNNING
+    end = run.finished_at or (datetime.now(UTC) if is_running else run.heartbeat_at)
     return age(max(0.0, (end - run.started_at).total_seconds()) if end else None)
+
+
+def _size(run: JobRun) -> str | None:
+    return None if run.bytes is None else size(run.bytes)

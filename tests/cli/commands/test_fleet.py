@@ -1,12 +1,14 @@
-"""memwal fleet, memwal status of managed tables, memwal jobs run, held and retry."""
+"""memwal fleet and metrics, memwal status of managed tables, memwal jobs run, held and retry."""
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
 from uuid import UUID
 
 import pytest
+import yaml
 from support.data.tables import MakeTable, base_state, folder, manifest, merged, numbered
 from typer.main import get_command
 
@@ -200,3 +202,24 @@ class TestRun:
         answer = cli("jobs", "run", "flights", "merge", "--region", nowhere)
         assert answer.code == 2
         assert nowhere in answer.stderr
+
+
+def test_rules_are_yaml(cli):
+    answer = cli("metrics", "rules")
+    assert answer.code == 0
+    assert {group["name"] for group in yaml.safe_load(answer.stdout)["groups"]} >= {
+        "memwal-tables",
+        "memwal-writers",
+    }
+
+
+def test_the_dashboard_is_json(cli):
+    answer = cli("metrics", "dashboard")
+    assert answer.code == 0
+    assert json.loads(answer.stdout)["uid"] == "memwal-fleet"
+
+
+def test_a_port_that_cannot_be(cli, tmp_path):
+    answer = cli("metrics", "serve", "--host", "no-such-host.invalid", "--port", 0)
+    assert answer.code == 2
+    assert "no-such-host.invalid" in answer.stderr

@@ -113,7 +113,7 @@ def test_the_history_is_thinned_out(as_user: AsUser, catalog: Catalog) -> None:
     with catalog.database.writing() as session:
         session.add_all(
             BacklogSampleRow(
-                table_name="a",
+                table="a",
                 at=now - timedelta(seconds=10 * number + 5),
                 generations=1,
                 rows=100_000 - 10 * number,
@@ -123,7 +123,7 @@ def test_the_history_is_thinned_out(as_user: AsUser, catalog: Catalog) -> None:
             for number in range(2000)
         )
         merge = {"state": "succeeded", "started_at": now, "finished_at": now, "rows": 9}
-        session.add(JobRunRow(table_name="a", job="merge", **merge))
+        session.add(JobRunRow(table="a", job="merge", **merge))
     client = as_user("viewer")
     samples = client.get("/memwal/api/tables/a/history").json()["samples"]
     assert len(samples) == 500

@@ -7,8 +7,6 @@ from alembic import op
 
 revision = "0002"
 down_revision = "0001"
-branch_labels = None
-depends_on = None
 
 _RENAMED = {"merge_max_bytes": "merge_commit_bytes"}
 _OLD_POLICY_KEYS = frozenset(
@@ -25,15 +23,7 @@ _OLD_POLICY_KEYS = frozenset(
         "priority",
     }
 )
-_RUN_COLUMNS = (
-    "done",
-    "total",
-    "rows",
-    "bytes",
-    "version_before",
-    "version_after",
-    "lease_token",
-)
+_RUN_COLUMNS = ("done", "total", "rows", "bytes", "version_before", "version_after", "lease_token")
 
 
 def upgrade() -> None:

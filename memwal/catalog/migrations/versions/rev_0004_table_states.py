@@ -7,8 +7,6 @@ from alembic import op
 
 revision = "0004"
 down_revision = "0003"
-branch_labels = None
-depends_on = None
 
 COUNTS = ("version", "base_rows", "regions", "lag_generations", "lag_rows", "reclaimable_bytes")
 

@@ -1,0 +1,275 @@
+"""``memwal status``, ``verify`` and ``doctor``: check a table, or a store.
+
+``status`` shows the backlog of each region, and the due jobs of a managed table. ``verify`` can
+repair a table as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from typer import Argument, Option
+
+from memwal.cli.errors import ExitCode
+from memwal.cli.options import (
+    AsJson,
+    CatalogUrl,
+    Regions,
+    Uri,
+    managed_table,
+    open_table,
+    table_names,
+)
+from memwal.cli.output import (
+    age,
+    plural,
+    print_json,
+    print_line,
+    print_records,
+    print_table,
+    size,
+    timestamp,
+)
+from memwal.cli.parameters import Changes, Storage, takes_options_of
+from memwal.errors import InvalidInputError
+from memwal.jobs.options import VerifyOptions
+
+if TYPE_CHECKING:
+    from memwal.fleet import Survey
+    from memwal.jobs.status import RegionBacklog, TableStatus
+    from memwal.jobs.verify import RepairAction, VerifyReport
+
+# The bar moves once per task; each task scans the keys of the base table once.
+_TASKS = 4
+
+
+def status(
+    table: Annotated[
+        str | None,
+        Argument(
+            metavar="[TABLE]",
+            help="Name of a managed table, or an address: a path, s3://, ...",
+            autocompletion=table_names,
+        ),
+    ] = None,
+    named: Annotated[
+        str | None,
+        Option(
+            "--table",
+            metavar="NAME|URI",
+            help="The same, as an option.",
+            autocompletion=table_names,
+        ),
+    ] = None,
+    region: Regions = None,
+    *,
+    storage: Storage,
+    url: CatalogUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the backlog of each region, and of a managed table which job is due and why.
+
+    Also shows how far the maintained indexes are behind, and how old the snapshot is.
+    Generations, rows and bytes are those that are flushed and not merged; log entries are those
+    that no generation covers yet; kept are merged generations that are still stored.
+
+    A name that is in the catalog means that table; ./NAME is a folder.
+    """
+    name_or_uri = table if table is not None else named
+    if name_or_uri is None or (table is not None and named is not None):
+        raise typer.BadParameter("give one table: its name in the catalog, or its address")
+    with managed_table(name_or_uri, url) as (catalog, managed):
+        if catalog is None or managed is None:
+            backlog = open_table(name_or_uri, storage).status(regions=region)
+            if as_json:
+                print_json(backlog.to_dict())
+            else:
+                _print_status(backlog)
+            return
+        from memwal.fleet import survey
+
+        state = survey(catalog, managed, storage_options=storage or None, regions=region)
+    if as_json:
+        print_json(state.to_dict())
+        return
+    _print_status(state.status)
+    _print_due(state)
+
+
+def _print_due(state: Survey) -> None:
+    print_table(
+        ("job", "due", "why", "pressure"),
+        [
+            (
+                job,
+                "now" if due.reason else "later" if due.held_back else "no",
+                due.reason or due.held_back,
+                f"{100 * due.pressure:.0f}%",
+            )
+            for job, due in state.due.items()
+        ],
+    )
+    for record in state.held:
+        when = f"at {timestamp(record.next_try_at)} UTC" if record.waiting else "now"
+        print_line(
+            f"region {record.region_id} is held at generation {record.generation} after "
+            f"{record.attempts} tries, next {when}: {record.reason}"
+        )
+
+
+def _print_status(status: TableStatus) -> None:
+    print_line(f"{status.uri} at version {status.version}")
+    oldest = max((region.oldest_backlog_seconds or 0 for region in status.regions), default=0)
+    total = (
+        "total",
+        "",
+        "",
+        status.backlog_generations,
+        status.backlog_rows,
+        size(status.backlog_bytes),
+        age(oldest if status.backlog_generations else None),
+        sum(region.unflushed_wal_entries for region in status.regions),
+        "",
+        sum(region.retained_generations for region in status.regions),
+    )
+    header = "region,epoch,state,generations,rows,bytes,oldest,log entries,merged to,kept"
+    print_table(header.split(","), [*(_row(region) for region in status.regions), total])
+    if status.indexes:
+        print_records(
+            status.indexes,
+            ("maintained index", "generations behind", "in regions", "rows behind"),
+            ("name", "generations", "regions", "rows"),
+        )
+    taken = status.snapshot_age_seconds
+    changed = f", {status.changed_regions} regions changed" if status.changed_regions else ""
+    print_line("region snapshot: " + ("none" if taken is None else f"{age(taken)} old{changed}"))
+    print_line(
+        f"could be collected: {size(status.reclaimable_bytes)}; small fragments: "
+        f"{status.small_fragments or 0}"
+    )
+
+
+def _row(region: RegionBacklog) -> tuple[object, ...]:
+    return (
+        region.region_id,
+        region.writer_epoch,
+        "sealed" if region.sealed else "active",
+        region.backlog_generations,
+        region.backlog_rows,
+        size(region.backlog_bytes),
+        age(region.oldest_backlog_seconds),
+        region.unflushed_wal_entries,
+        region.merged_generation,
+        region.retained_generations,
+    )
+
+
+@takes_options_of(VerifyOptions, leave_out=("max_tasks",))
+def verify(
+    table: Uri,
+    changes: Changes,
+    repair: Annotated[bool, Option("--repair", help="List safe repairs; --yes does them.")] = False,
+    yes: Annotated[bool, Option("--yes", "--no-dry-run", help="Do the repairs.")] = False,
+    *,
+    storage: Storage,
+    as_json: AsJson = False,
+) -> None:
+    """Check every invariant of a table, while others read and write it.
+
+    Ends with 1 when there are errors. After repairs the table is checked again, and that result
+    counts.
+    """
+    if yes and not repair:
+        raise InvalidInputError("--yes only goes with --repair")
+    options = VerifyOptions(max_tasks=_TASKS, **changes)
+    from memwal.cli.output import progress
+    from memwal.jobs.verify import Severity
+    from memwal.jobs.verify import repair as do_repair
+    from memwal.jobs.verify import verify as check
+    from memwal.storage.location import TableLocation
+
+    # Not opened as in other commands: a table that does not open must be checked, too.
+    location = TableLocation(table, storage)
+
+    def check_table() -> VerifyReport:
+        with progress("verifying") as run:
+            return check(location, replace(options, run=run))
+
+    report = check_table()
+    actions: Sequence[RepairAction] = ()
+    if repair:
+        actions = do_repair(location, report, dry_run=not yes)
+        if any(action.state == "done" for action in actions):
+            report = check_table()
+    if as_json:
+        print_json({**report.to_dict(), "repairs": [action.to_dict() for action in actions]})
+    else:
+        _print_report(report, actions)
+    if report.count(Severity.ERROR):
+        raise typer.Exit(ExitCode.FAILED)
+
+
+def _print_report(report: VerifyReport, actions: Sequence[RepairAction]) -> None:
+    from memwal.jobs.verify import Severity
+
+    names = {Severity.ERROR: "errors", Severity.WARNING: "warnings", Severity.INFORMATION: "notes"}
+    counts = ", ".join(f"{report.count(severity)} {name}" for severity, name in names.items())
+    print_line(
+        f"verify: {counts}; {report.regions} regions in {report.seconds:.1f} s; the table is at "
+        f"version {report.version}"
+    )
+    if report.findings:
+        print_records(
+            report.findings,
+            ("severity", "code", "region", "object", "what", "what to do"),
+            ("severity", "code", "region", "object", "text", "advice"),
+        )
+    if actions:
+        columns = ("finding.repair", "state", "finding.object", "text")
+        print_records(actions, ("repair", "state", "object", "what"), columns)
+        if any(action.state == "would" for action in actions):
+            print_line("a dry run: nothing was repaired; --yes repairs")
+
+
+def doctor(
+    uri: Annotated[
+        str,
+        Argument(
+            metavar="URI",
+            help="Address of a table, existing or not; or the name of a managed table.",
+        ),
+    ],
+    storage: Storage,
+    url: CatalogUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check whether a store is fit for tables, and what to do where it is not.
+
+    Checks permissions, put-if-absent under a small race, clocks, latencies, Lance's own commits,
+    and where credentials come from; about four hundred small requests. Deletes again what it
+    writes. Ends with 1 when there are errors.
+    """
+    from memwal.jobs.table.store_check import diagnose
+    from memwal.storage.location import TableLocation
+
+    with managed_table(uri, url) as (_, managed):
+        if managed is None:
+            location = TableLocation(uri, storage)
+        else:
+            from memwal.fleet.tables import managed_location
+
+            location = managed_location(managed, storage_options=storage or None)
+    diagnosis = diagnose(location)
+    if as_json:
+        print_json(diagnosis.to_dict())
+    else:
+        print_table(
+            ("check", "state", "what", "what to do"),
+            [(c.name, c.state.value, c.text, c.advice or None) for c in diagnosis.checks],
+        )
+        print_line(f"doctor: {plural(diagnosis.errors, 'error')}; {diagnosis.uri}")
+    if diagnosis.errors:
+        raise typer.Exit(ExitCode.FAILED)

@@ -1,0 +1,188 @@
+"""Parameters of commands that stand for several options of the command line.
+
+A :class:`CommandGroup` replaces parameters of its commands by their types:
+
+* ``Storage``: the two storage options; the command gets them as one mapping.
+* ``Table``: the address of a table and the storage options; the command gets the open table.
+* ``Catalog``: the URL of a catalog; the command gets the catalog, closed at the end.
+
+:func:`takes_options_of` adds options of a job. :mod:`memwal.jobs.options` defines each once; a
+command gets those that were set, so that a policy or the default of the job decides about the rest.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
+from functools import wraps
+from inspect import Parameter
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, get_type_hints
+from uuid import UUID
+
+import typer
+
+from memwal.cli.options import (
+    CatalogUrl,
+    OptionPairs,
+    OptionsFile,
+    Uri,
+    open_catalog,
+    open_table,
+    region_ids,
+    storage_options,
+)
+from memwal.jobs.arguments import flag_of, help_of, metavar_of
+from memwal.jobs.options import JobOptions, Kind, Option, options_of
+from memwal.quality.rules import read_rules
+
+Command = TypeVar("Command", bound=Callable[..., None])
+Changes = dict[str, Any]
+Storage = dict[str, str]
+
+_TYPES: dict[Kind, Any] = {
+    Kind.COUNT: int | None,
+    Kind.SECONDS: float | None,
+    Kind.SWITCH: bool,
+    Kind.REGIONS: list[UUID] | None,
+    Kind.NAMES: list[str] | None,
+    Kind.RULES: Path | None,
+}
+
+
+class _OpenTable:
+    """Stands for ``memwal.table.Table`` in a signature, since that is imported by few commands."""
+
+
+class _OpenCatalog:
+    """Stands for ``memwal.catalog.Catalog`` in a signature."""
+
+
+_LAZY_TYPES = {"Table": _OpenTable, "Catalog": _OpenCatalog}
+
+
+class CommandGroup(typer.Typer):
+    """Group of commands whose parameters can stand for several options; see the module."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{"no_args_is_help": True, "rich_markup_mode": None, **settings})
+
+    def command(self, *args: Any, **settings: Any) -> Callable[[Command], Command]:
+        """Add a command."""
+        register = super().command(*args, **settings)
+
+        def add(command: Command) -> Command:
+            register(_with_resources(command))
+            return command
+
+        return add
+
+
+def takes_options_of(
+    job: type[JobOptions], *, leave_out: Collection[str] = ()
+) -> Callable[[Command], Command]:
+    """Replace the parameter ``changes`` of a command by the options of a job.
+
+    ``leave_out`` are fields that the command sets in another way, or not at all.
+    """
+    options = {name: option for name, option in options_of(job).items() if name not in leave_out}
+    parameters = [_option_parameter(job, name, option) for name, option in options.items()]
+
+    def decorate(command: Command) -> Command:
+        @wraps(command)
+        def call(**values: Any) -> None:
+            changes = {name: _value(option, values.pop(name)) for name, option in options.items()}
+            command(**values, changes={k: v for k, v in changes.items() if v is not None})
+
+        return _with_signature(call, command, {"changes": parameters})
+
+    return decorate
+
+
+def _with_resources(command: Command) -> Command:
+    """Return a command that opens the table and the catalog of its signature."""
+    hints = get_type_hints(command, include_extras=True, localns=_LAZY_TYPES)
+    names = {hint: name for name, hint in hints.items() if hint in (_OpenTable, _OpenCatalog)}
+    table, catalog = names.get(_OpenTable), names.get(_OpenCatalog)
+    takes_storage = "storage" in hints
+    if not (table or catalog or takes_storage):
+        return command
+    storage_parameters = [
+        _parameter("storage_options_file", OptionsFile, None),
+        _parameter("storage_option", OptionPairs, None),
+    ]
+    replaced: dict[str, Sequence[Parameter]] = {"storage": storage_parameters}
+    if table:
+        replaced[table] = [_parameter(table, Uri)]
+    if catalog:
+        replaced[catalog] = [_parameter("url", CatalogUrl, None)]
+
+    @wraps(command)
+    def call(**values: Any) -> None:
+        with ExitStack() as stack:
+            if table or takes_storage:
+                file, pairs = values.pop("storage_options_file"), values.pop("storage_option")
+                storage = storage_options(file, pairs)
+                values |= (
+                    {table: open_table(values[table], storage)} if table else {"storage": storage}
+                )
+            if catalog:
+                values[catalog] = stack.enter_context(open_catalog(values.pop("url")))
+            command(**values)
+
+    return _with_signature(call, command, replaced, last=storage_parameters if table else ())
+
+
+def _with_signature(
+    call: Callable[..., None],
+    command: Command,
+    replaced: Mapping[str, Sequence[Parameter]],
+    *,
+    last: Sequence[Parameter] = (),
+) -> Command:
+    """Give a function the parameters of a command, some of them replaced.
+
+    ``last`` are further ones, which help shows last, before ``--catalog`` and ``--json``.
+    """
+    hints = get_type_hints(command, include_extras=True, localns=_LAZY_TYPES)
+    parameters: list[Parameter] = []
+    for name, parameter in inspect.signature(command).parameters.items():
+        parameters += replaced.get(name) or [_parameter(name, hints[name], parameter.default)]
+    before = ("url", "as_json")
+    end = next((n for n, p in enumerate(parameters) if p.name in before), len(parameters))
+    parameters[end:end] = last
+    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return call  # type: ignore[return-value]
+
+
+def _parameter(name: str, annotation: Any, default: Any = Parameter.empty) -> Parameter:
+    return Parameter(name, Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
+
+
+def _option_parameter(job: type[JobOptions], name: str, option: Option) -> Parameter:
+    """Return the parameter for an option of a job, with its flag and its help for typer."""
+    help = help_of(job, name, option)
+    settings: dict[str, Any] = {"help": f"{help[0].upper()}{help[1:]}."}
+    if option.kind is not Kind.SWITCH:
+        settings["metavar"] = "FILE" if option.kind is Kind.RULES else metavar_of(option)
+    if option.kind in (Kind.COUNT, Kind.SECONDS):
+        settings["min"] = option.low
+    if option.kind is Kind.REGIONS:
+        settings["autocompletion"] = region_ids
+    annotation: Any = Annotated[
+        _TYPES[option.kind], typer.Option(flag_of(name, option), **settings)
+    ]
+    return _parameter(name, annotation, False if option.kind is Kind.SWITCH else None)
+
+
+def _value(option: Option, value: Any) -> Any:
+    """Return the value of an option; None when it was not set."""
+    if option.kind is Kind.SWITCH:
+        return value or None
+    if value is None:
+        return None
+    if option.kind is Kind.RULES:
+        return read_rules(f"@{value}")
+    return tuple(value) if isinstance(value, list) else value
