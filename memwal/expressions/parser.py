@@ -101,13 +101,7 @@ class NotUnderstoodError(Exception):
 
 
 def parse_predicate(text: str) -> Truth:
-    """Parse a predicate.
-
-    Raises
-    ------
-    NotUnderstoodError
-        The text cannot be split into expressions.
-    """
+    """Parse a predicate. Raises NotUnderstoodError if it cannot be split into expressions."""
     return _Parser(_tokenize(text)).parse()
 
 
@@ -361,10 +355,7 @@ class _Parser:
 def _tokenize(text: str) -> list[tuple[str, str]]:
     """Return kind (``text``, ``quoted``, ``number``, ``name`` or ``sign``) and text of each token.
 
-    Raises
-    ------
-    NotUnderstoodError
-        The text has a comment or another token.
+    Raises NotUnderstoodError if the text has a comment or another token.
     """
     if len(text) > _MAX_LENGTH or "--" in text or "/*" in text:
         raise NotUnderstoodError

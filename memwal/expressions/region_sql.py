@@ -64,17 +64,8 @@ class Token:
 def tokenize(expression: str, *, num_columns: int) -> list[Token]:
     """Split an expression into tokens, and check that all of them are allowed.
 
-    Parameters
-    ----------
-    expression : str
-        SQL over ``col0``, ``col1``, ...
-    num_columns : int
-        Number of source columns.
-
-    Raises
-    ------
-    InvalidInputError
-        The expression is too long or nested too deep, or has a token that is not allowed.
+    Raises InvalidInputError if the expression is too long or nested too deep, or has a token that
+    is not allowed.
     """
     if len(expression) > MAX_LENGTH:
         raise InvalidInputError(

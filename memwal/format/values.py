@@ -38,13 +38,7 @@ _NEVER: Final[tuple[Callable[[pa.DataType], bool], ...]] = (
 
 
 def check_storable(schema: pa.Schema, version: str) -> None:
-    """Refuse columns that Lance cannot store in a file version.
-
-    Raises
-    ------
-    InvalidInputError
-        A column cannot be stored; the message names it.
-    """
+    """Refuse columns that Lance cannot store in a file version."""
     for field in schema:
         if not field.name or _NOT_IN_NAMES & set(field.name):
             raise InvalidInputError(
@@ -62,10 +56,7 @@ def check_storable(schema: pa.Schema, version: str) -> None:
 def to_python_rows(rows: pa.Table) -> list[dict[str, Any]]:
     """Return rows as dictionaries by column name, for display.
 
-    Parameters
-    ----------
-    rows : pyarrow.Table
-        Of any types. Values that Python cannot represent become :data:`NO_VALUE`.
+    Values that Python cannot represent become :data:`NO_VALUE`.
     """
     columns = [_python_values(column) for column in rows.columns]
     return [dict(zip(rows.column_names, row, strict=True)) for row in zip(*columns, strict=True)]

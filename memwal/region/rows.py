@@ -61,17 +61,9 @@ def has_same_fields(stored: pa.Schema, target: pa.Schema) -> bool:
 def align_rows(rows: pa.Table, target: pa.Schema) -> pa.Table:
     """Convert rows to the schema ``target``: each column from the field with its id, or null.
 
-    Parameters
-    ----------
-    rows : pyarrow.Table
-        Stored rows. Fields without an id in their metadata are matched by name.
-    target : pyarrow.Schema
-        With field ids, see :func:`with_field_ids`.
-
-    Raises
-    ------
-    InvalidInputError
-        A value cannot be converted, or a column without nulls is missing.
+    Fields without an id in their metadata are matched by name; ``target`` has ids, see
+    :func:`with_field_ids`. Raises InvalidInputError if a value cannot be converted, or a column
+    without nulls is missing.
     """
     columns = []
     for field, index in zip(target, _sources(list(rows.schema), list(target)), strict=True):
@@ -99,18 +91,7 @@ def key_column(rows: pa.RecordBatch | pa.Table, primary_key: Sequence[str]) -> p
 
 
 def newest_row_positions(keys: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return the positions of the last occurrence of each key, ascending.
-
-    Parameters
-    ----------
-    keys : pyarrow.Array
-        One key per row, oldest row first.
-
-    Returns
-    -------
-    numpy.ndarray of int64
-        One position per distinct key.
-    """
+    """Return the positions of the last occurrence of each key, ascending."""
     encoded = keys.dictionary_encode()
     distinct = len(encoded.dictionary)
     if distinct == len(keys):

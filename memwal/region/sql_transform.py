@@ -33,18 +33,10 @@ _PROBES: Final = (0, 1, 2, 5, 10, 100, 127, 128, 255, 256, 32_767, 65_536, 2**31
 
 @dataclass(frozen=True, slots=True)
 class Expression(Transform):
-    """A SQL expression over ``col0``, ``col1``, ...
-
-    Parameters
-    ----------
-    sql : str
-    result_type : pyarrow.DataType
-        Type that the result is cast to; a value that does not fit is an error.
-    num_sources : int
-        Number of source columns.
-    """
+    """A SQL expression over ``col0``, ``col1``, ..."""
 
     sql: str
+    # Type that the result is cast to; a value that does not fit is an error.
     result_type: pa.DataType
     num_sources: int
     name = None
@@ -74,13 +66,8 @@ class Expression(Transform):
     def value_type(self, types: Sequence[pa.DataType]) -> pa.DataType | None:
         """Plan the expression, and try it out to refuse one that breaks a rule of the spec.
 
-        Raises
-        ------
-        InvalidInputError
-            DataFusion refuses the expression; or the expression has another result type, fails for
-            nulls, or depends on the width of a number.
-        MissingExtraError
-            DataFusion is not installed.
+        Raises InvalidInputError if DataFusion refuses the expression; or the expression has another
+        result type, fails for nulls, or depends on the width of a number.
         """
         if not all(_is_usable(data_type) for data_type in types):
             return None

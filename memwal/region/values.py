@@ -78,10 +78,7 @@ def type_name(data_type: pa.DataType) -> str | None:
 def parse_type(name: str) -> pa.DataType:
     """Return the type with a name from :func:`type_name`.
 
-    Raises
-    ------
-    InvalidInputError
-        No type of a region value has this name.
+    Raises InvalidInputError if no type of a region value has this name.
     """
     if name in _SIMPLE:
         return _SIMPLE[name]
@@ -124,10 +121,7 @@ def encode_values(values: pa.Array) -> list[bytes | None]:
 def decode_values(stored: Sequence[bytes | None], data_type: pa.DataType) -> pa.Array:
     """Decode values from region manifests; None, which is not stored, becomes null.
 
-    Raises
-    ------
-    CorruptDataError
-        A value does not have this type.
+    Raises CorruptDataError if a value does not have this type.
     """
     if not _is_bytes(data_type):
         width = 1 if pt.is_boolean(data_type) else data_type.byte_width

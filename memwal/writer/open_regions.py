@@ -28,14 +28,8 @@ Result = TypeVar("Result")
 class OpenRegions:
     """Region writers of a table writer, by region. Safe to use from many threads.
 
-    Parameters
-    ----------
-    context : WriterContext
-    allowed : collection of UUID, optional
-        The only regions that may be claimed.
-    keep : bool, default True
-        Whether the first claim of a region replays its log; otherwise its unflushed rows are
-        abandoned. Later claims always replay.
+    ``allowed`` are the only regions that may be claimed. The first claim of a region replays its
+    log; without ``keep`` its unflushed rows are abandoned. Later claims always replay.
     """
 
     def __init__(
@@ -95,13 +89,7 @@ class OpenRegions:
         *,
         wait: bool,
     ) -> PendingWrite:
-        """Write rows of one region, which is claimed first if it is not open.
-
-        Raises
-        ------
-        MemWalError
-            The rows were not accepted: see :meth:`RegionWriter.write`.
-        """
+        """Write rows of one region, which is claimed first if it is not open."""
         return self._with_writer(routing, assignment, lambda writer: writer.write(rows, wait=wait))
 
     def write_all(
@@ -116,12 +104,9 @@ class OpenRegions:
         This thread does all the work. The other threads only wait for the store: one that worked
         would hold this thread back.
 
-        Parameters
-        ----------
-        step : Step, optional
-            The step that the rows belong to. A region that has the step already gets a write
-            without rows. The regions must then be in the order of their ids, in which concurrent
-            steps wait for each other; another order could deadlock.
+        With ``step``, the rows belong to it, and a region that has the step already gets a write
+        without rows. The regions must then be in the order of their ids, in which concurrent steps
+        wait for each other; another order could deadlock.
         """
         begin_one = (
             RegionWriter.begin if step is None else partial(RegionWriter.begin_step, step=step)
@@ -178,10 +163,7 @@ class OpenRegions:
     def barrier(self, *, seals: bool, deadline: float) -> None:
         """Wait until all rows written so far are durable, and flushed if ``seals``.
 
-        Raises
-        ------
-        MemWalError, OSError
-            The first error of a region, raised after all regions are done.
+        Raises the first error of a region, after all regions are done.
         """
         started: list[tuple[RegionWriter, PendingWrite]] = []
         errors: list[Exception] = []

@@ -13,37 +13,22 @@ from memwal.writer.region_writer.rows import RowSchema
 
 @dataclass(frozen=True, slots=True)
 class RoutingSchema:
-    """Row schema and router of one version of a table.
-
-    Attributes
-    ----------
-    base : BaseTable
-    row_schema : RowSchema
-    spec_id : int
-    router : Router
-    columns_beside_key : tuple of str
-        Columns outside the key by which rows are routed, which a delete needs too.
-    """
+    """Row schema and router of one version of a table."""
 
     base: BaseTable
     row_schema: RowSchema
     spec_id: int
     router: Router
+    # Columns outside the key by which rows are routed, which a delete needs too.
     columns_beside_key: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, base: BaseTable, region_id: UUID | None = None) -> RoutingSchema:
         """Derive the routing schema from a version of the table.
 
-        Parameters
-        ----------
-        region_id : UUID, optional
-            The only region that rows go to, in a table whose regions are written by hand.
-
-        Raises
-        ------
-        InvalidInputError
-            The table's rows are routed by a column that is not part of the key.
+        ``region_id`` is the only region that rows go to, in a table whose regions are written by
+        hand. Raises InvalidInputError if the rows are routed by a column that is not part of the
+        key.
         """
         row_schema = RowSchema.of(base)
         if region_id is not None:

@@ -221,10 +221,7 @@ class TableWriter:
     def flush_wal(self) -> None:
         """Wait until every buffered write is durable.
 
-        Raises
-        ------
-        MemWalError
-            One of them failed; the handles tell which.
+        Raises MemWalError if one of them failed; the handles tell which.
         """
         self._guard.check()
         self._regions.barrier(seals=False, deadline=math.inf)

@@ -12,27 +12,10 @@ from memwal.storage.location import TableLocation
 def open_index_file(
     location: TableLocation, segment: str, file: str
 ) -> tuple[LanceFileReader, dict[str, str]]:
-    """Open a file of an index segment.
+    """Open a file of an index segment, which is named by its UUID, and return the file's metadata.
 
-    Parameters
-    ----------
-    segment : str
-        UUID of the segment.
-
-    Returns
-    -------
-    LanceFileReader
-    dict of str to str
-        The file's metadata.
-
-    Raises
-    ------
-    ObjectNotFoundError
-        The segment has no such file.
-    CorruptDataError
-        The file or its metadata cannot be read.
-    StoreAccessError, StoreUnavailableError
-        As for any read.
+    Raises ObjectNotFoundError if the segment has no such file, and CorruptDataError if the file or
+    its metadata cannot be read.
     """
     uri = location.child(f"_indices/{segment}/{file}")
     with lance_errors(f"reading {uri}"):

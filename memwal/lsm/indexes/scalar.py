@@ -42,13 +42,8 @@ def read_file_parameters(
 ) -> dict[str, Any]:
     """Read the parameters from the metadata of a file of the segment.
 
-    Parameters
-    ----------
-    file : str
-        Name of the file in the segment's folder.
-    names : mapping of str to str
-        Name for the plugin by the name in the metadata, for each parameter. One that is not in the
-        metadata is left out.
+    ``names`` has the name for the plugin by the name in the metadata. A parameter that is not in
+    the metadata is left out.
     """
     _, metadata = open_index_file(location, segment, file)
     try:

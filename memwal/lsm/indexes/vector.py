@@ -44,17 +44,7 @@ def read_vector_parameters(
     *,
     read_quantizer: QuantizerReader | None,
 ) -> dict[str, Any]:
-    """Read the metric and the model of a vector index from the files of one of its segments.
-
-    Raises
-    ------
-    InvalidInputError
-        The index has a metric that is not known here.
-    ObjectNotFoundError
-        The index was never trained, or has a format without these files.
-    CorruptDataError
-        The files are not those of a vector index.
-    """
+    """Read the metric and the model of a vector index from the files of one of its segments."""
     details = description.details
     metric = _METRICS.get(details.get("metric_type", ""))
     if metric is None:

@@ -18,20 +18,11 @@ _Numbers: TypeAlias = npt.NDArray[np.int64] | npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class TextStatistics:
-    """Statistics of a set of documents for BM25; ``+`` adds those of disjoint sets.
+    """Statistics of a set of documents for BM25; ``+`` adds those of disjoint sets."""
 
-    Parameters
-    ----------
-    documents : int
-        Documents with at least one token.
-    tokens : float
-        Number of tokens of all documents; not whole if tokens have weights.
-    frequencies : mapping of str to int
-        Number of documents that contain the term, by term.
-    """
-
-    documents: int = 0
-    tokens: float = 0
+    documents: int = 0  # with at least one token
+    tokens: float = 0  # of all documents; not whole if tokens have weights
+    # Number of documents that contain the term, by term.
     frequencies: Mapping[str, int] = field(default_factory=dict)
 
     def __add__(self, other: TextStatistics) -> TextStatistics:
@@ -53,20 +44,10 @@ def term_scores(
     lengths: _Numbers,
     statistics: TextStatistics,
 ) -> npt.NDArray[np.float64]:
-    """Compute what a term adds to the scores of documents.
+    """Compute what a term of the statistics adds to the scores of documents.
 
-    Parameters
-    ----------
-    term : str
-        A term of ``statistics.frequencies``.
-    counts, lengths : numpy.ndarray of int64 or float64, shape (documents,)
-        Occurrences of the term in each document, and its number of tokens.
-    statistics : TextStatistics
-        Of all documents that are ranked together, at least one.
-
-    Returns
-    -------
-    numpy.ndarray of float64, shape (documents,)
+    ``counts`` and ``lengths`` are the occurrences of the term in each document, and its number of
+    tokens. The statistics are of all documents that are ranked together, at least one.
     """
     frequency = statistics.frequencies[term]
     weight = log1p((statistics.documents - frequency + 0.5) / (frequency + 0.5))

@@ -28,19 +28,9 @@ class MemTableIndexes:
     Only one thread may append at a time. Any thread may call everything else at any time without a
     lock: each index has its own lock, for which only callers wait that would index the same rows.
 
-    Parameters
-    ----------
-    schema : pyarrow.Schema
-        Of every batch.
-    primary_key : sequence of str
-        Key columns.
-    text : mapping, optional
-        Text columns to search, each with the options of its index in the base table.
-
-    Raises
-    ------
-    InvalidInputError
-        Such a column does not exist or is not text, or its index options are not supported.
+    ``text`` are the text columns to search, each with the options of its index in the base table.
+    Raises InvalidInputError if such a column does not exist or is not text, or its index options
+    are not supported.
     """
 
     def __init__(
@@ -77,10 +67,7 @@ class MemTableIndexes:
     def catch_up(self) -> None:
         """Index all rows appended so far, so that reads do not have to.
 
-        Raises
-        ------
-        InvalidInputError
-            A key is null.
+        Raises InvalidInputError if a key is null.
         """
         view = self._rows.view()
         self._keys.catch_up(view)
@@ -94,37 +81,14 @@ class MemTableIndexes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MemTableSnapshot:
-    """Rows of a MemTable at one moment, for reads by any thread without a lock.
-
-    Rows are numbered in log order. :meth:`nearest` and :meth:`search_text` return neither
-    superseded nor deleted rows.
-
-    Parameters
-    ----------
-    view : RowView
-    keys : KeyIndex
-        Index over these rows, and possibly newer ones.
-    text : mapping of str to TextIndex
-        Indexes by text column.
-    """
+    """Rows of a MemTable at one moment, numbered in log order, for reads without a lock."""
 
     view: RowView
-    keys: KeyIndex
-    text: Mapping[str, TextIndex]
+    keys: KeyIndex  # over these rows, and possibly newer ones
+    text: Mapping[str, TextIndex]  # by text column
 
     def lookup(self, keys: Sequence[pa.Array]) -> Rows:
-        """Find the newest row of each key, tombstones included; -1 if there is none.
-
-        Parameters
-        ----------
-        keys : sequence of pyarrow.Array
-            One array per key column, in the types of the table.
-
-        Raises
-        ------
-        InvalidInputError
-            A key is null or of another type than the column, or a column is missing.
-        """
+        """Return the newest row of each key, as :meth:`KeyIndex.lookup` does."""
         return self.keys.lookup(keys, self.view)
 
     def newest(self) -> Mask:

@@ -21,18 +21,10 @@ _OPERATORS = ("or", "and")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Matches:
-    """Rows with their scores, best first; equal scores in log order.
+    """Rows with their scores, best first; equal scores in log order."""
 
-    Parameters
-    ----------
-    rows : numpy.ndarray of int64, shape (matches,)
-        Row numbers.
-    scores : numpy.ndarray of float32, shape (matches,)
-        What Lance calls ``_score``.
-    """
-
-    rows: Rows
-    scores: npt.NDArray[np.float32]
+    rows: Rows  # shape (matches,): row numbers
+    scores: npt.NDArray[np.float32]  # shape (matches,): what Lance calls ``_score``
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,17 +54,9 @@ class TextIndex:
 
     Memory: 8 bytes per token and 8 per row, with room for growth up to twice that.
 
-    Parameters
-    ----------
-    column : str
-        Column of text, or of lists of text; names of nested fields with dots between them.
-    options : mapping, optional
-        Options of the base table's text index, or the ``params`` in its statistics.
-
-    Raises
-    ------
-    InvalidInputError
-        The options are not those of a text index that can be searched here.
+    The column has text, or lists of text; its path has dots between names of nested fields. The
+    options are those of the base table's text index, or the ``params`` in its statistics. Raises
+    InvalidInputError if they are not those of a text index that can be searched here.
     """
 
     def __init__(self, column: str, options: Mapping[str, Any] | None = None) -> None:
@@ -110,13 +94,7 @@ class TextIndex:
         return self._tokenizer.vocabulary(view.take_column(self.column, rows))
 
     def check(self, view: RowView) -> None:
-        """Raise if the column is not text in a view, even if the view has no rows.
-
-        Raises
-        ------
-        InvalidInputError
-            The column does not exist or is not text.
-        """
+        """Raise InvalidInputError if a view, even without rows, lacks the column as text."""
         kind = view.column_type(self.column)
         text = kind.value_type if pt.is_list(kind) or pt.is_large_list(kind) else kind
         if not (pt.is_string(text) or pt.is_large_string(text)):
@@ -125,13 +103,7 @@ class TextIndex:
             )
 
     def catch_up(self, view: RowView) -> None:
-        """Index the rows of a view that are not indexed yet.
-
-        Raises
-        ------
-        InvalidInputError
-            The column does not exist or is not text.
-        """
+        """Index the rows of a view that are not indexed yet."""
         if self._state.rows >= view.rows:
             return
         with self._lock:
@@ -144,14 +116,8 @@ class TextIndex:
     ) -> TextStatistics:
         """Count documents and tokens for BM25; the caller adds those of other sources.
 
-        Parameters
-        ----------
-        terms : sequence of str
-            From :meth:`terms`.
-        view : RowView
-            The rows to count.
-        alive : numpy.ndarray of bool, shape (rows,), optional
-            Rows that are neither superseded nor deleted. All by default.
+        ``alive``, shape (rows,), are the rows that are neither superseded nor deleted; all by
+        default.
         """
         return _statistics(self._count(terms, view), alive)
 
@@ -166,31 +132,18 @@ class TextIndex:
         statistics: TextStatistics | None = None,
         operator: str = "or",
     ) -> Matches:
-        """Find the best rows.
+        """Find the best ``k`` rows.
 
-        Parameters
-        ----------
-        terms : sequence of str or of tuple of str
-            From :meth:`terms` or :meth:`groups`; a term that is repeated counts twice.
-        view : RowView
-            The rows to search.
-        k : int
-            Maximum number of rows.
-        alive : numpy.ndarray of bool, shape (rows,), optional
-            Rows that are neither superseded nor deleted. All by default.
-        allowed : numpy.ndarray of bool, shape (rows,), optional
-            Rows that pass a filter; unlike ``alive`` it does not change the statistics.
-        statistics : TextStatistics, optional
-            Statistics of all sources that are searched together. By default those of the rows
-            alive in the view, which gives the scores of a new Lance index over them.
-        operator : {"or", "and"}, default "or"
-            Whether a row must contain any term, or one term of every group. ``and`` gives the
-            answers of a Lance index only with the result of :meth:`groups`.
+        The terms are from :meth:`terms` or :meth:`groups`; a term that is repeated counts twice.
+        With the operator ``or`` a row must contain any term, with ``and`` one term of every group;
+        ``and`` gives the answers of a Lance index only with the result of :meth:`groups`.
 
-        Raises
-        ------
-        InvalidInputError
-            ``k`` or the operator is invalid, or a term is not in ``statistics``.
+        ``alive``, shape (rows,), are the rows that are neither superseded nor deleted. ``allowed``,
+        shape (rows,), are the rows that pass a filter; unlike ``alive`` it does not change the
+        statistics. ``statistics`` are those of all sources that are searched together; by default
+        those of the rows alive in the view, which gives the scores of a new Lance index over them.
+
+        Raises InvalidInputError if ``k`` or the operator is invalid, or ``statistics`` lack a term.
         """
         if k < 1:
             raise InvalidInputError(f"k is {k}; ask for at least one row")

@@ -14,17 +14,9 @@ from memwal.lsm.memtable.rows import RowView
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UnflushedRows:
-    """Rows of one generation that is not flushed yet.
+    """Rows of one generation that is not flushed yet."""
 
-    Attributes
-    ----------
-    generation : int
-        Number of the generation that they will be flushed as.
-    snapshot : MemTableSnapshot
-        The rows at one moment, with their indexes.
-    """
-
-    generation: int
+    generation: int  # number of the generation that they will be flushed as
     snapshot: MemTableSnapshot
 
     @classmethod

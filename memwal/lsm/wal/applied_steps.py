@@ -37,23 +37,10 @@ MAX_SOURCE_BYTES = 512
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of a source.
+    """One step of a source."""
 
-    Attributes
-    ----------
-    source : str
-        Name of the sequence of steps: a query, a replication slot, a topic's partition.
-    version : int
-        Number of the step; increases from each step of the source to the next.
-
-    Raises
-    ------
-    InvalidInputError
-        The name is empty or too long, or the version is not an unsigned 64-bit integer.
-    """
-
-    source: str
-    version: int
+    source: str  # name of the sequence of steps: a query, a replication slot, a topic's partition
+    version: int  # increases from each step of the source to the next; an unsigned 64-bit integer
 
     def __post_init__(self) -> None:
         if not self.source or len(self.source.encode()) > MAX_SOURCE_BYTES:
@@ -69,19 +56,11 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class RegionSteps:
-    """Newest steps that a region has applied.
+    """Newest steps that a region has applied."""
 
-    Attributes
-    ----------
-    steps : mapping of str to int
-        Version of the newest step of each source.
-    position, epoch : int
-        Position and epoch of the newest entry that is a step; 0 if the steps are from a book.
-    """
-
-    steps: AppliedSteps
-    position: int = 0
-    epoch: int = 0
+    steps: AppliedSteps  # version of the newest step of each source
+    position: int = 0  # of the newest entry that is a step; 0 if the steps are from a book
+    epoch: int = 0  # of that entry
 
 
 def read_newest_steps(store: ObjectStore, manifest: RegionManifest) -> RegionSteps | None:
@@ -108,20 +87,8 @@ def is_step_visible(store: ObjectStore, region_id: UUID, step: Step) -> bool:
 def read_steps(store: ObjectStore, region_id: UUID, *, tip: int) -> RegionSteps | None:
     """Read the newest step of each source from the log before ``tip``, or from the newest book.
 
-    Parameters
-    ----------
-    tip : int
-        First position of the log that is not read.
-
-    Returns
-    -------
-    RegionSteps or None
-        None if the region has no book, and therefore never had a step.
-
-    Raises
-    ------
-    CorruptDataError
-        An entry that may be a step is missing or damaged, and was not abandoned.
+    Returns None if the region has no book, and therefore never had a step. Raises CorruptDataError
+    if an entry that may be a step is missing or damaged, and was not abandoned.
     """
     for _ in range(_MAX_ATTEMPTS):
         book = _newest_book(store, region_id)
@@ -145,10 +112,7 @@ def read_steps(store: ObjectStore, region_id: UUID, *, tip: int) -> RegionSteps 
 def write_empty_book(store: ObjectStore, region_id: UUID, *, tip: int) -> None:
     """Write an empty book, which a region needs before its first step.
 
-    Parameters
-    ----------
-    tip : int
-        Position behind all entries of the log. Steps before it are forgotten.
+    ``tip`` is the position behind all entries of the log. Steps before it are forgotten.
     """
     _write_book(store, region_id, tip - 1, {})
 
@@ -156,12 +120,8 @@ def write_empty_book(store: ObjectStore, region_id: UUID, *, tip: int) -> None:
 def write_book_before_delete(store: ObjectStore, region_id: UUID, *, until: int) -> None:
     """Store the steps of the entries up to a position in a book, before the entries are deleted.
 
-    Deletes older books. For a region that never had a step, this only lists its books.
-
-    Raises
-    ------
-    CorruptDataError
-        See :func:`read_applied`. Nothing may be deleted.
+    Deletes older books. For a region that never had a step, this only lists its books. Raises
+    CorruptDataError as :func:`read_steps`; nothing may be deleted then.
     """
     book = _newest_book(store, region_id)
     if book is None:

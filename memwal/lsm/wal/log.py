@@ -75,23 +75,13 @@ def find_tip(store: ObjectStore, region_id: UUID, *, start: int) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LogSurvey:
-    """Listing of the log entries behind a position.
+    """Listing of the log entries behind a position."""
 
-    Attributes
-    ----------
-    after : int
-        Position behind which entries were listed.
-    entries : numpy.ndarray
-        Fields ``position`` and ``size``, in the order of the log.
-    tip : int
-        First free position behind all entries.
-    missing : int or None
-        First position before the tip without an entry, although every position was used once.
-    """
-
-    after: int
+    after: int  # position behind which entries were listed
+    # Fields ``position`` and ``size``, in the order of the log.
     entries: np.ndarray[Any, np.dtype[np.void]]
-    tip: int
+    tip: int  # first free position behind all entries
+    # First position before the tip without an entry, although every position was used once.
     missing: int | None
 
     def size(self, position: int) -> int:
@@ -104,15 +94,9 @@ class LogSurvey:
 def survey_log(store: ObjectStore, region_id: UUID, *, after: int, hint: int = 0) -> LogSurvey:
     """List the log behind a position, and find its tip and its first gap.
 
-    A listing may omit existing objects, so a position counts as missing only after a request for
-    it found nothing.
-
-    Parameters
-    ----------
-    after : int
-        Last position that flushed generations cover. Missing entries up to it were collected.
-    hint : int
-        A position that is known to be used, or 0.
+    A listing may omit existing objects, so a position counts as missing only after a request for it
+    found nothing. ``after`` is the last position that flushed generations cover: missing entries up
+    to it were collected. ``hint`` is a position that is known to be used, or 0.
     """
     folder = f"{wal_dir(region_id)}/"
     listed = (
@@ -164,23 +148,12 @@ def read_log(
     """Yield the entries behind position ``after``, in order.
 
     Torn entries are skipped if only torn entries and sentinels follow them: they were lost before
-    they were durable.
+    they were durable. ``before`` is the first position that is not read, by default the tip of the
+    log. ``max_bytes`` limits the size of the entries that are prefetched. A ``survey`` saves the
+    listing of the log.
 
-    Parameters
-    ----------
-    before : int, optional
-        First position that is not read; the tip of the log by default.
-    survey : LogSurvey, optional
-        Listing of the log; made here by default.
-    max_bytes : int, default 8 MiB
-        Size of the entries that are prefetched.
-
-    Raises
-    ------
-    RegionFencedError
-        An entry has a higher epoch than ``epoch``: the caller's claim is fenced.
-    CorruptDataError
-        An entry is missing, is torn with rows behind it, or lacks required metadata.
+    Raises RegionFencedError if an entry has a higher epoch than ``epoch``, and CorruptDataError if
+    an entry is missing, is torn with rows behind it, or lacks required metadata.
     """
     if survey is None:
         survey = survey_log(store, region_id, after=after)
@@ -242,17 +215,8 @@ def fence(
     therefore read first. If the newer claim wins the race after that read, the sentinel lands
     behind it all the same, and costs the newer writer one position.
 
-    Parameters
-    ----------
-    after : int
-        Last position that flushed generations cover.
-    hint : int
-        A position that is known to be used, or 0.
-
-    Raises
-    ------
-    RegionFencedError
-        The region was claimed with a higher epoch.
+    ``after`` is the last position that flushed generations cover, ``hint`` a position that is known
+    to be used, or 0. Raises RegionFencedError if the region was claimed with a higher epoch.
     """
     data = encode_sentinel(writer_epoch=epoch, writer_id=writer_id)
     position, tip = _find_fence_position(
@@ -287,21 +251,10 @@ def _find_fence_position(
 def put_entry(
     store: ObjectStore, region_id: UUID, position: int, data: Data, epoch: int
 ) -> WalEntry | None:
-    """Create an entry at a position unless one of a lower or equal epoch exists.
+    """Create an entry, or return the entry of a lower or equal epoch at its position.
 
-    A torn entry without rows behind it is replaced.
-
-    Returns
-    -------
-    WalEntry or None
-        The existing entry; None if the new entry was created.
-
-    Raises
-    ------
-    RegionFencedError
-        The existing entry has a higher epoch.
-    CorruptDataError
-        The existing entry is torn, and entries with rows follow it.
+    A torn entry without rows behind it is replaced. Raises RegionFencedError if the existing entry
+    has a higher epoch, and CorruptDataError if it is torn and entries with rows follow it.
     """
     key = wal_key(region_id, position)
     while True:
@@ -346,13 +299,7 @@ def _has_no_rows_from(store: ObjectStore, region_id: UUID, position: int, epoch:
 
 
 def _is_torn(store: ObjectStore, region_id: UUID, position: int, epoch: int) -> bool:
-    """Return whether an entry is torn.
-
-    Raises
-    ------
-    RegionFencedError
-        The entry has a higher epoch.
-    """
+    """Return whether an entry is torn. Raises RegionFencedError if it has a higher epoch."""
     key = wal_key(region_id, position)
     try:
         entry = decode_entry(store.get(key), name=key)

@@ -36,15 +36,8 @@ class SealedRows(Protocol):
 class Flusher:
     """Flushes the MemTables of one region, until another writer claims it.
 
-    Parameters
-    ----------
-    context : WriterContext
-    claimed : ClaimedRegion
-    counters : RegionCounters
-    lock : threading.Condition
-        Lock of the region, which guards the counters.
-    on_error : callable
-        Called with the error of a failed flush, with the lock held.
+    The region's lock guards the counters. ``on_error`` is called with the error of a failed flush,
+    with the lock held.
     """
 
     def __init__(
@@ -65,12 +58,9 @@ class Flusher:
     def flush(self, sealed: SealedRows, contents: GenerationRows) -> None:
         """Write one generation and publish it.
 
-        Raises
-        ------
-        RegionFencedError
-            Another writer claimed the region; it replays the rows.
-        MemWalError, OSError
-            The generation could not be written; the flush can be retried.
+        Raises RegionFencedError if another writer claimed the region, which then replays the rows.
+        Raises MemWalError or OSError if the generation could not be written: the flush can be
+        retried.
         """
         started = time.perf_counter()
         try:

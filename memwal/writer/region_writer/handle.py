@@ -26,31 +26,7 @@ _callbacks_lock = threading.Lock()
 
 
 class PendingWrite:
-    """One region's part of a write, in the queue of that region's log.
-
-    Attributes
-    ----------
-    batches : list of pyarrow.RecordBatch
-        Stored rows; empty for a barrier.
-    row_schema : RowSchema or None
-        Schema of the rows; None for a barrier.
-    derived : bool
-        Whether its rows were completed from writes that were not in the log yet: if one of those
-        fails, this write must fail too.
-    applied : mapping of str to int or None
-        For a step: the newest step of each source that the region has with it. The queue holds at
-        most one such write.
-    seals : bool
-        Whether to seal the MemTable behind this write.
-    buffered : bool
-        Whether its rows count as written before they are durable.
-    has_waiter : bool
-        Whether a thread waits for this write that can lead the log. Guarded by the region's lock.
-    rows, bytes : int
-        Size of ``batches``.
-    error : BaseException or None
-        Why the write failed, once it is done.
-    """
+    """One region's part of a write, in the queue of that region's log."""
 
     __slots__ = (
         "_callbacks",
@@ -79,16 +55,21 @@ class PendingWrite:
         derived: bool = False,
         applied: AppliedSteps | None = None,
     ) -> None:
-        self.batches = batches
-        self.row_schema = row_schema
+        self.batches = batches  # empty for a barrier
+        self.row_schema = row_schema  # None for a barrier
+        # Whether its rows were completed from writes that were not in the log yet: if one of those
+        # fails, this write must fail too.
         self.derived = derived
+        # For a step: the newest step of each source that the region has with it. The queue holds at
+        # most one such write.
         self.applied = applied
-        self.seals = seals
-        self.buffered = buffered
+        self.seals = seals  # whether to seal the MemTable behind this write
+        self.buffered = buffered  # whether its rows count as written before they are durable
+        # Whether a thread waits for this write that can lead the log. Guarded by the region's lock.
         self.has_waiter = False
         self.promoted = False
         self.done = False
-        self.error: BaseException | None = None
+        self.error: BaseException | None = None  # why the write failed, once it is done
         self.rows = 0
         self.bytes = 0
         for batch in batches:
@@ -245,13 +226,7 @@ class WriteHandle:
 
 
 class FailureLatch:
-    """First error that stopped a region writer. Callers hold the region's lock.
-
-    Attributes
-    ----------
-    error : MemWalError or None
-        None while the writer works.
-    """
+    """First error that stopped a region writer. Callers hold the region's lock."""
 
     __slots__ = ("error",)
 

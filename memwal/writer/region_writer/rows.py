@@ -37,15 +37,8 @@ class RowSchema:
 
     Stored rows have the table's columns and a flag that marks a delete. Columns outside the primary
     key are nullable in them even if the base table's are not, since a deleted row has only its key.
-
-    Parameters
-    ----------
-    schema : pyarrow.Schema
-        Schema of the base table, with field ids.
-    primary_key : sequence of str
-        Key columns.
-    null_structs : bool, default True
-        Whether the table's files can store null structs.
+    ``schema`` is that of the base table, with field ids. Without ``null_structs`` the table's files
+    cannot store null structs.
     """
 
     def __init__(
@@ -72,17 +65,9 @@ class RowSchema:
     def convert_upserts(self, data: Any) -> list[pa.RecordBatch]:
         """Convert whole rows to stored rows. Empty batches are dropped.
 
-        Parameters
-        ----------
-        data : anything Arrow
-            Table, record batch, reader, or an object with ``__arrow_c_stream__``. Columns in any
-            order; types equal to the table's, or widened to them without loss. Columns that have
-            the table's type are not copied.
-
-        Raises
-        ------
-        InvalidInputError
-            A column is unknown or missing, has another type, or a null where none may be.
+        The columns are in any order; their types are equal to the table's, or widened to them
+        without loss. Columns that have the table's type are not copied. Raises InvalidInputError if
+        a column is unknown or missing, has another type, or a null where none may be.
         """
         schema, batches = _as_batches(data)
         plan = _cached_plan(self._upserts, schema)
@@ -97,21 +82,9 @@ class RowSchema:
     def convert_partial(self, data: Any) -> list[pa.RecordBatch]:
         """Convert the columns of partial rows to the order and the types of the table.
 
-        Parameters
-        ----------
-        data : anything Arrow
-            As for :meth:`convert_upserts`; the key columns and any others.
-
-        Returns
-        -------
-        list of pyarrow.RecordBatch
-            The columns of ``data``, without the flag of stored rows.
-
-        Raises
-        ------
-        InvalidInputError
-            A column is unknown, has another type, or a null where none may be, or a key column is
-            missing.
+        They are the key columns and any others. The result has these columns, without the flag of
+        stored rows. Raises InvalidInputError as :meth:`convert_upserts`, or if a key column is
+        missing.
         """
         schema, batches = _as_batches(data)
         plan = _cached_plan(self._partials, schema)
@@ -128,16 +101,9 @@ class RowSchema:
     def convert_deletes(self, keys: Any) -> list[pa.RecordBatch]:
         """Convert keys to stored rows that delete them: the key, nulls, and the flag.
 
-        Parameters
-        ----------
-        keys : anything Arrow
-            The key columns; other columns of the table are ignored. If there is one key column, an
-            array of its values is accepted too.
-
-        Raises
-        ------
-        InvalidInputError
-            A key column is missing, has another type or a null.
+        Other columns of the table are ignored. If there is one key column, an array of its values
+        is accepted too. Raises InvalidInputError if a key column is missing, has another type or a
+        null.
         """
         if isinstance(keys, (pa.Array, pa.ChunkedArray)) and not pt.is_struct(keys.type):
             if len(self.primary_key) != 1:
@@ -167,12 +133,8 @@ class RowSchema:
         """Convert a batch from the log, written by any client, to stored rows.
 
         Like Lance, accepts reordered columns, additional columns, and a missing tombstone column.
-        Columns are matched by their field ids if the writer recorded them.
-
-        Raises
-        ------
-        InvalidInputError
-            A column is missing or cannot be cast to the table's type.
+        Columns are matched by their field ids if the writer recorded them. Raises InvalidInputError
+        if a column is missing or cannot be cast to the table's type.
         """
         if batch.schema.equals(self.schema, check_metadata=True):
             return [batch]
@@ -306,30 +268,15 @@ def _is_same_or_wider(source: pa.DataType, target: pa.DataType) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _ConversionPlan:
-    """How to convert rows of one schema to columns of the table.
+    """How to convert rows of one schema to columns of the table."""
 
-    Attributes
-    ----------
-    schema : pyarrow.Schema
-        The resulting columns.
-    sources : tuple of int
-        Index of each column in the rows.
-    casts : tuple of DataType or None
-        Type to cast each column to; None if it has the table's type.
-    required : tuple of int
-        Indices of the columns that must not have nulls.
-    checks : tuple of (int, checks)
-        Columns whose values must be checked, with the checks.
-    is_identity : bool
-        Whether the rows have exactly these columns, in this order and these types.
-    """
-
-    schema: pa.Schema
-    sources: tuple[int, ...]
+    schema: pa.Schema  # of the resulting columns
+    sources: tuple[int, ...]  # index of each column in the rows
+    # Type to cast each column to; None if it has the table's type.
     casts: tuple[pa.DataType | None, ...]
-    required: tuple[int, ...]
-    checks: tuple[tuple[int, tuple[Check, ...]], ...]
-    is_identity: bool
+    required: tuple[int, ...]  # indices of the columns that must not have nulls
+    checks: tuple[tuple[int, tuple[Check, ...]], ...]  # columns whose values must be checked
+    is_identity: bool  # whether the rows have exactly these columns, in this order and these types
 
     def columns_of(self, batch: pa.RecordBatch) -> list[pa.Array]:
         columns: list[pa.Array] = batch.columns
@@ -372,13 +319,7 @@ def _as_batches(data: Any) -> tuple[pa.Schema, list[pa.RecordBatch]]:
 
 
 def _widen(name: str, array: pa.Array, target: pa.DataType) -> pa.Array:
-    """Cast a column to a type for which :func:`_can_widen` is true.
-
-    Raises
-    ------
-    InvalidInputError
-        A value does not fit.
-    """
+    """Cast a column to a type for which :func:`_can_widen` is true, or refuse a value."""
     if pt.is_null(array.type):
         return pa.nulls(len(array), target)
     try:
@@ -388,13 +329,7 @@ def _widen(name: str, array: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _checks_for(field: pa.Field, *, null_structs: bool) -> tuple[Check, ...]:
-    """Return the checks that the values of a column need; none for most types.
-
-    Parameters
-    ----------
-    null_structs : bool
-        Whether the table's files can store null structs.
-    """
+    """Return the checks that the values of a column need; none for most types."""
     checks: list[Check] = []
     if _contains_type(field.type, lambda kind: pt.is_string(kind) or pt.is_large_string(kind)):
         checks.append(_find_invalid_utf8)
@@ -406,13 +341,7 @@ def _checks_for(field: pa.Field, *, null_structs: bool) -> tuple[Check, ...]:
 
 
 def _check_values(name: str, values: pa.Array, checks: Iterable[Check]) -> None:
-    """Refuse values that a flush could not write.
-
-    Raises
-    ------
-    InvalidInputError
-        The message names the column, and shows no value.
-    """
+    """Refuse values that a flush could not write; the message shows none."""
     for check in checks:
         problem = check(values)
         if problem is not None:

@@ -24,45 +24,25 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Sums since the writer was opened.
+    """Sums since the writer was opened."""
 
-    Attributes
-    ----------
-    writes, rows, bytes : int
-        Writes acknowledged as durable, their rows (deletes included), and Arrow bytes.
-    entries, entry_bytes : int
-        Log entries appended and their encoded size. ``writes / entries`` is the number of writes
-        per entry.
-    append_seconds : float
-        Duration of all appends, including the store.
-    generations, flushed_rows, flushed_bytes : int
-        Generations flushed, with the rows and bytes of their MemTables.
-    flush_seconds : float
-        Duration of all successful flushes.
-    failed_flushes : int
-        Failed attempts of flushes; most are retried.
-    backpressure_waits : int
-        Writes that had to wait for a flush.
-    backpressure_seconds : float
-        Duration of these waits.
-    refused_writes : int
-        Writes that were not accepted, because the wait took too long or a limit was reached.
-    """
-
+    # Writes acknowledged as durable, their rows (deletes included), and Arrow bytes.
     writes: int = 0
     rows: int = 0
     bytes: int = 0
+    # Log entries appended and their encoded size. ``writes / entries`` is the number of writes per
+    # entry.
     entries: int = 0
     entry_bytes: int = 0
-    append_seconds: float = 0.0
-    generations: int = 0
+    append_seconds: float = 0.0  # of all appends, including the store
+    generations: int = 0  # generations flushed, with the rows and bytes of their MemTables
     flushed_rows: int = 0
     flushed_bytes: int = 0
-    flush_seconds: float = 0.0
-    failed_flushes: int = 0
-    backpressure_waits: int = 0
+    flush_seconds: float = 0.0  # of all successful flushes
+    failed_flushes: int = 0  # failed attempts; most are retried
+    backpressure_waits: int = 0  # writes that had to wait for a flush, and how long
     backpressure_seconds: float = 0.0
-    refused_writes: int = 0
+    refused_writes: int = 0  # not accepted, because the wait took too long or a limit was reached
 
     def __add__(self, other: Totals) -> Totals:
         return Totals(*(getattr(self, name) + getattr(other, name) for name in TOTAL_NAMES))
@@ -293,14 +273,8 @@ class RegionCounters:
 class WriterCounters:
     """Counters of all regions of a writer, kept across the claims of a region.
 
-    Holds no reference to the writer, so that it can be read after the writer was collected.
-
-    Parameters
-    ----------
-    location : TableLocation
-        Table. The secrets of its storage options are redacted in error texts.
-    durations : Durations, optional
-        Recorder of single durations.
+    Holds no reference to the writer, so that it can be read after the writer was collected. The
+    secrets of the table's storage options are redacted in error texts.
     """
 
     def __init__(self, location: TableLocation, *, durations: Durations | None = None) -> None:
@@ -343,19 +317,8 @@ def warn_if_unclosed(writer: object, counters: WriterCounters) -> weakref.finali
 
     The writes are not stored at that point: the threads that could are gone, and the end of a
     process must not wait for a store. Rows that are durable but not flushed are safe; the next
-    claim replays them.
-
-    Parameters
-    ----------
-    writer : object
-        Not kept alive.
-    counters : WriterCounters
-        Counters of the writer.
-
-    Returns
-    -------
-    weakref.finalize
-        Call ``detach()`` when the writer is closed.
+    claim replays them. The writer is not kept alive. Call ``detach()`` of the result when it is
+    closed.
     """
     return weakref.finalize(writer, _warn_of_lost_writes, counters, ForkGuard("the writer"))
 

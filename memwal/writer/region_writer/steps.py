@@ -32,14 +32,8 @@ class AppliedStep:
 class StepSequencer:
     """Runs the steps of one region one after another, and remembers the newest of each source.
 
-    Parameters
-    ----------
-    store : ObjectStore
-    region_id : UUID
-    log : LogAppender
-        Provides the tip of the log and the steps of foreign entries.
-    verify : callable
-        Raises RegionFencedError if another writer has claimed the region.
+    ``log`` provides the tip of the log and the steps of foreign entries. ``verify`` raises
+    RegionFencedError if another writer has claimed the region.
     """
 
     def __init__(
@@ -58,13 +52,10 @@ class StepSequencer:
         self._applied: dict[str, int] | None = None
 
     def begin(self, step: Step) -> AppliedSteps | None:
-        """Wait for the lock and start a step, unless the region has it.
+        """Start a step unless the region has it, and return the steps that its entry records.
 
-        Returns
-        -------
-        mapping of str to int or None
-            Steps that the entry has to record; the lock is then held until :meth:`end`. None,
-            without the lock, if the region has the step.
+        Waits for the lock, which is then held until :meth:`end`. Returns None, without the lock, if
+        the region has the step.
         """
         self._lock.acquire()
         try:
@@ -80,11 +71,8 @@ class StepSequencer:
     def end(self, applied: AppliedSteps | None) -> None:
         """Release the lock.
 
-        Parameters
-        ----------
-        applied : mapping of str to int or None
-            Result of :meth:`begin`, if the step is in the log. None if that is unknown: the next
-            step then reads the log.
+        ``applied`` is the result of :meth:`begin` if the step is in the log. None if that is
+        unknown: the next step then reads the log.
         """
         self._applied = None if applied is None else dict(applied)
         self._lock.release()

@@ -70,20 +70,7 @@ class RegionWriter:
         merged: int = 0,
         keep: bool = True,
     ) -> None:
-        """Claim the region, and replay its log, or abandon the unflushed rows.
-
-        Parameters
-        ----------
-        keep : bool, default True
-            Whether to replay the log; otherwise its unflushed rows are abandoned.
-
-        Raises
-        ------
-        RegionSealedError, RegionFencedError, CorruptDataError
-            See :func:`memwal.lsm.wal.claim.claim_region`,
-            :func:`memwal.writer.region_writer.replay.replay` and
-            :func:`memwal.lsm.wal.abandon.abandon_log`.
-        """
+        """Claim the region, and replay its log, or without ``keep`` abandon the unflushed rows."""
         self.region_id = region_id
         self._context = context
         self._options = options = context.options
@@ -144,23 +131,11 @@ class RegionWriter:
     # Writes
 
     def write(self, rows: WholeRows | PartialRows, *, wait: bool = True) -> PendingWrite:
-        """Write rows.
+        """Write rows, and with ``wait`` return when that is done.
 
-        Parameters
-        ----------
-        wait : bool, default True
-            Whether to return only when the write is done. Otherwise its rows count as written at
-            once if the writer buffers, and when they are durable if it does not.
-
-        Returns
-        -------
-        PendingWrite
-            Done if ``wait``. A failure is in its ``error``.
-
-        Raises
-        ------
-        BackPressureError, RegionFencedError, WriterClosedError
-            The rows were not accepted.
+        Otherwise the rows count as written at once if the writer buffers, and when they are durable
+        if it does not. A failure is in the result's ``error``. Raises BackPressureError,
+        RegionFencedError or WriterClosedError if the rows were not accepted.
         """
         if isinstance(rows, PartialRows):
             return self._write_partial(rows, wait=wait)
@@ -178,17 +153,8 @@ class RegionWriter:
     def begin(self, rows: WholeRows) -> tuple[PendingWrite, LogReservation | None]:
         """Start a durable write that the caller completes, along with writes of other regions.
 
-        Returns
-        -------
-        PendingWrite
-        LogReservation or None
-            To be stored and ended by the caller. None if the log is busy: the write is then queued
-            like any other.
-
-        Raises
-        ------
-        BackPressureError, RegionFencedError, WriterClosedError
-            The rows were not accepted.
+        Returns a reservation of the log, which the caller stores and ends. It is None if the log is
+        busy: the write is then queued like any other. Raises the errors of :meth:`write`.
         """
         return self._begin(PendingWrite(rows.batches, rows.row_schema))
 
@@ -197,13 +163,8 @@ class RegionWriter:
     ) -> tuple[PendingWrite, LogReservation | None]:
         """Start a step of a source, as :meth:`begin` starts a durable write.
 
-        Waits for a step that is in progress. The rows go into one entry, which records the step.
-
-        Returns
-        -------
-        PendingWrite
-            Done, and without rows, if the region has the step already.
-        LogReservation or None
+        Waits for a step that is in progress. The rows go into one entry, which records the step. If
+        the region has the step already, the write is done and has no rows.
         """
         applied = self._steps.begin(step)
         if applied is None:
@@ -269,10 +230,7 @@ class RegionWriter:
     def _wait_for_room(self) -> None:
         """Wait until another write may be queued. The caller holds the lock.
 
-        Raises
-        ------
-        BackPressureError
-            The queue stayed full until the timeout.
+        Raises BackPressureError if the queue stayed full until the timeout.
         """
         options = self._options
         self._last_used = time.monotonic()
@@ -329,20 +287,10 @@ class RegionWriter:
     def flush(self, *, timeout: float | None = None) -> None:
         """Seal the MemTable and wait until every sealed MemTable is flushed.
 
-        Parameters
-        ----------
-        timeout : float, optional
-            Maximum wait in seconds.
-
-        Raises
-        ------
-        BackPressureError
-            The flush is not done in time; it goes on in the background.
-        RegionFencedError
-            Another writer claimed the region; it replays the unflushed rows.
-        MemWalError, OSError
-            Error of the last of several attempts. The rows stay in memory and in the log, and the
-            next flush tries again.
+        After ``timeout`` seconds BackPressureError is raised, and the flush goes on in the
+        background. Raises RegionFencedError if another writer claimed the region, which then
+        replays the unflushed rows. Raises MemWalError or OSError, the error of the last of several
+        attempts: the rows stay in memory and in the log, and the next flush tries again.
         """
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         self.finish_barrier(self.start_barrier(seals=True), deadline=deadline)
@@ -350,10 +298,7 @@ class RegionWriter:
     def start_barrier(self, *, seals: bool) -> PendingWrite:
         """Queue a barrier behind all earlier writes, and start to write them, without waiting.
 
-        Parameters
-        ----------
-        seals : bool
-            Whether to seal the MemTable at the barrier.
+        With ``seals`` the MemTable is sealed at the barrier.
         """
         barrier = PendingWrite([], seals=seals)
         with self._lock:
@@ -364,15 +309,8 @@ class RegionWriter:
     def finish_barrier(self, barrier: PendingWrite, *, deadline: float) -> None:
         """Wait for a barrier, and for the flush if it seals the MemTable.
 
-        Parameters
-        ----------
-        deadline : float
-            In monotonic seconds; may be infinite.
-
-        Raises
-        ------
-        MemWalError, OSError
-            See :meth:`flush`.
+        The deadline is in monotonic seconds and may be infinite. Raises the errors of
+        :meth:`flush`.
         """
         if not barrier.wait(None if deadline == math.inf else deadline - time.monotonic()):
             raise BackPressureError(
@@ -401,10 +339,7 @@ class RegionWriter:
     def close(self) -> None:
         """Flush, and refuse further writes. A second call does nothing.
 
-        Raises
-        ------
-        MemWalError, OSError
-            See :meth:`flush`. The next claim replays the unflushed rows.
+        Raises the errors of :meth:`flush`. The next claim replays the unflushed rows.
         """
         with self._lock:
             if isinstance(self._failure.error, WriterClosedError):
