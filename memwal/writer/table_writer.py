@@ -16,7 +16,7 @@ import pyarrow as pa
 from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.errors import InvalidInputError, MemWalError, PartialWriteError, RegionFailure
 from memwal.format.paths import TOMBSTONE
-from memwal.lsm.memtable.unflushed import UnflushedRows
+from memwal.lsm.memtable.indexes import UnflushedRows
 from memwal.lsm.wal.applied_steps import Step
 from memwal.region.router import RegionAssignment, Router
 from memwal.util.clock import boot_seconds

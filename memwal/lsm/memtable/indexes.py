@@ -6,16 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy.typing as npt
 import pyarrow as pa
 
-from memwal.errors import InvalidInputError
-from memwal.format.paths import TOMBSTONE
-from memwal.lsm.memtable.bm25 import TextStatistics
 from memwal.lsm.memtable.key_index import KeyIndex
 from memwal.lsm.memtable.rows import Mask, RowBuffer, Rows, RowView
-from memwal.lsm.memtable.text_index import Matches, TextIndex
-from memwal.lsm.memtable.vector_index import Neighbours, nearest_rows
+from memwal.lsm.memtable.text_index import TextIndex
 
 
 class MemTableIndexes:
@@ -95,68 +90,27 @@ class MemTableSnapshot:
         """Return for each row whether it is the newest of its key, tombstones included."""
         return self.keys.newest(self.view)
 
-    def alive(self) -> Mask:
-        """Return for each row whether it is the newest of its key and not deleted."""
-        deleted = self.view.column(TOMBSTONE).to_numpy()
-        alive: Mask = self.newest() & ~deleted
-        return alive
 
-    def take(self, rows: Rows, *, columns: Sequence[str] | None = None) -> pa.Table:
-        """Return rows in the given order, of all columns or some top-level ones."""
-        return self.view.take(rows, columns=columns)
+@dataclass(frozen=True, slots=True, eq=False)
+class UnflushedRows:
+    """Rows of one generation that is not flushed yet."""
 
-    def nearest(
-        self,
-        column: str,
-        query: npt.ArrayLike | pa.Array,
-        *,
-        k: int,
-        metric: str = "l2",
-        allowed: Mask | None = None,
-    ) -> Neighbours:
-        """Find the rows with the nearest vectors; parameters and errors as in ``nearest_rows``.
+    generation: int  # number of the generation that they will be flushed as
+    snapshot: MemTableSnapshot
 
-        ``allowed``, shape (rows,), are the rows that pass a filter.
-        """
-        alive = self.alive()
-        return nearest_rows(
-            self.view,
-            column,
-            query,
-            k=k,
-            metric=metric,
-            allowed=alive if allowed is None else alive & allowed,
-        )
+    @classmethod
+    def of(
+        cls,
+        generation: int,
+        schema: pa.Schema,
+        primary_key: Sequence[str],
+        batches: Sequence[pa.RecordBatch],
+    ) -> UnflushedRows:
+        """Create them from batches that are in no MemTable."""
+        view = RowView.of(schema, batches)
+        return cls(generation, MemTableSnapshot(view, KeyIndex(primary_key), {}))
 
-    def text_terms(self, column: str, query: str) -> list[str]:
-        """Tokenize a query as the index of a text column does."""
-        return self._text_index(column).terms(query)
-
-    def search_text(
-        self,
-        column: str,
-        terms: Sequence[str | tuple[str, ...]],
-        *,
-        k: int,
-        allowed: Mask | None = None,
-        statistics: TextStatistics | None = None,
-        operator: str = "or",
-    ) -> Matches:
-        """Find the best rows for some terms; parameters and errors as in ``TextIndex.search``."""
-        return self._text_index(column).search(
-            terms,
-            self.view,
-            k=k,
-            alive=self.alive(),
-            allowed=allowed,
-            statistics=statistics,
-            operator=operator,
-        )
-
-    def _text_index(self, column: str) -> TextIndex:
-        if column not in self.text:
-            raise InvalidInputError(
-                f"column {column} has no maintained text index; search one of "
-                f"{', '.join(self.text) or 'none'}, or add its index to the maintained ones"
-            )
-        return self.text[column]
+    @property
+    def rows(self) -> pa.Table:
+        """Return the stored rows, oldest first, with field ids in their schema."""
+        return self.snapshot.view.to_table()

@@ -1,4 +1,4 @@
-"""Full-text search over the rows of a MemTable, ranked by BM25 as Lance ranks."""
+"""Tokens of the rows of a MemTable, for full-text search."""
 
 from __future__ import annotations
 
@@ -12,19 +12,8 @@ import numpy.typing as npt
 import pyarrow.types as pt
 
 from memwal.errors import InvalidInputError
-from memwal.lsm.memtable.bm25 import TextStatistics, term_scores
-from memwal.lsm.memtable.rows import Mask, Rows, RowView
+from memwal.lsm.memtable.rows import Rows, RowView
 from memwal.lsm.memtable.tokenizer import Tokenizer, hash_terms
-
-_OPERATORS = ("or", "and")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Matches:
-    """Rows with their scores, best first; equal scores in log order."""
-
-    rows: Rows  # shape (matches,): row numbers
-    scores: npt.NDArray[np.float32]  # shape (matches,): what Lance calls ``_score``
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,18 +65,18 @@ class TextIndex:
         state = self._state
         return state.hashes.nbytes + state.ends.nbytes
 
-    def terms(self, query: str) -> list[str]:
-        """Tokenize a query as the index does."""
-        return self._tokenizer.query_terms(query)
-
-    def groups(self, query: str) -> list[tuple[str, ...]]:
-        """Group the terms of a query by position: n-grams share one, and so do parts of a word."""
-        return self._tokenizer.query_groups(query)
-
     def occurrences(self, terms: Sequence[str], view: RowView) -> tuple[Rows, dict[str, Rows]]:
         """Count the tokens of each row of a view, and the occurrences of each term in it."""
-        counted = self._count(terms, view)
-        return counted.lengths, counted.counts
+        self.catch_up(view)
+        state = self._state
+        ends = state.ends[: view.rows]
+        hashes = state.hashes[: state.tokens(view.rows)]
+        distinct = list(dict.fromkeys(terms))
+        counts = {
+            term: _count_term(hashes, ends, hashed)
+            for term, hashed in zip(distinct, hash_terms(distinct), strict=True)
+        }
+        return np.diff(ends, prepend=0), counts
 
     def vocabulary(self, view: RowView, rows: Rows) -> list[str]:
         """Return the distinct tokens of some rows, in the order of their bytes; not cached."""
@@ -111,73 +100,6 @@ class TextIndex:
             if state.rows < view.rows:
                 self._state = self._extended(state, view)
 
-    def statistics(
-        self, terms: Sequence[str], view: RowView, *, alive: Mask | None = None
-    ) -> TextStatistics:
-        """Count documents and tokens for BM25; the caller adds those of other sources.
-
-        ``alive``, shape (rows,), are the rows that are neither superseded nor deleted; all by
-        default.
-        """
-        return _statistics(self._count(terms, view), alive)
-
-    def search(
-        self,
-        terms: Sequence[str | tuple[str, ...]],
-        view: RowView,
-        *,
-        k: int,
-        alive: Mask | None = None,
-        allowed: Mask | None = None,
-        statistics: TextStatistics | None = None,
-        operator: str = "or",
-    ) -> Matches:
-        """Find the best ``k`` rows.
-
-        The terms are from :meth:`terms` or :meth:`groups`; a term that is repeated counts twice.
-        With the operator ``or`` a row must contain any term, with ``and`` one term of every group;
-        ``and`` gives the answers of a Lance index only with the result of :meth:`groups`.
-
-        ``alive``, shape (rows,), are the rows that are neither superseded nor deleted. ``allowed``,
-        shape (rows,), are the rows that pass a filter; unlike ``alive`` it does not change the
-        statistics. ``statistics`` are those of all sources that are searched together; by default
-        those of the rows alive in the view, which gives the scores of a new Lance index over them.
-
-        Raises InvalidInputError if ``k`` or the operator is invalid, or ``statistics`` lack a term.
-        """
-        if k < 1:
-            raise InvalidInputError(f"k is {k}; ask for at least one row")
-        if operator not in _OPERATORS:
-            raise InvalidInputError(f"the operator {operator} is none of {', '.join(_OPERATORS)}")
-        groups = [(term,) if isinstance(term, str) else term for term in terms]
-        flat = [term for group in groups for term in group]
-        counted = self._count(flat, view)
-        statistics = _statistics(counted, alive) if statistics is None else statistics
-        unknown = [term for term in counted.counts if term not in statistics.frequencies]
-        if unknown:
-            raise InvalidInputError(f"the statistics lack the terms {', '.join(unknown)}")
-        scores = _scores(counted, flat, statistics)
-        eligible = scores > 0
-        if operator == "and":
-            for group in groups:
-                eligible &= np.any([counted.counts[term] > 0 for term in group], axis=0)
-        for mask in (alive, allowed):
-            if mask is not None:
-                eligible &= mask
-        return _best_rows(scores, eligible, k)
-
-    def _count(self, terms: Sequence[str], view: RowView) -> _TermCounts:
-        self.catch_up(view)
-        state = self._state
-        ends = state.ends[: view.rows]
-        hashes = state.hashes[: state.tokens(view.rows)]
-        distinct = list(dict.fromkeys(terms))
-        counts = {
-            term: _count_term(hashes, ends, hashed)
-            for term, hashed in zip(distinct, hash_terms(distinct), strict=True)
-        }
-        return _TermCounts(np.diff(ends, prepend=0), counts)
-
     def _extended(self, state: _State, view: RowView) -> _State:
         self.check(view)
         hashes, ends = state.hashes, state.ends
@@ -190,53 +112,6 @@ class TextIndex:
             ends[rows : rows + len(chunk)] = tokens + np.cumsum(added.counts)
             rows, tokens = rows + len(chunk), tokens + len(added.hashes)
         return _State(hashes, ends, rows)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _TermCounts:
-    """Number of tokens of each row, and by term its number of occurrences in each row."""
-
-    lengths: Rows
-    counts: dict[str, Rows]
-
-
-def _statistics(counted: _TermCounts, alive: Mask | None) -> TextStatistics:
-    documents = counted.lengths > 0
-    if alive is not None:
-        documents &= alive
-    return TextStatistics(
-        int(np.count_nonzero(documents)),
-        int(counted.lengths[documents].sum()),
-        {
-            term: int(np.count_nonzero((counts > 0) & documents))
-            for term, counts in counted.counts.items()
-        },
-    )
-
-
-def _scores(
-    counted: _TermCounts, terms: Sequence[str], statistics: TextStatistics
-) -> npt.NDArray[np.float64]:
-    scores = np.zeros(len(counted.lengths))
-    if not statistics.documents or not statistics.tokens:
-        return scores
-    for term in terms:
-        rows = np.flatnonzero(counted.counts[term])
-        scores[rows] += term_scores(
-            term, counted.counts[term][rows], lengths=counted.lengths[rows], statistics=statistics
-        )
-    return scores
-
-
-def _best_rows(scores: npt.NDArray[np.float64], eligible: Mask, k: int) -> Matches:
-    rows = np.flatnonzero(eligible)
-    best = scores[rows].astype(np.float32)
-    if len(rows) > k:
-        limit = np.partition(best, len(rows) - k)[len(rows) - k]
-        candidates = best >= limit
-        rows, best = rows[candidates], best[candidates]
-    order = np.argsort(-best, kind="stable")[:k]
-    return Matches(rows[order], best[order])
 
 
 def _count_term(

@@ -120,9 +120,10 @@ class Tokenizer:
         return [token.text for token in self._tokenize(text)]
 
     def query_groups(self, query: str) -> list[tuple[str, ...]]:
-        """Return the terms of :meth:`query_terms` by position.
+        """Return the terms that Lance searches for: with repetitions, except for n-grams.
 
-        A row that matches all terms has one term of each position: all n-grams share one position.
+        They are grouped by position. A row that matches all terms has one term of each position:
+        all n-grams share one position.
         """
         groups: dict[int, list[str]] = {}
         for token in self._tokenize(query):
@@ -130,11 +131,6 @@ class Tokenizer:
         if self._ignores_repeats:
             return [tuple(dict.fromkeys(terms)) for terms in groups.values()]
         return [tuple(terms) for terms in groups.values()]
-
-    def query_terms(self, query: str) -> list[str]:
-        """Return the terms that Lance searches for: with repetitions, except for n-grams."""
-        terms = self.terms(query)
-        return list(dict.fromkeys(terms)) if self._ignores_repeats else terms
 
     def tokens(self, texts: pa.Array) -> Tokens:
         """Tokenize a column of text, or of lists of text whose elements form one document.

@@ -21,8 +21,7 @@ from memwal.errors import (
     StoreError,
     WriterClosedError,
 )
-from memwal.lsm.memtable.indexes import MemTableIndexes
-from memwal.lsm.memtable.unflushed import UnflushedRows
+from memwal.lsm.memtable.indexes import MemTableIndexes, UnflushedRows
 from memwal.util.log import safe_error_text
 from memwal.util.memory import release_free_memory
 from memwal.writer.region_writer.context import WriterContext

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from memwal.base_table.snapshot import BaseTable
 from memwal.errors import InvalidInputError
 from memwal.format.paths import TOMBSTONE
-from memwal.lsm.memtable.unflushed import UnflushedRows
+from memwal.lsm.memtable.indexes import UnflushedRows
 from memwal.reader.lookup import lookup_rows
 from memwal.reader.sources.collect import open_sources, retry_if_collected
 from memwal.reader.sources.plan import plan_read
@@ -92,7 +92,7 @@ def current_rows(
             return current
         snapshot = table.snapshot
         at = snapshot.lookup([column.combine_chunks() for column in missing.columns])
-        current.append(snapshot.take(at[at >= 0]))
+        current.append(snapshot.view.take(at[at >= 0]))
         missing = missing.filter(pa.array(at < 0))
     if missing.num_rows:
         current.append(_stored_rows(location, region_id, rows.row_schema, missing))

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from memwal.errors import BackPressureError, RegionFencedError, WriterClosedError
 from memwal.lsm.flush.rows import TableRows
-from memwal.lsm.memtable.unflushed import UnflushedRows
+from memwal.lsm.memtable.indexes import UnflushedRows
 from memwal.lsm.wal.abandon import abandon_log
 from memwal.lsm.wal.appender import LogAppender
 from memwal.lsm.wal.applied_steps import Step

@@ -1,9 +1,9 @@
-"""BM25 scores as Lance computes them, with statistics that may be summed over several sources."""
+"""BM25 scores as Lance computes them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import log1p
 from typing import TypeAlias
 
@@ -18,23 +18,11 @@ _Numbers: TypeAlias = npt.NDArray[np.int64] | npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class TextStatistics:
-    """Statistics of a set of documents for BM25; ``+`` adds those of disjoint sets."""
+    """Statistics of a set of documents for BM25."""
 
-    documents: int = 0  # with at least one token
-    tokens: float = 0  # of all documents; not whole if tokens have weights
-    # Number of documents that contain the term, by term.
-    frequencies: Mapping[str, int] = field(default_factory=dict)
-
-    def __add__(self, other: TextStatistics) -> TextStatistics:
-        terms = self.frequencies.keys() | other.frequencies.keys()
-        return TextStatistics(
-            self.documents + other.documents,
-            self.tokens + other.tokens,
-            {
-                term: self.frequencies.get(term, 0) + other.frequencies.get(term, 0)
-                for term in terms
-            },
-        )
+    documents: int  # with at least one token
+    tokens: float  # of all documents; not whole if tokens have weights
+    frequencies: Mapping[str, int]  # number of documents that contain the term, by term
 
 
 def term_scores(
