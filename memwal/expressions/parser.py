@@ -25,40 +25,11 @@ from memwal.expressions.predicate import (
     Truth,
     Value,
 )
+from memwal.expressions.region_sql import words
 
-RESERVED: Final = frozenset(
-    {
-        "and",
-        "or",
-        "not",
-        "in",
-        "is",
-        "null",
-        "between",
-        "like",
-        "ilike",
-        "similar",
-        "escape",
-        "case",
-        "when",
-        "then",
-        "else",
-        "end",
-        "cast",
-        "try_cast",
-        "as",
-        "exists",
-        "any",
-        "all",
-        "some",
-        "from",
-        "select",
-        "distinct",
-        "collate",
-        "interval",
-        "div",
-        "extract",
-    }
+_RESERVED: Final = words(
+    "and or not in is null between like ilike similar escape case when then else end cast "
+    "try_cast as exists any all some from select distinct collate interval div extract"
 )
 """Keywords. A column with such a name must be quoted."""
 
@@ -293,7 +264,7 @@ class _Parser:
             node = _cast(inner, self._type())
             self._needs(")")
             return node
-        if word in RESERVED:
+        if word in _RESERVED:
             raise NotUnderstoodError
         if self._takes("("):
             return _call(word, self._arguments())

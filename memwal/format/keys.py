@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from memwal.errors import InvalidInputError
+from memwal.format.values import is_binary, is_text
 
 SLICE_ROWS = 16_384
 Bytes = npt.NDArray[np.uint8]
@@ -220,7 +221,7 @@ def _escape_zeros(runs: Runs) -> Runs:
 
 
 def _is_bytes(data_type: pa.DataType) -> bool:
-    return data_type in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
+    return is_text(data_type) or is_binary(data_type)
 
 
 def _is_number(data_type: pa.DataType) -> bool:

@@ -8,18 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 from uuid import UUID
 
+from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
 from google.protobuf.message import DecodeError, Message
 
 from memwal.errors import CorruptDataError, InvalidInputError
 from memwal.format._proto import memwal_pb2
 from memwal.format.paths import MAX_COUNTER
-
-if TYPE_CHECKING:
-    from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
-
 
 DETAILS_TYPE_URL = "/lance.table.MemWalIndexDetails"
 
@@ -120,10 +117,7 @@ class IndexDetails:
     def _write_to(self, message: memwal_pb2.MemWalIndexDetails) -> None:
         message.snapshot_ts_millis = self.snapshot_ts_millis
         message.num_regions = self.num_regions
-        if self.inline_snapshots is None:
-            message.ClearField("inline_snapshots")
-        else:
-            message.inline_snapshots = self.inline_snapshots
+        set_optional(message, "inline_snapshots", self.inline_snapshots)
         rewrite_entries(
             message.region_specs,
             ((spec.spec_id, spec) for spec in self.region_specs),
@@ -177,6 +171,14 @@ def check_counters(message: Message, fields: Iterable[str], *, name: str) -> Non
             )
 
 
+def set_optional(message: Message, field_name: str, value: object) -> None:
+    """Set a field of a message; None clears it."""
+    if value is None:
+        message.ClearField(field_name)
+    else:
+        setattr(message, field_name, value)
+
+
 def rewrite_entries(
     entries: RepeatedCompositeFieldContainer[_M],
     values: Iterable[tuple[_K, _V]],
@@ -216,14 +218,8 @@ def _fill_field(message: memwal_pb2.RegionFieldSpec, entry: RegionFieldSpec) -> 
     message.field_id = entry.field_id
     message.source_ids[:] = entry.source_ids
     message.result_type = entry.result_type
-    if entry.transform is None:
-        message.ClearField("transform")
-    else:
-        message.transform = entry.transform
-    if entry.expression is None:
-        message.ClearField("expression")
-    else:
-        message.expression = entry.expression
+    set_optional(message, "transform", entry.transform)
+    set_optional(message, "expression", entry.expression)
     message.parameters.clear()
     message.parameters.update(entry.parameters)
 

@@ -8,7 +8,13 @@ from uuid import UUID
 
 from memwal.errors import InvalidInputError
 from memwal.format._proto import memwal_pb2
-from memwal.format.memwal_index import check_counters, parse_message, parse_uuid, rewrite_entries
+from memwal.format.memwal_index import (
+    check_counters,
+    parse_message,
+    parse_uuid,
+    rewrite_entries,
+    set_optional,
+)
 
 _COUNTERS = ("version", "writer_epoch", "replay_after", "wal_last_seen", "current_generation")
 _SIZES = ("memory_bytes", "rows", "key_bytes")
@@ -121,11 +127,7 @@ def _fill_flushed(message: memwal_pb2.FlushedGeneration, entry: FlushedGeneratio
     message.generation = entry.generation
     message.path = entry.path
     for number in _SIZES:
-        value = getattr(entry, number)
-        if value is None:
-            message.ClearField(number)
-        else:
-            setattr(message, number, value)
+        set_optional(message, number, getattr(entry, number))
 
 
 def _fill_region_field(message: memwal_pb2.RegionFieldEntry, entry: tuple[str, bytes]) -> None:

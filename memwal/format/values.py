@@ -67,6 +67,17 @@ def is_text(data_type: pa.DataType) -> bool:
     return bool(pt.is_string(data_type) or pt.is_large_string(data_type))
 
 
+def is_binary(data_type: pa.DataType) -> bool:
+    """Return whether this is ``binary`` or ``large_binary``."""
+    return bool(pt.is_binary(data_type) or pt.is_large_binary(data_type))
+
+
+def single_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """Return the values of all chunks in one array."""
+    combined = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    return pa.concat_arrays(combined.chunks) if isinstance(combined, pa.ChunkedArray) else combined
+
+
 def value_buffer(column: pa.Array, dtype: str) -> npt.NDArray[Any]:
     """View the values of a fixed-width array as numpy; the slots of nulls hold anything."""
     item = np.dtype(dtype)

@@ -117,19 +117,6 @@ class EntryEncoder:
             ) from error
 
 
-def encode_entry(
-    batches: Sequence[pa.RecordBatch],
-    *,
-    schema: pa.Schema,
-    writer_epoch: int,
-    generation: int,
-    writer_id: str,
-) -> bytes:
-    """Encode a single entry. For more than one, use :class:`EntryEncoder`."""
-    encoder = EntryEncoder(schema, writer_epoch=writer_epoch, writer_id=writer_id)
-    return encoder.encode(batches, generation=generation).data
-
-
 def encode_sentinel(*, writer_epoch: int, writer_id: str | None = None) -> bytes:
     """Encode a fence sentinel: an entry without rows that stops older writers.
 

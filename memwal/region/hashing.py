@@ -50,11 +50,6 @@ _ROWS_PER_BLOCK: Final = 65_536
 _SHORT: Final = 128
 
 
-def murmur3(column: pa.Array) -> pa.Int32Array:
-    """Hash one column; the hash of null is null. See :func:`murmur3_multi`."""
-    return murmur3_multi([column])
-
-
 def murmur3_multi(columns: Sequence[pa.Array]) -> pa.Int32Array:
     """Hash rows of several columns; the hash is null if all columns of a row are null.
 

@@ -18,6 +18,7 @@ import pyarrow.types as pt
 from memwal.errors import InvalidInputError
 from memwal.format.keys import encode_composite_keys
 from memwal.format.paths import TOMBSTONE
+from memwal.format.values import single_array
 
 if TYPE_CHECKING:
     from lance.lance.schema import LanceField
@@ -86,7 +87,7 @@ def key_column(rows: pa.RecordBatch | pa.Table, primary_key: Sequence[str]) -> p
 
     A single key column is returned unchanged; several get an order-preserving encoding.
     """
-    columns = [_one_chunk(rows.column(name)) for name in primary_key]
+    columns = [single_array(rows.column(name)) for name in primary_key]
     return columns[0] if len(columns) == 1 else encode_composite_keys(columns)
 
 
@@ -180,12 +181,3 @@ def _zip_fields(
 
 def _id_of(field: pa.Field) -> bytes | None:
     return (field.metadata or {}).get(_FIELD_ID)
-
-
-def _one_chunk(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    if isinstance(column, pa.ChunkedArray):
-        combined = column.combine_chunks()
-        return (
-            pa.concat_arrays(combined.chunks) if isinstance(combined, pa.ChunkedArray) else combined
-        )
-    return column

@@ -336,12 +336,10 @@ class RegionSpec:
         where = f"region spec {stored.spec_id}"
         if not stored.fields:
             raise InvalidInputError(f"{where} divides the table by nothing, which is not supported")
-        fields = []
-        for field in stored.fields:
-            columns, transform, immutable = field_from_stored(
-                field, field_names, where=f"{where}, field {field.field_id!r}"
-            )
-            fields.append(RegionField(field.field_id, columns, transform, immutable))
+        fields = (
+            field_from_stored(field, field_names, where=f"{where}, field {field.field_id!r}")
+            for field in stored.fields
+        )
         return cls(tuple(fields), pending=is_pending(stored), spec_id=stored.spec_id)
 
 

@@ -122,15 +122,17 @@ class RegionField:
 
 def field_from_stored(
     field: RegionFieldSpec, names: Mapping[int, str], *, where: str
-) -> tuple[tuple[str | None, ...], Transform, bool]:
-    """Return the source columns and the transform of a stored field, and whether it is immutable.
+) -> RegionField:
+    """Decode the stored form of a field.
 
     Raises InvalidInputError if the transform or the expression is not supported, and
     CorruptDataError if a part is missing or contradicts another one.
     """
     transform = _stored_transform(field, where)
     columns = _stored_columns(field, transform, names, where)
-    return columns, transform, field.parameters.get(IMMUTABLE) == "true"
+    return RegionField(
+        field.field_id, columns, transform, field.parameters.get(IMMUTABLE) == "true"
+    )
 
 
 def is_pending(stored: StoredRegionSpec) -> bool:

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from memwal.errors import CorruptDataError, InvalidInputError
-from memwal.format.values import is_text
+from memwal.format.values import is_binary, is_text
 
 # Lance's names of the types that it supports.
 _SIMPLE: Final[dict[str, pa.DataType]] = {
@@ -206,9 +206,4 @@ def _each(values: list[object], encode: Callable[..., bytes]) -> list[bytes | No
 
 
 def _is_bytes(data_type: pa.DataType) -> bool:
-    return bool(
-        pt.is_string(data_type)
-        or pt.is_large_string(data_type)
-        or pt.is_binary(data_type)
-        or pt.is_large_binary(data_type)
-    )
+    return is_text(data_type) or is_binary(data_type)

@@ -12,17 +12,15 @@ from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from memwal.lsm.indexes.scalar import (
+from memwal.lsm.indexes.parameters import (
+    QuantizerReader,
     no_parameters,
     read_detail_parameters,
     read_file_parameters,
-    read_text_parameters,
-)
-from memwal.lsm.indexes.vector import (
-    QuantizerReader,
     read_product_quantizer,
     read_rabit_quantizer,
     read_scalar_quantizer,
+    read_text_parameters,
     read_vector_parameters,
 )
 from memwal.storage.location import TableLocation

@@ -13,21 +13,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lance.dataset import LanceOperation
+from lance import LanceDataset
+from lance.dataset import Index, LanceOperation
 
 from memwal.base_table.snapshot import BaseTable, open_dataset, translate_lance_error
 from memwal.errors import CorruptDataError, InvalidInputError, MemWalError, ObjectNotFoundError
 from memwal.format.paths import MEM_WAL_INDEX_NAME
 from memwal.lsm.indexes.kinds import IndexKind, kind_of
 from memwal.lsm.indexes.spec import IndexSpec, read_index_spec
+from memwal.storage.location import TableLocation
 from memwal.util.memory import release_free_memory
 
 if TYPE_CHECKING:
-    from lance import LanceDataset
-    from lance.dataset import Index
     from lance.lance.indices import IndexDescription
-
-    from memwal.storage.location import TableLocation
 
 logger = logging.getLogger(__name__)
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from lance import LanceDataset
+from lance.dataset import Index
 from lance.indices import IndexConfig
 
 from memwal.errors import InvalidInputError
@@ -13,8 +15,6 @@ from memwal.lsm.indexes.kinds import IndexKind, kind_of
 from memwal.storage.location import TableLocation
 
 if TYPE_CHECKING:
-    from lance import LanceDataset
-    from lance.dataset import Index
     from lance.lance.indices import IndexDescription
 
 

@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from memwal.errors import InvalidInputError
+from memwal.format.values import single_array
 from memwal.lsm.memtable.hashing import Hashes, hash_rows
-from memwal.lsm.memtable.rows import Mask, Rows, RowView, single_array
+from memwal.lsm.memtable.rows import Mask, Rows, RowView
 
 # An entry consists of the upper bits of a key's hash and, below them, the number of its row. The
 # newest row of a key among the first n rows is therefore the entry before (hash, n), which one

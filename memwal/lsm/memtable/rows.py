@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from memwal.errors import InvalidInputError
+from memwal.format.values import single_array
 
 Rows = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -165,9 +166,3 @@ def _rank(rows: int, nbytes: int) -> int:
     if rows >= LARGE_ROWS or nbytes >= LARGE_BYTES:
         return _LARGE
     return 0 if rows < _FAN_IN else 1 if rows < _FAN_IN**2 else 2
-
-
-def single_array(column: pa.ChunkedArray) -> pa.Array:
-    """Return the values of all chunks in one array."""
-    combined = column.combine_chunks()
-    return pa.concat_arrays(combined.chunks) if isinstance(combined, pa.ChunkedArray) else combined

@@ -46,6 +46,10 @@ class PreparedEntry:
 class LogAppender:
     """Appends entries to a region's log under one claim.
 
+    An entry is appended by :meth:`prepare`, :meth:`put` and :meth:`acknowledge`. A caller that
+    writes into many logs prepares and acknowledges their entries one after the other, and puts them
+    concurrently: only :meth:`put` waits for the store.
+
     The claim's ``verified_at``, by ``clock``, was read before the check that then succeeded; with
     minus infinity the first append verifies the epoch. ``verify_epoch`` raises RegionFencedError if
     another writer has claimed the region. A success is relied on for ``check_interval`` seconds.
@@ -87,15 +91,6 @@ class LogAppender:
         self._convert = convert
         self._encoder = EntryEncoder(schema, writer_epoch=self._epoch, writer_id=self._writer_id)
         self._foreign = [rows for batch in self._foreign for rows in convert(batch)]
-
-    def append(self, batches: Sequence[pa.RecordBatch], *, generation: int) -> AppendedEntry:
-        """Make a group of writes durable as one entry.
-
-        Calls :meth:`prepare`, :meth:`put` and :meth:`acknowledge`, and raises their errors. A
-        caller that writes into many logs prepares and acknowledges their entries one after the
-        other, and puts them concurrently: only :meth:`put` waits for the store.
-        """
-        return self.acknowledge(self.put(self.prepare(batches, generation=generation)))
 
     def prepare(
         self,

@@ -48,10 +48,9 @@ class RowSchema:
         self._null_structs = null_structs
         self.primary_key = tuple(primary_key)
         self.schema = stored_schema(schema, primary_key)
-        # Conversion plans for the latest schemas of each kind of input.
-        self._upserts: _PlanCache = ()
-        self._partials: _PlanCache = ()
-        self._deletes: _PlanCache = ()
+        self._upserts = _PlanCache(self._plan_upserts)
+        self._partials = _PlanCache(self._plan_partials)
+        self._deletes = _PlanCache(self._plan_deletes)
 
     @classmethod
     def of(cls, base: BaseTable) -> RowSchema:
@@ -70,10 +69,7 @@ class RowSchema:
         a column is unknown or missing, has another type, or a null where none may be.
         """
         schema, batches = _as_batches(data)
-        plan = _cached_plan(self._upserts, schema)
-        if plan is None:
-            plan = self._plan_upserts(schema)
-            self._upserts = _with_plan(self._upserts, schema, plan)
+        plan = self._upserts.get(schema)
         return [
             pa.RecordBatch.from_arrays([*columns, _tombstones(False, rows)], schema=self.schema)
             for rows, columns in self._columns(plan, batches)
@@ -87,12 +83,7 @@ class RowSchema:
         missing.
         """
         schema, batches = _as_batches(data)
-        plan = _cached_plan(self._partials, schema)
-        if plan is None:
-            self._check_names(schema.names)
-            self._check_key(schema.names)
-            plan = self._plan(schema, [f for f in self.base_schema if f.name in schema.names])
-            self._partials = _with_plan(self._partials, schema, plan)
+        plan = self._partials.get(schema)
         return [
             pa.RecordBatch.from_arrays(columns, schema=plan.schema)
             for _, columns in self._columns(plan, batches)
@@ -112,12 +103,7 @@ class RowSchema:
                 )
             keys = pa.table({self.primary_key[0]: keys})
         schema, batches = _as_batches(keys)
-        plan = _cached_plan(self._deletes, schema)
-        if plan is None:
-            self._check_names(schema.names)
-            self._check_key(schema.names)
-            plan = self._plan(schema, [f for f in self.base_schema if f.name in self.primary_key])
-            self._deletes = _with_plan(self._deletes, schema, plan)
+        plan = self._deletes.get(schema)
         stored = []
         for rows, columns in self._columns(plan, batches):
             by_name = dict(zip(plan.schema.names, columns, strict=True))
@@ -154,6 +140,16 @@ class RowSchema:
                 "unless partial=True keeps the values of the other columns"
             )
         return self._plan(schema, list(self.base_schema))
+
+    def _plan_partials(self, schema: pa.Schema) -> _ConversionPlan:
+        self._check_names(schema.names)
+        self._check_key(schema.names)
+        return self._plan(schema, [f for f in self.base_schema if f.name in schema.names])
+
+    def _plan_deletes(self, schema: pa.Schema) -> _ConversionPlan:
+        self._check_names(schema.names)
+        self._check_key(schema.names)
+        return self._plan(schema, [f for f in self.base_schema if f.name in self.primary_key])
 
     def _plan(self, schema: pa.Schema, fields: Sequence[pa.Field]) -> _ConversionPlan:
         """Plan the conversion of rows with all these columns, or refuse their types."""
@@ -288,19 +284,22 @@ class _ConversionPlan:
         ]
 
 
-_PlanCache: TypeAlias = tuple[tuple[pa.Schema, _ConversionPlan], ...]
+class _PlanCache:
+    """Conversion plans for the latest schemas of one kind of input."""
 
+    def __init__(self, make_plan: Callable[[pa.Schema], _ConversionPlan]) -> None:
+        self._make_plan = make_plan
+        self._plans: tuple[tuple[pa.Schema, _ConversionPlan], ...] = ()
 
-def _cached_plan(plans: _PlanCache, schema: pa.Schema) -> _ConversionPlan | None:
-    for planned_schema, plan in plans:
-        if schema.equals(planned_schema):
-            return plan
-    return None
-
-
-def _with_plan(plans: _PlanCache, schema: pa.Schema, plan: _ConversionPlan) -> _PlanCache:
-    """Return a cache with the plan in front: a new tuple, since other threads read the old one."""
-    return ((schema, plan), *plans[: _MAX_CACHED_PLANS - 1])
+    def get(self, schema: pa.Schema) -> _ConversionPlan:
+        """Return the plan for a schema, made unless it is cached."""
+        for planned_schema, plan in self._plans:
+            if schema.equals(planned_schema):
+                return plan
+        plan = self._make_plan(schema)
+        # A new tuple, since other threads read the old one.
+        self._plans = ((schema, plan), *self._plans[: _MAX_CACHED_PLANS - 1])
+        return plan
 
 
 def _as_batches(data: Any) -> tuple[pa.Schema, list[pa.RecordBatch]]:

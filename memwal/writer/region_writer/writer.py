@@ -8,7 +8,6 @@ import threading
 import time
 from dataclasses import dataclass
 from functools import partial
-from types import TracebackType
 from uuid import UUID
 
 import pyarrow as pa
@@ -18,10 +17,9 @@ from memwal.lsm.flush.rows import TableRows
 from memwal.lsm.memtable.indexes import UnflushedRows
 from memwal.lsm.wal.abandon import abandon_log
 from memwal.lsm.wal.appender import LogAppender
-from memwal.lsm.wal.applied_steps import Step
+from memwal.lsm.wal.applied_steps import Step, StepSequencer
 from memwal.lsm.wal.claim import Claim, ClaimedRegion, claim_region
 from memwal.writer.region_writer.context import WriterContext
-from memwal.writer.region_writer.flusher import Flusher
 from memwal.writer.region_writer.group_commit import EntryWriter, LogQueue, LogReservation
 from memwal.writer.region_writer.handle import (
     FailureLatch,
@@ -29,12 +27,11 @@ from memwal.writer.region_writer.handle import (
     copy_error,
     finished_write,
 )
-from memwal.writer.region_writer.memtables import MemTable, MemTables
+from memwal.writer.region_writer.memtables import Flusher, MemTable, MemTables
 from memwal.writer.region_writer.partial_rows import PartialRows, current_rows, group_by_schema
 from memwal.writer.region_writer.replay import replay
 from memwal.writer.region_writer.rows import RowSchema
 from memwal.writer.region_writer.stats import RegionStats
-from memwal.writer.region_writer.steps import StepSequencer
 
 logger = logging.getLogger(__name__)
 
@@ -75,17 +72,7 @@ class RegionWriter:
         self._context = context
         self._options = options = context.options
         self._counters = context.counters.region(region_id)
-        claim = claim_region(
-            context.store,
-            region_id,
-            spec_id=spec_id,
-            region_fields=region_fields,
-            merged=merged,
-            replay=keep,
-            clock=context.clock,
-        )
-        if not keep:
-            claim = abandon_log(context.store, claim)
+        claim = _claim(context, region_id, spec_id, region_fields, merged=merged, keep=keep)
         self.epoch = claim.manifest.writer_epoch
         # Lock of the region: it guards everything below.
         self._lock = threading.Condition()
@@ -97,7 +84,7 @@ class RegionWriter:
         self._log_queue = LogQueue(
             self._lock,
             context.appends,
-            self._write_group,
+            lambda group: self._entry_writer.write_group(group),
             max_bytes=options.max_entry_bytes,
             max_rows=options.max_memtable_rows,
         )
@@ -264,9 +251,6 @@ class RegionWriter:
 
     # The log
 
-    def _write_group(self, group: list[PendingWrite]) -> None:
-        self._entry_writer.write_group(group)
-
     def _write_buffered(self) -> None:
         with self._lock:
             self._log_queue.make_all_due()
@@ -284,17 +268,6 @@ class RegionWriter:
 
     # Flush
 
-    def flush(self, *, timeout: float | None = None) -> None:
-        """Seal the MemTable and wait until every sealed MemTable is flushed.
-
-        After ``timeout`` seconds BackPressureError is raised, and the flush goes on in the
-        background. Raises RegionFencedError if another writer claimed the region, which then
-        replays the unflushed rows. Raises MemWalError or OSError, the error of the last of several
-        attempts: the rows stay in memory and in the log, and the next flush tries again.
-        """
-        deadline = math.inf if timeout is None else time.monotonic() + timeout
-        self.finish_barrier(self.start_barrier(seals=True), deadline=deadline)
-
     def start_barrier(self, *, seals: bool) -> PendingWrite:
         """Queue a barrier behind all earlier writes, and start to write them, without waiting.
 
@@ -309,8 +282,11 @@ class RegionWriter:
     def finish_barrier(self, barrier: PendingWrite, *, deadline: float) -> None:
         """Wait for a barrier, and for the flush if it seals the MemTable.
 
-        The deadline is in monotonic seconds and may be infinite. Raises the errors of
-        :meth:`flush`.
+        The deadline is in monotonic seconds and may be infinite. If it passes, BackPressureError is
+        raised, and the flush goes on in the background. Raises RegionFencedError if another writer
+        claimed the region, which then replays the unflushed rows. Raises MemWalError or OSError,
+        the error of the last of several attempts: the rows stay in memory and in the log, and the
+        next flush tries again.
         """
         if not barrier.wait(None if deadline == math.inf else deadline - time.monotonic()):
             raise BackPressureError(
@@ -336,19 +312,6 @@ class RegionWriter:
 
     # Close
 
-    def close(self) -> None:
-        """Flush, and refuse further writes. A second call does nothing.
-
-        Raises the errors of :meth:`flush`. The next claim replays the unflushed rows.
-        """
-        with self._lock:
-            if isinstance(self._failure.error, WriterClosedError):
-                return
-        try:
-            self.flush()
-        finally:
-            self.abort()
-
     def abort(self) -> None:
         """Refuse further writes, without a flush: the log keeps the rows for the next claim.
 
@@ -370,7 +333,7 @@ class RegionWriter:
         """Flush and close if nothing was written after ``since``; return whether it was closed."""
         if self.last_used() > since:
             return False
-        self.flush()
+        self.finish_barrier(self.start_barrier(seals=True), deadline=math.inf)
         with self._lock:
             if self._last_used > since or not self._log_queue.is_idle:
                 return False
@@ -425,20 +388,6 @@ class RegionWriter:
                 fenced=isinstance(self._failure.error, RegionFencedError),
             )
 
-    def __enter__(self) -> RegionWriter:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.abort()
-
     # Recovery
 
     def _replay(self, claim: Claim) -> None:
@@ -481,3 +430,25 @@ class RegionWriter:
             check_interval=interval,
             clock=self._context.clock,
         )
+
+
+def _claim(
+    context: WriterContext,
+    region_id: UUID,
+    spec_id: int,
+    region_fields: tuple[tuple[str, bytes], ...],
+    *,
+    merged: int,
+    keep: bool,
+) -> Claim:
+    """Claim a region, and without ``keep`` abandon its unflushed rows."""
+    claim = claim_region(
+        context.store,
+        region_id,
+        spec_id=spec_id,
+        region_fields=region_fields,
+        merged=merged,
+        replay=keep,
+        clock=context.clock,
+    )
+    return claim if keep else abandon_log(context.store, claim)
