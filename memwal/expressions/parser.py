@@ -8,8 +8,9 @@ function over anything but columns and constants. If the text cannot be split in
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Final, cast, get_args
 
 from memwal.expressions.date_parts import DatePart
@@ -92,7 +93,7 @@ class _Parser:
 
     def _or(self) -> Truth | Value:
         with self._deeper():
-            return self._junction("or")
+            return self._junction("or", partial(self._junction, "and", self._not))
 
     @contextmanager
     def _deeper(self) -> Iterator[None]:
@@ -102,11 +103,7 @@ class _Parser:
         yield
         self._depth -= 1
 
-    def _and(self) -> Truth | Value:
-        return self._junction("and")
-
-    def _junction(self, word: str) -> Truth | Value:
-        parse_part = self._and if word == "or" else self._not
+    def _junction(self, word: str, parse_part: Callable[[], Truth | Value]) -> Truth | Value:
         first = parse_part()
         if not self._is_word(word):
             return first

@@ -166,13 +166,6 @@ def read_centroids(data: bytes, *, name: str) -> Numbers:
 
 
 def _parse_manifest(manifest: bytes, name: str) -> lance_manifest_pb2.Manifest:
-    position = _manifest_position(manifest, name)
-    return parse_message(
-        lance_manifest_pb2.Manifest, _message_at(manifest, position, name), name=name
-    )
-
-
-def _manifest_position(manifest: bytes, name: str) -> int:
     if len(manifest) < _FOOTER.size:
         raise CorruptDataError(
             f"{name} has {len(manifest)} bytes, which is no Lance manifest; it may not have been "
@@ -184,7 +177,9 @@ def _manifest_position(manifest: bytes, name: str) -> int:
             f"{name} ends in {magic!r} instead of {_MAGIC!r}; it may not have been written to its "
             "end"
         )
-    return int(position)
+    return parse_message(
+        lance_manifest_pb2.Manifest, _message_at(manifest, position, name), name=name
+    )
 
 
 def _message_at(manifest: bytes, position: int, name: str) -> bytes:

@@ -283,16 +283,13 @@ def _has_no_rows_from(store: ObjectStore, region_id: UUID, position: int, epoch:
     client that claims the region then writes its sentinel behind them before it notices.
     """
     while True:
-        key = wal_key(region_id, position)
         try:
-            entry = decode_entry(store.get(key), name=key)
-        except ObjectNotFoundError:
-            return True
+            entry = _read_entry(store, region_id, position, epoch)
         except TornEntryError:
             position += 1
             continue
-        if entry.writer_epoch > epoch:
-            raise fenced_error(region_id, epoch, entry.writer_epoch)
+        if entry is None:
+            return True
         if not entry.is_sentinel:
             return False
         position += 1
@@ -300,13 +297,20 @@ def _has_no_rows_from(store: ObjectStore, region_id: UUID, position: int, epoch:
 
 def _is_torn(store: ObjectStore, region_id: UUID, position: int, epoch: int) -> bool:
     """Return whether an entry is torn. Raises RegionFencedError if it has a higher epoch."""
+    try:
+        _read_entry(store, region_id, position, epoch)
+    except TornEntryError:
+        return True
+    return False
+
+
+def _read_entry(store: ObjectStore, region_id: UUID, position: int, epoch: int) -> WalEntry | None:
+    """Read the entry at a position; None if there is none."""
     key = wal_key(region_id, position)
     try:
         entry = decode_entry(store.get(key), name=key)
-    except TornEntryError:
-        return True
     except ObjectNotFoundError:
-        return False
+        return None
     if entry.writer_epoch > epoch:
         raise fenced_error(region_id, epoch, entry.writer_epoch)
-    return False
+    return entry
