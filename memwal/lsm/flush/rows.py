@@ -117,11 +117,11 @@ class NewestRows:
                 end = start + batch.num_rows
                 first, last = np.searchsorted(self._positions, (start, end))
                 if last - first == batch.num_rows:
-                    yield self._count(self._align(batch))
+                    yield self._count_batch(self._align(batch))
                 elif last > first:
                     row_numbers = pa.array(self._positions[first:last] - start)
                     newest = pc.take(batch, row_numbers, memory_pool=native_memory_pool())
-                    yield self._count(self._align(newest))
+                    yield self._count_batch(self._align(newest))
                 start = end
         except BaseException as error:
             self.error = error
@@ -134,7 +134,7 @@ class NewestRows:
         table = align_rows(pa.Table.from_batches([batch]), self.schema)
         return table.combine_chunks(native_memory_pool()).to_batches()[0]
 
-    def _count(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _count_batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Add a batch to the counts and to the bloom filter, and return it."""
         keys = [batch.column(name) for name in self._primary_key]
         self.rows += batch.num_rows

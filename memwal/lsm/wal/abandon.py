@@ -22,7 +22,7 @@ from memwal.format.paths import MAX_COUNTER, region_dir, wal_key
 from memwal.format.region_manifest import RegionManifest
 from memwal.format.wal_entry import WalEntry, decode_entry
 from memwal.lsm.wal.claim import Claim
-from memwal.lsm.wal.log import READ_AHEAD_BYTES, LogSurvey, fenced_error, needs_replay, survey_log
+from memwal.lsm.wal.log import LogSurvey, fenced_error, needs_replay, survey_log
 from memwal.lsm.wal.prefetch import read_ahead
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage.object_store import ObjectStore, create_settled
@@ -160,18 +160,15 @@ def read_abandoned(store: ObjectStore, region_id: UUID) -> list[AbandonedRows]:
     return [AbandonedRows.decode(store.get(key), name=key) for key in keys]
 
 
-def abandoned_entries(
-    store: ObjectStore, record: AbandonedRows, *, max_bytes: int = READ_AHEAD_BYTES
-) -> Iterator[tuple[int, WalEntry]]:
+def abandoned_entries(store: ObjectStore, record: AbandonedRows) -> Iterator[tuple[int, WalEntry]]:
     """Yield the entries of a record that still exist, with their positions, in log order.
 
-    Collected, missing and damaged entries are skipped, and so are sentinels. Entries of up to
-    ``max_bytes`` are prefetched.
+    Collected, missing and damaged entries are skipped, and so are sentinels.
     """
     survey = survey_log(store, record.region_id, after=record.first_position - 1)
     listed = map(int, survey.entries["position"])
     positions = takewhile(lambda position: position <= record.last_position, listed)
-    for position, entry in _decode_entries(store, record.region_id, positions, survey, max_bytes):
+    for position, entry in _decode_entries(store, record.region_id, positions, survey):
         if isinstance(entry, WalEntry) and not entry.is_sentinel:
             yield position, entry
 
@@ -191,9 +188,7 @@ def _describe_unflushed(store: ObjectStore, claim: Claim, now: datetime) -> Aban
     missing: list[tuple[int, int]] = []
     damaged: list[int] = []
     expected = first
-    for position, entry in _decode_entries(
-        store, manifest.region_id, positions, survey, READ_AHEAD_BYTES
-    ):
+    for position, entry in _decode_entries(store, manifest.region_id, positions, survey):
         if position > expected:
             missing.append((expected, position - 1))
         expected = position + 1
@@ -230,12 +225,11 @@ def _decode_entries(
     region_id: UUID,
     positions: Iterable[int],
     survey: LogSurvey,
-    max_bytes: int,
 ) -> Iterator[tuple[int, WalEntry | CorruptDataError]]:
     """Yield the existing entries with their positions; for a damaged entry, its error."""
     positions, to_read = tee(positions)
     objects = ((wal_key(region_id, position), survey.size(position)) for position in to_read)
-    contents = read_ahead(store, objects, max_bytes=max_bytes)
+    contents = read_ahead(store, objects)
     with closing(contents):
         for position, data in zip(positions, contents, strict=True):
             if data is None:

@@ -336,7 +336,7 @@ class ClaimedRegion:
         latest = self._manifests.read_latest()
         if latest is None:
             raise RegionFencedError(f"the manifest of region {self._region_id} is gone")
-        _check_epoch(latest, self.epoch)
+        self._check_not_fenced(latest)
         self._remember(latest)
 
     def publish_generation(self, rows: Publishable, write: Callable[[], FlushedGeneration]) -> None:
@@ -354,7 +354,7 @@ class ClaimedRegion:
         self, latest: RegionManifest, *, rows: Publishable, flushed: FlushedGeneration
     ) -> RegionManifest | None:
         """Return the manifest with the generation added; None if an earlier commit added it."""
-        _check_epoch(latest, self.epoch)
+        self._check_not_fenced(latest)
         if latest.current_generation > rows.generation:
             # An earlier commit succeeded although the store reported no success.
             return None
@@ -381,6 +381,9 @@ class ClaimedRegion:
         folder = generation_dir(self._region_id, flushed.path)
         is_marked = self._store.exists(f"{folder}/{ORPHAN_MARK_NAME}")
         return not is_marked and self._store.exists(f"{folder}/{BLOOM_FILTER_NAME}")
+
+    def _check_not_fenced(self, latest: RegionManifest) -> None:
+        _check_epoch(latest, self.epoch)
 
     def _remember(self, manifest: RegionManifest) -> None:
         with self._lock:

@@ -47,9 +47,6 @@ def fenced_error(region_id: UUID, epoch: int, other: int) -> RegionFencedError:
     )
 
 
-READ_AHEAD_BYTES = 8 << 20
-"""Size of the log entries that are prefetched."""
-
 # For an entry that was appended after the listing.
 _ASSUMED_SIZE = 1 << 20
 
@@ -143,14 +140,12 @@ def read_log(
     epoch: int,
     before: int | None = None,
     survey: LogSurvey | None = None,
-    max_bytes: int = READ_AHEAD_BYTES,
 ) -> Iterator[tuple[int, WalEntry]]:
     """Yield the entries behind position ``after``, in order.
 
     Torn entries are skipped if only torn entries and sentinels follow them: they were lost before
     they were durable. ``before`` is the first position that is not read, by default the tip of the
-    log. ``max_bytes`` limits the size of the entries that are prefetched. A ``survey`` saves the
-    listing of the log.
+    log. A ``survey`` saves the listing of the log.
 
     Raises RegionFencedError if an entry has a higher epoch than ``epoch``, and CorruptDataError if
     an entry is missing, is torn with rows behind it, or lacks required metadata.
@@ -162,7 +157,6 @@ def read_log(
     contents = read_ahead(
         store,
         ((wal_key(region_id, position), survey.size(position)) for position in positions),
-        max_bytes=max_bytes,
     )
     torn: tuple[int, TornEntryError] | None = None
     with closing(contents):

@@ -17,10 +17,11 @@ _REMOTE_READS = 16
 _LOCAL_READS = 1
 # Far fewer than this keep every read busy, even of the smallest objects.
 _MAX_AHEAD = 256
+_MAX_BYTES = 8 << 20
 
 
 def read_ahead(
-    store: ObjectStore, objects: Iterable[tuple[str, int]], *, max_bytes: int
+    store: ObjectStore, objects: Iterable[tuple[str, int]], *, max_bytes: int = _MAX_BYTES
 ) -> Generator[bytes | None, None, None]:
     """Yield the contents of objects in order; None for an object that does not exist.
 

@@ -25,7 +25,7 @@ from memwal.format.wal_entry import WalEntry
 from memwal.format.wal_layout import has_dictionaries
 from memwal.lsm.flush.rows import GenerationRows, TableRows
 from memwal.lsm.wal.claim import Claim
-from memwal.lsm.wal.log import READ_AHEAD_BYTES, LogSurvey, needs_replay, put_entry, read_log
+from memwal.lsm.wal.log import LogSurvey, needs_replay, put_entry, read_log
 from memwal.region.rows import key_column
 from memwal.storage.object_store import ObjectStore
 from memwal.writer.region_writer.rows import RowSchema
@@ -49,7 +49,6 @@ class LogReader:
     epoch: int  # of the claim; an entry of a higher epoch fences it
     generation: int  # entries that record an earlier one are skipped
     survey: LogSurvey | None  # None to list the log with every read
-    read_ahead_bytes: int = READ_AHEAD_BYTES  # size of the entries that are prefetched
 
     def entries(self, *, after: int, last: int) -> Iterator[tuple[int, WalEntry]]:
         """Yield every entry that is not torn, with its position."""
@@ -60,7 +59,6 @@ class LogReader:
             before=last + 1,
             epoch=self.epoch,
             survey=self.survey,
-            max_bytes=self.read_ahead_bytes,
         )
 
     def needs_replay(self, entry: WalEntry) -> bool:
@@ -175,7 +173,6 @@ def replay(
     *,
     row_schema: RowSchema,
     max_bytes: int,
-    read_ahead_bytes: int = READ_AHEAD_BYTES,
 ) -> Iterator[ReplayedGeneration]:
     """Yield the unflushed generations of the log, in ascending order.
 
@@ -194,7 +191,6 @@ def replay(
         claim.manifest.writer_epoch,
         claim.manifest.current_generation,
         claim.survey,
-        read_ahead_bytes,
     )
     runs, torn = _read_runs(log, claim, max_bytes)
     _replace_torn(store, claim, torn)
