@@ -25,7 +25,7 @@ import pyarrow.types as pt
 from numpy.typing import NDArray
 
 from memwal.errors import InvalidInputError
-from memwal.format.values import value_buffer
+from memwal.format.values import is_binary, is_text, value_buffer
 
 Words: TypeAlias = NDArray[np.uint32]
 
@@ -246,11 +246,9 @@ def _widened(column: pa.Array) -> NDArray[np.uint32] | NDArray[np.uint64]:
 
 def _is_bytes(data_type: pa.DataType) -> bool:
     return bool(
-        pt.is_string(data_type)
-        or pt.is_large_string(data_type)
+        is_text(data_type)
+        or is_binary(data_type)
         or pt.is_string_view(data_type)
-        or pt.is_binary(data_type)
-        or pt.is_large_binary(data_type)
         or pt.is_binary_view(data_type)
         or pt.is_fixed_size_binary(data_type)
     )

@@ -19,6 +19,7 @@ import pyarrow.types as pt
 from memwal.errors import InvalidInputError
 from memwal.expressions.date_parts import has_date_parts
 from memwal.expressions.region_sql import MAX_COLUMNS, tokenize
+from memwal.format.values import is_binary, is_text
 from memwal.region.hashing import is_hashable
 from memwal.region.transforms import Transform
 from memwal.region.values import VALUE_TYPES, type_name
@@ -171,12 +172,8 @@ def _is_whole(data_type: pa.DataType) -> bool:
 
 
 def _is_text(data_type: pa.DataType) -> bool:
-    return bool(
-        pt.is_string(data_type) or pt.is_large_string(data_type) or pt.is_string_view(data_type)
-    )
+    return is_text(data_type) or bool(pt.is_string_view(data_type))
 
 
 def _is_binary(data_type: pa.DataType) -> bool:
-    return bool(
-        pt.is_binary(data_type) or pt.is_large_binary(data_type) or pt.is_binary_view(data_type)
-    )
+    return is_binary(data_type) or bool(pt.is_binary_view(data_type))

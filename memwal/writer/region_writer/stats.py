@@ -10,7 +10,7 @@ import logging
 import os
 import weakref
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import KW_ONLY, asdict, dataclass, fields
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -175,42 +175,32 @@ class Durations(Protocol):
     def wait(self, seconds: float) -> None: ...
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class RegionCounters:
     """Counters of one region. Callers hold the region's lock."""
 
-    __slots__ = (*TOTAL_NAMES, "_durations", "_secrets", "buffered_bytes", "buffered_writes",
-                 "last_error", "region_id")  # fmt: skip
-
-    writes: int
-    rows: int
-    bytes: int
-    entries: int
-    entry_bytes: int
-    append_seconds: float
-    generations: int
-    flushed_rows: int
-    flushed_bytes: int
-    flush_seconds: float
-    failed_flushes: int
-    backpressure_waits: int
-    backpressure_seconds: float
-    refused_writes: int
-
-    def __init__(
-        self,
-        region_id: UUID,
-        *,
-        durations: Durations | None = None,
-        secrets: tuple[str, ...] = (),
-    ) -> None:
-        for name in TOTAL_NAMES:
-            setattr(self, name, 0)
-        self.region_id = region_id
-        self.buffered_writes = 0
-        self.buffered_bytes = 0
-        self.last_error: str | None = None
-        self._durations = durations
-        self._secrets = secrets
+    region_id: UUID
+    _: KW_ONLY
+    durations: Durations | None = None
+    secrets: tuple[str, ...] = ()
+    # The fields of Totals.
+    writes: int = 0
+    rows: int = 0
+    bytes: int = 0
+    entries: int = 0
+    entry_bytes: int = 0
+    append_seconds: float = 0
+    generations: int = 0
+    flushed_rows: int = 0
+    flushed_bytes: int = 0
+    flush_seconds: float = 0
+    failed_flushes: int = 0
+    backpressure_waits: int = 0
+    backpressure_seconds: float = 0
+    refused_writes: int = 0
+    buffered_writes: int = 0
+    buffered_bytes: int = 0
+    last_error: str | None = None
 
     def add_buffered(self, writes: int, bytes: int) -> None:
         """Count writes that are accepted but not durable yet."""
@@ -233,8 +223,8 @@ class RegionCounters:
         self.entries += 1
         self.entry_bytes += bytes
         self.append_seconds += seconds
-        if self._durations is not None:
-            self._durations.append(seconds)
+        if self.durations is not None:
+            self.durations.append(seconds)
 
     def add_flush(self, rows: int, bytes: int, seconds: float) -> None:
         """Count a MemTable that was published as a generation."""
@@ -242,8 +232,8 @@ class RegionCounters:
         self.flushed_rows += rows
         self.flushed_bytes += bytes
         self.flush_seconds += seconds
-        if self._durations is not None:
-            self._durations.flush(seconds)
+        if self.durations is not None:
+            self.durations.flush(seconds)
 
     def add_failed_flush(self, error: BaseException) -> None:
         """Count a failed attempt of a flush."""
@@ -252,14 +242,14 @@ class RegionCounters:
 
     def record_error(self, error: BaseException) -> None:
         """Set ``last_error``."""
-        self.last_error = safe_error_text(error, secrets=self._secrets)
+        self.last_error = safe_error_text(error, secrets=self.secrets)
 
     def add_wait(self, seconds: float) -> None:
         """Count a write that waited for a flush, whether it was accepted or not."""
         self.backpressure_waits += 1
         self.backpressure_seconds += seconds
-        if self._durations is not None:
-            self._durations.wait(seconds)
+        if self.durations is not None:
+            self.durations.wait(seconds)
 
     def add_refused(self, writes: int = 1) -> None:
         """Count writes that were not accepted."""
