@@ -22,10 +22,10 @@ from uuid import UUID
 import pyarrow as pa
 
 from memwal.errors import InvalidInputError, WriterClosedError
+from memwal.lsm.wal.applied_steps import AppliedStep
 from memwal.writer.region_writer.handle import WriteHandle
 from memwal.writer.region_writer.options import WriterOptions
 from memwal.writer.region_writer.stats import WriterStats
-from memwal.writer.region_writer.steps import AppliedStep
 
 if TYPE_CHECKING:
     from memwal.table import Table, Writer

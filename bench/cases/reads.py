@@ -10,7 +10,14 @@ import pyarrow as pa
 from common import tables
 from common.measure import Line, Target, constant, milliseconds, seconds
 
+from memwal.format.paths import TOMBSTONE
 from memwal.lsm.memtable.indexes import MemTableSnapshot
+from memwal.lsm.memtable.tokenizer import Tokenizer
+from memwal.lsm.memtable.vector_index import nearest_rows
+from memwal.search.text.column import TextColumn
+from memwal.search.text.documents import TokenizedDocuments
+from memwal.search.text.matching import leaf_hits
+from memwal.search.text.query import MatchQuery
 from memwal.writer.region_writer.memtables import MemTable
 from memwal.writer.region_writer.rows import RowSchema
 
@@ -58,9 +65,19 @@ def _add(memtable: MemTable, rows: pa.Table) -> None:
 
 
 def _nearest(snapshot: MemTableSnapshot, query: np.ndarray) -> pa.Table:
-    return snapshot.take(snapshot.nearest("vector", query, k=_FOUND).rows)
+    near = nearest_rows(snapshot.view, "vector", query, k=_FOUND, allowed=_live_rows(snapshot))
+    return snapshot.view.take(near.rows)
 
 
 def _matching(snapshot: MemTableSnapshot, words: str) -> pa.Table:
-    terms = snapshot.text_terms("text", words)
-    return snapshot.take(snapshot.search_text("text", terms, k=_FOUND).rows)
+    view, tokenizer = snapshot.view, Tokenizer()
+    rows = np.arange(view.rows, dtype=np.uint64)
+    live = _live_rows(snapshot)
+    documents = TokenizedDocuments(0, snapshot.text["text"], view, rows, live, tokenizer)
+    column = TextColumn.of(tokenizer, [documents], None)
+    hits = leaf_hits(MatchQuery(words, "text"), column, k=_FOUND).best(_FOUND, smallest=False)
+    return view.take(hits.rows.astype(np.int64))
+
+
+def _live_rows(snapshot: MemTableSnapshot) -> np.ndarray:
+    return snapshot.newest() & ~snapshot.view.column(TOMBSTONE).to_numpy()

@@ -33,23 +33,13 @@ class ColumnBounds:
 
     A *plain value* is a Python value; dates are days and timestamps counts of their unit, since the
     epoch.
-
-    Attributes
-    ----------
-    data_type : pyarrow.DataType
-        Type of the column.
-    conditions : tuple of (str, tuple)
-        Operator and plain values.
-    parts : tuple of (str, (str, tuple))
-        Conditions on parts of a date: the part, and operator and integers.
-    comparisons : tuple of Comparison
-        The comparisons of the predicate that led to these conditions.
     """
 
-    data_type: pa.DataType
-    conditions: tuple[Condition, ...]
+    data_type: pa.DataType  # of the column
+    conditions: tuple[Condition, ...]  # operator and plain values
+    # Conditions on parts of a date: the part, and operator and integers.
     parts: tuple[tuple[DatePart, Condition], ...] = ()
-    comparisons: tuple[Comparison, ...] = ()
+    comparisons: tuple[Comparison, ...] = ()  # those of the predicate that led to these conditions
 
     @classmethod
     def of(cls, data_type: pa.DataType, comparisons: Sequence[Comparison]) -> ColumnBounds:

@@ -42,23 +42,10 @@ def has_date_parts(data_type: pa.DataType) -> bool:
 
 
 def date_part(part: DatePart, column: pa.Array) -> pa.Int32Array:
-    """Return a part of each date or timestamp.
+    """Return a part of each date, timestamp, or text such as ``2026-01-31T12:00:00``.
 
-    Parameters
-    ----------
-    part : {"year", "month", "day", "hour"}
-    column : pyarrow.Array
-        Dates, timestamps, or text such as ``2026-01-31`` or ``2026-01-31T12:00:00``.
-
-    Returns
-    -------
-    pyarrow.Int32Array
-        Null where the column is null, or where its year has more than six digits.
-
-    Raises
-    ------
-    InvalidInputError
-        The type has no such part, or a text is not a date.
+    It is null where the column is null, or where its year has more than six digits. Raises
+    InvalidInputError if the type has no such part, or a text is not a date.
     """
     if not has_date_parts(column.type):
         raise InvalidInputError(

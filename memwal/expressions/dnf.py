@@ -25,15 +25,8 @@ Alternative = tuple[Comparison, ...]
 def parse_alternatives(text: str) -> tuple[Alternative, ...]:
     """Parse a predicate into alternatives, of which at least one holds for each row that passes.
 
-    Parameters
-    ----------
-    text : str
-        SQL as Lance takes it.
-
-    Returns
-    -------
-    tuple of tuple of Comparison
-        ``((),)``, which holds for every row, if nothing is understood; empty if no row can pass.
+    The result is ``((),)``, which holds for every row, if nothing is understood; empty if no row
+    can pass.
     """
     try:
         tree = parse_predicate(text)

@@ -8,8 +8,9 @@ function over anything but columns and constants. If the text cannot be split in
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Final, cast, get_args
 
 from memwal.expressions.date_parts import DatePart
@@ -25,40 +26,11 @@ from memwal.expressions.predicate import (
     Truth,
     Value,
 )
+from memwal.expressions.region_sql import words
 
-RESERVED: Final = frozenset(
-    {
-        "and",
-        "or",
-        "not",
-        "in",
-        "is",
-        "null",
-        "between",
-        "like",
-        "ilike",
-        "similar",
-        "escape",
-        "case",
-        "when",
-        "then",
-        "else",
-        "end",
-        "cast",
-        "try_cast",
-        "as",
-        "exists",
-        "any",
-        "all",
-        "some",
-        "from",
-        "select",
-        "distinct",
-        "collate",
-        "interval",
-        "div",
-        "extract",
-    }
+_RESERVED: Final = words(
+    "and or not in is null between like ilike similar escape case when then else end cast "
+    "try_cast as exists any all some from select distinct collate interval div extract"
 )
 """Keywords. A column with such a name must be quoted."""
 
@@ -101,13 +73,7 @@ class NotUnderstoodError(Exception):
 
 
 def parse_predicate(text: str) -> Truth:
-    """Parse a predicate.
-
-    Raises
-    ------
-    NotUnderstoodError
-        The text cannot be split into expressions.
-    """
+    """Parse a predicate. Raises NotUnderstoodError if it cannot be split into expressions."""
     return _Parser(_tokenize(text)).parse()
 
 
@@ -127,7 +93,7 @@ class _Parser:
 
     def _or(self) -> Truth | Value:
         with self._deeper():
-            return self._junction("or")
+            return self._junction("or", partial(self._junction, "and", self._not))
 
     @contextmanager
     def _deeper(self) -> Iterator[None]:
@@ -137,11 +103,7 @@ class _Parser:
         yield
         self._depth -= 1
 
-    def _and(self) -> Truth | Value:
-        return self._junction("and")
-
-    def _junction(self, word: str) -> Truth | Value:
-        parse_part = self._and if word == "or" else self._not
+    def _junction(self, word: str, parse_part: Callable[[], Truth | Value]) -> Truth | Value:
         first = parse_part()
         if not self._is_word(word):
             return first
@@ -299,7 +261,7 @@ class _Parser:
             node = _cast(inner, self._type())
             self._needs(")")
             return node
-        if word in RESERVED:
+        if word in _RESERVED:
             raise NotUnderstoodError
         if self._takes("("):
             return _call(word, self._arguments())
@@ -361,10 +323,7 @@ class _Parser:
 def _tokenize(text: str) -> list[tuple[str, str]]:
     """Return kind (``text``, ``quoted``, ``number``, ``name`` or ``sign``) and text of each token.
 
-    Raises
-    ------
-    NotUnderstoodError
-        The text has a comment or another token.
+    Raises NotUnderstoodError if the text has a comment or another token.
     """
     if len(text) > _MAX_LENGTH or "--" in text or "/*" in text:
         raise NotUnderstoodError

@@ -55,18 +55,10 @@ _SHOWN_VALUES: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A literal in a predicate.
+    """A literal in a predicate."""
 
-    Attributes
-    ----------
-    kind : {"integer", "text", "bytes", "boolean", "date", "timestamp", "null"}
-        Kind of the literal.
-    value : int, str, bytes, bool or None
-        Dates and timestamps as text, as in the predicate.
-    """
-
-    kind: str
-    value: int | str | bytes | bool | None
+    kind: str  # integer, text, bytes, boolean, date, timestamp or null
+    value: int | str | bytes | bool | None  # dates and timestamps as text, as in the predicate
 
     def __str__(self) -> str:
         if isinstance(self.value, bytes):
@@ -78,23 +70,11 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A comparison of a column, or of a part of its dates, with values.
-
-    Attributes
-    ----------
-    column : str
-        As in the predicate.
-    operator : str
-        ``=``, ``!=``, ``<``, ``<=``, ``>``, ``>=``, ``in``, ``not in``, ``is null``,
-        ``is not null``, ``starts with``, ``does not start with``.
-    values : tuple of Constant
-        One; several for ``in``; none for ``is null`` and ``is not null``.
-    part : str, optional
-        ``year``, ``month``, ``day`` or ``hour``, as ``date_part`` gives them, or ``date``.
-    """
+    """A comparison of a column, or of a part of its dates, with values."""
 
     column: str
     operator: Operator
+    # One; several for ``in``; none for ``is null`` and ``is not null``.
     values: tuple[Constant, ...] = ()
     part: Part | None = None
 

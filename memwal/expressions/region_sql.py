@@ -24,21 +24,22 @@ MAX_COLUMNS: Final = 16
 """Maximum number of source columns."""
 
 
-def _words(text: str) -> frozenset[str]:
+def words(text: str) -> frozenset[str]:
+    """Return the words of a text that are separated by spaces."""
     return frozenset(text.split())
 
 
-FUNCTIONS: Final = _words(
+FUNCTIONS: Final = words(
     "abs btrim char_length character_length coalesce concat date_part date_trunc ends_with "
     "greatest least left length lower ltrim md5 murmur3 murmur3_multi nullif octet_length "
     "reverse right rtrim split_part starts_with strpos substr trim upper"
 )
 """Allowed functions: they depend on their arguments alone, and generate no data beyond these."""
 
-_KEYWORDS: Final = _words(
+_KEYWORDS: Final = words(
     "and as between case cast else end false in is like not null or then true when"
 )
-_TYPES: Final = _words(
+_TYPES: Final = words(
     "bigint boolean date int integer smallint text timestamp tinyint unsigned varchar"
 )
 _TOKEN: Final = re.compile(
@@ -64,17 +65,8 @@ class Token:
 def tokenize(expression: str, *, num_columns: int) -> list[Token]:
     """Split an expression into tokens, and check that all of them are allowed.
 
-    Parameters
-    ----------
-    expression : str
-        SQL over ``col0``, ``col1``, ...
-    num_columns : int
-        Number of source columns.
-
-    Raises
-    ------
-    InvalidInputError
-        The expression is too long or nested too deep, or has a token that is not allowed.
+    Raises InvalidInputError if the expression is too long or nested too deep, or has a token that
+    is not allowed.
     """
     if len(expression) > MAX_LENGTH:
         raise InvalidInputError(
@@ -98,12 +90,12 @@ def tokenize(expression: str, *, num_columns: int) -> list[Token]:
             tokens.append(Token(kind, text))
     if not tokens:
         raise InvalidInputError("a region expression is empty; give SQL over col0, col1, ...")
-    _check_words(tokens, num_columns)
+    _checkwords(tokens, num_columns)
     _check_depth(tokens)
     return tokens
 
 
-def _check_words(tokens: list[Token], num_columns: int) -> None:
+def _checkwords(tokens: list[Token], num_columns: int) -> None:
     for token, following in zip(tokens, [*tokens[1:], None], strict=True):
         if token.kind != "word" or token.text in _KEYWORDS or token.text in _TYPES:
             continue

@@ -45,20 +45,8 @@ Hashes = npt.NDArray[np.uint64]
 def build_bloom_filter(key_columns: Sequence[pa.Array | pa.ChunkedArray]) -> bytes:
     """Build the filter of all keys, in the format of ``bloom_filter.bin``.
 
-    Parameters
-    ----------
-    key_columns : sequence of pyarrow.Array or pyarrow.ChunkedArray
-        The primary key's columns in key order, all of the same length.
-
-    Returns
-    -------
-    bytes
-        :data:`FILTER_BYTES` bytes.
-
-    Raises
-    ------
-    InvalidInputError
-        There is no column, or the lengths differ.
+    The columns are in key order. Raises InvalidInputError if there is none, or their lengths
+    differ.
     """
     bits = np.zeros(FILTER_BYTES * 8, np.bool_)
     for columns in keys.slices(key_columns):
@@ -69,12 +57,7 @@ def build_bloom_filter(key_columns: Sequence[pa.Array | pa.ChunkedArray]) -> byt
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BloomFilter:
-    """A decoded bloom filter.
-
-    Parameters
-    ----------
-    bits : numpy.ndarray of bool, shape (262144,)
-    """
+    """A decoded bloom filter: bits of shape (262144,)."""
 
     bits: npt.NDArray[np.bool_]
 
@@ -82,10 +65,8 @@ class BloomFilter:
     def from_bytes(cls, data: bytes) -> BloomFilter:
         """Decode the content of a ``bloom_filter.bin``.
 
-        Raises
-        ------
-        CorruptDataError
-            The content does not have :data:`FILTER_BYTES` bytes, or some were never written.
+        Raises CorruptDataError if it does not have :data:`FILTER_BYTES` bytes, or some were never
+        written.
         """
         if len(data) != FILTER_BYTES:
             raise CorruptDataError(
@@ -106,20 +87,9 @@ class BloomFilter:
     ) -> npt.NDArray[np.bool_]:
         """Return for each key whether the generation may contain it. False is certain.
 
-        Parameters
-        ----------
-        key_columns : sequence of pyarrow.Array or pyarrow.ChunkedArray
-            The keys' columns in key order, with exactly the types of the table: an int32 and an
-            int64 of the same value hash differently.
-
-        Returns
-        -------
-        numpy.ndarray of bool, shape (keys,)
-
-        Raises
-        ------
-        InvalidInputError
-            There is no column, or the lengths differ.
+        The columns are in key order, with exactly the types of the table: an int32 and an int64 of
+        the same value hash differently. Raises InvalidInputError if there is no column, or the
+        lengths differ.
         """
         hits = []
         for columns in keys.slices(key_columns):

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from memwal.errors import InvalidInputError
+from memwal.format.values import is_binary, is_text
 
 SLICE_ROWS = 16_384
 Bytes = npt.NDArray[np.uint8]
@@ -31,17 +32,10 @@ _SIGN = np.uint64(1 << 63)
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """A piece with the same number of bytes in every row, or none where ``present`` is False.
+    """A piece with the same number of bytes in every row, or none where ``present`` is False."""
 
-    Attributes
-    ----------
-    values : numpy.ndarray of uint8, shape (rows, width)
-    present : numpy.ndarray of bool, shape (rows,), or None
-        None if all rows have the bytes.
-    """
-
-    values: Bytes
-    present: Mask | None = None
+    values: Bytes  # shape (rows, width)
+    present: Mask | None = None  # shape (rows,); None if all rows have the bytes
 
     def lengths(self) -> Counts:
         """Return the number of bytes of each row."""
@@ -85,13 +79,7 @@ Piece = Fixed | Runs
 
 
 def check_key_type(field: pa.Field) -> None:
-    """Refuse a primary-key column whose type Lance refuses for MemWAL.
-
-    Raises
-    ------
-    InvalidInputError
-        The type is not an integer, bool, text or binary.
-    """
+    """Raise InvalidInputError for a primary-key column whose type Lance refuses for MemWAL."""
     if not (_is_bytes(field.type) or _is_number(field.type)):
         raise InvalidInputError(
             f"primary-key column {field.name!r} has type {field.type}; MemWAL takes integers, "
@@ -106,20 +94,8 @@ def encode_composite_keys(columns: Sequence[pa.Array | pa.ChunkedArray]) -> pa.B
     (signed ones with the sign bit flipped), bool as one byte, text and binary with each ``00``
     written as ``00ff`` and ended by ``0000``.
 
-    Parameters
-    ----------
-    columns : sequence of pyarrow.Array or pyarrow.ChunkedArray
-        The primary key's columns in key order, all of the same length.
-
-    Returns
-    -------
-    pyarrow.BinaryArray
-        As many values as rows, none of them null.
-
-    Raises
-    ------
-    InvalidInputError
-        A type cannot be a key, the lengths differ, or the keys take more than 2 GiB.
+    The columns are in key order, and no result is null. Raises InvalidInputError if a type cannot
+    be a key, the lengths differ, or the keys take more than 2 GiB.
     """
     for number, column in enumerate(columns):
         check_key_type(pa.field(str(number), column.type))
@@ -135,10 +111,7 @@ def encode_composite_keys(columns: Sequence[pa.Array | pa.ChunkedArray]) -> pa.B
 def slices(columns: Sequence[pa.Array | pa.ChunkedArray]) -> Iterator[list[pa.Array]]:
     """Cut columns of equal length into aligned arrays of at most :data:`SLICE_ROWS` rows.
 
-    Raises
-    ------
-    InvalidInputError
-        There is no column, or the lengths differ.
+    Raises InvalidInputError if there is no column, or the lengths differ.
     """
     lengths = {len(column) for column in columns}
     if len(lengths) != 1:
@@ -248,7 +221,7 @@ def _escape_zeros(runs: Runs) -> Runs:
 
 
 def _is_bytes(data_type: pa.DataType) -> bool:
-    return data_type in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
+    return is_text(data_type) or is_binary(data_type)
 
 
 def _is_number(data_type: pa.DataType) -> bool:

@@ -48,56 +48,25 @@ _DTYPES: Final[dict[int, np.dtype[Any]]] = {
 
 @dataclass(frozen=True, slots=True)
 class IndexEntry:
-    """Entry of one index segment in a table's manifest.
+    """Entry of one index segment in a table's manifest."""
 
-    Parameters
-    ----------
-    uuid : UUID
-        Name of the segment's folder below ``_indices``.
-    name : str
-        Name of the index.
-    fields : tuple of int
-        Lance field ids of the indexed columns.
-    dataset_version : int
-        Version of the table that it was built on.
-    index_version : int
-        Version of the index format; 0 if absent.
-    details_type : str
-        Type of ``details``; empty if absent.
-    details : bytes
-        Details of the index as a protobuf message; empty if absent.
-    fragment_bitmap : bytes or None
-        Fragments it covers, as a serialised 32-bit roaring bitmap.
-    created_at_millis : int or None
-        Creation time, in milliseconds since the epoch.
-    """
-
-    uuid: UUID
+    uuid: UUID  # name of the segment's folder below ``_indices``
     _: KW_ONLY
     name: str
-    fields: tuple[int, ...]
-    dataset_version: int
-    index_version: int
-    details_type: str
-    details: bytes
-    fragment_bitmap: bytes | None
-    created_at_millis: int | None
+    fields: tuple[int, ...]  # Lance field ids of the indexed columns
+    dataset_version: int  # version of the table that it was built on
+    index_version: int  # version of the index format; 0 if absent
+    details_type: str  # empty if absent
+    details: bytes  # a protobuf message; empty if absent
+    fragment_bitmap: bytes | None  # fragments it covers, as a serialised 32-bit roaring bitmap
+    created_at_millis: int | None  # since the epoch
 
 
 def read_index_section(manifest: bytes, *, name: str = "the table's manifest") -> list[IndexEntry]:
     """Return every index entry of a table's manifest file, in the order of the file.
 
-    Parameters
-    ----------
-    manifest : bytes
-        The whole manifest file.
-    name : str, default "the table's manifest"
-        Name of the file in error messages: its key.
-
-    Raises
-    ------
-    CorruptDataError
-        The bytes are not a Lance manifest, or a length or position in them leads outside.
+    ``name`` is the name of the file in error messages: its key. Raises CorruptDataError if the
+    bytes are not a Lance manifest, or a length or position in them leads outside.
     """
     message = _parse_manifest(manifest, name)
     if not message.HasField("index_section"):
@@ -113,17 +82,7 @@ def read_index_section(manifest: bytes, *, name: str = "the table's manifest") -
 def find_mem_wal_index(manifest: bytes, *, name: str = "the table's manifest") -> IndexEntry | None:
     """Return the entry of the MemWAL index in a table's manifest file; None if it has none.
 
-    Parameters
-    ----------
-    manifest : bytes
-        The whole manifest file.
-    name : str, default "the table's manifest"
-        Name of the file in error messages: its key.
-
-    Raises
-    ------
-    CorruptDataError
-        The bytes are not a Lance manifest, or it has more than one MemWAL index.
+    Raises CorruptDataError as :func:`read_index_section`, or if there are several.
     """
     entries = [
         entry
@@ -139,13 +98,7 @@ def find_mem_wal_index(manifest: bytes, *, name: str = "the table's manifest") -
 
 
 def branch_of(manifest: bytes, *, name: str = "the table's manifest") -> str | None:
-    """Return the branch that a table's manifest file belongs to; None for the main branch.
-
-    Raises
-    ------
-    CorruptDataError
-        See :func:`read_index_section`.
-    """
+    """Return the branch that a table's manifest file belongs to; None for the main branch."""
     message = _parse_manifest(manifest, name)
     return message.branch if message.HasField("branch") else None
 
@@ -167,17 +120,8 @@ def make_nullable(field: bytes) -> bytes:
 def check_lance_file(data: bytes, *, name: str) -> None:
     """Refuse a file that would end the process inside Lance.
 
-    Parameters
-    ----------
-    data : bytes
-        The whole file.
-    name : str
-        Name of the file in error messages.
-
-    Raises
-    ------
-    CorruptDataError
-        The bytes are not a Lance file, or a column has a zero byte in its name or type.
+    Raises CorruptDataError if the bytes are not a Lance file, or a column has a zero byte in its
+    name or type.
     """
     descriptor = parse_message(
         lance_schema_pb2.FileDescriptor, _first_buffer(data, name), name=name
@@ -188,64 +132,27 @@ def check_lance_file(data: bytes, *, name: str) -> None:
 
 
 def check_lance_schema(text: str, *, name: str) -> None:
-    """Refuse a schema that would end the process inside Lance.
+    """Refuse a schema, given as its ``repr``, that would end the process inside Lance.
 
-    Parameters
-    ----------
-    text : str
-        The ``repr`` of the schema.
-    name : str
-        Name of the data set in error messages.
-
-    Raises
-    ------
-    CorruptDataError
-        A column has a zero byte in its name or type.
+    Raises CorruptDataError if a column has a zero byte in its name or type.
     """
     if "\\0" in text and _ZERO_BYTE.search(text) is not None:
         raise _zero_byte_error(name)
 
 
 def read_codebook(data: bytes, *, name: str) -> Numbers:
-    """Decode the codebook of a vector index, one sub-vector after another.
+    """Decode the codebook of a vector index, one sub-vector after another, in one dimension.
 
-    Parameters
-    ----------
-    data : bytes
-        The codebook's buffer.
-    name : str
-        Name of the codebook in error messages.
-
-    Returns
-    -------
-    numpy.ndarray, one-dimensional
-
-    Raises
-    ------
-    CorruptDataError
-        The bytes are not a tensor, or have a type that Lance's vector indexes do not use.
+    Raises CorruptDataError if the bytes are not a tensor, or have a type that Lance's vector
+    indexes do not use.
     """
     return _tensor_values(parse_message(lance_index_pb2.Tensor, data, name=name), name)
 
 
 def read_centroids(data: bytes, *, name: str) -> Numbers:
-    """Decode the centroids of a vector index from its inverted file.
+    """Decode the centroids, shape (partitions, dimension), from the inverted file of an index.
 
-    Parameters
-    ----------
-    data : bytes
-        The inverted file's buffer.
-    name : str
-        Name of the file in error messages.
-
-    Returns
-    -------
-    numpy.ndarray, shape (partitions, dimension)
-
-    Raises
-    ------
-    CorruptDataError
-        The bytes are not an inverted file with centroids.
+    Raises CorruptDataError if the bytes are not an inverted file with centroids.
     """
     tensor = parse_message(lance_index_pb2.InvertedFile, data, name=name).centroids
     numbers = _tensor_values(tensor, name)
@@ -259,13 +166,6 @@ def read_centroids(data: bytes, *, name: str) -> Numbers:
 
 
 def _parse_manifest(manifest: bytes, name: str) -> lance_manifest_pb2.Manifest:
-    position = _manifest_position(manifest, name)
-    return parse_message(
-        lance_manifest_pb2.Manifest, _message_at(manifest, position, name), name=name
-    )
-
-
-def _manifest_position(manifest: bytes, name: str) -> int:
     if len(manifest) < _FOOTER.size:
         raise CorruptDataError(
             f"{name} has {len(manifest)} bytes, which is no Lance manifest; it may not have been "
@@ -277,7 +177,9 @@ def _manifest_position(manifest: bytes, name: str) -> int:
             f"{name} ends in {magic!r} instead of {_MAGIC!r}; it may not have been written to its "
             "end"
         )
-    return int(position)
+    return parse_message(
+        lance_manifest_pb2.Manifest, _message_at(manifest, position, name), name=name
+    )
 
 
 def _message_at(manifest: bytes, position: int, name: str) -> bytes:

@@ -8,18 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 from uuid import UUID
 
+from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
 from google.protobuf.message import DecodeError, Message
 
 from memwal.errors import CorruptDataError, InvalidInputError
 from memwal.format._proto import memwal_pb2
 from memwal.format.paths import MAX_COUNTER
-
-if TYPE_CHECKING:
-    from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
-
 
 DETAILS_TYPE_URL = "/lance.table.MemWalIndexDetails"
 
@@ -32,30 +29,17 @@ _V = TypeVar("_V")
 
 @dataclass(frozen=True, slots=True)
 class RegionFieldSpec:
-    """A stored rule for computing one region value from a row.
+    """A stored rule for computing one region value from a row."""
 
-    Parameters
-    ----------
-    field_id : str
-        Name of the value, unique within its spec.
-    source_ids : tuple of int
-        Lance field ids of the source columns.
-    transform : str or None
-        A well-known transform such as ``bucket``; None if ``expression`` is set.
-    expression : str or None
-        A DataFusion SQL expression over ``col0``, ``col1``, ...; None if ``transform`` is set.
-    result_type : str
-        Name of the value's type, such as ``int32``.
-    parameters : mapping of str to str
-        Parameters of the transform, such as ``{"num_buckets": "16"}``.
-    """
-
-    field_id: str
+    field_id: str  # name of the value, unique within its spec
     _: KW_ONLY
-    source_ids: tuple[int, ...]
+    source_ids: tuple[int, ...]  # Lance field ids of the source columns
+    # A well-known transform such as ``bucket``; None if ``expression`` is set.
     transform: str | None = None
+    # DataFusion SQL over ``col0``, ``col1``, ...; None if ``transform`` is set.
     expression: str | None = None
-    result_type: str
+    result_type: str  # name of the value's type, such as ``int32``
+    # Of the transform, such as ``{"num_buckets": "16"}``.
     parameters: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -69,52 +53,29 @@ class StoredRegionSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexDetails:
-    """Details of the index named ``__lance_mem_wal``.
+    """Details of the index named ``__lance_mem_wal``."""
 
-    Parameters
-    ----------
-    snapshot_ts_millis : int, default 0
-        Time of the region snapshots, in milliseconds since the epoch; 0 if there are none.
-    num_regions : int, default 0
-        Regions in the snapshots. Lance initializes it with the number of buckets.
-    inline_snapshots : bytes or None, default None
-        A Lance file with one row per region.
-    region_specs : tuple of StoredRegionSpec, default ()
-        How rows map to regions.
-    maintained_indexes : tuple of str, default ()
-        Indexes of the base table that are also built on flushed generations.
-    merged : mapping of UUID to int, default {}
-        Newest generation merged into the base table, by region.
-    catchup : mapping of str to mapping of UUID to int, default {}
-        Newest merged generation that an index covers, by index and region.
-    writer_config_defaults : mapping of str to str, default {}
-        Defaults for writers of this table.
-    maintain_all_indexes : bool, default False
-        Whether every index of the base table is maintained.
-    raw : bytes, default b""
-        The message this was decoded from, so that unknown fields survive a rewrite.
-    """
-
+    # Time of the region snapshots, since the epoch; 0 if there are none.
     snapshot_ts_millis: int = 0
+    # Regions in the snapshots; Lance initializes it with the number of buckets.
     num_regions: int = 0
-    inline_snapshots: bytes | None = None
-    region_specs: tuple[StoredRegionSpec, ...] = ()
-    maintained_indexes: tuple[str, ...] = ()
+    inline_snapshots: bytes | None = None  # a Lance file with one row per region
+    region_specs: tuple[StoredRegionSpec, ...] = ()  # how rows map to regions
+    maintained_indexes: tuple[str, ...] = ()  # those that are also built on flushed generations
+    # Newest generation merged into the base table, by region.
     merged: Mapping[UUID, int] = field(default_factory=dict)
+    # Newest merged generation that an index covers, by index and region.
     catchup: Mapping[str, Mapping[UUID, int]] = field(default_factory=dict)
     writer_config_defaults: Mapping[str, str] = field(default_factory=dict)
-    maintain_all_indexes: bool = False
+    maintain_all_indexes: bool = False  # whether every index of the base table is maintained
+    # The message this was decoded from, so that unknown fields survive a rewrite.
     raw: bytes = field(default=b"", repr=False, compare=False)
 
     def encode(self) -> bytes:
         """Return the bytes of the details.
 
-        Raises
-        ------
-        InvalidInputError
-            A number does not fit its field.
-        CorruptDataError
-            ``raw`` is not such a message.
+        Raises InvalidInputError if a number does not fit its field, and CorruptDataError if ``raw``
+        is not such a message.
         """
         message = parse_message(
             memwal_pb2.MemWalIndexDetails, self.raw, name="the MemWAL details that were read before"
@@ -127,20 +88,7 @@ class IndexDetails:
 
     @classmethod
     def decode(cls, data: bytes, *, name: str = "the MemWAL index details") -> IndexDetails:
-        """Decode the details.
-
-        Parameters
-        ----------
-        data : bytes
-            The message, without its type URL.
-        name : str, default "the MemWAL index details"
-            Name of the message in errors.
-
-        Raises
-        ------
-        CorruptDataError
-            The bytes are not such a message.
-        """
+        """Decode the message, without its type URL, or raise CorruptDataError with its name."""
         message = parse_message(memwal_pb2.MemWalIndexDetails, data, name=name)
         if not 0 <= message.snapshot_ts_millis <= _MAX_MILLIS:
             raise CorruptDataError(
@@ -169,10 +117,7 @@ class IndexDetails:
     def _write_to(self, message: memwal_pb2.MemWalIndexDetails) -> None:
         message.snapshot_ts_millis = self.snapshot_ts_millis
         message.num_regions = self.num_regions
-        if self.inline_snapshots is None:
-            message.ClearField("inline_snapshots")
-        else:
-            message.inline_snapshots = self.inline_snapshots
+        set_optional(message, "inline_snapshots", self.inline_snapshots)
         rewrite_entries(
             message.region_specs,
             ((spec.spec_id, spec) for spec in self.region_specs),
@@ -195,13 +140,7 @@ class IndexDetails:
 
 
 def parse_message(message_type: type[_M], data: bytes, *, name: str) -> _M:
-    """Parse a protobuf message; ``name`` is the object in error messages.
-
-    Raises
-    ------
-    CorruptDataError
-        The bytes are not such a message.
-    """
+    """Parse a protobuf message, or raise CorruptDataError with the name of the object."""
     try:
         return message_type.FromString(data)
     except DecodeError as error:
@@ -212,13 +151,7 @@ def parse_message(message_type: type[_M], data: bytes, *, name: str) -> _M:
 
 
 def parse_uuid(data: bytes, *, name: str) -> UUID:
-    """Return the UUID with these 16 bytes.
-
-    Raises
-    ------
-    CorruptDataError
-        The length is not 16.
-    """
+    """Return the UUID with these bytes, or raise CorruptDataError if they are not 16."""
     if len(data) != 16:
         raise CorruptDataError(
             f"{name} holds a UUID of {len(data)} bytes instead of 16; keep the object and look at "
@@ -228,13 +161,7 @@ def parse_uuid(data: bytes, *, name: str) -> UUID:
 
 
 def check_counters(message: Message, fields: Iterable[str], *, name: str) -> None:
-    """Refuse counters that no client reaches: their successors would have no name.
-
-    Raises
-    ------
-    CorruptDataError
-        A field is larger than :data:`~memwal.format.paths.MAX_COUNTER`.
-    """
+    """Raise CorruptDataError for counters that no client reaches: their successors have no name."""
     for counter in fields:
         number = getattr(message, counter)
         if number > MAX_COUNTER:
@@ -242,6 +169,14 @@ def check_counters(message: Message, fields: Iterable[str], *, name: str) -> Non
                 f"{name} has {counter} {number}, which no client can have written; keep the "
                 "object and look at its bytes"
             )
+
+
+def set_optional(message: Message, field_name: str, value: object) -> None:
+    """Set a field of a message; None clears it."""
+    if value is None:
+        message.ClearField(field_name)
+    else:
+        setattr(message, field_name, value)
 
 
 def rewrite_entries(
@@ -283,14 +218,8 @@ def _fill_field(message: memwal_pb2.RegionFieldSpec, entry: RegionFieldSpec) -> 
     message.field_id = entry.field_id
     message.source_ids[:] = entry.source_ids
     message.result_type = entry.result_type
-    if entry.transform is None:
-        message.ClearField("transform")
-    else:
-        message.transform = entry.transform
-    if entry.expression is None:
-        message.ClearField("expression")
-    else:
-        message.expression = entry.expression
+    set_optional(message, "transform", entry.transform)
+    set_optional(message, "expression", entry.expression)
     message.parameters.clear()
     message.parameters.update(entry.parameters)
 

@@ -40,10 +40,7 @@ _GENERATION = re.compile(r"[0-9a-f]{8}_gen_(0|[1-9][0-9]{0,19})")
 def bit_reversed(n: int) -> str:
     """Return the 64 binary digits of ``n``, least significant first.
 
-    Raises
-    ------
-    InvalidInputError
-        ``n`` does not fit an unsigned 64-bit integer.
+    Raises InvalidInputError if ``n`` does not fit an unsigned 64-bit integer.
     """
     if not 0 <= n <= _MAX_U64:
         raise InvalidInputError(f"{n} is not an unsigned 64-bit integer; it cannot be in a name")
@@ -51,13 +48,7 @@ def bit_reversed(n: int) -> str:
 
 
 def from_bit_reversed(s: str) -> int:
-    """Return the integer that :func:`bit_reversed` wrote as ``s``.
-
-    Raises
-    ------
-    InvalidInputError
-        ``s`` does not consist of 64 binary digits.
-    """
+    """Return the integer that :func:`bit_reversed` wrote as ``s``, or raise InvalidInputError."""
     if _DIGITS.fullmatch(s) is None:
         raise InvalidInputError(f"{s!r} is not a name of 64 binary digits")
     return int(s[::-1], 2)
@@ -130,18 +121,8 @@ def parse_wal_name(name: str) -> int | None:
 def generation_name(generation: int, token: str) -> str:
     """Return the folder name of a flushed generation.
 
-    Parameters
-    ----------
-    generation : int
-        Number of the generation.
-    token : str
-        Eight lower-case hexadecimal digits, new for every attempt to flush, so that a retry never
-        writes into the folder of a failed attempt.
-
-    Raises
-    ------
-    InvalidInputError
-        The token has another form, or the generation is not an unsigned 64-bit integer.
+    The token has eight lower-case hexadecimal digits, new for every attempt to flush, so that a
+    retry never writes into the folder of a failed attempt.
     """
     if _TOKEN.fullmatch(token) is None:
         raise InvalidInputError(f"{token!r} must be 8 lower-case hexadecimal digits")
@@ -160,19 +141,10 @@ def parse_generation_name(name: str) -> int | None:
 
 
 def generation_dir(region_id: UUID, name: str) -> str:
-    """Return the key of a flushed generation's folder.
+    """Return the key of a flushed generation's folder, which a region manifest names.
 
-    Parameters
-    ----------
-    region_id : UUID
-        The region it belongs to.
-    name : str
-        Folder name from the region manifest.
-
-    Raises
-    ------
-    CorruptDataError
-        The name is not that of a generation. No path can thus lead out of the region.
+    Raises CorruptDataError if the name is not that of a generation. No path can thus lead out of
+    the region.
     """
     if parse_generation_name(name) is None:
         raise CorruptDataError(
@@ -187,11 +159,6 @@ def table_manifest_keys(version: int) -> tuple[str, str]:
 
     The first follows the current naming scheme (the version subtracted from 2**64 - 1, in 20
     digits, so that the newest sorts first), the second the older one.
-
-    Raises
-    ------
-    InvalidInputError
-        The version does not fit an unsigned 64-bit integer.
     """
     if not 0 <= version <= _MAX_U64:
         raise InvalidInputError(f"table version {version} is not an unsigned 64-bit integer")

@@ -8,7 +8,13 @@ from uuid import UUID
 
 from memwal.errors import InvalidInputError
 from memwal.format._proto import memwal_pb2
-from memwal.format.memwal_index import check_counters, parse_message, parse_uuid, rewrite_entries
+from memwal.format.memwal_index import (
+    check_counters,
+    parse_message,
+    parse_uuid,
+    rewrite_entries,
+    set_optional,
+)
 
 _COUNTERS = ("version", "writer_epoch", "replay_after", "wal_last_seen", "current_generation")
 _SIZES = ("memory_bytes", "rows", "key_bytes")
@@ -16,27 +22,13 @@ _SIZES = ("memory_bytes", "rows", "key_bytes")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlushedGeneration:
-    """A MemTable that was flushed to a Lance table in the region's folder.
+    """A MemTable that was flushed to a Lance table in the region's folder."""
 
-    Parameters
-    ----------
-    generation : int
-        Number; a higher one is newer.
-    path : str
-        Name of the folder, relative to the region's folder.
-    memory_bytes : int or None, default None
-        Size of the MemTable in memory.
-    rows : int or None, default None
-        Physical rows, including tombstones.
-    key_bytes : int or None, default None
-        Size of the primary keys.
-    """
-
-    generation: int
-    path: str
-    memory_bytes: int | None = None
-    rows: int | None = None
-    key_bytes: int | None = None
+    generation: int  # a higher one is newer
+    path: str  # name of the folder, relative to the region's folder
+    memory_bytes: int | None = None  # of the MemTable
+    rows: int | None = None  # physical rows, including tombstones
+    key_bytes: int | None = None  # of the primary keys
 
 
 class RegionStatus(IntEnum):
@@ -48,43 +40,22 @@ class RegionStatus(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionManifest:
-    """One version of a region's state.
-
-    Parameters
-    ----------
-    region_id : UUID
-    version : int
-        Version of this manifest, starting at 1.
-    writer_epoch : int
-        Fencing token of the newest writer.
-    current_generation : int, default 1
-        Generation that the next flush writes.
-    replay_after : int, default 0
-        Last WAL position that flushed generations cover; 0 if none does.
-    wal_last_seen : int, default 0
-        A hint: the highest WAL position known to the process that wrote this version.
-    flushed : tuple of FlushedGeneration, default ()
-        Flushed generations that are still listed, oldest first.
-    spec_id : int, default 0
-        Region spec of the region; 0 if the region id was chosen by hand.
-    region_fields : tuple of (str, bytes), default ()
-        Region values by field id, scalars as little-endian bytes.
-    status : RegionStatus or int, default RegionStatus.ACTIVE
-        An int if a newer client wrote a status that this version of memwal does not know.
-    raw : bytes, default b""
-        The message this was decoded from, so that unknown fields survive a rewrite.
-    """
+    """One version of a region's state."""
 
     region_id: UUID
-    version: int
-    writer_epoch: int
-    current_generation: int = 1
-    replay_after: int = 0
+    version: int  # of this manifest, starting at 1
+    writer_epoch: int  # fencing token of the newest writer
+    current_generation: int = 1  # the one that the next flush writes
+    replay_after: int = 0  # last WAL position that flushed generations cover; 0 if none does
+    # A hint: the highest WAL position known to the process that wrote this version.
     wal_last_seen: int = 0
-    flushed: tuple[FlushedGeneration, ...] = ()
-    spec_id: int = 0
+    flushed: tuple[FlushedGeneration, ...] = ()  # those that are still listed, oldest first
+    spec_id: int = 0  # 0 if the region id was chosen by hand
+    # Region values by field id, scalars as little-endian bytes.
     region_fields: tuple[tuple[str, bytes], ...] = ()
+    # An int if a newer client wrote a status that this version of memwal does not know.
     status: RegionStatus | int = RegionStatus.ACTIVE
+    # The message this was decoded from, so that unknown fields survive a rewrite.
     raw: bytes = field(default=b"", repr=False, compare=False)
 
     @property
@@ -95,12 +66,8 @@ class RegionManifest:
     def encode(self) -> bytes:
         """Return the bytes of the manifest object.
 
-        Raises
-        ------
-        InvalidInputError
-            A number does not fit its field.
-        CorruptDataError
-            ``raw`` is not a manifest.
+        Raises InvalidInputError if a number does not fit its field, and CorruptDataError if ``raw``
+        is not a manifest.
         """
         message = parse_message(
             memwal_pb2.RegionManifest, self.raw, name="the manifest that was read before"
@@ -136,20 +103,7 @@ class RegionManifest:
 
     @classmethod
     def decode(cls, data: bytes, *, name: str = "a region manifest") -> RegionManifest:
-        """Decode a manifest object.
-
-        Parameters
-        ----------
-        data : bytes
-            The whole object.
-        name : str, default "a region manifest"
-            Name of the object in error messages: its key.
-
-        Raises
-        ------
-        CorruptDataError
-            The bytes are not a region manifest.
-        """
+        """Decode a manifest object, or raise CorruptDataError with its name, the object's key."""
         message = parse_message(memwal_pb2.RegionManifest, data, name=name)
         check_counters(message, _COUNTERS, name=name)
         for entry in message.flushed:
@@ -173,11 +127,7 @@ def _fill_flushed(message: memwal_pb2.FlushedGeneration, entry: FlushedGeneratio
     message.generation = entry.generation
     message.path = entry.path
     for number in _SIZES:
-        value = getattr(entry, number)
-        if value is None:
-            message.ClearField(number)
-        else:
-            setattr(message, number, value)
+        set_optional(message, number, getattr(entry, number))
 
 
 def _fill_region_field(message: memwal_pb2.RegionFieldEntry, entry: tuple[str, bytes]) -> None:

@@ -38,13 +38,7 @@ _NEVER: Final[tuple[Callable[[pa.DataType], bool], ...]] = (
 
 
 def check_storable(schema: pa.Schema, version: str) -> None:
-    """Refuse columns that Lance cannot store in a file version.
-
-    Raises
-    ------
-    InvalidInputError
-        A column cannot be stored; the message names it.
-    """
+    """Refuse columns that Lance cannot store in a file version."""
     for field in schema:
         if not field.name or _NOT_IN_NAMES & set(field.name):
             raise InvalidInputError(
@@ -62,10 +56,7 @@ def check_storable(schema: pa.Schema, version: str) -> None:
 def to_python_rows(rows: pa.Table) -> list[dict[str, Any]]:
     """Return rows as dictionaries by column name, for display.
 
-    Parameters
-    ----------
-    rows : pyarrow.Table
-        Of any types. Values that Python cannot represent become :data:`NO_VALUE`.
+    Values that Python cannot represent become :data:`NO_VALUE`.
     """
     columns = [_python_values(column) for column in rows.columns]
     return [dict(zip(rows.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
@@ -74,6 +65,17 @@ def to_python_rows(rows: pa.Table) -> list[dict[str, Any]]:
 def is_text(data_type: pa.DataType) -> bool:
     """Return whether this is ``string`` or ``large_string``."""
     return bool(pt.is_string(data_type) or pt.is_large_string(data_type))
+
+
+def is_binary(data_type: pa.DataType) -> bool:
+    """Return whether this is ``binary`` or ``large_binary``."""
+    return bool(pt.is_binary(data_type) or pt.is_large_binary(data_type))
+
+
+def single_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """Return the values of all chunks in one array."""
+    combined = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    return pa.concat_arrays(combined.chunks) if isinstance(combined, pa.ChunkedArray) else combined
 
 
 def value_buffer(column: pa.Array, dtype: str) -> npt.NDArray[Any]:

@@ -31,17 +31,10 @@ from memwal.format.wal_layout import (
 
 @dataclass(frozen=True, slots=True)
 class EncodedEntry:
-    """An encoded entry, and its rows as zero-copy views of it.
-
-    Attributes
-    ----------
-    data : bytes
-        The whole object.
-    batches : tuple of pyarrow.RecordBatch
-        The rows. They share the memory of ``data``, and none with the batches that were encoded.
-    """
+    """An encoded entry, and its rows as zero-copy views of it."""
 
     data: bytes
+    # The rows. They share the memory of ``data``, and none with the batches that were encoded.
     batches: tuple[pa.RecordBatch, ...]
 
 
@@ -51,19 +44,9 @@ class EntryEncoder:
     The schema message is encoded once per generation: for one or two rows, a schema takes several
     times as long to encode, and again to decode, as the rows.
 
-    Parameters
-    ----------
-    schema : pyarrow.Schema
-        Schema of the rows. Its metadata is kept, except for the keys that describe the entry.
-    writer_epoch : int
-        Epoch that the writer claimed.
-    writer_id : str
-        Unique to this writer, so that it can tell its own entries from others.
-
-    Raises
-    ------
-    InvalidInputError
-        The epoch is out of range, or the schema contains a reserved word.
+    The metadata of the schema is kept, except for the keys that describe the entry. ``writer_id``
+    is unique to the writer, so that it can tell its own entries from others. Raises
+    InvalidInputError if the epoch is out of range, or the schema contains a reserved word.
     """
 
     def __init__(self, schema: pa.Schema, *, writer_epoch: int, writer_id: str) -> None:
@@ -85,22 +68,11 @@ class EntryEncoder:
         generation: int,
         applied: AppliedSteps | None = None,
     ) -> EncodedEntry:
-        """Encode an entry.
+        """Encode an entry of rows of one generation.
 
-        Parameters
-        ----------
-        batches : sequence of pyarrow.RecordBatch
-            The rows, all in the schema of this encoder.
-        generation : int
-            Generation of the MemTable that takes these rows.
-        applied : mapping of str to int, optional
-            For an entry that is a step of a source: the newest step of each source that the region
-            has applied, including this entry.
-
-        Raises
-        ------
-        InvalidInputError
-            A batch has another schema, or the generation is out of range.
+        For a step of a source, ``applied`` has the newest step of each source that the region has
+        applied, including this entry. Raises InvalidInputError if a batch has another schema, or
+        the generation is out of range.
         """
         head = self._head
         if applied:
@@ -145,33 +117,11 @@ class EntryEncoder:
             ) from error
 
 
-def encode_entry(
-    batches: Sequence[pa.RecordBatch],
-    *,
-    schema: pa.Schema,
-    writer_epoch: int,
-    generation: int,
-    writer_id: str,
-) -> bytes:
-    """Encode a single entry. For more than one, use :class:`EntryEncoder`."""
-    encoder = EntryEncoder(schema, writer_epoch=writer_epoch, writer_id=writer_id)
-    return encoder.encode(batches, generation=generation).data
-
-
 def encode_sentinel(*, writer_epoch: int, writer_id: str | None = None) -> bytes:
     """Encode a fence sentinel: an entry without rows that stops older writers.
 
-    Parameters
-    ----------
-    writer_epoch : int
-        Epoch that the new writer claimed.
-    writer_id : str or None, default None
-        Without it, the metadata is exactly that of Lance's own sentinels.
-
-    Raises
-    ------
-    InvalidInputError
-        The epoch is out of range.
+    Without ``writer_id``, the metadata is exactly that of Lance's own sentinels. Raises
+    InvalidInputError if the epoch is out of range.
     """
     empty = pa.schema([])
     metadata = {SENTINEL: b"true", EPOCH: _decimal("writer_epoch", writer_epoch)}
@@ -182,21 +132,12 @@ def encode_sentinel(*, writer_epoch: int, writer_id: str | None = None) -> bytes
 
 @dataclass(frozen=True, slots=True)
 class _Head:
-    """The schema message of an entry, with room for the checksum.
-
-    Attributes
-    ----------
-    generation : int
-    before, after : bytes
-        The bytes around the checksum.
-    hashed : xxhash.xxh64
-        Hash state after the message.
-    """
+    """The schema message of an entry, with room for the checksum."""
 
     generation: int
-    before: bytes
+    before: bytes  # the bytes around the checksum
     after: bytes
-    hashed: xxhash.xxh64
+    hashed: xxhash.xxh64  # hash state after the message
 
     @classmethod
     def of(cls, schema: pa.Schema, metadata: Mapping[bytes, bytes], generation: int) -> _Head:

@@ -45,54 +45,27 @@ class TornEntryError(CorruptDataError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WalEntry:
-    """A decoded WAL entry.
-
-    Parameters
-    ----------
-    writer_epoch : int
-        Epoch of the writer that appended it.
-    generation : int or None
-        Generation of its rows; None if the writer did not record it.
-    is_sentinel : bool
-        Whether it is a fence sentinel, which has no rows.
-    batches : tuple of pyarrow.RecordBatch
-        Its rows in the order they were written. They share the memory of the decoded bytes.
-    schema : pyarrow.Schema
-        Schema of the rows, without the metadata that describes the entry.
-    writer_id : str or None
-        Writer of the entry; None for entries of other clients.
-    applied : mapping of str to int
-        The newest step of each source that the region has applied, including this entry. Empty for
-        an entry that is not a step, which says nothing about earlier steps.
-    """
+    """A decoded WAL entry."""
 
     writer_epoch: int
-    generation: int | None
-    is_sentinel: bool
+    generation: int | None  # of its rows; None if the writer did not record it
+    is_sentinel: bool  # whether it is a fence sentinel, which has no rows
+    # Its rows in the order they were written. They share the memory of the decoded bytes.
     batches: tuple[pa.RecordBatch, ...]
-    schema: pa.Schema
-    writer_id: str | None
+    schema: pa.Schema  # of the rows, without the metadata that describes the entry
+    writer_id: str | None  # None for entries of other clients
+    # The newest step of each source that the region has applied, including this entry. Empty for an
+    # entry that is not a step, which says nothing about earlier steps.
     applied: AppliedSteps = dataclasses.field(default_factory=dict)
 
 
 def decode_entry(data: bytes | bytearray | memoryview | pa.Buffer, *, name: str) -> WalEntry:
     """Decode a WAL entry of memwal or of another client.
 
-    Parameters
-    ----------
-    data : bytes-like or pyarrow.Buffer
-        The whole object. The batches keep it alive and share its memory.
-    name : str
-        Key of the object, for error messages.
-
-    Raises
-    ------
-    TornEntryError
-        The object is empty, cut off or unreadable, or does not match its checksum.
-    CorruptDataError
-        A complete entry lacks required metadata, or claims an impossible size.
-    MemoryError
-        The machine has no memory left for the rows.
+    The batches keep ``data`` alive and share its memory. ``name`` is the key of the object, for
+    error messages. Raises TornEntryError if the object is empty, cut off or unreadable, or does not
+    match its checksum. Raises CorruptDataError if a complete entry lacks required metadata, or
+    claims an impossible size; and MemoryError if the machine has no memory left for the rows.
     """
     buffer = pa.py_buffer(data)
     view = memoryview(buffer).cast("B")
@@ -137,42 +110,19 @@ def decode_entry(data: bytes | bytearray | memoryview | pa.Buffer, *, name: str)
 
 @dataclass(frozen=True, slots=True)
 class EntryHead:
-    """Metadata from the first message of an entry, without its rows.
-
-    Attributes
-    ----------
-    writer_epoch : int
-    is_sentinel : bool
-    applied : mapping of str to int
-        As in :class:`WalEntry`.
-    """
+    """Metadata from the first message of an entry, without its rows."""
 
     writer_epoch: int
     is_sentinel: bool
-    applied: AppliedSteps
+    applied: AppliedSteps  # as in :class:`WalEntry`
 
 
 def decode_head(data: bytes, *, name: str) -> EntryHead | int:
     """Decode the first message of an entry, without verifying its checksum.
 
-    Parameters
-    ----------
-    data : bytes
-        The beginning of the object.
-    name : str
-        Key of the object, for error messages.
-
-    Returns
-    -------
-    EntryHead or int
-        If ``data`` is too short: the number of bytes that are needed.
-
-    Raises
-    ------
-    TornEntryError
-        The message is empty or unreadable.
-    CorruptDataError
-        Its applied steps are invalid.
+    ``data`` is the beginning of the object. If it is too short, the number of bytes that are needed
+    is returned. Raises TornEntryError if the message is empty or unreadable, and CorruptDataError
+    if its applied steps are invalid.
     """
     if len(data) < PREFIX or data[:4] != CONTINUATION:
         raise _torn(name, "it does not start as an Arrow stream")

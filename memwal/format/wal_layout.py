@@ -82,19 +82,7 @@ def encode_applied(applied: AppliedSteps) -> bytes:
 
 
 def decode_applied(data: bytes, *, name: str) -> dict[str, int]:
-    """Decode applied steps from JSON.
-
-    Parameters
-    ----------
-    data : bytes
-    name : str
-        Object that contains them, for error messages.
-
-    Raises
-    ------
-    CorruptDataError
-        The bytes are not such JSON.
-    """
+    """Decode applied steps from JSON, or raise CorruptDataError with the name of their object."""
     try:
         applied = read_json(data)
     except ValueError as error:

@@ -30,22 +30,10 @@ _I64: Final = struct.Struct("<q")
 def check_claimed_sizes(view: memoryview, *, start: int, name: str) -> None:
     """Refuse an entry that claims an impossible size.
 
-    Parameters
-    ----------
-    view : memoryview
-        The whole entry.
-    start : int
-        Position of the first message after the schema.
-    name : str
-        Key of the object, for error messages.
-
-    Raises
-    ------
-    CorruptDataError
-        Compressed buffers claim more than :data:`MAX_UNPACKED_BYTES`, or a batch claims more rows
-        than it has bits: every row has a key.
-    ValueError
-        The messages cannot be parsed, or their buffers exceed the entry.
+    ``start`` is the position of the first message after the schema. Raises CorruptDataError if
+    compressed buffers claim more than :data:`MAX_UNPACKED_BYTES`, or a batch claims more rows than
+    it has bits: every row has a key. Raises ValueError if the messages cannot be parsed, or their
+    buffers exceed the entry.
     """
     unpacked = 0
     at = start
@@ -98,10 +86,7 @@ def _claimed_sizes(metadata: memoryview, body: memoryview) -> tuple[int, int, in
 class _Table:
     """Reader of a flatbuffer table. An absent number is 0.
 
-    Raises
-    ------
-    struct.error
-        An offset leads outside of the buffer.
+    Raises struct.error if an offset leads outside of the buffer.
     """
 
     __slots__ = ("_at", "_buffer", "_fields", "_size")

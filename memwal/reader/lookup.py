@@ -210,7 +210,7 @@ def _from_generation(
             [key_column(keys.columns, [name]) for name in base.primary_key]
         )
         at = np.flatnonzero(row_numbers >= 0)
-        rows = source.snapshot.take(row_numbers[at], columns=columns) if len(at) else None
+        rows = source.snapshot.view.take(row_numbers[at], columns=columns) if len(at) else None
     else:
         at, addresses = _addresses(base, source, keys)
         rows = _take_rows(source.dataset, addresses, columns) if len(at) else None

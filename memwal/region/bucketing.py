@@ -35,30 +35,13 @@ BUCKETABLE_TYPES: Final = (
 
 
 def bucket(column: pa.Array | pa.ChunkedArray, num_buckets: int) -> NDArray[np.int32]:
-    """Return the bucket of each row, as Lance computes it.
+    """Return the bucket of each row, as Lance computes it; the bucket of null is 0.
 
-    Parameters
-    ----------
-    column : pyarrow.Array or pyarrow.ChunkedArray
-        Booleans, integers, 32- and 64-bit floats, ``date32``, times, timestamps or text. The bucket
-        of null is 0.
-    num_buckets : int
-        Number of buckets, from 1 to 2**31 - 1.
-
-    Returns
-    -------
-    numpy.ndarray of int32, shape (len(column),)
-        Bucket numbers in ``[0, num_buckets)``, in the order of the rows.
-
-    Raises
-    ------
-    InvalidInputError
-        Lance does not bucket columns of this type, or the number of buckets is out of range.
-
-    Notes
-    -----
     Text is not copied: besides the result a call needs a few megabytes, however long the column or
     a single text is. The time for text grows with the longest one of each 65,536 rows.
+
+    Raises InvalidInputError if Lance does not bucket columns of this type, or the number of buckets
+    is not from 1 to 2**31 - 1.
     """
     if not 1 <= num_buckets <= _INT32_MAX:
         raise InvalidInputError(

@@ -18,17 +18,8 @@ _HASHES: Final = {"murmur3": 1, "murmur3_multi": None}
 class Engine:
     """Evaluates one checked expression.
 
-    Parameters
-    ----------
-    tokens : sequence of str
-        Tokens that :func:`memwal.expressions.region_sql.tokenize` accepted.
-    types : sequence of pyarrow.DataType
-        Types of ``col0``, ``col1``, ...
-
-    Raises
-    ------
-    InvalidInputError
-        DataFusion does not accept the expression.
+    :func:`memwal.expressions.region_sql.tokenize` accepted the tokens, and the types are those of
+    ``col0``, ``col1``, ... Raises InvalidInputError if DataFusion does not accept the expression.
     """
 
     def __init__(self, tokens: Sequence[str], types: Sequence[pa.DataType]) -> None:
@@ -42,10 +33,7 @@ class Engine:
     def evaluate(self, columns: Sequence[pa.Array]) -> pa.Array:
         """Return the value of each row.
 
-        Raises
-        ------
-        InvalidInputError
-            The expression fails for a row, such as a division by 0.
+        Raises InvalidInputError if the expression fails for a row, such as a division by 0.
         """
         batch = pa.RecordBatch.from_arrays(list(columns), schema=self._schema)
         try:

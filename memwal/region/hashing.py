@@ -25,7 +25,7 @@ import pyarrow.types as pt
 from numpy.typing import NDArray
 
 from memwal.errors import InvalidInputError
-from memwal.format.values import value_buffer
+from memwal.format.values import is_binary, is_text, value_buffer
 
 Words: TypeAlias = NDArray[np.uint32]
 
@@ -50,28 +50,10 @@ _ROWS_PER_BLOCK: Final = 65_536
 _SHORT: Final = 128
 
 
-def murmur3(column: pa.Array) -> pa.Int32Array:
-    """Hash one column; the hash of null is null. See :func:`murmur3_multi`."""
-    return murmur3_multi([column])
-
-
 def murmur3_multi(columns: Sequence[pa.Array]) -> pa.Int32Array:
-    """Hash rows of several columns.
+    """Hash rows of several columns; the hash is null if all columns of a row are null.
 
-    Parameters
-    ----------
-    columns : sequence of pyarrow.Array
-        At least one, all of the same length.
-
-    Returns
-    -------
-    pyarrow.Int32Array
-        One hash per row; null if all columns are null.
-
-    Raises
-    ------
-    InvalidInputError
-        A column has a type that cannot be hashed.
+    Raises InvalidInputError if a column has a type that cannot be hashed.
     """
     for column in columns:
         if not is_hashable(column.type):
@@ -123,20 +105,8 @@ def hash_bytes(
 ) -> Words:
     """Hash the byte ranges ``data[start : start + length]``.
 
-    Parameters
-    ----------
-    data : numpy.ndarray of uint8
-    starts, lengths : numpy.ndarray of int64, same shape
-    spark : bool, default False
-        Whether to use Spark's dialect instead of the published one.
-
-    Returns
-    -------
-    numpy.ndarray of uint32, shape (len(starts),)
-
-    Notes
-    -----
-    The running time grows with the longest range of the call.
+    With ``spark`` uses Spark's dialect instead of the published one. The running time grows with
+    the longest range of the call.
     """
     counts = lengths // 4
     longest = int(counts.max(initial=0))
@@ -161,13 +131,7 @@ def hash_bytes(
 
 
 def hash_value(value: bytes, *, spark: bool = False) -> int:
-    """Hash a single value: for a few bytes, in a tenth of the time that numpy's calls take.
-
-    Returns
-    -------
-    int
-        From 0 to 2**32 - 1.
-    """
+    """Hash a single value: for a few bytes, in a tenth of the time that numpy's calls take."""
     length = len(value)
     whole = length & ~3
     hashed = 0
@@ -221,13 +185,7 @@ def finalize(hashes: Words, lengths: Words | np.uint32) -> Words:
 
 
 def canonical_bits(bits: NDArray[Any]) -> NDArray[Any]:
-    """Return floats with the bits of 0 for -0 and the same bits for every NaN.
-
-    Parameters
-    ----------
-    bits : numpy.ndarray of uint32 or uint64
-        The bits of floats of that width.
-    """
+    """Return the bits of floats with those of 0 for -0, and the same bits for every NaN."""
     infinity, nan = _SPECIAL[bits.dtype.itemsize]
     magnitudes = bits & bits.dtype.type(np.iinfo(bits.dtype).max >> 1)
     return np.where(magnitudes == 0, magnitudes, np.where(magnitudes > infinity, nan, bits)).astype(
@@ -288,11 +246,9 @@ def _widened(column: pa.Array) -> NDArray[np.uint32] | NDArray[np.uint64]:
 
 def _is_bytes(data_type: pa.DataType) -> bool:
     return bool(
-        pt.is_string(data_type)
-        or pt.is_large_string(data_type)
+        is_text(data_type)
+        or is_binary(data_type)
         or pt.is_string_view(data_type)
-        or pt.is_binary(data_type)
-        or pt.is_large_binary(data_type)
         or pt.is_binary_view(data_type)
         or pt.is_fixed_size_binary(data_type)
     )

@@ -83,11 +83,8 @@ class RegionManifestStore:
         it, and the version. A hint that is behind costs one HEAD per version; a hint that is ahead
         or absent costs a listing.
 
-        Parameters
-        ----------
-        recent : int, optional
-            A version that was the newest one less than the collector's grace period ago. If it
-            still is, two requests suffice.
+        ``recent`` is a version that was the newest one less than the collector's grace period ago.
+        If it still is, two requests suffice.
         """
         if recent is not None and not self._exists(recent + 1):
             with suppress(ObjectNotFoundError):
@@ -154,14 +151,10 @@ class RegionManifestStore:
     def commit_exclusively(self, manifest: RegionManifest) -> None:
         """Create ``manifest.version`` with certainty that this call created it.
 
-        Raises
-        ------
-        ConflictError
-            The version exists, or other processes committed newer versions before this one could
-            verify that its version counts. After an ambiguous answer, the existing version may be
-            the one of this call.
-        StoreUnavailableError
-            The store did not answer whether the version exists.
+        Raises ConflictError if the version exists, or other processes committed newer versions
+        before this one could verify that its version counts. After an ambiguous answer, the
+        existing version may be the one of this call. Raises StoreUnavailableError if the store did
+        not answer whether the version exists.
         """
         key = manifest_key(self.region_id, manifest.version)
         try:
@@ -173,10 +166,7 @@ class RegionManifestStore:
     def refresh_hint(self, version: int) -> None:
         """Make the hint name a version that stays. Required before older versions are trimmed.
 
-        Raises
-        ------
-        ConflictError
-            Other processes replaced the hint in every attempt.
+        Raises ConflictError if other processes replaced the hint in every attempt.
         """
         for _ in range(_MAX_ATTEMPTS):
             stored = self._read_hint_bytes()
@@ -229,26 +219,14 @@ class RegionManifestStore:
     ) -> RegionManifest:
         """Change the newest manifest, and repeat on each newer one until the commit succeeds.
 
-        Parameters
-        ----------
-        change : callable
-            Takes the newest manifest and returns the changed one (its version is set here), or
-            None if there is nothing to change. Raises to give up. It may get a manifest that has
-            the change already, because a version that was superseded at once counts as not
-            committed. It must detect this, or be harmless when applied twice.
-        attempts : int, default 50
+        ``change`` takes the newest manifest and returns the changed one (its version is set here),
+        or None if there is nothing to change. It raises to give up. It may get a manifest that has
+        the change already, because a version that was superseded at once counts as not committed.
+        It must detect this, or be harmless when applied twice.
 
-        Returns
-        -------
-        RegionManifest
-            The committed manifest, or the newest one if there was nothing to change.
-
-        Raises
-        ------
-        ObjectNotFoundError
-            The region has no manifest.
-        ConflictError
-            Another process won the race in every attempt.
+        Returns the committed manifest, or the newest one if there was nothing to change. Raises
+        ObjectNotFoundError if the region has no manifest, and ConflictError if another process won
+        the race in every attempt.
         """
 
         def attempt() -> RegionManifest:
@@ -328,13 +306,9 @@ def read_manifests(
     """Read the newest manifest of each region, in parallel.
 
     A region whose newest manifest this process saw in the last two minutes costs two requests if
-    that one is still the newest; any other region costs three.
-
-    Parameters
-    ----------
-    regions : collection of UUID, optional
-        Regions to read; by default all that have a folder. The result omits a region without a
-        manifest, left by a claim that died before its first write.
+    that one is still the newest; any other region costs three. By default, all regions that have a
+    folder are read. A region without a manifest, left by a claim that died before its first write,
+    is omitted.
     """
     region_ids = list(discover_regions(store) if regions is None else regions)
     if not region_ids:
@@ -381,12 +355,8 @@ def last_version_before_flush(
 ) -> RegionManifest | None:
     """Return the newest version in which a generation was not flushed yet; None if there is none.
 
-    Parameters
-    ----------
-    read : callable
-        Returns the manifest of a version.
-    versions : range
-        Versions to search, without a gap; at least one.
+    ``versions`` are searched with :meth:`RegionManifestStore.read`; they have no gap, and at least
+    one.
     """
     if read(versions[-1]).current_generation <= generation:
         return read(versions[-1])

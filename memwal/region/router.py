@@ -48,14 +48,11 @@ _RADIX: Final = 1 << 16
 class RegionAssignment:
     """A region, and the region values that all of its rows share.
 
-    Attributes
-    ----------
-    region_id : UUID
-        The id that every client derives for these rows, or that was chosen by hand.
-    field_values : tuple of (str, bytes)
-        Field id and value of each region field, encoded as in the region manifest: bucket numbers
-        in 4 bytes, integers in the width of their column, both little-endian; booleans in one byte;
-        text in UTF-8; nulls are omitted. Empty for ``unsharded`` and for ids chosen by hand.
+    The region id is the one that every client derives for these rows, or was chosen by hand.
+    ``field_values`` has field id and value of each region field, encoded as in the region manifest:
+    bucket numbers in 4 bytes, integers in the width of their column, both little-endian; booleans
+    in one byte; text in UTF-8; nulls are omitted. It is empty for ``unsharded`` and for ids chosen
+    by hand.
     """
 
     region_id: UUID
@@ -65,17 +62,7 @@ class RegionAssignment:
 class Router:
     """Assigns rows to regions.
 
-    Parameters
-    ----------
-    spec : RegionSpec
-        Rule that maps rows to regions.
-    schema : pyarrow.Schema
-        Schema of the table.
-
-    Raises
-    ------
-    InvalidInputError
-        The spec does not fit the schema.
+    Raises InvalidInputError if the spec does not fit the schema of the table.
     """
 
     __slots__ = ("_all_regions", "_cache", "_has_lance_ids", "_single", "_sources", "_spec")
@@ -113,29 +100,18 @@ class Router:
     ) -> list[tuple[RegionAssignment, pa.RecordBatch]]:
         """Split rows by region.
 
-        Parameters
-        ----------
-        data : pyarrow.RecordBatch or pyarrow.Table
-            Rows, with the region columns in exactly the types of the table: the same number in
-            another width hashes to another bucket.
-        by : pyarrow.RecordBatch, optional
-            Region columns of the rows, if ``data`` does not have them: deleted rows have nulls in
-            all columns outside the key.
+        The region columns have exactly the types of the table: the same number in another width
+        hashes to another bucket. They are in ``by`` if ``data`` does not have them: deleted rows
+        have nulls in all columns outside the key.
 
-        Returns
-        -------
-        list of (RegionAssignment, pyarrow.RecordBatch)
-            One part per region that occurs, in the order of bucket numbers or of first occurrence.
-            Rows keep their order within a part. If all rows belong to one region, the batch itself
-            is returned; otherwise the parts are slices of one copy, which lives as long as any of
-            them.
+        Returns one part per region that occurs, in the order of bucket numbers or of first
+        occurrence. Rows keep their order within a part. If all rows belong to one region, the batch
+        itself is returned; otherwise the parts are slices of one copy, which lives as long as any
+        of them.
 
-        Raises
-        ------
-        InvalidInputError
-            A region column is absent, has another type or, for an identity spec that LanceDB
-            supports, is null; a delete lacks a region column outside of the key; or a table is too
-            large for one batch.
+        Raises InvalidInputError if a region column is absent, has another type or, for an identity
+        spec that LanceDB supports, is null; a delete lacks a region column outside of the key; or a
+        table is too large for one batch.
         """
         if data.num_rows == 0:
             self._check_rows(data.schema)
@@ -252,17 +228,9 @@ class Router:
 
 
 def bucket_region_id(bucket: int) -> UUID:
-    """Return the id of the region that holds one bucket.
+    """Return the id of the region that holds one bucket, whatever the number of buckets.
 
-    Parameters
-    ----------
-    bucket : int
-        Bucket number, from 0. The id does not depend on the number of buckets.
-
-    Raises
-    ------
-    InvalidInputError
-        The number is negative.
+    Raises InvalidInputError if the bucket is negative.
     """
     if bucket < 0:
         raise InvalidInputError(
@@ -274,11 +242,8 @@ def bucket_region_id(bucket: int) -> UUID:
 def identity_region_id(value: bytes) -> UUID:
     """Return the id of the region that holds one value of an identity column.
 
-    Parameters
-    ----------
-    value : bytes
-        Integers little-endian in the width of the column, booleans in one byte, text in UTF-8.
-        Empty text has its own region.
+    Integers are little-endian in the width of the column, booleans one byte, text UTF-8. Empty text
+    has its own region.
     """
     return _derive(b"identity-" + value)
 
@@ -286,13 +251,8 @@ def identity_region_id(value: bytes) -> UUID:
 def derived_region_id(spec_id: int, value_names: Iterable[bytes]) -> UUID:
     """Return the id of a region of a spec that LanceDB does not support.
 
-    Parameters
-    ----------
-    spec_id : int
-        Id of the region spec, positive.
-    value_names : iterable of bytes
-        Each region value, in the order of the spec's fields, encoded by
-        :func:`memwal.region.values.encode_for_id`.
+    ``value_names`` are the region values, in the order of the spec's fields, encoded by
+    :func:`memwal.region.values.encode_for_id`.
     """
     return _derive(spec_id.to_bytes(4, "little") + b"".join(value_names), _OWN_NAMESPACE)
 

@@ -18,6 +18,7 @@ import pyarrow.types as pt
 from memwal.errors import InvalidInputError
 from memwal.format.keys import encode_composite_keys
 from memwal.format.paths import TOMBSTONE
+from memwal.format.values import single_array
 
 if TYPE_CHECKING:
     from lance.lance.schema import LanceField
@@ -61,17 +62,9 @@ def has_same_fields(stored: pa.Schema, target: pa.Schema) -> bool:
 def align_rows(rows: pa.Table, target: pa.Schema) -> pa.Table:
     """Convert rows to the schema ``target``: each column from the field with its id, or null.
 
-    Parameters
-    ----------
-    rows : pyarrow.Table
-        Stored rows. Fields without an id in their metadata are matched by name.
-    target : pyarrow.Schema
-        With field ids, see :func:`with_field_ids`.
-
-    Raises
-    ------
-    InvalidInputError
-        A value cannot be converted, or a column without nulls is missing.
+    Fields without an id in their metadata are matched by name; ``target`` has ids, see
+    :func:`with_field_ids`. Raises InvalidInputError if a value cannot be converted, or a column
+    without nulls is missing.
     """
     columns = []
     for field, index in zip(target, _sources(list(rows.schema), list(target)), strict=True):
@@ -94,23 +87,12 @@ def key_column(rows: pa.RecordBatch | pa.Table, primary_key: Sequence[str]) -> p
 
     A single key column is returned unchanged; several get an order-preserving encoding.
     """
-    columns = [_one_chunk(rows.column(name)) for name in primary_key]
+    columns = [single_array(rows.column(name)) for name in primary_key]
     return columns[0] if len(columns) == 1 else encode_composite_keys(columns)
 
 
 def newest_row_positions(keys: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return the positions of the last occurrence of each key, ascending.
-
-    Parameters
-    ----------
-    keys : pyarrow.Array
-        One key per row, oldest row first.
-
-    Returns
-    -------
-    numpy.ndarray of int64
-        One position per distinct key.
-    """
+    """Return the positions of the last occurrence of each key, ascending."""
     encoded = keys.dictionary_encode()
     distinct = len(encoded.dictionary)
     if distinct == len(keys):
@@ -199,12 +181,3 @@ def _zip_fields(
 
 def _id_of(field: pa.Field) -> bytes | None:
     return (field.metadata or {}).get(_FIELD_ID)
-
-
-def _one_chunk(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    if isinstance(column, pa.ChunkedArray):
-        combined = column.combine_chunks()
-        return (
-            pa.concat_arrays(combined.chunks) if isinstance(combined, pa.ChunkedArray) else combined
-        )
-    return column

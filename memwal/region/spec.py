@@ -107,8 +107,7 @@ class RegionSpec:
         Parameters
         ----------
         columns : sequence of str
-        num_buckets : int
-            As for :meth:`bucket`.
+            Columns of the primary key. The other parameters are those of :meth:`bucket`.
         """
         names = (columns,) if isinstance(columns, str) else tuple(columns)
         return cls._of(MultiBucket(num_buckets), *names, immutable=immutable)
@@ -144,41 +143,17 @@ class RegionSpec:
 
     @classmethod
     def month(cls, column: str, *, immutable: bool = False) -> RegionSpec:
-        """Divide by the month, 1 to 12, of any year. See :meth:`year`.
-
-        Parameters
-        ----------
-        column : str
-            Date, timestamp or ISO 8601 text.
-        immutable : bool, default False
-            As for :meth:`bucket`.
-        """
+        """Divide by the month, 1 to 12, of any year. See :meth:`year`."""
         return cls._of(CalendarPart("month"), column, immutable=immutable)
 
     @classmethod
     def day(cls, column: str, *, immutable: bool = False) -> RegionSpec:
-        """Divide by the day of the month, 1 to 31. See :meth:`year`.
-
-        Parameters
-        ----------
-        column : str
-            Date, timestamp or ISO 8601 text.
-        immutable : bool, default False
-            As for :meth:`bucket`.
-        """
+        """Divide by the day of the month, 1 to 31. See :meth:`year`."""
         return cls._of(CalendarPart("day"), column, immutable=immutable)
 
     @classmethod
     def hour(cls, column: str, *, immutable: bool = False) -> RegionSpec:
-        """Divide by the hour of the day, 0 to 23. See :meth:`year`.
-
-        Parameters
-        ----------
-        column : str
-            Date, timestamp or ISO 8601 text.
-        immutable : bool, default False
-            As for :meth:`bucket`.
-        """
+        """Divide by the hour of the day, 0 to 23. See :meth:`year`."""
         return cls._of(CalendarPart("hour"), column, immutable=immutable)
 
     @classmethod
@@ -282,11 +257,6 @@ class RegionSpec:
         """Return whether LanceDB can write to the same table, so that region ids must be its own.
 
         LanceDB supports a single spec of one field, with id 1, and fewer types for ``identity``.
-
-        Parameters
-        ----------
-        schema : pyarrow.Schema
-            Schema of the table.
         """
         (first, *others) = self.fields
         if self.spec_id != 1 or others or not isinstance(first.transform, _LANCEDB_TRANSFORMS):
@@ -305,19 +275,8 @@ class RegionSpec:
         """Check that a primary key always maps to the same region, so that rows can be written.
 
         Otherwise two regions could have rows of one key. They merge in any order, and the older row
-        could win.
-
-        Parameters
-        ----------
-        primary_key : sequence of str
-            Key columns of the table.
-
-        Raises
-        ------
-        InvalidInputError
-            A region column is not part of the primary key.
-        TableSetupError
-            A region column was dropped, or the spec is not in force yet.
+        could win. Raises InvalidInputError if a region column is not part of the primary key, and
+        TableSetupError if one was dropped, or the spec is not in force yet.
         """
         if self.pending:
             raise TableSetupError(
@@ -343,15 +302,8 @@ class RegionSpec:
     def value_types(self, schema: pa.Schema) -> tuple[pa.DataType, ...]:
         """Return the type of each region value in a table, after checking its source columns.
 
-        Parameters
-        ----------
-        schema : pyarrow.Schema
-            Schema that the table reports.
-
-        Raises
-        ------
-        InvalidInputError
-            The table has no such top-level column, or its type is not supported.
+        Raises InvalidInputError if the table has no such top-level column, or its type is not
+        supported.
         """
         return tuple(field.value_type(schema) for field in self.fields)
 
@@ -360,20 +312,9 @@ class RegionSpec:
     ) -> StoredRegionSpec:
         """Return the stored form of this spec, equal to the one that LanceDB would store.
 
-        Parameters
-        ----------
-        field_ids : mapping of str to int
-            Lance field id of each top-level column of the table.
-        schema : pyarrow.Schema
-            Schema of the table.
-        spec_id : int, optional
-            Id of the spec, positive and never reused in a table; by default its own. LanceDB
-            supports only 1.
-
-        Raises
-        ------
-        InvalidInputError
-            A region column is missing or has an unsupported type, or the id is not positive.
+        ``field_ids`` are the Lance field ids of the top-level columns of the table. ``spec_id`` is
+        positive and never reused in a table; LanceDB supports only 1. Raises InvalidInputError if
+        it is not positive, or a region column is missing or has an unsupported type.
         """
         if spec_id is None:
             spec_id = self.spec_id
@@ -387,31 +328,18 @@ class RegionSpec:
 
     @classmethod
     def from_stored(cls, stored: StoredRegionSpec, field_names: Mapping[int, str]) -> RegionSpec:
-        """Decode the stored form of a spec.
+        """Decode the stored form of a spec, given the top-level columns by Lance field id.
 
-        Parameters
-        ----------
-        stored : StoredRegionSpec
-            From the details of the MemWAL index.
-        field_names : mapping of int to str
-            Name of each top-level column of the table, by Lance field id.
-
-        Raises
-        ------
-        InvalidInputError
-            The spec is not supported.
-        CorruptDataError
-            The stored spec lacks a required part, or contradicts itself.
+        Raises InvalidInputError if the spec is not supported, and CorruptDataError if it lacks a
+        required part, or contradicts itself.
         """
         where = f"region spec {stored.spec_id}"
         if not stored.fields:
             raise InvalidInputError(f"{where} divides the table by nothing, which is not supported")
-        fields = []
-        for field in stored.fields:
-            columns, transform, immutable = field_from_stored(
-                field, field_names, where=f"{where}, field {field.field_id!r}"
-            )
-            fields.append(RegionField(field.field_id, columns, transform, immutable))
+        fields = (
+            field_from_stored(field, field_names, where=f"{where}, field {field.field_id!r}")
+            for field in stored.fields
+        )
         return cls(tuple(fields), pending=is_pending(stored), spec_id=stored.spec_id)
 
 

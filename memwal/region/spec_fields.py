@@ -38,24 +38,14 @@ _MAX_SHOWN: Final = 40
 
 @dataclass(frozen=True, slots=True)
 class RegionField:
-    """One of the values that together identify a region.
+    """One of the values that together identify a region."""
 
-    Parameters
-    ----------
-    field_id : str
-        Name of the value, unique within its spec.
-    columns : tuple of (str or None)
-        Source columns. None is a column that was dropped from the table; it counts as null.
-    transform : Transform
-        Function that computes the value from the columns.
-    immutable : bool, default False
-        Whether the columns may be outside of the primary key, because the writers promise that they
-        never change for a key.
-    """
-
-    field_id: str
+    field_id: str  # name of the value, unique within its spec
+    # Source columns. None is a column that was dropped from the table; it counts as null.
     columns: tuple[str | None, ...]
-    transform: Transform
+    transform: Transform  # computes the value from the columns
+    # Whether the columns may be outside of the primary key, because the writers promise that they
+    # never change for a key.
     immutable: bool = False
 
     def __post_init__(self) -> None:
@@ -88,10 +78,8 @@ class RegionField:
     def value_type(self, schema: pa.Schema) -> pa.DataType:
         """Return the type of the value in a table, after checking the source columns.
 
-        Raises
-        ------
-        InvalidInputError
-            The table has no such top-level column, or its type is not supported.
+        Raises InvalidInputError if the table has no such top-level column, or its type is not
+        supported.
         """
         types = [pa.null() if name is None else _column_type(name, schema) for name in self.columns]
         value_type = self.transform.value_type(types)
@@ -134,19 +122,17 @@ class RegionField:
 
 def field_from_stored(
     field: RegionFieldSpec, names: Mapping[int, str], *, where: str
-) -> tuple[tuple[str | None, ...], Transform, bool]:
-    """Return the source columns and the transform of a stored field, and whether it is immutable.
+) -> RegionField:
+    """Decode the stored form of a field.
 
-    Raises
-    ------
-    InvalidInputError
-        The transform or the expression is not supported.
-    CorruptDataError
-        A part is missing or contradicts another one.
+    Raises InvalidInputError if the transform or the expression is not supported, and
+    CorruptDataError if a part is missing or contradicts another one.
     """
     transform = _stored_transform(field, where)
     columns = _stored_columns(field, transform, names, where)
-    return columns, transform, field.parameters.get(IMMUTABLE) == "true"
+    return RegionField(
+        field.field_id, columns, transform, field.parameters.get(IMMUTABLE) == "true"
+    )
 
 
 def is_pending(stored: StoredRegionSpec) -> bool:

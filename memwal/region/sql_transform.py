@@ -19,6 +19,7 @@ import pyarrow.types as pt
 from memwal.errors import InvalidInputError
 from memwal.expressions.date_parts import has_date_parts
 from memwal.expressions.region_sql import MAX_COLUMNS, tokenize
+from memwal.format.values import is_binary, is_text
 from memwal.region.hashing import is_hashable
 from memwal.region.transforms import Transform
 from memwal.region.values import VALUE_TYPES, type_name
@@ -33,18 +34,10 @@ _PROBES: Final = (0, 1, 2, 5, 10, 100, 127, 128, 255, 256, 32_767, 65_536, 2**31
 
 @dataclass(frozen=True, slots=True)
 class Expression(Transform):
-    """A SQL expression over ``col0``, ``col1``, ...
-
-    Parameters
-    ----------
-    sql : str
-    result_type : pyarrow.DataType
-        Type that the result is cast to; a value that does not fit is an error.
-    num_sources : int
-        Number of source columns.
-    """
+    """A SQL expression over ``col0``, ``col1``, ..."""
 
     sql: str
+    # Type that the result is cast to; a value that does not fit is an error.
     result_type: pa.DataType
     num_sources: int
     name = None
@@ -74,13 +67,8 @@ class Expression(Transform):
     def value_type(self, types: Sequence[pa.DataType]) -> pa.DataType | None:
         """Plan the expression, and try it out to refuse one that breaks a rule of the spec.
 
-        Raises
-        ------
-        InvalidInputError
-            DataFusion refuses the expression; or the expression has another result type, fails for
-            nulls, or depends on the width of a number.
-        MissingExtraError
-            DataFusion is not installed.
+        Raises InvalidInputError if DataFusion refuses the expression; or the expression has another
+        result type, fails for nulls, or depends on the width of a number.
         """
         if not all(_is_usable(data_type) for data_type in types):
             return None
@@ -184,12 +172,8 @@ def _is_whole(data_type: pa.DataType) -> bool:
 
 
 def _is_text(data_type: pa.DataType) -> bool:
-    return bool(
-        pt.is_string(data_type) or pt.is_large_string(data_type) or pt.is_string_view(data_type)
-    )
+    return is_text(data_type) or bool(pt.is_string_view(data_type))
 
 
 def _is_binary(data_type: pa.DataType) -> bool:
-    return bool(
-        pt.is_binary(data_type) or pt.is_large_binary(data_type) or pt.is_binary_view(data_type)
-    )
+    return is_binary(data_type) or bool(pt.is_binary_view(data_type))

@@ -19,7 +19,7 @@ import pyarrow.types as pt
 
 from memwal.errors import InvalidInputError
 from memwal.expressions.date_parts import PART_TYPES, DatePart, date_part, has_date_parts
-from memwal.format.values import is_text
+from memwal.format.values import is_binary, is_text
 from memwal.region.bucketing import BUCKETABLE_TYPES, bucket, is_bucketable
 from memwal.region.hashing import HASHABLE_TYPES, is_hashable, murmur3_multi
 from memwal.region.values import VALUE_TYPES, type_name
@@ -110,15 +110,17 @@ class CalendarPart(Transform):
 
 
 @dataclass(frozen=True, slots=True)
-class Bucket(Transform):
-    """The value's bucket in Lance: see :mod:`memwal.region.bucketing`."""
+class _Buckets(Transform):
+    """Transform into the numbers of a fixed number of buckets."""
 
     num_buckets: int
-    name = "bucket"
-    source_types = BUCKETABLE_TYPES
 
     def __post_init__(self) -> None:
-        _check_count(self.num_buckets)
+        if not _is_int(self.num_buckets) or not 1 <= self.num_buckets <= MAX_BUCKETS:
+            raise InvalidInputError(
+                f"num_buckets must be an integer between 1 and {MAX_BUCKETS}, "
+                f"got {self.num_buckets!r}"
+            )
 
     @property
     def parameters(self) -> dict[str, str]:
@@ -127,6 +129,14 @@ class Bucket(Transform):
     @property
     def num_values(self) -> int | None:
         return self.num_buckets
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket(_Buckets):
+    """The value's bucket in Lance: see :mod:`memwal.region.bucketing`."""
+
+    name = "bucket"
+    source_types = BUCKETABLE_TYPES
 
     def value_type(self, types: Sequence[pa.DataType]) -> pa.DataType | None:
         return pa.int32() if pt.is_null(types[0]) or is_bucketable(types[0]) else None
@@ -138,28 +148,16 @@ class Bucket(Transform):
 
 
 @dataclass(frozen=True, slots=True)
-class MultiBucket(Transform):
+class MultiBucket(_Buckets):
     """``abs(murmur3_multi(col0, col1, ...)) % N``; null if every column is null.
 
     The absolute value is computed in 64 bits, since that of the smallest 32-bit integer needs more
     than 32.
     """
 
-    num_buckets: int
     name = "multi_bucket"
     num_columns = None
     source_types = HASHABLE_TYPES
-
-    def __post_init__(self) -> None:
-        _check_count(self.num_buckets)
-
-    @property
-    def parameters(self) -> dict[str, str]:
-        return {NUM_BUCKETS: str(self.num_buckets)}
-
-    @property
-    def num_values(self) -> int | None:
-        return self.num_buckets
 
     def value_type(self, types: Sequence[pa.DataType]) -> pa.DataType | None:
         return pa.int32() if all(is_hashable(data_type) for data_type in types) else None
@@ -203,7 +201,7 @@ class Truncate(Transform):
             or pt.is_integer(data_type)
             or (pt.is_decimal(data_type) and data_type.scale >= 0)
             or is_text(data_type)
-            or _is_binary(data_type)
+            or is_binary(data_type)
         )
         return data_type if fits else None
 
@@ -214,7 +212,7 @@ class Truncate(Transform):
             return column
         if is_text(data_type):
             return pc.utf8_slice_codeunits(column, 0, self.width)
-        if _is_binary(data_type):
+        if is_binary(data_type):
             return pc.binary_slice(column, 0, self.width)
         if pt.is_integer(data_type):
             return self._integers(column)
@@ -261,16 +259,5 @@ class Unsharded(Transform):
         raise InvalidInputError("rows that are not divided have no region value")
 
 
-def _check_count(num_buckets: object) -> None:
-    if not _is_int(num_buckets) or not 1 <= num_buckets <= MAX_BUCKETS:
-        raise InvalidInputError(
-            f"num_buckets must be an integer between 1 and {MAX_BUCKETS}, got {num_buckets!r}"
-        )
-
-
 def _is_int(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_binary(data_type: pa.DataType) -> bool:
-    return bool(pt.is_binary(data_type) or pt.is_large_binary(data_type))

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from memwal.errors import CorruptDataError, InvalidInputError
-from memwal.format.values import is_text
+from memwal.format.values import is_binary, is_text
 
 # Lance's names of the types that it supports.
 _SIMPLE: Final[dict[str, pa.DataType]] = {
@@ -78,10 +78,7 @@ def type_name(data_type: pa.DataType) -> str | None:
 def parse_type(name: str) -> pa.DataType:
     """Return the type with a name from :func:`type_name`.
 
-    Raises
-    ------
-    InvalidInputError
-        No type of a region value has this name.
+    Raises InvalidInputError if no type of a region value has this name.
     """
     if name in _SIMPLE:
         return _SIMPLE[name]
@@ -124,10 +121,7 @@ def encode_values(values: pa.Array) -> list[bytes | None]:
 def decode_values(stored: Sequence[bytes | None], data_type: pa.DataType) -> pa.Array:
     """Decode values from region manifests; None, which is not stored, becomes null.
 
-    Raises
-    ------
-    CorruptDataError
-        A value does not have this type.
+    Raises CorruptDataError if a value does not have this type.
     """
     if not _is_bytes(data_type):
         width = 1 if pt.is_boolean(data_type) else data_type.byte_width
@@ -212,9 +206,4 @@ def _each(values: list[object], encode: Callable[..., bytes]) -> list[bytes | No
 
 
 def _is_bytes(data_type: pa.DataType) -> bool:
-    return bool(
-        pt.is_string(data_type)
-        or pt.is_large_string(data_type)
-        or pt.is_binary(data_type)
-        or pt.is_large_binary(data_type)
-    )
+    return is_text(data_type) or is_binary(data_type)

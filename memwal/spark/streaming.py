@@ -34,14 +34,13 @@ from memwal.errors import (
     StoreUnavailableError,
     WriterClosedError,
 )
-from memwal.lsm.wal.applied_steps import Step, is_step_visible
+from memwal.lsm.wal.applied_steps import AppliedStep, Step, is_step_visible
 from memwal.region.router import Router
 from memwal.region.rows import key_column, newest_row_positions
 from memwal.region.spec import RegionSpec
 from memwal.storage.open import check_options
 from memwal.table import Table, open
 from memwal.writer.region_writer.options import WriterOptions
-from memwal.writer.region_writer.steps import AppliedStep
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

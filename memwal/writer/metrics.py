@@ -142,12 +142,7 @@ class ObservedWriter(Protocol):
 
 
 class WriterMetrics:
-    """Instruments of one meter, and the writers that they report.
-
-    Parameters
-    ----------
-    meter : opentelemetry.metrics.Meter
-    """
+    """Instruments of one meter, and the writers that they report."""
 
     def __init__(self, meter: Meter) -> None:
         self._histograms = [
@@ -192,20 +187,10 @@ class WriterMetrics:
     ) -> Callable[[], object]:
         """Report a writer until it is closed or collected; its sums are reported ever after.
 
-        Parameters
-        ----------
-        writer : ObservedWriter
-            Not kept alive.
-        counters : WriterCounters
-            Counters of the writer.
-        per_region : bool, default False
-            One series per region instead of one per table. A table with many regions then costs
-            as many series for each metric; durations stay per table.
-
-        Returns
-        -------
-        callable
-            Removes the writer; to be called when it is closed.
+        The writer is not kept alive. With ``per_region`` there is one series per region instead of
+        one per table: a table with many regions then costs as many series for each metric.
+        Durations stay per table. Returns a function that removes the writer, to be called when it
+        is closed.
         """
         watched = _WatchedWriter(weakref.ref(writer), counters, per_region)
         ended = weakref.finalize(writer, self._ended.append, watched)

@@ -1,4 +1,7 @@
-"""Open regions of a table writer: claimed with their first row, released when idle."""
+"""Routing schema of a table writer, and its open regions.
+
+A region is claimed with its first row, and released when idle.
+"""
 
 from __future__ import annotations
 
@@ -7,35 +10,62 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import wait
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 from uuid import UUID
 
-from memwal.base_table.details import check_spec_in_force
+from memwal.base_table.details import check_no_region_spec, check_spec_in_force, current_spec
+from memwal.base_table.snapshot import BaseTable
 from memwal.errors import InvalidInputError, MemWalError, WriterClosedError
 from memwal.lsm.wal.applied_steps import Step
-from memwal.region.router import RegionAssignment
+from memwal.region.router import RegionAssignment, Router
 from memwal.writer.region_writer.context import WriterContext
 from memwal.writer.region_writer.group_commit import LogReservation
 from memwal.writer.region_writer.handle import PendingWrite, finished_write
 from memwal.writer.region_writer.partial_rows import PartialRows
+from memwal.writer.region_writer.rows import RowSchema
 from memwal.writer.region_writer.writer import RegionWriter, WholeRows
-from memwal.writer.routing import RoutingSchema
 
 Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class RoutingSchema:
+    """Row schema and router of one version of a table."""
+
+    base: BaseTable
+    row_schema: RowSchema
+    spec_id: int
+    router: Router
+    # Columns outside the key by which rows are routed, which a delete needs too.
+    columns_beside_key: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, base: BaseTable, region_id: UUID | None = None) -> RoutingSchema:
+        """Derive the routing schema from a version of the table.
+
+        ``region_id`` is the only region that rows go to, in a table whose regions are written by
+        hand. Raises InvalidInputError if the rows are routed by a column that is not part of the
+        key.
+        """
+        row_schema = RowSchema.of(base)
+        if region_id is not None:
+            check_no_region_spec(base)
+            return cls(base, row_schema, 0, Router.to_region(region_id))
+        spec_id, spec = current_spec(base)
+        # Lance allows routing by a column outside the key; a key could then be in two regions, and
+        # a delete could not tell in which.
+        spec.check_keys(base.primary_key)
+        router = Router(spec, row_schema.schema)
+        return cls(base, row_schema, spec_id, router, spec.columns_beside_key)
 
 
 class OpenRegions:
     """Region writers of a table writer, by region. Safe to use from many threads.
 
-    Parameters
-    ----------
-    context : WriterContext
-    allowed : collection of UUID, optional
-        The only regions that may be claimed.
-    keep : bool, default True
-        Whether the first claim of a region replays its log; otherwise its unflushed rows are
-        abandoned. Later claims always replay.
+    ``allowed`` are the only regions that may be claimed. The first claim of a region replays its
+    log; without ``keep`` its unflushed rows are abandoned. Later claims always replay.
     """
 
     def __init__(
@@ -95,13 +125,7 @@ class OpenRegions:
         *,
         wait: bool,
     ) -> PendingWrite:
-        """Write rows of one region, which is claimed first if it is not open.
-
-        Raises
-        ------
-        MemWalError
-            The rows were not accepted: see :meth:`RegionWriter.write`.
-        """
+        """Write rows of one region, which is claimed first if it is not open."""
         return self._with_writer(routing, assignment, lambda writer: writer.write(rows, wait=wait))
 
     def write_all(
@@ -116,12 +140,9 @@ class OpenRegions:
         This thread does all the work. The other threads only wait for the store: one that worked
         would hold this thread back.
 
-        Parameters
-        ----------
-        step : Step, optional
-            The step that the rows belong to. A region that has the step already gets a write
-            without rows. The regions must then be in the order of their ids, in which concurrent
-            steps wait for each other; another order could deadlock.
+        With ``step``, the rows belong to it, and a region that has the step already gets a write
+        without rows. The regions must then be in the order of their ids, in which concurrent steps
+        wait for each other; another order could deadlock.
         """
         begin_one = (
             RegionWriter.begin if step is None else partial(RegionWriter.begin_step, step=step)
@@ -172,16 +193,13 @@ class OpenRegions:
             except WriterClosedError:
                 if not writer.released:
                     raise
-                # Params up when idle, while this write was on its way to it.
+                # It was released when idle, while this write was on its way to it.
                 self._forget(writer)
 
     def barrier(self, *, seals: bool, deadline: float) -> None:
         """Wait until all rows written so far are durable, and flushed if ``seals``.
 
-        Raises
-        ------
-        MemWalError, OSError
-            The first error of a region, raised after all regions are done.
+        Raises the first error of a region, after all regions are done.
         """
         started: list[tuple[RegionWriter, PendingWrite]] = []
         errors: list[Exception] = []

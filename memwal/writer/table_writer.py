@@ -7,7 +7,6 @@ import math
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from types import TracebackType
 from typing import Any
 from uuid import UUID
 
@@ -16,13 +15,13 @@ import pyarrow as pa
 from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.errors import InvalidInputError, MemWalError, PartialWriteError, RegionFailure
 from memwal.format.paths import TOMBSTONE
-from memwal.lsm.memtable.unflushed import UnflushedRows
-from memwal.lsm.wal.applied_steps import Step
+from memwal.lsm.memtable.indexes import UnflushedRows
+from memwal.lsm.wal.applied_steps import AppliedStep, Step
 from memwal.region.router import RegionAssignment, Router
 from memwal.util.clock import boot_seconds
 from memwal.util.concurrency import ForkGuard
 from memwal.writer.metrics import process_metrics
-from memwal.writer.open_regions import OpenRegions
+from memwal.writer.open_regions import OpenRegions, RoutingSchema
 from memwal.writer.region_writer.context import WriterContext
 from memwal.writer.region_writer.handle import (
     Part,
@@ -35,9 +34,7 @@ from memwal.writer.region_writer.options import WriterOptions
 from memwal.writer.region_writer.partial_rows import PartialRows
 from memwal.writer.region_writer.rows import RowSchema
 from memwal.writer.region_writer.stats import WriterStats, warn_if_unclosed
-from memwal.writer.region_writer.steps import AppliedStep
 from memwal.writer.region_writer.writer import WholeRows
-from memwal.writer.routing import RoutingSchema
 
 Route = Callable[[pa.RecordBatch], list[tuple[RegionAssignment, pa.RecordBatch]]]
 """Splits rows by region."""
@@ -221,10 +218,7 @@ class TableWriter:
     def flush_wal(self) -> None:
         """Wait until every buffered write is durable.
 
-        Raises
-        ------
-        MemWalError
-            One of them failed; the handles tell which.
+        Raises MemWalError if one of them failed; the handles tell which.
         """
         self._guard.check()
         self._regions.barrier(seals=False, deadline=math.inf)
@@ -310,12 +304,7 @@ class TableWriter:
     def __enter__(self) -> TableWriter:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.close()
         elif not self._guard.inherited:

@@ -12,11 +12,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.data.entries import encode_entry
 
 from memwal.errors import CorruptDataError, InvalidInputError, MemWalError
 from memwal.format import paths
 from memwal.format.region_manifest import RegionManifest
-from memwal.format.wal_encoder import encode_entry, encode_sentinel
+from memwal.format.wal_encoder import encode_sentinel
 from memwal.format.wal_entry import TornEntryError, WalEntry, decode_entry
 
 REGION = UUID("5b8e1f0c-6a34-4c1e-9d52-0f8a7b3c2d11")

@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
+from support.data.entries import encode_entry
 
 from memwal.errors import MemWalError
 from memwal.format.lance_manifest import find_mem_wal_index
 from memwal.format.memwal_index import IndexDetails
-from memwal.format.wal_encoder import EntryEncoder, encode_entry, encode_sentinel
+from memwal.format.wal_encoder import EntryEncoder, encode_sentinel
 from memwal.format.wal_entry import decode_entry
 from memwal.format.wal_layout import encode_applied
 from memwal.lsm.wal.abandon import AbandonedRows

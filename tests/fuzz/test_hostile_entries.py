@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 from fuzz.arrow_changes import parse, serialize
 from fuzz.samples import foreign_entry
+from support.data.entries import encode_entry
 from support.data.tables import (
     REGION,
     folder,
@@ -27,7 +28,6 @@ from support.data.tables import (
 import memwal
 from memwal.errors import CorruptDataError
 from memwal.format import wal_limits
-from memwal.format.wal_encoder import encode_entry
 from memwal.format.wal_entry import TornEntryError, decode_entry
 from memwal.lsm.wal.log import fence
 

@@ -16,9 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memwal.errors import InvalidInputError
-from memwal.region.hashing import murmur3, murmur3_multi
+from memwal.region.hashing import murmur3_multi
 
 EPOCH = dt.datetime(1970, 1, 1)
+
+
+def murmur3(column: pa.Array) -> pa.Int32Array:
+    return murmur3_multi([column])
 
 
 def integer_bytes(value: int) -> bytes:

@@ -15,9 +15,13 @@ from hypothesis import strategies as st
 
 from memwal.errors import InvalidInputError, MissingExtraError
 from memwal.region import sql_transform
-from memwal.region.hashing import murmur3, murmur3_multi
+from memwal.region.hashing import murmur3_multi
 from memwal.region.sql_transform import Expression
 from memwal.region.transforms import MultiBucket, Truncate
+
+
+def murmur3(column: pa.Array) -> pa.Int32Array:
+    return murmur3_multi([column])
 
 
 def value(sql: str, *columns: pa.Array, result: pa.DataType | None = None) -> list[Any]:

@@ -13,6 +13,7 @@ from simulation.reads import read_table
 from simulation.store import SimulatedStore
 from simulation.truth import DELETED
 from simulation.world import Process
+from support.data.entries import append
 
 from memwal.errors import MemWalError, RegionFencedError, StoreError, StoreUnavailableError
 from memwal.format.paths import (
@@ -116,7 +117,7 @@ class Writer:
         writes = lake.truth.begin(self._region, rows, self._world.now)
         table = self._active
         try:
-            appended = self._log.append(stored(rows), generation=table.generation)
+            appended = append(self._log, stored(rows), generation=table.generation)
         except MemWalError as error:
             self._ended = error
             raise

@@ -13,7 +13,7 @@ from memwal.format.region_manifest import RegionManifest
 from memwal.format.wal_entry import TornEntryError, decode_entry
 from memwal.jobs.verify.findings import Finding
 from memwal.lsm.wal.abandon import AbandonedRows, read_abandoned
-from memwal.lsm.wal.log import READ_AHEAD_BYTES, survey_log
+from memwal.lsm.wal.log import survey_log
 from memwal.lsm.wal.prefetch import read_ahead
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage.object_store import ObjectInfo, ObjectStore
@@ -132,7 +132,6 @@ def _check_entries(
     contents = read_ahead(
         store,
         ((wal_key(region_id, position), objects[position].size) for position in positions),
-        max_bytes=READ_AHEAD_BYTES,
     )
     with closing(contents):
         for position, data in zip(positions, contents, strict=True):

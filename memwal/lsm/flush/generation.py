@@ -52,10 +52,7 @@ _OLDEST_VERSION: Final = "2.1"
 def write_dataset(base: BaseTable, uri: str, rows: NewestRows) -> lance.LanceDataset:
     """Write rows as a new Lance dataset with the field ids of the base table.
 
-    Raises
-    ------
-    OSError, ValueError
-        Errors of pylance.
+    Raises OSError and ValueError of pylance.
     """
     lance_arguments = base.location.lance_arguments()
     version = base.dataset.data_storage_version
@@ -137,22 +134,11 @@ def write_generation(
 ) -> FlushedGeneration:
     """Write the newest row of each key into a new folder, complete and durable.
 
-    Needs memory for all keys and a few batches, besides ``contents``.
+    Needs memory for all keys and a few batches, besides ``contents``: at least one stored row,
+    oldest first. Columns of ``base`` are matched by field id. It may be newer than ``contents``: a
+    column that was dropped since is left out, with its index, and one that was added is null.
 
-    Parameters
-    ----------
-    base : BaseTable
-        Its columns are written, matched by field id. It may be newer than ``contents``: a column
-        that was dropped since is left out, and one that was added is null.
-    contents : GenerationRows or pyarrow.Table
-        Stored rows, oldest first. At least one.
-    indexes : sequence of MaintainedIndex
-        Indexes to build, unless their columns were dropped.
-
-    Returns
-    -------
-    FlushedGeneration
-        Entry for the region's manifest.
+    Returns the entry for the region's manifest.
 
     Raises
     ------

@@ -21,31 +21,15 @@ Positions = np.ndarray[Any, np.dtype[np.int64]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NewestKeys:
-    """Newest row of each key, found by one sort.
+    """Newest row of each key, found by one sort."""
 
-    Attributes
-    ----------
-    positions : numpy.ndarray of int64, shape (keys,)
-        Positions of the newest rows among all rows, ascending: the rows of the generation.
-    keys : pyarrow.Array, length (keys,)
-        Each key once, ascending.
-    rows : numpy.ndarray of int64, shape (keys,)
-        Number of the generation's row that has each key.
-    """
-
-    positions: Positions
-    keys: pa.Array
-    rows: Positions
+    positions: Positions  # of the newest rows among all rows, ascending: the rows of the generation
+    keys: pa.Array  # each key once, ascending
+    rows: Positions  # number of the generation's row that has each key
 
     @classmethod
     def of(cls, keys: pa.Array) -> NewestKeys:
-        """Find the newest row of each key.
-
-        Parameters
-        ----------
-        keys : pyarrow.Array
-            One key per row, oldest row first.
-        """
+        """Find the newest row of each key, given one key per row, oldest row first."""
         # The sort is stable: among equal keys the newest comes last.
         order = pc.sort_indices(keys)
         ordered = keys.take(order)
@@ -69,10 +53,7 @@ class NewestKeys:
 def write_key_index(location: TableLocation, folder: str, newest: NewestKeys) -> None:
     """Write the key index of a generation, a BTREE from key to row number.
 
-    Raises
-    ------
-    OSError, ValueError
-        Errors of pylance.
+    Raises OSError and ValueError of pylance.
     """
     keys = newest.keys
     data_schema = pa.schema(

@@ -49,15 +49,7 @@ class GenerationRows(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TableRows:
-    """Stored rows in memory.
-
-    Attributes
-    ----------
-    table : pyarrow.Table
-        Stored rows, oldest first.
-    primary_key : sequence of str
-        Names of the key columns in the table.
-    """
+    """Stored rows in memory, oldest first."""
 
     table: pa.Table
     primary_key: Sequence[str]
@@ -87,30 +79,9 @@ class TableRows:
 class NewestRows:
     """Stream of the newest row of each key, in the columns of the base table.
 
-    Counts the rows that were read, and builds their bloom filter.
-
-    Parameters
-    ----------
-    contents : GenerationRows
-        Stored rows, oldest first.
-    positions : numpy.ndarray of int64
-        Positions of the rows to read, ascending.
-    base : BaseTable
-        Table whose columns the rows get.
-
-    Attributes
-    ----------
-    schema : pyarrow.Schema
-        Schema of every batch.
-    rows, bytes, key_bytes : int
-        Rows read so far, their size in memory, and the size of their keys.
-    error : BaseException or None
-        Error that stopped the stream; a consumer that reads through Arrow only gets its text.
-
-    Raises
-    ------
-    InvalidInputError
-        A key column is missing, or a column cannot be cast to its type in the base table.
+    Counts the rows that were read, and builds their bloom filter. ``positions`` are those of the
+    rows to read, ascending. Raises InvalidInputError if a key column is missing, or a column cannot
+    be cast to its type in the base table.
     """
 
     def __init__(
@@ -120,7 +91,9 @@ class NewestRows:
         base: BaseTable,
     ) -> None:
         self.schema = stored_schema(base.identified_schema, base.primary_key)
+        # Rows read so far, their size in memory, and the size of their keys.
         self.rows = self.bytes = self.key_bytes = 0
+        # Error that stopped the stream; a consumer that reads through Arrow only gets its text.
         self.error: BaseException | None = None
         self._contents = contents
         self._positions = positions
@@ -144,11 +117,11 @@ class NewestRows:
                 end = start + batch.num_rows
                 first, last = np.searchsorted(self._positions, (start, end))
                 if last - first == batch.num_rows:
-                    yield self._count(self._align(batch))
+                    yield self._count_batch(self._align(batch))
                 elif last > first:
                     row_numbers = pa.array(self._positions[first:last] - start)
                     newest = pc.take(batch, row_numbers, memory_pool=native_memory_pool())
-                    yield self._count(self._align(newest))
+                    yield self._count_batch(self._align(newest))
                 start = end
         except BaseException as error:
             self.error = error
@@ -161,7 +134,7 @@ class NewestRows:
         table = align_rows(pa.Table.from_batches([batch]), self.schema)
         return table.combine_chunks(native_memory_pool()).to_batches()[0]
 
-    def _count(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _count_batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Add a batch to the counts and to the bloom filter, and return it."""
         keys = [batch.column(name) for name in self._primary_key]
         self.rows += batch.num_rows

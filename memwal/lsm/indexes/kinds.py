@@ -12,17 +12,15 @@ from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from memwal.lsm.indexes.scalar import (
+from memwal.lsm.indexes.parameters import (
+    QuantizerReader,
     no_parameters,
     read_detail_parameters,
     read_file_parameters,
-    read_text_parameters,
-)
-from memwal.lsm.indexes.vector import (
-    QuantizerReader,
     read_product_quantizer,
     read_rabit_quantizer,
     read_scalar_quantizer,
+    read_text_parameters,
     read_vector_parameters,
 )
 from memwal.storage.location import TableLocation
@@ -54,57 +52,35 @@ class Family(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexKind:
-    """Kind of index, and what memwal may do with it.
+    """Kind of index, and what memwal may do with it."""
 
-    Attributes
-    ----------
-    lance_name : str
-        ``IndexDescription.index_type``, such as ``BTree``.
-    pylance_name : str
-        Index type in pylance's ``create_scalar_index`` and ``create_index``, such as ``BTREE``.
-    family : Family
-    plugin : str or None
-        Name of the plugin that takes the parameters as an ``IndexConfig``. None: the parameters are
-        arguments of ``create_index_uncommitted``.
-    read_parameters : callable
-        Reads the parameters of an index of the base table; see :data:`ParameterReader`.
-    refusal : str or None
-        Why generations cannot carry such an index; None if they can.
-    commit_only : bool
-        Whether pylance builds it only together with a commit.
-    parallel : bool
-        Whether it can be built in parts that Lance can join with the existing segments. Not so for
-        a scalar quantizer: it takes its bounds from the vectors at hand.
-    parallel_parameter : str or None
-        Parameter that all parts must share. An index without it is not built in parts: a random
-        rotation that is stored as a matrix cannot be passed to pylance.
-    parts_need_merge : bool
-        Whether a part is not a complete index before ``merge_existing_index_segments``.
-    part_rows_factor : int
-        Rows of a part as a multiple of those of a text or vector index. A BTREE takes millions of
-        rows per second, a text or vector index one or two hundred thousand.
-    memtable_index : bool
-        Whether a MemTable builds an index over its rows with the same parameters. Keys and vectors
-        are found in a MemTable without one.
-    finds_keys : bool
-        Whether lookups by primary key ask it. It must find values exactly, and many at once.
-    exact_distances : bool
-        Whether the distances that it returns are those of the stored vectors.
-    """
-
-    lance_name: str
+    lance_name: str  # ``IndexDescription.index_type``, such as ``BTree``
+    # In pylance's ``create_scalar_index`` and ``create_index``, such as ``BTREE``.
     pylance_name: str
     family: Family = Family.SCALAR
+    # Name of the plugin that takes the parameters as an ``IndexConfig``. None: the parameters are
+    # arguments of ``create_index_uncommitted``.
     plugin: str | None = None
     read_parameters: ParameterReader = no_parameters
-    refusal: str | None = None
-    commit_only: bool = False
+    refusal: str | None = None  # why generations cannot carry such an index; None if they can
+    commit_only: bool = False  # whether pylance builds it only together with a commit
+    # Whether it can be built in parts that Lance can join with the existing segments. Not so for a
+    # scalar quantizer: it takes its bounds from the vectors at hand.
     parallel: bool = True
+    # Parameter that all parts must share. An index without it is not built in parts: a random
+    # rotation that is stored as a matrix cannot be passed to pylance.
     parallel_parameter: str | None = None
+    # Whether a part is not a complete index before ``merge_existing_index_segments``.
     parts_need_merge: bool = False
+    # Rows of a part as a multiple of those of a text or vector index. A BTREE takes millions of
+    # rows per second, a text or vector index one or two hundred thousand.
     part_rows_factor: int = 16
+    # Whether a MemTable builds an index over its rows with the same parameters. Keys and vectors
+    # are found in a MemTable without one.
     memtable_index: bool = False
+    # Whether lookups by primary key ask it. It must find values exactly, and many at once.
     finds_keys: bool = False
+    # Whether the distances that it returns are those of the stored vectors.
     exact_distances: bool = False
 
     @property

@@ -13,21 +13,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lance.dataset import LanceOperation
+from lance import LanceDataset
+from lance.dataset import Index, LanceOperation
 
 from memwal.base_table.snapshot import BaseTable, open_dataset, translate_lance_error
 from memwal.errors import CorruptDataError, InvalidInputError, MemWalError, ObjectNotFoundError
 from memwal.format.paths import MEM_WAL_INDEX_NAME
 from memwal.lsm.indexes.kinds import IndexKind, kind_of
 from memwal.lsm.indexes.spec import IndexSpec, read_index_spec
+from memwal.storage.location import TableLocation
 from memwal.util.memory import release_free_memory
 
 if TYPE_CHECKING:
-    from lance import LanceDataset
-    from lance.dataset import Index
     from lance.lance.indices import IndexDescription
-
-    from memwal.storage.location import TableLocation
 
 logger = logging.getLogger(__name__)
 
@@ -38,23 +36,11 @@ _MAX_CACHED_SPECS = 64
 
 @dataclass(frozen=True, slots=True)
 class MaintainedIndex:
-    """Index of the base table that every generation carries too.
+    """Index of the base table that every generation carries too."""
 
-    Attributes
-    ----------
-    name : str
-        Name of the index, in the base table and in generations.
-    column : str
-        Path of the indexed column in the version of the base table that was read.
-    field_id : int
-        Lance field id of the column, which stays when the column is renamed.
-    spec : IndexSpec
-        Kind and parameters of the base table's index.
-    """
-
-    name: str
-    column: str
-    field_id: int
+    name: str  # in the base table and in generations
+    column: str  # path in the version of the base table that was read
+    field_id: int  # Lance field id of the column, which stays when the column is renamed
     spec: IndexSpec
 
     @property
@@ -68,11 +54,6 @@ def maintained_indexes(base: BaseTable) -> tuple[MaintainedIndex, ...]:
 
     Parameters are read from the first segment of each index, as all segments have the same, and
     cached. An index that cannot be built here is left out; a warning says so once.
-
-    Raises
-    ------
-    StoreAccessError, StoreUnavailableError
-        As for any read.
     """
     indexes = []
     for description in base.dataset.describe_indices():
@@ -103,18 +84,9 @@ def build_generation_indexes(
     """Build the indexes of a generation that was just written, and commit them together.
 
     They are built one after another: in parallel they take hardly less time, since each uses all
-    cores for part of its time, and the memory of all of them.
-
-    Parameters
-    ----------
-    folder : str
-        Folder of the generation in the table.
-
-    Raises
-    ------
-    MemWalError
-        The store failed. An index that does not accept the rows is left out with a warning, so that
-        the rows are flushed anyway.
+    cores for part of its time, and the memory of all of them. Raises MemWalError if the store
+    failed. An index that does not accept the rows is left out with a warning, so that the rows are
+    flushed anyway.
     """
     paths = _column_paths(dataset)
     builds = [

@@ -23,17 +23,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class IndexCoverage:
-    """Rows of one version of the base table that an index covers, and that it does not.
+    """Rows of one version of the base table that an index covers, and that it does not."""
 
-    Attributes
-    ----------
-    segments : tuple of int
-        Rows written to the fragments of each segment, oldest segment first.
-    uncovered : tuple of (int, int)
-        Fragments that no segment covers, ascending, each with the rows written to it.
-    """
-
-    segments: tuple[int, ...]
+    segments: tuple[int, ...]  # rows written to the fragments of each segment, oldest segment first
+    # Fragments that no segment covers, ascending, each with the rows written to it.
     uncovered: tuple[tuple[int, int], ...]
 
     @property
@@ -80,15 +73,10 @@ def segment_limit(base: BaseTable, max_segments: int) -> int:
 def segments_to_join(coverage: IndexCoverage, *, max_segments: int) -> int:
     """Return how many of the newest segments the uncovered rows are to be joined with.
 
-    None while the index stays within ``max_segments``: nothing is rewritten. Otherwise a segment is
-    joined with all newer rows if it is not larger than they are together, so that a row is
-    rewritten only about as often as the table doubles. Whatever their sizes, enough are joined that
-    no more than ``max_segments`` remain.
-
-    Returns
-    -------
-    int
-        0 adds a segment. A larger number joins the newest ones, even if nothing is uncovered.
+    0 adds a segment, while the index stays within ``max_segments``: nothing is rewritten. Otherwise
+    a segment is joined with all newer rows if it is not larger than they are together, so that a
+    row is rewritten only about as often as the table doubles. Whatever their sizes, enough are
+    joined that no more than ``max_segments`` remain, even if nothing is uncovered.
     """
     sizes = coverage.segments
     added = 1 if coverage.uncovered else 0
@@ -109,10 +97,7 @@ def group_fragments(
 ) -> tuple[tuple[int, ...], ...]:
     """Divide fragments into groups with about equal numbers of rows, largest fragment first.
 
-    Returns
-    -------
-    tuple of tuple of int
-        Fragments of each group, ascending; no group is empty.
+    The fragments of each group are ascending, and no group is empty.
     """
     count = min(groups, len(uncovered))
     members: list[list[int]] = [[] for _ in range(count)]

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from lance import LanceDataset
+from lance.dataset import Index
 from lance.indices import IndexConfig
 
 from memwal.errors import InvalidInputError
@@ -13,24 +15,16 @@ from memwal.lsm.indexes.kinds import IndexKind, kind_of
 from memwal.storage.location import TableLocation
 
 if TYPE_CHECKING:
-    from lance import LanceDataset
-    from lance.dataset import Index
     from lance.lance.indices import IndexDescription
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IndexSpec:
-    """Kind and parameters of an index: what it takes to build another one like it.
-
-    Attributes
-    ----------
-    kind : IndexKind
-    parameters : mapping of str to Any
-        By the names that pylance gives them; of a vector index the metric and the model are among
-        them.
-    """
+    """Kind and parameters of an index: what it takes to build another one like it."""
 
     kind: IndexKind
+    # By the names that pylance gives them; of a vector index the metric and the model are among
+    # them.
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -60,12 +54,8 @@ class IndexSpec:
         """Write the index of a data set, or a part over some fragments; the caller commits it.
 
         A part of a text index is not a complete index. The caller joins it with others, or
-        completes it with ``merge_existing_index_segments``.
-
-        Returns
-        -------
-        lance.dataset.Index or None
-            None if pylance has committed it already.
+        completes it with ``merge_existing_index_segments``. Returns None if pylance has committed
+        it already.
         """
         if self.kind.commit_only:
             dataset.create_scalar_index(column, self.index_type, name=name)
@@ -93,18 +83,9 @@ def read_index_spec(
 ) -> IndexSpec:
     """Read the spec of an index of the base table.
 
-    Parameters
-    ----------
-    segment : str, optional
-        UUID of the segment whose files are read; by default the first, as all have the same
-        parameters.
-
-    Raises
-    ------
-    InvalidInputError
-        Generations cannot carry an index of this kind; the message says why.
-    InvalidInputError, ObjectNotFoundError, CorruptDataError
-        As for :data:`memwal.lsm.indexes.kinds.ParameterReader`.
+    All segments have the same parameters: by default the files of the first one are read. Raises
+    InvalidInputError if generations cannot carry an index of this kind, and the errors of
+    :data:`memwal.lsm.indexes.kinds.ParameterReader`.
     """
     kind = kind_of(description)
     if kind.refusal is not None:

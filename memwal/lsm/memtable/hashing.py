@@ -22,22 +22,9 @@ _TAILS = np.array([(1 << (8 * count)) - 1 for count in range(8)], np.uint64)
 
 
 def hash_rows(columns: Sequence[pa.Array]) -> Hashes:
-    """Hash each row over some columns.
+    """Hash each row over some columns of integers, bool, text or binary, without nulls.
 
-    Parameters
-    ----------
-    columns : sequence of pyarrow.Array
-        At least one column of integers, bool, text or binary, all of the same length, without
-        nulls.
-
-    Returns
-    -------
-    numpy.ndarray of uint64, shape (rows,)
-
-    Raises
-    ------
-    InvalidInputError
-        A type cannot be hashed.
+    Raises InvalidInputError if a type cannot be hashed.
     """
     hashes = _hash_column(columns[0])
     for column in columns[1:]:

@@ -6,16 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy.typing as npt
 import pyarrow as pa
 
-from memwal.errors import InvalidInputError
-from memwal.format.paths import TOMBSTONE
-from memwal.lsm.memtable.bm25 import TextStatistics
 from memwal.lsm.memtable.key_index import KeyIndex
 from memwal.lsm.memtable.rows import Mask, RowBuffer, Rows, RowView
-from memwal.lsm.memtable.text_index import Matches, TextIndex
-from memwal.lsm.memtable.vector_index import Neighbours, nearest_rows
+from memwal.lsm.memtable.text_index import TextIndex
 
 
 class MemTableIndexes:
@@ -28,19 +23,9 @@ class MemTableIndexes:
     Only one thread may append at a time. Any thread may call everything else at any time without a
     lock: each index has its own lock, for which only callers wait that would index the same rows.
 
-    Parameters
-    ----------
-    schema : pyarrow.Schema
-        Of every batch.
-    primary_key : sequence of str
-        Key columns.
-    text : mapping, optional
-        Text columns to search, each with the options of its index in the base table.
-
-    Raises
-    ------
-    InvalidInputError
-        Such a column does not exist or is not text, or its index options are not supported.
+    ``text`` are the text columns to search, each with the options of its index in the base table.
+    Raises InvalidInputError if such a column does not exist or is not text, or its index options
+    are not supported.
     """
 
     def __init__(
@@ -77,10 +62,7 @@ class MemTableIndexes:
     def catch_up(self) -> None:
         """Index all rows appended so far, so that reads do not have to.
 
-        Raises
-        ------
-        InvalidInputError
-            A key is null.
+        Raises InvalidInputError if a key is null.
         """
         view = self._rows.view()
         self._keys.catch_up(view)
@@ -94,105 +76,41 @@ class MemTableIndexes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MemTableSnapshot:
-    """Rows of a MemTable at one moment, for reads by any thread without a lock.
-
-    Rows are numbered in log order. :meth:`nearest` and :meth:`search_text` return neither
-    superseded nor deleted rows.
-
-    Parameters
-    ----------
-    view : RowView
-    keys : KeyIndex
-        Index over these rows, and possibly newer ones.
-    text : mapping of str to TextIndex
-        Indexes by text column.
-    """
+    """Rows of a MemTable at one moment, numbered in log order, for reads without a lock."""
 
     view: RowView
-    keys: KeyIndex
-    text: Mapping[str, TextIndex]
+    keys: KeyIndex  # over these rows, and possibly newer ones
+    text: Mapping[str, TextIndex]  # by text column
 
     def lookup(self, keys: Sequence[pa.Array]) -> Rows:
-        """Find the newest row of each key, tombstones included; -1 if there is none.
-
-        Parameters
-        ----------
-        keys : sequence of pyarrow.Array
-            One array per key column, in the types of the table.
-
-        Raises
-        ------
-        InvalidInputError
-            A key is null or of another type than the column, or a column is missing.
-        """
+        """Return the newest row of each key, as :meth:`KeyIndex.lookup` does."""
         return self.keys.lookup(keys, self.view)
 
     def newest(self) -> Mask:
         """Return for each row whether it is the newest of its key, tombstones included."""
         return self.keys.newest(self.view)
 
-    def alive(self) -> Mask:
-        """Return for each row whether it is the newest of its key and not deleted."""
-        deleted = self.view.column(TOMBSTONE).to_numpy()
-        alive: Mask = self.newest() & ~deleted
-        return alive
 
-    def take(self, rows: Rows, *, columns: Sequence[str] | None = None) -> pa.Table:
-        """Return rows in the given order, of all columns or some top-level ones."""
-        return self.view.take(rows, columns=columns)
+@dataclass(frozen=True, slots=True, eq=False)
+class UnflushedRows:
+    """Rows of one generation that is not flushed yet."""
 
-    def nearest(
-        self,
-        column: str,
-        query: npt.ArrayLike | pa.Array,
-        *,
-        k: int,
-        metric: str = "l2",
-        allowed: Mask | None = None,
-    ) -> Neighbours:
-        """Find the rows with the nearest vectors; parameters and errors as in ``nearest_rows``.
+    generation: int  # number of the generation that they will be flushed as
+    snapshot: MemTableSnapshot
 
-        ``allowed``, shape (rows,), are the rows that pass a filter.
-        """
-        alive = self.alive()
-        return nearest_rows(
-            self.view,
-            column,
-            query,
-            k=k,
-            metric=metric,
-            allowed=alive if allowed is None else alive & allowed,
-        )
+    @classmethod
+    def of(
+        cls,
+        generation: int,
+        schema: pa.Schema,
+        primary_key: Sequence[str],
+        batches: Sequence[pa.RecordBatch],
+    ) -> UnflushedRows:
+        """Create them from batches that are in no MemTable."""
+        view = RowView.of(schema, batches)
+        return cls(generation, MemTableSnapshot(view, KeyIndex(primary_key), {}))
 
-    def text_terms(self, column: str, query: str) -> list[str]:
-        """Tokenize a query as the index of a text column does."""
-        return self._text_index(column).terms(query)
-
-    def search_text(
-        self,
-        column: str,
-        terms: Sequence[str | tuple[str, ...]],
-        *,
-        k: int,
-        allowed: Mask | None = None,
-        statistics: TextStatistics | None = None,
-        operator: str = "or",
-    ) -> Matches:
-        """Find the best rows for some terms; parameters and errors as in ``TextIndex.search``."""
-        return self._text_index(column).search(
-            terms,
-            self.view,
-            k=k,
-            alive=self.alive(),
-            allowed=allowed,
-            statistics=statistics,
-            operator=operator,
-        )
-
-    def _text_index(self, column: str) -> TextIndex:
-        if column not in self.text:
-            raise InvalidInputError(
-                f"column {column} has no maintained text index; search one of "
-                f"{', '.join(self.text) or 'none'}, or add its index to the maintained ones"
-            )
-        return self.text[column]
+    @property
+    def rows(self) -> pa.Table:
+        """Return the stored rows, oldest first, with field ids in their schema."""
+        return self.snapshot.view.to_table()

@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from memwal.errors import InvalidInputError
+from memwal.format.values import single_array
 from memwal.lsm.memtable.hashing import Hashes, hash_rows
-from memwal.lsm.memtable.rows import Mask, Rows, RowView, single_array
+from memwal.lsm.memtable.rows import Mask, Rows, RowView
 
 # An entry consists of the upper bits of a key's hash and, below them, the number of its row. The
 # newest row of a key among the first n rows is therefore the entry before (hash, n), which one
@@ -47,12 +48,7 @@ class KeyIndex:
     Every method first indexes the rows of the view that are not indexed yet. If the writer calls
     :meth:`catch_up` after each append, readers find nothing to index.
 
-    Memory: 12 bytes per row.
-
-    Parameters
-    ----------
-    primary_key : sequence of str
-        Key columns; integers, bool, text or binary, without nulls.
+    Memory: 12 bytes per row. The key columns are integers, bool, text or binary, without nulls.
     """
 
     def __init__(self, primary_key: Sequence[str]) -> None:
@@ -75,10 +71,7 @@ class KeyIndex:
     def catch_up(self, view: RowView) -> None:
         """Index the rows of a view that are not indexed yet.
 
-        Raises
-        ------
-        InvalidInputError
-            A key is null, or there are more than 268 million rows.
+        Raises InvalidInputError if a key is null, or there are more than 268 million rows.
         """
         if self._state.rows >= view.rows:
             return
@@ -88,24 +81,10 @@ class KeyIndex:
                 self._state = self._extended(state, view)
 
     def lookup(self, keys: Sequence[pa.Array], view: RowView) -> Rows:
-        """Find the newest row of each key, tombstones included.
+        """Return the newest row of each key, tombstones included; -1 if no row has the key.
 
-        Parameters
-        ----------
-        keys : sequence of pyarrow.Array
-            One array per key column, in the types of the table.
-        view : RowView
-            The rows to search.
-
-        Returns
-        -------
-        numpy.ndarray of int64, shape (keys,)
-            Row numbers, -1 if no row has the key.
-
-        Raises
-        ------
-        InvalidInputError
-            A key is null or of another type than the column, or a column is missing.
+        ``keys`` has one array per key column. Raises InvalidInputError if a key is null or of
+        another type than the column, or a column is missing.
         """
         self._check(keys, view)
         self.catch_up(view)
@@ -123,12 +102,7 @@ class KeyIndex:
         return newest
 
     def newest(self, view: RowView) -> Mask:
-        """Return for each row of a view whether it is the newest of its key in the view.
-
-        Returns
-        -------
-        numpy.ndarray of bool, shape (rows,)
-        """
+        """Return for each row of a view whether it is the newest of its key in the view."""
         self.catch_up(view)
         newest: Mask = self._successors[: view.rows] >= view.rows
         return newest

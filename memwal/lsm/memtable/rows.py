@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from memwal.errors import InvalidInputError
+from memwal.format.values import single_array
 
 Rows = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -24,21 +25,11 @@ _LARGE = 3
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowView:
-    """Immutable view of the rows at one moment; later appends do not change it.
-
-    Parameters
-    ----------
-    schema : pyarrow.Schema
-        Of every batch.
-    batches : tuple of pyarrow.RecordBatch
-        Oldest rows first.
-    starts : numpy.ndarray of int64, shape (batches + 1,)
-        Number of the first row of each batch, and the total number of rows.
-    """
+    """Immutable view of the rows at one moment; later appends do not change it."""
 
     schema: pa.Schema
-    batches: tuple[pa.RecordBatch, ...]
-    starts: Rows
+    batches: tuple[pa.RecordBatch, ...]  # oldest rows first
+    starts: Rows  # number of the first row of each batch, and the total number of rows
 
     @classmethod
     def of(cls, schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> RowView:
@@ -59,15 +50,8 @@ class RowView:
     def column(self, path: str, *, start: int = 0) -> pa.ChunkedArray:
         """Return the values of a column from row ``start`` on, one chunk per batch.
 
-        Parameters
-        ----------
-        path : str
-            Name of a column, or names of nested fields with dots between them.
-
-        Raises
-        ------
-        InvalidInputError
-            There is no such column.
+        ``path`` is the name of a column, or names of nested fields with dots between them. Raises
+        InvalidInputError if there is no such column.
         """
         first = int(self.starts.searchsorted(start, side="right")) - 1
         chunks = [self.chunk(number, path) for number in range(first, len(self.batches))]
@@ -127,11 +111,6 @@ class RowBuffer:
     numbered in log order, and the numbers never change.
 
     Only one thread may append at a time. :meth:`view` needs no lock.
-
-    Parameters
-    ----------
-    schema : pyarrow.Schema
-        Of every batch.
     """
 
     def __init__(self, schema: pa.Schema) -> None:
@@ -143,13 +122,7 @@ class RowBuffer:
         self.nbytes = 0
 
     def append(self, batch: pa.RecordBatch, *, nbytes: int | None = None) -> None:
-        """Append rows.
-
-        Parameters
-        ----------
-        nbytes : int, optional
-            Their memory, if the caller knows it: asking Arrow takes longer than all the rest.
-        """
+        """Append rows; asking Arrow for ``nbytes`` takes longer than all the rest."""
         rows = batch.num_rows
         if not rows:
             return
@@ -193,9 +166,3 @@ def _rank(rows: int, nbytes: int) -> int:
     if rows >= LARGE_ROWS or nbytes >= LARGE_BYTES:
         return _LARGE
     return 0 if rows < _FAN_IN else 1 if rows < _FAN_IN**2 else 2
-
-
-def single_array(column: pa.ChunkedArray) -> pa.Array:
-    """Return the values of all chunks in one array."""
-    combined = column.combine_chunks()
-    return pa.concat_arrays(combined.chunks) if isinstance(combined, pa.ChunkedArray) else combined

@@ -1,4 +1,4 @@
-"""Full-text search over the rows of a MemTable, ranked by BM25 as Lance ranks."""
+"""Tokens of the rows of a MemTable, for full-text search."""
 
 from __future__ import annotations
 
@@ -12,27 +12,8 @@ import numpy.typing as npt
 import pyarrow.types as pt
 
 from memwal.errors import InvalidInputError
-from memwal.lsm.memtable.bm25 import TextStatistics, term_scores
-from memwal.lsm.memtable.rows import Mask, Rows, RowView
+from memwal.lsm.memtable.rows import Rows, RowView
 from memwal.lsm.memtable.tokenizer import Tokenizer, hash_terms
-
-_OPERATORS = ("or", "and")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Matches:
-    """Rows with their scores, best first; equal scores in log order.
-
-    Parameters
-    ----------
-    rows : numpy.ndarray of int64, shape (matches,)
-        Row numbers.
-    scores : numpy.ndarray of float32, shape (matches,)
-        What Lance calls ``_score``.
-    """
-
-    rows: Rows
-    scores: npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,17 +43,9 @@ class TextIndex:
 
     Memory: 8 bytes per token and 8 per row, with room for growth up to twice that.
 
-    Parameters
-    ----------
-    column : str
-        Column of text, or of lists of text; names of nested fields with dots between them.
-    options : mapping, optional
-        Options of the base table's text index, or the ``params`` in its statistics.
-
-    Raises
-    ------
-    InvalidInputError
-        The options are not those of a text index that can be searched here.
+    The column has text, or lists of text; its path has dots between names of nested fields. The
+    options are those of the base table's text index, or the ``params`` in its statistics. Raises
+    InvalidInputError if they are not those of a text index that can be searched here.
     """
 
     def __init__(self, column: str, options: Mapping[str, Any] | None = None) -> None:
@@ -92,128 +65,8 @@ class TextIndex:
         state = self._state
         return state.hashes.nbytes + state.ends.nbytes
 
-    def terms(self, query: str) -> list[str]:
-        """Tokenize a query as the index does."""
-        return self._tokenizer.query_terms(query)
-
-    def groups(self, query: str) -> list[tuple[str, ...]]:
-        """Group the terms of a query by position: n-grams share one, and so do parts of a word."""
-        return self._tokenizer.query_groups(query)
-
     def occurrences(self, terms: Sequence[str], view: RowView) -> tuple[Rows, dict[str, Rows]]:
         """Count the tokens of each row of a view, and the occurrences of each term in it."""
-        counted = self._count(terms, view)
-        return counted.lengths, counted.counts
-
-    def vocabulary(self, view: RowView, rows: Rows) -> list[str]:
-        """Return the distinct tokens of some rows, in the order of their bytes; not cached."""
-        return self._tokenizer.vocabulary(view.take_column(self.column, rows))
-
-    def check(self, view: RowView) -> None:
-        """Raise if the column is not text in a view, even if the view has no rows.
-
-        Raises
-        ------
-        InvalidInputError
-            The column does not exist or is not text.
-        """
-        kind = view.column_type(self.column)
-        text = kind.value_type if pt.is_list(kind) or pt.is_large_list(kind) else kind
-        if not (pt.is_string(text) or pt.is_large_string(text)):
-            raise InvalidInputError(
-                f"column {self.column} is {kind}; text is searched in text and lists of text"
-            )
-
-    def catch_up(self, view: RowView) -> None:
-        """Index the rows of a view that are not indexed yet.
-
-        Raises
-        ------
-        InvalidInputError
-            The column does not exist or is not text.
-        """
-        if self._state.rows >= view.rows:
-            return
-        with self._lock:
-            state = self._state
-            if state.rows < view.rows:
-                self._state = self._extended(state, view)
-
-    def statistics(
-        self, terms: Sequence[str], view: RowView, *, alive: Mask | None = None
-    ) -> TextStatistics:
-        """Count documents and tokens for BM25; the caller adds those of other sources.
-
-        Parameters
-        ----------
-        terms : sequence of str
-            From :meth:`terms`.
-        view : RowView
-            The rows to count.
-        alive : numpy.ndarray of bool, shape (rows,), optional
-            Rows that are neither superseded nor deleted. All by default.
-        """
-        return _statistics(self._count(terms, view), alive)
-
-    def search(
-        self,
-        terms: Sequence[str | tuple[str, ...]],
-        view: RowView,
-        *,
-        k: int,
-        alive: Mask | None = None,
-        allowed: Mask | None = None,
-        statistics: TextStatistics | None = None,
-        operator: str = "or",
-    ) -> Matches:
-        """Find the best rows.
-
-        Parameters
-        ----------
-        terms : sequence of str or of tuple of str
-            From :meth:`terms` or :meth:`groups`; a term that is repeated counts twice.
-        view : RowView
-            The rows to search.
-        k : int
-            Maximum number of rows.
-        alive : numpy.ndarray of bool, shape (rows,), optional
-            Rows that are neither superseded nor deleted. All by default.
-        allowed : numpy.ndarray of bool, shape (rows,), optional
-            Rows that pass a filter; unlike ``alive`` it does not change the statistics.
-        statistics : TextStatistics, optional
-            Statistics of all sources that are searched together. By default those of the rows
-            alive in the view, which gives the scores of a new Lance index over them.
-        operator : {"or", "and"}, default "or"
-            Whether a row must contain any term, or one term of every group. ``and`` gives the
-            answers of a Lance index only with the result of :meth:`groups`.
-
-        Raises
-        ------
-        InvalidInputError
-            ``k`` or the operator is invalid, or a term is not in ``statistics``.
-        """
-        if k < 1:
-            raise InvalidInputError(f"k is {k}; ask for at least one row")
-        if operator not in _OPERATORS:
-            raise InvalidInputError(f"the operator {operator} is none of {', '.join(_OPERATORS)}")
-        groups = [(term,) if isinstance(term, str) else term for term in terms]
-        flat = [term for group in groups for term in group]
-        counted = self._count(flat, view)
-        statistics = _statistics(counted, alive) if statistics is None else statistics
-        unknown = [term for term in counted.counts if term not in statistics.frequencies]
-        if unknown:
-            raise InvalidInputError(f"the statistics lack the terms {', '.join(unknown)}")
-        scores = _scores(counted, flat, statistics)
-        eligible = scores > 0
-        if operator == "and":
-            for group in groups:
-                eligible &= np.any([counted.counts[term] > 0 for term in group], axis=0)
-        for mask in (alive, allowed):
-            if mask is not None:
-                eligible &= mask
-        return _best_rows(scores, eligible, k)
-
-    def _count(self, terms: Sequence[str], view: RowView) -> _TermCounts:
         self.catch_up(view)
         state = self._state
         ends = state.ends[: view.rows]
@@ -223,7 +76,29 @@ class TextIndex:
             term: _count_term(hashes, ends, hashed)
             for term, hashed in zip(distinct, hash_terms(distinct), strict=True)
         }
-        return _TermCounts(np.diff(ends, prepend=0), counts)
+        return np.diff(ends, prepend=0), counts
+
+    def vocabulary(self, view: RowView, rows: Rows) -> list[str]:
+        """Return the distinct tokens of some rows, in the order of their bytes; not cached."""
+        return self._tokenizer.vocabulary(view.take_column(self.column, rows))
+
+    def check(self, view: RowView) -> None:
+        """Raise InvalidInputError if a view, even without rows, lacks the column as text."""
+        kind = view.column_type(self.column)
+        text = kind.value_type if pt.is_list(kind) or pt.is_large_list(kind) else kind
+        if not (pt.is_string(text) or pt.is_large_string(text)):
+            raise InvalidInputError(
+                f"column {self.column} is {kind}; text is searched in text and lists of text"
+            )
+
+    def catch_up(self, view: RowView) -> None:
+        """Index the rows of a view that are not indexed yet."""
+        if self._state.rows >= view.rows:
+            return
+        with self._lock:
+            state = self._state
+            if state.rows < view.rows:
+                self._state = self._extended(state, view)
 
     def _extended(self, state: _State, view: RowView) -> _State:
         self.check(view)
@@ -237,53 +112,6 @@ class TextIndex:
             ends[rows : rows + len(chunk)] = tokens + np.cumsum(added.counts)
             rows, tokens = rows + len(chunk), tokens + len(added.hashes)
         return _State(hashes, ends, rows)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _TermCounts:
-    """Number of tokens of each row, and by term its number of occurrences in each row."""
-
-    lengths: Rows
-    counts: dict[str, Rows]
-
-
-def _statistics(counted: _TermCounts, alive: Mask | None) -> TextStatistics:
-    documents = counted.lengths > 0
-    if alive is not None:
-        documents &= alive
-    return TextStatistics(
-        int(np.count_nonzero(documents)),
-        int(counted.lengths[documents].sum()),
-        {
-            term: int(np.count_nonzero((counts > 0) & documents))
-            for term, counts in counted.counts.items()
-        },
-    )
-
-
-def _scores(
-    counted: _TermCounts, terms: Sequence[str], statistics: TextStatistics
-) -> npt.NDArray[np.float64]:
-    scores = np.zeros(len(counted.lengths))
-    if not statistics.documents or not statistics.tokens:
-        return scores
-    for term in terms:
-        rows = np.flatnonzero(counted.counts[term])
-        scores[rows] += term_scores(
-            term, counted.counts[term][rows], lengths=counted.lengths[rows], statistics=statistics
-        )
-    return scores
-
-
-def _best_rows(scores: npt.NDArray[np.float64], eligible: Mask, k: int) -> Matches:
-    rows = np.flatnonzero(eligible)
-    best = scores[rows].astype(np.float32)
-    if len(rows) > k:
-        limit = np.partition(best, len(rows) - k)[len(rows) - k]
-        candidates = best >= limit
-        rows, best = rows[candidates], best[candidates]
-    order = np.argsort(-best, kind="stable")[:k]
-    return Matches(rows[order], best[order])
 
 
 def _count_term(

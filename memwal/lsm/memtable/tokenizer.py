@@ -54,18 +54,10 @@ _MARKER = "sepzz9"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tokens:
-    """Hashed tokens of texts, in order.
+    """Hashed tokens of texts, in order."""
 
-    Parameters
-    ----------
-    hashes : numpy.ndarray of uint64, shape (tokens,)
-        64-bit hash of each token, text after text.
-    counts : numpy.ndarray of int64, shape (texts,)
-        Number of tokens of each text.
-    """
-
-    hashes: Hashes
-    counts: npt.NDArray[np.int64]
+    hashes: Hashes  # shape (tokens,): 64-bit hash of each token, text after text
+    counts: npt.NDArray[np.int64]  # shape (texts,): number of tokens of each text
 
 
 class Tokenizer:
@@ -75,16 +67,9 @@ class Tokenizer:
     distinct pieces are tokenized in one call with a marker between them. Tokenizers whose tokens
     may contain spaces get one call per distinct text.
 
-    Parameters
-    ----------
-    options : mapping, default {}
-        Options of ``create_scalar_index(..., "INVERTED")``, or the ``params`` in an index's
-        statistics. Options that do not change tokens are ignored.
-
-    Raises
-    ------
-    InvalidInputError
-        An option is unknown or invalid.
+    The options are those of ``create_scalar_index(..., "INVERTED")``, or the ``params`` in an
+    index's statistics; those that do not change tokens are ignored. Raises InvalidInputError if an
+    option is unknown or invalid.
     """
 
     def __init__(self, options: Mapping[str, Any] | None = None) -> None:
@@ -130,17 +115,15 @@ class Tokenizer:
     def terms(self, text: str) -> list[str]:
         """Return the tokens of one text in order, with repetitions.
 
-        Raises
-        ------
-        InvalidInputError
-            The options contradict one another.
+        Raises InvalidInputError if the options contradict one another.
         """
         return [token.text for token in self._tokenize(text)]
 
     def query_groups(self, query: str) -> list[tuple[str, ...]]:
-        """Return the terms of :meth:`query_terms` by position.
+        """Return the terms that Lance searches for: with repetitions, except for n-grams.
 
-        A row that matches all terms has one term of each position: all n-grams share one position.
+        They are grouped by position. A row that matches all terms has one term of each position:
+        all n-grams share one position.
         """
         groups: dict[int, list[str]] = {}
         for token in self._tokenize(query):
@@ -148,11 +131,6 @@ class Tokenizer:
         if self._ignores_repeats:
             return [tuple(dict.fromkeys(terms)) for terms in groups.values()]
         return [tuple(terms) for terms in groups.values()]
-
-    def query_terms(self, query: str) -> list[str]:
-        """Return the terms that Lance searches for: with repetitions, except for n-grams."""
-        terms = self.terms(query)
-        return list(dict.fromkeys(terms)) if self._ignores_repeats else terms
 
     def tokens(self, texts: pa.Array) -> Tokens:
         """Tokenize a column of text, or of lists of text whose elements form one document.

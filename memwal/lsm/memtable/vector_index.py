@@ -25,18 +25,10 @@ _SPARSE = 4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Neighbours:
-    """Rows with their distances, nearest first; equal distances in log order.
+    """Rows with their distances, nearest first; equal distances in log order."""
 
-    Parameters
-    ----------
-    rows : numpy.ndarray of int64, shape (neighbours,)
-        Row numbers.
-    distances : numpy.ndarray of float32, shape (neighbours,)
-        What Lance calls ``_distance``.
-    """
-
-    rows: Rows
-    distances: npt.NDArray[np.float32]
+    rows: Rows  # shape (neighbours,): row numbers
+    distances: npt.NDArray[np.float32]  # shape (neighbours,): what Lance calls ``_distance``
 
 
 def nearest_rows(
@@ -54,27 +46,13 @@ def nearest_rows(
     vectors that are null or have no distance (a NaN in them; a vector of zeros with ``cosine``), as
     Lance does.
 
-    Parameters
-    ----------
-    view : RowView
-        The rows to search.
-    column : str
-        A fixed-size list of float16, float32, float64, or uint8 for ``hamming``; names of nested
-        fields with dots between them.
-    query : array of numbers, shape (dimension,)
-        Converted to the type of the column.
-    k : int
-        Maximum number of rows.
-    metric : str, default "l2"
-        ``l2`` or ``euclidean`` (squared), ``cosine`` (1 - cosine), ``dot`` (1 - dot product), or
-        ``hamming`` (number of different bits).
-    allowed : numpy.ndarray of bool, shape (rows,), optional
-        Rows that may be returned; all by default. The caller excludes superseded and deleted rows.
-
-    Raises
-    ------
-    InvalidInputError
-        The column does not contain such vectors, or the query or metric does not fit it.
+    The column is a fixed-size list of float16, float32, float64, or uint8 for ``hamming``; its path
+    has dots between names of nested fields. The query, shape (dimension,), is converted to its
+    type. The metric is ``l2`` or ``euclidean`` (squared), ``cosine`` (1 - cosine), ``dot`` (1 - dot
+    product), or ``hamming`` (number of different bits). ``allowed``, shape (rows,), are the rows
+    that may be returned, by default all: the caller excludes superseded and deleted rows. Raises
+    InvalidInputError if the column does not contain such vectors, or the query or metric does not
+    fit it.
     """
     dtype, dimension = _vector_type(view, column)
     distance = _distance(metric, dtype, column)

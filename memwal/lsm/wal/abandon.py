@@ -22,7 +22,7 @@ from memwal.format.paths import MAX_COUNTER, region_dir, wal_key
 from memwal.format.region_manifest import RegionManifest
 from memwal.format.wal_entry import WalEntry, decode_entry
 from memwal.lsm.wal.claim import Claim
-from memwal.lsm.wal.log import READ_AHEAD_BYTES, LogSurvey, fenced_error, needs_replay, survey_log
+from memwal.lsm.wal.log import LogSurvey, fenced_error, needs_replay, survey_log
 from memwal.lsm.wal.prefetch import read_ahead
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage.object_store import ObjectStore, create_settled
@@ -33,49 +33,27 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbandonedRows:
-    """Record of unflushed rows that a writer abandoned.
-
-    Attributes
-    ----------
-    region_id : UUID
-        The region.
-    epoch, writer_id : int, str
-        Claim that abandoned the rows.
-    host, process : str, int
-        Host and process id of that writer.
-    time : datetime
-        When they were abandoned, in UTC.
-    first_position, last_position : int
-        Part of the log that is not replayed any more. The last position is the fence.
-    entries, rows, entry_bytes : int
-        Number, rows and stored bytes of the readable entries with unflushed rows. Superseded rows
-        count.
-    newest_generation : int
-        Highest generation of these entries; the next flush has a higher one.
-    missing : tuple of (int, int)
-        First and last position of each gap in the log.
-    damaged : tuple of int
-        Positions of entries that cannot be read.
-    carried_out : bool
-        Whether the manifest was changed for certain. If False, the process died before it could
-        tell; the rows were abandoned if the region's ``replay_after`` was ``last_position``
-        afterwards.
-    """
+    """Record of unflushed rows that a writer abandoned."""
 
     region_id: UUID
+    # Claim that abandoned the rows, host of that writer, and its process id.
     epoch: int
     writer_id: str
     host: str
     process: int
-    time: datetime
+    time: datetime  # when they were abandoned, in UTC
+    # Part of the log that is not replayed any more, up to the fence at ``last_position``.
     first_position: int
     last_position: int
+    # Readable entries with unflushed rows, their rows, superseded ones too, and stored bytes.
     entries: int
     rows: int
     entry_bytes: int
-    newest_generation: int
-    missing: tuple[tuple[int, int], ...]
-    damaged: tuple[int, ...]
+    newest_generation: int  # highest generation of these entries; the next flush has a higher one
+    missing: tuple[tuple[int, int], ...]  # first and last position of each gap in the log
+    damaged: tuple[int, ...]  # positions of entries that cannot be read
+    # Whether the manifest was changed for certain. If False, the process died before it could tell;
+    # the rows were abandoned if the region's ``replay_after`` was ``last_position`` afterwards.
     carried_out: bool
 
     @property
@@ -91,13 +69,7 @@ class AbandonedRows:
 
     @classmethod
     def decode(cls, data: bytes, *, name: str) -> AbandonedRows:
-        """Decode a record.
-
-        Raises
-        ------
-        CorruptDataError
-            The data is not a record.
-        """
+        """Decode a record. Raises CorruptDataError if the data is not one."""
         try:
             stored: dict[str, Any] = read_json(data)
             _check_field_types(stored)
@@ -140,22 +112,10 @@ def abandon_log(
     They are not replayed any more, by Lance neither. Their entries stay until the garbage collector
     deletes them, and can be read with :func:`abandoned_entries` until then.
 
-    Parameters
-    ----------
-    claim : Claim
-        Made with ``replay=False``; nothing may have been appended under it.
-
-    Returns
-    -------
-    Claim
-        With the changed manifest, which leaves nothing to replay.
-
-    Raises
-    ------
-    RegionFencedError
-        Another writer claimed the region; nothing was abandoned.
-    OutcomeUnknownError
-        Whether the rows were abandoned is unknown; open the writer again.
+    The claim was made with ``replay=False``, and nothing may have been appended under it. Returns
+    it with the changed manifest, which leaves nothing to replay. Raises RegionFencedError if
+    another writer claimed the region: nothing was abandoned. Raises OutcomeUnknownError if that is
+    unknown: open the writer again.
     """
     _finish_earlier_record(store, claim)
     record = _describe_unflushed(store, claim, clock())
@@ -195,33 +155,20 @@ def abandon_log(
 
 
 def read_abandoned(store: ObjectStore, region_id: UUID) -> list[AbandonedRows]:
-    """Return all records of a region, oldest first.
-
-    Raises
-    ------
-    CorruptDataError
-        An object in the folder is not a record.
-    """
+    """Return all records of a region, oldest first. Raises CorruptDataError if one is damaged."""
     keys = sorted(info.key for info in store.list(abandoned_dir(region_id)))
     return [AbandonedRows.decode(store.get(key), name=key) for key in keys]
 
 
-def abandoned_entries(
-    store: ObjectStore, record: AbandonedRows, *, max_bytes: int = READ_AHEAD_BYTES
-) -> Iterator[tuple[int, WalEntry]]:
+def abandoned_entries(store: ObjectStore, record: AbandonedRows) -> Iterator[tuple[int, WalEntry]]:
     """Yield the entries of a record that still exist, with their positions, in log order.
 
     Collected, missing and damaged entries are skipped, and so are sentinels.
-
-    Parameters
-    ----------
-    max_bytes : int, default 8 MiB
-        Size of the entries that are prefetched.
     """
     survey = survey_log(store, record.region_id, after=record.first_position - 1)
     listed = map(int, survey.entries["position"])
     positions = takewhile(lambda position: position <= record.last_position, listed)
-    for position, entry in _decode_entries(store, record.region_id, positions, survey, max_bytes):
+    for position, entry in _decode_entries(store, record.region_id, positions, survey):
         if isinstance(entry, WalEntry) and not entry.is_sentinel:
             yield position, entry
 
@@ -241,9 +188,7 @@ def _describe_unflushed(store: ObjectStore, claim: Claim, now: datetime) -> Aban
     missing: list[tuple[int, int]] = []
     damaged: list[int] = []
     expected = first
-    for position, entry in _decode_entries(
-        store, manifest.region_id, positions, survey, READ_AHEAD_BYTES
-    ):
+    for position, entry in _decode_entries(store, manifest.region_id, positions, survey):
         if position > expected:
             missing.append((expected, position - 1))
         expected = position + 1
@@ -280,12 +225,11 @@ def _decode_entries(
     region_id: UUID,
     positions: Iterable[int],
     survey: LogSurvey,
-    max_bytes: int,
 ) -> Iterator[tuple[int, WalEntry | CorruptDataError]]:
     """Yield the existing entries with their positions; for a damaged entry, its error."""
     positions, to_read = tee(positions)
     objects = ((wal_key(region_id, position), survey.size(position)) for position in to_read)
-    contents = read_ahead(store, objects, max_bytes=max_bytes)
+    contents = read_ahead(store, objects)
     with closing(contents):
         for position, data in zip(positions, contents, strict=True):
             if data is None:

@@ -23,63 +23,38 @@ _MAX_CHECK_ATTEMPTS = 5
 
 @dataclass(frozen=True, slots=True)
 class AppendedEntry:
-    """Log entry that is durable and acknowledged.
-
-    Attributes
-    ----------
-    position : int
-        Its position in the log.
-    batches : tuple of pyarrow.RecordBatch
-        Its rows as the log has them, in memory of their own: foreign rows that had to be taken
-        over, then those of the group. Callers may change their buffers afterwards.
-    """
+    """Log entry that is durable and acknowledged."""
 
     position: int
+    # The rows as the log has them, in memory of their own: foreign rows that had to be taken over,
+    # then those of the group. Callers may change the buffers of the group afterwards.
     batches: tuple[pa.RecordBatch, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedEntry:
-    """Encoded log entry that is not stored yet.
-
-    Attributes
-    ----------
-    position : int
-        Its position in the log.
-    generation : int
-    batches : tuple of pyarrow.RecordBatch
-        Rows of the group.
-    entry : EncodedEntry
-        The encoded rows, behind foreign rows that had to be taken over.
-    applied : mapping of str to int or None
-        If the group is a step: the newest step of each source that the region has with it.
-    """
+    """Encoded log entry that is not stored yet."""
 
     position: int
     generation: int
-    batches: tuple[pa.RecordBatch, ...]
-    entry: EncodedEntry
+    batches: tuple[pa.RecordBatch, ...]  # rows of the group
+    entry: EncodedEntry  # the encoded rows, behind foreign rows that had to be taken over
+    # For a step: the newest step of each source that the region has with it.
     applied: AppliedSteps | None = None
 
 
 class LogAppender:
     """Appends entries to a region's log under one claim.
 
-    Parameters
-    ----------
-    claim : Claim
-        Its ``verified_at``, by ``clock``, was read before the check that then succeeded. With
-        minus infinity the first append verifies the epoch.
-    schema : pyarrow.Schema
-        Schema of the rows.
-    convert : callable
-        Converts a batch of a foreign entry to stored rows.
-    verify_epoch : callable
-        Raises RegionFencedError if another writer has claimed the region.
-    check_interval : float
-        Seconds for which a successful ``verify_epoch`` is relied on.
-    clock : callable
-        Seconds, including time that the machine is suspended.
+    An entry is appended by :meth:`prepare`, :meth:`put` and :meth:`acknowledge`. A caller that
+    writes into many logs prepares and acknowledges their entries one after the other, and puts them
+    concurrently: only :meth:`put` waits for the store.
+
+    The claim's ``verified_at``, by ``clock``, was read before the check that then succeeded; with
+    minus infinity the first append verifies the epoch. ``verify_epoch`` raises RegionFencedError if
+    another writer has claimed the region. A success is relied on for ``check_interval`` seconds.
+    ``convert`` converts a batch of a foreign entry to stored rows. The seconds of ``clock`` include
+    time that the machine is suspended.
     """
 
     def __init__(
@@ -117,15 +92,6 @@ class LogAppender:
         self._encoder = EntryEncoder(schema, writer_epoch=self._epoch, writer_id=self._writer_id)
         self._foreign = [rows for batch in self._foreign for rows in convert(batch)]
 
-    def append(self, batches: Sequence[pa.RecordBatch], *, generation: int) -> AppendedEntry:
-        """Make a group of writes durable as one entry.
-
-        Calls :meth:`prepare`, :meth:`put` and :meth:`acknowledge`, and raises their errors. A
-        caller that writes into many logs prepares and acknowledges their entries one after the
-        other, and puts them concurrently: only :meth:`put` waits for the store.
-        """
-        return self.acknowledge(self.put(self.prepare(batches, generation=generation)))
-
     def prepare(
         self,
         batches: Sequence[pa.RecordBatch],
@@ -135,15 +101,8 @@ class LogAppender:
     ) -> PreparedEntry:
         """Encode a group of writes without storing it.
 
-        Parameters
-        ----------
-        applied : mapping of str to int, optional
-            If the group is a step: the newest step of each source that the region has with it.
-
-        Raises
-        ------
-        InvalidInputError
-            A batch has another schema.
+        For a step, ``applied`` has the newest step of each source that the region has with it.
+        Raises InvalidInputError if a batch has another schema.
         """
         if applied:
             applied = newest_steps(applied, self._foreign_steps)
@@ -186,12 +145,9 @@ class LogAppender:
     def acknowledge(self, stored: PreparedEntry) -> AppendedEntry:
         """Verify that the region was still ours when an entry was stored.
 
-        Raises
-        ------
-        RegionFencedError
-            Another writer claimed the region; it replays the rows if they are in its log.
-        OutcomeUnknownError
-            The store does not answer. Nothing may be appended after the entry.
+        Raises RegionFencedError if it was not: the other writer replays the rows if they are in its
+        log. Raises OutcomeUnknownError if the store does not answer: nothing may be appended after
+        the entry.
         """
         self._check_epoch()
         self._foreign = []
@@ -235,18 +191,10 @@ class LogAppender:
 
 
 def join_batches(batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """Concatenate small batches, in order: the cost of an entry grows with its batches.
+    """Concatenate batches of one schema: the cost of an entry grows with its batches.
 
-    Parameters
-    ----------
-    batches : sequence of pyarrow.RecordBatch
-        All of one schema. Dictionaries of a column become one.
-
-    Returns
-    -------
-    list of pyarrow.RecordBatch
-        One batch; or the given batches if their rows do not fit into one, e.g. more than 2 GiB of
-        text.
+    Dictionaries of a column become one. If the rows do not fit into one batch, e.g. more than 2 GiB
+    of text, the batches are returned as they are.
     """
     if len(batches) == 1:
         return [*batches]

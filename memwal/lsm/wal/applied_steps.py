@@ -9,6 +9,8 @@ empty book before its entry.
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -21,8 +23,15 @@ from memwal.errors import (
 from memwal.format.paths import applied_dir, applied_key, parse_applied_name, wal_key
 from memwal.format.region_manifest import RegionManifest
 from memwal.format.wal_entry import EntryHead, TornEntryError, decode_head
-from memwal.format.wal_layout import MAX_U64, AppliedSteps, decode_applied, encode_applied
+from memwal.format.wal_layout import (
+    MAX_U64,
+    AppliedSteps,
+    decode_applied,
+    encode_applied,
+    newest_steps,
+)
 from memwal.lsm.wal.abandon import read_abandoned
+from memwal.lsm.wal.appender import LogAppender
 from memwal.lsm.wal.log import damaged_entry_error, find_tip
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage.object_store import ObjectStore, create_settled
@@ -37,23 +46,10 @@ MAX_SOURCE_BYTES = 512
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of a source.
+    """One step of a source."""
 
-    Attributes
-    ----------
-    source : str
-        Name of the sequence of steps: a query, a replication slot, a topic's partition.
-    version : int
-        Number of the step; increases from each step of the source to the next.
-
-    Raises
-    ------
-    InvalidInputError
-        The name is empty or too long, or the version is not an unsigned 64-bit integer.
-    """
-
-    source: str
-    version: int
+    source: str  # name of the sequence of steps: a query, a replication slot, a topic's partition
+    version: int  # increases from each step of the source to the next; an unsigned 64-bit integer
 
     def __post_init__(self) -> None:
         if not self.source or len(self.source.encode()) > MAX_SOURCE_BYTES:
@@ -68,20 +64,21 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
+class AppliedStep:
+    """Result of a step, which is durable in all of these regions."""
+
+    written: tuple[UUID, ...] = ()  # regions that wrote their rows now
+    # Regions that had this step or a later one of the source before, and wrote nothing.
+    skipped: tuple[UUID, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class RegionSteps:
-    """Newest steps that a region has applied.
+    """Newest steps that a region has applied."""
 
-    Attributes
-    ----------
-    steps : mapping of str to int
-        Version of the newest step of each source.
-    position, epoch : int
-        Position and epoch of the newest entry that is a step; 0 if the steps are from a book.
-    """
-
-    steps: AppliedSteps
-    position: int = 0
-    epoch: int = 0
+    steps: AppliedSteps  # version of the newest step of each source
+    position: int = 0  # of the newest entry that is a step; 0 if the steps are from a book
+    epoch: int = 0  # of that entry
 
 
 def read_newest_steps(store: ObjectStore, manifest: RegionManifest) -> RegionSteps | None:
@@ -108,20 +105,8 @@ def is_step_visible(store: ObjectStore, region_id: UUID, step: Step) -> bool:
 def read_steps(store: ObjectStore, region_id: UUID, *, tip: int) -> RegionSteps | None:
     """Read the newest step of each source from the log before ``tip``, or from the newest book.
 
-    Parameters
-    ----------
-    tip : int
-        First position of the log that is not read.
-
-    Returns
-    -------
-    RegionSteps or None
-        None if the region has no book, and therefore never had a step.
-
-    Raises
-    ------
-    CorruptDataError
-        An entry that may be a step is missing or damaged, and was not abandoned.
+    Returns None if the region has no book, and therefore never had a step. Raises CorruptDataError
+    if an entry that may be a step is missing or damaged, and was not abandoned.
     """
     for _ in range(_MAX_ATTEMPTS):
         book = _newest_book(store, region_id)
@@ -145,10 +130,7 @@ def read_steps(store: ObjectStore, region_id: UUID, *, tip: int) -> RegionSteps 
 def write_empty_book(store: ObjectStore, region_id: UUID, *, tip: int) -> None:
     """Write an empty book, which a region needs before its first step.
 
-    Parameters
-    ----------
-    tip : int
-        Position behind all entries of the log. Steps before it are forgotten.
+    ``tip`` is the position behind all entries of the log. Steps before it are forgotten.
     """
     _write_book(store, region_id, tip - 1, {})
 
@@ -156,12 +138,8 @@ def write_empty_book(store: ObjectStore, region_id: UUID, *, tip: int) -> None:
 def write_book_before_delete(store: ObjectStore, region_id: UUID, *, until: int) -> None:
     """Store the steps of the entries up to a position in a book, before the entries are deleted.
 
-    Deletes older books. For a region that never had a step, this only lists its books.
-
-    Raises
-    ------
-    CorruptDataError
-        See :func:`read_applied`. Nothing may be deleted.
+    Deletes older books. For a region that never had a step, this only lists its books. Raises
+    CorruptDataError as :func:`read_steps`; nothing may be deleted then.
     """
     book = _newest_book(store, region_id)
     if book is None:
@@ -170,6 +148,71 @@ def write_book_before_delete(store: ObjectStore, region_id: UUID, *, until: int)
         applied = read_steps(store, region_id, tip=until + 1)
         _write_book(store, region_id, until, {} if applied is None else applied.steps)
     store.delete_many(applied_key(region_id, old) for old in _book_positions(store, region_id)[:-1])
+
+
+class StepSequencer:
+    """Runs the steps of one region one after another, and remembers the newest of each source.
+
+    ``log`` provides the tip of the log and the steps of foreign entries. ``verify`` raises
+    RegionFencedError if another writer has claimed the region.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        region_id: UUID,
+        log: LogAppender,
+        *,
+        verify: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._region_id = region_id
+        self._log = log
+        self._verify = verify
+        self._lock = threading.Lock()
+        self._applied: dict[str, int] | None = None
+
+    def begin(self, step: Step) -> AppliedSteps | None:
+        """Start a step unless the region has it, and return the steps that its entry records.
+
+        Waits for the lock, which is then held until :meth:`end`. Returns None, without the lock, if
+        the region has the step.
+        """
+        self._lock.acquire()
+        try:
+            applied = newest_steps(self._read_applied(), self._log.foreign_steps)
+            if applied.get(step.source, -1) < step.version:
+                return {**applied, step.source: step.version}
+        except BaseException:
+            self._lock.release()
+            raise
+        self._lock.release()
+        return None
+
+    def end(self, applied: AppliedSteps | None) -> None:
+        """Release the lock.
+
+        ``applied`` is the result of :meth:`begin` if the step is in the log. None if that is
+        unknown: the next step then reads the log.
+        """
+        self._applied = None if applied is None else dict(applied)
+        self._lock.release()
+
+    def _read_applied(self) -> AppliedSteps:
+        if self._applied is None:
+            # Entries behind the tip are not this writer's: an entry that was stored in spite of an
+            # error is taken over, and counts, when the next entry finds it at its position.
+            tip = self._log.next_position
+            newest = read_steps(self._store, self._region_id, tip=tip)
+            if newest is None:
+                write_empty_book(self._store, self._region_id, tip=tip)
+                # A writer that was paused before this may find its position in the log free, since
+                # a garbage collector that saw no book may have deleted the sentinel that fenced
+                # the writer. Its entry would be a step that no writer replays. From here on, the
+                # collector sees the book.
+                self._verify()
+            self._applied = {} if newest is None else dict(newest.steps)
+        return self._applied
 
 
 def _newest_in_log(

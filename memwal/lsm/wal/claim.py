@@ -74,27 +74,13 @@ _MAX_SECONDS = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Claim of a region, in force until another writer claims it with a higher epoch.
+    """Claim of a region, in force until another writer claims it with a higher epoch."""
 
-    Attributes
-    ----------
-    manifest : RegionManifest
-        The newest version: the replay starts behind its ``replay_after``.
-    writer_id : str
-        Unique to this claim; written into every log entry.
-    next_position : int
-        First free position of the log behind the fence.
-    survey : LogSurvey
-        Listing of the log before the fence.
-    verified_at : float
-        Time at which the claim was certainly in force, by the clock of the claim.
-    """
-
-    manifest: RegionManifest
-    writer_id: str
-    next_position: int
-    survey: LogSurvey = field(repr=False)
-    verified_at: float
+    manifest: RegionManifest  # newest version; the replay starts behind its ``replay_after``
+    writer_id: str  # unique to this claim; written into every log entry
+    next_position: int  # first free position of the log behind the fence
+    survey: LogSurvey = field(repr=False)  # listing of the log before the fence
+    verified_at: float  # time at which the claim was certainly in force, by the clock of the claim
 
 
 def claim_region(
@@ -109,18 +95,11 @@ def claim_region(
 ) -> Claim:
     """Claim a region: become its only writer.
 
-    Parameters
-    ----------
-    spec_id, region_fields
-        Spec and values in the manifest of a new region; an existing manifest keeps its own.
-    merged : int, default 0
-        Highest generation of the region that the base table had merged at an earlier time. Numbers
-        up to it are not used again, even if the region's folder was lost and starts over: a
-        generation flushed under one of them would count as merged, and no reader would see it.
-    replay : bool, default True
-        Whether the log will be replayed and must therefore have no gap.
-    clock : callable
-        Seconds, including time that the machine is suspended.
+    ``spec_id`` and ``region_fields`` are for the manifest of a new region; an existing manifest
+    keeps its own. ``merged`` is the highest generation of the region that the base table had merged
+    at an earlier time. Numbers up to it are not used again, even if the region's folder was lost
+    and starts over: a generation flushed under one of them would count as merged, and no reader
+    would see it. With ``replay`` the log will be replayed, and must therefore have no gap.
 
     Raises
     ------
@@ -222,12 +201,8 @@ def _find_damage(
 ) -> CorruptDataError | None:
     """Return the error for a manifest that is missing or too old, or for a gap in the log.
 
-    Parameters
-    ----------
-    has_manifest : bool
-        False if ``manifest`` is that of a new region.
-    min_generation : int
-        First generation that the base table has not merged.
+    Without ``has_manifest``, the manifest is that of a new region. ``min_generation`` is the first
+    generation that the base table has not merged.
     """
     region_id = manifest.region_id
     if manifest.current_generation < min_generation:
@@ -272,12 +247,8 @@ def seal_region(store: ObjectStore, region_id: UUID) -> RegionManifest:
     """Seal a region: fence its writer and refuse further claims.
 
     Its generations are read and merged as before. A sealed region cannot be reopened: Lance seals
-    the regions of a table that is being dropped, and the spec has no way back.
-
-    Returns
-    -------
-    RegionManifest
-        The manifest of the sealed region. If it was sealed before, the manifest is unchanged.
+    the regions of a table that is being dropped, and the spec has no way back. Returns the manifest
+    of the sealed region, unchanged if it was sealed before.
 
     Raises
     ------
@@ -305,17 +276,7 @@ def seal_region(store: ObjectStore, region_id: UUID) -> RegionManifest:
 def seal_claimed(store: ObjectStore, region_id: UUID, *, epoch: int) -> RegionManifest:
     """Seal a region for the writer that claimed it, which must not append afterwards.
 
-    Parameters
-    ----------
-    epoch : int
-        Epoch of the claim.
-
-    Raises
-    ------
-    InvalidInputError
-        The log has unflushed rows; flush first.
-    RegionFencedError
-        Another writer claimed the region.
+    Raises InvalidInputError if the log has unflushed rows: flush first.
     """
 
     def change(latest: RegionManifest) -> RegionManifest | None:
@@ -358,11 +319,6 @@ class ClaimedRegion:
     """Region that a writer has claimed: verifies the epoch and publishes generations.
 
     Safe to use from several threads.
-
-    Parameters
-    ----------
-    claimed : RegionManifest
-        The manifest that the claim wrote.
     """
 
     def __init__(self, store: ObjectStore, claimed: RegionManifest) -> None:
@@ -374,13 +330,7 @@ class ClaimedRegion:
         self._newest_seen = claimed
 
     def verify(self) -> None:
-        """Check that the claim was in force when this was called.
-
-        Raises
-        ------
-        RegionFencedError
-            Another writer claimed the region.
-        """
+        """Raise RegionFencedError if the claim was not in force any more when this was called."""
         with self._lock:
             newest_seen = self._newest_seen
         if self._manifests.is_latest(newest_seen):
@@ -394,18 +344,10 @@ class ClaimedRegion:
     def publish_generation(self, rows: Publishable, write: Callable[[], FlushedGeneration]) -> None:
         """Write rows as a generation and publish it in the manifest.
 
-        Parameters
-        ----------
-        write : callable
-            Writes the rows into a new folder, complete and durable.
-
-        Raises
-        ------
-        RegionFencedError
-            Another writer claimed the region; it replays the rows.
-        StoreUnavailableError
-            This process was paused for so long that the garbage collector took the folder for the
-            rest of a failed flush, and deleted it. Call again.
+        ``write`` writes the rows into a new folder, complete and durable. Raises RegionFencedError
+        if another writer claimed the region, which then replays the rows. Raises
+        StoreUnavailableError if this process was paused for so long that the garbage collector took
+        the folder for the rest of a failed flush, and deleted it: call again.
         """
         add = partial(self._manifest_with, rows=rows, flushed=write())
         self._remember(self._manifests.update(add))

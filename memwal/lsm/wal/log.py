@@ -47,9 +47,6 @@ def fenced_error(region_id: UUID, epoch: int, other: int) -> RegionFencedError:
     )
 
 
-READ_AHEAD_BYTES = 8 << 20
-"""Size of the log entries that are prefetched."""
-
 # For an entry that was appended after the listing.
 _ASSUMED_SIZE = 1 << 20
 
@@ -75,23 +72,13 @@ def find_tip(store: ObjectStore, region_id: UUID, *, start: int) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LogSurvey:
-    """Listing of the log entries behind a position.
+    """Listing of the log entries behind a position."""
 
-    Attributes
-    ----------
-    after : int
-        Position behind which entries were listed.
-    entries : numpy.ndarray
-        Fields ``position`` and ``size``, in the order of the log.
-    tip : int
-        First free position behind all entries.
-    missing : int or None
-        First position before the tip without an entry, although every position was used once.
-    """
-
-    after: int
+    after: int  # position behind which entries were listed
+    # Fields ``position`` and ``size``, in the order of the log.
     entries: np.ndarray[Any, np.dtype[np.void]]
-    tip: int
+    tip: int  # first free position behind all entries
+    # First position before the tip without an entry, although every position was used once.
     missing: int | None
 
     def size(self, position: int) -> int:
@@ -104,15 +91,9 @@ class LogSurvey:
 def survey_log(store: ObjectStore, region_id: UUID, *, after: int, hint: int = 0) -> LogSurvey:
     """List the log behind a position, and find its tip and its first gap.
 
-    A listing may omit existing objects, so a position counts as missing only after a request for
-    it found nothing.
-
-    Parameters
-    ----------
-    after : int
-        Last position that flushed generations cover. Missing entries up to it were collected.
-    hint : int
-        A position that is known to be used, or 0.
+    A listing may omit existing objects, so a position counts as missing only after a request for it
+    found nothing. ``after`` is the last position that flushed generations cover: missing entries up
+    to it were collected. ``hint`` is a position that is known to be used, or 0.
     """
     folder = f"{wal_dir(region_id)}/"
     listed = (
@@ -159,28 +140,15 @@ def read_log(
     epoch: int,
     before: int | None = None,
     survey: LogSurvey | None = None,
-    max_bytes: int = READ_AHEAD_BYTES,
 ) -> Iterator[tuple[int, WalEntry]]:
     """Yield the entries behind position ``after``, in order.
 
     Torn entries are skipped if only torn entries and sentinels follow them: they were lost before
-    they were durable.
+    they were durable. ``before`` is the first position that is not read, by default the tip of the
+    log. A ``survey`` saves the listing of the log.
 
-    Parameters
-    ----------
-    before : int, optional
-        First position that is not read; the tip of the log by default.
-    survey : LogSurvey, optional
-        Listing of the log; made here by default.
-    max_bytes : int, default 8 MiB
-        Size of the entries that are prefetched.
-
-    Raises
-    ------
-    RegionFencedError
-        An entry has a higher epoch than ``epoch``: the caller's claim is fenced.
-    CorruptDataError
-        An entry is missing, is torn with rows behind it, or lacks required metadata.
+    Raises RegionFencedError if an entry has a higher epoch than ``epoch``, and CorruptDataError if
+    an entry is missing, is torn with rows behind it, or lacks required metadata.
     """
     if survey is None:
         survey = survey_log(store, region_id, after=after)
@@ -189,7 +157,6 @@ def read_log(
     contents = read_ahead(
         store,
         ((wal_key(region_id, position), survey.size(position)) for position in positions),
-        max_bytes=max_bytes,
     )
     torn: tuple[int, TornEntryError] | None = None
     with closing(contents):
@@ -242,17 +209,8 @@ def fence(
     therefore read first. If the newer claim wins the race after that read, the sentinel lands
     behind it all the same, and costs the newer writer one position.
 
-    Parameters
-    ----------
-    after : int
-        Last position that flushed generations cover.
-    hint : int
-        A position that is known to be used, or 0.
-
-    Raises
-    ------
-    RegionFencedError
-        The region was claimed with a higher epoch.
+    ``after`` is the last position that flushed generations cover, ``hint`` a position that is known
+    to be used, or 0. Raises RegionFencedError if the region was claimed with a higher epoch.
     """
     data = encode_sentinel(writer_epoch=epoch, writer_id=writer_id)
     position, tip = _find_fence_position(
@@ -287,21 +245,10 @@ def _find_fence_position(
 def put_entry(
     store: ObjectStore, region_id: UUID, position: int, data: Data, epoch: int
 ) -> WalEntry | None:
-    """Create an entry at a position unless one of a lower or equal epoch exists.
+    """Create an entry, or return the entry of a lower or equal epoch at its position.
 
-    A torn entry without rows behind it is replaced.
-
-    Returns
-    -------
-    WalEntry or None
-        The existing entry; None if the new entry was created.
-
-    Raises
-    ------
-    RegionFencedError
-        The existing entry has a higher epoch.
-    CorruptDataError
-        The existing entry is torn, and entries with rows follow it.
+    A torn entry without rows behind it is replaced. Raises RegionFencedError if the existing entry
+    has a higher epoch, and CorruptDataError if it is torn and entries with rows follow it.
     """
     key = wal_key(region_id, position)
     while True:
@@ -330,36 +277,34 @@ def _has_no_rows_from(store: ObjectStore, region_id: UUID, position: int, epoch:
     client that claims the region then writes its sentinel behind them before it notices.
     """
     while True:
-        key = wal_key(region_id, position)
         try:
-            entry = decode_entry(store.get(key), name=key)
-        except ObjectNotFoundError:
-            return True
+            entry = _read_entry(store, region_id, position, epoch)
         except TornEntryError:
             position += 1
             continue
-        if entry.writer_epoch > epoch:
-            raise fenced_error(region_id, epoch, entry.writer_epoch)
+        if entry is None:
+            return True
         if not entry.is_sentinel:
             return False
         position += 1
 
 
 def _is_torn(store: ObjectStore, region_id: UUID, position: int, epoch: int) -> bool:
-    """Return whether an entry is torn.
+    """Return whether an entry is torn. Raises RegionFencedError if it has a higher epoch."""
+    try:
+        _read_entry(store, region_id, position, epoch)
+    except TornEntryError:
+        return True
+    return False
 
-    Raises
-    ------
-    RegionFencedError
-        The entry has a higher epoch.
-    """
+
+def _read_entry(store: ObjectStore, region_id: UUID, position: int, epoch: int) -> WalEntry | None:
+    """Read the entry at a position; None if there is none."""
     key = wal_key(region_id, position)
     try:
         entry = decode_entry(store.get(key), name=key)
-    except TornEntryError:
-        return True
     except ObjectNotFoundError:
-        return False
+        return None
     if entry.writer_epoch > epoch:
         raise fenced_error(region_id, epoch, entry.writer_epoch)
-    return False
+    return entry

@@ -17,29 +17,17 @@ _REMOTE_READS = 16
 _LOCAL_READS = 1
 # Far fewer than this keep every read busy, even of the smallest objects.
 _MAX_AHEAD = 256
+_MAX_BYTES = 8 << 20
 
 
 def read_ahead(
-    store: ObjectStore, objects: Iterable[tuple[str, int]], *, max_bytes: int
+    store: ObjectStore, objects: Iterable[tuple[str, int]], *, max_bytes: int = _MAX_BYTES
 ) -> Generator[bytes | None, None, None]:
-    """Yield the contents of objects, in the given order.
+    """Yield the contents of objects in order; None for an object that does not exist.
 
-    Parameters
-    ----------
-    objects : iterable of (str, int)
-        Key and estimated size of each object. Consumed lazily.
-    max_bytes : int
-        Total size of the objects that are prefetched. A larger object is read alone.
-
-    Yields
-    ------
-    bytes or None
-        None for an object that does not exist.
-
-    Raises
-    ------
-    StoreError
-        An object cannot be read, after several attempts.
+    ``objects`` are keys with estimated sizes, consumed lazily. Up to ``max_bytes`` are prefetched;
+    a larger object is read alone. Raises StoreError if an object cannot be read after several
+    attempts.
     """
     reads: deque[tuple[int, Future[bytes | None]]] = deque()
     total = 0

@@ -14,8 +14,7 @@ import pyarrow as pa
 from memwal.base_table.snapshot import BaseTable, lance_errors, open_dataset
 from memwal.errors import CorruptDataError
 from memwal.format.paths import TOMBSTONE, generation_dir
-from memwal.lsm.memtable.indexes import MemTableSnapshot
-from memwal.lsm.memtable.unflushed import UnflushedRows
+from memwal.lsm.memtable.indexes import MemTableSnapshot, UnflushedRows
 from memwal.reader.cache.lru import LruCache
 from memwal.reader.sources.plan import StoredGeneration
 from memwal.region.rows import align_rows, has_same_fields, stored_schema, with_field_ids

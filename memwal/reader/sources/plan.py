@@ -18,7 +18,7 @@ from uuid import UUID
 from memwal.base_table.snapshot import BaseTable
 from memwal.errors import InvalidInputError
 from memwal.format.region_manifest import RegionManifest
-from memwal.lsm.memtable.unflushed import UnflushedRows
+from memwal.lsm.memtable.indexes import UnflushedRows
 from memwal.reader.sources.key_routing import KeyBuilder
 from memwal.reader.sources.pruning import RegionPruner
 from memwal.reader.sources.snapshot import TableSnapshot, open_snapshot, open_version

@@ -187,8 +187,8 @@ class TokenizedDocuments:
     @property
     def size(self) -> tuple[int, int]:
         """Number of live documents with tokens, and the number of their tokens."""
-        count_live = self.text.statistics([], self.view, alive=self.alive)
-        return count_live.documents, int(count_live.tokens)
+        lengths, _ = self.text.occurrences([], self.view)
+        return count_live(lengths, self.alive & (lengths > 0))
 
     @property
     def nbytes(self) -> int:

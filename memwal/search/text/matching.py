@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from memwal.lsm.memtable.bm25 import TextStatistics, term_scores
 from memwal.lsm.memtable.tokenizer import Tokenizer
 from memwal.reader.cache.lru import LruCache
 from memwal.reader.hits import Hits
+from memwal.search.text.bm25 import TextStatistics, term_scores
 from memwal.search.text.column import TextColumn
 from memwal.search.text.documents import DocumentSet, Mask, Numbers, Postings
 from memwal.search.text.query import MatchQuery, PhraseQuery

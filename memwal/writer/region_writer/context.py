@@ -29,41 +29,21 @@ _APPEND_THREADS = 16
 
 @dataclass(frozen=True, slots=True)
 class WriterContext:
-    """Stores, thread pools, timers and counters shared by all region writers of a table writer.
-
-    Attributes
-    ----------
-    location : TableLocation
-    store : ObjectStore
-        Store for claims, manifests and generations.
-    log_store : ObjectStore
-        Store for log entries; the same, but without fsync if the options say so.
-    options : WriterOptions
-    text : mapping
-        Text columns that MemTables can search, with the options of their index.
-    flushes : Executor
-        Runs flushes.
-    appends : Executor
-        Runs claims, and appends that no caller waits for. Appends wait only for the store.
-    releases : Executor
-        Releases idle regions one by one, waiting for their appends and flushes.
-    timers : TimerThread
-    counters : WriterCounters
-    clock : callable
-        Seconds, including time that the machine is suspended. Measures how long ago a claim was
-        verified.
-    """
+    """Stores, thread pools, timers and counters shared by all region writers of a table writer."""
 
     location: TableLocation
-    store: ObjectStore
-    log_store: ObjectStore
+    store: ObjectStore  # for claims, manifests and generations
+    log_store: ObjectStore  # for log entries; the same, but without fsync if the options say so
     options: WriterOptions
+    # Text columns that MemTables can search, with the options of their index.
     text: Mapping[str, Mapping[str, Any]]
     flushes: Executor
+    # Runs claims, and appends that no caller waits for. Appends wait only for the store.
     appends: Executor
-    releases: Executor
+    releases: Executor  # releases idle regions one by one, waiting for their appends and flushes
     timers: TimerThread
     counters: WriterCounters
+    # Measures how long ago a claim was verified; includes time that the machine is suspended.
     clock: Callable[[], float]
 
     @classmethod
@@ -97,13 +77,7 @@ class WriterContext:
         return not self.options.fsync and self.store.is_local
 
     def close(self, *, wait: bool) -> None:
-        """Stop the threads.
-
-        Parameters
-        ----------
-        wait : bool
-            Whether to wait for running work.
-        """
+        """Stop the threads, and with ``wait`` let running work end first."""
         self.timers.close(timeout=None if wait else 0)
         for pool in (self.appends, self.releases, self.flushes):
             pool.shutdown(wait=wait)

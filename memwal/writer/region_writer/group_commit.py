@@ -37,18 +37,12 @@ _RECOVERABLE = (StoreError, InvalidInputError)
 class LogQueue:
     """Queue of the writes to one region's log.
 
-    Parameters
-    ----------
-    lock : threading.Condition
-        Lock of the region. It guards the queue, and is notified when buffered writes leave it.
-    executor : Executor
-        Leads writes that no caller waits for.
-    write : callable
-        Writes a group as one entry and finishes its members, whatever happens. Only one call runs
-        at a time, without the lock. It calls :meth:`clear_in_flight` with the lock held, in the
-        same critical section in which the rows appear elsewhere or the group fails.
-    max_bytes, max_rows : int
-        Maximum size of a group, unless a single write is larger.
+    The region's lock guards the queue, and is notified when buffered writes leave it. ``executor``
+    leads writes that no caller waits for. ``write`` writes a group as one entry and finishes its
+    members, whatever happens. Only one call runs at a time, without the lock. It calls
+    :meth:`clear_in_flight` with the lock held, in the same critical section in which the rows
+    appear elsewhere or the group fails. ``max_bytes`` and ``max_rows`` limit a group, unless a
+    single write is larger.
     """
 
     def __init__(
@@ -111,10 +105,7 @@ class LogQueue:
     def enqueue(self, write: PendingWrite, *, due: bool) -> None:
         """Queue a write without waiting for it. The caller holds the lock.
 
-        Parameters
-        ----------
-        due : bool
-            Whether to write it, and all writes before it, now.
+        If it is due, it and all writes before it are written now.
         """
         self._add(write)
         if due:
@@ -123,11 +114,8 @@ class LogQueue:
     def enqueue_and_wait(self, write: PendingWrite, *, admit: Callable[[], None]) -> None:
         """Queue a write and return when it is done.
 
-        Parameters
-        ----------
-        admit : callable
-            Called with the lock held, just before the write is queued. It may wait, or raise to
-            refuse the write.
+        ``admit`` is called with the lock held, just before the write is queued. It may wait, or
+        raise to refuse the write.
         """
         write.has_waiter = True
         with self._lock:
@@ -250,20 +238,8 @@ class EntryWriter:
     Only the thread that leads the region's log calls it, except for methods whose caller holds the
     lock.
 
-    Parameters
-    ----------
-    region_id : UUID
-    lock : threading.Condition
-        Lock of the region.
-    failure : FailureLatch
-    options : WriterOptions
-    log : LogAppender
-    queue : LogQueue
-    tables : MemTables
-    counters : RegionCounters
-    schedule_seal : callable
-        Called with the lock held and a deadline in monotonic seconds: the active MemTable reaches
-        its maximum age then.
+    ``schedule_seal`` is called with the lock held and a deadline in monotonic seconds: the active
+    MemTable reaches its maximum age then.
     """
 
     def __init__(
@@ -406,13 +382,7 @@ class LogReservation:
         self._entry.store()
 
     def end(self) -> None:
-        """Acknowledge or fail the write, and give the log back.
-
-        Raises
-        ------
-        BaseException
-            An interrupt, or another exception that is not an Exception.
-        """
+        """Acknowledge or fail the write, and give the log back. Raises an interrupt again."""
         try:
             self._entry.end()
         finally:

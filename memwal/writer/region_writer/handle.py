@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from uuid import UUID
 
 import pyarrow as pa
@@ -25,78 +26,38 @@ _ASSUMED_ROW_BYTES = 256
 _callbacks_lock = threading.Lock()
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class PendingWrite:
-    """One region's part of a write, in the queue of that region's log.
+    """One region's part of a write, in the queue of that region's log."""
 
-    Attributes
-    ----------
-    batches : list of pyarrow.RecordBatch
-        Stored rows; empty for a barrier.
-    row_schema : RowSchema or None
-        Schema of the rows; None for a barrier.
-    derived : bool
-        Whether its rows were completed from writes that were not in the log yet: if one of those
-        fails, this write must fail too.
-    applied : mapping of str to int or None
-        For a step: the newest step of each source that the region has with it. The queue holds at
-        most one such write.
-    seals : bool
-        Whether to seal the MemTable behind this write.
-    buffered : bool
-        Whether its rows count as written before they are durable.
-    has_waiter : bool
-        Whether a thread waits for this write that can lead the log. Guarded by the region's lock.
-    rows, bytes : int
-        Size of ``batches``.
-    error : BaseException or None
-        Why the write failed, once it is done.
-    """
+    batches: list[pa.RecordBatch]  # empty for a barrier
+    row_schema: RowSchema | None = None  # None for a barrier
+    _: KW_ONLY
+    seals: bool = False  # whether to seal the MemTable behind this write
+    buffered: bool = False  # whether its rows count as written before they are durable
+    # Whether its rows were completed from writes that were not in the log yet: if one of those
+    # fails, this write must fail too.
+    derived: bool = False
+    # For a step: the newest step of each source that the region has with it. The queue holds at
+    # most one such write.
+    applied: AppliedSteps | None = None
+    # Whether a thread waits for this write that can lead the log. Guarded by the region's lock.
+    has_waiter: bool = field(default=False, init=False)
+    promoted: bool = field(default=False, init=False)
+    done: bool = field(default=False, init=False)
+    error: BaseException | None = field(default=None, init=False)  # why the write failed
+    rows: int = field(init=False)
+    bytes: int = field(init=False)
+    _callbacks: tuple[Callable[[], None], ...] = field(default=(), init=False)
+    # Locked until the write is done, or until its thread is to lead: cheaper than an event.
+    _gate: threading.Lock = field(default_factory=threading.Lock, init=False)
 
-    __slots__ = (
-        "_callbacks",
-        "_gate",
-        "applied",
-        "batches",
-        "buffered",
-        "bytes",
-        "derived",
-        "done",
-        "error",
-        "has_waiter",
-        "promoted",
-        "row_schema",
-        "rows",
-        "seals",
-    )
-
-    def __init__(
-        self,
-        batches: list[pa.RecordBatch],
-        row_schema: RowSchema | None = None,
-        *,
-        seals: bool = False,
-        buffered: bool = False,
-        derived: bool = False,
-        applied: AppliedSteps | None = None,
-    ) -> None:
-        self.batches = batches
-        self.row_schema = row_schema
-        self.derived = derived
-        self.applied = applied
-        self.seals = seals
-        self.buffered = buffered
-        self.has_waiter = False
-        self.promoted = False
-        self.done = False
-        self.error: BaseException | None = None
+    def __post_init__(self) -> None:
         self.rows = 0
         self.bytes = 0
-        for batch in batches:
+        for batch in self.batches:
             self.rows += batch.num_rows
             self.bytes += _batch_bytes(batch)
-        self._callbacks: tuple[Callable[[], None], ...] = ()
-        # Locked until the write is done, or until its thread is to lead: cheaper than an event.
-        self._gate = threading.Lock()
         self._gate.acquire()
 
     def finish(self, error: BaseException | None = None) -> None:
@@ -245,13 +206,7 @@ class WriteHandle:
 
 
 class FailureLatch:
-    """First error that stopped a region writer. Callers hold the region's lock.
-
-    Attributes
-    ----------
-    error : MemWalError or None
-        None while the writer works.
-    """
+    """First error that stopped a region writer. Callers hold the region's lock."""
 
     __slots__ = ("error",)
 

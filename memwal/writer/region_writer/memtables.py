@@ -9,11 +9,12 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
+from memwal.base_table.snapshot import open_base
 from memwal.errors import (
     BackPressureError,
     MemWalError,
@@ -21,12 +22,16 @@ from memwal.errors import (
     StoreError,
     WriterClosedError,
 )
-from memwal.lsm.memtable.indexes import MemTableIndexes
-from memwal.lsm.memtable.unflushed import UnflushedRows
+from memwal.lsm.flush.generation import write_generation
+from memwal.lsm.flush.rows import GenerationRows
+from memwal.lsm.indexes.maintained import maintained_indexes
+from memwal.lsm.memtable.indexes import MemTableIndexes, UnflushedRows
+from memwal.lsm.wal.claim import ClaimedRegion, Publishable
 from memwal.util.log import safe_error_text
 from memwal.util.memory import release_free_memory
 from memwal.writer.region_writer.context import WriterContext
 from memwal.writer.region_writer.rows import RowSchema
+from memwal.writer.region_writer.stats import RegionCounters
 
 logger = logging.getLogger(__name__)
 
@@ -38,26 +43,8 @@ class MemTable:
     """Rows in the order of the log, with their indexes.
 
     Changed by one thread at a time. Reads of the result of :meth:`unflushed` need no lock.
-
-    Parameters
-    ----------
-    row_schema : RowSchema
-        Schema of the rows.
-    generation : int
-        Number of the generation that it will be flushed as.
-    first_row : int, default 0
-        Number of rows that the region's writer took before.
-    text : mapping, optional
-        Text columns that can be searched, with the options of their index.
-
-    Attributes
-    ----------
-    batches : int
-        Number of batches of the rows in the log.
-    last_position : int
-        Position of the newest log entry with rows of it; 0 while it is empty.
-    born_at : float
-        Monotonic time of the first row; infinite while it is empty.
+    ``first_row`` is the number of rows that the region's writer took before. ``text`` are the text
+    columns that can be searched, with the options of their index.
     """
 
     def __init__(
@@ -72,9 +59,10 @@ class MemTable:
         self.row_schema = row_schema
         self.generation = generation
         self.first_row = first_row
-        self.batches = 0
+        self.batches = 0  # number of batches of the rows in the log
+        # Position of the newest log entry with rows of it; 0 while it is empty.
         self.last_position = 0
-        self.born_at = float("inf")
+        self.born_at = float("inf")  # monotonic time of the first row; infinite while it is empty
         self._indexes = MemTableIndexes(row_schema.schema, row_schema.primary_key, text=text)
         self._clock = clock
 
@@ -103,12 +91,8 @@ class MemTable:
     ) -> None:
         """Add the rows of the log up to ``position``.
 
-        Parameters
-        ----------
-        log_batches : int, optional
-            Number of their batches in the log, if it differs.
-        nbytes : int, optional
-            Memory of a single batch, if known.
+        ``log_batches`` is the number of their batches in the log, if it differs; ``nbytes`` the
+        memory of a single batch, if known.
         """
         if not self._indexes.rows:
             self.born_at = self._clock()
@@ -134,20 +118,74 @@ class MemTable:
         return self.contents().slice(max(row - self.first_row, 0))
 
 
+class SealedRows(Publishable, Protocol):
+    """Rows of the log that become a generation: a sealed MemTable or a replayed generation."""
+
+    @property
+    def rows(self) -> int: ...
+
+    @property
+    def bytes(self) -> int: ...
+
+
+class Flusher:
+    """Flushes the MemTables of one region, until another writer claims it.
+
+    The region's lock guards the counters. ``on_error`` is called with the error of a failed flush,
+    with the lock held.
+    """
+
+    def __init__(
+        self,
+        context: WriterContext,
+        claimed: ClaimedRegion,
+        counters: RegionCounters,
+        *,
+        lock: threading.Condition,
+        on_error: Callable[[BaseException], None],
+    ) -> None:
+        self._context = context
+        self._claimed = claimed
+        self._counters = counters
+        self._lock = lock
+        self._on_error = on_error
+
+    def flush(self, sealed: SealedRows, contents: GenerationRows) -> None:
+        """Write one generation and publish it.
+
+        Raises RegionFencedError if another writer claimed the region, which then replays the rows.
+        Raises MemWalError or OSError if the generation could not be written: the flush can be
+        retried.
+        """
+        started = time.perf_counter()
+        try:
+            # The table's columns may have changed since the rows were written.
+            base = open_base(self._context.location)
+            write = partial(
+                write_generation,
+                base,
+                self._counters.region_id,
+                sealed.generation,
+                contents,
+                maintained_indexes(base),
+            )
+            self._claimed.publish_generation(sealed, write)
+        except BaseException as error:
+            with self._lock:
+                self._counters.add_failed_flush(error)
+                self._on_error(error)
+            raise
+        with self._lock:
+            self._counters.add_flush(sealed.rows, sealed.bytes, time.perf_counter() - started)
+
+
 class FlushQueue:
     """Flushes sealed MemTables one after another, oldest first.
 
-    Parameters
-    ----------
-    lock : threading.Condition
-        Lock of the region. It guards the queue, so that a reader sees queue and active MemTable
-        together, and is notified when a flush succeeds or fails.
-    executor : Executor
-        Runs the flushes; may be shared between regions.
-    flush : callable
-        Flushes one MemTable, or raises. Called again with the same MemTable after a failure.
-    attempts : int
-        Number of attempts for one MemTable before the failure is reported.
+    The region's lock guards the queue, so that a reader sees queue and active MemTable together,
+    and is notified when a flush succeeds or fails. ``executor`` runs the flushes, and may be shared
+    between regions. ``flush`` flushes one MemTable, or raises; after a failure it is called again
+    with the same MemTable. The failure is reported after some attempts.
     """
 
     def __init__(
@@ -182,15 +220,8 @@ class FlushQueue:
     def wait_for_room(self, limit: int, *, deadline: float, check: Callable[[], None]) -> None:
         """Wait until fewer than ``limit`` MemTables are queued. The caller holds the lock.
 
-        Parameters
-        ----------
-        deadline : float
-            In monotonic seconds.
-
-        Raises
-        ------
-        BackPressureError
-            The queue stayed full until the deadline. Its cause is the error of the flush, if any.
+        The deadline is in monotonic seconds. Raises BackPressureError if the queue stayed full
+        until then; its cause is the error of the flush, if any.
         """
         while len(self._tables) >= limit:
             check()
@@ -208,19 +239,9 @@ class FlushQueue:
     ) -> None:
         """Wait until a generation and all before it are flushed. The caller holds the lock.
 
-        A flush that has failed is tried again.
-
-        Parameters
-        ----------
-        deadline : float
-            In monotonic seconds; may be infinite.
-
-        Raises
-        ------
-        BackPressureError
-            They are not flushed in time.
-        Exception
-            Error of the oldest MemTable, which stays queued.
+        A flush that has failed is tried again. The deadline is in monotonic seconds and may be
+        infinite. Raises BackPressureError if they are not flushed in time, and the error of the
+        oldest MemTable, which stays queued.
         """
         self._error = None
         self._not_before = 0.0
@@ -295,25 +316,6 @@ class MemTables:
     Only the leader of the region's log changes the active one, and with the lock held. All methods
     are called with the lock held, except :meth:`fits` and :meth:`is_full`, which only the leader
     of the log calls.
-
-    Parameters
-    ----------
-    context : WriterContext
-    row_schema : RowSchema
-        Schema of the rows to come.
-    generation : int
-        Generation number of the first MemTable.
-    lock : threading.Condition
-        Lock of the region.
-    flush : callable
-        Flushes one MemTable.
-
-    Attributes
-    ----------
-    active : MemTable
-    sealed : FlushQueue
-    row_schema : RowSchema
-        Schema of the active MemTable.
     """
 
     def __init__(
@@ -327,7 +329,7 @@ class MemTables:
     ) -> None:
         self._options = context.options
         self._text = context.text
-        self.row_schema = row_schema
+        self.row_schema = row_schema  # schema of the active MemTable
         self.sealed = FlushQueue(
             lock, context.flushes, flush, attempts=context.options.flush_attempts
         )
@@ -367,12 +369,8 @@ class MemTables:
     def seal(self, *, row_schema: RowSchema | None = None, generation: int | None = None) -> None:
         """Hand the active MemTable to the flush, if it has rows, and start a new one.
 
-        Parameters
-        ----------
-        row_schema : RowSchema, optional
-            Schema of the rows to come; unchanged by default.
-        generation : int, optional
-            Generation number of the new MemTable; the next one by default.
+        ``row_schema`` is for the rows to come, by default unchanged. ``generation`` is the number
+        of the new MemTable, by default the next one.
         """
         following = self.active.generation
         if self.active.rows:

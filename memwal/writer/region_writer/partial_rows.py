@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from memwal.base_table.snapshot import BaseTable
 from memwal.errors import InvalidInputError
 from memwal.format.paths import TOMBSTONE
-from memwal.lsm.memtable.unflushed import UnflushedRows
+from memwal.lsm.memtable.indexes import UnflushedRows
 from memwal.reader.lookup import lookup_rows
 from memwal.reader.sources.collect import open_sources, retry_if_collected
 from memwal.reader.sources.plan import plan_read
@@ -26,20 +26,9 @@ from memwal.writer.region_writer.rows import RowSchema
 
 
 class PartialRows:
-    """Rows of one region that have the key and some other columns.
+    """Rows of one region that have the key and some other columns, in the table's types.
 
-    Parameters
-    ----------
-    row_schema : RowSchema
-        Schema of whole rows.
-    batches : sequence of pyarrow.RecordBatch
-        The key columns and others, in the table's types. If several rows have the same key, the
-        last one counts.
-
-    Attributes
-    ----------
-    keys : pyarrow.Table
-        The key columns, one row per distinct key.
+    If several rows have the same key, the last one counts.
     """
 
     def __init__(self, row_schema: RowSchema, batches: Sequence[pa.RecordBatch]) -> None:
@@ -47,21 +36,15 @@ class PartialRows:
         newest = newest_row_positions(key_column(rows, row_schema.primary_key))
         self.row_schema = row_schema
         self._rows = rows.take(pa.array(newest)).combine_chunks()
+        # The key columns, one row per distinct key.
         self.keys = self._rows.select(row_schema.primary_key)
 
     def complete(self, current: Sequence[pa.Table]) -> list[pa.RecordBatch]:
         """Return whole stored rows, with the missing columns taken from the current rows.
 
-        Parameters
-        ----------
-        current : sequence of pyarrow.Table
-            Current stored rows, oldest first; the newest row of a key counts. A key without a row,
-            or whose row is a delete, does not exist yet: its missing columns become null.
-
-        Raises
-        ------
-        InvalidInputError
-            A row does not exist yet, and lacks a column that may not be null.
+        ``current`` are stored rows, oldest first; the newest row of a key counts. A key without a
+        row, or whose row is a delete, does not exist yet: its missing columns become null. Raises
+        InvalidInputError if one of these may not be null.
         """
         primary_key = self.row_schema.primary_key
         before = pa.concat_tables(
@@ -100,10 +83,7 @@ def current_rows(
 ) -> list[pa.Table]:
     """Return the stored rows of the keys that exist: from memory, and from storage for the rest.
 
-    Parameters
-    ----------
-    unflushed : sequence of UnflushedRows
-        MemTables of the region's writer, oldest first.
+    ``unflushed`` are the MemTables of the region's writer, oldest first.
     """
     current: list[pa.Table] = []
     missing = rows.keys
@@ -112,7 +92,7 @@ def current_rows(
             return current
         snapshot = table.snapshot
         at = snapshot.lookup([column.combine_chunks() for column in missing.columns])
-        current.append(snapshot.take(at[at >= 0]))
+        current.append(snapshot.view.take(at[at >= 0]))
         missing = missing.filter(pa.array(at < 0))
     if missing.num_rows:
         current.append(_stored_rows(location, region_id, rows.row_schema, missing))
@@ -133,18 +113,7 @@ def group_by_schema(batches: Sequence[pa.RecordBatch]) -> list[pa.Table]:
 def _stored_rows(
     location: TableLocation, region_id: UUID, row_schema: RowSchema, keys: pa.Table
 ) -> pa.Table:
-    """Look keys of a region up in its flushed generations and in the base table.
-
-    Parameters
-    ----------
-    keys : pyarrow.Table
-        The key columns.
-
-    Returns
-    -------
-    pyarrow.Table
-        Stored rows of the keys that exist, in the columns of ``row_schema``.
-    """
+    """Return the stored rows of keys in a region's generations and in the base table."""
 
     def look_up_keys() -> tuple[BaseTable, pa.Table]:
         sources = open_sources(lambda: plan_read(location, regions=[region_id]))

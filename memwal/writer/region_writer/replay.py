@@ -25,7 +25,7 @@ from memwal.format.wal_entry import WalEntry
 from memwal.format.wal_layout import has_dictionaries
 from memwal.lsm.flush.rows import GenerationRows, TableRows
 from memwal.lsm.wal.claim import Claim
-from memwal.lsm.wal.log import READ_AHEAD_BYTES, LogSurvey, needs_replay, put_entry, read_log
+from memwal.lsm.wal.log import LogSurvey, needs_replay, put_entry, read_log
 from memwal.region.rows import key_column
 from memwal.storage.object_store import ObjectStore
 from memwal.writer.region_writer.rows import RowSchema
@@ -41,29 +41,14 @@ _BATCH_COST = 8 << 10
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LogReader:
-    """Reads the stored rows of a log.
-
-    Attributes
-    ----------
-    row_schema : RowSchema
-        Converts rows of other clients, and of earlier schemas, to stored rows.
-    epoch : int
-        Epoch of the claim. An entry of a higher epoch fences it.
-    generation : int
-        Entries that record an earlier generation are skipped.
-    survey : LogSurvey or None
-        Listing of the log; None to list it with every read.
-    read_ahead_bytes : int
-        Size of the entries that are prefetched.
-    """
+    """Reads the stored rows of a log."""
 
     store: ObjectStore
     region_id: UUID
-    row_schema: RowSchema
-    epoch: int
-    generation: int
-    survey: LogSurvey | None
-    read_ahead_bytes: int = READ_AHEAD_BYTES
+    row_schema: RowSchema  # converts rows of other clients, and of earlier schemas, to stored rows
+    epoch: int  # of the claim; an entry of a higher epoch fences it
+    generation: int  # entries that record an earlier one are skipped
+    survey: LogSurvey | None  # None to list the log with every read
 
     def entries(self, *, after: int, last: int) -> Iterator[tuple[int, WalEntry]]:
         """Yield every entry that is not torn, with its position."""
@@ -74,7 +59,6 @@ class LogReader:
             before=last + 1,
             epoch=self.epoch,
             survey=self.survey,
-            max_bytes=self.read_ahead_bytes,
         )
 
     def needs_replay(self, entry: WalEntry) -> bool:
@@ -103,14 +87,9 @@ class LogReader:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoggedRows:
-    """Rows of one generation that are read from the log each time.
+    """Rows of one generation, which the entries behind ``after``, up to ``last``, have.
 
-    Implements :class:`memwal.lsm.flush.rows.GenerationRows`.
-
-    Parameters
-    ----------
-    after, last : int
-        The entries behind ``after``, up to ``last``, have the rows.
+    They are read from the log each time. Implements :class:`memwal.lsm.flush.rows.GenerationRows`.
     """
 
     log: LogReader
@@ -171,33 +150,20 @@ class BatchJoiner:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReplayedGeneration:
-    """Rows of one generation that only the log has.
-
-    Attributes
-    ----------
-    generation : int
-        Number of the generation.
-    last_position : int
-        Position of the newest entry with its rows; ``replay_after`` after its flush.
-    rows, bytes, log_batches : int
-        Rows, including superseded ones, their size in memory, and their batches in the log. There
-        are fewer batches in memory.
-    is_last : bool
-        Whether no generation follows: new rows may join this one unless it has to be flushed.
-    contents : GenerationRows
-        Source of the rows for a flush.
-    batches : tuple of pyarrow.RecordBatch or None
-        The rows, if those of all generations together fit the budget. If None, the caller has to
-        flush and publish this generation before it asks for the next one.
-    """
+    """Rows of one generation that only the log has."""
 
     generation: int
-    last_position: int
+    last_position: int  # of the newest entry with its rows; ``replay_after`` after its flush
+    # Rows, including superseded ones, their size in memory, and their batches in the log. There are
+    # fewer batches in memory.
     rows: int
     bytes: int
     log_batches: int
+    # Whether no generation follows: new rows may join this one unless it has to be flushed.
     is_last: bool
-    contents: GenerationRows
+    contents: GenerationRows  # source of the rows for a flush
+    # The rows, if those of all generations together fit the budget. If None, the caller has to
+    # flush and publish this generation before it asks for the next one.
     batches: tuple[pa.RecordBatch, ...] | None
 
 
@@ -207,29 +173,16 @@ def replay(
     *,
     row_schema: RowSchema,
     max_bytes: int,
-    read_ahead_bytes: int = READ_AHEAD_BYTES,
 ) -> Iterator[ReplayedGeneration]:
     """Yield the unflushed generations of the log, in ascending order.
 
     Torn entries that were lost before they were durable are replaced by sentinels, so that other
     clients can read the log too.
 
-    Parameters
-    ----------
-    row_schema : RowSchema
-        Converts rows of other clients, and of earlier schemas, to stored rows.
-    max_bytes : int
-        Memory for rows. Prefetched entries, one entry, and the keys of one generation come on top.
-    read_ahead_bytes : int, default 8 MiB
-        Size of the entries that are prefetched.
-
-    Raises
-    ------
-    RegionFencedError
-        Another writer claimed the region.
-    CorruptDataError
-        An entry is missing, is damaged, lacks required metadata, or does not fit the table. Nothing
-        was flushed.
+    ``max_bytes`` limits the memory for rows. Prefetched entries, one entry, and the keys of one
+    generation come on top. Raises RegionFencedError if another writer claimed the region. Raises
+    CorruptDataError if an entry is missing, is damaged, lacks required metadata, or does not fit
+    the table: nothing was flushed then.
     """
     log = LogReader(
         store,
@@ -238,7 +191,6 @@ def replay(
         claim.manifest.writer_epoch,
         claim.manifest.current_generation,
         claim.survey,
-        read_ahead_bytes,
     )
     runs, torn = _read_runs(log, claim, max_bytes)
     _replace_torn(store, claim, torn)
@@ -285,25 +237,15 @@ class _InMemoryRows:
 
 @dataclass(slots=True, eq=False)
 class _Run:
-    """Adjacent entries that go into one generation.
-
-    Attributes
-    ----------
-    after : int
-        Position before the first entry.
-    bytes : int
-        Size of the rows in memory.
-    in_memory : _InMemoryRows or None
-        The rows; None if they have to be read again.
-    """
+    """Adjacent entries that go into one generation."""
 
     generation: int
-    after: int
-    in_memory: _InMemoryRows | None
+    after: int  # position before the first entry
+    in_memory: _InMemoryRows | None  # None if the rows have to be read again
     last_position: int = 0
     rows: int = 0
     batches: int = 0
-    bytes: int = 0
+    bytes: int = 0  # size of the rows in memory
 
     def add(self, position: int, batches: Sequence[pa.RecordBatch], cost: int) -> None:
         self.last_position = position

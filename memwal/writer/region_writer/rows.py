@@ -37,15 +37,8 @@ class RowSchema:
 
     Stored rows have the table's columns and a flag that marks a delete. Columns outside the primary
     key are nullable in them even if the base table's are not, since a deleted row has only its key.
-
-    Parameters
-    ----------
-    schema : pyarrow.Schema
-        Schema of the base table, with field ids.
-    primary_key : sequence of str
-        Key columns.
-    null_structs : bool, default True
-        Whether the table's files can store null structs.
+    ``schema`` is that of the base table, with field ids. Without ``null_structs`` the table's files
+    cannot store null structs.
     """
 
     def __init__(
@@ -55,10 +48,9 @@ class RowSchema:
         self._null_structs = null_structs
         self.primary_key = tuple(primary_key)
         self.schema = stored_schema(schema, primary_key)
-        # Conversion plans for the latest schemas of each kind of input.
-        self._upserts: _PlanCache = ()
-        self._partials: _PlanCache = ()
-        self._deletes: _PlanCache = ()
+        self._upserts = _PlanCache(self._plan_upserts)
+        self._partials = _PlanCache(self._plan_partials)
+        self._deletes = _PlanCache(self._plan_deletes)
 
     @classmethod
     def of(cls, base: BaseTable) -> RowSchema:
@@ -72,23 +64,12 @@ class RowSchema:
     def convert_upserts(self, data: Any) -> list[pa.RecordBatch]:
         """Convert whole rows to stored rows. Empty batches are dropped.
 
-        Parameters
-        ----------
-        data : anything Arrow
-            Table, record batch, reader, or an object with ``__arrow_c_stream__``. Columns in any
-            order; types equal to the table's, or widened to them without loss. Columns that have
-            the table's type are not copied.
-
-        Raises
-        ------
-        InvalidInputError
-            A column is unknown or missing, has another type, or a null where none may be.
+        The columns are in any order; their types are equal to the table's, or widened to them
+        without loss. Columns that have the table's type are not copied. Raises InvalidInputError if
+        a column is unknown or missing, has another type, or a null where none may be.
         """
         schema, batches = _as_batches(data)
-        plan = _cached_plan(self._upserts, schema)
-        if plan is None:
-            plan = self._plan_upserts(schema)
-            self._upserts = _with_plan(self._upserts, schema, plan)
+        plan = self._upserts.get(schema)
         return [
             pa.RecordBatch.from_arrays([*columns, _tombstones(False, rows)], schema=self.schema)
             for rows, columns in self._columns(plan, batches)
@@ -97,29 +78,12 @@ class RowSchema:
     def convert_partial(self, data: Any) -> list[pa.RecordBatch]:
         """Convert the columns of partial rows to the order and the types of the table.
 
-        Parameters
-        ----------
-        data : anything Arrow
-            As for :meth:`convert_upserts`; the key columns and any others.
-
-        Returns
-        -------
-        list of pyarrow.RecordBatch
-            The columns of ``data``, without the flag of stored rows.
-
-        Raises
-        ------
-        InvalidInputError
-            A column is unknown, has another type, or a null where none may be, or a key column is
-            missing.
+        They are the key columns and any others. The result has these columns, without the flag of
+        stored rows. Raises InvalidInputError as :meth:`convert_upserts`, or if a key column is
+        missing.
         """
         schema, batches = _as_batches(data)
-        plan = _cached_plan(self._partials, schema)
-        if plan is None:
-            self._check_names(schema.names)
-            self._check_key(schema.names)
-            plan = self._plan(schema, [f for f in self.base_schema if f.name in schema.names])
-            self._partials = _with_plan(self._partials, schema, plan)
+        plan = self._partials.get(schema)
         return [
             pa.RecordBatch.from_arrays(columns, schema=plan.schema)
             for _, columns in self._columns(plan, batches)
@@ -128,16 +92,9 @@ class RowSchema:
     def convert_deletes(self, keys: Any) -> list[pa.RecordBatch]:
         """Convert keys to stored rows that delete them: the key, nulls, and the flag.
 
-        Parameters
-        ----------
-        keys : anything Arrow
-            The key columns; other columns of the table are ignored. If there is one key column, an
-            array of its values is accepted too.
-
-        Raises
-        ------
-        InvalidInputError
-            A key column is missing, has another type or a null.
+        Other columns of the table are ignored. If there is one key column, an array of its values
+        is accepted too. Raises InvalidInputError if a key column is missing, has another type or a
+        null.
         """
         if isinstance(keys, (pa.Array, pa.ChunkedArray)) and not pt.is_struct(keys.type):
             if len(self.primary_key) != 1:
@@ -146,12 +103,7 @@ class RowSchema:
                 )
             keys = pa.table({self.primary_key[0]: keys})
         schema, batches = _as_batches(keys)
-        plan = _cached_plan(self._deletes, schema)
-        if plan is None:
-            self._check_names(schema.names)
-            self._check_key(schema.names)
-            plan = self._plan(schema, [f for f in self.base_schema if f.name in self.primary_key])
-            self._deletes = _with_plan(self._deletes, schema, plan)
+        plan = self._deletes.get(schema)
         stored = []
         for rows, columns in self._columns(plan, batches):
             by_name = dict(zip(plan.schema.names, columns, strict=True))
@@ -167,12 +119,8 @@ class RowSchema:
         """Convert a batch from the log, written by any client, to stored rows.
 
         Like Lance, accepts reordered columns, additional columns, and a missing tombstone column.
-        Columns are matched by their field ids if the writer recorded them.
-
-        Raises
-        ------
-        InvalidInputError
-            A column is missing or cannot be cast to the table's type.
+        Columns are matched by their field ids if the writer recorded them. Raises InvalidInputError
+        if a column is missing or cannot be cast to the table's type.
         """
         if batch.schema.equals(self.schema, check_metadata=True):
             return [batch]
@@ -192,6 +140,16 @@ class RowSchema:
                 "unless partial=True keeps the values of the other columns"
             )
         return self._plan(schema, list(self.base_schema))
+
+    def _plan_partials(self, schema: pa.Schema) -> _ConversionPlan:
+        self._check_names(schema.names)
+        self._check_key(schema.names)
+        return self._plan(schema, [f for f in self.base_schema if f.name in schema.names])
+
+    def _plan_deletes(self, schema: pa.Schema) -> _ConversionPlan:
+        self._check_names(schema.names)
+        self._check_key(schema.names)
+        return self._plan(schema, [f for f in self.base_schema if f.name in self.primary_key])
 
     def _plan(self, schema: pa.Schema, fields: Sequence[pa.Field]) -> _ConversionPlan:
         """Plan the conversion of rows with all these columns, or refuse their types."""
@@ -306,30 +264,15 @@ def _is_same_or_wider(source: pa.DataType, target: pa.DataType) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _ConversionPlan:
-    """How to convert rows of one schema to columns of the table.
+    """How to convert rows of one schema to columns of the table."""
 
-    Attributes
-    ----------
-    schema : pyarrow.Schema
-        The resulting columns.
-    sources : tuple of int
-        Index of each column in the rows.
-    casts : tuple of DataType or None
-        Type to cast each column to; None if it has the table's type.
-    required : tuple of int
-        Indices of the columns that must not have nulls.
-    checks : tuple of (int, checks)
-        Columns whose values must be checked, with the checks.
-    is_identity : bool
-        Whether the rows have exactly these columns, in this order and these types.
-    """
-
-    schema: pa.Schema
-    sources: tuple[int, ...]
+    schema: pa.Schema  # of the resulting columns
+    sources: tuple[int, ...]  # index of each column in the rows
+    # Type to cast each column to; None if it has the table's type.
     casts: tuple[pa.DataType | None, ...]
-    required: tuple[int, ...]
-    checks: tuple[tuple[int, tuple[Check, ...]], ...]
-    is_identity: bool
+    required: tuple[int, ...]  # indices of the columns that must not have nulls
+    checks: tuple[tuple[int, tuple[Check, ...]], ...]  # columns whose values must be checked
+    is_identity: bool  # whether the rows have exactly these columns, in this order and these types
 
     def columns_of(self, batch: pa.RecordBatch) -> list[pa.Array]:
         columns: list[pa.Array] = batch.columns
@@ -341,19 +284,22 @@ class _ConversionPlan:
         ]
 
 
-_PlanCache: TypeAlias = tuple[tuple[pa.Schema, _ConversionPlan], ...]
+class _PlanCache:
+    """Conversion plans for the latest schemas of one kind of input."""
 
+    def __init__(self, make_plan: Callable[[pa.Schema], _ConversionPlan]) -> None:
+        self._make_plan = make_plan
+        self._plans: tuple[tuple[pa.Schema, _ConversionPlan], ...] = ()
 
-def _cached_plan(plans: _PlanCache, schema: pa.Schema) -> _ConversionPlan | None:
-    for planned_schema, plan in plans:
-        if schema.equals(planned_schema):
-            return plan
-    return None
-
-
-def _with_plan(plans: _PlanCache, schema: pa.Schema, plan: _ConversionPlan) -> _PlanCache:
-    """Return a cache with the plan in front: a new tuple, since other threads read the old one."""
-    return ((schema, plan), *plans[: _MAX_CACHED_PLANS - 1])
+    def get(self, schema: pa.Schema) -> _ConversionPlan:
+        """Return the plan for a schema, made unless it is cached."""
+        for planned_schema, plan in self._plans:
+            if schema.equals(planned_schema):
+                return plan
+        plan = self._make_plan(schema)
+        # A new tuple, since other threads read the old one.
+        self._plans = ((schema, plan), *self._plans[: _MAX_CACHED_PLANS - 1])
+        return plan
 
 
 def _as_batches(data: Any) -> tuple[pa.Schema, list[pa.RecordBatch]]:
@@ -372,13 +318,7 @@ def _as_batches(data: Any) -> tuple[pa.Schema, list[pa.RecordBatch]]:
 
 
 def _widen(name: str, array: pa.Array, target: pa.DataType) -> pa.Array:
-    """Cast a column to a type for which :func:`_can_widen` is true.
-
-    Raises
-    ------
-    InvalidInputError
-        A value does not fit.
-    """
+    """Cast a column to a type for which :func:`_can_widen` is true, or refuse a value."""
     if pt.is_null(array.type):
         return pa.nulls(len(array), target)
     try:
@@ -388,13 +328,7 @@ def _widen(name: str, array: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _checks_for(field: pa.Field, *, null_structs: bool) -> tuple[Check, ...]:
-    """Return the checks that the values of a column need; none for most types.
-
-    Parameters
-    ----------
-    null_structs : bool
-        Whether the table's files can store null structs.
-    """
+    """Return the checks that the values of a column need; none for most types."""
     checks: list[Check] = []
     if _contains_type(field.type, lambda kind: pt.is_string(kind) or pt.is_large_string(kind)):
         checks.append(_find_invalid_utf8)
@@ -406,13 +340,7 @@ def _checks_for(field: pa.Field, *, null_structs: bool) -> tuple[Check, ...]:
 
 
 def _check_values(name: str, values: pa.Array, checks: Iterable[Check]) -> None:
-    """Refuse values that a flush could not write.
-
-    Raises
-    ------
-    InvalidInputError
-        The message names the column, and shows no value.
-    """
+    """Refuse values that a flush could not write; the message shows none."""
     for check in checks:
         problem = check(values)
         if problem is not None:

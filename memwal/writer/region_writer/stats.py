@@ -10,7 +10,7 @@ import logging
 import os
 import weakref
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import KW_ONLY, asdict, dataclass, fields
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -24,45 +24,25 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Sums since the writer was opened.
+    """Sums since the writer was opened."""
 
-    Attributes
-    ----------
-    writes, rows, bytes : int
-        Writes acknowledged as durable, their rows (deletes included), and Arrow bytes.
-    entries, entry_bytes : int
-        Log entries appended and their encoded size. ``writes / entries`` is the number of writes
-        per entry.
-    append_seconds : float
-        Duration of all appends, including the store.
-    generations, flushed_rows, flushed_bytes : int
-        Generations flushed, with the rows and bytes of their MemTables.
-    flush_seconds : float
-        Duration of all successful flushes.
-    failed_flushes : int
-        Failed attempts of flushes; most are retried.
-    backpressure_waits : int
-        Writes that had to wait for a flush.
-    backpressure_seconds : float
-        Duration of these waits.
-    refused_writes : int
-        Writes that were not accepted, because the wait took too long or a limit was reached.
-    """
-
+    # Writes acknowledged as durable, their rows (deletes included), and Arrow bytes.
     writes: int = 0
     rows: int = 0
     bytes: int = 0
+    # Log entries appended and their encoded size. ``writes / entries`` is the number of writes per
+    # entry.
     entries: int = 0
     entry_bytes: int = 0
-    append_seconds: float = 0.0
-    generations: int = 0
+    append_seconds: float = 0.0  # of all appends, including the store
+    generations: int = 0  # generations flushed, with the rows and bytes of their MemTables
     flushed_rows: int = 0
     flushed_bytes: int = 0
-    flush_seconds: float = 0.0
-    failed_flushes: int = 0
-    backpressure_waits: int = 0
+    flush_seconds: float = 0.0  # of all successful flushes
+    failed_flushes: int = 0  # failed attempts; most are retried
+    backpressure_waits: int = 0  # writes that had to wait for a flush, and how long
     backpressure_seconds: float = 0.0
-    refused_writes: int = 0
+    refused_writes: int = 0  # not accepted, because the wait took too long or a limit was reached
 
     def __add__(self, other: Totals) -> Totals:
         return Totals(*(getattr(self, name) + getattr(other, name) for name in TOTAL_NAMES))
@@ -195,42 +175,32 @@ class Durations(Protocol):
     def wait(self, seconds: float) -> None: ...
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class RegionCounters:
     """Counters of one region. Callers hold the region's lock."""
 
-    __slots__ = (*TOTAL_NAMES, "_durations", "_secrets", "buffered_bytes", "buffered_writes",
-                 "last_error", "region_id")  # fmt: skip
-
-    writes: int
-    rows: int
-    bytes: int
-    entries: int
-    entry_bytes: int
-    append_seconds: float
-    generations: int
-    flushed_rows: int
-    flushed_bytes: int
-    flush_seconds: float
-    failed_flushes: int
-    backpressure_waits: int
-    backpressure_seconds: float
-    refused_writes: int
-
-    def __init__(
-        self,
-        region_id: UUID,
-        *,
-        durations: Durations | None = None,
-        secrets: tuple[str, ...] = (),
-    ) -> None:
-        for name in TOTAL_NAMES:
-            setattr(self, name, 0)
-        self.region_id = region_id
-        self.buffered_writes = 0
-        self.buffered_bytes = 0
-        self.last_error: str | None = None
-        self._durations = durations
-        self._secrets = secrets
+    region_id: UUID
+    _: KW_ONLY
+    durations: Durations | None = None
+    secrets: tuple[str, ...] = ()
+    # The fields of Totals.
+    writes: int = 0
+    rows: int = 0
+    bytes: int = 0
+    entries: int = 0
+    entry_bytes: int = 0
+    append_seconds: float = 0
+    generations: int = 0
+    flushed_rows: int = 0
+    flushed_bytes: int = 0
+    flush_seconds: float = 0
+    failed_flushes: int = 0
+    backpressure_waits: int = 0
+    backpressure_seconds: float = 0
+    refused_writes: int = 0
+    buffered_writes: int = 0
+    buffered_bytes: int = 0
+    last_error: str | None = None
 
     def add_buffered(self, writes: int, bytes: int) -> None:
         """Count writes that are accepted but not durable yet."""
@@ -253,8 +223,8 @@ class RegionCounters:
         self.entries += 1
         self.entry_bytes += bytes
         self.append_seconds += seconds
-        if self._durations is not None:
-            self._durations.append(seconds)
+        if self.durations is not None:
+            self.durations.append(seconds)
 
     def add_flush(self, rows: int, bytes: int, seconds: float) -> None:
         """Count a MemTable that was published as a generation."""
@@ -262,8 +232,8 @@ class RegionCounters:
         self.flushed_rows += rows
         self.flushed_bytes += bytes
         self.flush_seconds += seconds
-        if self._durations is not None:
-            self._durations.flush(seconds)
+        if self.durations is not None:
+            self.durations.flush(seconds)
 
     def add_failed_flush(self, error: BaseException) -> None:
         """Count a failed attempt of a flush."""
@@ -272,14 +242,14 @@ class RegionCounters:
 
     def record_error(self, error: BaseException) -> None:
         """Set ``last_error``."""
-        self.last_error = safe_error_text(error, secrets=self._secrets)
+        self.last_error = safe_error_text(error, secrets=self.secrets)
 
     def add_wait(self, seconds: float) -> None:
         """Count a write that waited for a flush, whether it was accepted or not."""
         self.backpressure_waits += 1
         self.backpressure_seconds += seconds
-        if self._durations is not None:
-            self._durations.wait(seconds)
+        if self.durations is not None:
+            self.durations.wait(seconds)
 
     def add_refused(self, writes: int = 1) -> None:
         """Count writes that were not accepted."""
@@ -293,14 +263,8 @@ class RegionCounters:
 class WriterCounters:
     """Counters of all regions of a writer, kept across the claims of a region.
 
-    Holds no reference to the writer, so that it can be read after the writer was collected.
-
-    Parameters
-    ----------
-    location : TableLocation
-        Table. The secrets of its storage options are redacted in error texts.
-    durations : Durations, optional
-        Recorder of single durations.
+    Holds no reference to the writer, so that it can be read after the writer was collected. The
+    secrets of the table's storage options are redacted in error texts.
     """
 
     def __init__(self, location: TableLocation, *, durations: Durations | None = None) -> None:
@@ -343,19 +307,8 @@ def warn_if_unclosed(writer: object, counters: WriterCounters) -> weakref.finali
 
     The writes are not stored at that point: the threads that could are gone, and the end of a
     process must not wait for a store. Rows that are durable but not flushed are safe; the next
-    claim replays them.
-
-    Parameters
-    ----------
-    writer : object
-        Not kept alive.
-    counters : WriterCounters
-        Counters of the writer.
-
-    Returns
-    -------
-    weakref.finalize
-        Call ``detach()`` when the writer is closed.
+    claim replays them. The writer is not kept alive. Call ``detach()`` of the result when it is
+    closed.
     """
     return weakref.finalize(writer, _warn_of_lost_writes, counters, ForkGuard("the writer"))
 

@@ -8,20 +8,18 @@ import threading
 import time
 from dataclasses import dataclass
 from functools import partial
-from types import TracebackType
 from uuid import UUID
 
 import pyarrow as pa
 
 from memwal.errors import BackPressureError, RegionFencedError, WriterClosedError
 from memwal.lsm.flush.rows import TableRows
-from memwal.lsm.memtable.unflushed import UnflushedRows
+from memwal.lsm.memtable.indexes import UnflushedRows
 from memwal.lsm.wal.abandon import abandon_log
 from memwal.lsm.wal.appender import LogAppender
-from memwal.lsm.wal.applied_steps import Step
+from memwal.lsm.wal.applied_steps import Step, StepSequencer
 from memwal.lsm.wal.claim import Claim, ClaimedRegion, claim_region
 from memwal.writer.region_writer.context import WriterContext
-from memwal.writer.region_writer.flusher import Flusher
 from memwal.writer.region_writer.group_commit import EntryWriter, LogQueue, LogReservation
 from memwal.writer.region_writer.handle import (
     FailureLatch,
@@ -29,12 +27,11 @@ from memwal.writer.region_writer.handle import (
     copy_error,
     finished_write,
 )
-from memwal.writer.region_writer.memtables import MemTable, MemTables
+from memwal.writer.region_writer.memtables import Flusher, MemTable, MemTables
 from memwal.writer.region_writer.partial_rows import PartialRows, current_rows, group_by_schema
 from memwal.writer.region_writer.replay import replay
 from memwal.writer.region_writer.rows import RowSchema
 from memwal.writer.region_writer.stats import RegionStats
-from memwal.writer.region_writer.steps import StepSequencer
 
 logger = logging.getLogger(__name__)
 
@@ -70,35 +67,12 @@ class RegionWriter:
         merged: int = 0,
         keep: bool = True,
     ) -> None:
-        """Claim the region, and replay its log, or abandon the unflushed rows.
-
-        Parameters
-        ----------
-        keep : bool, default True
-            Whether to replay the log; otherwise its unflushed rows are abandoned.
-
-        Raises
-        ------
-        RegionSealedError, RegionFencedError, CorruptDataError
-            See :func:`memwal.lsm.wal.claim.claim_region`,
-            :func:`memwal.writer.region_writer.replay.replay` and
-            :func:`memwal.lsm.wal.abandon.abandon_log`.
-        """
+        """Claim the region, and replay its log, or without ``keep`` abandon the unflushed rows."""
         self.region_id = region_id
         self._context = context
         self._options = options = context.options
         self._counters = context.counters.region(region_id)
-        claim = claim_region(
-            context.store,
-            region_id,
-            spec_id=spec_id,
-            region_fields=region_fields,
-            merged=merged,
-            replay=keep,
-            clock=context.clock,
-        )
-        if not keep:
-            claim = abandon_log(context.store, claim)
+        claim = _claim(context, region_id, spec_id, region_fields, merged=merged, keep=keep)
         self.epoch = claim.manifest.writer_epoch
         # Lock of the region: it guards everything below.
         self._lock = threading.Condition()
@@ -110,7 +84,7 @@ class RegionWriter:
         self._log_queue = LogQueue(
             self._lock,
             context.appends,
-            self._write_group,
+            lambda group: self._entry_writer.write_group(group),
             max_bytes=options.max_entry_bytes,
             max_rows=options.max_memtable_rows,
         )
@@ -144,23 +118,11 @@ class RegionWriter:
     # Writes
 
     def write(self, rows: WholeRows | PartialRows, *, wait: bool = True) -> PendingWrite:
-        """Write rows.
+        """Write rows, and with ``wait`` return when that is done.
 
-        Parameters
-        ----------
-        wait : bool, default True
-            Whether to return only when the write is done. Otherwise its rows count as written at
-            once if the writer buffers, and when they are durable if it does not.
-
-        Returns
-        -------
-        PendingWrite
-            Done if ``wait``. A failure is in its ``error``.
-
-        Raises
-        ------
-        BackPressureError, RegionFencedError, WriterClosedError
-            The rows were not accepted.
+        Otherwise the rows count as written at once if the writer buffers, and when they are durable
+        if it does not. A failure is in the result's ``error``. Raises BackPressureError,
+        RegionFencedError or WriterClosedError if the rows were not accepted.
         """
         if isinstance(rows, PartialRows):
             return self._write_partial(rows, wait=wait)
@@ -178,17 +140,8 @@ class RegionWriter:
     def begin(self, rows: WholeRows) -> tuple[PendingWrite, LogReservation | None]:
         """Start a durable write that the caller completes, along with writes of other regions.
 
-        Returns
-        -------
-        PendingWrite
-        LogReservation or None
-            To be stored and ended by the caller. None if the log is busy: the write is then queued
-            like any other.
-
-        Raises
-        ------
-        BackPressureError, RegionFencedError, WriterClosedError
-            The rows were not accepted.
+        Returns a reservation of the log, which the caller stores and ends. It is None if the log is
+        busy: the write is then queued like any other. Raises the errors of :meth:`write`.
         """
         return self._begin(PendingWrite(rows.batches, rows.row_schema))
 
@@ -197,13 +150,8 @@ class RegionWriter:
     ) -> tuple[PendingWrite, LogReservation | None]:
         """Start a step of a source, as :meth:`begin` starts a durable write.
 
-        Waits for a step that is in progress. The rows go into one entry, which records the step.
-
-        Returns
-        -------
-        PendingWrite
-            Done, and without rows, if the region has the step already.
-        LogReservation or None
+        Waits for a step that is in progress. The rows go into one entry, which records the step. If
+        the region has the step already, the write is done and has no rows.
         """
         applied = self._steps.begin(step)
         if applied is None:
@@ -269,10 +217,7 @@ class RegionWriter:
     def _wait_for_room(self) -> None:
         """Wait until another write may be queued. The caller holds the lock.
 
-        Raises
-        ------
-        BackPressureError
-            The queue stayed full until the timeout.
+        Raises BackPressureError if the queue stayed full until the timeout.
         """
         options = self._options
         self._last_used = time.monotonic()
@@ -306,9 +251,6 @@ class RegionWriter:
 
     # The log
 
-    def _write_group(self, group: list[PendingWrite]) -> None:
-        self._entry_writer.write_group(group)
-
     def _write_buffered(self) -> None:
         with self._lock:
             self._log_queue.make_all_due()
@@ -326,34 +268,10 @@ class RegionWriter:
 
     # Flush
 
-    def flush(self, *, timeout: float | None = None) -> None:
-        """Seal the MemTable and wait until every sealed MemTable is flushed.
-
-        Parameters
-        ----------
-        timeout : float, optional
-            Maximum wait in seconds.
-
-        Raises
-        ------
-        BackPressureError
-            The flush is not done in time; it goes on in the background.
-        RegionFencedError
-            Another writer claimed the region; it replays the unflushed rows.
-        MemWalError, OSError
-            Error of the last of several attempts. The rows stay in memory and in the log, and the
-            next flush tries again.
-        """
-        deadline = math.inf if timeout is None else time.monotonic() + timeout
-        self.finish_barrier(self.start_barrier(seals=True), deadline=deadline)
-
     def start_barrier(self, *, seals: bool) -> PendingWrite:
         """Queue a barrier behind all earlier writes, and start to write them, without waiting.
 
-        Parameters
-        ----------
-        seals : bool
-            Whether to seal the MemTable at the barrier.
+        With ``seals`` the MemTable is sealed at the barrier.
         """
         barrier = PendingWrite([], seals=seals)
         with self._lock:
@@ -364,15 +282,11 @@ class RegionWriter:
     def finish_barrier(self, barrier: PendingWrite, *, deadline: float) -> None:
         """Wait for a barrier, and for the flush if it seals the MemTable.
 
-        Parameters
-        ----------
-        deadline : float
-            In monotonic seconds; may be infinite.
-
-        Raises
-        ------
-        MemWalError, OSError
-            See :meth:`flush`.
+        The deadline is in monotonic seconds and may be infinite. If it passes, BackPressureError is
+        raised, and the flush goes on in the background. Raises RegionFencedError if another writer
+        claimed the region, which then replays the unflushed rows. Raises MemWalError or OSError,
+        the error of the last of several attempts: the rows stay in memory and in the log, and the
+        next flush tries again.
         """
         if not barrier.wait(None if deadline == math.inf else deadline - time.monotonic()):
             raise BackPressureError(
@@ -398,22 +312,6 @@ class RegionWriter:
 
     # Close
 
-    def close(self) -> None:
-        """Flush, and refuse further writes. A second call does nothing.
-
-        Raises
-        ------
-        MemWalError, OSError
-            See :meth:`flush`. The next claim replays the unflushed rows.
-        """
-        with self._lock:
-            if isinstance(self._failure.error, WriterClosedError):
-                return
-        try:
-            self.flush()
-        finally:
-            self.abort()
-
     def abort(self) -> None:
         """Refuse further writes, without a flush: the log keeps the rows for the next claim.
 
@@ -435,7 +333,7 @@ class RegionWriter:
         """Flush and close if nothing was written after ``since``; return whether it was closed."""
         if self.last_used() > since:
             return False
-        self.flush()
+        self.finish_barrier(self.start_barrier(seals=True), deadline=math.inf)
         with self._lock:
             if self._last_used > since or not self._log_queue.is_idle:
                 return False
@@ -490,20 +388,6 @@ class RegionWriter:
                 fenced=isinstance(self._failure.error, RegionFencedError),
             )
 
-    def __enter__(self) -> RegionWriter:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.abort()
-
     # Recovery
 
     def _replay(self, claim: Claim) -> None:
@@ -546,3 +430,25 @@ class RegionWriter:
             check_interval=interval,
             clock=self._context.clock,
         )
+
+
+def _claim(
+    context: WriterContext,
+    region_id: UUID,
+    spec_id: int,
+    region_fields: tuple[tuple[str, bytes], ...],
+    *,
+    merged: int,
+    keep: bool,
+) -> Claim:
+    """Claim a region, and without ``keep`` abandon its unflushed rows."""
+    claim = claim_region(
+        context.store,
+        region_id,
+        spec_id=spec_id,
+        region_fields=region_fields,
+        merged=merged,
+        replay=keep,
+        clock=context.clock,
+    )
+    return claim if keep else abandon_log(context.store, claim)

@@ -13,6 +13,7 @@ import pytest
 import memwal
 from memwal import RegionSpec, WriterOptions
 from memwal.lsm.memtable.indexes import MemTableIndexes
+from memwal.lsm.memtable.vector_index import nearest_rows
 
 DIMENSION = 8
 SCHEMA = pa.schema(
@@ -75,19 +76,21 @@ def test_answers_are_those_of_all_rows_written(table: memwal.Table, indexed: boo
             if row["id"] not in (1050, 1051)
         }
         query = rows(1003, 1, seed=9).to_pylist()[0]["vector"]
-        nearest = snapshot.take(snapshot.nearest("vector", query, k=5).rows, columns=["id"])
+        view = snapshot.view
+        is_alive = snapshot.newest() & ~view.column("_tombstone").to_numpy()
+        nearest = nearest_rows(view, "vector", query, k=5, allowed=is_alive)
         expected = sorted(
             alive, key=lambda i: np.square(np.subtract(alive[i]["vector"], query)).sum()
         )
-        assert nearest.column("id").to_pylist() == expected[:5]
+        assert view.take(nearest.rows).column("id").to_pylist() == expected[:5]
 
-        terms = snapshot.text_terms("text", "clouds")
-        found = snapshot.take(snapshot.search_text("text", terms, k=500).rows, columns=["id"])
+        _, counts = snapshot.text["text"].occurrences(["cloud"], view)
+        found = view.take(np.flatnonzero((counts["cloud"] > 0) & is_alive))
         assert set(found.column("id").to_pylist()) == {
             i for i, row in alive.items() if "cloud" in row["text"]
         }
         at = snapshot.lookup([pa.array([1003, 1050, 7])])
-        assert snapshot.take(at[:1]).to_pylist()[0]["text"] == alive[1003]["text"]
+        assert view.take(at[:1]).to_pylist()[0]["text"] == alive[1003]["text"]
         assert at[2] == -1
 
 

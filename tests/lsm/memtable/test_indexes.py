@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from memwal.errors import InvalidInputError
 from memwal.lsm.memtable.indexes import MemTableIndexes, MemTableSnapshot
+from memwal.lsm.memtable.vector_index import nearest_rows
 
 SCHEMA = pa.schema(
     [
@@ -46,25 +47,19 @@ def check(snapshot: MemTableSnapshot, writes: list[Write]) -> None:
     keys = pa.array(range(8), pa.int64())
     assert snapshot.lookup([keys]).tolist() == [newest.get(key, -1) for key in range(8)]
     assert np.flatnonzero(snapshot.newest()).tolist() == sorted(newest.values())
-    assert np.flatnonzero(snapshot.alive()).tolist() == alive
-    assert snapshot.take(np.array(alive, np.int64), columns=["id"])["id"].to_pylist() == [
+    deleted = snapshot.view.column("_tombstone").to_numpy()
+    is_alive = snapshot.newest() & ~deleted
+    assert np.flatnonzero(is_alive).tolist() == alive
+    assert snapshot.view.take(np.array(alive, np.int64), columns=["id"])["id"].to_pylist() == [
         writes[row][0] for row in alive
     ]
     near = sorted(alive, key=lambda row: (abs((writes[row][1] or 0) - 3), row))
-    assert snapshot.nearest("vec", [3, 1], k=100).rows.tolist() == near
-    allowed = np.arange(snapshot.view.rows) % 2 == 0
-    assert (
-        snapshot.nearest("vec", [3, 1], k=2, allowed=allowed).rows.tolist()
-        == [row for row in near if row % 2 == 0][:2]
-    )
+    found = nearest_rows(snapshot.view, "vec", [3, 1], k=100, allowed=is_alive)
+    assert found.rows.tolist() == near
     holds = [row for row in alive if (writes[row][1] or 0) & 1]
-    found = snapshot.search_text("text", ["red"], k=100)
-    assert sorted(found.rows.tolist()) == holds
-    statistics = snapshot.text["text"].statistics(["red"], snapshot.view, alive=snapshot.alive())
-    assert statistics.frequencies == {"red": len(holds)}
-    assert statistics.documents == sum((writes[row][1] or 0) > 0 for row in alive)
-    some = snapshot.search_text("text", ["red"], k=100, allowed=allowed, statistics=statistics)
-    assert sorted(some.rows.tolist()) == [row for row in holds if row % 2 == 0]
+    lengths, counts = snapshot.text["text"].occurrences(["red"], snapshot.view)
+    assert np.flatnonzero((counts["red"] > 0) & is_alive).tolist() == holds
+    assert np.count_nonzero(lengths[is_alive]) == sum((writes[row][1] or 0) > 0 for row in alive)
 
 
 WRITES = st.lists(st.tuples(st.integers(0, 7), st.none() | st.integers(0, 7)), max_size=10)
@@ -130,12 +125,6 @@ def test_memory_is_counted() -> None:
     table.catch_up()
     assert deferred == batch.nbytes
     assert batch.nbytes + 12 * 1_000 < table.nbytes < batch.nbytes + 60 * 1_000
-
-
-def test_refuses_text_search_without_an_index() -> None:
-    table = MemTableIndexes(SCHEMA, ["id"])
-    with pytest.raises(InvalidInputError, match=r"\btext\b"):
-        table.snapshot().text_terms("text", "red")
 
 
 @pytest.mark.parametrize("column", ["id", "other"])

@@ -10,12 +10,18 @@ import lance
 import numpy as np
 import pyarrow as pa
 import pytest
-from lance.query import FullTextOperator, MatchQuery
+from lance.query import FullTextOperator
+from lance.query import MatchQuery as LanceQuery
 
 from memwal.errors import InvalidInputError
-from memwal.lsm.memtable.bm25 import TextStatistics
 from memwal.lsm.memtable.rows import RowBuffer, RowView
 from memwal.lsm.memtable.text_index import TextIndex
+from memwal.lsm.memtable.tokenizer import Tokenizer
+from memwal.reader.hits import Hits
+from memwal.search.text.column import TextColumn
+from memwal.search.text.documents import TokenizedDocuments
+from memwal.search.text.matching import leaf_hits
+from memwal.search.text.query import MatchQuery
 
 WORDS = [
     *("run", "running", "runner", "walk", "walking", "café", "Cafe", "naïve", "river", "bank"),
@@ -61,22 +67,39 @@ def indexed(path: Path, texts: list[Any], alive: np.ndarray, **options: Any) -> 
     return dataset
 
 
-def lance_scores(dataset: Any, query: Any, filter: str | None = None) -> dict[int, float]:
-    found = dataset.to_table(
-        columns=["row", "_score"],
-        full_text_query=query,
-        filter=filter,
-        prefilter=True,
-        limit=10_000,
-    )
+def lance_scores(dataset: Any, query: Any) -> dict[int, float]:
+    found = dataset.to_table(columns=["row", "_score"], full_text_query=query, limit=10_000)
     return dict(zip(found["row"].to_pylist(), found["_score"].to_pylist(), strict=True))
 
 
-def same(found: Any, expected: dict[int, float]) -> None:
+def documents_of(
+    source: int, index: TextIndex, view: RowView, alive: np.ndarray, options: dict[str, Any]
+) -> TokenizedDocuments:
+    rows = np.arange(view.rows, dtype=np.uint64)
+    return TokenizedDocuments(source, index, view, rows, alive, Tokenizer(options))
+
+
+def search(
+    index: TextIndex,
+    query: MatchQuery,
+    view: RowView,
+    *,
+    k: int | None = None,
+    alive: np.ndarray | None = None,
+    options: dict[str, Any] | None = None,
+) -> Hits:
+    """Search one MemTable, best rows first."""
+    alive = np.ones(view.rows, np.bool_) if alive is None else alive
+    parts = [documents_of(0, index, view, alive, options or {})]
+    column = TextColumn.of(Tokenizer(options), parts, None)
+    return leaf_hits(query, column, k=k).best(k, smallest=False)
+
+
+def same(found: Hits, expected: dict[int, float]) -> None:
     assert sorted(found.rows.tolist()) == sorted(expected)
     wanted = [expected[row] for row in found.rows.tolist()]
-    np.testing.assert_allclose(found.scores, wanted, rtol=1e-4)
-    assert (np.diff(found.scores) <= 0).all()
+    np.testing.assert_allclose(found.values, wanted, rtol=1e-4)
+    assert (np.diff(found.values.astype(np.float32)) <= 0).all()
 
 
 @pytest.mark.parametrize(
@@ -101,24 +124,11 @@ def test_scores_are_those_of_lance(tmp_path: Path, size: int, options: dict[str,
     view = view_of(texts, size)
     for index in (TextIndex("text", options), TextIndex("text", recorded)):
         for query in QUERIES:
-            terms = index.terms(query)
-            found = index.search(terms, view, k=10_000, alive=alive)
+            leaf = MatchQuery(query, "text")
+            found = search(index, leaf, view, alive=alive, options=options)
             same(found, lance_scores(dataset, query))
-            few = index.search(terms, view, k=5, alive=alive)
+            few = search(index, leaf, view, k=5, alive=alive, options=options)
             assert few.rows.tolist() == found.rows[:5].tolist()
-
-
-def test_a_filter_leaves_the_statistics_alone(tmp_path: Path) -> None:
-    texts, alive = documents(400), np.ones(400, np.bool_)
-    dataset = indexed(tmp_path / "table", texts, alive)
-    index = TextIndex("text")
-    found = index.search(
-        index.terms("river bank"),
-        view_of(texts, 400),
-        k=10_000,
-        allowed=np.arange(400) % 3 == 0,
-    )
-    same(found, lance_scores(dataset, "river bank", "row % 3 = 0"))
 
 
 @pytest.mark.parametrize(
@@ -139,13 +149,10 @@ def test_all_terms_may_be_asked_for(tmp_path: Path, options: dict[str, Any]) -> 
     index, view = TextIndex("text", options), view_of(texts, 50)
     found_any = 0
     for query in ["run walk", "run nowhere", "riverBank", "running walk_river", "the bank", "ban"]:
-        wanted = MatchQuery(query, "text", operator=FullTextOperator.AND)
-        found = index.search(index.groups(query), view, k=10_000, operator="and")
+        wanted = LanceQuery(query, "text", operator=FullTextOperator.AND)
+        found = search(index, MatchQuery(query, "text", operator="and"), view, options=options)
         same(found, lance_scores(dataset, wanted))
         found_any += len(found.rows)
-        if not options:
-            terms = index.search(index.terms(query), view, k=10_000, operator="and")
-            assert terms.rows.tolist() == found.rows.tolist()
     assert found_any
 
 
@@ -155,42 +162,41 @@ def test_lists_of_text(tmp_path: Path) -> None:
     index = TextIndex("text")
     view = view_of(texts, 2, pa.list_(pa.string()))
     for query in ["river", "bank walk"]:
-        same(index.search(index.terms(query), view, k=9), lance_scores(dataset, query))
+        same(search(index, MatchQuery(query, "text"), view), lance_scores(dataset, query))
 
 
 def test_statistics_of_several_sources_give_global_scores(tmp_path: Path) -> None:
     texts, alive = documents(600), np.arange(600) % 5 != 4
     dataset = indexed(tmp_path / "table", texts, alive)
-    halves = [(TextIndex("text"), view_of(part, 100)) for part in (texts[:350], texts[350:])]
-    masks = [alive[:350], alive[350:]]
+    halves = [
+        documents_of(source, TextIndex("text"), view_of(part, 100), mask, {})
+        for source, (part, mask) in enumerate(
+            [(texts[:350], alive[:350]), (texts[350:], alive[350:])]
+        )
+    ]
+    column = TextColumn.of(Tokenizer(), halves, None)
     for query in QUERIES:
-        terms = halves[0][0].terms(query)
-        counted = TextStatistics()
-        for (index, view), mask in zip(halves, masks, strict=True):
-            counted += index.statistics(terms, view, alive=mask)
-        expected = lance_scores(dataset, query)
-        found: dict[int, float] = {}
-        for first, (index, view), mask in zip((0, 350), halves, masks, strict=True):
-            matches = index.search(terms, view, k=10_000, alive=mask, statistics=counted)
-            found.update(zip((matches.rows + first).tolist(), matches.scores.tolist(), strict=True))
-        assert found == pytest.approx(expected, rel=1e-4)
+        hits = leaf_hits(MatchQuery(query, "text"), column)
+        rows = hits.rows.astype(np.int64) + 350 * hits.source
+        found = dict(zip(rows.tolist(), hits.values.tolist(), strict=True))
+        assert found == pytest.approx(lance_scores(dataset, query), rel=1e-4)
 
 
 def test_equal_scores_come_in_the_order_of_the_log() -> None:
-    index = TextIndex("text")
     view = view_of(["bank"] * 40 + ["bank bank"], 1)
-    assert index.search(["bank"], view, k=4).rows.tolist() == [40, 0, 1, 2]
+    found = search(TextIndex("text"), MatchQuery("bank", "text"), view, k=4)
+    assert found.rows.tolist() == [40, 0, 1, 2]
 
 
 def test_an_older_view_is_answered_as_of_then() -> None:
     texts = documents(300)
     index, old = TextIndex("text"), view_of(texts[:100], 100)
-    alone = TextIndex("text").search(["run"], old, k=300)
+    lengths, counts = TextIndex("text").occurrences(["run"], old)
     index.catch_up(view_of(texts, 100))
     assert index.rows == 300
-    found = index.search(["run"], old, k=300)
-    assert found.rows.tolist() == alone.rows.tolist()
-    assert found.scores.tolist() == alone.scores.tolist()
+    found_lengths, found_counts = index.occurrences(["run"], old)
+    assert found_lengths.tolist() == lengths.tolist()
+    assert found_counts["run"].tolist() == counts["run"].tolist()
 
 
 def test_searches_while_rows_come() -> None:
@@ -203,8 +209,8 @@ def test_searches_while_rows_come() -> None:
         while not ended:
             ended = done.is_set()
             view = runs.view()
-            found = index.search(["bank"], view, k=1_000)
-            if found.rows.tolist() != [row for row in range(view.rows) if row % 3]:
+            _, counts = index.occurrences(["bank"], view)
+            if counts["bank"].tolist() != [int(row % 3 > 0) for row in range(view.rows)]:
                 failures.append(view.rows)
 
     readers = [threading.Thread(target=read) for _ in range(3)]
@@ -222,22 +228,9 @@ def test_searches_while_rows_come() -> None:
 @pytest.mark.parametrize("texts", [[], [None, ""], ["the of"]])
 def test_nothing_to_find(texts: list[str | None]) -> None:
     index, view = TextIndex("text"), view_of(texts, 5)
-    assert index.search(["bank"], view, k=3).rows.tolist() == []
-    assert index.search([], view, k=3).rows.tolist() == []
-    assert index.statistics(["bank"], view) == TextStatistics(0, 0, {"bank": 0})
-
-
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        ({"k": 0}, r"\bk\b"),
-        ({"operator": "xor"}, "xor"),
-        ({"statistics": TextStatistics(1, 1, {})}, "bank"),
-    ],
-)
-def test_refuses(options: dict[str, Any], named: str) -> None:
-    with pytest.raises(InvalidInputError, match=named):
-        TextIndex("text").search(["bank"], view_of(["bank"], 1), **{"k": 1, **options})
+    assert search(index, MatchQuery("bank", "text"), view, k=3).rows.tolist() == []
+    assert search(index, MatchQuery("", "text"), view, k=3).rows.tolist() == []
+    assert documents_of(0, index, view, np.ones(view.rows, np.bool_), {}).size == (0, 0)
 
 
 def test_refuses_columns_without_text() -> None:

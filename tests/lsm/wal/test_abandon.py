@@ -11,12 +11,13 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pytest
+from support.data.entries import encode_entry
 from support.stores.faulty_store import REGION_MANIFEST, WAL, FaultyStore, Killed
 
 from memwal.errors import CorruptDataError, RegionFencedError, StoreAccessError
 from memwal.format.paths import wal_key
 from memwal.format.region_manifest import RegionManifest
-from memwal.format.wal_encoder import encode_entry, encode_sentinel
+from memwal.format.wal_encoder import encode_sentinel
 from memwal.lsm.wal.abandon import AbandonedRows, abandon_log, abandoned_entries, read_abandoned
 from memwal.lsm.wal.claim import Claim, claim_region
 from memwal.lsm.wal.log import needs_replay, read_log

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from support.data.claims import claim_at
+from support.data.entries import append
 from support.stores.faulty_store import WAL, FaultyStore
 
 from memwal.errors import OutcomeUnknownError, RegionFencedError, StoreAccessError
@@ -70,7 +71,7 @@ class TestRequests:
         log = appender(store, epoch, verified_at=95.0)
 
         for number in range(5):
-            log.append([batch(number)], generation=1)
+            append(log, [batch(number)], generation=1)
 
         assert store.calls == [("create", wal_key(REGION, n)) for n in range(1, 6)]
         assert epoch.looks == 0
@@ -81,8 +82,8 @@ class TestRequests:
         epoch = Epoch()
         log = appender(store, epoch)
 
-        log.append([batch(1)], generation=1)
-        log.append([batch(2)], generation=1)
+        append(log, [batch(1)], generation=1)
+        append(log, [batch(2)], generation=1)
 
         assert epoch.looks == 1
 
@@ -93,7 +94,7 @@ class TestRequests:
 
         looks = []
         for number in range(4):
-            log.append([batch(number)], generation=1)
+            append(log, [batch(number)], generation=1)
             looks.append(epoch.looks)
 
         assert looks == [0, 1, 1, 2]
@@ -106,10 +107,10 @@ class TestRequests:
         log = appender(store, epoch)
 
         with pytest.raises(OutcomeUnknownError):
-            log.append([batch(1)], generation=1)
+            append(log, [batch(1)], generation=1)
         with pytest.raises(RegionFencedError):
-            log.append([batch(2)], generation=1)
-        log.append([batch(3)], generation=1)
+            append(log, [batch(2)], generation=1)
+        append(log, [batch(3)], generation=1)
 
         assert epoch.looks == 3
 
@@ -118,9 +119,9 @@ class TestRequests:
         store.fail("create", WAL, StoreAccessError("no"))
 
         with pytest.raises(StoreAccessError):
-            log.append([batch(1)], generation=1)
+            append(log, [batch(1)], generation=1)
 
-        assert log.append([batch(2)], generation=1).position == 1
+        assert append(log, [batch(2)], generation=1).position == 1
 
 
 def test_rows_do_not_change_with_the_callers_memory(store: FaultyStore) -> None:
@@ -129,7 +130,7 @@ def test_rows_do_not_change_with_the_callers_memory(store: FaultyStore) -> None:
         [pa.Array.from_buffers(pa.int64(), 3, [None, pa.py_buffer(values)])], schema=SCHEMA
     )
 
-    appended = appender(store, Epoch()).append([rows], generation=1)
+    appended = append(appender(store, Epoch()), [rows], generation=1)
     values[:] = -1
 
     assert appended.batches == (batch(1, 2, 3),)

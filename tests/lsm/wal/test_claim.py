@@ -12,6 +12,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pytest
+from support.data.entries import append
 from support.stores.faulty_store import REGION_MANIFEST, WAL, FaultyStore, Killed, skip_waits
 
 from memwal.errors import (
@@ -66,7 +67,7 @@ class Appender:
     def append(self, *ids: int) -> int:
         """Append an entry with these ids, and return its position."""
         batch = pa.record_batch({"id": pa.array(ids, pa.int64())})
-        return self._log.append([batch], generation=1).position
+        return append(self._log, [batch], generation=1).position
 
     def _verify(self) -> None:
         latest = self._manifests.read_latest()

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.data.claims import claim_at
+from support.data.entries import append, encode_entry
 from support.stores.faulty_store import WAL, FaultyStore, Killed
 
 from memwal.errors import (
@@ -27,7 +28,7 @@ from memwal.errors import (
 )
 from memwal.format.paths import wal_key
 from memwal.format.region_manifest import RegionManifest
-from memwal.format.wal_encoder import encode_entry, encode_sentinel
+from memwal.format.wal_encoder import encode_sentinel
 from memwal.format.wal_entry import WalEntry, decode_entry
 from memwal.lsm.wal.appender import LogAppender
 from memwal.lsm.wal.log import fence, find_tip, needs_replay, read_log, survey_log
@@ -217,7 +218,7 @@ class TestAppend:
     def test_takes_the_next_positions_without_gaps(self, store: FaultyStore) -> None:
         log = appender(store, next_position=3)
 
-        positions = [log.append([batch(n)], generation=7).position for n in range(5)]
+        positions = [append(log, [batch(n)], generation=7).position for n in range(5)]
 
         assert positions == [3, 4, 5, 6, 7]
         found = decode_entry(store.get(wal_key(REGION, 4)), name="entry")
@@ -242,8 +243,8 @@ class TestAppend:
         log = appender(store)
         disturb(store)
 
-        assert log.append([batch(1)], generation=1).position == 1
-        assert log.append([batch(2)], generation=1).position == 2
+        assert append(log, [batch(1)], generation=1).position == 1
+        assert append(log, [batch(2)], generation=1).position == 2
         store.clear()
 
         assert {position: ids(e) for position, e in stored(store).items()} == {1: [1], 2: [2]}
@@ -252,7 +253,7 @@ class TestAppend:
         store.fail("create", WAL, times=1000)
 
         with pytest.raises(OutcomeUnknownError):
-            appender(store).append([batch(1)], generation=1)
+            append(appender(store), [batch(1)], generation=1)
 
     @pytest.mark.parametrize("error", [StoreFullError("full"), StoreAccessError("no")])
     def test_a_refusal_leaves_the_position_free(
@@ -262,9 +263,9 @@ class TestAppend:
         store.fail("create", WAL, error)
 
         with pytest.raises(type(error)):
-            log.append([batch(1)], generation=1)
+            append(log, [batch(1)], generation=1)
 
-        assert log.append([batch(2)], generation=1).position == 1
+        assert append(log, [batch(2)], generation=1).position == 1
         assert {position: ids(e) for position, e in stored(store).items()} == {1: [2]}
 
     @pytest.mark.parametrize("error", [StoreFullError("full"), StoreAccessError("no")])
@@ -276,13 +277,13 @@ class TestAppend:
         store.fail("create", WAL, error)
 
         with pytest.raises(OutcomeUnknownError):
-            appender(store).append([batch(1)], generation=1)
+            append(appender(store), [batch(1)], generation=1)
 
     def test_is_fenced_by_a_higher_epoch(self, store: FaultyStore) -> None:
         put(store, 1, encode_sentinel(writer_epoch=EPOCH + 1))
 
         with pytest.raises(RegionFencedError):
-            appender(store).append([batch(1)], generation=1)
+            append(appender(store), [batch(1)], generation=1)
 
 
 class TestForeignEntries:
@@ -293,7 +294,7 @@ class TestForeignEntries:
         put(store, 1, make(10, 11, epoch=EPOCH - 1))
         put(store, 2, make(12, epoch=EPOCH - 2))
 
-        appended = appender(store).append([batch(1)], generation=1)
+        appended = append(appender(store), [batch(1)], generation=1)
 
         assert appended.position == 3
         assert [value for b in appended.batches for value in b.column("id").to_pylist()] == [
@@ -307,7 +308,7 @@ class TestForeignEntries:
     def test_a_late_sentinel_of_a_lower_epoch_is_stepped_over(self, store: FaultyStore) -> None:
         put(store, 1, encode_sentinel(writer_epoch=EPOCH - 1))
 
-        appended = appender(store).append([batch(1)], generation=1)
+        appended = append(appender(store), [batch(1)], generation=1)
 
         assert (appended.position, len(appended.batches)) == (2, 1)
 
@@ -320,9 +321,9 @@ class TestForeignEntries:
         store.fail("create", WAL, error, skip=1)
         log = appender(store)
         with pytest.raises(type(error)):
-            log.append([batch(1)], generation=1)
+            append(log, [batch(1)], generation=1)
 
-        appended = log.append([batch(2)], generation=1)
+        appended = append(log, [batch(2)], generation=1)
 
         assert [v for b in appended.batches for v in b.column("id").to_pylist()] == [10, 2]
         assert ids(stored(store)[appended.position]) == [10, 2]
@@ -337,7 +338,7 @@ class TestForeignEntries:
         log = appender(store, convert=refuse)
         for number in (1, 2):
             with pytest.raises(MemWalError):
-                log.append([batch(number)], generation=1)
+                append(log, [batch(number)], generation=1)
 
         assert list(stored(store)) == [1]
 
@@ -349,7 +350,7 @@ class TestForeignEntries:
             raise StoreUnavailableError("500")
 
         with pytest.raises(OutcomeUnknownError):
-            appender(store, verify=verify).append([batch(1)], generation=1)
+            append(appender(store, verify=verify), [batch(1)], generation=1)
 
         assert ids(stored(store)[2]) == [10, 1]
 
@@ -363,7 +364,7 @@ class TestForeignEntries:
             if error is not None:
                 raise error
 
-        assert appender(store, verify=verify).append([batch(1)], generation=1).position == 1
+        assert append(appender(store, verify=verify), [batch(1)], generation=1).position == 1
 
 
 class TestTornEntries:
@@ -371,7 +372,7 @@ class TestTornEntries:
     def test_at_the_tip_are_replaced(self, store: FaultyStore, size: int) -> None:
         put(store, 1, entry(666, epoch=EPOCH - 1)[:size])
 
-        assert appender(store).append([batch(1)], generation=1).position == 1
+        assert append(appender(store), [batch(1)], generation=1).position == 1
         assert {position: ids(e) for position, e in stored(store).items()} == {1: [1]}
 
     def test_with_entries_behind_them_stop_the_writer_and_change_nothing(
@@ -381,7 +382,7 @@ class TestTornEntries:
         put(store, 2, entry(1, epoch=EPOCH - 1))
 
         with pytest.raises(CorruptDataError):
-            appender(store).append([batch(1)], generation=1)
+            append(appender(store), [batch(1)], generation=1)
 
         assert store.get(wal_key(REGION, 1)) == b""
         assert not store.exists(wal_key(REGION, 3))
@@ -391,7 +392,7 @@ class TestTornEntries:
         put(store, 2, encode_sentinel(writer_epoch=EPOCH - 1))
         put(store, 3, b"")
 
-        assert appender(store).append([batch(1)], generation=1).position == 1
+        assert append(appender(store), [batch(1)], generation=1).position == 1
 
     def test_with_the_sentinel_of_a_newer_writer_behind_them_fence(
         self, store: FaultyStore
@@ -401,7 +402,7 @@ class TestTornEntries:
         put(store, 2, encode_sentinel(writer_epoch=EPOCH + 1))
 
         with pytest.raises(RegionFencedError):
-            appender(store).append([batch(1)], generation=1)
+            append(appender(store), [batch(1)], generation=1)
 
         assert store.get(wal_key(REGION, 1)) == b""
 
@@ -410,7 +411,7 @@ class TestTornEntries:
     ) -> None:
         put(store, 1, b"")
         pause = store.pause("replace", WAL)
-        with pause.holding(appender(store).append, [batch(1)], generation=1) as appending:
+        with pause.holding(append, appender(store), [batch(1)], generation=1) as appending:
             store.inner.put(wal_key(REGION, 1), encode_sentinel(writer_epoch=EPOCH + 1))
 
         assert isinstance(appending.exception(), RegionFencedError)
@@ -423,12 +424,12 @@ class TestTornEntries:
         log = appender(store)
 
         try:
-            log.append([batch(1)], generation=1)
+            append(log, [batch(1)], generation=1)
             expected = {1: [1], 2: [2]}
         except StoreUnavailableError:
             # Not acknowledged, but there: what follows must not lose or repeat it elsewhere.
             expected = {1: [1], 2: [1, 2]}
-        log.append([batch(2)], generation=1)
+        append(log, [batch(2)], generation=1)
 
         assert {position: ids(e) for position, e in stored(store).items()} == expected
 
@@ -438,7 +439,7 @@ class TestEpochCheck:
         seen = []
         log = appender(store, verify=lambda: seen.append(store.exists(wal_key(REGION, 1))))
 
-        log.append([batch(1)], generation=1)
+        append(log, [batch(1)], generation=1)
 
         assert seen == [True]
 
@@ -447,7 +448,7 @@ class TestEpochCheck:
         looks = []
         log = appender(store, verify=lambda: looks.append(1), interval=1000.0)
 
-        log.append([batch(1)], generation=1)
+        append(log, [batch(1)], generation=1)
 
         assert looks == [1]
 
@@ -459,7 +460,7 @@ class TestEpochCheck:
 
         for moment in (0.0, 1.0, 9.9, 10.0, 15.0, 20.5):
             now[0] = moment
-            log.append([batch(1)], generation=1)
+            append(log, [batch(1)], generation=1)
 
         assert looks == [0.0, 10.0, 20.5]
 
@@ -472,11 +473,11 @@ class TestEpochCheck:
                 raise RegionFencedError("fenced")
 
         log = appender(store, verify=verify, interval=10.0, clock=lambda: now[0])
-        log.append([batch(1)], generation=1)
+        append(log, [batch(1)], generation=1)
         now[0], state["fenced"] = 3600.0, True
 
         with pytest.raises(RegionFencedError):
-            log.append([batch(2)], generation=1)
+            append(log, [batch(2)], generation=1)
 
     def test_counts_the_time_before_the_entry_is_put(self, store: FaultyStore) -> None:
         """Asleep between two lines, too: the look must be younger than the answer."""
@@ -487,7 +488,7 @@ class TestEpochCheck:
             looks.append(now[0])
 
         log = appender(store, verify=verify, interval=10.0, clock=lambda: now[0])
-        log.append([batch(1)], generation=1)
+        append(log, [batch(1)], generation=1)
         real = store.inner.create
 
         def slow(key: str, data: bytes) -> None:
@@ -495,7 +496,7 @@ class TestEpochCheck:
             real(key, data)
 
         store.inner.create = slow  # type: ignore[method-assign]
-        log.append([batch(2)], generation=1)
+        append(log, [batch(2)], generation=1)
 
         assert looks == [0.0, 60.0]
 
@@ -509,8 +510,8 @@ class TestEpochCheck:
             now[0] += 100.0
 
         log = appender(store, verify=verify, interval=10.0, clock=lambda: now[0])
-        log.append([batch(1)], generation=1)
-        log.append([batch(2)], generation=1)
+        append(log, [batch(1)], generation=1)
+        append(log, [batch(2)], generation=1)
 
         assert looks == [0.0, 100.0]
 
@@ -611,11 +612,11 @@ class TestReadLog:
 
 def test_a_process_that_dies_in_the_append_leaves_all_or_nothing(store: FaultyStore) -> None:
     log = appender(store)
-    log.append([batch(1)], generation=1)
+    append(log, [batch(1)], generation=1)
     store.kill("create", WAL, after=True)
 
     with pytest.raises(Killed):
-        log.append([batch(2)], generation=1)
+        append(log, [batch(2)], generation=1)
 
     assert {position: ids(e) for position, e in stored(store).items()} == {1: [1], 2: [2]}
 

@@ -170,7 +170,7 @@ FACTS = (
         "generation-indexes",
         "Lance",
         "An index over a generation can be given the model of the base table, bit for bit.",
-        ("memwal/lsm/indexes/vector.py",),
+        ("memwal/lsm/indexes/parameters.py",),
         "recall of searches over generations, and distances between them",
         ("interop/test_generation_indexes.py", "interop/test_search.py"),
     ),

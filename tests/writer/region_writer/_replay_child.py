@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from memwal.format.paths import wal_key
 from memwal.format.region_manifest import RegionManifest
-from memwal.format.wal_encoder import encode_entry
+from memwal.format.wal_encoder import EntryEncoder
 from memwal.lsm.wal.claim import claim_region
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage.open import open_store
@@ -57,6 +57,7 @@ def write(
         RegionManifest(region_id=REGION, version=1, writer_epoch=1)
     )
     entries = rows // rows_per_entry
+    encoder = EntryEncoder(row_schema.schema, writer_epoch=1, writer_id="other")
     for number in range(entries):
         first = number * rows_per_entry
         data = np.random.default_rng(number).bytes(WIDTH * rows_per_entry)
@@ -69,14 +70,9 @@ def write(
             },
             SCHEMA,
         )
-        entry = encode_entry(
-            row_schema.convert_upserts(table),
-            schema=row_schema.schema,
-            writer_epoch=1,
-            generation=1 + number * generations // entries,
-            writer_id="other",
-        )
-        store.create(wal_key(REGION, number + 1), memoryview(entry))
+        generation = 1 + number * generations // entries
+        entry = encoder.encode(row_schema.convert_upserts(table), generation=generation)
+        store.create(wal_key(REGION, number + 1), memoryview(entry.data))
 
 
 def peak() -> int:

@@ -15,13 +15,14 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.data.entries import encode_entry
 from support.stores.faulty_store import WAL, FaultyStore, Killed
 
 import memwal
 from memwal.errors import CorruptDataError, RegionFencedError, StoreAccessError
 from memwal.format.paths import wal_key
 from memwal.format.region_manifest import RegionManifest
-from memwal.format.wal_encoder import encode_entry, encode_sentinel
+from memwal.format.wal_encoder import encode_sentinel
 from memwal.format.wal_entry import decode_entry
 from memwal.lsm.wal.claim import Claim, claim_region
 from memwal.region.manifest_store import RegionManifestStore
@@ -504,7 +505,7 @@ class TestInterruption:
 def peak_growth(tmp_path: Path, *, rows: int, rows_per_entry: int, generations: int) -> int:
     """Bytes by which the memory of a process grows that replays a log of 8 MiB budget."""
     script = Path(__file__).parent / "_replay_child.py"
-    root = Path(memwal.__file__).parents[2]
+    root = Path(memwal.__file__).parents[1]
     result = subprocess.run(
         [
             sys.executable,

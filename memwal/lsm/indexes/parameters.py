@@ -1,31 +1,31 @@
-"""Model of a vector index: centroids, quantizer and graph, read from an index of the base table.
+"""Parameters of an index, read from the files of one of its segments in the base table.
 
-Distances are comparable between the base table and its generations only if both are computed with
-the same model (spec: Vector Index Configuration). Training is also the most expensive step of a
-build.
+Pylance's statistics and descriptions leave out parameters that are in the metadata of the files of
+scalar and text indexes, and the model of a vector index: centroids, quantizer and graph. Distances
+are comparable between the base table and its generations only if both are computed with the same
+model (spec: Vector Index Configuration). Training is also the most expensive step of a build.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
+from lance.file import LanceFileReader
 
 from memwal.base_table.snapshot import lance_errors
 from memwal.errors import CorruptDataError, InvalidInputError
 from memwal.format.lance_manifest import Numbers, read_centroids, read_codebook
-from memwal.lsm.indexes.files import open_index_file
 from memwal.storage.location import TableLocation
 from memwal.util.safe_json import read_json
 
 if TYPE_CHECKING:
-    from lance.file import LanceFileReader
     from lance.lance.indices import IndexDescription
 
 QuantizerReader: TypeAlias = Callable[
-    [Mapping[str, Any], "LanceFileReader", int, str], dict[str, Any]
+    [Mapping[str, Any], LanceFileReader, int, str], dict[str, Any]
 ]
 """Reads a quantizer's parameters: storage metadata, auxiliary file, dimension, index name."""
 
@@ -37,6 +37,84 @@ _HNSW: Final = {
 }
 
 
+def open_index_file(
+    location: TableLocation, segment: str, file: str
+) -> tuple[LanceFileReader, dict[str, str]]:
+    """Open a file of an index segment, which is named by its UUID, and return the file's metadata.
+
+    Raises ObjectNotFoundError if the segment has no such file, and CorruptDataError if the file or
+    its metadata cannot be read.
+    """
+    uri = location.child(f"_indices/{segment}/{file}")
+    with lance_errors(f"reading {uri}"):
+        reader = LanceFileReader(uri, **location.lance_arguments())
+        metadata = reader.metadata().schema.metadata or {}
+    try:
+        return reader, {key.decode(): value.decode() for key, value in metadata.items()}
+    except UnicodeDecodeError as error:
+        raise CorruptDataError(
+            f"the metadata of {uri} is not text; build the index again"
+        ) from error
+
+
+def no_parameters(
+    location: TableLocation, description: IndexDescription, segment: str
+) -> dict[str, Any]:
+    """Return no parameters, for a kind that has none."""
+    return {}
+
+
+def read_detail_parameters(
+    location: TableLocation, description: IndexDescription, segment: str, *, names: Sequence[str]
+) -> dict[str, Any]:
+    """Return the parameters of these names from the details that pylance describes."""
+    return {name: description.details[name] for name in names}
+
+
+def read_file_parameters(
+    location: TableLocation,
+    description: IndexDescription,
+    segment: str,
+    *,
+    file: str,
+    names: Mapping[str, str],
+) -> dict[str, Any]:
+    """Read the parameters from the metadata of a file of the segment.
+
+    ``names`` has the name for the plugin by the name in the metadata. A parameter that is not in
+    the metadata is left out.
+    """
+    _, metadata = open_index_file(location, segment, file)
+    try:
+        return {
+            parameter: read_json(metadata[key])
+            for key, parameter in names.items()
+            if key in metadata
+        }
+    except ValueError as error:
+        raise CorruptDataError(
+            f"segment {segment} does not describe its parameters: {error}; build the index again"
+        ) from error
+
+
+def read_text_parameters(
+    location: TableLocation, description: IndexDescription, segment: str
+) -> dict[str, Any]:
+    """Read the tokenizer and the format of a text index."""
+    _, metadata = open_index_file(location, segment, "metadata.lance")
+    try:
+        parameters: dict[str, Any] = read_json(metadata["params"])
+        parameters["format_version"] = int(metadata["format_version"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptDataError(
+            f"segment {segment} of index {description.name} has no {error}; build it again"
+        ) from error
+    # Lance takes this one from the type of the column.
+    parameters.pop("lance_tokenizer", None)
+    parameters["document_granularity"] = description.details["document_granularity"]
+    return parameters
+
+
 def read_vector_parameters(
     location: TableLocation,
     description: IndexDescription,
@@ -44,17 +122,7 @@ def read_vector_parameters(
     *,
     read_quantizer: QuantizerReader | None,
 ) -> dict[str, Any]:
-    """Read the metric and the model of a vector index from the files of one of its segments.
-
-    Raises
-    ------
-    InvalidInputError
-        The index has a metric that is not known here.
-    ObjectNotFoundError
-        The index was never trained, or has a format without these files.
-    CorruptDataError
-        The files are not those of a vector index.
-    """
+    """Read the metric and the model of a vector index from the files of one of its segments."""
     details = description.details
     metric = _METRICS.get(details.get("metric_type", ""))
     if metric is None:

@@ -1,17 +1,11 @@
-"""Statistics of several sources, and the formula; tests of text rows compare it with Lance."""
+"""The formula; tests of text rows compare it with Lance."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from memwal.lsm.memtable.bm25 import TextStatistics, term_scores
-
-
-def test_statistics_add_up() -> None:
-    total = TextStatistics(3, 12, {"red": 1, "blue": 2}) + TextStatistics(4, 20, {"blue": 3})
-    assert total == TextStatistics(7, 32, {"red": 1, "blue": 5})
-    assert TextStatistics() + total == total
+from memwal.search.text.bm25 import TextStatistics, term_scores
 
 
 def test_one_term_in_a_document_of_average_length() -> None:
