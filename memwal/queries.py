@@ -13,9 +13,9 @@ from memwal.base_table.snapshot import BaseTable
 from memwal.errors import InvalidInputError
 from memwal.reader.lookup import lookup_rows
 from memwal.reader.scan import Scan, open_newest
-from memwal.reader.sources.collect import ReadSources, open_sources, retry_if_collected
-from memwal.reader.sources.key_routing import KeyBuilder
+from memwal.reader.sources.generation import ReadSources, open_sources, retry_if_collected
 from memwal.reader.sources.plan import MemTables, ReadPlan, plan_read
+from memwal.reader.sources.pruning import KeyBuilder
 from memwal.search import run_search, search, search_hybrid, search_text
 from memwal.search.text.query import TextQuery
 from memwal.storage.location import TableLocation

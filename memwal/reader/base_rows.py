@@ -21,8 +21,7 @@ from memwal.reader.cache.keys import version_key
 from memwal.reader.cache.lru import LruCache
 from memwal.reader.latest import read_keys
 from memwal.reader.row_set import ROW_ID, RowIds, group_batches
-from memwal.reader.sources.collect import ReadSources
-from memwal.reader.sources.generation import GenerationSource
+from memwal.reader.sources.generation import GenerationSource, ReadSources
 from memwal.region.rows import key_column
 
 if TYPE_CHECKING:
@@ -42,17 +41,9 @@ _COMPARED_BYTES = 32 << 20
 def rows_of_keys(base: BaseTable, keys: pa.Array) -> tuple[RowIds, Positions]:
     """Find the rows of many keys: by the table's index on the key, or by one pass over all keys.
 
-    The index is used if that is faster: for few keys of a large table.
-
-    Parameters
-    ----------
-    keys : pyarrow.Array
-        Distinct keys as :func:`memwal.region.rows.key_column` gives them.
-
-    Returns
-    -------
-    tuple of numpy.ndarray of uint64 and numpy.ndarray of int64
-        Row ids in any order, and the position of the key of each among ``keys``.
+    The index is used if that is faster: for few keys of a large table. ``keys`` are distinct, as
+    :func:`memwal.region.rows.key_column` gives them. Returns row ids in any order, and the position
+    of the key of each among ``keys``.
     """
     fragments = base.dataset.get_fragments()
     if not fragments or not len(keys):
@@ -76,12 +67,8 @@ def rows_of_keys(base: BaseTable, keys: pa.Array) -> tuple[RowIds, Positions]:
 def key_predicate(keys: pa.Table) -> str:
     """Return a predicate for the rows of some keys.
 
-    For a composite key, every combination of the columns' values passes it.
-
-    Raises
-    ------
-    InvalidInputError
-        A column has a type for which SQL has no literals.
+    For a composite key, every combination of the columns' values passes it. Raises
+    InvalidInputError for a column type that has no literals in SQL.
     """
     return " and ".join(
         f"{_quoted(name)} in ({', '.join(_literals(column))})"
@@ -172,18 +159,10 @@ _MAX_CACHED_KEYS = 1_000_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReplacedRows:
-    """Rows of the base table that a newer source replaced.
+    """Rows of the base table that a newer source replaced."""
 
-    Attributes
-    ----------
-    rows : numpy.ndarray of uint64
-        Their row ids, ascending.
-    digest : bytes
-        Equal for equal rows.
-    """
-
-    rows: RowIds
-    digest: bytes
+    rows: RowIds  # Row ids, ascending.
+    digest: bytes  # Equal for equal rows.
 
     @classmethod
     def of(cls, parts: Sequence[RowIds]) -> ReplacedRows:

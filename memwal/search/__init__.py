@@ -15,7 +15,7 @@ from memwal.reader.hits import Hits, fetch_rows
 from memwal.reader.latest import NewestRows
 from memwal.reader.predicate import parenthesize_filter, translate_filter_errors
 from memwal.reader.scan import open_newest, output_schema
-from memwal.reader.sources.collect import ReadSources, retry_if_collected
+from memwal.reader.sources.generation import ReadSources, retry_if_collected
 from memwal.search.text.query import TextQuery
 from memwal.search.text.search import best_texts
 from memwal.search.vector.query import VectorOptions

@@ -19,8 +19,7 @@ from memwal.base_table.snapshot import BaseTable
 from memwal.errors import InvalidInputError
 from memwal.format.region_manifest import RegionManifest
 from memwal.lsm.memtable.unflushed import UnflushedRows
-from memwal.reader.sources.key_routing import KeyBuilder
-from memwal.reader.sources.pruning import RegionPruner
+from memwal.reader.sources.pruning import KeyBuilder, RegionPruner
 from memwal.reader.sources.snapshot import TableSnapshot, open_snapshot, open_version
 from memwal.region.manifest_store import read_manifests
 from memwal.storage.location import TableLocation
@@ -35,25 +34,13 @@ Consistency = Literal["strong", "fresh", "eventual", "version"]
 
 @dataclass(frozen=True, slots=True)
 class StoredGeneration:
-    """A flushed generation, as the manifest of its region lists it.
-
-    Attributes
-    ----------
-    region_id : UUID
-    generation : int
-    path : str
-        Name of its folder in that of the region.
-    rows : int or None
-        Stored rows, superseded ones and tombstones included; None when nobody recorded it.
-    memory_bytes : int or None
-        Memory that its rows took in the MemTable.
-    """
+    """A flushed generation, as the manifest of its region lists it."""
 
     region_id: UUID
     generation: int
-    path: str
-    rows: int | None = None
-    memory_bytes: int | None = None
+    path: str  # Name of its folder in that of the region.
+    rows: int | None = None  # Superseded ones and tombstones included; None if not recorded.
+    memory_bytes: int | None = None  # Memory that its rows took in the MemTable.
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,12 +222,8 @@ def plan_read(
         The only regions whose generations matter to the read; all by default.
     filter : str, optional
         Predicate of the read. Generations in which no row can pass it are left out.
-    keys : callable, optional
-        Keys of a lookup, in the types of a version of the base table. Manifests of regions that
-        cannot have them are not read, as far as that is known in advance.
-    max_staleness : timedelta, optional
-        Maximum age of a region snapshot that may replace the manifests; see
-        :func:`memwal.reader.sources.snapshot.open_snapshot`.
+    keys, max_staleness
+        See :func:`memwal.reader.sources.snapshot.open_snapshot`.
 
     Raises
     ------

@@ -24,8 +24,7 @@ from memwal.reader.cache.lru import LruCache
 from memwal.reader.hits import BASE
 from memwal.reader.latest import NewestRows
 from memwal.reader.row_set import RowIds, contains
-from memwal.reader.sources.collect import ReadSources
-from memwal.reader.sources.generation import GenerationSource
+from memwal.reader.sources.generation import GenerationSource, ReadSources
 from memwal.search.text.documents import (
     DocumentSet,
     IndexedDocuments,

@@ -18,7 +18,7 @@ from memwal.errors import InvalidInputError
 from memwal.lsm.memtable.bm25 import TextStatistics, term_scores
 from memwal.reader.hits import Hits, filter_hits
 from memwal.reader.latest import NewestRows
-from memwal.reader.sources.collect import ReadSources
+from memwal.reader.sources.generation import ReadSources
 from memwal.search.text.column import TextColumn, open_column, text_columns
 from memwal.search.text.documents import Numbers, Postings
 from memwal.search.text.matching import (

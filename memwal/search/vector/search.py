@@ -15,7 +15,7 @@ from memwal.reader.base_indexes import find_gap, find_index
 from memwal.reader.hits import BASE, Hits, filter_hits
 from memwal.reader.latest import NewestRows
 from memwal.reader.row_set import RowIds
-from memwal.reader.sources.collect import ReadSources
+from memwal.reader.sources.generation import ReadSources
 from memwal.search.vector.candidates import (
     Candidates,
     base_candidates,

@@ -12,8 +12,7 @@ from memwal.reader.cache.lru import LruCache
 from memwal.reader.hits import BASE
 from memwal.reader.latest import NewestRows
 from memwal.reader.row_set import RowIds, encode_row_set
-from memwal.reader.sources.collect import ReadSources
-from memwal.reader.sources.generation import GenerationSource
+from memwal.reader.sources.generation import GenerationSource, ReadSources
 from memwal.util.concurrency import Lazy
 
 _PART_BYTES = 128 << 20
