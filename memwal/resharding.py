@@ -66,22 +66,17 @@ def add_region_spec(
     Open writers continue until their regions are sealed, and then fail with
     :class:`RegionFencedError` or :class:`RegionSealedError`; new writers are refused until the spec
     is in force. Most of the backlog is merged before that, so that the pause is short. LanceDB and
-    pylance cannot write to a table with several specs; close their writers before.
+    pylance cannot write to a table with several specs; close their writers before. If the spec is
+    the newest of the table already, nothing changes.
 
     Parameters
     ----------
-    uri : str
+    uri, storage_options
+        As for :func:`memwal.open`.
     spec : RegionSpec
         Rule that maps new rows to regions. Its id becomes the highest existing one plus 1.
     run : callable
         Runs the merge tasks.
-    storage_options : mapping of str to str, optional
-        Lance's storage options.
-
-    Returns
-    -------
-    Table
-        The table with the spec in force. If it is the newest spec already, nothing changes.
 
     Raises
     ------

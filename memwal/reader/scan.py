@@ -27,8 +27,12 @@ _MAX_RETRIES: Final = 5
 class Scan:
     """Merging scan that runs when it is read: each ``to_...`` reads the table as it is then.
 
-    Made by :meth:`memwal.Table.scan`, which explains the options. ``open_sources`` plans the read
-    and opens its sources.
+    Made by :meth:`memwal.Table.scan`, which explains the options.
+
+    Parameters
+    ----------
+    open_sources : callable
+        Plans the read and opens its sources.
     """
 
     def __init__(

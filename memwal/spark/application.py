@@ -67,22 +67,12 @@ Options = TypeVar("Options", bound=JobOptions)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Application(Generic[Options]):
-    """What a job gets to work with.
-
-    Attributes
-    ----------
-    table : Table
-        The table it maintains.
-    options : JobOptions
-        Options of the job, whose tasks run on Spark. As many as can run at once, unless
-        ``--max-tasks`` says less.
-    arguments : Namespace
-        The command line.
-    """
+    """What a job gets to work with."""
 
     table: Table
+    # Their tasks run on Spark: as many as can run at once, unless ``--max-tasks`` says less.
     options: Options
-    arguments: Namespace
+    arguments: Namespace  # The command line.
 
 
 class Result(Protocol):
@@ -93,15 +83,7 @@ class Result(Protocol):
 
 
 def job_parser(job: str, description: str) -> ArgumentParser:
-    """Return a parser with the options that every application has.
-
-    Parameters
-    ----------
-    job : str
-        Its name, as in results.
-    description : str
-        What it does.
-    """
+    """Return a parser with the options that every application has."""
     parser = ArgumentParser(
         prog=f"{job}.py",
         description=description,
@@ -155,29 +137,13 @@ def run_application(
     verdict: Callable[[Any], str | None] = lambda result: None,
     in_any_state: bool = False,
 ) -> int:
-    """Run a job with the command line of this process.
+    """Run a job with the command line of this process, and return the exit code.
 
-    Parameters
-    ----------
-    parser : ArgumentParser
-        Made by :func:`job_parser`.
-    options : type
-        Options of the job, such as :class:`~memwal.jobs.options.MergeOptions`: each becomes one of
-        the command line.
-    job : callable
-        Does the work.
-    max_tasks : int, optional
-        Most tasks that the job is divided into unless ``--max-tasks`` names a number.
-    verdict : callable, optional
-        Tells of a result, which is written all the same, why the process is to end with 1; None
-        when it is not.
-    in_any_state : bool, default False
-        Whether the job takes a table that does not open, or has no MemWAL.
-
-    Returns
-    -------
-    int
-        Exit code of the process.
+    Each field of ``options`` becomes an option of the command line. ``max_tasks`` bounds the tasks
+    that the job is divided into unless ``--max-tasks`` names a number. ``verdict`` returns the
+    reason why the process is to end with 1 although there is a result, which is written all the
+    same, or None. A job that takes ``in_any_state`` also gets a table that does not open, or has no
+    MemWAL.
     """
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException

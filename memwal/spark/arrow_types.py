@@ -27,16 +27,7 @@ def spark_schema(schema: pa.Schema, *, omit_unsupported: bool = False) -> Struct
     Unsigned integers take the next wider type (64 bits: ``decimal(20,0)``), half floats become
     floats, fixed-size, large and view types their plain forms, dictionaries their values. A
     timestamp with a zone is Spark's ``timestamp``, one without is ``timestamp_ntz``.
-
-    Parameters
-    ----------
-    omit_unsupported : bool, default False
-        Leave columns out that Spark has no type for.
-
-    Raises
-    ------
-    InvalidInputError
-        Spark has no type for some columns; the message names them all.
+    InvalidInputError names all columns that Spark has no type for, unless they are omitted.
     """
     from pyspark.sql.types import StructField, StructType
 
@@ -58,13 +49,7 @@ def spark_schema(schema: pa.Schema, *, omit_unsupported: bool = False) -> Struct
 
 
 def check_schema(schema: StructType, own_schema: StructType) -> None:
-    """Refuse a schema of the user that differs from the table's.
-
-    Raises
-    ------
-    InvalidInputError
-        A column has another type, or is not nullable although the table's is.
-    """
+    """Refuse a schema of the user with another type, or not nullable although the table's is."""
     for field, own in zip(schema, own_schema, strict=True):
         same = _nullable(field.dataType) == _nullable(own.dataType)
         if not same or (own.nullable and not field.nullable):
@@ -77,21 +62,10 @@ def check_schema(schema: StructType, own_schema: StructType) -> None:
 
 
 def to_spark(batch: pa.RecordBatch, schema: pa.Schema, *, truncate: bool) -> pa.RecordBatch:
-    """Convert a batch to the types that Spark expects.
+    """Convert a batch to the types that Spark expects: ``schema`` is made by Spark.
 
-    Parameters
-    ----------
-    batch : pyarrow.RecordBatch
-        Columns in the types of the table.
-    schema : pyarrow.Schema
-        Made by Spark, with the same columns.
-    truncate : bool
-        Cut times to microseconds.
-
-    Raises
-    ------
-    InvalidInputError
-        A value does not fit; the message names the column.
+    With ``truncate``, times are cut to microseconds. InvalidInputError names the column of a value
+    that does not fit.
     """
     if not schema.names:
         return batch.select([]).replace_schema_metadata(None)

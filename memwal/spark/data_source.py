@@ -30,18 +30,7 @@ FORMAT = "memwal"
 
 
 def register(spark: SparkSession, *, storage_options: Mapping[str, str] | None = None) -> None:
-    """Register ``spark.read.format("memwal")`` with a session.
-
-    Executors need memwal installed, as they do for the maintenance jobs.
-
-    Parameters
-    ----------
-    spark : SparkSession
-        Also one of Spark Connect.
-    storage_options : mapping, optional
-        As Lance takes them, for every load of the session that names no file of its own. They are
-        sent inside the tasks and appear neither in Spark's configuration nor in a plan.
-    """
+    """Register the data source with a session; see :func:`memwal.spark.register`."""
     # Spark sends a class that is defined here to the driver's Python workers as a whole, with
     # every attribute that differs from the one of its base class.
     source = type(

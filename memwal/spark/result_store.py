@@ -25,13 +25,7 @@ _SUFFIX = ".json"
 
 
 def check_target(target: str, options: Mapping[str, str] | None = None) -> None:
-    """Make sure that a result could go somewhere, before the work is done; asks no store.
-
-    Raises
-    ------
-    InvalidInputError
-        It is no address, or an option is wrong.
-    """
+    """Make sure that a result could go somewhere, before the work is done; asks no store."""
     if "://" in target:
         open_store(_divided(target)[0], options)
 
@@ -39,22 +33,9 @@ def check_target(target: str, options: Mapping[str, str] | None = None) -> None:
 def write_result(target: str, text: str, options: Mapping[str, str] | None = None) -> None:
     """Write the result of an application; it is there whole or not at all.
 
-    Parameters
-    ----------
-    target : str
-        Path of a file, which is replaced; or the address of an object, such as
-        ``s3://lake/results/1f2e.json`` or ``file:///mnt/results/1f2e.json``, whose name is free.
-    text : str
-        The result as JSON.
-    options : mapping, optional
-        Storage options that reach the object.
-
-    Raises
-    ------
-    ConflictError
-        Another result is there under this name.
-    StoreError, OutcomeUnknownError
-        It could not be written, or may not have been.
+    ``target`` is the path of a file, which is replaced; or the address of an object, such as
+    ``s3://lake/results/1f2e.json`` or ``file:///mnt/results/1f2e.json``, whose name is free.
+    ConflictError is raised if another result has this name.
     """
     if "://" not in target:
         _write_file(Path(target), text)
@@ -65,13 +46,7 @@ def write_result(target: str, text: str, options: Mapping[str, str] | None = Non
 
 
 def read_result(address: str, options: Mapping[str, str] | None = None) -> dict[str, Any] | None:
-    """Read the result at an address, or None when there is none.
-
-    Raises
-    ------
-    CorruptDataError
-        Something else is there.
-    """
+    """Read the result at an address; None if there is none."""
     folder, name = _divided(address)
     try:
         found = read_json(open_store(folder, options).get(name))
@@ -93,16 +68,9 @@ def delete_result(address: str, options: Mapping[str, str] | None = None) -> Non
 def clean_results(
     folder: str, options: Mapping[str, str] | None = None, *, older_than: timedelta = KEEP
 ) -> int:
-    """Delete old results that nobody fetched, and return how many.
+    """Delete old results from a folder that holds nothing else, and return how many.
 
-    Parameters
-    ----------
-    folder : str
-        Address of the folder that holds results and nothing else.
-    options : mapping, optional
-        Storage options.
-    older_than : timedelta, default 7 days
-        Younger ones may still be fetched, and stay.
+    Results younger than ``older_than`` may still be fetched, and stay.
     """
     store = open_store(folder, options)
     before = datetime.now(UTC) - older_than

@@ -205,12 +205,6 @@ def application_span(job: str, location: TableLocation) -> Iterator[None]:
 
     Without :data:`VARIABLES` and :data:`EXPORTER` in the environment, and in a process that has a
     ``TracerProvider`` of its own, nothing is set up.
-
-    Parameters
-    ----------
-    job : str
-        What it does.
-    location : TableLocation
     """
     if any(name in os.environ for name in (*VARIABLES, EXPORTER)):
         start_tracing()

@@ -53,15 +53,7 @@ exec {{java}} "$@"
 
 @dataclass(frozen=True, slots=True)
 class JavaRuntime:
-    """A Java that was found.
-
-    Attributes
-    ----------
-    home : Path
-        What ``JAVA_HOME`` is to be.
-    version : int
-        Major version.
-    """
+    """A Java that was found: the value for ``JAVA_HOME``, and its major version."""
 
     home: Path
     version: int
@@ -72,17 +64,8 @@ def find_java(environ: Mapping[str, str] = os.environ) -> JavaRuntime:
 
     Takes one start of ``java`` (some 0.1 s) when the first is right. The launcher that a trimmed
     runtime needs is made in ``memwal`` below the user's cache folder (``XDG_CACHE_HOME``, else
-    ``~/.cache``), once.
-
-    Parameters
-    ----------
-    environ : mapping, default ``os.environ``
-        Where ``JAVA_HOME``, ``PATH``, ``XDG_CACHE_HOME`` and ``HOME`` are read.
-
-    Raises
-    ------
-    InvalidInputError
-        There is none; the message lists what was found and tells what to install.
+    ``~/.cache``), once. If there is none, InvalidInputError lists what was found and tells what to
+    install.
     """
     rejected = []
     for source, java in _candidates(environ):
@@ -101,18 +84,7 @@ def find_java(environ: Mapping[str, str] = os.environ) -> JavaRuntime:
 
 
 def ensure_java(environ: MutableMapping[str, str] = os.environ) -> JavaRuntime:
-    """Set ``JAVA_HOME`` to what :func:`find_java` finds.
-
-    Parameters
-    ----------
-    environ : mutable mapping, default ``os.environ``
-        Environment of this process, or of one that is about to be started.
-
-    Raises
-    ------
-    InvalidInputError
-        There is no Java 17 or newer.
-    """
+    """Set ``JAVA_HOME`` to what :func:`find_java` finds, in this or a child's environment."""
     runtime = find_java(environ)
     environ["JAVA_HOME"] = str(runtime.home)
     return runtime

@@ -52,21 +52,11 @@ _ROW = "\x00row"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeColumns:
-    """Columns of a batch that tell deletes from upserts, and which row of a key is the newest.
+    """Columns of a batch that tell deletes from upserts, and which row of a key is the newest."""
 
-    Attributes
-    ----------
-    op_column : str or None
-        Column that tells a delete from an upsert; None if all rows are upserts.
-    delete_ops : tuple of str
-        Values of ``op_column`` that mean a delete.
-    sequence_by : str or None
-        Column whose highest value is in the newest of several rows with one key.
-    """
-
-    op_column: str | None
-    delete_ops: tuple[str, ...]
-    sequence_by: str | None
+    op_column: str | None  # None if all rows are upserts.
+    delete_ops: tuple[str, ...]  # Values of ``op_column`` that mean a delete.
+    sequence_by: str | None  # Its highest value is in the newest of several rows with one key.
 
     def names(self, schema: pa.Schema) -> list[str]:
         """Return the columns that a batch must have: these and those of the table."""
@@ -80,22 +70,8 @@ class ChangeColumns:
     ) -> tuple[pa.Table, pa.Table]:
         """Select the newest row of each key, and divide these rows into upserts and deletes.
 
-        Parameters
-        ----------
-        rows : pyarrow.Table
-            Rows of a batch, in any order.
-        schema : pyarrow.Schema
-            Schema of the table.
-
-        Returns
-        -------
-        tuple of pyarrow.Table and pyarrow.Table
-            Upserts, deletes.
-
-        Raises
-        ------
-        InvalidInputError
-            A column is missing or does not fit; the batch does not tell which of two rows is newer.
+        ``schema`` is the table's. InvalidInputError is raised if a column is missing or does not
+        fit, and if the batch does not tell which of two rows is newer.
         """
         is_delete = self._is_delete(rows)
         order = self._order(rows, is_delete)
@@ -142,12 +118,8 @@ def as_table_types(rows: pa.Table, schema: pa.Schema, required: Collection[str] 
     """Select the columns of a table, in its order, and cast them to its types.
 
     Spark has fewer types than Arrow: vectors arrive as lists of any length, unsigned integers as
-    wider ones. The cast is checked, so that no value is changed.
-
-    Raises
-    ------
-    InvalidInputError
-        A column is missing, or a value does not fit.
+    wider ones. The cast is checked, so that no value is changed. The ``required`` columns must not
+    have nulls.
     """
     columns = []
     for target in schema:
@@ -170,13 +142,7 @@ def as_table_types(rows: pa.Table, schema: pa.Schema, required: Collection[str] 
 
 
 def region_names(router: Router, columns: pa.RecordBatch) -> pa.Array:
-    """Return the region id of each row, as text.
-
-    Parameters
-    ----------
-    columns : pyarrow.RecordBatch
-        The region columns in the types of the table.
-    """
+    """Return the region id of each row, as text, from its region columns in the table's types."""
     names: npt.NDArray[Any] = np.empty(columns.num_rows, dtype=object)
     numbered = columns.append_column(_ROW, pa.array(np.arange(columns.num_rows)))
     for assignment, part in router.route(numbered):
@@ -293,12 +259,8 @@ class BatchSink:
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
         """Write a batch.
 
-        Raises
-        ------
-        InvalidInputError
-            The batch lacks a column, or the name of the source is unknown.
-        PySparkException
-            A task failed in all attempts; its message contains that of memwal.
+        Raises InvalidInputError if the batch lacks a column or Spark does not tell the query, and
+        PySparkException, with the message of memwal, if a task failed in all attempts.
         """
         from pyspark.sql import functions as sf
 

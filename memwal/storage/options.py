@@ -53,24 +53,13 @@ _RETRY_SECONDS = 180
 
 @dataclass(frozen=True, slots=True)
 class CloudSettings:
-    """Settings for the client of one bucket.
+    """Settings for the client of one bucket."""
 
-    Attributes
-    ----------
-    config : dict
-        Settings of the store: credentials, region, endpoint.
-    client : dict
-        Settings of the HTTP client.
-    max_retries : int
-        How often a request is retried after a 5xx or a broken connection.
-    retry_timeout : timedelta
-        No request is retried after this time.
-    """
-
+    # Settings of the store: credentials, region, endpoint.
     config: dict[str, str] = field(repr=False)
-    client: dict[str, str | dict[str, str]] = field(repr=False)
-    max_retries: int
-    retry_timeout: timedelta
+    client: dict[str, str | dict[str, str]] = field(repr=False)  # Settings of the HTTP client.
+    max_retries: int  # Of a request, after a 5xx or a broken connection.
+    retry_timeout: timedelta  # No request is retried after this time.
 
 
 def cloud_settings(
@@ -84,11 +73,6 @@ def cloud_settings(
     missing credentials, region and endpoint from the environment.
     ``OBJECT_STORE_CLIENT_MAX_RETRIES``, ``OBJECT_STORE_CLIENT_RETRY_TIMEOUT`` and the
     ``..._ALLOW_HTTP`` variables override options, as in Lance.
-
-    Raises
-    ------
-    InvalidInputError
-        The value of a numeric option is not a number.
     """
     merged = {key.lower(): value for key, value in options.items()}
     merged |= {

@@ -56,26 +56,15 @@ _ROW_GRANULARITY = "row"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TextColumn:
-    """Tokenizer and document sets of a column, for a search.
-
-    Attributes
-    ----------
-    tokenizer : Tokenizer
-    document_sets : tuple of DocumentSet
-        Every live row with a token is in one of them.
-    starts : numpy.ndarray of int64, shape (document_sets + 1,)
-        First number of each set when documents are numbered consecutively.
-    documents, tokens : int
-        Live documents of all sets, and the number of their tokens.
-    key : hashable or None
-        Identifies exactly these documents for ever; None if one set is a MemTable's.
-    """
+    """Tokenizer and document sets of a column, for a search."""
 
     tokenizer: Tokenizer
-    document_sets: tuple[DocumentSet, ...]
+    document_sets: tuple[DocumentSet, ...]  # Every live row with a token is in one of them.
+    # First number of each set when documents are numbered consecutively, and the end.
     starts: Numbers
-    documents: int
+    documents: int  # Live documents of all sets, and the number of their tokens.
     tokens: int
+    # Identifies exactly these documents for ever; None if one set is a MemTable's.
     key: Hashable | None
 
     @classmethod
@@ -89,14 +78,7 @@ class TextColumn:
 
 
 def open_column(sources: ReadSources, newest: NewestRows, column: str) -> TextColumn:
-    """Open the document sets of a column.
-
-    Raises
-    ------
-    InvalidInputError
-        The base table has no text index on the column, or one whose documents are the
-        elements of lists.
-    """
+    """Open the document sets of a column of the base table that has a text index."""
     identities = tuple(source.identity for source in sources.generations)
     if None in identities:
         return _open_column(sources, newest, column, None)
@@ -128,11 +110,8 @@ def find_text_index(dataset: lance.LanceDataset, column: str) -> IndexDescriptio
 def require_text_index(base: BaseTable, column: str) -> IndexDescription:
     """Return the text index of a column of the base table.
 
-    Raises
-    ------
-    InvalidInputError
-        There is none, or only one whose documents are the elements of lists: its scores are those
-        of elements, of which a row has several.
+    InvalidInputError is raised if there is none, or only one whose documents are the elements of
+    lists: its scores are those of elements, of which a row has several.
     """
     found = find_text_index(base.dataset, column)
     if found is not None:

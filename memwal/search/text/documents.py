@@ -36,21 +36,11 @@ _PHRASE_BYTES = 32 << 20
 
 @dataclass(frozen=True, slots=True)
 class Postings:
-    """Live documents that contain a term.
+    """Live documents that contain a term."""
 
-    Attributes
-    ----------
-    documents : numpy.ndarray of int64
-        Numbers within the document set, ascending.
-    counts : numpy.ndarray of int64
-        How often each contains the term.
-    lengths : numpy.ndarray of int64
-        Number of tokens of each.
-    """
-
-    documents: Numbers
-    counts: Numbers
-    lengths: Numbers
+    documents: Numbers  # Numbers within the document set, ascending.
+    counts: Numbers  # How often each contains the term.
+    lengths: Numbers  # Number of tokens of each.
 
     @property
     def nbytes(self) -> int:
@@ -95,28 +85,16 @@ class DocumentSet(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IndexedDocuments:
-    """Documents of a partition of a text index.
-
-    Attributes
-    ----------
-    source : int
-    partition : TextPart
-    rows : numpy.ndarray of uint64
-        Row ids of the documents in the source; others than those in the index when that is a
-        generation's that answers for the base table.
-    alive : numpy.ndarray of bool
-        Which documents exist.
-    size : tuple of int
-        Living documents, and their tokens.
-    phrases : callable
-        Row ids, as the index has them, of the rows that hold a phrase.
-    """
+    """Documents of a partition of a text index."""
 
     source: int
     partition: TextPartition
+    # Row ids of the documents in the source. They differ from those in the index of a
+    # generation that answers for rows of the base table.
     rows: RowIds
-    alive: Mask
-    size: tuple[int, int]
+    alive: Mask  # Which documents exist.
+    size: tuple[int, int]  # Live documents, and their tokens.
+    # Returns the row ids, as the index has them, of the rows with a phrase.
     phrases: Callable[[PhraseQuery], RowIds]
 
     @property
@@ -126,11 +104,9 @@ class IndexedDocuments:
         return int(own + self.alive.nbytes)
 
     def postings(self, terms: Sequence[str]) -> dict[str, Postings]:
-        """Return the live documents that contain each of some distinct terms."""
         return {term: self._postings(term) for term in terms}
 
     def is_in_memory(self, terms: Sequence[str]) -> bool:
-        """Return whether storage need not be asked for postings."""
         return self.partition.is_in_memory(terms)
 
     def _postings(self, term: str) -> Postings:
@@ -141,11 +117,9 @@ class IndexedDocuments:
         return Postings(documents, counts, self.partition.lengths[documents].astype(np.int64))
 
     def lengths_of(self, rows: RowIds) -> Numbers:
-        """Return the number of tokens of each row; 0 for rows that are no live document here."""
         return _lengths_of(rows, self.rows, np.where(self.alive, self.partition.lengths, 0))
 
     def fuzzy_terms(self, term: str, *, distance: int, prefix: int, limit: int) -> list[str]:
-        """Return the first terms of live documents within an edit distance, in byte order."""
         found: list[str] = []
         for other in self.partition.fuzzy_terms(term, distance=distance, prefix=prefix):
             if len(found) == limit:
@@ -155,38 +129,22 @@ class IndexedDocuments:
         return found
 
     def phrase(self, query: PhraseQuery, documents: Numbers) -> Mask:
-        """Mark the documents that contain a phrase."""
         return np.isin(self.partition.rows[documents], self.phrases(query))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenizedDocuments:
-    """Rows without a usable index, tokenized here: those of MemTables, and others.
-
-    Attributes
-    ----------
-    source : int
-    text : TextIndex
-        Tokens of the rows.
-    view : RowView
-        The rows.
-    rows : numpy.ndarray of uint64, shape (view.rows,)
-        Their row ids in the source.
-    alive : numpy.ndarray of bool, shape (view.rows,)
-        Which exist.
-    tokenizer : Tokenizer
-    """
+    """Rows without a usable index, tokenized here: those of MemTables, and others."""
 
     source: int
-    text: TextIndex
+    text: TextIndex  # Tokens of the rows.
     view: RowView
-    rows: RowIds
-    alive: Mask
+    rows: RowIds  # Row ids in the source, shape (view.rows,).
+    alive: Mask  # Which of them exist.
     tokenizer: Tokenizer
 
     @property
     def size(self) -> tuple[int, int]:
-        """Number of live documents with tokens, and the number of their tokens."""
         count_live = self.text.statistics([], self.view, alive=self.alive)
         return count_live.documents, int(count_live.tokens)
 
@@ -197,7 +155,6 @@ class TokenizedDocuments:
         return int(kept + sum(batch.nbytes for batch in self.view.batches))
 
     def postings(self, terms: Sequence[str]) -> dict[str, Postings]:
-        """Return the live documents that contain each of some distinct terms."""
         lengths, counts = self.text.occurrences(terms, self.view)
         found = {}
         for term in terms:
@@ -206,16 +163,13 @@ class TokenizedDocuments:
         return found
 
     def is_in_memory(self, terms: Sequence[str]) -> bool:
-        """Everything is in memory."""
         return True
 
     def lengths_of(self, rows: RowIds) -> Numbers:
-        """Return the number of tokens of each row; 0 for rows that are no live document here."""
         lengths, _ = self.text.occurrences([], self.view)
         return _lengths_of(rows, self.rows, np.where(self.alive, lengths, 0))
 
     def fuzzy_terms(self, term: str, *, distance: int, prefix: int, limit: int) -> list[str]:
-        """Return the first terms of live documents within an edit distance, in byte order."""
         start = term.encode()[:prefix]
         found: list[str] = []
         for other in self.text.vocabulary(self.view, np.flatnonzero(self.alive)):
@@ -229,10 +183,9 @@ class TokenizedDocuments:
         return found
 
     def phrase(self, query: PhraseQuery, documents: Numbers) -> Mask:
-        """Mark the documents that contain a phrase.
+        """Mark the documents that contain a phrase, by an index of these documents in memory.
 
-        Only Lance knows at which positions its tokenizer drops words, so an index of these
-        documents is built in memory.
+        Only Lance knows at which positions its tokenizer drops words.
         """
         if not len(documents):
             return np.zeros(0, np.bool_)
@@ -255,15 +208,8 @@ def base_documents(
 ) -> DocumentSet:
     """Open the documents of a partition of the base table's index, and mark those that are live.
 
-    Parameters
-    ----------
-    key : tuple
-        Identifies the version of the table and the partition.
-    fragments : frozenset of int
-        Fragments that the index covers.
-    replaced : ReplacedRows
-    find_phrase : callable
-        Returns the rows that contain a phrase.
+    ``key`` identifies the version of the table and the partition, ``fragments`` are those that the
+    index covers, and ``find_phrase`` returns the rows that contain a phrase.
     """
 
     def make() -> tuple[Mask, tuple[int, int]]:
@@ -291,15 +237,8 @@ def find_phrase_rows(
 ) -> RowIds:
     """Return the row ids of a dataset's rows that contain a phrase.
 
-    Parameters
-    ----------
-    fast : bool, default False
-        Whether to leave out rows that the index does not cover.
-
-    Raises
-    ------
-    InvalidInputError
-        The index has no positions.
+    With ``fast``, rows that the index does not cover are left out. InvalidInputError is raised if
+    the index has no positions.
     """
     try:
         found = dataset.scanner(

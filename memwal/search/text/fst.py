@@ -43,19 +43,9 @@ class _WideNode(NamedTuple):
 class TokenMap:
     """Maps tokens to numbers.
 
-    Parameters
-    ----------
-    data : bytes
-        The map.
-    lists : int
-        How many posting lists there are; every token has one.
-    name : str
-        What error messages call it.
-
-    Raises
-    ------
-    CorruptDataError
-        The bytes are no such map. Also raised by the methods, of which none reads all of it.
+    ``lists`` is the number of posting lists, of which every token has one; error messages call the
+    map ``name``. CorruptDataError is raised for bytes that are no such map, also by the methods, of
+    which none reads all of it.
     """
 
     def __init__(self, data: bytes, *, lists: int, name: str) -> None:
@@ -106,12 +96,8 @@ class TokenMap:
     ) -> Iterator[tuple[str, int]]:
         """Iterate over the tokens within an edit distance of another, in byte order.
 
-        Parameters
-        ----------
-        distance : int
-            Insertions, deletions and replacements of characters; -1 takes every token.
-        prefix : int, default 0
-            So many bytes at the beginning are the same.
+        The distance counts insertions, deletions and replacements of characters; -1 takes every
+        token. The first ``prefix`` bytes are the same.
         """
         if not self._size:
             return

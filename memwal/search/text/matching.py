@@ -68,17 +68,9 @@ def gather_postings(column: TextColumn, terms: Sequence[str]) -> dict[str, Posti
 
 
 def leaf_hits(leaf: MatchQuery | PhraseQuery, column: TextColumn, *, k: int | None = None) -> Hits:
-    """Find the rows that match a leaf of a query.
+    """Find the rows that match a leaf of a query, in no particular order.
 
-    Parameters
-    ----------
-    k : int, optional
-        Rows that score below the k-th best may be left out; by default none is.
-
-    Returns
-    -------
-    Hits
-        In no promised order.
+    Rows that score below the ``k``-th best may be left out; without ``k`` none is.
     """
     groups = _term_groups(leaf, column)
     postings = gather_postings(column, distinct_terms(groups))
@@ -186,15 +178,7 @@ def top_positions(scores: npt.NDArray[np.float64], k: int | None) -> Numbers:
 
 
 def number_rows(parts: Sequence[Hits]) -> tuple[Hits, list[Numbers]]:
-    """Number the distinct rows of several searches.
-
-    Returns
-    -------
-    Hits
-        Each row once, by number.
-    list of numpy.ndarray of int64
-        Numbers of the rows of each search.
-    """
+    """Number the distinct rows of several searches; also return the numbers for each search."""
     every = Hits.joined(parts)
     order = np.lexsort((every.rows, every.source))
     ordered = every.take(order)
@@ -281,12 +265,7 @@ def _expand_fuzzy(
 def _merge_sorted(parts: Sequence[Numbers], size: int) -> tuple[Numbers, list[Numbers]]:
     """Merge ascending arrays of numbers below ``size``.
 
-    Returns
-    -------
-    numpy.ndarray of int64
-        The distinct numbers, ascending.
-    list of numpy.ndarray of int64
-        Positions of the numbers of each array in the first result.
+    Returns the distinct numbers, ascending, and the positions in them of each array's numbers.
     """
     total = sum(len(part) for part in parts)
     if len(parts) == 1:

@@ -244,13 +244,7 @@ Leaf: TypeAlias = MatchQuery | PhraseQuery | CombinedFieldsQuery
 
 
 def leaves(query: TextQuery) -> list[Leaf]:
-    """Return the leaves of a query, which are searched one by one.
-
-    Raises
-    ------
-    InvalidInputError
-        A part is not an instance of a query class.
-    """
+    """Return the leaves of a query, which are searched one by one."""
     if isinstance(query, Leaf):
         return [query]
     if isinstance(query, MultiMatchQuery):

@@ -72,32 +72,11 @@ def best_texts(
     k: int | None = 10,
     filter: str | None = None,
 ) -> Hits:
-    """Find the rows whose texts match best.
+    """Find the rows whose texts match best: hits with their scores, best first.
 
-    Parameters
-    ----------
-    sources, newest
-        See :func:`memwal.reader.scan.open_newest`.
-    query : str or query
-        Text, for a query of any of its terms; or one of the classes of
-        :mod:`memwal.search.text.query`.
-    columns : str or sequence of str, optional
-        Where to search for text; all columns with a text index by default. The best one counts.
-        A query object names its own.
-    k : int or None, default 10
-        How many rows at most; None returns all that match.
-    filter : str, optional
-        SQL predicate over any columns. It does not touch the scores.
-
-    Returns
-    -------
-    Hits
-        Best first, with their scores.
-
-    Raises
-    ------
-    InvalidInputError
-        A column has no text index, or an argument is not right.
+    ``columns`` are searched for a query that is text, all with a text index by default; the best
+    one of a row counts. A query object names its own. ``k`` is None for all rows that match. A
+    filter does not change the scores. InvalidInputError names a column without a text index.
     """
     if k is not None and k < 1:
         raise InvalidInputError(f"k is {k}; ask for at least one row")
@@ -124,18 +103,8 @@ def combined_hits(
 
     A term is as frequent as in the column where it is most frequent, and there are as many
     documents as in the column that has most. Lengths and counts are added up, times the weights.
-
-    Parameters
-    ----------
-    columns : sequence of TextColumn
-        Columns of the query, in its order.
-    k : int, optional
-        Rows that are worse than the k-th best may be left out; by default none is.
-
-    Raises
-    ------
-    InvalidInputError
-        The columns have different tokenizers.
+    ``columns`` are those of the query, in its order; InvalidInputError is raised if they have
+    different tokenizers. Rows that score below the ``k``-th best may be left out.
     """
     tokenizer = columns[0].tokenizer
     if any(column.tokenizer.options != tokenizer.options for column in columns):

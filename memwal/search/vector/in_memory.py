@@ -24,10 +24,9 @@ from memwal.reader.base_indexes import covered_fragments
 from memwal.reader.cache.lru import LruCache, cache_budget
 from memwal.reader.hits import Hits
 from memwal.reader.row_set import RowIds
-from memwal.search.vector.candidates import Candidates
+from memwal.search.vector.candidates import Candidates, LiveRows
 from memwal.search.vector.partitions import Estimates, Layout, Partitions, as_arrow
 from memwal.search.vector.query import VectorQuery
-from memwal.search.vector.sources import LiveRows
 from memwal.util.concurrency import run_all
 
 if TYPE_CHECKING:
@@ -50,24 +49,12 @@ _GROWTH = 8
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredRows:
-    """Rows in storage whose vectors can be read into memory.
+    """Rows in storage whose vectors can be read into memory."""
 
-    Attributes
-    ----------
-    live : LiveRows
-        Rows that may be returned.
-    rows : int
-        Number of all rows.
-    read : callable
-        Reads their vectors and ``_rowid``.
-    search : callable
-        Searches them in storage.
-    """
-
-    live: LiveRows
-    rows: int
-    read: Callable[[], pa.Table]
-    search: Callable[[], Candidates]
+    live: LiveRows  # Rows that may be returned.
+    rows: int  # Number of all rows.
+    read: Callable[[], pa.Table]  # Reads their vectors and ``_rowid``.
+    search: Callable[[], Candidates]  # Searches them in storage.
 
 
 def index_partitions(
@@ -126,20 +113,9 @@ def cached_layouts(
 
 
 def nearest_in_memory(
-    warm: Sequence[tuple[LiveRows, Layout]],
-    query: VectorQuery,
-    partitions: Partitions,
-    *,
-    k: int,
+    warm: Sequence[tuple[LiveRows, Layout]], query: VectorQuery, partitions: Partitions
 ) -> Candidates:
-    """Find the nearest rows among cached layouts, with exact distances.
-
-    Parameters
-    ----------
-    warm : sequence of (LiveRows, Layout)
-    k : int
-        Maximum number of rows.
-    """
+    """Find the nearest rows among cached layouts, with exact distances."""
     parts, layouts = zip(*warm, strict=True)
     vector = query.vector.astype(np.float32)
     nprobes = query.options.get("nprobes")
@@ -148,10 +124,9 @@ def nearest_in_memory(
     hits = Hits.joined([])
     for count in tries:
         probes = np.sort(partitions.nearest(vector[None], count)[0])
-        hits = _nearest(
-            parts, layouts, query, k, Estimates.of(layouts, probes, vector, query.metric)
-        )
-        if len(hits) >= k:
+        estimates = Estimates.of(layouts, probes, vector, query.metric)
+        hits = _nearest(parts, layouts, query, estimates)
+        if len(hits) >= query.k:
             break
     return Candidates(hits, exact=True)
 
@@ -160,15 +135,14 @@ def _nearest(
     parts: Sequence[LiveRows],
     layouts: Sequence[Layout],
     query: VectorQuery,
-    k: int,
     estimates: Estimates,
 ) -> Hits:
-    count = _OVERFETCH * k
+    count = _OVERFETCH * query.k
     while True:
         best = estimates.best(count)
         chosen = list(_select_live(parts, layouts, estimates, best))
         living = sum(len(rows) for _, rows, _ in chosen)
-        if living >= k or count >= len(estimates.values):
+        if living >= query.k or count >= len(estimates.values):
             break
         count *= _GROWTH
     if not living:
@@ -176,7 +150,7 @@ def _nearest(
     vectors = as_arrow(np.concatenate([vectors for _, _, vectors in chosen]))
     batch = pa.record_batch([vectors], names=["vector"])
     view = RowView.of(batch.schema, [batch])
-    near = nearest_rows(view, "vector", query.vector, k=k, metric=query.metric)
+    near = nearest_rows(view, "vector", query.vector, k=query.k, metric=query.metric)
     rows = Hits.joined([Hits.of(number, rows, np.zeros(len(rows))) for number, rows, _ in chosen])
     rows = rows.take(near.rows)
     return Hits(rows.source, rows.rows, near.distances.astype(np.float64))

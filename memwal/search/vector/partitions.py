@@ -25,19 +25,11 @@ _METRICS: Final = ("l2", "cosine", "dot")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Partitions:
-    """Partitions of an IVF index.
+    """Partitions of an IVF index."""
 
-    Attributes
-    ----------
-    centroids : numpy.ndarray of float32, shape (partitions, dimension)
-    metric : {"l2", "cosine", "dot"}
-    digest : bytes
-        Identifies these centroids and this metric for ever.
-    """
-
-    centroids: npt.NDArray[np.float32]
-    metric: str
-    digest: bytes
+    centroids: npt.NDArray[np.float32]  # Shape (partitions, dimension).
+    metric: str  # l2, cosine or dot.
+    digest: bytes  # Identifies these centroids and this metric for ever.
 
     @classmethod
     def of(cls, dataset: lance.LanceDataset, index: str, metric: str) -> Partitions | None:
@@ -78,22 +70,12 @@ class Partitions:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layout:
-    """Rows of a generation with their vectors, sorted by partition.
+    """Rows of a generation with their vectors, sorted by partition."""
 
-    Attributes
-    ----------
-    vectors : numpy.ndarray of float32, shape (rows, dimension)
-    squares : numpy.ndarray of float32, shape (rows,)
-        Squared lengths of the vectors.
-    addresses : numpy.ndarray of uint64, shape (rows,)
-    starts : numpy.ndarray of int64, shape (partitions + 1,)
-        First row of each partition, and the number of rows.
-    """
-
-    vectors: npt.NDArray[np.float32]
-    squares: npt.NDArray[np.float32]
+    vectors: npt.NDArray[np.float32]  # Shape (rows, dimension).
+    squares: npt.NDArray[np.float32]  # Squared lengths of the vectors.
     addresses: RowIds
-    starts: npt.NDArray[np.int64]
+    starts: npt.NDArray[np.int64]  # First row of each partition, and the number of rows.
 
     @property
     def nbytes(self) -> int:
@@ -103,10 +85,7 @@ class Layout:
 
     @classmethod
     def of(cls, rows: pa.Table, partitions: Partitions) -> Layout:
-        """Sort rows by partition: a column of vectors, and ``_rowid``.
-
-        Rows without a vector are left out.
-        """
+        """Sort rows (a column of vectors, with nulls, and ``_rowid``) by partition."""
         rows = rows.filter(rows.column(0).is_valid())
         vectors = as_matrix(rows.column(0)).astype(np.float32, copy=False)
         partition = partitions.nearest(vectors, 1)[:, 0]
@@ -121,21 +100,12 @@ class Layout:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Estimates:
-    """Estimated distances of the rows in the probed partitions of several layouts.
+    """Estimated distances of the rows in the probed partitions of several layouts."""
 
-    Attributes
-    ----------
-    values : numpy.ndarray of float32, shape (rows,)
-        Values that order rows as their distances do, up to rounding; NaN where there is none.
-    slack : float
-        Bound of the rounding error of a comparison.
-    layout, position : numpy.ndarray of int64, shape (rows,)
-        Layout of each row, and position in it.
-    """
-
+    # Values that order rows as their distances do, up to rounding; NaN where there is none.
     values: npt.NDArray[np.float32]
-    slack: float
-    layout: npt.NDArray[np.int64]
+    slack: float  # Bound of the rounding error of a comparison.
+    layout: npt.NDArray[np.int64]  # Layout of each row, and position in it.
     position: npt.NDArray[np.int64]
 
     @classmethod
