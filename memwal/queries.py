@@ -271,11 +271,6 @@ class Queries:
         -------
         pyarrow.Table
             The columns, ``_distance``, ``_score`` and ``_relevance_score``, most relevant first.
-
-        Raises
-        ------
-        InvalidInputError
-            An argument does not fit the table; the message names it.
         """
         return run_search(
             lambda: self._open_sources(max_staleness=max_staleness),

@@ -131,9 +131,10 @@ def _store_pending(location: TableLocation, spec: RegionSpec) -> int:
         newest = _newest_spec(base)
         if newest is not None and is_pending(newest):
             if not _is_same_spec(newest, spec, base):
+                names = {field_id: name for name, field_id in base.field_ids().items()}
                 raise TableSetupError(
-                    f"{location} is changing to another region spec, {_spec_text(newest, base)}; "
-                    "finish that change first"
+                    f"{location} is changing to another region spec, "
+                    f"{RegionSpec.from_stored(newest, names)}; finish that change first"
                 )
             return base.details
         if newest is not None and _is_same_spec(newest, spec, base):
@@ -150,11 +151,6 @@ def _store_pending(location: TableLocation, spec: RegionSpec) -> int:
             "add_region_spec again"
         )
     return newest.spec_id
-
-
-def _spec_text(stored: StoredRegionSpec, base: BaseTable) -> str:
-    names = {field_id: name for name, field_id in base.field_ids().items()}
-    return str(RegionSpec.from_stored(stored, names))
 
 
 def _seal_all(location: TableLocation, spec_id: int) -> None:

@@ -1,4 +1,4 @@
-"""A MemWAL table: what users see."""
+"""A MemWAL table: reads, writers and maintenance jobs."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Writer(TableWriter, Queries):
         return self.memtables()
 
 
-# Those that are still open are found here, by whoever wants everything flushed.
+# Open writers of this process, which a checkpoint flushes.
 _writers: WeakSet[Writer] = WeakSet()
 
 
@@ -147,7 +147,7 @@ class Table(Queries):
 
     @property
     def uri(self) -> str:
-        """Where the table is."""
+        """Address of the table."""
         return self.location.uri
 
     @property
@@ -178,13 +178,13 @@ class Table(Queries):
 
     def region_ids(self) -> list[UUID]:
         """Regions that exist, and those that the spec knows in advance."""
-        found = set(discover_regions(self.location.store))
+        region_ids = set(discover_regions(self.location.store))
         base = self.base()
         if base.details.region_specs:
             _, spec = current_spec(base)
-            known = Router(spec, base.schema).assignments()
-            found.update(assignment.region_id for assignment in known or ())
-        return sorted(found)
+            assignments = Router(spec, base.schema).assignments()
+            region_ids.update(assignment.region_id for assignment in assignments or ())
+        return sorted(region_ids)
 
     def writer(
         self,
@@ -232,12 +232,12 @@ class Table(Queries):
         is raised if an entry of a log that may have told of it is missing or damaged.
         """
         store = self.location.store
-        found = {}
+        versions = {}
         for region_id, manifest in read_manifests(store).items():
-            told = read_newest_steps(store, manifest)
-            if told is not None and source in told.steps:
-                found[region_id] = told.steps[source]
-        return found
+            newest = read_newest_steps(store, manifest)
+            if newest is not None and source in newest.steps:
+                versions[region_id] = newest.steps[source]
+        return versions
 
     def at(self, version: int | str) -> Queries:
         """Query a version of the base table, or a tag: exactly what was merged by then.
@@ -288,7 +288,7 @@ class Table(Queries):
 
     @keywords_of(GcOptions)
     def collect_garbage(self, options: GcOptions) -> CollectionResult:
-        """Delete what nobody needs: :func:`memwal.jobs.gc.collect_garbage`."""
+        """Delete objects that are not needed any more: :func:`memwal.jobs.gc.collect_garbage`."""
         return collect_garbage(self.location, options)
 
     @keywords_of(VerifyOptions)
@@ -308,7 +308,7 @@ class Table(Queries):
 
     @keywords_of(QualityOptions)
     def check_quality(self, options: QualityOptions) -> JobResult:
-        """Hold the base table against a suite.
+        """Check the base table against a suite.
 
         See :func:`memwal.jobs.table.quality_check.check_quality`.
         """

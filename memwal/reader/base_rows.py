@@ -216,19 +216,14 @@ def _replaced_by_generations(base: BaseTable, sources: Sequence[GenerationSource
     parts = []
     for source, own_keys in zip(sources, keys, strict=True):
         is_own = pc.is_in(all_keys, value_set=own_keys).to_numpy(zero_copy_only=False)
-        own_rows = rows[is_own[positions]]
-        parts.append(_of_generation.get(_cache_key(base, source), partial(_identity, own_rows)))
+        parts.append(rows[is_own[positions]])
+        _of_generation.put(_cache_key(base, source), parts[-1])
     return parts
-
-
-def _identity(rows: RowIds) -> RowIds:
-    return rows
 
 
 def _replaced_by_memtables(base: BaseTable, keys: pa.Array) -> RowIds:
     """Find the rows of MemTable keys; keys that were looked up before are not looked up again."""
-    cache = _lookups.get(version_key(base), partial(_LookupCache, keys.type))
-    results = cache.results
+    results = _lookups.get(version_key(base), partial(_LookupResults.empty, keys.type))
     if len(results.keys) > max(_MAX_CACHED_KEYS, 2 * len(keys)):
         results = _LookupResults.empty(keys.type)
     missing = keys
@@ -243,7 +238,7 @@ def _replaced_by_memtables(base: BaseTable, keys: pa.Array) -> RowIds:
         )
         # If two threads do this at once, the results of one are lost, and its keys are looked up
         # again.
-        cache.results = results
+        _lookups.put(version_key(base), results)
     is_requested = pc.is_in(results.keys, value_set=keys).to_numpy(zero_copy_only=False)
     replaced: RowIds = results.rows[is_requested[results.positions]]
     return replaced
@@ -263,13 +258,6 @@ class _LookupResults:
         return cls(pa.array([], key_type), np.empty(0, np.uint64), np.empty(0, np.int64))
 
 
-class _LookupCache:
-    """Mutable holder of the lookup results of one version of a base table."""
-
-    def __init__(self, key_type: pa.DataType) -> None:
-        self.results = _LookupResults.empty(key_type)
-
-
 _of_sources: LruCache[ReplacedRows] = LruCache(_CACHE_BYTES, lambda replaced: replaced.rows.nbytes)
 _of_generation: LruCache[RowIds] = LruCache(_CACHE_BYTES, lambda rows: rows.nbytes)
-_lookups: LruCache[_LookupCache] = LruCache(_VERSIONS)
+_lookups: LruCache[_LookupResults] = LruCache(_VERSIONS)

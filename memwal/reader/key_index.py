@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from lance.file import LanceFileReader
 
 from memwal.base_table.snapshot import lance_errors
 from memwal.errors import CorruptDataError, ObjectNotFoundError
@@ -163,8 +164,6 @@ def _read_pages(
 
 
 def _open_file(location: TableLocation, path: str) -> Any:
-    from lance.file import LanceFileReader
-
     try:
         with lance_errors(f"reading {path}"):
             return LanceFileReader(location.child(path), **location.lance_arguments())

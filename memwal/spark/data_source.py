@@ -70,7 +70,8 @@ class MemWalDataSource(DataSource):  # type: ignore[misc]
         plan = self._make_plan(self._options.columns)
         schema = spark_schema(plan.schema, omit_unsupported=self._options.omit_unsupported)
         # Spark keeps this object, and asks its copies for readers.
-        self._plan = _with_columns(plan, schema)
+        columns = pa.schema([plan.schema.field(name) for name in schema.names])
+        self._plan = replace(plan, schema=columns)
         return schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -115,7 +116,3 @@ class MemWalReader(DataSourceReader):  # type: ignore[misc]
         schema = to_arrow_schema(self._schema, timezone="UTC")
         for batch in read_partition(self._plan, partition.value):
             yield to_spark(batch, schema, truncate=self._plan.truncate)
-
-
-def _with_columns(plan: LoadPlan, schema: StructType) -> LoadPlan:
-    return replace(plan, schema=pa.schema([plan.schema.field(name) for name in schema.names]))

@@ -1,8 +1,7 @@
-"""The result of an application, where both it and whoever started it can see it.
+"""The result of an application: a file, or an object if the driver runs on another machine.
 
-A file serves an application whose driver runs on the machine of whoever started it. A driver that
-runs elsewhere writes an object instead. Its name is used once: it is taken by put-if-absent, so
-that what is read under it is what its one driver wrote, whole.
+The name of an object is used once: it is taken by put-if-absent, so that what is read under it is
+what its one driver wrote, whole.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from memwal.storage.open import open_store
 from memwal.util.safe_json import read_json
 
 KEEP = timedelta(days=7)
-"""Age at which a result is cleaned up that nobody fetched."""
+"""Age at which a result that was not fetched is cleaned up."""
 
 _SUFFIX = ".json"
 
@@ -49,14 +48,14 @@ def read_result(address: str, options: Mapping[str, str] | None = None) -> dict[
     """Read the result at an address; None if there is none."""
     folder, name = _divided(address)
     try:
-        found = read_json(open_store(folder, options).get(name))
+        result = read_json(open_store(folder, options).get(name))
     except ObjectNotFoundError:
         return None
     except ValueError as error:
         raise CorruptDataError(f"{address} holds no result: {error}; run the job again") from error
-    if not isinstance(found, dict):
+    if not isinstance(result, dict):
         raise CorruptDataError(f"{address} holds no result of a job; run the job again")
-    return found
+    return result
 
 
 def delete_result(address: str, options: Mapping[str, str] | None = None) -> None:
@@ -75,9 +74,9 @@ def clean_results(
     store = open_store(folder, options)
     before = datetime.now(UTC) - older_than
     old = [
-        found.key
-        for found in store.list("")
-        if found.key.endswith(_SUFFIX) and "/" not in found.key and found.modified < before
+        info.key
+        for info in store.list("")
+        if info.key.endswith(_SUFFIX) and "/" not in info.key and info.modified < before
     ]
     store.delete_many(old)
     return len(old)

@@ -234,7 +234,7 @@ def plan_load(
     for attempts_left in reversed(range(_MAX_ATTEMPTS)):
         plan, base = _plan(location, options, columns)
         if options.tag is not None:
-            # Whoever placed that tag keeps the version.
+            # The user's tag protects the version.
             return plan
         try:
             tag, is_new = protect(base, seconds=options.protect_seconds, session=session)

@@ -60,10 +60,8 @@ class ChangeColumns:
 
     def names(self, schema: pa.Schema) -> list[str]:
         """Return the columns that a batch must have: these and those of the table."""
-        return list(dict.fromkeys([*schema.names, *self._extra()]))
-
-    def _extra(self) -> list[str]:
-        return [name for name in (self.op_column, self.sequence_by) if name is not None]
+        own = (name for name in (self.op_column, self.sequence_by) if name is not None)
+        return list(dict.fromkeys([*schema.names, *own]))
 
     def newest(
         self, rows: pa.Table, schema: pa.Schema, primary_key: Sequence[str]
@@ -274,14 +272,7 @@ class BatchSink:
                 f"{', '.join(rows.columns)}"
             )
         _, spec = table.region_spec()
-        write = BatchWrite(
-            uri=self.uri,
-            changes=self.changes,
-            source=self.source or _query_id(rows),
-            version=batch_id,
-            options=self.options,
-            storage_options=self.storage_options,
-        )
+        write = BatchWrite(self, self.source or _query_id(rows), batch_id)
         regions = Router(spec, schema).assignments()
         tasks = self.max_parallelism or _cores(rows)
         if regions is not None:
@@ -310,16 +301,13 @@ class BatchSink:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class BatchWrite:
     """Writer of one task's part of a batch: all rows of some regions, and no others."""
 
-    uri: str
-    changes: ChangeColumns
+    sink: BatchSink
     source: str
     version: int
-    options: WriterOptions
-    storage_options: Mapping[str, str] = field(repr=False)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write the rows; yield one row with the numbers of regions and rows."""
@@ -327,8 +315,8 @@ class BatchWrite:
         if not non_empty:
             return
         rows = pa.Table.from_batches(non_empty)
-        table = open(self.uri, storage_options=self.storage_options)
-        upserts, deletes = self.changes.newest(rows, table.schema, table.primary_key)
+        table = open(self.sink.uri, storage_options=self.sink.storage_options)
+        upserts, deletes = self.sink.changes.newest(rows, table.schema, table.primary_key)
         applied = self._write(table, upserts, deletes)
         yield pa.record_batch(
             {
@@ -349,7 +337,7 @@ class BatchWrite:
             if all(is_step_visible(table.location.store, region, step) for region in regions):
                 return AppliedStep(skipped=regions)
             try:
-                with table.writer(options=self.options, region_ids=regions) as writer:
+                with table.writer(options=self.sink.options, region_ids=regions) as writer:
                     return writer.apply(
                         upserts=upserts, deletes=deletes, source=self.source, version=self.version
                     )
@@ -385,7 +373,8 @@ def _region_numbers(
 
     def numbers(*columns: pa.Array) -> pa.Array:
         rows = pa.table(list(columns), names=spec.columns)
-        (batch,) = as_table_types(rows, _fields(schema, spec.columns)).combine_chunks().to_batches()
+        fields = pa.schema([schema.field(name) for name in spec.columns])
+        (batch,) = as_table_types(rows, fields).combine_chunks().to_batches()
         names = region_names(Router(spec, schema), batch).dictionary_encode()
         of_each = [
             numbers_by_name.get(name, crc32(name.encode()) >> 1)
@@ -394,10 +383,6 @@ def _region_numbers(
         return pa.array(of_each, pa.int32()).take(names.indices)
 
     return numbers
-
-
-def _fields(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
-    return pa.schema([schema.field(name) for name in names])
 
 
 def _query_id(rows: DataFrame) -> str:

@@ -53,7 +53,7 @@ class TableLocation:
     @property
     def store(self) -> ObjectStore:
         """Store of the table, shared by all equal locations of this process."""
-        return _shared_store(self)
+        return _shared_store(self, durable=True)
 
     @property
     def store_without_fsync(self) -> ObjectStore:
@@ -65,7 +65,7 @@ class TableLocation:
         counts as absent; a log torn in its middle is refused as damaged. Object stores are always
         durable.
         """
-        return _shared_store_without_fsync(self) if self.local_path is not None else self.store
+        return _shared_store(self, durable=self.local_path is None)
 
     @property
     def local_path(self) -> Path | None:
@@ -106,16 +106,6 @@ class TableLocation:
         return hash((self.uri, frozenset(self.storage_options.items())))
 
 
-@functools.lru_cache(maxsize=_MAX_OPEN_STORES)
-def _shared_store(location: TableLocation) -> ObjectStore:
-    return _open_location(location, durable=True)
-
-
-@functools.lru_cache(maxsize=_MAX_OPEN_STORES)
-def _shared_store_without_fsync(location: TableLocation) -> ObjectStore:
-    return _open_location(location, durable=False)
-
-
 def _static_options(location: TableLocation) -> dict[str, str]:
     own = (COMMITS_IN, CREDENTIALS_FROM)
     return {key: value for key, value in location.storage_options.items() if key not in own}
@@ -134,7 +124,8 @@ def _vending_namespace(location: TableLocation) -> VendingNamespace | None:
     return VendingNamespace(location.uri, _static_options(location), credentials)
 
 
-def _open_location(location: TableLocation, *, durable: bool) -> ObjectStore:
+@functools.lru_cache(maxsize=_MAX_OPEN_STORES)
+def _shared_store(location: TableLocation, *, durable: bool) -> ObjectStore:
     options = dict(location.storage_options)
     variable = options.pop(COMMITS_IN, None)
     store = open_store(location.uri, options, durable=durable)

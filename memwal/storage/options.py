@@ -46,6 +46,7 @@ _RENAMED = {("gs", "google_storage_token"): "bearer_token"}
 _HEADER = "headers."
 _HTTP_VARIABLES = ("AZURE_STORAGE_ALLOW_HTTP", "AZURE_STORAGE_USE_HTTP", "AWS_ALLOW_HTTP")
 _NUMBER = re.compile(r"[0-9]{1,9}")
+_TRUE = frozenset({"1", "true", "on", "yes", "y"})
 # Lance's defaults. More retries would block a writer for minutes.
 _MAX_RETRIES = 3
 _RETRY_SECONDS = 180
@@ -97,7 +98,7 @@ def cloud_settings(
             config[name] = value
         else:
             logger.debug("a store of %s:// does not use the storage option %r", scheme, key)
-    if any("allow_http" in key and _is_true(value) for key, value in merged.items()):
+    if any("allow_http" in key and value.strip().lower() in _TRUE for key, value in merged.items()):
         client["allow_http"] = "true"
     if headers:
         client["default_headers"] = headers
@@ -120,10 +121,6 @@ def _is_store_option(scheme: str, key: str) -> bool:
     except (BaseError, ValueError):
         return True
     return True
-
-
-def _is_true(value: str) -> bool:
-    return value.strip().lower() in {"1", "true", "on", "yes", "y"}
 
 
 def _parse_number(options: Mapping[str, str], key: str, default: int) -> int:

@@ -76,7 +76,7 @@ class PlannedSource:
     generation : int
         0 for the base table.
     rows : int or None
-        Stored rows, superseded ones and tombstones included; None when nobody recorded it.
+        Stored rows, superseded ones and tombstones included; None if not recorded.
     """
 
     kind: Literal["memtable", "generation", "base"]
@@ -211,27 +211,15 @@ def plan_read(
     in a manifest as well, a generation that was merged meanwhile is in the base table as well,
     and a row that is seen twice is the same row. The other way round, rows would be missed.
 
-    Parameters
-    ----------
-    memtables : mapping, optional
-        Unflushed rows of writers of this process; with them the read sees what these acknowledged.
-    version : int or str, optional
-        A version of the base table, or a tag: the read sees the base table alone, as it was then.
-        A warning is logged if flushed generations are not merged in that version.
-    regions : collection of UUID, optional
-        The only regions whose generations matter to the read; all by default.
-    filter : str, optional
-        Predicate of the read. Generations in which no row can pass it are left out.
-    keys, max_staleness
-        See :func:`memwal.reader.sources.snapshot.open_snapshot`.
+    ``memtables`` are those of writers of this process: with them the read sees what these
+    acknowledged. At a ``version``, a number or a tag, the read sees the base table alone, as it
+    was then; a warning is logged if flushed generations are not merged in it. Only generations of
+    ``regions`` matter, and those in which no row can pass the ``filter`` are left out. ``keys`` and
+    ``max_staleness`` are those of :func:`memwal.reader.sources.snapshot.open_snapshot`.
 
-    Raises
-    ------
-    InvalidInputError
-        MemTables were given and staleness was allowed: newer rows would be seen without older
-        ones. Or there is no such tag.
-    TableSetupError
-        No table, no such version, no primary key, or no MemWAL.
+    InvalidInputError is raised for a tag that does not exist, and for MemTables with staleness:
+    newer rows would be seen without older ones. TableSetupError: no table, no such version, no
+    primary key, or no MemWAL.
     """
     if memtables is not None and max_staleness is not None:
         raise InvalidInputError(

@@ -33,7 +33,6 @@ from memwal.search.text.documents import (
     base_documents,
     count_live,
     phrase_matcher,
-    total_size,
 )
 from memwal.search.text.index_files import TextSegment, open_segment
 from memwal.util.concurrency import run_all
@@ -72,7 +71,7 @@ class TextColumn:
         cls, tokenizer: Tokenizer, document_sets: Sequence[DocumentSet], key: Hashable | None
     ) -> TextColumn:
         """Build a column from its document sets."""
-        documents, tokens = total_size(document_sets)
+        documents, tokens = np.sum([(0, 0), *(docs.size for docs in document_sets)], 0).tolist()
         starts = np.cumsum([0, *(len(docs.rows) for docs in document_sets)])
         return cls(tokenizer, tuple(document_sets), starts, documents, tokens, key)
 
@@ -90,12 +89,12 @@ def open_column(sources: ReadSources, newest: NewestRows, column: str) -> TextCo
 
 def text_columns(base: BaseTable) -> list[str]:
     """List the columns with a text index whose documents are rows."""
-    found = (
+    columns = (
         description.field_names[0]
         for description in base.dataset.describe_indices()
         if len(description.field_names) == 1 and _indexes_rows(description)
     )
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(columns))
 
 
 def find_text_index(dataset: lance.LanceDataset, column: str) -> IndexDescription | None:
@@ -113,9 +112,9 @@ def require_text_index(base: BaseTable, column: str) -> IndexDescription:
     InvalidInputError is raised if there is none, or only one whose documents are the elements of
     lists: its scores are those of elements, of which a row has several.
     """
-    found = find_text_index(base.dataset, column)
-    if found is not None:
-        return found
+    index = find_text_index(base.dataset, column)
+    if index is not None:
+        return index
     only_elements = any(
         list(description.field_names) == [column] and kind_of(description).is_text
         for description in base.dataset.describe_indices()
@@ -281,22 +280,21 @@ class _ColumnOpener:
 
     def _tokenized(self, number: int, source: GenerationSource, live: RowIds) -> DocumentSet:
         """Open the rows of a generation without a usable text index."""
-        found = self._read(source.identity, source.dataset, None)
-        return TokenizedDocuments(
-            number, found.text, found.view, found.rows, contains(live, found.rows), self.tokenizer
-        )
+        rows = self._read(source.identity, source.dataset, None)
+        alive = contains(live, rows.rows)
+        return TokenizedDocuments(number, rows.text, rows.view, rows.rows, alive, self.tokenizer)
 
     def _rest(
-        self, fragments: tuple[int, ...], wanted: RowIds | None, replaced: ReplacedRows
+        self, fragments: tuple[int, ...], included: RowIds | None, replaced: ReplacedRows
     ) -> DocumentSet:
         """Open the rows of the base table that no index covers."""
         base = self.sources.base
         key = (version_key(base), fragments)
-        found = self._read(key, base.dataset, fragments)
-        alive = ~contains(replaced.rows, found.rows)
-        if wanted is not None:
-            alive &= contains(wanted, found.rows)
-        return TokenizedDocuments(BASE, found.text, found.view, found.rows, alive, self.tokenizer)
+        rows = self._read(key, base.dataset, fragments)
+        alive = ~contains(replaced.rows, rows.rows)
+        if included is not None:
+            alive &= contains(included, rows.rows)
+        return TokenizedDocuments(BASE, rows.text, rows.view, rows.rows, alive, self.tokenizer)
 
     def _read(
         self, key: Any, dataset: lance.LanceDataset, fragments: tuple[int, ...] | None
@@ -326,8 +324,8 @@ def _indexes_rows(description: IndexDescription) -> bool:
     return bool(granularity == _ROW_GRANULARITY)
 
 
-def _weight(found: _TokenizedRows) -> int:
-    return int(found.text.nbytes + found.rows.nbytes + found.view.to_table().nbytes)
+def _weight(tokenized: _TokenizedRows) -> int:
+    return int(tokenized.text.nbytes + tokenized.rows.nbytes + tokenized.view.to_table().nbytes)
 
 
 _tokenized_cache: LruCache[_TokenizedRows] = LruCache(_TOKENIZED_BYTES, _weight)

@@ -120,13 +120,13 @@ class IndexedDocuments:
         return _lengths_of(rows, self.rows, np.where(self.alive, self.partition.lengths, 0))
 
     def fuzzy_terms(self, term: str, *, distance: int, prefix: int, limit: int) -> list[str]:
-        found: list[str] = []
+        terms: list[str] = []
         for other in self.partition.fuzzy_terms(term, distance=distance, prefix=prefix):
-            if len(found) == limit:
+            if len(terms) == limit:
                 break
             if self.alive[self.partition.postings(other)[0]].any():
-                found.append(other)
-        return found
+                terms.append(other)
+        return terms
 
     def phrase(self, query: PhraseQuery, documents: Numbers) -> Mask:
         return np.isin(self.partition.rows[documents], self.phrases(query))
@@ -151,16 +151,16 @@ class TokenizedDocuments:
     @property
     def nbytes(self) -> int:
         """Memory of the index and the rows, in bytes."""
-        kept = self.text.nbytes + self.rows.nbytes + self.alive.nbytes
-        return int(kept + sum(batch.nbytes for batch in self.view.batches))
+        own = self.text.nbytes + self.rows.nbytes + self.alive.nbytes
+        return int(own + sum(batch.nbytes for batch in self.view.batches))
 
     def postings(self, terms: Sequence[str]) -> dict[str, Postings]:
         lengths, counts = self.text.occurrences(terms, self.view)
-        found = {}
+        postings = {}
         for term in terms:
             documents = np.flatnonzero((counts[term] > 0) & self.alive)
-            found[term] = Postings(documents, counts[term][documents], lengths[documents])
-        return found
+            postings[term] = Postings(documents, counts[term][documents], lengths[documents])
+        return postings
 
     def is_in_memory(self, terms: Sequence[str]) -> bool:
         return True
@@ -171,16 +171,16 @@ class TokenizedDocuments:
 
     def fuzzy_terms(self, term: str, *, distance: int, prefix: int, limit: int) -> list[str]:
         start = term.encode()[:prefix]
-        found: list[str] = []
+        terms: list[str] = []
         for other in self.text.vocabulary(self.view, np.flatnonzero(self.alive)):
-            if len(found) == limit:
+            if len(terms) == limit:
                 break
             if (
                 other.encode().startswith(start)
                 and edit_distance(term, other, distance) <= distance
             ):
-                found.append(other)
-        return found
+                terms.append(other)
+        return terms
 
     def phrase(self, query: PhraseQuery, documents: Numbers) -> Mask:
         """Mark the documents that contain a phrase, by an index of these documents in memory.
@@ -241,7 +241,7 @@ def find_phrase_rows(
     the index has no positions.
     """
     try:
-        found = dataset.scanner(
+        matches = dataset.scanner(
             columns=[],
             full_text_query=lance.query.PhraseQuery(query.query, query.column, slop=query.slop),
             with_row_id=True,
@@ -255,14 +255,8 @@ def find_phrase_rows(
             f"the text index of column {query.column} has no positions, which phrases need; build "
             "it again with_position=True"
         ) from error
-    rows: RowIds = found.column("_rowid").to_numpy()
+    rows: RowIds = matches.column("_rowid").to_numpy()
     return rows
-
-
-def total_size(document_sets: Sequence[DocumentSet]) -> tuple[int, int]:
-    """Count the live documents and tokens of several document sets."""
-    sizes: list[tuple[int, int]] = [docs.size for docs in document_sets]
-    return sum(documents for documents, _ in sizes), sum(tokens for _, tokens in sizes)
 
 
 def count_live(lengths: npt.NDArray[Any], alive: Mask) -> tuple[int, int]:
@@ -287,16 +281,16 @@ def edit_distance(one: str, other: str, limit: int) -> int:
     return row[-1]
 
 
-def _lengths_of(wanted: RowIds, rows: RowIds, lengths: Numbers) -> Numbers:
-    found = np.zeros(len(wanted), np.int64)
+def _lengths_of(requested: RowIds, rows: RowIds, lengths: Numbers) -> Numbers:
+    result = np.zeros(len(requested), np.int64)
     # Documents of a generation that are not live may have the row id of any row of the base table.
     some = np.flatnonzero(lengths)
     if len(some):
         some = some[np.argsort(rows[some], kind="stable")]
-        at = np.minimum(np.searchsorted(rows[some], wanted), len(some) - 1)
-        match = rows[some[at]] == wanted
-        found[match] = lengths[some[at[match]]]
-    return found
+        at = np.minimum(np.searchsorted(rows[some], requested), len(some) - 1)
+        match = rows[some[at]] == requested
+        result[match] = lengths[some[at[match]]]
+    return result
 
 
 def _live_mask(base: BaseTable, rows: RowIds, fragments: frozenset[int]) -> Mask:
@@ -308,8 +302,8 @@ def _live_mask(base: BaseTable, rows: RowIds, fragments: frozenset[int]) -> Mask
             continue
         here = inside == fragment.fragment_id
         if fragment.num_deletions and here.any():
-            left = base.dataset.scanner(columns=[], with_row_id=True, fragments=[fragment])
-            ids = np.sort(left.to_table().column("_rowid").to_numpy())
+            remaining = base.dataset.scanner(columns=[], with_row_id=True, fragments=[fragment])
+            ids = np.sort(remaining.to_table().column("_rowid").to_numpy())
             here[here] = contains(ids, rows[here])
         alive |= here
     return alive

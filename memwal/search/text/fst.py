@@ -107,10 +107,10 @@ class TokenMap:
     def _walk(self, token: str, distance: int, start: bytes) -> Iterator[tuple[str, int]]:
         todo = [(self._root, b"", 0, list(range(len(token) + 1)))]
         # Each token ends at a node, and each node before that is on the way to one.
-        left = self._size * len(self._data)
+        steps_left = self._size * len(self._data)
         while todo:
-            left -= 1
-            if left < 0:
+            steps_left -= 1
+            if steps_left < 0:
                 raise IndexError("it has more ways than tokens")
             address, read, total, row = todo.pop()
             final, output, transitions = self._node(address)
@@ -122,7 +122,7 @@ class TokenMap:
                     continue
                 reached = row
                 if distance >= 0 and _ends_character(further):
-                    reached = _next_row(row, token, _last_character(further))
+                    reached = _next_row(row, token, further.decode(errors="replace")[-1])
                     if min(reached) > distance:
                         continue
                 todo.append((target, further, total + more, reached))
@@ -237,15 +237,11 @@ def _ends_character(data: bytes) -> bool:
     return length == back
 
 
-def _last_character(data: bytes) -> str:
-    return data.decode(errors="replace")[-1]
-
-
 def _next_row(row: list[int], token: str, character: str) -> list[int]:
     """Compute the next row of the edit-distance table."""
-    found = [row[0] + 1]
+    following = [row[0] + 1]
     for position, other in enumerate(token):
-        found.append(
-            min(row[position] + (other != character), row[position + 1] + 1, found[-1] + 1)
+        following.append(
+            min(row[position] + (other != character), row[position + 1] + 1, following[-1] + 1)
         )
-    return found
+    return following

@@ -10,8 +10,9 @@ import struct
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +24,7 @@ from memwal.reader.cache.lru import LruCache
 from memwal.reader.row_set import RowIds
 from memwal.search.text.fst import TokenMap
 from memwal.storage.location import TableLocation
+from memwal.util.concurrency import Lazy
 from memwal.util.safe_json import read_json
 
 POSTING_COLUMNS = ["_posting", "_length"]
@@ -44,25 +46,6 @@ _COLUMN_TYPES: Final = {
 }
 
 
-class PostingLists(Protocol):
-    """Posting lists of a partition, by token number."""
-
-    @property
-    def nbytes(self) -> int:
-        """Memory, in bytes."""
-
-    @property
-    def in_memory(self) -> bool:
-        """Return whether reading a list needs no request to storage."""
-
-    @property
-    def count(self) -> int:
-        """Number of lists."""
-
-    def read(self, number: int) -> tuple[Blocks, int]:
-        """Return the blocks of a list, and the number of documents in them."""
-
-
 class FilePostingLists:
     """Posting lists that are read one at a time, by a reader of :data:`POSTING_COLUMNS`."""
 
@@ -75,6 +58,7 @@ class FilePostingLists:
         self.count = int(reader.metadata().num_rows)
 
     def read(self, number: int) -> tuple[Blocks, int]:
+        """Return the blocks of a list, by token number, and the number of documents in them."""
         with self._lock:
             row = self._reader.take_rows([number]).to_table()
         return row.column("_posting")[0].as_py(), row.column("_length")[0].as_py()
@@ -124,7 +108,7 @@ class TextPartition:
         if tokens.schema.names[0] != "_token_fst_bytes" or tokens.num_rows != 1:
             raise CorruptDataError(f"{name} holds no map of tokens; build the index again")
         lists = _open_file(location, f"{uri}_invert.lance", columns=POSTING_COLUMNS)
-        self._posting_lists: PostingLists = (
+        self._posting_lists: MemoryPostingLists | FilePostingLists = (
             MemoryPostingLists(_read_table(lists, uri))
             if 0 < int(self.lengths.sum(dtype=np.int64)) <= _IN_MEMORY_TOKENS
             else FilePostingLists(lists)
@@ -133,7 +117,7 @@ class TextPartition:
             tokens.column(0)[0].as_py() or b"", lists=self._posting_lists.count, name=name
         )
         self._varint = metadata.get("posting_tail_codec") == "varint_delta_v1"
-        self._order: Numbers | None = None
+        self._order: Lazy[Numbers] = Lazy(partial(np.argsort, self.rows, kind="stable"))
 
     @property
     def nbytes(self) -> int:
@@ -161,16 +145,11 @@ class TextPartition:
         """Return the positions of those ``rows`` that are documents here."""
         if not len(self.rows) or not len(rows):
             return np.empty(0, np.int64)
-        order = self._sorted()
+        order = self._order()
         at = np.searchsorted(self.rows, rows, sorter=order)
         slots = order[np.minimum(at, len(self.rows) - 1)]
         positions: Numbers = slots[self.rows[slots] == rows]
         return positions
-
-    def _sorted(self) -> Numbers:
-        if self._order is None:
-            self._order = np.argsort(self.rows, kind="stable")
-        return self._order
 
     def _read(self, term: str) -> tuple[Numbers, Numbers]:
         number = self._tokens.get(term)
@@ -308,19 +287,19 @@ def decode_postings(
         raise CorruptDataError(
             f"{name} has {len(blocks)} blocks for {length} documents; build the index again"
         )
-    found = np.empty(length, np.int64)
+    ids = np.empty(length, np.int64)
     counts = np.empty(length, np.int64)
     try:
-        _decode_full(blocks[:full], found[: full * BLOCK], counts[: full * BLOCK])
+        _decode_full(blocks[:full], ids[: full * BLOCK], counts[: full * BLOCK])
         if tail:
             numbers = _decode_tail(blocks[-1][_SCORE_BYTES:], 2 * tail, varint=varint_tail)
-            found[-tail:] = np.cumsum(numbers[:tail]) if varint_tail else numbers[:tail]
+            ids[-tail:] = np.cumsum(numbers[:tail]) if varint_tail else numbers[:tail]
             counts[-tail:] = numbers[tail:]
-        if length and not 0 <= found.min() <= found.max() < documents:
-            raise ValueError(f"it names document {found.max()} of {documents}")
+        if length and not 0 <= ids.min() <= ids.max() < documents:
+            raise ValueError(f"it names document {ids.max()} of {documents}")
     except (struct.error, ValueError, IndexError) as error:
         raise CorruptDataError(f"{name} cannot be read: {error}; build the index again") from error
-    return found, counts
+    return ids, counts
 
 
 def _decode_full(blocks: Sequence[bytes | memoryview], documents: Numbers, counts: Numbers) -> None:

@@ -80,20 +80,20 @@ def best_texts(
     """
     if k is not None and k < 1:
         raise InvalidInputError(f"k is {k}; ask for at least one row")
-    asked = _parse_query(sources, query, columns)
-    parts = list(dict.fromkeys(leaves(asked)))
+    parsed = _parse_query(sources, query, columns)
+    parts = list(dict.fromkeys(leaves(parsed)))
     opened = {
         column: open_column(sources, newest, column)
         for column in dict.fromkeys(column for leaf in parts for column in leaf.columns)
     }
-    if len(parts) == 1 and asked == parts[0]:
+    if len(parts) == 1 and parsed == parts[0]:
         best = k if filter is None else None
-        found = _search_leaf(parts[0], opened, k=best)
+        hits = _search_leaf(parts[0], opened, k=best)
     else:
-        found = _combine_leaves(asked, {leaf: _search_leaf(leaf, opened) for leaf in parts})
+        hits = _combine_leaves(parsed, {leaf: _search_leaf(leaf, opened) for leaf in parts})
     if filter is None:
-        return found.best(k, smallest=False)
-    return _best_passing(sources, found, k, filter)
+        return hits.best(k, smallest=False)
+    return _best_passing(sources, hits, k, filter)
 
 
 def combined_hits(
@@ -132,11 +132,11 @@ def combined_hits(
             scores[here] += term_scores(
                 term, counts[term][here], lengths=lengths[here], statistics=statistics
             )
-    found = Hits(rows.source, rows.rows, scores)
+    hits = Hits(rows.source, rows.rows, scores)
     if query.operator == "and":
         places = {term: np.concatenate(parts) for term, parts in at.items()}
-        found = found.take(in_all_groups([(term,) for term in terms], places, len(rows)))
-    return found.take(top_positions(found.values, k))
+        hits = hits.take(in_all_groups([(term,) for term in terms], places, len(rows)))
+    return hits.take(top_positions(hits.values, k))
 
 
 def _read_field(column: TextColumn, terms: Sequence[str]) -> _FieldPostings:
@@ -188,17 +188,17 @@ def _parse_query(
     return MatchQuery(query, names[0]) if len(names) == 1 else MultiMatchQuery(query, tuple(names))
 
 
-def _best_passing(sources: ReadSources, found: Hits, k: int | None, predicate: str) -> Hits:
+def _best_passing(sources: ReadSources, hits: Hits, k: int | None, predicate: str) -> Hits:
     """Return the best rows that pass a predicate, applying it to as few rows as needed."""
     if k is None:
-        ordered = found.best(None, smallest=False)
+        ordered = hits.best(None, smallest=False)
         return ordered.take(filter_hits(sources, ordered, predicate))
     tried = max(_FILTERED, 2 * k)
     while True:
-        best = found.best(tried, smallest=False)
-        kept = best.take(filter_hits(sources, best, predicate))
-        if len(kept) >= k or tried >= len(found):
-            return kept.take(np.arange(min(k, len(kept))))
+        best = hits.best(tried, smallest=False)
+        passing = best.take(filter_hits(sources, best, predicate))
+        if len(passing) >= k or tried >= len(hits):
+            return passing.take(np.arange(min(k, len(passing))))
         tried *= _GROWTH
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,7 +29,6 @@ from memwal.reader.row_set import RowIds, contains, encode_row_set
 from memwal.reader.sources.generation import GenerationSource, ReadSources
 from memwal.region.rows import key_column
 from memwal.search.vector.query import VectorQuery, canonical_metric, index_metric
-from memwal.util.concurrency import Lazy
 from memwal.util.log import warn_once
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def generation_candidates(part: LiveGenerationRows, query: VectorQuery) -> Candi
     if index is None and is_expected:
         _warn_no_index(source, query.column)
     addresses, distances = _search_dataset(
-        source.dataset, query, k=query.candidates, index=index, allowed=part.encoded()
+        source.dataset, query, k=query.candidates, index=index, allowed=part.encoded
     )
     rows = part.rows[np.searchsorted(part.addresses, addresses)]
     return Candidates(Hits.of(part.number, rows, distances), exact=_is_exact(index, query))
@@ -314,20 +314,16 @@ class LiveRows:
         return int(2 * self.addresses.nbytes + self.rows.nbytes)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class LiveGenerationRows(LiveRows):
     """Live rows of a generation."""
 
     source: GenerationSource
-    encoded: Lazy[bytes]  # The addresses in the form that Lance's scanner takes.
 
-    @classmethod
-    def of(
-        cls, number: int, source: GenerationSource, addresses: RowIds, rows: RowIds
-    ) -> LiveGenerationRows:
-        """Build the rows; addresses are encoded at first use."""
-        encoded = Lazy(lambda: encode_row_set(addresses))
-        return cls(number, source.identity, addresses, rows, source, encoded)
+    @cached_property
+    def encoded(self) -> bytes:
+        """The addresses in the form that Lance's scanner takes."""
+        return encode_row_set(self.addresses)
 
 
 def unmerged_rows(sources: ReadSources, newest: NewestRows) -> tuple[LiveGenerationRows, ...]:
@@ -354,31 +350,29 @@ def unindexed_rows(
 
 
 def _find_unmerged(sources: ReadSources, newest: NewestRows) -> tuple[LiveGenerationRows, ...]:
-    found = []
+    parts = []
     for position, source in enumerate(sources.generations):
         live = newest.live_addresses(position)
         if len(live):
-            found.append(LiveGenerationRows.of(position, source, live, live))
-    return tuple(found)
+            parts.append(LiveGenerationRows(position, source.identity, live, live, source))
+    return tuple(parts)
 
 
 def _find_unindexed(
     newest: NewestRows, gap: Gap
 ) -> tuple[tuple[LiveGenerationRows, ...], LiveRows | None]:
-    found = []
+    bridged = []
     for bridge in gap.bridges:
         live = ~pc.is_in(bridge.keys, value_set=newest.keys).to_numpy(zero_copy_only=False)
         if live.any():
-            found.append(
-                LiveGenerationRows.of(
-                    BASE, bridge.source, bridge.addresses[live], bridge.rows[live]
-                )
-            )
+            source, rows = bridge.source, bridge.rows[live]
+            addresses = bridge.addresses[live]
+            bridged.append(LiveGenerationRows(BASE, source.identity, addresses, rows, source))
     replaced = pc.is_in(gap.rest_keys, value_set=newest.keys).to_numpy(zero_copy_only=False)
     rest = gap.rest[~replaced]
     if not len(rest):
-        return tuple(found), None
-    return tuple(found), LiveRows(BASE, gap.key, rest, rest)
+        return tuple(bridged), None
+    return tuple(bridged), LiveRows(BASE, gap.key, rest, rest)
 
 
 def _flushed_key(sources: ReadSources) -> tuple[Hashable, ...] | None:

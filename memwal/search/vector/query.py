@@ -84,10 +84,9 @@ class VectorQuery:
     @property
     def usable_index(self) -> IndexDescription | None:
         """The base table's index, if it has the metric of the query."""
-        is_usable = self.index is not None and self.metric == canonical_metric(
-            index_metric(self.index)
-        )
-        return self.index if is_usable else None
+        index = self.index
+        is_usable = index is not None and self.metric == canonical_metric(index_metric(index))
+        return index if is_usable else None
 
     @classmethod
     def of(
@@ -148,15 +147,15 @@ def canonical_metric(name: str) -> str:
 
 def only_vector_column(base: BaseTable) -> str:
     """Return the only column of vectors; InvalidInputError if there is none, or more than one."""
-    found: list[str] = [
+    columns: list[str] = [
         field.name for field in base.schema if _is_vector(field.type) or _is_multivector(field.type)
     ]
-    if len(found) != 1:
+    if len(columns) != 1:
         raise InvalidInputError(
-            f"the table has {len(found)} columns of vectors"
-            f"{': ' + ', '.join(found) if found else ''}; name one as column"
+            f"the table has {len(columns)} columns of vectors"
+            f"{': ' + ', '.join(columns) if columns else ''}; name one as column"
         )
-    return found[0]
+    return columns[0]
 
 
 def _is_vector(kind: pa.DataType) -> bool:
@@ -180,12 +179,12 @@ def _element_type(kind: pa.DataType) -> pa.DataType:
 def _column_type(schema: pa.Schema, path: str) -> pa.DataType | None:
     if path in schema.names:
         return schema.field(path).type
-    found: pa.DataType = pa.struct(list(schema))
+    kind: pa.DataType = pa.struct(list(schema))
     for name in path.split("."):
-        if not pt.is_struct(found) or found.get_field_index(name) < 0:
+        if not pt.is_struct(kind) or kind.get_field_index(name) < 0:
             return None
-        found = found.field(name).type
-    return found
+        kind = kind.field(name).type
+    return kind
 
 
 def parse_query_vector(base: BaseTable, column: str, vector: npt.ArrayLike | pa.Array) -> Any:

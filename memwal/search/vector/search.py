@@ -29,12 +29,12 @@ from memwal.search.vector.candidates import (
     unmerged_rows,
 )
 from memwal.search.vector.in_memory import (
+    Layout,
     StoredRows,
     cached_layouts,
     index_partitions,
     nearest_in_memory,
 )
-from memwal.search.vector.partitions import Layout
 from memwal.search.vector.query import SearchOptions, VectorQuery
 from memwal.util.concurrency import run_all
 
@@ -59,8 +59,7 @@ def nearest(
     ``l2``, as in Lance.
     """
     predicate = options.get("filter")
-    if not prefilter:
-        options["filter"] = None
+    options["filter"] = predicate if prefilter else None
     query = VectorQuery.of(sources.base, vector, column, options)
     results = run_all(_search_tasks(sources, newest, query))
     exact = [candidates.hits for candidates in results if candidates.exact]
