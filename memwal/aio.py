@@ -16,19 +16,17 @@ import functools
 from collections.abc import AsyncIterator, Callable, Collection, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 from uuid import UUID
 
 import pyarrow as pa
 
 from memwal.errors import InvalidInputError, WriterClosedError
 from memwal.lsm.wal.applied_steps import AppliedStep
+from memwal.table import Table, Writer
 from memwal.writer.region_writer.handle import WriteHandle
 from memwal.writer.region_writer.options import WriterOptions
 from memwal.writer.region_writer.stats import WriterStats
-
-if TYPE_CHECKING:
-    from memwal.table import Table, Writer
 
 Params = ParamSpec("Params")
 Result = TypeVar("Result")
@@ -46,7 +44,7 @@ async def open_writer(
     region_ids: Collection[UUID] | None = None,
     threads: int = 8,
 ) -> AsyncIterator[AsyncWriter]:
-    """Open a writer for the duration of an ``async with`` block.
+    """Open a writer for the duration of an ``async with`` block: :meth:`memwal.Table.writer`.
 
     At the end of the block the writer flushes and closes. If the block raises or is cancelled, it
     closes without a flush: the log keeps the rows for the next claim.
@@ -54,9 +52,6 @@ async def open_writer(
     Parameters
     ----------
     table : memwal.Table
-    options : WriterOptions, optional
-    region_ids : collection of UUID, optional
-        The only regions that the writer may claim.
     threads : int, default 8
         Writes that can be queued at the same time. Further writes wait without a thread. A write
         that waits for a flush (back-pressure) or for a claim keeps its thread.
@@ -64,7 +59,7 @@ async def open_writer(
     Raises
     ------
     InvalidInputError, TableSetupError
-        See :meth:`memwal.Table.writer`.
+        As :meth:`memwal.Table.writer`.
     """
     if threads < 1:
         raise InvalidInputError(f"threads must be at least 1, not {threads}")
@@ -91,12 +86,9 @@ class AsyncWriter:
 
     Parameters
     ----------
-    writer : memwal.table.Writer
-        The synchronous writer.
-    durable : bool
-        Default of ``wait``.
-    writes, others : ThreadPoolExecutor
-        Threads for writes, and for all other blocking calls.
+    writer, durable, writes, others
+        The synchronous writer, the default of ``wait``, and threads for writes and for all other
+        blocking calls.
     """
 
     def __init__(
@@ -115,48 +107,18 @@ class AsyncWriter:
     async def upsert(
         self, data: Any, *, partial: bool = False, wait: bool | None = None
     ) -> AsyncHandle:
-        """Insert rows, or replace those that have the same key.
+        """Insert or replace rows: :meth:`memwal.writer.table_writer.TableWriter.upsert`.
 
-        Parameters
-        ----------
-        data : anything Arrow
-            Must not be changed before the rows are durable.
-        partial : bool, default False
-            Whether columns other than the key may be missing; they keep their values.
-        wait : bool, optional
-            Whether to return only when the rows are durable; ``durable`` of the options by
-            default. If False, the write is queued when this returns: consecutive writes of a task
-            keep their order.
-
-        Returns
-        -------
-        AsyncHandle
-            Awaitable that is done when the rows are durable; done already if ``wait``.
-
-        Raises
-        ------
-        MemWalError
-            See :meth:`memwal.writer.table_writer.TableWriter.upsert`.
+        ``data`` must not be changed before the rows are durable. Without ``wait``, the write is
+        queued when this returns: consecutive writes of a task keep their order. The handle is an
+        awaitable that is done when the rows are durable; done already with ``wait``.
         """
         return await self._write(
             functools.partial(self._writer.upsert, data, partial=partial, wait=False), wait
         )
 
     async def delete(self, keys: Any, *, wait: bool | None = None) -> AsyncHandle:
-        """Delete rows by key; keys that do not exist are fine.
-
-        Parameters
-        ----------
-        keys : anything Arrow
-            The key columns, or an array if the key has one column.
-        wait : bool, optional
-            As for :meth:`upsert`.
-
-        Raises
-        ------
-        MemWalError
-            See :meth:`upsert`.
-        """
+        """Delete rows by key: :meth:`memwal.writer.table_writer.TableWriter.delete`."""
         return await self._write(functools.partial(self._writer.delete, keys, wait=False), wait)
 
     async def apply(
@@ -180,30 +142,11 @@ class AsyncWriter:
         await _run_on_thread(self._others, self._writer.flush_wal)
 
     async def flush(self, *, timeout: float | None = None) -> None:
-        """Seal and flush the MemTables of all regions, and wait for it.
-
-        Parameters
-        ----------
-        timeout : float, optional
-            Maximum wait in seconds; unlimited by default.
-
-        Raises
-        ------
-        MemWalError
-            See :meth:`memwal.writer.table_writer.TableWriter.flush`.
-        """
+        """Seal and flush all MemTables: :meth:`memwal.writer.table_writer.TableWriter.flush`."""
         await _run_on_thread(self._others, self._writer.flush, timeout=timeout)
 
     async def lookup(self, keys: Any, *, columns: Sequence[str] | None = None) -> pa.Table:
-        """Look up rows by key, including unflushed rows: :meth:`memwal.Table.lookup`.
-
-        Parameters
-        ----------
-        keys : array or table
-            Keys of the rows, in the form that :meth:`memwal.Table.lookup` accepts.
-        columns : sequence of str, optional
-            Columns to return, in this order; all by default.
-        """
+        """Look up rows by key, including unflushed rows: :meth:`memwal.Table.lookup`."""
         return await _run_on_thread(self._others, self._writer.lookup, keys, columns=columns)
 
     async def scan(
@@ -213,21 +156,9 @@ class AsyncWriter:
         filter: str | None = None,
         limit: int | None = None,
     ) -> pa.Table:
-        """Read the newest row of every key, including unflushed rows: :meth:`memwal.Table.scan`.
+        """Read the newest row of every key, including unflushed ones, into memory.
 
-        Parameters
-        ----------
-        columns : sequence of str, optional
-            Columns to return, in this order; all by default.
-        filter : str, optional
-            SQL predicate over any columns.
-        limit : int, optional
-            Maximum number of rows.
-
-        Returns
-        -------
-        pyarrow.Table
-            All rows, in memory.
+        See :meth:`memwal.Table.scan`.
         """
         scan = self._writer.scan(columns=columns, filter=filter, limit=limit)
         return await _run_on_thread(self._others, scan.to_table)
@@ -237,9 +168,7 @@ class AsyncWriter:
         return self._writer.stats()
 
     async def close(self, *, timeout: float | None = None) -> None:
-        """Flush all regions and refuse further writes.
-
-        Runs to its end even if the task is cancelled.
+        """Flush all regions and refuse further writes, even if the task is cancelled meanwhile.
 
         Parameters
         ----------
@@ -250,7 +179,7 @@ class AsyncWriter:
         Raises
         ------
         MemWalError
-            See :meth:`memwal.writer.table_writer.TableWriter.close`.
+            As :meth:`memwal.writer.table_writer.TableWriter.close`.
         """
         await _run_to_end(self._others, self._writer.close, timeout=timeout)
 
@@ -262,10 +191,10 @@ class AsyncWriter:
 
 
 class AsyncHandle:
-    """Awaitable handle of a queued write. Awaiting it returns when the write is durable.
+    """Awaitable of a queued write, which returns when the write is durable, or raises its error.
 
-    Awaiting raises the error of a failed write. Many tasks may await it, more than once, or never.
-    Cancelling a task that awaits it does not change the write.
+    Many tasks may await it, more than once, or never. Cancelling a task that awaits it does not
+    change the write.
 
     Parameters
     ----------

@@ -49,7 +49,6 @@ def create(
     uri : str
         A local path, or ``s3://``, ``gs://``, ``az://``.
     schema : pyarrow.Schema
-        Columns of the table.
     primary_key : sequence of str
         Key columns, in key order: integers, bool, text or binary.
     region_spec : RegionSpec or None
@@ -92,16 +91,10 @@ def enable(
     primary_key: Sequence[str] | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> Table:
-    """Enable MemWAL on a Lance table.
+    """Enable MemWAL on a Lance table. Parameters that are not listed are those of :func:`create`.
 
     Parameters
     ----------
-    uri : str
-        Address of the table: a path, ``s3://``, ``gs://`` or ``az://``.
-    region_spec : RegionSpec or None
-        Rule that maps rows to regions. None: each writer names its region.
-    storage_options : mapping of str to str, optional
-        Lance's storage options.
     maintained_indexes : sequence of str or None
         Indexes of the table that are also built on generations and updated after merges. None: all
         indexes, including those created later.

@@ -150,16 +150,11 @@ _SPECIAL: Final = re.compile(r"[*?$]")
 
 
 def permissions_of(roles: Iterable[Role]) -> tuple[Permission, ...]:
-    """Return the permissions that several roles together need, one for each action.
+    """Return the permissions that several roles together need, in the order of the actions.
 
     Parameters
     ----------
     roles : iterable of Role
-
-    Returns
-    -------
-    tuple of Permission
-        In the order of the actions.
     """
     keys_by_action: dict[Action, dict[str, None]] = {action: {} for action in Action}
     for role in roles:
@@ -173,25 +168,19 @@ def permissions_of(roles: Iterable[Role]) -> tuple[Permission, ...]:
 
 
 def s3_policy(uri: str, roles: Iterable[Role], *, conditions: bool = True) -> dict[str, Any]:
-    """Return the policy that gives roles their permissions on a table in S3.
+    """Return the policy (JSON values) that gives roles their permissions on a table in S3.
 
     AWS and compatible servers accept it for an identity: a role, a user, a service account. A
     bucket policy also needs a ``Principal`` in each statement.
 
     Parameters
     ----------
-    uri : str
-        Address of the table.
-    roles : iterable of Role
+    uri, roles
+        The table, and what the identity does with it.
     conditions : bool, default True
         Whether immutable objects may be stored only if the key does not exist (condition key
         ``s3:if-none-match``). Only collectors and administrators can then change or delete an
         existing WAL entry or manifest. Servers without this condition key refuse such requests.
-
-    Returns
-    -------
-    dict
-        The policy, to be written as JSON.
 
     Raises
     ------

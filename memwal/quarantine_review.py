@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,9 +24,7 @@ from memwal.quality.quarantine import (
 from memwal.quality.registry import ExpectationKind
 from memwal.quality.rules import QualityRules
 from memwal.region.rows import key_column
-
-if TYPE_CHECKING:
-    from memwal.table import Table
+from memwal.table import Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +55,8 @@ def waiting_rows(
 
     Parameters
     ----------
-    table : memwal.Table
-        Table that the rows were kept out of.
-    quarantine : Quarantine
-        Its quarantine.
+    table, quarantine
+        The table, and the quarantine of the rows that were kept out of it.
     origins : collection of RowOrigin, optional
         Only these; all by default.
     """
@@ -85,10 +81,8 @@ def release(
 
     Parameters
     ----------
-    table : memwal.Table
-        Table that the rows were kept out of.
-    quarantine : Quarantine
-        Its quarantine.
+    table, quarantine
+        As for :func:`waiting_rows`.
     origins : collection of RowOrigin
         Which rows; those that do not wait are skipped.
     rules : QualityRules, optional
@@ -118,15 +112,7 @@ def release(
 
 
 def discard(quarantine: Quarantine, origins: Collection[RowOrigin]) -> int:
-    """Discard waiting rows, and return how many there were.
-
-    Parameters
-    ----------
-    quarantine : Quarantine
-        Quarantine of the table.
-    origins : collection of RowOrigin
-        Which rows.
-    """
+    """Discard waiting rows of a quarantine, and return how many there were; see :func:`release`."""
     return quarantine.mark(origins, RowState.DISCARDED)
 
 

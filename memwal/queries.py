@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy.typing as npt
 import pyarrow as pa
@@ -13,11 +13,12 @@ from memwal.base_table.snapshot import BaseTable
 from memwal.errors import InvalidInputError
 from memwal.reader.lookup import lookup_rows
 from memwal.reader.scan import Scan, open_newest
-from memwal.reader.sources.collect import ReadSources, open_sources, retry_if_collected
-from memwal.reader.sources.key_routing import KeyBuilder
+from memwal.reader.sources.generation import ReadSources, open_sources, retry_if_collected
 from memwal.reader.sources.plan import MemTables, ReadPlan, plan_read
+from memwal.reader.sources.pruning import KeyBuilder
 from memwal.search import run_search, search, search_hybrid, search_text
 from memwal.search.text.query import TextQuery
+from memwal.search.vector.query import SearchOptions
 from memwal.storage.location import TableLocation
 from memwal.writer.region_writer.rows import RowSchema
 
@@ -28,12 +29,8 @@ if TYPE_CHECKING:
 class Queries:
     """Queries of a table, of a writer (which also sees its unflushed rows), or of a version.
 
-    Parameters
-    ----------
-    location : TableLocation
-    version : int or str, optional
-        A version of the base table, or a tag: queries see exactly what it contains, and no
-        generation that was not merged by then.
+    With ``version`` (a number or a tag of the base table), queries see exactly what it contains,
+    and no generation that was not merged by then.
     """
 
     def __init__(self, location: TableLocation, *, version: int | str | None = None) -> None:
@@ -58,13 +55,16 @@ class Queries:
         columns : sequence of str, optional
             Columns to return, in this order; all by default.
         filter : str, optional
-            SQL predicate over any columns.
+            SQL predicate over any columns, as for :meth:`lance.LanceDataset.scanner`.
         limit : int, optional
             Maximum number of rows.
         offset : int, default 0
-            Number of rows to skip first.
-        with_generation, with_row_address : bool, default False
-            Add ``_gen`` (0 for the base table) and ``_rowaddr``.
+            Number of rows to skip first. The order of rows is not defined.
+        with_generation : bool, default False
+            Add ``_gen``: the generation that has the row, 0 for the base table.
+        with_row_address : bool, default False
+            Add ``_rowaddr``: the row's address in the data set of its generation or in the base
+            table; in a MemTable the row's number.
         max_staleness : timedelta, optional
             Maximum age of a region snapshot that may replace the regions' manifests; by default
             the manifests are read.
@@ -74,6 +74,11 @@ class Queries:
         Scan
             Lazy; ``to_table()``, ``to_batches()``, ``to_reader()``, ``to_pandas()`` run it,
             ``count_rows()`` counts, ``explain()`` plans without reading rows.
+
+        Raises
+        ------
+        InvalidInputError
+            ``limit`` or ``offset`` is negative.
         """
         return Scan(
             lambda: self._open_sources(filter=filter, max_staleness=max_staleness),
@@ -86,12 +91,9 @@ class Queries:
         )
 
     def to_dataset(self) -> lance.LanceDataset | None:
-        """Return the base table as a Lance data set if it has every row that a read sees now.
+        """Return the base table, pinned at its version, if it has every row that a read sees now.
 
-        Returns
-        -------
-        lance.LanceDataset or None
-            Pinned at its version; None while any row is not merged. See ``checkpoint``.
+        None while any row is not merged. See ``checkpoint``.
         """
         sources, newest = open_newest(self._open_sources)
         return None if len(newest.keys) else sources.base.dataset
@@ -99,15 +101,7 @@ class Queries:
     def explain(
         self, *, filter: str | None = None, columns: Sequence[str] | None = None
     ) -> ReadPlan:
-        """Plan a scan without running it: the sources that it reads, and those it leaves out.
-
-        Parameters
-        ----------
-        filter : str, optional
-            SQL predicate over any columns.
-        columns : sequence of str, optional
-            Columns to return; all by default.
-        """
+        """Plan a :meth:`scan` without running it: the sources that it reads and leaves out."""
         return self.scan(columns=columns, filter=filter).explain()
 
     def lookup(
@@ -123,11 +117,8 @@ class Queries:
         ----------
         keys : anything Arrow
             The key columns, or an array where the key has one column.
-        columns : sequence of str, optional
-            Columns to return; all by default.
-        max_staleness : timedelta, optional
-            Maximum age of a region snapshot that may replace the regions' manifests; by default
-            the manifests are read.
+        columns, max_staleness : optional
+            As for :meth:`scan`.
 
         Returns
         -------
@@ -160,15 +151,9 @@ class Queries:
         vector: npt.ArrayLike | pa.Array,
         *,
         column: str | None = None,
-        k: int = 10,
-        filter: str | None = None,
-        columns: Sequence[str] | None = None,
-        metric: str | None = None,
-        nprobes: int | None = None,
-        refine_factor: int | None = None,
-        ef: int | None = None,
         prefilter: bool = True,
         max_staleness: timedelta | None = None,
+        **options: Unpack[SearchOptions],
     ) -> pa.Table:
         """Find the rows with the nearest vectors.
 
@@ -180,27 +165,13 @@ class Queries:
             Several vectors for a column of multivectors.
         column : str, optional
             Optional if the table has one column of vectors.
-        k : int, default 10
-            Maximum number of rows.
-        filter : str, optional
-            SQL predicate over any columns.
-        columns : sequence of str, optional
-            Columns to return; all by default.
-        metric : str, optional
-            ``l2``, ``cosine``, ``dot`` or ``hamming``; by default that of the index, or ``l2``
-            without an index. With another metric than the index has, the index is not used.
-        nprobes : int, optional
-            Index partitions to search in each source; Lance decides by default.
-        refine_factor : int, default 2, of multivectors 10
-            Candidates per row that are ranked again by their vectors. More candidates find more
-            of the nearest rows and read as many more vectors.
-        ef : int, optional
-            Candidates that a graph index keeps.
         prefilter : bool, default True
             False filters after the search, so that fewer than ``k`` rows may remain.
         max_staleness : timedelta, optional
-            Maximum age of a region snapshot that may replace the regions' manifests; by default
-            the manifests are read.
+            As for :meth:`scan`.
+        **options
+            ``k``, ``filter``, ``columns``, ``metric``, ``nprobes``, ``refine_factor``, ``ef``: see
+            :class:`memwal.search.vector.query.SearchOptions`.
 
         Returns
         -------
@@ -213,22 +184,11 @@ class Queries:
             An argument does not fit the table; the message names it.
         """
         # A filter after the search needs the nearest rows of all regions.
-        pruned_by = filter if prefilter else None
+        pruned_by = options.get("filter") if prefilter else None
         return run_search(
             lambda: self._open_sources(filter=pruned_by, max_staleness=max_staleness),
             lambda sources, newest: search(
-                sources,
-                newest,
-                vector,
-                column=column,
-                k=k,
-                filter=filter,
-                columns=columns,
-                metric=metric,
-                nprobes=nprobes,
-                refine_factor=refine_factor,
-                ef=ef,
-                prefilter=prefilter,
+                sources, newest, vector, column=column, prefilter=prefilter, **options
             ),
         )
 
@@ -258,11 +218,8 @@ class Queries:
             Maximum number of rows; None returns all that match.
         filter : str, optional
             SQL predicate over any columns. It does not change the scores.
-        columns : sequence of str, optional
-            Columns to return; all by default.
-        max_staleness : timedelta, optional
-            Maximum age of a region snapshot that may replace the regions' manifests; by default
-            the manifests are read.
+        columns, max_staleness : optional
+            As for :meth:`scan`.
 
         Returns
         -------
@@ -277,13 +234,7 @@ class Queries:
         return run_search(
             lambda: self._open_sources(max_staleness=max_staleness),
             lambda sources, newest: search_text(
-                sources,
-                newest,
-                query,
-                column=column,
-                k=k,
-                filter=filter,
-                columns=columns,
+                sources, newest, query, column=column, k=k, filter=filter, columns=columns
             ),
         )
 
@@ -294,53 +245,32 @@ class Queries:
         *,
         vector_column: str | None = None,
         text_column: str | Sequence[str] | None = None,
-        k: int = 10,
-        filter: str | None = None,
-        columns: Sequence[str] | None = None,
         weight: float = 0.5,
         candidates: int | None = None,
-        metric: str | None = None,
-        nprobes: int | None = None,
-        refine_factor: int | None = None,
-        ef: int | None = None,
         max_staleness: timedelta | None = None,
+        **options: Unpack[SearchOptions],
     ) -> pa.Table:
         """Find rows by vectors and texts together, by reciprocal rank fusion.
 
         Parameters
         ----------
-        vector : array of numbers, shape (dimension,) or (vectors, dimension)
-            Several vectors for a column of multivectors.
-        query : str or query
-            Text, for any of its terms; or a query object such as
-            :class:`memwal.search.text.query.MatchQuery`.
+        vector, query
+            As for :meth:`search` and :meth:`search_text`.
         vector_column, text_column : optional
-            As ``column`` of :meth:`search` and :meth:`search_text`.
-        k : int, default 10
-            Maximum number of rows.
-        filter : str, optional
-            SQL predicate over any columns.
-        columns : sequence of str, optional
-            Columns to return; all by default.
+            As ``column`` of these methods.
         weight : float, default 0.5
             Weight of the vectors in the rank, from 0 to 1.
         candidates : int, optional
             Number of rows of each search that are ranked; ``max(k, 50)`` by default.
-        metric, nprobes, refine_factor, ef : optional
-            As for :meth:`search`.
         max_staleness : timedelta, optional
-            Maximum age of a region snapshot that may replace the regions' manifests; by default
-            the manifests are read.
+            As for :meth:`scan`.
+        **options
+            As for :meth:`search`.
 
         Returns
         -------
         pyarrow.Table
             The columns, ``_distance``, ``_score`` and ``_relevance_score``, most relevant first.
-
-        Raises
-        ------
-        InvalidInputError
-            An argument does not fit the table; the message names it.
         """
         return run_search(
             lambda: self._open_sources(max_staleness=max_staleness),
@@ -351,15 +281,9 @@ class Queries:
                 query,
                 vector_column=vector_column,
                 text_column=text_column,
-                k=k,
-                filter=filter,
-                columns=columns,
                 weight=weight,
                 candidates=candidates,
-                metric=metric,
-                nprobes=nprobes,
-                refine_factor=refine_factor,
-                ef=ef,
+                **options,
             ),
         )
 

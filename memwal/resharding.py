@@ -66,22 +66,17 @@ def add_region_spec(
     Open writers continue until their regions are sealed, and then fail with
     :class:`RegionFencedError` or :class:`RegionSealedError`; new writers are refused until the spec
     is in force. Most of the backlog is merged before that, so that the pause is short. LanceDB and
-    pylance cannot write to a table with several specs; close their writers before.
+    pylance cannot write to a table with several specs; close their writers before. If the spec is
+    the newest of the table already, nothing changes.
 
     Parameters
     ----------
-    uri : str
+    uri, storage_options
+        As for :func:`memwal.open`.
     spec : RegionSpec
         Rule that maps new rows to regions. Its id becomes the highest existing one plus 1.
     run : callable
         Runs the merge tasks.
-    storage_options : mapping of str to str, optional
-        Lance's storage options.
-
-    Returns
-    -------
-    Table
-        The table with the spec in force. If it is the newest spec already, nothing changes.
 
     Raises
     ------
@@ -136,9 +131,10 @@ def _store_pending(location: TableLocation, spec: RegionSpec) -> int:
         newest = _newest_spec(base)
         if newest is not None and is_pending(newest):
             if not _is_same_spec(newest, spec, base):
+                names = {field_id: name for name, field_id in base.field_ids().items()}
                 raise TableSetupError(
-                    f"{location} is changing to another region spec, {_spec_text(newest, base)}; "
-                    "finish that change first"
+                    f"{location} is changing to another region spec, "
+                    f"{RegionSpec.from_stored(newest, names)}; finish that change first"
                 )
             return base.details
         if newest is not None and _is_same_spec(newest, spec, base):
@@ -155,11 +151,6 @@ def _store_pending(location: TableLocation, spec: RegionSpec) -> int:
             "add_region_spec again"
         )
     return newest.spec_id
-
-
-def _spec_text(stored: StoredRegionSpec, base: BaseTable) -> str:
-    names = {field_id: name for name, field_id in base.field_ids().items()}
-    return str(RegionSpec.from_stored(stored, names))
 
 
 def _seal_all(location: TableLocation, spec_id: int) -> None:

@@ -1,4 +1,4 @@
-"""A MemWAL table: what users see."""
+"""A MemWAL table: reads, writers and maintenance jobs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 from uuid import UUID
 from weakref import WeakSet
 
@@ -18,6 +18,7 @@ from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.jobs.backlog import read_status
 from memwal.jobs.gc import CollectionResult, collect_garbage
 from memwal.jobs.index.job import build_indexes
+from memwal.jobs.index.selection import choose_indexes
 from memwal.jobs.job import JobResult
 from memwal.jobs.merge.job import explain_merge, merge
 from memwal.jobs.merge.picker import MergePlan
@@ -34,7 +35,10 @@ from memwal.jobs.options import (
 from memwal.jobs.status import TableStatus
 from memwal.jobs.table.checkpoint import checkpoint
 from memwal.jobs.table.compact import compact
+from memwal.jobs.table.copy import copy_table
+from memwal.jobs.table.quality_check import check_quality
 from memwal.jobs.table.snapshot import build_snapshot
+from memwal.jobs.verify import VerifyReport, verify
 from memwal.lsm.wal.applied_steps import read_newest_steps
 from memwal.queries import Queries
 from memwal.reader.sources.plan import MemTables
@@ -45,9 +49,6 @@ from memwal.storage.location import TableLocation
 from memwal.storage.open import check_reachable
 from memwal.writer.region_writer.options import WriterOptions
 from memwal.writer.table_writer import TableWriter
-
-if TYPE_CHECKING:
-    from memwal.jobs.verify import VerifyReport
 
 
 def open(uri: str, *, storage_options: Mapping[str, str] | None = None) -> Table:
@@ -85,7 +86,7 @@ class Writer(TableWriter, Queries):
         return self.memtables()
 
 
-# Those that are still open are found here, by whoever wants everything flushed.
+# Open writers of this process, which a checkpoint flushes.
 _writers: WeakSet[Writer] = WeakSet()
 
 
@@ -146,7 +147,7 @@ class Table(Queries):
 
     @property
     def uri(self) -> str:
-        """Where the table is."""
+        """Address of the table."""
         return self.location.uri
 
     @property
@@ -177,13 +178,13 @@ class Table(Queries):
 
     def region_ids(self) -> list[UUID]:
         """Regions that exist, and those that the spec knows in advance."""
-        found = set(discover_regions(self.location.store))
+        region_ids = set(discover_regions(self.location.store))
         base = self.base()
         if base.details.region_specs:
             _, spec = current_spec(base)
-            known = Router(spec, base.schema).assignments()
-            found.update(assignment.region_id for assignment in known or ())
-        return sorted(found)
+            assignments = Router(spec, base.schema).assignments()
+            region_ids.update(assignment.region_id for assignment in assignments or ())
+        return sorted(region_ids)
 
     def writer(
         self,
@@ -224,27 +225,19 @@ class Table(Queries):
         )
 
     def applied(self, source: str) -> dict[UUID, int]:
-        """Newest step of a source, by region: see :meth:`TableWriter.apply`.
+        """Newest step of a source, by region.
 
-        Regions that never had one are left out. What a writer is acknowledging meanwhile may or
-        may not be in it.
-
-        Parameters
-        ----------
-        source : str
-
-        Raises
-        ------
-        CorruptDataError
-            An entry of a log that may have told of it is missing or damaged.
+        See :meth:`memwal.writer.table_writer.TableWriter.apply`. Regions that never had one are
+        left out. What a writer is acknowledging meanwhile may or may not be in it. CorruptDataError
+        is raised if an entry of a log that may have told of it is missing or damaged.
         """
         store = self.location.store
-        found = {}
+        versions = {}
         for region_id, manifest in read_manifests(store).items():
-            told = read_newest_steps(store, manifest)
-            if told is not None and source in told.steps:
-                found[region_id] = told.steps[source]
-        return found
+            newest = read_newest_steps(store, manifest)
+            if newest is not None and source in newest.steps:
+                versions[region_id] = newest.steps[source]
+        return versions
 
     def at(self, version: int | str) -> Queries:
         """Query a version of the base table, or a tag: exactly what was merged by then.
@@ -252,18 +245,11 @@ class Table(Queries):
         Parameters
         ----------
         version : int or str
-            Number of a version of the base table, or a tag.
         """
         return Queries(self.location, version=version)
 
     def status(self, *, regions: Collection[UUID] | None = None) -> TableStatus:
-        """Backlog, log and catch-up lag per region. See :func:`memwal.jobs.backlog`.
-
-        Parameters
-        ----------
-        regions : collection of UUID, optional
-            Only these; all by default.
-        """
+        """Backlog, log and catch-up lag per region: :func:`memwal.jobs.backlog.read_status`."""
         return read_status(self.location, regions=regions)
 
     @keywords_of(MergeOptions)
@@ -292,27 +278,7 @@ class Table(Queries):
     def choose_indexes(
         self, *, add: Collection[str] = (), remove: Collection[str] = ()
     ) -> list[str]:
-        """Maintain more indexes, or fewer.
-
-        See :func:`memwal.jobs.index.selection.choose_indexes`.
-
-        Parameters
-        ----------
-        add, remove : collection of str
-            Names of indexes of the base table, which are built and dropped on the Lance table.
-
-        Returns
-        -------
-        list of str
-            The maintained indexes, in their order.
-
-        Raises
-        ------
-        InvalidInputError
-            The table has no such index, or maintains all that it has.
-        """
-        from memwal.jobs.index.selection import choose_indexes
-
+        """Maintain more indexes, or fewer: :func:`memwal.jobs.index.selection.choose_indexes`."""
         return choose_indexes(self.location, add=add, remove=remove)
 
     @keywords_of(SnapshotOptions)
@@ -322,14 +288,12 @@ class Table(Queries):
 
     @keywords_of(GcOptions)
     def collect_garbage(self, options: GcOptions) -> CollectionResult:
-        """Delete what nobody needs: :func:`memwal.jobs.gc.collect_garbage`."""
+        """Delete objects that are not needed any more: :func:`memwal.jobs.gc.collect_garbage`."""
         return collect_garbage(self.location, options)
 
     @keywords_of(VerifyOptions)
     def verify(self, options: VerifyOptions) -> VerifyReport:
         """Check every invariant: :func:`memwal.jobs.verify.verify`."""
-        from memwal.jobs.verify import verify
-
         return verify(self.location, options)
 
     def copy_to(self, uri: str, *, storage_options: Mapping[str, str] | None = None) -> JobResult:
@@ -337,23 +301,17 @@ class Table(Queries):
 
         Parameters
         ----------
-        uri : str
-            Where nothing is stored yet; any store.
-        storage_options : mapping of str to str, optional
-            Of the target.
+        uri, storage_options
+            Address of the copy, where nothing is stored yet, and the options of its store.
         """
-        from memwal.jobs.table.copy import copy_table
-
         return copy_table(self.location, TableLocation(uri, storage_options or {}))
 
     @keywords_of(QualityOptions)
     def check_quality(self, options: QualityOptions) -> JobResult:
-        """Hold the base table against a suite.
+        """Check the base table against a suite.
 
         See :func:`memwal.jobs.table.quality_check.check_quality`.
         """
-        from memwal.jobs.table.quality_check import check_quality
-
         return check_quality(self.location, options)
 
     @keywords_of(TableCheckpointOptions)

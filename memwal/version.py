@@ -1,4 +1,4 @@
-"""The version of memwal, for the package that is built and for whoever asks."""
+"""The version of memwal."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Collects what nobody needs any more of a MemWAL table: merged generations, their log entries, old
-region manifests, what crashes left. Only counts unless --no-dry-run is given.
+"""Deletes the objects of a MemWAL table that are not needed any more: merged generations, their log
+entries, old region manifests, files of crashed processes. Only counts unless --no-dry-run is given.
 
 For example::
 

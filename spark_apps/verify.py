@@ -8,6 +8,7 @@ For example::
 """
 
 import sys
+from dataclasses import dataclass
 
 from memwal.errors import InvalidInputError
 from memwal.jobs.options import VerifyOptions
@@ -25,12 +26,12 @@ def main() -> int:
     return run_application(parser, VerifyOptions, verify, verdict=verdict, in_any_state=True)
 
 
+@dataclass(frozen=True, slots=True)
 class Verified:
     """A report, and what was repaired."""
 
-    def __init__(self, report: VerifyReport, repairs: list[dict[str, object]]) -> None:
-        self.report = report
-        self.repairs = repairs
+    report: VerifyReport
+    repairs: list[dict[str, object]]
 
     def to_dict(self) -> dict[str, object]:
         return {"job": "verify", **self.report.to_dict(), "repairs": self.repairs}

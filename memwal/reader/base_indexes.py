@@ -25,8 +25,7 @@ from memwal.reader.cache.keys import VersionTag, version_key
 from memwal.reader.cache.lru import LruCache
 from memwal.reader.latest import ROW_ADDRESS, find_newest, keys_of
 from memwal.reader.row_set import RowIds
-from memwal.reader.sources.collect import ReadSources
-from memwal.reader.sources.generation import GenerationSource, open_generation
+from memwal.reader.sources.generation import GenerationSource, ReadSources, open_generation
 from memwal.reader.sources.plan import StoredGeneration
 
 if TYPE_CHECKING:
@@ -41,26 +40,14 @@ _GAP_CACHE_BYTES: Final = 128 << 20
 
 @dataclass(frozen=True, slots=True)
 class _FragmentChanges:
-    """Changes of a version to the fragments of its predecessor.
+    """Changes of a version to the fragments of its predecessor."""
 
-    Attributes
-    ----------
-    version : int
-        The predecessor.
-    key : Version
-        Cache key of the predecessor.
-    written : frozenset of int
-        Fragments that were added or got other files.
-    is_merge : bool
-        Whether merge progress advanced, and went back for no region.
-    sources : frozenset of int or None
-        Fragments whose rows were only moved to the written ones; None if rows were not only moved.
-    """
-
-    version: int
+    version: int  # Of the predecessor, as is its cache key.
     key: VersionTag
-    written: frozenset[int]
-    is_merge: bool
+    written: frozenset[int]  # Fragments that were added or got other files.
+    is_merge: bool  # Whether merge progress advanced, and went back for no region.
+    # Fragments whose rows were only moved to the written ones; None if rows were not only
+    # moved.
     sources: frozenset[int] | None
 
 
@@ -126,49 +113,23 @@ _changes: LruCache[_FragmentChanges] = LruCache(_MAX_CACHED_COMMITS, never_stale
 
 @dataclass(frozen=True, slots=True)
 class Bridge:
-    """Rows of the base table that a generation's indexes answer for.
-
-    Attributes
-    ----------
-    source : GenerationSource
-        Generation that the rows came from.
-    addresses : numpy.ndarray of uint64
-        Addresses of the rows in the generation, ascending.
-    rows : numpy.ndarray of uint64
-        Row ids of the same rows in the base table.
-    keys : pyarrow.Array
-        Their keys.
-    """
+    """Rows of the base table that the indexes of the generation they came from answer for."""
 
     source: GenerationSource
-    addresses: RowIds
-    rows: RowIds
+    addresses: RowIds  # Addresses of the rows in the generation, ascending.
+    rows: RowIds  # Row ids of the same rows in the base table.
     keys: pa.Array
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Rows of the base table that an index does not cover.
+    """Rows of the base table that an index does not cover."""
 
-    Attributes
-    ----------
-    fragments : tuple of int
-        Uncovered fragments.
-    bridges : tuple of Bridge
-        Uncovered rows that came from generations that are still stored.
-    rest : numpy.ndarray of uint64
-        Row ids of the other uncovered rows, ascending: a search compares them one by one.
-    rest_keys : pyarrow.Array
-        Their keys.
-    key : tuple
-        Permanent cache key of these rows.
-    """
-
-    fragments: tuple[int, ...]
-    bridges: tuple[Bridge, ...]
-    rest: RowIds
+    fragments: tuple[int, ...]  # Uncovered fragments.
+    bridges: tuple[Bridge, ...]  # Rows that came from generations that are still stored.
+    rest: RowIds  # Row ids of the others, ascending: a search compares them one by one.
     rest_keys: pa.Array
-    key: tuple[Hashable, ...]
+    key: tuple[Hashable, ...]  # Permanent cache key of these rows.
 
     @property
     def nbytes(self) -> int:
@@ -187,15 +148,10 @@ def find_index(
     *,
     preferred: Sequence[str] = (),
 ) -> IndexDescription | None:
-    """Find an index over exactly one column by its kind.
+    """Find an index over exactly one column, of a kind that ``accepts`` returns True for.
 
-    Parameters
-    ----------
-    accepts : callable
-        Whether a kind is accepted.
-    preferred : sequence of str
-        Decides between several indexes: the first of these names, else the first in the order of
-        names. The maintained indexes of a table are such a list.
+    Of several, the first by its place in ``preferred`` is taken, then by name. The maintained
+    indexes of a table are such a list.
     """
     ranks = {name: rank for rank, name in reversed(list(enumerate(preferred)))}
     candidates = (

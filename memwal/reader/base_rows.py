@@ -21,8 +21,7 @@ from memwal.reader.cache.keys import version_key
 from memwal.reader.cache.lru import LruCache
 from memwal.reader.latest import read_keys
 from memwal.reader.row_set import ROW_ID, RowIds, group_batches
-from memwal.reader.sources.collect import ReadSources
-from memwal.reader.sources.generation import GenerationSource
+from memwal.reader.sources.generation import GenerationSource, ReadSources
 from memwal.region.rows import key_column
 
 if TYPE_CHECKING:
@@ -42,17 +41,9 @@ _COMPARED_BYTES = 32 << 20
 def rows_of_keys(base: BaseTable, keys: pa.Array) -> tuple[RowIds, Positions]:
     """Find the rows of many keys: by the table's index on the key, or by one pass over all keys.
 
-    The index is used if that is faster: for few keys of a large table.
-
-    Parameters
-    ----------
-    keys : pyarrow.Array
-        Distinct keys as :func:`memwal.region.rows.key_column` gives them.
-
-    Returns
-    -------
-    tuple of numpy.ndarray of uint64 and numpy.ndarray of int64
-        Row ids in any order, and the position of the key of each among ``keys``.
+    The index is used if that is faster: for few keys of a large table. ``keys`` are distinct, as
+    :func:`memwal.region.rows.key_column` gives them. Returns row ids in any order, and the position
+    of the key of each among ``keys``.
     """
     fragments = base.dataset.get_fragments()
     if not fragments or not len(keys):
@@ -76,12 +67,8 @@ def rows_of_keys(base: BaseTable, keys: pa.Array) -> tuple[RowIds, Positions]:
 def key_predicate(keys: pa.Table) -> str:
     """Return a predicate for the rows of some keys.
 
-    For a composite key, every combination of the columns' values passes it.
-
-    Raises
-    ------
-    InvalidInputError
-        A column has a type for which SQL has no literals.
+    For a composite key, every combination of the columns' values passes it. Raises
+    InvalidInputError for a column type that has no literals in SQL.
     """
     return " and ".join(
         f"{_quoted(name)} in ({', '.join(_literals(column))})"
@@ -172,18 +159,10 @@ _MAX_CACHED_KEYS = 1_000_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReplacedRows:
-    """Rows of the base table that a newer source replaced.
+    """Rows of the base table that a newer source replaced."""
 
-    Attributes
-    ----------
-    rows : numpy.ndarray of uint64
-        Their row ids, ascending.
-    digest : bytes
-        Equal for equal rows.
-    """
-
-    rows: RowIds
-    digest: bytes
+    rows: RowIds  # Row ids, ascending.
+    digest: bytes  # Equal for equal rows.
 
     @classmethod
     def of(cls, parts: Sequence[RowIds]) -> ReplacedRows:
@@ -237,19 +216,14 @@ def _replaced_by_generations(base: BaseTable, sources: Sequence[GenerationSource
     parts = []
     for source, own_keys in zip(sources, keys, strict=True):
         is_own = pc.is_in(all_keys, value_set=own_keys).to_numpy(zero_copy_only=False)
-        own_rows = rows[is_own[positions]]
-        parts.append(_of_generation.get(_cache_key(base, source), partial(_identity, own_rows)))
+        parts.append(rows[is_own[positions]])
+        _of_generation.put(_cache_key(base, source), parts[-1])
     return parts
-
-
-def _identity(rows: RowIds) -> RowIds:
-    return rows
 
 
 def _replaced_by_memtables(base: BaseTable, keys: pa.Array) -> RowIds:
     """Find the rows of MemTable keys; keys that were looked up before are not looked up again."""
-    cache = _lookups.get(version_key(base), partial(_LookupCache, keys.type))
-    results = cache.results
+    results = _lookups.get(version_key(base), partial(_LookupResults.empty, keys.type))
     if len(results.keys) > max(_MAX_CACHED_KEYS, 2 * len(keys)):
         results = _LookupResults.empty(keys.type)
     missing = keys
@@ -264,7 +238,7 @@ def _replaced_by_memtables(base: BaseTable, keys: pa.Array) -> RowIds:
         )
         # If two threads do this at once, the results of one are lost, and its keys are looked up
         # again.
-        cache.results = results
+        _lookups.put(version_key(base), results)
     is_requested = pc.is_in(results.keys, value_set=keys).to_numpy(zero_copy_only=False)
     replaced: RowIds = results.rows[is_requested[results.positions]]
     return replaced
@@ -284,13 +258,6 @@ class _LookupResults:
         return cls(pa.array([], key_type), np.empty(0, np.uint64), np.empty(0, np.int64))
 
 
-class _LookupCache:
-    """Mutable holder of the lookup results of one version of a base table."""
-
-    def __init__(self, key_type: pa.DataType) -> None:
-        self.results = _LookupResults.empty(key_type)
-
-
 _of_sources: LruCache[ReplacedRows] = LruCache(_CACHE_BYTES, lambda replaced: replaced.rows.nbytes)
 _of_generation: LruCache[RowIds] = LruCache(_CACHE_BYTES, lambda rows: rows.nbytes)
-_lookups: LruCache[_LookupCache] = LruCache(_VERSIONS)
+_lookups: LruCache[_LookupResults] = LruCache(_VERSIONS)

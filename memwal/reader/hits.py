@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from memwal.reader.merged_scan import passing_rows
 from memwal.reader.row_set import RowIds, encode_row_set
-from memwal.reader.sources.collect import ReadSources
+from memwal.reader.sources.generation import ReadSources
 from memwal.util.concurrency import run_all
 
 BASE = -1
@@ -24,21 +24,11 @@ _Values = np.ndarray[Any, np.dtype[np.float64]]
 
 @dataclass(frozen=True, slots=True)
 class Hits:
-    """Rows that a search found.
+    """Rows that a search found."""
 
-    Attributes
-    ----------
-    source : numpy.ndarray of int64
-        Source of each row: :data:`BASE`, or a position among the generations.
-    rows : numpy.ndarray of uint64
-        Row ids in that source.
-    values : numpy.ndarray of float64
-        Distance or score of each row.
-    """
-
-    source: _Numbers
-    rows: RowIds
-    values: _Values
+    source: _Numbers  # :data:`BASE`, or a position among the generations.
+    rows: RowIds  # Row ids in that source.
+    values: _Values  # Distance or score of each row.
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -63,6 +53,11 @@ class Hits:
             np.concatenate([part.values for part in parts]),
         )
 
+    def by_source(self) -> list[tuple[int, _Numbers]]:
+        """Return each source of hits, and the positions of its hits."""
+        numbers = np.unique(self.source).tolist()
+        return [(number, np.flatnonzero(self.source == number)) for number in numbers]
+
     def take(self, positions: np.ndarray[Any, Any]) -> Hits:
         """Return some of the hits, by position or mask."""
         return Hits(self.source[positions], self.rows[positions], self.values[positions])
@@ -86,33 +81,20 @@ class Hits:
 def fetch_rows(
     sources: ReadSources, hits: Hits, schema: pa.Schema, extra: Sequence[tuple[str, Any]]
 ) -> pa.Table:
-    """Read the rows of hits, in their order.
+    """Read the columns of ``schema`` for hits, in their order.
 
-    Parameters
-    ----------
-    schema : pyarrow.Schema
-        Columns to return, in the types of the base table.
-    extra : sequence of (str, array)
-        Further columns of float32, one value per hit.
-
-    Returns
-    -------
-    pyarrow.Table
+    ``extra`` are further columns of float32, one value per hit.
     """
     base = sources.base
     names = list(schema.names) or [base.primary_key[0]]
-    numbers = np.unique(hits.source).tolist()
-    positions = [np.flatnonzero(hits.source == number) for number in numbers]
+    by_source = hits.by_source()
     parts = run_all(
-        [
-            partial(_read_source, sources, number, hits.rows[at], names)
-            for number, at in zip(numbers, positions, strict=True)
-        ]
+        [partial(_read_source, sources, number, hits.rows[at], names) for number, at in by_source]
     )
     output = pa.schema([*schema, *(pa.field(name, pa.float32()) for name, _ in extra)])
     if not parts:
         return output.empty_table()
-    order = np.argsort(np.concatenate(positions))
+    order = np.argsort(np.concatenate([at for _, at in by_source]))
     rows = pa.concat_tables(parts).take(pa.array(order)).combine_chunks()
     columns = [rows.column(name) for name in schema.names]
     columns += [pa.array(np.asarray(values, np.float32)) for _, values in extra]
@@ -134,19 +116,12 @@ def _read_source(sources: ReadSources, number: int, rows: RowIds, names: list[st
 
 def filter_hits(sources: ReadSources, hits: Hits, predicate: str) -> np.ndarray[Any, Any]:
     """Return for each hit whether it passes a SQL predicate; only rows of hits are read."""
-    numbers = np.unique(hits.source).tolist()
-    positions = [np.flatnonzero(hits.source == number) for number in numbers]
+    by_source = hits.by_source()
+    masks = run_all(
+        [partial(_passing, sources, number, hits.rows[at], predicate) for number, at in by_source]
+    )
     mask = np.zeros(len(hits), np.bool_)
-    for at, passing in zip(
-        positions,
-        run_all(
-            [
-                partial(_passing, sources, number, hits.rows[at], predicate)
-                for number, at in zip(numbers, positions, strict=True)
-            ]
-        ),
-        strict=True,
-    ):
+    for (_, at), passing in zip(by_source, masks, strict=True):
         mask[at] = passing
     return mask
 

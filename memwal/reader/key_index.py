@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from lance.file import LanceFileReader
 
 from memwal.base_table.snapshot import lance_errors
 from memwal.errors import CorruptDataError, ObjectNotFoundError
@@ -41,18 +42,11 @@ Positions = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Directory:
-    """Key ranges of the pages of a sidecar.
+    """Key ranges of the pages of a sidecar."""
 
-    Attributes
-    ----------
-    pages : pyarrow.Table or None
-        First and last key of each page and its number; None without a sidecar.
-    page_rows : int
-        Rows of every page but the last.
-    """
-
+    # First and last key of each page and its number; None without a sidecar.
     pages: pa.Table | None
-    page_rows: int
+    page_rows: int  # Rows of every page but the last.
 
 
 # None: no filter, so that every key is possible.
@@ -64,14 +58,9 @@ _pages: LruCache[pa.Table] = LruCache(_PAGE_BYTES, lambda page: int(page.nbytes)
 
 
 def might_hold(location: TableLocation, folder: str, keys: pa.Table) -> npt.NDArray[np.bool_]:
-    """Return for each key whether a generation may have it; False is certain.
+    """Return for each key whether the generation in ``folder`` may have it; False is certain.
 
-    Parameters
-    ----------
-    folder : str
-        Folder of the generation, below the table.
-    keys : pyarrow.Table
-        Key columns in key order, in the exact types of the generation.
+    ``keys`` has the key columns in key order, in the exact types of the generation.
     """
     bloom = _filters.get(location.child(folder), lambda: _read_filter(location, folder))
     if bloom is None:
@@ -82,15 +71,8 @@ def might_hold(location: TableLocation, folder: str, keys: pa.Table) -> npt.NDAr
 def key_positions(location: TableLocation, folder: str, keys: pa.Array) -> Positions | None:
     """Return the row of each key in a generation: the newest of several, -1 if there is none.
 
-    Parameters
-    ----------
-    keys : pyarrow.Array
-        Distinct keys as :func:`memwal.region.rows.key_column` gives them.
-
-    Returns
-    -------
-    numpy.ndarray of int64, shape (keys,), or None
-        None if the generation has no sidecar, or one with keys of another type.
+    ``keys`` are distinct, as :func:`memwal.region.rows.key_column` gives them. Returns None if the
+    generation has no sidecar, or one with keys of another type.
     """
     uri = location.child(folder)
     directory = _directories.get(uri, lambda: _read_directory(location, folder))
@@ -182,8 +164,6 @@ def _read_pages(
 
 
 def _open_file(location: TableLocation, path: str) -> Any:
-    from lance.file import LanceFileReader
-
     try:
         with lance_errors(f"reading {path}"):
             return LanceFileReader(location.child(path), **location.lance_arguments())

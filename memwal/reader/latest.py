@@ -29,20 +29,10 @@ Addresses = np.ndarray[Any, np.dtype[np.uint64]]
 
 @dataclass(frozen=True, slots=True)
 class GenerationKeys:
-    """Keys of one generation.
+    """Keys of one generation."""
 
-    Attributes
-    ----------
-    keys : pyarrow.Array
-        One per row, oldest row first.
-    deleted : numpy.ndarray of bool
-        Which rows are tombstones.
-    addresses : numpy.ndarray of uint64
-        Row addresses.
-    """
-
-    keys: pa.Array
-    deleted: np.ndarray[Any, np.dtype[np.bool_]]
+    keys: pa.Array  # One per row, oldest row first.
+    deleted: np.ndarray[Any, np.dtype[np.bool_]]  # Which rows are tombstones.
     addresses: np.ndarray[Any, np.dtype[np.uint64]]
 
     @property
@@ -53,24 +43,13 @@ class GenerationKeys:
 
 @dataclass(frozen=True, slots=True)
 class NewestRows:
-    """The newest row of each key over several generations.
+    """The newest row of each key over several generations."""
 
-    Attributes
-    ----------
-    keys : pyarrow.Array
-        Each key that occurs, once: the base table's rows of these keys are outdated.
-    source : numpy.ndarray of int
-        Position of the generation that has the newest row of each key, ascending.
-    addresses : numpy.ndarray of uint64
-        Address of that row in its generation.
-    deleted : numpy.ndarray of bool
-        Whether that row is a tombstone.
-    """
-
-    keys: pa.Array
+    keys: pa.Array  # Each key that occurs, once: the base table's rows of these keys are outdated.
+    # Position of the generation that has the newest row of each key, ascending.
     source: np.ndarray[Any, np.dtype[np.int64]]
-    addresses: np.ndarray[Any, np.dtype[np.uint64]]
-    deleted: np.ndarray[Any, np.dtype[np.bool_]]
+    addresses: np.ndarray[Any, np.dtype[np.uint64]]  # Address of that row in its generation.
+    deleted: np.ndarray[Any, np.dtype[np.bool_]]  # Whether that row is a tombstone.
 
     @property
     def nbytes(self) -> int:

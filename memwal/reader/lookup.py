@@ -27,9 +27,8 @@ from memwal.reader.latest import find_newest
 from memwal.reader.merged_scan import project
 from memwal.reader.row_set import RowIds, read_rows
 from memwal.reader.scan import output_schema
-from memwal.reader.sources.collect import ReadSources
-from memwal.reader.sources.generation import GenerationSource
-from memwal.reader.sources.key_routing import is_routed_by_key, spec_of
+from memwal.reader.sources.generation import GenerationSource, ReadSources
+from memwal.reader.sources.pruning import is_routed_by_key, spec_of
 from memwal.region.router import Router
 from memwal.region.rows import key_column, newest_row_positions
 from memwal.region.spec import RegionSpec
@@ -51,18 +50,10 @@ Positions = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Keys:
-    """Keys of a lookup.
+    """Keys of a lookup."""
 
-    Attributes
-    ----------
-    columns : pyarrow.Table
-        Key columns in key order, in one chunk each.
-    encoded : pyarrow.Array
-        The same keys as one value each.
-    """
-
-    columns: pa.Table
-    encoded: pa.Array
+    columns: pa.Table  # Key columns in key order, in one chunk each.
+    encoded: pa.Array  # The same keys as one value each.
 
     def take(self, positions: Positions) -> _Keys:
         """Return the keys at some positions."""
@@ -75,32 +66,16 @@ class _Keys:
 def lookup_rows(
     sources: ReadSources, keys: pa.Table, *, columns: Sequence[str] | None = None
 ) -> pa.Table:
-    """Look up the rows of keys (spec: Point Lookup).
+    """Look up the rows of keys (spec: Point Lookup); a repeated key has one row in the result.
 
     In each region, only generations that the key columns do not rule out are read, the newest
     first, and each only for the keys that no newer one has. The Bloom filter of a generation tells
     which keys it does not have, and a few pages of its key index tell the rows of the others, for
     all keys at once.
 
-    Parameters
-    ----------
-    sources : ReadSources
-        See :func:`memwal.reader.sources.collect.open_sources`. After ObjectNotFoundError the
-        caller opens the sources again and repeats the lookup.
-    keys : pyarrow.Table
-        The key columns, in the table's types and without nulls.
-    columns : sequence of str, optional
-        Columns to return; all by default.
-
-    Returns
-    -------
-    pyarrow.Table
-        One row per key that exists, in the order of ``keys``; a repeated key has one row.
-
-    Raises
-    ------
-    ObjectNotFoundError
-        A generation, or the version of the base table, was collected meanwhile.
+    ``keys`` has the key columns, in the table's types and without nulls. After ObjectNotFoundError
+    (a generation, or the version of the base table, was collected meanwhile) the caller opens the
+    sources again and repeats the lookup.
     """
     base = sources.base
     schema = output_schema(base, columns)

@@ -17,8 +17,7 @@ from memwal.lsm.memtable.indexes import MemTableSnapshot
 from memwal.reader.base_rows import replaced_rows, rows_of_keys
 from memwal.reader.latest import ROW_ADDRESS, Addresses, NewestRows
 from memwal.reader.row_set import ROW_ID, contains, group_batches, read_rows, without_rows
-from memwal.reader.sources.collect import ReadSources
-from memwal.reader.sources.generation import GenerationSource, write_in_memory
+from memwal.reader.sources.generation import GenerationSource, ReadSources, write_in_memory
 from memwal.region.rows import key_column
 
 if TYPE_CHECKING:
@@ -30,21 +29,10 @@ _KEY_FIELD: Final = b"primary-key"
 def passing_rows(
     source: GenerationSource, filter: str, base: BaseTable
 ) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Evaluate a predicate over the rows of a MemTable.
+    """Evaluate a SQL predicate over the rows of a MemTable; return a mask of shape (rows,).
 
     Lance evaluates it. Only the columns that the predicate names are copied for Lance, unless the
     rows have to be converted to the table's present schema anyway.
-
-    Parameters
-    ----------
-    source : GenerationSource
-        A MemTable.
-    filter : str
-        SQL predicate over columns of the table.
-
-    Returns
-    -------
-    numpy.ndarray of bool, shape (rows,)
     """
     snapshot = source.snapshot
     dataset = source.dataset if snapshot is None else _named_columns(snapshot, filter, base)
@@ -93,19 +81,9 @@ _MIN_COMPARED_ROWS: Final = 8_192
 def live_rows(
     source: GenerationSource, live: Addresses, columns: Sequence[str], filter: str | None
 ) -> Iterator[pa.RecordBatch]:
-    """Read the live rows of a flushed generation that pass a filter.
+    """Read the live rows of a flushed generation that pass a filter: the columns and ``_rowaddr``.
 
-    Parameters
-    ----------
-    live : numpy.ndarray of uint64
-        Row addresses, ascending; see :meth:`memwal.reader.latest.NewestRows.live_addresses`.
-    filter : str or None
-        SQL predicate in parentheses.
-
-    Yields
-    ------
-    pyarrow.RecordBatch
-        The columns and ``_rowaddr``.
+    ``live`` has their addresses, ascending. ``filter`` is in parentheses.
     """
     not_deleted = f"not {TOMBSTONE}"
     scanner = source.dataset.scanner(
@@ -127,15 +105,9 @@ def without_keys(
 ) -> Iterator[pa.RecordBatch]:
     """Drop the base rows whose keys a generation has.
 
-    Parameters
-    ----------
-    batches : iterable of RecordBatch
-        With the key columns.
-    fresh_keys : callable
-        Returns the keys of the generations. It is called only if there is a row: a filter that no
-        row passes costs no keys.
-    limit : int, optional
-        Number of rows that the caller needs: no more than about so many are read ahead.
+    ``fresh_keys`` returns the keys of the generations. It is called only if there is a row: a
+    filter that no row passes costs no keys. If the caller needs only ``limit`` rows, about so many
+    are read ahead.
     """
     rest = (batch for batch in batches if batch.num_rows)
     first = list(itertools.islice(rest, 1))
@@ -163,21 +135,10 @@ RereadKeys = Callable[[pa.Array], Iterator[pa.RecordBatch]]
 class MergedRows:
     """Newest row of each key over all sources of a read.
 
-    Parameters
-    ----------
-    sources, newest
-        See :func:`memwal.reader.scan.open_newest`.
-    schema : pyarrow.Schema
-        Columns of the table to return.
-    filter : str or None
-        SQL predicate in parentheses.
-    extra : sequence of str
-        ``_gen``, ``_rowaddr``.
-    keys : pyarrow.Array, optional
-        The only keys whose rows are read; all by default.
-    reread_keys : callable, optional
-        Reads the remaining rows of a generation that was collected before all of them were read.
-        By default that is an error.
+    ``sources`` and ``newest`` are those of :func:`memwal.reader.scan.open_newest`, ``filter`` is in
+    parentheses, ``extra`` names ``_gen`` and ``_rowaddr``. With ``keys``, only their rows are read.
+    ``reread_keys`` reads the remaining rows of a generation that was collected before all of them
+    were read; without it, that is an error.
     """
 
     def __init__(
@@ -200,17 +161,9 @@ class MergedRows:
         self._reread_keys = reread_keys
 
     def batches(self, limit: int | None) -> Iterator[pa.RecordBatch]:
-        """Read the rows.
+        """Read the rows. ``limit`` (rows that the caller takes) only bounds what is read ahead.
 
-        Parameters
-        ----------
-        limit : int or None
-            Number of rows after which the caller stops; it only bounds what is read ahead.
-
-        Raises
-        ------
-        ObjectNotFoundError
-            The version of the base table was cleaned up.
+        Raises ObjectNotFoundError if the version of the base table was cleaned up.
         """
         rows = 0
         for position in range(len(self.sources.generations)):

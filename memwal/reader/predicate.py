@@ -38,13 +38,9 @@ def parenthesize_filter(filter: str | None) -> str | None:
     """Return the predicate in parentheses, so that it can be combined with others.
 
     Lance ignores everything after a complete predicate, and a closing parenthesis too many would
-    end the expression that the predicate is put into.
-
-    Raises
-    ------
-    InvalidInputError
-        Its parentheses do not match; it has a comment, which could hide a parenthesis or the
-        expression that follows; or it is larger than Lance can evaluate.
+    end the expression that the predicate is put into. InvalidInputError is raised for parentheses
+    that do not match, a comment, which could hide a parenthesis or the expression that follows, and
+    a predicate that is larger than Lance can evaluate.
     """
     if filter is None:
         return None
@@ -81,13 +77,7 @@ def parenthesize_filter(filter: str | None) -> str | None:
 
 @contextmanager
 def translate_filter_errors(filter: str | None) -> Iterator[None]:
-    """Translate a failure inside Lance that the filter caused.
-
-    Raises
-    ------
-    InvalidInputError
-        Lance can parse the predicate and cannot evaluate it.
-    """
+    """Raise InvalidInputError for a predicate that Lance can parse and cannot evaluate."""
     try:
         yield
     except RuntimeError as error:

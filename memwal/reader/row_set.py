@@ -22,16 +22,8 @@ _MAX_ARRAY = 4096
 def encode_row_set(rows: RowIds) -> bytes:
     """Encode row ids as a serialized treemap: one roaring bitmap per upper half of the ids.
 
-    Parameters
-    ----------
-    rows : numpy.ndarray of uint64
-        Row ids in any order.
-
-    Returns
-    -------
-    bytes
-        For ``row_addr_allowlist`` and ``row_addr_blocklist`` of a Lance scanner, which apply
-        before anything is ranked.
+    The result is for ``row_addr_allowlist`` and ``row_addr_blocklist`` of a Lance scanner, which
+    apply before anything is ranked.
     """
     ordered = np.unique(np.asarray(rows, np.uint64))
     upper = (ordered >> np.uint64(32)).astype(np.uint32)
@@ -108,15 +100,7 @@ def group_batches(
 
 
 def without_rows(batch: pa.RecordBatch, column: str, excluded: RowIds) -> pa.RecordBatch:
-    """Drop some rows of a batch by their ids.
-
-    Parameters
-    ----------
-    column : str
-        Column with the row ids of the batch.
-    excluded : numpy.ndarray of uint64
-        Row ids to drop, ascending.
-    """
+    """Drop the rows of a batch whose id in ``column`` is in ``excluded``, which is ascending."""
     rows = batch.column(column).to_numpy()
     if not len(rows):
         return batch
@@ -136,14 +120,9 @@ def read_rows(
     filter: str | None = None,
     with_row_address: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """Read rows by their ids, as a stream; many rows are read by a scan of all rows.
+    """Read rows by their ids, as a stream in any order; many rows are read by a scan of all rows.
 
-    Parameters
-    ----------
-    rows : numpy.ndarray of uint64
-        Row ids in any order; the result is not in that order.
-    filter : str, optional
-        SQL predicate that the rows have to pass as well.
+    Only rows that pass ``filter`` are returned.
     """
     if not len(rows):
         return

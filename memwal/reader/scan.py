@@ -15,7 +15,7 @@ from memwal.errors import ConflictError, InvalidInputError
 from memwal.reader.latest import ROW_ADDRESS, NewestRows, find_newest, keys_of
 from memwal.reader.merged_scan import GENERATION, MergedRows, with_extra
 from memwal.reader.predicate import parenthesize_filter, translate_filter_errors
-from memwal.reader.sources.collect import ReadSources, retry_if_collected
+from memwal.reader.sources.generation import ReadSources, retry_if_collected
 from memwal.reader.sources.plan import ReadPlan
 
 if TYPE_CHECKING:
@@ -27,28 +27,12 @@ _MAX_RETRIES: Final = 5
 class Scan:
     """Merging scan that runs when it is read: each ``to_...`` reads the table as it is then.
 
+    Made by :meth:`memwal.Table.scan`, which explains the options.
+
     Parameters
     ----------
     open_sources : callable
         Plans the read and opens its sources.
-    columns : sequence of str, optional
-        Columns to return, in this order; all by default.
-    filter : str, optional
-        SQL predicate, as for :meth:`lance.LanceDataset.scanner`. It may name any column.
-    limit : int, optional
-        Maximum number of rows.
-    offset : int, default 0
-        Number of rows to skip first. The order of rows is not defined.
-    with_generation : bool, default False
-        Add ``_gen``: the generation that has the row, 0 for the base table.
-    with_row_address : bool, default False
-        Add ``_rowaddr``: the row's address in the data set of its generation or in the base table;
-        in a MemTable the row's number.
-
-    Raises
-    ------
-    InvalidInputError
-        ``limit`` or ``offset`` is negative.
     """
 
     def __init__(
@@ -205,13 +189,7 @@ def _open_newest_once(open_sources: Callable[[], ReadSources]) -> tuple[ReadSour
 
 
 def output_schema(base: BaseTable, columns: Sequence[str] | None) -> pa.Schema:
-    """Return the schema of a read's result.
-
-    Raises
-    ------
-    InvalidInputError
-        A column does not exist.
-    """
+    """Return the schema of a read's result; InvalidInputError names columns that do not exist."""
     names = base.schema.names if columns is None else columns
     unknown = [name for name in names if name not in base.schema.names]
     if unknown:

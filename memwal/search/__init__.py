@@ -15,10 +15,10 @@ from memwal.reader.hits import Hits, fetch_rows
 from memwal.reader.latest import NewestRows
 from memwal.reader.predicate import parenthesize_filter, translate_filter_errors
 from memwal.reader.scan import open_newest, output_schema
-from memwal.reader.sources.collect import ReadSources, retry_if_collected
+from memwal.reader.sources.generation import ReadSources, retry_if_collected
 from memwal.search.text.query import TextQuery
 from memwal.search.text.search import best_texts
-from memwal.search.vector.query import VectorOptions
+from memwal.search.vector.query import SearchOptions
 from memwal.search.vector.search import nearest
 
 DISTANCE = "_distance"
@@ -32,17 +32,10 @@ _DEFAULT_CANDIDATES = 50
 def run_search(
     collect: Callable[[], ReadSources], run: Callable[[ReadSources, NewestRows], pa.Table]
 ) -> pa.Table:
-    """Run a search on a snapshot that is opened now.
+    """Run a search on the sources that ``collect`` opens now.
 
     The search is repeated on a new snapshot if the garbage collector deletes a generation or the
     base table's version meanwhile.
-
-    Parameters
-    ----------
-    collect : callable
-        Collects the sources.
-    run : callable
-        Searches them.
     """
     return retry_if_collected(lambda: run(*open_newest(collect)))
 
@@ -53,32 +46,14 @@ def search(
     vector: npt.ArrayLike | pa.Array,
     *,
     column: str | None = None,
-    k: int = 10,
-    filter: str | None = None,
-    columns: Sequence[str] | None = None,
     prefilter: bool = True,
-    **options: Unpack[VectorOptions],
+    **options: Unpack[SearchOptions],
 ) -> pa.Table:
-    """Find the rows with the nearest vectors; see :func:`memwal.search.vector.search.nearest`.
-
-    Returns
-    -------
-    pyarrow.Table
-        The columns and ``_distance``, nearest first.
-    """
-    schema = output_schema(sources.base, columns)
-    filter = parenthesize_filter(filter)
+    """Find the rows with the nearest vectors: the columns and ``_distance``, nearest first."""
+    schema = output_schema(sources.base, options.get("columns"))
+    options["filter"] = filter = parenthesize_filter(options.get("filter"))
     with lance_errors(f"searching {sources.base.location}"), translate_filter_errors(filter):
-        hits = nearest(
-            sources,
-            newest,
-            vector,
-            column=column,
-            k=k,
-            filter=filter,
-            prefilter=prefilter,
-            **options,
-        )
+        hits = nearest(sources, newest, vector, column=column, prefilter=prefilter, **options)
         return fetch_rows(sources, hits, schema, [(DISTANCE, hits.values)])
 
 
@@ -92,13 +67,7 @@ def search_text(
     filter: str | None = None,
     columns: Sequence[str] | None = None,
 ) -> pa.Table:
-    """Find the rows whose texts match best; see :func:`memwal.search.text.search.best_texts`.
-
-    Returns
-    -------
-    pyarrow.Table
-        The columns and ``_score``, best first.
-    """
+    """Find the rows whose texts match best: the columns and ``_score``, best first."""
     schema = output_schema(sources.base, columns)
     filter = parenthesize_filter(filter)
     with lance_errors(f"searching {sources.base.location}"), translate_filter_errors(filter):
@@ -114,49 +83,30 @@ def search_hybrid(
     *,
     vector_column: str | None = None,
     text_column: str | Sequence[str] | None = None,
-    k: int = 10,
-    filter: str | None = None,
-    columns: Sequence[str] | None = None,
     weight: float = 0.5,
     candidates: int | None = None,
-    **options: Unpack[VectorOptions],
+    **options: Unpack[SearchOptions],
 ) -> pa.Table:
     """Find rows by vectors and texts together, ranked by reciprocal rank fusion.
 
     A row's relevance is ``weight / (60 + rank)`` among the nearest vectors plus ``(1 - weight) /
     (60 + rank)`` among the best texts, times two, ranks counted from 1: with the default weight
-    what plain reciprocal rank fusion gives (Cormack, Clarke and Buettcher, 2009).
+    what plain reciprocal rank fusion gives (Cormack, Clarke and Buettcher, 2009). ``candidates``
+    rows of each search are ranked, ``max(k, 50)`` by default.
 
-    Parameters
-    ----------
-    weight : float, default 0.5
-        Weight of the vectors, from 0 to 1.
-    candidates : int, optional
-        Number of rows of each search that are ranked; ``max(k, 50)`` by default.
-
-    Returns
-    -------
-    pyarrow.Table
-        The columns, ``_distance``, ``_score`` and ``_relevance_score``, most relevant first. A
-        distance or a score is null where the search did not find the row.
+    Returns the columns, ``_distance``, ``_score`` and ``_relevance_score``, most relevant first. A
+    distance or a score is null where the search did not find the row.
     """
     if not 0 <= weight <= 1:
         raise InvalidInputError(f"weight is {weight}; it is a share from 0 to 1")
+    k = options.get("k", 10)
     if k < 1:
         raise InvalidInputError(f"k is {k}; ask for at least one row")
-    depth = max(k, _DEFAULT_CANDIDATES if candidates is None else candidates)
-    schema = output_schema(sources.base, columns)
-    filter = parenthesize_filter(filter)
+    options["k"] = depth = max(k, _DEFAULT_CANDIDATES if candidates is None else candidates)
+    schema = output_schema(sources.base, options.get("columns"))
+    options["filter"] = filter = parenthesize_filter(options.get("filter"))
     with lance_errors(f"searching {sources.base.location}"), translate_filter_errors(filter):
-        near = nearest(
-            sources,
-            newest,
-            vector,
-            column=vector_column,
-            k=depth,
-            filter=filter,
-            **options,
-        )
+        near = nearest(sources, newest, vector, column=vector_column, **options)
         texts = best_texts(sources, newest, query, columns=text_column, k=depth, filter=filter)
         hits, extra = _fuse_by_rank(near, texts, weight)
         positions = hits.order(k, smallest=False)

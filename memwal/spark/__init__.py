@@ -19,13 +19,6 @@ def foreach_batch(uri: str, **options: Any) -> BatchSink:
     """Return what ``DataStreamWriter.foreachBatch`` calls to write a stream into a table.
 
     See :func:`memwal.spark.streaming.foreach_batch`.
-
-    Parameters
-    ----------
-    uri : str
-        Address of the table.
-    **options
-        As of that function.
     """
     from memwal.spark import streaming
 
@@ -33,16 +26,17 @@ def foreach_batch(uri: str, **options: Any) -> BatchSink:
 
 
 def register(spark: SparkSession, *, storage_options: Mapping[str, str] | None = None) -> None:
-    """Make ``spark.read.format("memwal")`` known to a session.
+    """Register ``spark.read.format("memwal")`` with a session.
 
-    See :func:`memwal.spark.data_source.register`.
+    Executors need memwal installed, as they do for the maintenance jobs.
 
     Parameters
     ----------
     spark : SparkSession
         Also one of Spark Connect.
     storage_options : mapping of str to str, optional
-        For all loads of this session.
+        As Lance takes them, for every load of the session that names no file of its own. They are
+        sent inside the tasks and appear neither in Spark's configuration nor in a plan.
     """
     with requires_extra("spark"):
         from memwal.spark import data_source

@@ -67,41 +67,23 @@ Options = TypeVar("Options", bound=JobOptions)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Application(Generic[Options]):
-    """What a job gets to work with.
-
-    Attributes
-    ----------
-    table : Table
-        The table it maintains.
-    options : JobOptions
-        Options of the job, whose tasks run on Spark. As many as can run at once, unless
-        ``--max-tasks`` says less.
-    arguments : Namespace
-        The command line.
-    """
+    """Table, options and command line of a job."""
 
     table: Table
+    # Their tasks run on Spark: as many as can run at once, unless ``--max-tasks`` says less.
     options: Options
-    arguments: Namespace
+    arguments: Namespace  # The command line.
 
 
 class Result(Protocol):
-    """What a job gives back."""
+    """Result of a job."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Return the result in the types of JSON."""
 
 
 def job_parser(job: str, description: str) -> ArgumentParser:
-    """Return a parser with the options that every application has.
-
-    Parameters
-    ----------
-    job : str
-        Its name, as in results.
-    description : str
-        What it does.
-    """
+    """Return a parser with the options that every application has."""
     parser = ArgumentParser(
         prog=f"{job}.py",
         description=description,
@@ -155,29 +137,13 @@ def run_application(
     verdict: Callable[[Any], str | None] = lambda result: None,
     in_any_state: bool = False,
 ) -> int:
-    """Run a job with the command line of this process.
+    """Run a job with the command line of this process, and return the exit code.
 
-    Parameters
-    ----------
-    parser : ArgumentParser
-        Made by :func:`job_parser`.
-    options : type
-        Options of the job, such as :class:`~memwal.jobs.options.MergeOptions`: each becomes one of
-        the command line.
-    job : callable
-        Does the work.
-    max_tasks : int, optional
-        Most tasks that the job is divided into unless ``--max-tasks`` names a number.
-    verdict : callable, optional
-        Tells of a result, which is written all the same, why the process is to end with 1; None
-        when it is not.
-    in_any_state : bool, default False
-        Whether the job takes a table that does not open, or has no MemWAL.
-
-    Returns
-    -------
-    int
-        Exit code of the process.
+    Each field of ``options`` becomes an option of the command line. ``max_tasks`` bounds the tasks
+    that the job is divided into unless ``--max-tasks`` names a number. ``verdict`` returns the
+    reason why the process is to end with 1 although there is a result, which is written all the
+    same, or None. A job that takes ``in_any_state`` also gets a table that does not open, or has no
+    MemWAL.
     """
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
@@ -195,8 +161,8 @@ def run_application(
         return _fail(error, USAGE)
     except MemWalError as error:
         return _fail(error, FAILED)
-    except _ToldToEnd as end:
-        return _fail(f"told to end ({end}); running the job again is safe", 128 + end.signal)
+    except _ShutdownRequested as end:
+        return _fail(f"shutdown requested ({end}); running the job again is safe", 128 + end.signal)
     except (Py4JError, PySparkException) as error:
         return _fail(f"Spark failed: {spark_reason(error)}; look at its log above", FAILED)
     text = json.dumps(result.to_dict()) + "\n"
@@ -250,7 +216,7 @@ def _run(
     except Exception as error:
         if _received:
             # The signal came while Py4J could only answer it with an error of its own.
-            raise _ToldToEnd(_received[0]) from error
+            raise _ShutdownRequested(_received[0]) from error
         raise
     finally:
         spark.stop()
@@ -258,7 +224,7 @@ def _run(
 
 def _on_spark(options: Options, run: TaskRunner, *, max_tasks: int) -> Options:
     """Let the tasks of a job run on Spark, as many as are useful at once."""
-    names = {one.name for one in fields(options)}  # type: ignore[arg-type]
+    names = {field.name for field in fields(options)}  # type: ignore[arg-type]
     changes: dict[str, Any] = {}
     if "run" in names:
         changes["run"] = run
@@ -268,7 +234,7 @@ def _on_spark(options: Options, run: TaskRunner, *, max_tasks: int) -> Options:
 
 
 def _introduce(context: SparkContext) -> None:
-    """Tell what Spark calls the application, and where its UI is, for whoever started it."""
+    """Write Spark's id of the application and its UI's address to stderr, for the starter."""
     address = f": {context.uiWebUrl}" if context.uiWebUrl else ""
     sys.stderr.write(f"{APPLICATION_LINE}{context.applicationId}{address}\n")
     sys.stderr.flush()
@@ -277,8 +243,8 @@ def _introduce(context: SparkContext) -> None:
 _received: list[int] = []
 
 
-class _ToldToEnd(KeyboardInterrupt):
-    """A signal to end. Py4J gives up the call that it waits for on this kind of exception only;
+class _ShutdownRequested(KeyboardInterrupt):
+    """A signal to shut down. Py4J gives up the call it waits for on this kind of exception only;
     after any other it would take the answer of that call for the answer of the next."""
 
     def __init__(self, number: int) -> None:
@@ -290,7 +256,7 @@ def _end(number: int, frame: FrameType | None) -> NoReturn:
     # Once is enough: the clean-up that this starts must not be interrupted.
     _on_end(signal.SIG_IGN)
     _received.append(number)
-    raise _ToldToEnd(number)
+    raise _ShutdownRequested(number)
 
 
 def _on_end(handler: Callable[[int, FrameType | None], NoReturn] | signal.Handlers) -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.types as pt
+from pyspark.sql import types as st  # noqa: TID253 - only the data source imports this module
 
 from memwal.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    from pyspark.sql.types import DataType, StructType
 
 _MAX_PRECISION: Final = 38
 # Extension types whose storage type carries all of the value.
@@ -21,25 +19,14 @@ class UnsupportedTypeError(Exception):
     """Spark has no type for an Arrow type; never leaves this module."""
 
 
-def spark_schema(schema: pa.Schema, *, omit_unsupported: bool = False) -> StructType:
+def spark_schema(schema: pa.Schema, *, omit_unsupported: bool = False) -> st.StructType:
     """Return the schema of the data frame for rows of ``schema``.
 
     Unsigned integers take the next wider type (64 bits: ``decimal(20,0)``), half floats become
     floats, fixed-size, large and view types their plain forms, dictionaries their values. A
     timestamp with a zone is Spark's ``timestamp``, one without is ``timestamp_ntz``.
-
-    Parameters
-    ----------
-    omit_unsupported : bool, default False
-        Leave columns out that Spark has no type for.
-
-    Raises
-    ------
-    InvalidInputError
-        Spark has no type for some columns; the message names them all.
+    InvalidInputError names all columns that Spark has no type for, unless they are omitted.
     """
-    from pyspark.sql.types import StructField, StructType
-
     fields = []
     unsupported = []
     for field in schema:
@@ -48,23 +35,17 @@ def spark_schema(schema: pa.Schema, *, omit_unsupported: bool = False) -> Struct
         except UnsupportedTypeError as error:
             unsupported.append(f"{field.name!r} ({error})")
         else:
-            fields.append(StructField(field.name, kind, field.nullable))
+            fields.append(st.StructField(field.name, kind, field.nullable))
     if unsupported and not omit_unsupported:
         raise InvalidInputError(
             f"Spark has no type for these columns: {', '.join(unsupported)}; leave them out with "
             ".option('omit_unsupported', 'true') or name the others as .option('columns', ...)"
         )
-    return StructType(fields)
+    return st.StructType(fields)
 
 
-def check_schema(schema: StructType, own_schema: StructType) -> None:
-    """Refuse a schema of the user that differs from the table's.
-
-    Raises
-    ------
-    InvalidInputError
-        A column has another type, or is not nullable although the table's is.
-    """
+def check_schema(schema: st.StructType, own_schema: st.StructType) -> None:
+    """Refuse a schema of the user with another type, or not nullable although the table's is."""
     for field, own in zip(schema, own_schema, strict=True):
         same = _nullable(field.dataType) == _nullable(own.dataType)
         if not same or (own.nullable and not field.nullable):
@@ -77,21 +58,10 @@ def check_schema(schema: StructType, own_schema: StructType) -> None:
 
 
 def to_spark(batch: pa.RecordBatch, schema: pa.Schema, *, truncate: bool) -> pa.RecordBatch:
-    """Convert a batch to the types that Spark expects.
+    """Convert a batch to the types that Spark expects: ``schema`` is made by Spark.
 
-    Parameters
-    ----------
-    batch : pyarrow.RecordBatch
-        Columns in the types of the table.
-    schema : pyarrow.Schema
-        Made by Spark, with the same columns.
-    truncate : bool
-        Cut times to microseconds.
-
-    Raises
-    ------
-    InvalidInputError
-        A value does not fit; the message names the column.
+    With ``truncate``, times are cut to microseconds. InvalidInputError names the column of a value
+    that does not fit.
     """
     if not schema.names:
         return batch.select([]).replace_schema_metadata(None)
@@ -113,9 +83,7 @@ def _cast(column: pa.Array, field: pa.Field, truncate: bool) -> pa.Array:
         ) from error
 
 
-def _spark_type(kind: pa.DataType, *, top: bool = False) -> DataType:
-    from pyspark.sql import types as st
-
+def _spark_type(kind: pa.DataType, *, top: bool = False) -> st.DataType:
     if isinstance(kind, pa.BaseExtensionType):
         if top and kind.extension_name in _PLAIN_EXTENSIONS:
             return _spark_type(kind.storage_type)
@@ -152,9 +120,7 @@ def _spark_type(kind: pa.DataType, *, top: bool = False) -> DataType:
     return _simple_type(kind)
 
 
-def _simple_type(kind: pa.DataType) -> DataType:
-    from pyspark.sql import types as st
-
+def _simple_type(kind: pa.DataType) -> st.DataType:
     if pt.is_boolean(kind):
         return st.BooleanType()
     if pt.is_int8(kind):
@@ -181,10 +147,8 @@ def _simple_type(kind: pa.DataType) -> DataType:
     raise UnsupportedTypeError(str(kind))
 
 
-def _nullable(kind: DataType) -> DataType:
+def _nullable(kind: st.DataType) -> st.DataType:
     """Return the type with nulls allowed at every level."""
-    from pyspark.sql import types as st
-
     if isinstance(kind, st.ArrayType):
         return st.ArrayType(_nullable(kind.elementType), True)
     if isinstance(kind, st.MapType):

@@ -30,18 +30,7 @@ FORMAT = "memwal"
 
 
 def register(spark: SparkSession, *, storage_options: Mapping[str, str] | None = None) -> None:
-    """Register ``spark.read.format("memwal")`` with a session.
-
-    Executors need memwal installed, as they do for the maintenance jobs.
-
-    Parameters
-    ----------
-    spark : SparkSession
-        Also one of Spark Connect.
-    storage_options : mapping, optional
-        As Lance takes them, for every load of the session that names no file of its own. They are
-        sent inside the tasks and appear neither in Spark's configuration nor in a plan.
-    """
+    """Register the data source with a session; see :func:`memwal.spark.register`."""
     # Spark sends a class that is defined here to the driver's Python workers as a whole, with
     # every attribute that differs from the one of its base class.
     source = type(
@@ -81,7 +70,8 @@ class MemWalDataSource(DataSource):  # type: ignore[misc]
         plan = self._make_plan(self._options.columns)
         schema = spark_schema(plan.schema, omit_unsupported=self._options.omit_unsupported)
         # Spark keeps this object, and asks its copies for readers.
-        self._plan = _with_columns(plan, schema)
+        columns = pa.schema([plan.schema.field(name) for name in schema.names])
+        self._plan = replace(plan, schema=columns)
         return schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -126,7 +116,3 @@ class MemWalReader(DataSourceReader):  # type: ignore[misc]
         schema = to_arrow_schema(self._schema, timezone="UTC")
         for batch in read_partition(self._plan, partition.value):
             yield to_spark(batch, schema, truncate=self._plan.truncate)
-
-
-def _with_columns(plan: LoadPlan, schema: StructType) -> LoadPlan:
-    return replace(plan, schema=pa.schema([plan.schema.field(name) for name in schema.names]))

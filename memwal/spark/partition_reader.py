@@ -38,38 +38,21 @@ from memwal.spark.scan_plan import LoadPlan, PartitionPlan, PinnedSnapshot, spec
 
 @dataclass(frozen=True, slots=True)
 class LaterSnapshot:
-    """The rows of a plan in the files of a later version.
+    """The rows of a plan in the files of a later version."""
 
-    Attributes
-    ----------
-    snapshot : PinnedSnapshot
-        With those generations of the plan that this version does not contain.
-    fragments : frozenset of int
-        Fragments of the plan that this version still has.
-    merged_fragments : tuple of int
-        Fragments with the rows of the merged generations, and no others.
-    """
-
+    # With those generations of the plan that this version does not contain.
     snapshot: PinnedSnapshot
-    fragments: frozenset[int]
-    merged_fragments: tuple[int, ...]
+    fragments: frozenset[int]  # Fragments of the plan that this version still has.
+    merged_fragments: tuple[int, ...]  # With the rows of the merged generations, and no others.
 
 
 def find_later_snapshot(plan: LoadPlan) -> LaterSnapshot | None:
     """Find the newest version that shows what the plan shows.
 
     A row may be missing there that was deleted after the plan was made: by hand from the base
-    table, or by a merge whose deletes came in between.
-
-    Returns
-    -------
-    LaterMoment or None
-        None if the next version already shows something else, or does not tell.
-
-    Raises
-    ------
-    TableSetupError
-        The version of the plan, or one between, is no longer stored.
+    table, or by a merge whose deletes came in between. Returns None if the next version already
+    shows something else, or does not tell. Raises TableSetupError if the version of the plan, or
+    one between, is no longer stored.
     """
     snapshot = plan.snapshot
     base = open_base(snapshot.location, version=snapshot.version)
@@ -168,12 +151,7 @@ def read_partition(plan: LoadPlan, partition: PartitionPlan) -> Iterator[pa.Reco
     """Read the newest row of each key of a partition, with the columns of the plan.
 
     The plan's protection is renewed meanwhile. If files of the plan are no longer stored, the same
-    rows are read at a later version.
-
-    Raises
-    ------
-    ConflictError
-        No stored version shows what the plan shows.
+    rows are read at a later version; ConflictError is raised if no stored version shows them.
     """
     location = plan.snapshot.location
     renew_if_due(location, plan.protection)

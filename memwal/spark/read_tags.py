@@ -51,26 +51,11 @@ _lock = threading.Lock()
 
 
 def protect(base: BaseTable, *, seconds: int, session: str) -> tuple[ReadTag | None, bool]:
-    """Place a tag on a version before it is read.
+    """Place a tag on a version before it is read; the loads of a session at one version share it.
 
-    Parameters
-    ----------
-    seconds : int
-        0 places none.
-    session : str
-        Loads of one session at one version share a tag.
-
-    Returns
-    -------
-    tag : ReadTag or None
-        None if ``seconds`` is 0, or if no tag can be placed, which is logged once for a table.
-    is_new : bool
-        Whether this call placed it, so that no other load relies on it.
-
-    Raises
-    ------
-    ObjectNotFoundError
-        The version is no longer stored.
+    Returns the tag, and whether this call placed it, so that no other load relies on it. The tag is
+    None if ``seconds`` is 0, or if no tag can be placed, which is logged once for a table. Raises
+    ObjectNotFoundError if the version is no longer stored.
     """
     if not seconds:
         return None, False
@@ -147,13 +132,7 @@ def renew_if_due(
 
 
 def release(location: TableLocation, *, session: str = SESSION) -> int:
-    """Delete the tags that a session placed on a table; return how many there were.
-
-    Raises
-    ------
-    StoreAccessError, StoreUnavailableError
-        As for any write.
-    """
+    """Delete the tags that a session placed on a table; return how many there were."""
     own_tags = [tag for tag in list_read_tags(location) if tag.reader.startswith(session)]
     for tag in own_tags:
         delete_tag(location, tag)

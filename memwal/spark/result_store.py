@@ -1,8 +1,7 @@
-"""The result of an application, where both it and whoever started it can see it.
+"""The result of an application: a file, or an object if the driver runs on another machine.
 
-A file serves an application whose driver runs on the machine of whoever started it. A driver that
-runs elsewhere writes an object instead. Its name is used once: it is taken by put-if-absent, so
-that what is read under it is what its one driver wrote, whole.
+The name of an object is used once: it is taken by put-if-absent, so that what is read under it is
+what its one driver wrote, whole.
 """
 
 from __future__ import annotations
@@ -19,19 +18,13 @@ from memwal.storage.open import open_store
 from memwal.util.safe_json import read_json
 
 KEEP = timedelta(days=7)
-"""Age at which a result is cleaned up that nobody fetched."""
+"""Age at which a result that was not fetched is cleaned up."""
 
 _SUFFIX = ".json"
 
 
 def check_target(target: str, options: Mapping[str, str] | None = None) -> None:
-    """Make sure that a result could go somewhere, before the work is done; asks no store.
-
-    Raises
-    ------
-    InvalidInputError
-        It is no address, or an option is wrong.
-    """
+    """Make sure that a result could go somewhere, before the work is done; asks no store."""
     if "://" in target:
         open_store(_divided(target)[0], options)
 
@@ -39,22 +32,9 @@ def check_target(target: str, options: Mapping[str, str] | None = None) -> None:
 def write_result(target: str, text: str, options: Mapping[str, str] | None = None) -> None:
     """Write the result of an application; it is there whole or not at all.
 
-    Parameters
-    ----------
-    target : str
-        Path of a file, which is replaced; or the address of an object, such as
-        ``s3://lake/results/1f2e.json`` or ``file:///mnt/results/1f2e.json``, whose name is free.
-    text : str
-        The result as JSON.
-    options : mapping, optional
-        Storage options that reach the object.
-
-    Raises
-    ------
-    ConflictError
-        Another result is there under this name.
-    StoreError, OutcomeUnknownError
-        It could not be written, or may not have been.
+    ``target`` is the path of a file, which is replaced; or the address of an object, such as
+    ``s3://lake/results/1f2e.json`` or ``file:///mnt/results/1f2e.json``, whose name is free.
+    ConflictError is raised if another result has this name.
     """
     if "://" not in target:
         _write_file(Path(target), text)
@@ -65,23 +45,17 @@ def write_result(target: str, text: str, options: Mapping[str, str] | None = Non
 
 
 def read_result(address: str, options: Mapping[str, str] | None = None) -> dict[str, Any] | None:
-    """Read the result at an address, or None when there is none.
-
-    Raises
-    ------
-    CorruptDataError
-        Something else is there.
-    """
+    """Read the result at an address; None if there is none."""
     folder, name = _divided(address)
     try:
-        found = read_json(open_store(folder, options).get(name))
+        result = read_json(open_store(folder, options).get(name))
     except ObjectNotFoundError:
         return None
     except ValueError as error:
         raise CorruptDataError(f"{address} holds no result: {error}; run the job again") from error
-    if not isinstance(found, dict):
+    if not isinstance(result, dict):
         raise CorruptDataError(f"{address} holds no result of a job; run the job again")
-    return found
+    return result
 
 
 def delete_result(address: str, options: Mapping[str, str] | None = None) -> None:
@@ -93,23 +67,16 @@ def delete_result(address: str, options: Mapping[str, str] | None = None) -> Non
 def clean_results(
     folder: str, options: Mapping[str, str] | None = None, *, older_than: timedelta = KEEP
 ) -> int:
-    """Delete old results that nobody fetched, and return how many.
+    """Delete old results from a folder that holds nothing else, and return how many.
 
-    Parameters
-    ----------
-    folder : str
-        Address of the folder that holds results and nothing else.
-    options : mapping, optional
-        Storage options.
-    older_than : timedelta, default 7 days
-        Younger ones may still be fetched, and stay.
+    Results younger than ``older_than`` may still be fetched, and stay.
     """
     store = open_store(folder, options)
     before = datetime.now(UTC) - older_than
     old = [
-        found.key
-        for found in store.list("")
-        if found.key.endswith(_SUFFIX) and "/" not in found.key and found.modified < before
+        info.key
+        for info in store.list("")
+        if info.key.endswith(_SUFFIX) and "/" not in info.key and info.modified < before
     ]
     store.delete_many(old)
     return len(old)

@@ -105,7 +105,7 @@ def spark_runner(
 
 
 def spark_reason(error: Exception) -> str:
-    """What an exception of PySpark or Py4J says, in one line and without a stack trace."""
+    """Return the message of a PySpark or Py4J exception in one line, without a stack trace."""
     java = getattr(error, "java_exception", None)
     if java is None:
         # The last line of a worker's traceback, or the only line there is.
@@ -122,7 +122,7 @@ class _Failure:
 
 
 def _attempt(function: Callable[[Any], Any], task: Any) -> Any:
-    """Run one task in a worker. What is no error of memwal is a fault that Spark may try again."""
+    """Run one task in a worker. Any error but memwal's is a fault that Spark may retry."""
     try:
         return function(task)
     except MemWalError as error:
@@ -182,7 +182,7 @@ def _job_group(context: SparkContext, description: str) -> Iterator[None]:
 
 EXPORTER = "OTEL_TRACES_EXPORTER"
 VARIABLES = ("TRACEPARENT", "TRACESTATE")
-"""What a process is told of the span that it belongs to, as W3C has it."""
+"""Environment variables with the span that a process belongs to, as W3C defines them."""
 
 # A collector that is away must not hold a job up for long; exporters try for about 10 s, whatever
 # the flush says.
@@ -205,12 +205,6 @@ def application_span(job: str, location: TableLocation) -> Iterator[None]:
 
     Without :data:`VARIABLES` and :data:`EXPORTER` in the environment, and in a process that has a
     ``TracerProvider`` of its own, nothing is set up.
-
-    Parameters
-    ----------
-    job : str
-        What it does.
-    location : TableLocation
     """
     if any(name in os.environ for name in (*VARIABLES, EXPORTER)):
         start_tracing()
@@ -220,7 +214,7 @@ def application_span(job: str, location: TableLocation) -> Iterator[None]:
 
 
 def carrying(run: TaskRunner) -> TaskRunner:
-    """A runner whose tasks, on other machines, have spans below the current one."""
+    """Return a runner whose tasks, on other machines, have spans below the current one."""
 
     def carried(tasks: Sequence[Any], function: Callable[[Any], Any]) -> list[Any]:
         carrier = _carrier()
@@ -237,21 +231,21 @@ def start_tracing() -> None:
     """
     if not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
         return
-    wanted = os.environ.get(EXPORTER) or "otlp"
-    if wanted == "none" or os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
+    name = os.environ.get(EXPORTER) or "otlp"
+    if name == "none" or os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return
-    if wanted == "otlp" and os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL") == "http/protobuf":
-        wanted = "otlp_proto_http"
-    found = next(iter(entry_points(group="opentelemetry_traces_exporter", name=wanted)), None)
-    if found is None:
-        logger.warning("nothing is traced: there is no exporter %r (%s)", wanted, EXPORTER)
+    if name == "otlp" and os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL") == "http/protobuf":
+        name = "otlp_proto_http"
+    exporter = next(iter(entry_points(group="opentelemetry_traces_exporter", name=name)), None)
+    if exporter is None:
+        logger.warning("nothing is traced: there is no exporter %r (%s)", name, EXPORTER)
         return
     try:
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
         provider = TracerProvider()
-        provider.add_span_processor(BatchSpanProcessor(found.load()()))
+        provider.add_span_processor(BatchSpanProcessor(exporter.load()()))
     except ImportError as error:
         logger.warning("nothing is traced, install memwal[metrics]: %s", error)
         return
@@ -264,10 +258,10 @@ def start_tracing() -> None:
 
 
 def _carrier() -> dict[str, str]:
-    found: dict[str, str] = {}
+    carrier: dict[str, str] = {}
     if trace.get_current_span().is_recording():
-        _propagator.inject(found)
-    return found
+        _propagator.inject(carrier)
+    return carrier
 
 
 def _task(carrier: Mapping[str, str], function: Callable[[Any], Any], task: Any) -> Any:
@@ -279,7 +273,7 @@ def _task(carrier: Mapping[str, str], function: Callable[[Any], Any], task: Any)
 
 @contextlib.contextmanager
 def _below(carrier: Mapping[str, str]) -> Iterator[None]:
-    """The block belongs to a span of another process; what it recorded is sent at its end."""
+    """Run the block below a span of another process, and send its spans at the end."""
     token = context.attach(_propagator.extract(dict(carrier)))
     try:
         yield

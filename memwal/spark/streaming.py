@@ -51,50 +51,24 @@ _ROW = "\x00row"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeColumns:
-    """Columns of a batch that tell deletes from upserts, and which row of a key is the newest.
+    """Columns of a batch that tell deletes from upserts, and which row of a key is the newest."""
 
-    Attributes
-    ----------
-    op_column : str or None
-        Column that tells a delete from an upsert; None if all rows are upserts.
-    delete_ops : tuple of str
-        Values of ``op_column`` that mean a delete.
-    sequence_by : str or None
-        Column whose highest value is in the newest of several rows with one key.
-    """
-
-    op_column: str | None
-    delete_ops: tuple[str, ...]
-    sequence_by: str | None
+    op_column: str | None  # None if all rows are upserts.
+    delete_ops: tuple[str, ...]  # Values of ``op_column`` that mean a delete.
+    sequence_by: str | None  # Its highest value is in the newest of several rows with one key.
 
     def names(self, schema: pa.Schema) -> list[str]:
         """Return the columns that a batch must have: these and those of the table."""
-        return list(dict.fromkeys([*schema.names, *self._extra()]))
-
-    def _extra(self) -> list[str]:
-        return [name for name in (self.op_column, self.sequence_by) if name is not None]
+        own = (name for name in (self.op_column, self.sequence_by) if name is not None)
+        return list(dict.fromkeys([*schema.names, *own]))
 
     def newest(
         self, rows: pa.Table, schema: pa.Schema, primary_key: Sequence[str]
     ) -> tuple[pa.Table, pa.Table]:
         """Select the newest row of each key, and divide these rows into upserts and deletes.
 
-        Parameters
-        ----------
-        rows : pyarrow.Table
-            Rows of a batch, in any order.
-        schema : pyarrow.Schema
-            Schema of the table.
-
-        Returns
-        -------
-        tuple of pyarrow.Table and pyarrow.Table
-            Upserts, deletes.
-
-        Raises
-        ------
-        InvalidInputError
-            A column is missing or does not fit; the batch does not tell which of two rows is newer.
+        ``schema`` is the table's. InvalidInputError is raised if a column is missing or does not
+        fit, and if the batch does not tell which of two rows is newer.
         """
         is_delete = self._is_delete(rows)
         order = self._order(rows, is_delete)
@@ -141,12 +115,8 @@ def as_table_types(rows: pa.Table, schema: pa.Schema, required: Collection[str] 
     """Select the columns of a table, in its order, and cast them to its types.
 
     Spark has fewer types than Arrow: vectors arrive as lists of any length, unsigned integers as
-    wider ones. The cast is checked, so that no value is changed.
-
-    Raises
-    ------
-    InvalidInputError
-        A column is missing, or a value does not fit.
+    wider ones. The cast is checked, so that no value is changed. The ``required`` columns must not
+    have nulls.
     """
     columns = []
     for target in schema:
@@ -169,13 +139,7 @@ def as_table_types(rows: pa.Table, schema: pa.Schema, required: Collection[str] 
 
 
 def region_names(router: Router, columns: pa.RecordBatch) -> pa.Array:
-    """Return the region id of each row, as text.
-
-    Parameters
-    ----------
-    columns : pyarrow.RecordBatch
-        The region columns in the types of the table.
-    """
+    """Return the region id of each row, as text, from its region columns in the table's types."""
     names: npt.NDArray[Any] = np.empty(columns.num_rows, dtype=object)
     numbered = columns.append_column(_ROW, pa.array(np.arange(columns.num_rows)))
     for assignment, part in router.route(numbered):
@@ -292,12 +256,8 @@ class BatchSink:
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
         """Write a batch.
 
-        Raises
-        ------
-        InvalidInputError
-            The batch lacks a column, or the name of the source is unknown.
-        PySparkException
-            A task failed in all attempts; its message contains that of memwal.
+        Raises InvalidInputError if the batch lacks a column or Spark does not tell the query, and
+        PySparkException, with the message of memwal, if a task failed in all attempts.
         """
         from pyspark.sql import functions as sf
 
@@ -311,14 +271,7 @@ class BatchSink:
                 f"{', '.join(rows.columns)}"
             )
         _, spec = table.region_spec()
-        write = BatchWrite(
-            uri=self.uri,
-            changes=self.changes,
-            source=self.source or _query_id(rows),
-            version=batch_id,
-            options=self.options,
-            storage_options=self.storage_options,
-        )
+        write = BatchWrite(self, self.source or _query_id(rows), batch_id)
         regions = Router(spec, schema).assignments()
         tasks = self.max_parallelism or _cores(rows)
         if regions is not None:
@@ -347,16 +300,13 @@ class BatchSink:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class BatchWrite:
     """Writer of one task's part of a batch: all rows of some regions, and no others."""
 
-    uri: str
-    changes: ChangeColumns
+    sink: BatchSink
     source: str
     version: int
-    options: WriterOptions
-    storage_options: Mapping[str, str] = field(repr=False)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write the rows; yield one row with the numbers of regions and rows."""
@@ -364,8 +314,8 @@ class BatchWrite:
         if not non_empty:
             return
         rows = pa.Table.from_batches(non_empty)
-        table = open(self.uri, storage_options=self.storage_options)
-        upserts, deletes = self.changes.newest(rows, table.schema, table.primary_key)
+        table = open(self.sink.uri, storage_options=self.sink.storage_options)
+        upserts, deletes = self.sink.changes.newest(rows, table.schema, table.primary_key)
         applied = self._write(table, upserts, deletes)
         yield pa.record_batch(
             {
@@ -386,7 +336,7 @@ class BatchWrite:
             if all(is_step_visible(table.location.store, region, step) for region in regions):
                 return AppliedStep(skipped=regions)
             try:
-                with table.writer(options=self.options, region_ids=regions) as writer:
+                with table.writer(options=self.sink.options, region_ids=regions) as writer:
                     return writer.apply(
                         upserts=upserts, deletes=deletes, source=self.source, version=self.version
                     )
@@ -422,7 +372,8 @@ def _region_numbers(
 
     def numbers(*columns: pa.Array) -> pa.Array:
         rows = pa.table(list(columns), names=spec.columns)
-        (batch,) = as_table_types(rows, _fields(schema, spec.columns)).combine_chunks().to_batches()
+        fields = pa.schema([schema.field(name) for name in spec.columns])
+        (batch,) = as_table_types(rows, fields).combine_chunks().to_batches()
         names = region_names(Router(spec, schema), batch).dictionary_encode()
         of_each = [
             numbers_by_name.get(name, crc32(name.encode()) >> 1)
@@ -431,10 +382,6 @@ def _region_numbers(
         return pa.array(of_each, pa.int32()).take(names.indices)
 
     return numbers
-
-
-def _fields(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
-    return pa.schema([schema.field(name) for name in names])
 
 
 def _query_id(rows: DataFrame) -> str:

@@ -63,23 +63,15 @@ _memories_lock = threading.Lock()
 
 
 class CloudStore(ObjectStore):
-    """Store of a table below a prefix of a bucket.
+    """Store of a table below a prefix of a bucket (``""`` for the bucket itself).
 
     A process that is forked from one that has used such a store cannot use any: the threads that
     obstore needs do not exist in the child. Calls there raise
     :class:`~memwal.errors.TableSetupError` instead of hanging. Start workers with the ``spawn`` or
     ``forkserver`` method.
 
-    Parameters
-    ----------
-    backend : obstore.store.ObjectStore
-        The bucket.
-    uri : str
-        Address of the table, without secrets.
-    prefix : str
-        Key of the table's root in the bucket; ``""`` for the bucket itself.
-    secrets : iterable of str, default ()
-        Never shown in an error message. Iterated again for each message, so it may change.
+    ``secrets`` are never shown in an error message. They are iterated again for each message, so
+    they may change.
     """
 
     is_local = False
@@ -264,11 +256,8 @@ def cloud_backend(
 ) -> ObstoreBackend:
     """Return a client of the bucket of an address, with renewed credentials if given.
 
-    Raises
-    ------
-    InvalidInputError
-        An option has an invalid value, or lacks one that it needs, such as the secret of an access
-        key.
+    InvalidInputError is raised if an option has an invalid value, or lacks one that it needs, such
+    as the secret of an access key.
     """
     settings = cloud_settings(address.scheme, options)
     config = dict(settings.config)

@@ -128,17 +128,10 @@ def translate_errors(
 ) -> Iterator[None]:
     """Raise memwal errors for obstore's errors in the block.
 
-    Parameters
-    ----------
-    action : str
-        What the block attempts; it completes "cannot ... the object".
-    what : str
-        The object or the table.
-    secrets : iterable of str
-        Never shown in a message, whatever the store answers.
-    writes : bool, default False
-        Whether the request changes something. If a retried request is then refused, the first one
-        may have succeeded all the same, so the outcome is unknown.
+    ``action`` completes "cannot ... the object", ``what`` names the object or the table, and
+    ``secrets`` are never shown, whatever the store answers. If a request that ``writes`` was
+    retried and then refused, the first one may have succeeded all the same, so the outcome is
+    unknown.
     """
     try:
         yield

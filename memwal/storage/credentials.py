@@ -112,18 +112,10 @@ _registered: dict[str, Fetch] = {}
 
 @dataclass(frozen=True, slots=True)
 class CachedCredentials:
-    """Credentials with the times of their renewal and expiry.
+    """Credentials with the times of their renewal and expiry."""
 
-    Attributes
-    ----------
-    options : mapping of str to str
-        Storage options, under Lance's names.
-    renew_at, expires_at : float
-        Seconds since 1970.
-    """
-
-    options: Mapping[str, str] = field(repr=False)
-    renew_at: float
+    options: Mapping[str, str] = field(repr=False)  # Storage options, under Lance's names.
+    renew_at: float  # This and the next in seconds since 1970.
     expires_at: float
 
     def for_lance(self) -> dict[str, str]:
@@ -139,16 +131,6 @@ class Credentials:
     """Credentials of one source for one kind of store, renewed before they expire.
 
     Thread-safe: one thread fetches while the others wait. Iterating yields the current secrets.
-
-    Parameters
-    ----------
-    source : str
-        Name of the source, for messages.
-    fetch : callable
-        Returns the credentials.
-    scheme : str
-        Scheme of the addresses that the credentials are for.
-    clock : callable, default time.time
     """
 
     def __init__(
@@ -165,12 +147,8 @@ class Credentials:
         """Return the credentials, after renewing them if they expire soon.
 
         If the source fails while its last credentials are still valid, these are returned, and the
-        source is called again later.
-
-        Raises
-        ------
-        StoreAccessError
-            The source failed, or returned no valid credentials.
+        source is called again later. StoreAccessError is raised if it failed, or returned no valid
+        credentials, and there are none left.
         """
         cached = self._cached
         if cached is not None and self._clock() < cached.renew_at:
@@ -272,19 +250,9 @@ def credentials_for(
     """Return the credentials of the source that storage options name.
 
     boto3 reads AWS profiles, which obstore does not: the one in the option ``aws_profile`` or in
-    ``$AWS_PROFILE``, or the default one if the credentials file exists.
-
-    Returns
-    -------
-    Credentials or None
-        None if the options hold the credentials themselves, or obstore finds them.
-
-    Raises
-    ------
-    InvalidInputError
-        The source is unknown in this process.
-    MissingExtraError
-        It is an AWS profile, and boto3 is not installed.
+    ``$AWS_PROFILE``, or the default one if the credentials file exists. Returns None if the options
+    hold the credentials themselves, or obstore finds them. InvalidInputError is raised for a source
+    that is unknown in this process.
     """
     source = options.get(CREDENTIALS_FROM)
     if source is None and scheme == uris.S3:
@@ -327,15 +295,7 @@ def cached_credentials(source: str, scheme: str) -> Credentials:
 
 
 def read_options_file(path: Path) -> dict[str, str]:
-    """Read storage options from a JSON file with one flat object.
-
-    No message shows the content of the file.
-
-    Raises
-    ------
-    InvalidInputError
-        The file cannot be read, or has other content.
-    """
+    """Read storage options from a JSON file with one flat object. No message shows its content."""
     try:
         options = read_json(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -351,16 +311,7 @@ def read_options_file(path: Path) -> dict[str, str]:
 def parse_options(content: object, what: str) -> dict[str, str]:
     """Return storage options from a parsed JSON document; numbers and booleans become text.
 
-    Parameters
-    ----------
-    content : object
-    what : str
-        Name of the document in messages, which show none of its content.
-
-    Raises
-    ------
-    InvalidInputError
-        The document is not one flat object.
+    Messages call the document ``what``, and show none of its content.
     """
     if not isinstance(content, dict) or any(
         isinstance(value, dict | list) or value is None for value in content.values()

@@ -43,7 +43,7 @@ _COARSE_SECONDS = 1.0
 
 
 class LocalStore(ObjectStore):
-    """Store of a table in a local folder.
+    """Store of a table in a local folder, which the first write creates.
 
     :meth:`create` writes the object to an unnamed file where the file system is known to keep it,
     else to a temporary file; fsyncs it; links it to its name without overwriting; and fsyncs the
@@ -51,15 +51,10 @@ class LocalStore(ObjectStore):
     :meth:`delete` of all processes exclude one another by a lock on the folder of the object.
     Deletes are not fsynced: after a crash of the machine a deleted object may be back.
 
-    Parameters
-    ----------
-    root : str or Path
-        The folder of the table. The first write creates it.
-    durable : bool, default True
-        ``False`` skips every fsync, which saves nearly all of the 0.3 to 0.5 ms that a small
-        :meth:`create` takes on ext4. Objects then survive a crash of the process, but not of the
-        machine: after a power cut, acknowledged objects of the last seconds (30 by default on ext4)
-        can be missing, empty or torn.
+    A store that is not ``durable`` skips every fsync, which saves nearly all of the 0.3 to 0.5 ms
+    that a small :meth:`create` takes on ext4. Objects then survive a crash of the process, but not
+    of the machine: after a power cut, acknowledged objects of the last seconds (30 by default on
+    ext4) can be missing, empty or torn.
     """
 
     is_local = True

@@ -215,12 +215,8 @@ def fsync_folder(path: str) -> None:
 def sync_file_system(path: str) -> None:
     """Make everything durable that was written to the file system of ``path``.
 
-    Raises
-    ------
-    OSError
-        Some of it could not be written.
-    UnsupportedStoreError
-        This system has no ``syncfs``.
+    Raises OSError if some of it could not be written, and UnsupportedStoreError if this system has
+    no ``syncfs``.
     """
     descriptor = os.open(path, _FOLDER)
     try:
@@ -234,12 +230,8 @@ def write_behind(folder: Path | None) -> Iterator[None]:
     """Start writing new files of a folder to disk while the block that creates them runs.
 
     This makes nothing durable. It only leaves less work for the fsync that follows, which would
-    otherwise begin with the first byte when the last one is written.
-
-    Parameters
-    ----------
-    folder : Path or None
-        Sub-folders are ignored. Does nothing for None or a folder that does not exist.
+    otherwise begin with the first byte when the last one is written. Sub-folders are ignored.
+    Nothing is done for None or a folder that does not exist.
     """
     start = sync_file_range()
     if folder is None or start is None or not folder.is_dir():
@@ -267,15 +259,10 @@ def write_behind(folder: Path | None) -> Iterator[None]:
 
 @contextmanager
 def lock_folder(folder: str, kind: int) -> Iterator[None]:
-    """Hold a lock on a folder; each caller has its own descriptor, so threads exclude each other.
+    """Hold a lock on a folder: ``fcntl.LOCK_SH`` or ``fcntl.LOCK_EX``.
 
-    The lock is on the folder, not on a file inside it, so that nothing has to be cleaned up.
-
-    Parameters
-    ----------
-    folder : str
-    kind : int
-        ``fcntl.LOCK_SH`` or ``fcntl.LOCK_EX``.
+    Each caller has its own descriptor, so threads exclude each other. The lock is on the folder,
+    not on a file inside it, so that nothing has to be cleaned up.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -301,15 +288,8 @@ class FolderCache:
     """Creates folders before the first write into them, and remembers which exist.
 
     A folder that exists already may have been created a moment ago by a process that does not
-    fsync, as Lance does not. The first write of this process into such a folder therefore makes
-    its name durable too, before an object in it counts as durable.
-
-    Parameters
-    ----------
-    root : str
-        Absolute path of the table.
-    durable : bool
-        Whether to fsync at all.
+    fsync, as Lance does not. The first write of this process into such a folder therefore makes its
+    name durable too, before an object in it counts as durable, unless the cache is not ``durable``.
     """
 
     def __init__(self, root: str, *, durable: bool) -> None:
@@ -367,16 +347,7 @@ class FolderCache:
 
 
 def from_os_error(error: OSError, action: str, path: str) -> MemWalError:
-    """Return the memwal error for a failed system call.
-
-    Parameters
-    ----------
-    error : OSError
-    action : str
-        What was attempted, such as ``"store"``; it completes "cannot ... the path".
-    path : str
-        The file or folder.
-    """
+    """Return the memwal error for a failed system call: "cannot <action> <path>: ..."."""
     what = f"cannot {action} {path}: {error.strerror or type(error).__name__}"
     code = error.errno
     if code in _FULL:

@@ -36,21 +36,11 @@ class TableLocation:
     Can be pickled and sent to a worker, which opens its own store there. ``repr`` and ``str`` never
     show the options. Two locations are equal if address and options are.
 
-    Attributes
-    ----------
-    uri : str
-        Absolute path of a local table, else ``scheme://bucket/path``, in one spelling: no
-        ``file://``, no trailing slash. The constructor takes any spelling that
-        :func:`~memwal.storage.open.open_store` takes.
-    storage_options : mapping
-        Copy of Lance's storage options. Two of them belong to memwal: ``memwal_commits_in``, see
-        :data:`COMMITS_IN`, and ``memwal_credentials_from``, see
-        :data:`~memwal.storage.credentials.CREDENTIALS_FROM`.
-
-    Raises
-    ------
-    InvalidInputError
-        The address is invalid, or an option is not text.
+    ``uri`` is the absolute path of a local table, else ``scheme://bucket/path``, in one spelling:
+    no ``file://``, no trailing slash. The constructor takes any spelling that
+    :func:`~memwal.storage.open.open_store` takes. ``storage_options`` is a copy of Lance's. Two of
+    them belong to memwal: ``memwal_commits_in``, see :data:`COMMITS_IN`, and
+    ``memwal_credentials_from``, see :data:`~memwal.storage.credentials.CREDENTIALS_FROM`.
     """
 
     uri: str
@@ -63,7 +53,7 @@ class TableLocation:
     @property
     def store(self) -> ObjectStore:
         """Store of the table, shared by all equal locations of this process."""
-        return _shared_store(self)
+        return _shared_store(self, durable=True)
 
     @property
     def store_without_fsync(self) -> ObjectStore:
@@ -75,7 +65,7 @@ class TableLocation:
         counts as absent; a log torn in its middle is refused as damaged. Object stores are always
         durable.
         """
-        return _shared_store_without_fsync(self) if self.local_path is not None else self.store
+        return _shared_store(self, durable=self.local_path is None)
 
     @property
     def local_path(self) -> Path | None:
@@ -87,11 +77,6 @@ class TableLocation:
         """Return the storage options for one short call of pylance, with the current credentials.
 
         Use :meth:`lance_arguments` for data sets that stay open.
-
-        Raises
-        ------
-        StoreAccessError
-            The source of the credentials returned none.
         """
         vending = _vending_namespace(self)
         return _static_options(self) or None if vending is None else vending.storage_options()
@@ -100,11 +85,6 @@ class TableLocation:
         """Return the arguments with which pylance opens this table and keeps access to it.
 
         If the credentials have a source, Lance gets renewed ones from it.
-
-        Raises
-        ------
-        StoreAccessError
-            The source of the credentials returned none.
         """
         vending = _vending_namespace(self)
         if vending is None:
@@ -116,13 +96,7 @@ class TableLocation:
         }
 
     def child(self, path: str) -> str:
-        """Return the address of a folder inside the table.
-
-        Raises
-        ------
-        InvalidInputError
-            The path is absolute or leads out of the table.
-        """
+        """Return the address of a folder inside the table."""
         return f"{self.uri.rstrip('/')}/{object_store.check_key(path)}"
 
     def __str__(self) -> str:
@@ -130,16 +104,6 @@ class TableLocation:
 
     def __hash__(self) -> int:
         return hash((self.uri, frozenset(self.storage_options.items())))
-
-
-@functools.lru_cache(maxsize=_MAX_OPEN_STORES)
-def _shared_store(location: TableLocation) -> ObjectStore:
-    return _open_location(location, durable=True)
-
-
-@functools.lru_cache(maxsize=_MAX_OPEN_STORES)
-def _shared_store_without_fsync(location: TableLocation) -> ObjectStore:
-    return _open_location(location, durable=False)
 
 
 def _static_options(location: TableLocation) -> dict[str, str]:
@@ -160,7 +124,8 @@ def _vending_namespace(location: TableLocation) -> VendingNamespace | None:
     return VendingNamespace(location.uri, _static_options(location), credentials)
 
 
-def _open_location(location: TableLocation, *, durable: bool) -> ObjectStore:
+@functools.lru_cache(maxsize=_MAX_OPEN_STORES)
+def _shared_store(location: TableLocation, *, durable: bool) -> ObjectStore:
     options = dict(location.storage_options)
     variable = options.pop(COMMITS_IN, None)
     store = open_store(location.uri, options, durable=durable)

@@ -27,21 +27,11 @@ _MAX_ATTEMPTS = 5
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """Key, size and time of an object, as a listing returns them.
+    """Key, size and time of an object, as a listing returns them."""
 
-    Attributes
-    ----------
-    key : str
-        Relative to the root of the table.
-    size : int
-        Bytes.
-    modified : datetime
-        Last change by the clock of the store, in UTC.
-    """
-
-    key: str
-    size: int
-    modified: datetime
+    key: str  # Relative to the root of the table.
+    size: int  # Bytes.
+    modified: datetime  # Last change by the clock of the store, in UTC.
 
 
 class ObjectStore(ABC):
@@ -56,24 +46,19 @@ class ObjectStore(ABC):
     Thread-safe. Every method may raise :class:`~memwal.errors.StoreAccessError`,
     :class:`~memwal.errors.StoreUnavailableError` and :class:`~memwal.errors.TableSetupError` (the
     bucket does not exist, or is in another cloud region).
-
-    Attributes
-    ----------
-    uri : str
-        Address of the root, without secrets.
-    is_local : bool
-        Whether the objects are files of this machine. Only then do :meth:`sync` and
-        :meth:`barrier` do anything.
-    lance_commits : bool
-        Whether a table version that Lance itself commits here is durable and never overwrites
-        another one. If False, memwal stores the versions.
     """
 
-    uri: str
+    uri: str  # Address of the root, without secrets.
+    # Whether the objects are files of this machine. Only then do :meth:`sync` and
+    # :meth:`barrier` do anything.
     is_local: bool
 
     @property
     def lance_commits(self) -> bool:
+        """Whether Lance's own commits here are durable and never overwrite another version.
+
+        If False, memwal stores the versions.
+        """
         return not self.is_local
 
     @abstractmethod
@@ -118,27 +103,11 @@ class ObjectStore(ABC):
 
     @abstractmethod
     def get(self, key: str) -> bytes:
-        """Read an object.
-
-        Raises
-        ------
-        ObjectNotFoundError
-            The key does not exist.
-        """
+        """Read an object; ObjectNotFoundError if the key does not exist."""
 
     @abstractmethod
     def get_range(self, key: str, *, start: int, length: int) -> bytes:
-        """Read up to ``length`` bytes from offset ``start``.
-
-        Returns fewer bytes, or none, if the object ends earlier.
-
-        Raises
-        ------
-        ObjectNotFoundError
-            The key does not exist.
-        InvalidInputError
-            ``start`` is negative or ``length`` is not positive.
-        """
+        """Read up to ``length`` bytes from offset ``start``; less if the object ends earlier."""
 
     @abstractmethod
     def head(self, key: str) -> ObjectInfo | None:
@@ -176,31 +145,14 @@ class ObjectStore(ABC):
 
     @abstractmethod
     def delete_folder(self, prefix: str) -> None:
-        """Delete a folder and everything below it. Does nothing if the folder does not exist.
-
-        Raises
-        ------
-        InvalidInputError
-            ``prefix`` is empty: the root is the table itself.
-        """
+        """Delete a folder, which must not be the root, and everything below it, if it exists."""
 
     @abstractmethod
     def delete_stale_temporaries(self, prefix: str, *, older_than: timedelta) -> int:
         """Delete temporary files below a folder, left by processes that died during a write.
 
-        Such files are never listed and only take space. Object stores have none.
-
-        Parameters
-        ----------
-        prefix : str
-            The folder to search, at any depth.
-        older_than : timedelta
-            Younger files stay: their writes may still be running.
-
-        Returns
-        -------
-        int
-            Number of deleted files.
+        Such files are never listed and only take space. Object stores have none. Files that are not
+        ``older_than`` stay: their writes may still be running. Returns the number of deleted files.
         """
 
     @abstractmethod
@@ -208,12 +160,8 @@ class ObjectStore(ABC):
         """Make everything below a folder durable, and the folders from it up to the root.
 
         For files that were not written through this class, such as those of Lance. Does nothing on
-        object stores, which are always durable.
-
-        Raises
-        ------
-        ObjectNotFoundError
-            A local folder does not exist.
+        object stores, which are always durable. Raises ObjectNotFoundError if a local folder does
+        not exist.
         """
 
     @abstractmethod
@@ -222,27 +170,15 @@ class ObjectStore(ABC):
 
         Needed once before deleting files that an unsynced commit of Lance replaced. The cost grows
         with the unwritten data of all processes on that file system. Does nothing on object stores,
-        which are always durable.
-
-        Parameters
-        ----------
-        up_to : str, optional
-            Key of an object. Only data older than this object has to be durable: the call returns
-            at once if an earlier barrier of this store covers it.
+        which are always durable. With ``up_to``, the key of an object, only data older than this
+        object has to be durable: the call returns at once if an earlier barrier of this store
+        covers it.
         """
 
     def keeps_versions(self, key: str) -> bool | None:
         """Return whether the store keeps overwritten and deleted objects (bucket versioning).
 
-        Parameters
-        ----------
-        key : str
-            An existing object, whose metadata shows it.
-
-        Returns
-        -------
-        bool or None
-            None if the metadata of this store's objects does not show it.
+        The metadata of an existing object shows it; None if that of this store does not.
         """
         return None
 
@@ -257,18 +193,9 @@ def create_settled(store: ObjectStore, key: str, data: Data) -> bytes | None:
     is there. The stored bytes do, provided that no other process can have written the same ones. A
     retry with the same bytes is safe, even if an earlier request is still on its way.
 
-    Returns
-    -------
-    bytes or None
-        None if the object exists with ``data`` as its content; otherwise the content that another
-        process stored.
-
-    Raises
-    ------
-    OutcomeUnknownError
-        The store kept failing; the object may appear, now or later.
-    StoreAccessError, StoreFullError
-        The store refused the first attempt; nothing was written.
+    Returns None if the object exists with ``data`` as its content; otherwise the content that
+    another process stored. Raises OutcomeUnknownError if the store kept failing: the object may
+    appear, now or later. After StoreAccessError or StoreFullError nothing was written.
     """
     try:
         # This is on the hot path of every write, and setting up the retries costs more than the
@@ -287,11 +214,8 @@ def is_temporary(name: str) -> bool:
 def check_key(key: str) -> str:
     """Return ``key`` if it is valid.
 
-    Raises
-    ------
-    InvalidInputError
-        The key is empty or absolute, has an empty, ``.`` or ``..`` part or a NUL, or is the name of
-        a temporary file.
+    It is refused if it is empty or absolute, has an empty, ``.`` or ``..`` part or a NUL, or is the
+    name of a temporary file.
     """
     parts = key.split("/")
     if "" in parts or "." in parts or ".." in parts or "\0" in key or is_temporary(parts[-1]):
@@ -303,37 +227,19 @@ def check_key(key: str) -> str:
 
 
 def check_prefix(prefix: str) -> str:
-    """Return ``prefix`` without its trailing ``/`` if it is valid.
-
-    Raises
-    ------
-    InvalidInputError
-        As for :func:`check_key`.
-    """
+    """Return ``prefix`` without its trailing ``/`` if it is a valid key."""
     return check_key(prefix.removesuffix("/")) if prefix else prefix
 
 
 def check_folder(prefix: str) -> str:
-    """Return ``prefix`` as :func:`check_prefix` does, but refuse the root.
-
-    Raises
-    ------
-    InvalidInputError
-        The prefix is empty, or as for :func:`check_key`.
-    """
+    """Return ``prefix`` as :func:`check_prefix` does, but refuse the root."""
     if not prefix:
         raise InvalidInputError("refusing to delete the root of a table: name a folder inside it")
     return check_prefix(prefix)
 
 
 def check_range(start: int, length: int) -> None:
-    """Refuse an invalid byte range.
-
-    Raises
-    ------
-    InvalidInputError
-        ``start`` is negative or ``length`` is not positive.
-    """
+    """Refuse an invalid byte range."""
     if start < 0 or length <= 0:
         raise InvalidInputError(
             f"cannot read {length} bytes from offset {start}: the offset must be at least 0 and "

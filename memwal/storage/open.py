@@ -24,25 +24,16 @@ def open_store(
 ) -> ObjectStore:
     """Open the store of one table; nothing is read or written yet.
 
-    Parameters
-    ----------
-    uri : str or path
-        A local path or ``file://``; ``s3://``, ``gs://``, ``az://`` or ``abfss://``; or
-        ``memory://name``, which names one store for the whole process and is for tests.
-    storage_options : mapping, optional
-        Lance's options, such as ``aws_endpoint``, ``allow_http``, ``aws_access_key_id``,
-        ``timeout`` or ``client_max_retries`` (default 3). Missing options are taken from the
-        environment variables that Lance reads; credentials that are in neither are searched as
-        obstore does: web identity, container, machine. boto3 reads AWS profiles, and
-        ``memwal_credentials_from`` names other sources, see :mod:`memwal.storage.credentials`. On a
-        server without S3's bulk delete set ``aws_disable_bulk_delete``.
-    durable : bool, default True
-        ``False`` skips fsync on local paths; see :class:`~memwal.storage.local.LocalStore`.
+    ``uri`` is a local path or ``file://``; ``s3://``, ``gs://``, ``az://`` or ``abfss://``; or
+    ``memory://name``, which names one store for the whole process and is for tests. A local store
+    that is not ``durable`` skips fsync; see :class:`~memwal.storage.local.LocalStore`.
 
-    Raises
-    ------
-    InvalidInputError
-        The address or an option is invalid; the message names the known schemes.
+    ``storage_options`` are Lance's, such as ``aws_endpoint``, ``allow_http``,
+    ``aws_access_key_id``, ``timeout`` or ``client_max_retries`` (default 3). Missing options are
+    taken from the environment variables that Lance reads; credentials that are in neither are
+    searched as obstore does: web identity, container, machine. boto3 reads AWS profiles, and
+    ``memwal_credentials_from`` names other sources, see :mod:`memwal.storage.credentials`. On a
+    server without S3's bulk delete set ``aws_disable_bulk_delete``.
     """
     address = uris.parse_uri(uri)
     options = check_options(storage_options or {})
@@ -60,13 +51,7 @@ def open_store(
 
 
 def check_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Return a copy of storage options.
-
-    Raises
-    ------
-    InvalidInputError
-        An option is not text.
-    """
+    """Return a copy of storage options; refuse one that is not text."""
     for key, value in options.items():
         if not isinstance(key, str) or not isinstance(value, str):
             raise InvalidInputError(
@@ -80,11 +65,6 @@ def check_reachable(store: ObjectStore) -> None:
     """Send one small request to an object store, so that a wrong setting fails at once.
 
     Lance, which sends the next requests, retries twenty times or more before it raises.
-
-    Raises
-    ------
-    StoreAccessError, StoreUnavailableError, TableSetupError
-        As for any request.
     """
     if not store.is_local:
         store.list_folders("")
@@ -94,12 +74,8 @@ def check_put_if_absent(store: ObjectStore) -> None:
     """Check that the store refuses a second create of a key, on which the whole protocol relies.
 
     Costs four small requests, under a random key in the root of the table. Done once, when a table
-    is set up.
-
-    Raises
-    ------
-    UnsupportedStoreError
-        The store overwrote an object that existed, or refused to try.
+    is set up. UnsupportedStoreError is raised if the store overwrote an object that existed, or
+    refused to try.
     """
     key = f"_probe-{uuid4().hex}"
     try:

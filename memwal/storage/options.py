@@ -46,6 +46,7 @@ _RENAMED = {("gs", "google_storage_token"): "bearer_token"}
 _HEADER = "headers."
 _HTTP_VARIABLES = ("AZURE_STORAGE_ALLOW_HTTP", "AZURE_STORAGE_USE_HTTP", "AWS_ALLOW_HTTP")
 _NUMBER = re.compile(r"[0-9]{1,9}")
+_TRUE = frozenset({"1", "true", "on", "yes", "y"})
 # Lance's defaults. More retries would block a writer for minutes.
 _MAX_RETRIES = 3
 _RETRY_SECONDS = 180
@@ -53,24 +54,13 @@ _RETRY_SECONDS = 180
 
 @dataclass(frozen=True, slots=True)
 class CloudSettings:
-    """Settings for the client of one bucket.
+    """Settings for the client of one bucket."""
 
-    Attributes
-    ----------
-    config : dict
-        Settings of the store: credentials, region, endpoint.
-    client : dict
-        Settings of the HTTP client.
-    max_retries : int
-        How often a request is retried after a 5xx or a broken connection.
-    retry_timeout : timedelta
-        No request is retried after this time.
-    """
-
+    # Settings of the store: credentials, region, endpoint.
     config: dict[str, str] = field(repr=False)
-    client: dict[str, str | dict[str, str]] = field(repr=False)
-    max_retries: int
-    retry_timeout: timedelta
+    client: dict[str, str | dict[str, str]] = field(repr=False)  # Settings of the HTTP client.
+    max_retries: int  # Of a request, after a 5xx or a broken connection.
+    retry_timeout: timedelta  # No request is retried after this time.
 
 
 def cloud_settings(
@@ -84,11 +74,6 @@ def cloud_settings(
     missing credentials, region and endpoint from the environment.
     ``OBJECT_STORE_CLIENT_MAX_RETRIES``, ``OBJECT_STORE_CLIENT_RETRY_TIMEOUT`` and the
     ``..._ALLOW_HTTP`` variables override options, as in Lance.
-
-    Raises
-    ------
-    InvalidInputError
-        The value of a numeric option is not a number.
     """
     merged = {key.lower(): value for key, value in options.items()}
     merged |= {
@@ -113,7 +98,7 @@ def cloud_settings(
             config[name] = value
         else:
             logger.debug("a store of %s:// does not use the storage option %r", scheme, key)
-    if any("allow_http" in key and _is_true(value) for key, value in merged.items()):
+    if any("allow_http" in key and value.strip().lower() in _TRUE for key, value in merged.items()):
         client["allow_http"] = "true"
     if headers:
         client["default_headers"] = headers
@@ -136,10 +121,6 @@ def _is_store_option(scheme: str, key: str) -> bool:
     except (BaseError, ValueError):
         return True
     return True
-
-
-def _is_true(value: str) -> bool:
-    return value.strip().lower() in {"1", "true", "on", "yes", "y"}
 
 
 def _parse_number(options: Mapping[str, str], key: str, default: int) -> int:

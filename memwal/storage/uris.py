@@ -25,21 +25,13 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/(/?)(.*)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class TableUri:
-    """Parts of a table's address.
+    """Parts of a table's address."""
 
-    Attributes
-    ----------
-    scheme : str
-        A known scheme; ``file`` for every local path.
-    authority : str
-        Bucket or container, with the account if Azure needs it; the name of a memory store; empty
-        for a local path.
-    path : str
-        Absolute path of a local table; else the key of its root, without slashes at its ends.
-    """
-
-    scheme: str
+    scheme: str  # A known scheme; ``file`` for every local path.
+    # Bucket or container, with the account if Azure needs it; the name of a memory store;
+    # empty for a local path.
     authority: str
+    # Absolute path of a local table; else the key of its root, without slashes at its ends.
     path: str
 
     def __str__(self) -> str:
@@ -52,12 +44,8 @@ def parse_uri(uri: str | os.PathLike[str]) -> TableUri:
     """Parse an address into the one spelling of the table.
 
     A relative path starts at the current folder; ``~`` is not expanded. ``%20`` and the like are
-    decoded, except in a plain path, as Lance does.
-
-    Raises
-    ------
-    InvalidInputError
-        The address is empty, has an unknown scheme, or contains ``..`` or a password.
+    decoded, except in a plain path, as Lance does. InvalidInputError is raised for an address that
+    is empty, has an unknown scheme, or contains ``..`` or a password.
     """
     text = os.fspath(uri)
     if not is_unicode(text):

@@ -14,13 +14,7 @@ from memwal.storage.credentials import Credentials
 class VendingNamespace(lance_namespace.LanceNamespace):  # type: ignore[misc]
     """A Lance namespace of one table that only hands out credentials.
 
-    Parameters
-    ----------
-    uri : str
-        Address of the table.
-    options : mapping of str to str
-        The storage options that do not change.
-    credentials : Credentials
+    ``options`` are the storage options that do not change.
     """
 
     def __init__(self, uri: str, options: Mapping[str, str], credentials: Credentials) -> None:

@@ -48,7 +48,7 @@ from memwal.region.router import UNSHARDED_ID
 from memwal.region.spec import RegionSpec
 from memwal.region.values import decode_values, parse_type
 from memwal.search.text.fst import TokenMap
-from memwal.search.text.postings import decode_postings
+from memwal.search.text.index_files import decode_postings
 from memwal.storage.credentials import read_options_file
 from memwal.storage.open import open_store
 from memwal.writer.region_writer.rows import RowSchema

@@ -17,7 +17,7 @@ from memwal.errors import InvalidInputError
 from memwal.reader.latest import NewestRows
 from memwal.reader.scan import open_newest
 from memwal.reader.sources import generation
-from memwal.reader.sources.collect import ReadSources
+from memwal.reader.sources.generation import ReadSources
 from memwal.search import run_search, search, search_hybrid, search_text
 from memwal.search.text.query import MatchQuery
 

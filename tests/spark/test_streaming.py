@@ -35,15 +35,7 @@ def sink(table: memwal.Table, **options: Any) -> streaming.BatchSink:
 
 def task(table: memwal.Table, version: int, **options: Any) -> BatchWrite:
     """What an executor does, without Spark."""
-    made = sink(table, **options)
-    return BatchWrite(
-        uri=table.uri,
-        changes=made.changes,
-        source=SOURCE,
-        version=version,
-        options=made.options,
-        storage_options={},
-    )
+    return BatchWrite(sink(table, **options), SOURCE, version)
 
 
 def outcome(write: BatchWrite, rows: pa.Table) -> tuple[int, int]:

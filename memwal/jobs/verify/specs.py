@@ -15,7 +15,7 @@ from memwal.format.paths import MEM_WAL_INDEX_NAME, TOMBSTONE, manifest_key
 from memwal.format.region_manifest import RegionManifest
 from memwal.jobs.verify.findings import Finding
 from memwal.lsm.indexes.catchup import index_names, maintained_index_names
-from memwal.reader.sources.key_routing import spec_of
+from memwal.reader.sources.pruning import spec_of
 from memwal.region.router import RegionAssignment, Router
 from memwal.region.spec import RegionSpec
 from memwal.region.values import decode_values

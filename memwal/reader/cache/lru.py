@@ -1,7 +1,10 @@
 """LRU caches that share one memory budget and can be invalidated by tag.
 
 When all caches together exceed the budget of the process, the values that were used least recently
-are evicted first, from whichever cache.
+are evicted first, from whichever cache. Values of a table's earlier versions, and of generations
+that were merged and collected, are removed once a read sees the newest version. A read that uses
+such a value meanwhile continues with its own reference, or starts over if it needs more of a
+generation that is collected by then.
 """
 
 from __future__ import annotations
@@ -13,10 +16,14 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
+from uuid import UUID
 from weakref import WeakSet
 
-from memwal.errors import InvalidInputError
-from memwal.reader.cache.keys import CacheTag, tags_in
+from memwal.base_table.snapshot import BaseTable, lance_errors
+from memwal.errors import InvalidInputError, MemWalError
+from memwal.reader.cache.keys import CacheTag, SegmentTag, VersionTag, tags_in, version_key
+from memwal.util.concurrency import Lazy
+from memwal.util.memory import release_free_memory
 
 CACHE_VARIABLE = "MEMWAL_READ_CACHE_BYTES"
 """Environment variable with the budget in bytes; :data:`DEFAULT_BYTES` unless it is set."""
@@ -26,13 +33,7 @@ DEFAULT_BYTES: Final = 3 << 30
 
 
 def cache_budget() -> int:
-    """Return the memory that the caches of this process may use together, in bytes.
-
-    Raises
-    ------
-    InvalidInputError
-        The environment variable is no number of bytes.
-    """
+    """Return the memory that the caches of this process may use together, in bytes."""
     value = os.environ.get(CACHE_VARIABLE)
     if not value:
         return DEFAULT_BYTES
@@ -64,15 +65,10 @@ class _Entry(Generic[Value]):
 class LruCache(Generic[Value]):
     """Thread-safe LRU cache. Concurrent misses on a key may each build the value.
 
-    Parameters
-    ----------
-    limit : int
-        Maximum total weight of the values; the newest value is cached however heavy it is.
-    weigh : callable, optional
-        Memory of a value that is not shared with others, in bytes: it counts in the budget of the
-        process as well. By default values are counted.
-    never_stale : bool, default False
-        Do not tag the values, so that they are never invalidated.
+    The total weight of the values stays below ``limit``, but the newest value is cached however
+    heavy it is. ``weigh`` returns the memory of a value that is not shared with others, in bytes:
+    it counts in the budget of the process as well; without it, values are counted. Values of a
+    cache that is ``never_stale`` are not tagged, so that they are never invalidated.
     """
 
     def __init__(
@@ -210,3 +206,56 @@ def _evict_to_budget(newest_use: int) -> None:
         if not candidates:
             return
         min(candidates, key=lambda candidate: candidate[0])[1].evict_oldest()
+
+
+def invalidate_stale(newest: BaseTable, others: Collection[BaseTable]) -> None:
+    """Remove the cached values that no read of the newest version of a table needs.
+
+    These are the values of other versions, of generations that are merged and in every maintained
+    index of the base table, and of index segments that no longer exist. ``others`` are versions, of
+    any table, that are read as well.
+    """
+    stale = _StaleTags(newest, others)
+    removed = [
+        cache.invalidate([tag for tag in cache.tags() if tag in stale]) for cache in all_caches()
+    ]
+    if any(removed):
+        release_free_memory()
+
+
+class _StaleTags:
+    """Tags of a table that no read needs any more."""
+
+    def __init__(self, newest: BaseTable, others: Collection[BaseTable]) -> None:
+        self._newest = newest
+        uri = newest.location.uri
+        versions = {version_key(base): base for base in (newest, *others)}
+        self._versions = {key: base for key, base in versions.items() if key.uri == uri}
+        # Read only if a cache has a value of an index segment.
+        self._segments = Lazy(lambda: set().union(*map(_segments, self._versions.values())))
+
+    def __contains__(self, tag: CacheTag) -> bool:
+        if tag.uri != self._newest.location.uri:
+            return False
+        if isinstance(tag, VersionTag):
+            return tag not in self._versions
+        if isinstance(tag, SegmentTag):
+            return tag.uuid not in self._segments()
+        return tag.number <= self._settled(tag.region_id)
+
+    def _settled(self, region_id: UUID) -> int:
+        """Return the newest generation of a region that is merged and in every maintained index."""
+        details = self._newest.details
+        names = details.catchup if details.maintain_all_indexes else details.maintained_indexes
+        progress = (details.merged, *(details.catchup.get(name, {}) for name in names))
+        return min(covered.get(region_id, 0) for covered in progress)
+
+
+def _segments(base: BaseTable) -> set[str]:
+    """Return the index segments of a version; none if it was cleaned up and cannot be read."""
+    try:
+        with lance_errors(f"reading the indexes of {base.location}"):
+            indexes = base.dataset.describe_indices()
+    except MemWalError:
+        return set()
+    return {segment.uuid for index in indexes for segment in index.segments}

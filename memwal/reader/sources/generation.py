@@ -1,22 +1,27 @@
-"""Open generations: flushed ones, which never change and stay open in a cache, and MemTables."""
+"""Open the generations of a read plan: flushed ones, which stay open in a cache, and MemTables.
+
+A generation that was collected in between is in the base table by then, so a read that plans anew
+finds its rows there.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 from uuid import UUID
 
 import lance
 import pyarrow as pa
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
 from memwal.base_table.snapshot import BaseTable, lance_errors, open_dataset
-from memwal.errors import CorruptDataError
+from memwal.errors import ConflictError, CorruptDataError, ObjectNotFoundError
 from memwal.format.paths import TOMBSTONE, generation_dir
 from memwal.lsm.memtable.indexes import MemTableSnapshot, UnflushedRows
 from memwal.reader.cache.lru import LruCache
-from memwal.reader.sources.plan import StoredGeneration
+from memwal.reader.sources.plan import ReadPlan, StoredGeneration
 from memwal.region.rows import align_rows, has_same_fields, stored_schema, with_field_ids
 from memwal.util.concurrency import Lazy, run_all
 
@@ -29,40 +34,25 @@ _DATASET_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class GenerationSource:
-    """A generation as a data set: flushed, or a MemTable of this process.
-
-    Attributes
-    ----------
-    region_id : UUID
-    generation : int
-    opened : Lazy of lance.LanceDataset
-        Rows in stored form; within it a higher row address is newer.
-    identity : str or None
-        Name of the content, which never names another one; None for a MemTable, which changes.
-    unflushed : UnflushedRows or None
-        Of a MemTable: the same rows in the same order, with the indexes over them. None if the
-        rows do not have the table's present schema.
-    snapshot : MemTableSnapshot or None
-        Of a MemTable: its rows in the table's present schema, in the same order as in the data
-        set, where the row address of each is its number. None if the data set has them in other
-        types.
-    is_flushed : bool
-        False for a MemTable.
-    folder : str or None
-        Of a flushed generation that has the table's present schema: its folder below the table.
-    copied_bytes : int
-        Of a flushed generation that was converted to the table's present schema: memory of its
-        rows.
-    """
+    """A generation as a data set: flushed, or a MemTable of this process."""
 
     region_id: UUID
     generation: int
+    # Rows in stored form; within it a higher row address is newer.
     opened: Lazy[lance.LanceDataset]
+    # Name of the content, which never names another one; None for a MemTable, which changes.
     identity: str | None
+    # Of a MemTable: the same rows in the same order, with the indexes over them. None if the
+    # rows do not have the table's present schema.
     unflushed: UnflushedRows | None = None
+    # Of a MemTable: its rows in the table's present schema, in the same order as in the data
+    # set, where the row address of each is its number. None if the data set has them in other
+    # types.
     snapshot: MemTableSnapshot | None = None
-    is_flushed: bool = True
+    is_flushed: bool = True  # False for a MemTable.
+    # Of a flushed generation that has the table's present schema: its folder below the table.
     folder: str | None = None
+    # Of a flushed generation that was converted to that schema: memory of its rows.
     copied_bytes: int = 0
 
     @property
@@ -74,13 +64,8 @@ class GenerationSource:
 def open_all(base: BaseTable, generations: Sequence[StoredGeneration]) -> list[GenerationSource]:
     """Open flushed generations in parallel. They never change, and a cache keeps them open.
 
-    A generation that was collected since may still be open in the cache, but every read of it
-    fails.
-
-    Raises
-    ------
-    ObjectNotFoundError
-        One was collected.
+    Raises ObjectNotFoundError if one was collected. It may also still be open in the cache, but
+    then every read of it fails.
     """
     options = tuple(sorted(base.location.storage_options.items()))
     schema = _present_schema(base).serialize().to_pybytes()
@@ -100,10 +85,7 @@ def open_generation(
 ) -> GenerationSource:
     """Open a flushed generation with the columns of the base table.
 
-    Raises
-    ------
-    ObjectNotFoundError
-        It was collected.
+    Raises ObjectNotFoundError if it was collected.
     """
     folder: str | None = generation_dir(region_id, path)
     copied_bytes = 0
@@ -186,3 +168,61 @@ def write_in_memory(rows: pa.Table) -> lance.LanceDataset:
 _generations: LruCache[GenerationSource] = LruCache(
     _CACHE_BYTES, lambda source: _DATASET_BYTES + source.copied_bytes
 )
+
+
+_MAX_ATTEMPTS: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSources:
+    """A read plan with its generations opened."""
+
+    plan: ReadPlan
+    # Flushed ones and MemTables, oldest first within each region.
+    generations: tuple[GenerationSource, ...]
+
+    @property
+    def base(self) -> BaseTable:
+        """Pinned version of the base table."""
+        return self.plan.base
+
+
+def open_sources(plan: Callable[[], ReadPlan]) -> ReadSources:
+    """Plan a read and open its generations.
+
+    ``plan`` is called again when a generation was merged and collected after the manifest that
+    lists it was read: the base table of the new plan contains that generation. Raises ConflictError
+    if generations vanish faster than they can be opened: the collector's grace is too short.
+    """
+    for _ in range(_MAX_ATTEMPTS):
+        planned = plan()
+        try:
+            sources = open_all(planned.base, planned.generations)
+        except ObjectNotFoundError:
+            continue
+        sources += [
+            open_memtable(planned.base, region_id, rows) for region_id, rows in planned.memtables
+        ]
+        return ReadSources(planned, tuple(sorted(sources, key=lambda source: source.generation)))
+    raise ConflictError(
+        f"generations of {planned.base.location} were collected before they could be read, "
+        f"{_MAX_ATTEMPTS} times; give the garbage collector a longer grace period; if they are "
+        "lost, memwal verify --repair may make them again from the log"
+    )
+
+
+Result = TypeVar("Result")
+
+
+def retry_if_collected(read: Callable[[], Result]) -> Result:
+    """Run a read, and run it again when an object that it needs was collected meanwhile.
+
+    ``read`` opens its sources anew each time. ObjectNotFoundError is raised if an object is gone
+    each time: the table is damaged.
+    """
+    retrying = Retrying(
+        retry=retry_if_exception_type(ObjectNotFoundError),
+        stop=stop_after_attempt(_MAX_ATTEMPTS),
+        reraise=True,
+    )
+    return retrying(read)

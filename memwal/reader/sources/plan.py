@@ -19,8 +19,7 @@ from memwal.base_table.snapshot import BaseTable
 from memwal.errors import InvalidInputError
 from memwal.format.region_manifest import RegionManifest
 from memwal.lsm.memtable.indexes import UnflushedRows
-from memwal.reader.sources.key_routing import KeyBuilder
-from memwal.reader.sources.pruning import RegionPruner
+from memwal.reader.sources.pruning import KeyBuilder, RegionPruner
 from memwal.reader.sources.snapshot import TableSnapshot, open_snapshot, open_version
 from memwal.region.manifest_store import read_manifests
 from memwal.storage.location import TableLocation
@@ -35,25 +34,13 @@ Consistency = Literal["strong", "fresh", "eventual", "version"]
 
 @dataclass(frozen=True, slots=True)
 class StoredGeneration:
-    """A flushed generation, as the manifest of its region lists it.
-
-    Attributes
-    ----------
-    region_id : UUID
-    generation : int
-    path : str
-        Name of its folder in that of the region.
-    rows : int or None
-        Stored rows, superseded ones and tombstones included; None when nobody recorded it.
-    memory_bytes : int or None
-        Memory that its rows took in the MemTable.
-    """
+    """A flushed generation, as the manifest of its region lists it."""
 
     region_id: UUID
     generation: int
-    path: str
-    rows: int | None = None
-    memory_bytes: int | None = None
+    path: str  # Name of its folder in that of the region.
+    rows: int | None = None  # Superseded ones and tombstones included; None if not recorded.
+    memory_bytes: int | None = None  # Memory that its rows took in the MemTable.
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +76,7 @@ class PlannedSource:
     generation : int
         0 for the base table.
     rows : int or None
-        Stored rows, superseded ones and tombstones included; None when nobody recorded it.
+        Stored rows, superseded ones and tombstones included; None if not recorded.
     """
 
     kind: Literal["memtable", "generation", "base"]
@@ -224,31 +211,15 @@ def plan_read(
     in a manifest as well, a generation that was merged meanwhile is in the base table as well,
     and a row that is seen twice is the same row. The other way round, rows would be missed.
 
-    Parameters
-    ----------
-    memtables : mapping, optional
-        Unflushed rows of writers of this process; with them the read sees what these acknowledged.
-    version : int or str, optional
-        A version of the base table, or a tag: the read sees the base table alone, as it was then.
-        A warning is logged if flushed generations are not merged in that version.
-    regions : collection of UUID, optional
-        The only regions whose generations matter to the read; all by default.
-    filter : str, optional
-        Predicate of the read. Generations in which no row can pass it are left out.
-    keys : callable, optional
-        Keys of a lookup, in the types of a version of the base table. Manifests of regions that
-        cannot have them are not read, as far as that is known in advance.
-    max_staleness : timedelta, optional
-        Maximum age of a region snapshot that may replace the manifests; see
-        :func:`memwal.reader.sources.snapshot.open_snapshot`.
+    ``memtables`` are those of writers of this process: with them the read sees what these
+    acknowledged. At a ``version``, a number or a tag, the read sees the base table alone, as it
+    was then; a warning is logged if flushed generations are not merged in it. Only generations of
+    ``regions`` matter, and those in which no row can pass the ``filter`` are left out. ``keys`` and
+    ``max_staleness`` are those of :func:`memwal.reader.sources.snapshot.open_snapshot`.
 
-    Raises
-    ------
-    InvalidInputError
-        MemTables were given and staleness was allowed: newer rows would be seen without older
-        ones. Or there is no such tag.
-    TableSetupError
-        No table, no such version, no primary key, or no MemWAL.
+    InvalidInputError is raised for a tag that does not exist, and for MemTables with staleness:
+    newer rows would be seen without older ones. TableSetupError: no table, no such version, no
+    primary key, or no MemWAL.
     """
     if memtables is not None and max_staleness is not None:
         raise InvalidInputError(

@@ -1,4 +1,4 @@
-"""Region pruning: skip regions in which no row can pass a filter.
+"""Region pruning: skip regions in which no row can pass a filter or have a key of a lookup.
 
 A region is identified by the values that all of its rows share. Only values of columns that never
 change for a key say anything about a generation: columns of the primary key, and columns that the
@@ -10,8 +10,9 @@ pass either.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
@@ -24,11 +25,13 @@ from memwal.expressions.bounds import ColumnBounds, array_of, plain_values
 from memwal.expressions.date_parts import date_part
 from memwal.expressions.dnf import Alternative, parse_alternatives
 from memwal.format.region_manifest import RegionManifest
-from memwal.reader.sources.key_routing import spec_of
+from memwal.region.manifest_store import discover_regions
+from memwal.region.router import Router
 from memwal.region.spec import RegionSpec
 from memwal.region.spec_fields import RegionField
 from memwal.region.transforms import CalendarPart, Identity, Truncate
 from memwal.region.values import decode_values
+from memwal.storage.location import TableLocation
 
 _MAX_COMBINATIONS: Final = 4_096
 _MAX_PERIODS: Final = 50_000
@@ -38,12 +41,7 @@ _SECONDS: Final = {"h": 3_600, "D": 86_400}
 class RegionPruner:
     """Pruner that decides from its manifest whether a region can have rows that pass a filter.
 
-    Parameters
-    ----------
-    base : BaseTable
-        The table.
-    filter : str
-        SQL predicate. Parts of it that are not understood rule nothing out.
+    Parts of the SQL predicate that are not understood rule nothing out.
     """
 
     def __init__(self, base: BaseTable, filter: str) -> None:
@@ -253,3 +251,70 @@ def _per_second(data_type: pa.DataType) -> int | None:
 
 def _seconds(value: int, per_second: int, data_type: pa.DataType) -> int:
     return value * 86_400 if pt.is_date32(data_type) else value // per_second
+
+
+def spec_of(base: BaseTable, spec_id: int) -> RegionSpec | None:
+    """Return a region spec of the table; None if there is none of this id or it is unusable."""
+    names = {field_id: name for name, field_id in base.field_ids().items()}
+    for stored in base.details.region_specs:
+        if stored.spec_id == spec_id:
+            try:
+                spec = RegionSpec.from_stored(stored, names)
+                spec.value_types(base.schema)
+            except (InvalidInputError, CorruptDataError):
+                # The spec of another client, or one over a column that has changed: readers go
+                # on without it, and prune and route less.
+                return None
+            return spec
+    return None
+
+
+KeyBuilder = Callable[[BaseTable], pa.Table]
+"""Returns the keys of a lookup as columns, in the types of a version of the base table."""
+
+
+def is_routed_by_key(spec: RegionSpec, base: BaseTable) -> bool:
+    """Return whether the key of a row alone determines its region."""
+    columns = [column for field in spec.fields for column in field.columns]
+    return bool(columns) and all(column in base.primary_key for column in columns)
+
+
+def candidate_regions(
+    location: TableLocation, base: BaseTable | None, keys: KeyBuilder
+) -> list[UUID] | None:
+    """List the regions that may have some keys, with one listing and without reading a manifest.
+
+    Regions of the spec to which no key is routed are left out. A region with an id that the spec
+    does not know in advance may have any key. ``base`` is the newest version that a read has seen;
+    the result is valid for versions for which :func:`routes_alike` holds.
+
+    Returns None if only the manifests tell which keys a region may have: no version was seen
+    before, the key does not determine regions that are known in advance, or the table has had
+    several specs.
+    """
+    if base is None or len(base.details.region_specs) != 1:
+        return None
+    spec = spec_of(base, base.details.region_specs[0].spec_id)
+    if spec is None or not is_routed_by_key(spec, base):
+        return None
+    router = Router(spec, base.schema)
+    assignments = router.assignments()
+    if assignments is None:
+        return None
+    try:
+        routed = {assignment.region_id for assignment, _ in router.route(keys(base))}
+    except InvalidInputError:
+        # Keys of other types or columns: the table may have changed; if not, the lookup raises.
+        return None
+    others = {assignment.region_id for assignment in assignments} - routed
+    return [region for region in discover_regions(location.store) if region not in others]
+
+
+def routes_alike(base: BaseTable, other: BaseTable) -> bool:
+    """Return whether two versions of a table route every key to the same region."""
+    return (
+        base.details.region_specs == other.details.region_specs
+        and base.primary_key == other.primary_key
+        and base.field_ids() == other.field_ids()
+        and base.schema.equals(other.schema)
+    )

@@ -14,10 +14,9 @@ from memwal.base_table.region_snapshot import read_usable_snapshot, snapshot_age
 from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.errors import InvalidInputError, ObjectNotFoundError
 from memwal.format.region_manifest import RegionManifest
-from memwal.reader.cache.invalidation import invalidate_stale
 from memwal.reader.cache.keys import VersionTag, version_key
-from memwal.reader.cache.lru import LruCache
-from memwal.reader.sources.key_routing import KeyBuilder, candidate_regions, routes_alike
+from memwal.reader.cache.lru import LruCache, invalidate_stale
+from memwal.reader.sources.pruning import KeyBuilder, candidate_regions, routes_alike
 from memwal.region.manifest_store import read_manifests
 from memwal.storage.location import TableLocation
 
@@ -37,20 +36,13 @@ _region_snapshots: LruCache[dict[UUID, RegionManifest]] = LruCache(_REGION_SNAPS
 
 @dataclass(frozen=True, slots=True)
 class TableSnapshot:
-    """A base-table version and the region manifests that were read before it.
-
-    Attributes
-    ----------
-    base : BaseTable
-    manifests : mapping of UUID to RegionManifest
-        Never newer than the base table: a generation that was merged and dropped from them is in
-        it. Empty for a version that is read alone.
-    snapshot_time : datetime or None
-        When the region snapshot of the MemWAL index was made; None if the manifests were read.
-    """
+    """A base-table version and the region manifests that were read before it."""
 
     base: BaseTable
+    # Never newer than the base table: a generation that was merged and dropped from them is
+    # in it. Empty for a version that is read alone.
     manifests: Mapping[UUID, RegionManifest]
+    # When the region snapshot of the MemWAL index was made; None if the manifests were read.
     snapshot_time: datetime | None = None
 
 
@@ -64,25 +56,16 @@ def open_snapshot(
 ) -> TableSnapshot:
     """Open the snapshot for a read that starts now.
 
-    Parameters
-    ----------
-    regions : collection of UUID, optional
-        The only regions whose manifests are read; all by default.
-    keys : callable, optional
-        Keys of a lookup, in the types of a version of the base table: if they determine the
-        regions, no manifest of another region is read.
-    max_staleness : timedelta, optional
-        If the region snapshot in the MemWAL index is not older than this, it replaces the
-        manifests, and no request goes to any region. The read then misses generations that were
-        flushed since, and sees those that were merged since. By default, and without such a
-        snapshot, the manifests are read.
-    clock : callable
-        Returns seconds since the epoch.
+    With ``regions``, only their manifests are read. ``keys`` are those of a lookup: if they
+    determine the regions, no manifest of another region is read. ``clock`` returns seconds since
+    the epoch.
 
-    Raises
-    ------
-    TableSetupError
-        No table, no primary key, or no MemWAL.
+    If the region snapshot in the MemWAL index is not older than ``max_staleness``, it replaces the
+    manifests, and no request goes to any region. The read then misses generations that were flushed
+    since, and sees those that were merged since. By default, and without such a snapshot, the
+    manifests are read.
+
+    Raises TableSetupError without a table, a primary key or MemWAL.
     """
     if max_staleness is not None:
         base = _newest(location)
@@ -114,12 +97,8 @@ def open_snapshot(
 def open_version(location: TableLocation, version: int | str) -> BaseTable:
     """Open the base table at a version or a tag.
 
-    Raises
-    ------
-    InvalidInputError
-        There is no such tag.
-    TableSetupError
-        There is no table, or that version is no longer stored.
+    Raises InvalidInputError if there is no such tag, and TableSetupError if there is no table or
+    that version is no longer stored.
     """
     if isinstance(version, int):
         return _cached_past(open_base(location, version=version))

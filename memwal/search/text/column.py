@@ -24,8 +24,7 @@ from memwal.reader.cache.lru import LruCache
 from memwal.reader.hits import BASE
 from memwal.reader.latest import NewestRows
 from memwal.reader.row_set import RowIds, contains
-from memwal.reader.sources.collect import ReadSources
-from memwal.reader.sources.generation import GenerationSource
+from memwal.reader.sources.generation import GenerationSource, ReadSources
 from memwal.search.text.documents import (
     DocumentSet,
     IndexedDocuments,
@@ -34,7 +33,6 @@ from memwal.search.text.documents import (
     base_documents,
     count_live,
     phrase_matcher,
-    total_size,
 )
 from memwal.search.text.index_files import TextSegment, open_segment
 from memwal.util.concurrency import run_all
@@ -57,26 +55,15 @@ _ROW_GRANULARITY = "row"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TextColumn:
-    """Tokenizer and document sets of a column, for a search.
-
-    Attributes
-    ----------
-    tokenizer : Tokenizer
-    document_sets : tuple of DocumentSet
-        Every live row with a token is in one of them.
-    starts : numpy.ndarray of int64, shape (document_sets + 1,)
-        First number of each set when documents are numbered consecutively.
-    documents, tokens : int
-        Live documents of all sets, and the number of their tokens.
-    key : hashable or None
-        Identifies exactly these documents for ever; None if one set is a MemTable's.
-    """
+    """Tokenizer and document sets of a column, for a search."""
 
     tokenizer: Tokenizer
-    document_sets: tuple[DocumentSet, ...]
+    document_sets: tuple[DocumentSet, ...]  # Every live row with a token is in one of them.
+    # First number of each set when documents are numbered consecutively, and the end.
     starts: Numbers
-    documents: int
+    documents: int  # Live documents of all sets, and the number of their tokens.
     tokens: int
+    # Identifies exactly these documents for ever; None if one set is a MemTable's.
     key: Hashable | None
 
     @classmethod
@@ -84,20 +71,13 @@ class TextColumn:
         cls, tokenizer: Tokenizer, document_sets: Sequence[DocumentSet], key: Hashable | None
     ) -> TextColumn:
         """Build a column from its document sets."""
-        documents, tokens = total_size(document_sets)
+        documents, tokens = np.sum([(0, 0), *(docs.size for docs in document_sets)], 0).tolist()
         starts = np.cumsum([0, *(len(docs.rows) for docs in document_sets)])
         return cls(tokenizer, tuple(document_sets), starts, documents, tokens, key)
 
 
 def open_column(sources: ReadSources, newest: NewestRows, column: str) -> TextColumn:
-    """Open the document sets of a column.
-
-    Raises
-    ------
-    InvalidInputError
-        The base table has no text index on the column, or one whose documents are the
-        elements of lists.
-    """
+    """Open the document sets of a column of the base table that has a text index."""
     identities = tuple(source.identity for source in sources.generations)
     if None in identities:
         return _open_column(sources, newest, column, None)
@@ -109,12 +89,12 @@ def open_column(sources: ReadSources, newest: NewestRows, column: str) -> TextCo
 
 def text_columns(base: BaseTable) -> list[str]:
     """List the columns with a text index whose documents are rows."""
-    found = (
+    columns = (
         description.field_names[0]
         for description in base.dataset.describe_indices()
         if len(description.field_names) == 1 and _indexes_rows(description)
     )
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(columns))
 
 
 def find_text_index(dataset: lance.LanceDataset, column: str) -> IndexDescription | None:
@@ -129,15 +109,12 @@ def find_text_index(dataset: lance.LanceDataset, column: str) -> IndexDescriptio
 def require_text_index(base: BaseTable, column: str) -> IndexDescription:
     """Return the text index of a column of the base table.
 
-    Raises
-    ------
-    InvalidInputError
-        There is none, or only one whose documents are the elements of lists: its scores are those
-        of elements, of which a row has several.
+    InvalidInputError is raised if there is none, or only one whose documents are the elements of
+    lists: its scores are those of elements, of which a row has several.
     """
-    found = find_text_index(base.dataset, column)
-    if found is not None:
-        return found
+    index = find_text_index(base.dataset, column)
+    if index is not None:
+        return index
     only_elements = any(
         list(description.field_names) == [column] and kind_of(description).is_text
         for description in base.dataset.describe_indices()
@@ -303,22 +280,21 @@ class _ColumnOpener:
 
     def _tokenized(self, number: int, source: GenerationSource, live: RowIds) -> DocumentSet:
         """Open the rows of a generation without a usable text index."""
-        found = self._read(source.identity, source.dataset, None)
-        return TokenizedDocuments(
-            number, found.text, found.view, found.rows, contains(live, found.rows), self.tokenizer
-        )
+        rows = self._read(source.identity, source.dataset, None)
+        alive = contains(live, rows.rows)
+        return TokenizedDocuments(number, rows.text, rows.view, rows.rows, alive, self.tokenizer)
 
     def _rest(
-        self, fragments: tuple[int, ...], wanted: RowIds | None, replaced: ReplacedRows
+        self, fragments: tuple[int, ...], included: RowIds | None, replaced: ReplacedRows
     ) -> DocumentSet:
         """Open the rows of the base table that no index covers."""
         base = self.sources.base
         key = (version_key(base), fragments)
-        found = self._read(key, base.dataset, fragments)
-        alive = ~contains(replaced.rows, found.rows)
-        if wanted is not None:
-            alive &= contains(wanted, found.rows)
-        return TokenizedDocuments(BASE, found.text, found.view, found.rows, alive, self.tokenizer)
+        rows = self._read(key, base.dataset, fragments)
+        alive = ~contains(replaced.rows, rows.rows)
+        if included is not None:
+            alive &= contains(included, rows.rows)
+        return TokenizedDocuments(BASE, rows.text, rows.view, rows.rows, alive, self.tokenizer)
 
     def _read(
         self, key: Any, dataset: lance.LanceDataset, fragments: tuple[int, ...] | None
@@ -348,8 +324,8 @@ def _indexes_rows(description: IndexDescription) -> bool:
     return bool(granularity == _ROW_GRANULARITY)
 
 
-def _weight(found: _TokenizedRows) -> int:
-    return int(found.text.nbytes + found.rows.nbytes + found.view.to_table().nbytes)
+def _weight(tokenized: _TokenizedRows) -> int:
+    return int(tokenized.text.nbytes + tokenized.rows.nbytes + tokenized.view.to_table().nbytes)
 
 
 _tokenized_cache: LruCache[_TokenizedRows] = LruCache(_TOKENIZED_BYTES, _weight)

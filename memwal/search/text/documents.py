@@ -36,21 +36,11 @@ _PHRASE_BYTES = 32 << 20
 
 @dataclass(frozen=True, slots=True)
 class Postings:
-    """Live documents that contain a term.
+    """Live documents that contain a term."""
 
-    Attributes
-    ----------
-    documents : numpy.ndarray of int64
-        Numbers within the document set, ascending.
-    counts : numpy.ndarray of int64
-        How often each contains the term.
-    lengths : numpy.ndarray of int64
-        Number of tokens of each.
-    """
-
-    documents: Numbers
-    counts: Numbers
-    lengths: Numbers
+    documents: Numbers  # Numbers within the document set, ascending.
+    counts: Numbers  # How often each contains the term.
+    lengths: Numbers  # Number of tokens of each.
 
     @property
     def nbytes(self) -> int:
@@ -95,28 +85,16 @@ class DocumentSet(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IndexedDocuments:
-    """Documents of a partition of a text index.
-
-    Attributes
-    ----------
-    source : int
-    partition : TextPart
-    rows : numpy.ndarray of uint64
-        Row ids of the documents in the source; others than those in the index when that is a
-        generation's that answers for the base table.
-    alive : numpy.ndarray of bool
-        Which documents exist.
-    size : tuple of int
-        Living documents, and their tokens.
-    phrases : callable
-        Row ids, as the index has them, of the rows that hold a phrase.
-    """
+    """Documents of a partition of a text index."""
 
     source: int
     partition: TextPartition
+    # Row ids of the documents in the source. They differ from those in the index of a
+    # generation that answers for rows of the base table.
     rows: RowIds
-    alive: Mask
-    size: tuple[int, int]
+    alive: Mask  # Which documents exist.
+    size: tuple[int, int]  # Live documents, and their tokens.
+    # Returns the row ids, as the index has them, of the rows with a phrase.
     phrases: Callable[[PhraseQuery], RowIds]
 
     @property
@@ -126,11 +104,9 @@ class IndexedDocuments:
         return int(own + self.alive.nbytes)
 
     def postings(self, terms: Sequence[str]) -> dict[str, Postings]:
-        """Return the live documents that contain each of some distinct terms."""
         return {term: self._postings(term) for term in terms}
 
     def is_in_memory(self, terms: Sequence[str]) -> bool:
-        """Return whether storage need not be asked for postings."""
         return self.partition.is_in_memory(terms)
 
     def _postings(self, term: str) -> Postings:
@@ -141,47 +117,30 @@ class IndexedDocuments:
         return Postings(documents, counts, self.partition.lengths[documents].astype(np.int64))
 
     def lengths_of(self, rows: RowIds) -> Numbers:
-        """Return the number of tokens of each row; 0 for rows that are no live document here."""
         return _lengths_of(rows, self.rows, np.where(self.alive, self.partition.lengths, 0))
 
     def fuzzy_terms(self, term: str, *, distance: int, prefix: int, limit: int) -> list[str]:
-        """Return the first terms of live documents within an edit distance, in byte order."""
-        found: list[str] = []
+        terms: list[str] = []
         for other in self.partition.fuzzy_terms(term, distance=distance, prefix=prefix):
-            if len(found) == limit:
+            if len(terms) == limit:
                 break
             if self.alive[self.partition.postings(other)[0]].any():
-                found.append(other)
-        return found
+                terms.append(other)
+        return terms
 
     def phrase(self, query: PhraseQuery, documents: Numbers) -> Mask:
-        """Mark the documents that contain a phrase."""
         return np.isin(self.partition.rows[documents], self.phrases(query))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenizedDocuments:
-    """Rows without a usable index, tokenized here: those of MemTables, and others.
-
-    Attributes
-    ----------
-    source : int
-    text : TextIndex
-        Tokens of the rows.
-    view : RowView
-        The rows.
-    rows : numpy.ndarray of uint64, shape (view.rows,)
-        Their row ids in the source.
-    alive : numpy.ndarray of bool, shape (view.rows,)
-        Which exist.
-    tokenizer : Tokenizer
-    """
+    """Rows without a usable index, tokenized here: those of MemTables, and others."""
 
     source: int
-    text: TextIndex
+    text: TextIndex  # Tokens of the rows.
     view: RowView
-    rows: RowIds
-    alive: Mask
+    rows: RowIds  # Row ids in the source, shape (view.rows,).
+    alive: Mask  # Which of them exist.
     tokenizer: Tokenizer
 
     @property
@@ -193,46 +152,41 @@ class TokenizedDocuments:
     @property
     def nbytes(self) -> int:
         """Memory of the index and the rows, in bytes."""
-        kept = self.text.nbytes + self.rows.nbytes + self.alive.nbytes
-        return int(kept + sum(batch.nbytes for batch in self.view.batches))
+        own = self.text.nbytes + self.rows.nbytes + self.alive.nbytes
+        return int(own + sum(batch.nbytes for batch in self.view.batches))
 
     def postings(self, terms: Sequence[str]) -> dict[str, Postings]:
-        """Return the live documents that contain each of some distinct terms."""
         lengths, counts = self.text.occurrences(terms, self.view)
-        found = {}
+        postings = {}
         for term in terms:
             documents = np.flatnonzero((counts[term] > 0) & self.alive)
-            found[term] = Postings(documents, counts[term][documents], lengths[documents])
-        return found
+            postings[term] = Postings(documents, counts[term][documents], lengths[documents])
+        return postings
 
     def is_in_memory(self, terms: Sequence[str]) -> bool:
-        """Everything is in memory."""
         return True
 
     def lengths_of(self, rows: RowIds) -> Numbers:
-        """Return the number of tokens of each row; 0 for rows that are no live document here."""
         lengths, _ = self.text.occurrences([], self.view)
         return _lengths_of(rows, self.rows, np.where(self.alive, lengths, 0))
 
     def fuzzy_terms(self, term: str, *, distance: int, prefix: int, limit: int) -> list[str]:
-        """Return the first terms of live documents within an edit distance, in byte order."""
         start = term.encode()[:prefix]
-        found: list[str] = []
+        terms: list[str] = []
         for other in self.text.vocabulary(self.view, np.flatnonzero(self.alive)):
-            if len(found) == limit:
+            if len(terms) == limit:
                 break
             if (
                 other.encode().startswith(start)
                 and edit_distance(term, other, distance) <= distance
             ):
-                found.append(other)
-        return found
+                terms.append(other)
+        return terms
 
     def phrase(self, query: PhraseQuery, documents: Numbers) -> Mask:
-        """Mark the documents that contain a phrase.
+        """Mark the documents that contain a phrase, by an index of these documents in memory.
 
-        Only Lance knows at which positions its tokenizer drops words, so an index of these
-        documents is built in memory.
+        Only Lance knows at which positions its tokenizer drops words.
         """
         if not len(documents):
             return np.zeros(0, np.bool_)
@@ -255,15 +209,8 @@ def base_documents(
 ) -> DocumentSet:
     """Open the documents of a partition of the base table's index, and mark those that are live.
 
-    Parameters
-    ----------
-    key : tuple
-        Identifies the version of the table and the partition.
-    fragments : frozenset of int
-        Fragments that the index covers.
-    replaced : ReplacedRows
-    find_phrase : callable
-        Returns the rows that contain a phrase.
+    ``key`` identifies the version of the table and the partition, ``fragments`` are those that the
+    index covers, and ``find_phrase`` returns the rows that contain a phrase.
     """
 
     def make() -> tuple[Mask, tuple[int, int]]:
@@ -291,18 +238,11 @@ def find_phrase_rows(
 ) -> RowIds:
     """Return the row ids of a dataset's rows that contain a phrase.
 
-    Parameters
-    ----------
-    fast : bool, default False
-        Whether to leave out rows that the index does not cover.
-
-    Raises
-    ------
-    InvalidInputError
-        The index has no positions.
+    With ``fast``, rows that the index does not cover are left out. InvalidInputError is raised if
+    the index has no positions.
     """
     try:
-        found = dataset.scanner(
+        matches = dataset.scanner(
             columns=[],
             full_text_query=lance.query.PhraseQuery(query.query, query.column, slop=query.slop),
             with_row_id=True,
@@ -316,14 +256,8 @@ def find_phrase_rows(
             f"the text index of column {query.column} has no positions, which phrases need; build "
             "it again with_position=True"
         ) from error
-    rows: RowIds = found.column("_rowid").to_numpy()
+    rows: RowIds = matches.column("_rowid").to_numpy()
     return rows
-
-
-def total_size(document_sets: Sequence[DocumentSet]) -> tuple[int, int]:
-    """Count the live documents and tokens of several document sets."""
-    sizes: list[tuple[int, int]] = [docs.size for docs in document_sets]
-    return sum(documents for documents, _ in sizes), sum(tokens for _, tokens in sizes)
 
 
 def count_live(lengths: npt.NDArray[Any], alive: Mask) -> tuple[int, int]:
@@ -348,16 +282,16 @@ def edit_distance(one: str, other: str, limit: int) -> int:
     return row[-1]
 
 
-def _lengths_of(wanted: RowIds, rows: RowIds, lengths: Numbers) -> Numbers:
-    found = np.zeros(len(wanted), np.int64)
+def _lengths_of(requested: RowIds, rows: RowIds, lengths: Numbers) -> Numbers:
+    result = np.zeros(len(requested), np.int64)
     # Documents of a generation that are not live may have the row id of any row of the base table.
     some = np.flatnonzero(lengths)
     if len(some):
         some = some[np.argsort(rows[some], kind="stable")]
-        at = np.minimum(np.searchsorted(rows[some], wanted), len(some) - 1)
-        match = rows[some[at]] == wanted
-        found[match] = lengths[some[at[match]]]
-    return found
+        at = np.minimum(np.searchsorted(rows[some], requested), len(some) - 1)
+        match = rows[some[at]] == requested
+        result[match] = lengths[some[at[match]]]
+    return result
 
 
 def _live_mask(base: BaseTable, rows: RowIds, fragments: frozenset[int]) -> Mask:
@@ -369,8 +303,8 @@ def _live_mask(base: BaseTable, rows: RowIds, fragments: frozenset[int]) -> Mask
             continue
         here = inside == fragment.fragment_id
         if fragment.num_deletions and here.any():
-            left = base.dataset.scanner(columns=[], with_row_id=True, fragments=[fragment])
-            ids = np.sort(left.to_table().column("_rowid").to_numpy())
+            remaining = base.dataset.scanner(columns=[], with_row_id=True, fragments=[fragment])
+            ids = np.sort(remaining.to_table().column("_rowid").to_numpy())
             here[here] = contains(ids, rows[here])
         alive |= here
     return alive

@@ -43,19 +43,9 @@ class _WideNode(NamedTuple):
 class TokenMap:
     """Maps tokens to numbers.
 
-    Parameters
-    ----------
-    data : bytes
-        The map.
-    lists : int
-        How many posting lists there are; every token has one.
-    name : str
-        What error messages call it.
-
-    Raises
-    ------
-    CorruptDataError
-        The bytes are no such map. Also raised by the methods, of which none reads all of it.
+    ``lists`` is the number of posting lists, of which every token has one; error messages call the
+    map ``name``. CorruptDataError is raised for bytes that are no such map, also by the methods, of
+    which none reads all of it.
     """
 
     def __init__(self, data: bytes, *, lists: int, name: str) -> None:
@@ -106,12 +96,8 @@ class TokenMap:
     ) -> Iterator[tuple[str, int]]:
         """Iterate over the tokens within an edit distance of another, in byte order.
 
-        Parameters
-        ----------
-        distance : int
-            Insertions, deletions and replacements of characters; -1 takes every token.
-        prefix : int, default 0
-            So many bytes at the beginning are the same.
+        The distance counts insertions, deletions and replacements of characters; -1 takes every
+        token. The first ``prefix`` bytes are the same.
         """
         if not self._size:
             return
@@ -121,10 +107,10 @@ class TokenMap:
     def _walk(self, token: str, distance: int, start: bytes) -> Iterator[tuple[str, int]]:
         todo = [(self._root, b"", 0, list(range(len(token) + 1)))]
         # Each token ends at a node, and each node before that is on the way to one.
-        left = self._size * len(self._data)
+        steps_left = self._size * len(self._data)
         while todo:
-            left -= 1
-            if left < 0:
+            steps_left -= 1
+            if steps_left < 0:
                 raise IndexError("it has more ways than tokens")
             address, read, total, row = todo.pop()
             final, output, transitions = self._node(address)
@@ -136,7 +122,7 @@ class TokenMap:
                     continue
                 reached = row
                 if distance >= 0 and _ends_character(further):
-                    reached = _next_row(row, token, _last_character(further))
+                    reached = _next_row(row, token, further.decode(errors="replace")[-1])
                     if min(reached) > distance:
                         continue
                 todo.append((target, further, total + more, reached))
@@ -251,15 +237,11 @@ def _ends_character(data: bytes) -> bool:
     return length == back
 
 
-def _last_character(data: bytes) -> str:
-    return data.decode(errors="replace")[-1]
-
-
 def _next_row(row: list[int], token: str, character: str) -> list[int]:
     """Compute the next row of the edit-distance table."""
-    found = [row[0] + 1]
+    following = [row[0] + 1]
     for position, other in enumerate(token):
-        found.append(
-            min(row[position] + (other != character), row[position + 1] + 1, found[-1] + 1)
+        following.append(
+            min(row[position] + (other != character), row[position + 1] + 1, following[-1] + 1)
         )
-    return found
+    return following

@@ -6,11 +6,13 @@ format's version is checked in one place, ``_is_supported``.
 
 from __future__ import annotations
 
+import struct
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -21,8 +23,8 @@ from memwal.errors import CorruptDataError
 from memwal.reader.cache.lru import LruCache
 from memwal.reader.row_set import RowIds
 from memwal.search.text.fst import TokenMap
-from memwal.search.text.postings import BLOCK, Numbers, decode_postings
 from memwal.storage.location import TableLocation
+from memwal.util.concurrency import Lazy
 from memwal.util.safe_json import read_json
 
 POSTING_COLUMNS = ["_posting", "_length"]
@@ -44,33 +46,8 @@ _COLUMN_TYPES: Final = {
 }
 
 
-class PostingLists(Protocol):
-    """Posting lists of a partition, by token number."""
-
-    @property
-    def nbytes(self) -> int:
-        """Memory, in bytes."""
-
-    @property
-    def in_memory(self) -> bool:
-        """Return whether reading a list needs no request to storage."""
-
-    @property
-    def count(self) -> int:
-        """Number of lists."""
-
-    def read(self, number: int) -> tuple[Blocks, int]:
-        """Return the blocks of a list, and the number of documents in them."""
-
-
 class FilePostingLists:
-    """Posting lists that are read from their file one at a time.
-
-    Parameters
-    ----------
-    reader : LanceFileReader
-        Of the file, with :data:`POSTING_COLUMNS`.
-    """
+    """Posting lists that are read one at a time, by a reader of :data:`POSTING_COLUMNS`."""
 
     nbytes = 0
     in_memory = False
@@ -81,20 +58,14 @@ class FilePostingLists:
         self.count = int(reader.metadata().num_rows)
 
     def read(self, number: int) -> tuple[Blocks, int]:
-        """Return the blocks of a list, and the number of documents in them."""
+        """Return the blocks of a list, by token number, and the number of documents in them."""
         with self._lock:
             row = self._reader.take_rows([number]).to_table()
         return row.column("_posting")[0].as_py(), row.column("_length")[0].as_py()
 
 
 class MemoryPostingLists:
-    """Posting lists in memory, still encoded.
-
-    Parameters
-    ----------
-    lists : pyarrow.Table
-        All of them, with :data:`POSTING_COLUMNS`.
-    """
+    """Posting lists in memory, still encoded: a table with :data:`POSTING_COLUMNS`."""
 
     in_memory = True
 
@@ -111,11 +82,9 @@ class MemoryPostingLists:
 
     @property
     def nbytes(self) -> int:
-        """Memory, in bytes."""
         return int(self._ends.nbytes + self._starts.nbytes + len(self._data) + self._lengths.nbytes)
 
     def read(self, number: int) -> tuple[Blocks, int]:
-        """Return the blocks of a list, and the number of documents in them."""
         first, last = self._ends[number], self._ends[number + 1]
         starts = self._starts[first : last + 1].tolist()
         blocks = [self._data[a:b] for a, b in pairwise(starts)]
@@ -125,14 +94,8 @@ class MemoryPostingLists:
 class TextPartition:
     """Partition of a segment of a text index; its files never change.
 
-    Documents without a token are not in the arrays.
-
-    Attributes
-    ----------
-    rows : numpy.ndarray of uint64, shape (documents,)
-        Row id of each document, in the order of the index.
-    lengths : numpy.ndarray of uint32, shape (documents,)
-        Number of tokens of each document.
+    ``rows`` has the row id of each document, in the order of the index, and ``lengths`` the number
+    of its tokens. Documents without a token are not in them.
     """
 
     def __init__(self, location: TableLocation, uri: str, metadata: Any) -> None:
@@ -145,7 +108,7 @@ class TextPartition:
         if tokens.schema.names[0] != "_token_fst_bytes" or tokens.num_rows != 1:
             raise CorruptDataError(f"{name} holds no map of tokens; build the index again")
         lists = _open_file(location, f"{uri}_invert.lance", columns=POSTING_COLUMNS)
-        self._posting_lists: PostingLists = (
+        self._posting_lists: MemoryPostingLists | FilePostingLists = (
             MemoryPostingLists(_read_table(lists, uri))
             if 0 < int(self.lengths.sum(dtype=np.int64)) <= _IN_MEMORY_TOKENS
             else FilePostingLists(lists)
@@ -154,7 +117,7 @@ class TextPartition:
             tokens.column(0)[0].as_py() or b"", lists=self._posting_lists.count, name=name
         )
         self._varint = metadata.get("posting_tail_codec") == "varint_delta_v1"
-        self._order: Numbers | None = None
+        self._order: Lazy[Numbers] = Lazy(partial(np.argsort, self.rows, kind="stable"))
 
     @property
     def nbytes(self) -> int:
@@ -170,14 +133,7 @@ class TextPartition:
         )
 
     def postings(self, term: str) -> tuple[Numbers, Numbers]:
-        """Return the documents that contain a term, and how often.
-
-        Returns
-        -------
-        numpy.ndarray of int64
-            Positions in :attr:`rows`, ascending.
-        numpy.ndarray of int64
-        """
+        """Return the documents with a term (positions in ``rows``, ascending), and how often."""
         return _postings_cache.get((self._uri, term), lambda: self._read(term))
 
     def fuzzy_terms(self, term: str, *, distance: int, prefix: int) -> Iterator[str]:
@@ -186,19 +142,14 @@ class TextPartition:
             yield token
 
     def positions_of(self, rows: RowIds) -> Numbers:
-        """Return the positions in :attr:`rows` of those ``rows`` that are documents here."""
+        """Return the positions of those ``rows`` that are documents here."""
         if not len(self.rows) or not len(rows):
             return np.empty(0, np.int64)
-        order = self._sorted()
+        order = self._order()
         at = np.searchsorted(self.rows, rows, sorter=order)
         slots = order[np.minimum(at, len(self.rows) - 1)]
         positions: Numbers = slots[self.rows[slots] == rows]
         return positions
-
-    def _sorted(self) -> Numbers:
-        if self._order is None:
-            self._order = np.argsort(self.rows, kind="stable")
-        return self._order
 
     def _read(self, term: str) -> tuple[Numbers, Numbers]:
         number = self._tokens.get(term)
@@ -216,18 +167,10 @@ class TextPartition:
 
 @dataclass(frozen=True, slots=True)
 class TextSegment:
-    """Segment of a text index.
+    """Segment of a text index."""
 
-    Attributes
-    ----------
-    parameters : mapping of str to Any
-        Parameters of the tokenizer and of the build.
-    partitions : tuple of TextPartition or None
-        None if the format is not supported.
-    """
-
-    parameters: Mapping[str, Any]
-    partitions: tuple[TextPartition, ...] | None
+    parameters: Mapping[str, Any]  # Of the tokenizer and of the build.
+    partitions: tuple[TextPartition, ...] | None  # None if the format is not supported.
 
     @property
     def nbytes(self) -> int:
@@ -236,23 +179,10 @@ class TextSegment:
 
 
 def open_segment(location: TableLocation, root: str, segment: str) -> TextSegment:
-    """Open a segment, cached.
+    """Open a segment by its UUID, cached, of an index of the dataset at ``root``.
 
-    Parameters
-    ----------
-    location : TableLocation
-        Location of the base table, for its storage options.
-    root : str
-        URI of the dataset that has the index.
-    segment : str
-        UUID of the segment.
-
-    Raises
-    ------
-    ObjectNotFoundError
-        Its files are gone.
-    CorruptDataError
-        They are not the files of a text index.
+    Raises ObjectNotFoundError if its files are gone, and CorruptDataError if they are not those of
+    a text index.
     """
     uri = f"{root}/_indices/{segment}"
     # A cached segment keeps files open with the credentials it was opened with.
@@ -323,3 +253,115 @@ _segment_cache: LruCache[TextSegment] = LruCache(_SEGMENT_BYTES, lambda segment:
 _postings_cache: LruCache[tuple[Numbers, Numbers]] = LruCache(
     _POSTING_BYTES, lambda postings: postings[0].nbytes + postings[1].nbytes
 )
+
+
+Numbers = np.ndarray[Any, np.dtype[np.int64]]
+
+BLOCK = 128
+"""Documents of a block; the last one may have fewer."""
+
+# A block begins with its best score, which depends on the statistics of the index alone.
+_SCORE_BYTES = 4
+_LANES = 4
+_STEPS = BLOCK // _LANES
+_WIDEST = 32
+_VARINT_BYTES = 5
+
+
+def decode_postings(
+    blocks: Sequence[bytes | memoryview],
+    length: int,
+    *,
+    documents: int,
+    varint_tail: bool,
+    name: str,
+) -> tuple[Numbers, Numbers]:
+    """Decode a posting list: numbers of documents, ascending, and how often the token is in each.
+
+    ``length`` is the number of documents in all blocks (128 each, the last may have fewer), and
+    ``documents`` the number of those in the index. With ``varint_tail``, the last block, unless it
+    is full, has numbers of variable length. CorruptDataError calls the list ``name``.
+    """
+    full, tail = divmod(length, BLOCK)
+    if len(blocks) != full + (tail > 0):
+        raise CorruptDataError(
+            f"{name} has {len(blocks)} blocks for {length} documents; build the index again"
+        )
+    ids = np.empty(length, np.int64)
+    counts = np.empty(length, np.int64)
+    try:
+        _decode_full(blocks[:full], ids[: full * BLOCK], counts[: full * BLOCK])
+        if tail:
+            numbers = _decode_tail(blocks[-1][_SCORE_BYTES:], 2 * tail, varint=varint_tail)
+            ids[-tail:] = np.cumsum(numbers[:tail]) if varint_tail else numbers[:tail]
+            counts[-tail:] = numbers[tail:]
+        if length and not 0 <= ids.min() <= ids.max() < documents:
+            raise ValueError(f"it names document {ids.max()} of {documents}")
+    except (struct.error, ValueError, IndexError) as error:
+        raise CorruptDataError(f"{name} cannot be read: {error}; build the index again") from error
+    return ids, counts
+
+
+def _decode_full(blocks: Sequence[bytes | memoryview], documents: Numbers, counts: Numbers) -> None:
+    """Decode full blocks; those with the same bit width are unpacked together."""
+    firsts = np.empty(len(blocks), np.int64)
+    gaps: dict[int, list[tuple[int, bytes | memoryview]]] = {}
+    often: dict[int, list[tuple[int, bytes | memoryview]]] = {}
+    for number, block in enumerate(blocks):
+        first, width = struct.unpack_from("<IB", block, _SCORE_BYTES)
+        firsts[number] = first
+        start = _SCORE_BYTES + 5
+        stop = start + width * BLOCK // 8
+        gaps.setdefault(width, []).append((number, block[start:stop]))
+        width = block[stop]
+        often.setdefault(width, []).append((number, block[stop + 1 :]))
+    by_block = documents.reshape(-1, BLOCK)
+    _unpack_into(by_block, gaps)
+    if len(blocks):
+        by_block[:, 0] += firsts
+        np.cumsum(by_block, axis=1, out=by_block)
+    _unpack_into(counts.reshape(-1, BLOCK), often)
+
+
+def _unpack_into(target: Numbers, packed: dict[int, list[tuple[int, bytes | memoryview]]]) -> None:
+    for width, parts in packed.items():
+        rows = [number for number, _ in parts]
+        target[rows] = _unpack([data for _, data in parts], width)
+
+
+def _unpack(parts: Sequence[bytes | memoryview], width: int) -> Numbers:
+    """Unpack 128 numbers of ``width`` bits from each part.
+
+    Numbers stand in four lanes in turn; the words of a lane are every fourth of the part.
+    """
+    if not width:
+        return np.zeros((len(parts), BLOCK), np.int64)
+    if width > _WIDEST:
+        raise ValueError(f"numbers of {width} bits")
+    size = width * BLOCK // 8
+    words = np.frombuffer(b"".join(part[:size] for part in parts), "<u4")
+    lanes = words.reshape(len(parts), width, _LANES).astype(np.uint64)
+    bits = np.arange(_STEPS) * width
+    word, shift = bits // 32, (bits % 32).astype(np.uint64)[None, :, None]
+    both = lanes[:, word] | (lanes[:, np.minimum(word + 1, width - 1)] << np.uint64(32))
+    values = (both >> shift) & np.uint64((1 << width) - 1)
+    return values.reshape(len(parts), BLOCK).astype(np.int64)
+
+
+def _decode_tail(data: bytes | memoryview, count: int, *, varint: bool) -> Numbers:
+    if not varint:
+        return np.frombuffer(data, "<u4", count).astype(np.int64)
+    raw = np.frombuffer(data, np.uint8).astype(np.int64)
+    ends = np.flatnonzero(raw < 0x80)[:count]
+    if len(ends) < count:
+        raise ValueError(f"{count} numbers were expected and {len(ends)} are there")
+    used = int(ends[-1]) + 1
+    starts = np.concatenate([[0], ends[:-1] + 1])
+    if (ends - starts >= _VARINT_BYTES).any():
+        raise ValueError("a number is too long")
+    which = np.repeat(np.arange(count), ends - starts + 1)
+    shifts = 7 * (np.arange(used) - starts[which])
+    numbers: Numbers = np.bincount(
+        which, weights=((raw[:used] & 0x7F) << shifts).astype(np.float64), minlength=count
+    ).astype(np.int64)
+    return numbers

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -52,36 +52,28 @@ def gather_postings(column: TextColumn, terms: Sequence[str]) -> dict[str, Posti
     """
     if column.key is None:
         return _read_postings(column, terms)
-    found = {}
+    postings = {}
     for term in terms:
-        known = _postings_cache.peek((column.key, term))
-        if known is not None:
-            found[term] = known
-    missing = [term for term in terms if term not in found]
+        cached = _postings_cache.peek((column.key, term))
+        if cached is not None:
+            postings[term] = cached
+    missing = [term for term in terms if term not in postings]
     if missing:
-        found |= _read_postings(column, missing)
+        postings |= _read_postings(column, missing)
     # A get marks the cached ones as recently used.
     return {
-        term: _postings_cache.get((column.key, term), partial(found.__getitem__, term))
+        term: _postings_cache.get((column.key, term), partial(postings.__getitem__, term))
         for term in terms
     }
 
 
 def leaf_hits(leaf: MatchQuery | PhraseQuery, column: TextColumn, *, k: int | None = None) -> Hits:
-    """Find the rows that match a leaf of a query.
+    """Find the rows that match a leaf of a query, in no particular order.
 
-    Parameters
-    ----------
-    k : int, optional
-        Rows that score below the k-th best may be left out; by default none is.
-
-    Returns
-    -------
-    Hits
-        In no promised order.
+    Rows that score below the ``k``-th best may be left out; without ``k`` none is.
     """
     groups = _term_groups(leaf, column)
-    postings = gather_postings(column, distinct_terms(groups))
+    postings = gather_postings(column, list(dict.fromkeys(chain.from_iterable(groups))))
     statistics = TextStatistics(
         column.documents,
         column.tokens,
@@ -89,29 +81,31 @@ def leaf_hits(leaf: MatchQuery | PhraseQuery, column: TextColumn, *, k: int | No
     )
     weighed = [
         WeightedTerm(term, postings[term], times, statistics)
-        for term, times in Counter(term for group in groups for term in group).items()
+        for term, times in Counter(chain.from_iterable(groups)).items()
         if len(postings[term].documents)
     ]
     is_any = isinstance(leaf, MatchQuery) and leaf.operator == "or" and leaf.boost > 0
     few = _non_essential_terms(weighed, k) if is_any and k is not None else []
-    chosen = [one for one in weighed if one not in few]
-    found, slots = _merge_sorted([one.postings.documents for one in chosen], int(column.starts[-1]))
-    scores = np.zeros(len(found))
-    for one, slot in zip(chosen, slots, strict=True):
-        scores[slot] += one.scores()
-    for one in few:
-        scores += one.scores_at(found)
+    chosen = [weighted for weighted in weighed if weighted not in few]
+    documents, slots = _merge_sorted(
+        [weighted.postings.documents for weighted in chosen], int(column.starts[-1])
+    )
+    scores = np.zeros(len(documents))
+    for weighted, slot in zip(chosen, slots, strict=True):
+        scores[slot] += weighted.scores()
+    for weighted in few:
+        scores += weighted.scores_at(documents)
     if isinstance(leaf, PhraseQuery) or leaf.operator == "and":
-        at = {one.term: slot for one, slot in zip(chosen, slots, strict=True)}
-        kept = in_all_groups(groups, at, len(found))
-        found, scores = found[kept], scores[kept]
+        at = {weighted.term: slot for weighted, slot in zip(chosen, slots, strict=True)}
+        matching = in_all_groups(groups, at, len(documents))
+        documents, scores = documents[matching], scores[matching]
     if isinstance(leaf, PhraseQuery):
-        kept = _phrase_mask(leaf, column, found)
-        found, scores = found[kept], scores[kept]
+        matching = _phrase_mask(leaf, column, documents)
+        documents, scores = documents[matching], scores[matching]
     else:
         scores *= leaf.boost
     near = top_positions(scores, k)
-    return document_hits(column, found[near], scores[near])
+    return document_hits(column, documents[near], scores[near])
 
 
 class WeightedTerm:
@@ -153,28 +147,23 @@ class WeightedTerm:
 
 def in_all_groups(groups: Sequence[Sequence[str]], at: Mapping[str, Numbers], count: int) -> Mask:
     """Mark the documents that contain a term of every group."""
-    kept = np.ones(count, np.bool_)
+    in_all = np.ones(count, np.bool_)
     for group in groups:
         here = np.zeros(count, np.bool_)
         for term in group:
             if term in at:
                 here[at[term]] = True
-        kept &= here
-    return kept
+        in_all &= here
+    return in_all
 
 
-def document_hits(column: TextColumn, found: Numbers, values: npt.NDArray[Any]) -> Hits:
+def document_hits(column: TextColumn, documents: Numbers, values: npt.NDArray[Any]) -> Hits:
     """Convert documents of a column, ascending, to hits in the same order."""
     parts = [
-        Hits.of(docs.source, docs.rows[found[first:last] - start], values[first:last])
-        for docs, start, first, last in _split_by_set(column, found)
+        Hits.of(docs.source, docs.rows[documents[first:last] - start], values[first:last])
+        for docs, start, first, last in _split_by_set(column, documents)
     ]
     return Hits.joined(parts)
-
-
-def distinct_terms(groups: Sequence[Sequence[str]]) -> list[str]:
-    """Return every term of some groups once."""
-    return list(dict.fromkeys(term for group in groups for term in group))
 
 
 def top_positions(scores: npt.NDArray[np.float64], k: int | None) -> Numbers:
@@ -186,15 +175,7 @@ def top_positions(scores: npt.NDArray[np.float64], k: int | None) -> Numbers:
 
 
 def number_rows(parts: Sequence[Hits]) -> tuple[Hits, list[Numbers]]:
-    """Number the distinct rows of several searches.
-
-    Returns
-    -------
-    Hits
-        Each row once, by number.
-    list of numpy.ndarray of int64
-        Numbers of the rows of each search.
-    """
+    """Number the distinct rows of several searches; also return the numbers for each search."""
     every = Hits.joined(parts)
     order = np.lexsort((every.rows, every.source))
     ordered = every.take(order)
@@ -212,11 +193,11 @@ def _read_postings(column: TextColumn, terms: Sequence[str]) -> dict[str, Postin
     unloaded = [number for number, docs in enumerate(document_sets) if not docs.is_in_memory(terms)]
     read = run_all([partial(document_sets[number].postings, terms) for number in unloaded])
     parts = dict(zip(unloaded, read, strict=True))
-    found = [
+    by_set = [
         parts[number] if number in parts else docs.postings(terms)
         for number, docs in enumerate(document_sets)
     ]
-    return {term: _concatenate(column, [part[term] for part in found]) for term in terms}
+    return {term: _concatenate(column, [part[term] for part in by_set]) for term in terms}
 
 
 def _concatenate(column: TextColumn, parts: Sequence[Postings]) -> Postings:
@@ -236,19 +217,19 @@ def _non_essential_terms(terms: Sequence[WeightedTerm], k: int) -> list[Weighted
     The frequent terms of a query together often add less than the k-th best document scores by a
     rare term alone (MaxScore; Turtle and Flood, 1995).
     """
-    order = sorted(terms, key=lambda one: one.limit)
+    order = sorted(terms, key=lambda term: term.limit)
     surely = 0.0
-    for one in order[1:]:
-        if len(one.postings.documents) >= k:
-            surely = max(surely, float(-np.partition(-one.scores(), k - 1)[k - 1]))
+    for term in order[1:]:
+        if len(term.postings.documents) >= k:
+            surely = max(surely, float(-np.partition(-term.scores(), k - 1)[k - 1]))
     few = []
     total = 0.0
-    for one in order:
-        total += one.limit
+    for term in order:
+        total += term.limit
         # Ranks are those of float32, by which more is equal.
         if total * _ROUNDING >= surely:
             break
-        few.append(one)
+        few.append(term)
     return few
 
 
@@ -264,16 +245,18 @@ def _expand_fuzzy(
 ) -> list[tuple[str, ...]]:
     """Expand each term to indexed terms, up to ``max_expansions`` over all terms."""
     groups: list[tuple[str, ...]] = []
-    left = leaf.max_expansions
+    budget = leaf.max_expansions
     for term in _FUZZY_TOKENIZER.terms(leaf.query):
         near: set[str] = set()
-        if left:
+        if budget:
             for docs in document_sets:
                 near.update(
-                    docs.fuzzy_terms(term, distance=distance, prefix=leaf.prefix_length, limit=left)
+                    docs.fuzzy_terms(
+                        term, distance=distance, prefix=leaf.prefix_length, limit=budget
+                    )
                 )
-        chosen = tuple(sorted(near, key=str.encode)[:left])
-        left -= len(chosen)
+        chosen = tuple(sorted(near, key=str.encode)[:budget])
+        budget -= len(chosen)
         groups.append(chosen)
     return groups
 
@@ -281,12 +264,7 @@ def _expand_fuzzy(
 def _merge_sorted(parts: Sequence[Numbers], size: int) -> tuple[Numbers, list[Numbers]]:
     """Merge ascending arrays of numbers below ``size``.
 
-    Returns
-    -------
-    numpy.ndarray of int64
-        The distinct numbers, ascending.
-    list of numpy.ndarray of int64
-        Positions of the numbers of each array in the first result.
+    Returns the distinct numbers, ascending, and the positions in them of each array's numbers.
     """
     total = sum(len(part) for part in parts)
     if len(parts) == 1:
@@ -295,28 +273,28 @@ def _merge_sorted(parts: Sequence[Numbers], size: int) -> tuple[Numbers, list[Nu
         present = np.zeros(size, np.bool_)
         for part in parts:
             present[part] = True
-        found = np.flatnonzero(present)
+        merged = np.flatnonzero(present)
         where = np.empty(size, np.int64)
-        where[found] = np.arange(len(found))
-        return found, [where[part] for part in parts]
+        where[merged] = np.arange(len(merged))
+        return merged, [where[part] for part in parts]
     every = np.sort(np.concatenate([np.empty(0, np.int64), *parts]), kind="stable")
-    found = every[np.diff(every, prepend=-1) > 0]
-    return found, [np.searchsorted(found, part) for part in parts]
+    merged = every[np.diff(every, prepend=-1) > 0]
+    return merged, [np.searchsorted(merged, part) for part in parts]
 
 
-def _phrase_mask(leaf: PhraseQuery, column: TextColumn, found: Numbers) -> Mask:
+def _phrase_mask(leaf: PhraseQuery, column: TextColumn, documents: Numbers) -> Mask:
     """Mark the documents that contain a phrase; all of them contain all of its terms."""
-    kept = np.zeros(len(found), np.bool_)
-    for docs, start, first, last in _split_by_set(column, found):
-        kept[first:last] = docs.phrase(leaf, found[first:last] - start)
-    return kept
+    matching = np.zeros(len(documents), np.bool_)
+    for docs, start, first, last in _split_by_set(column, documents):
+        matching[first:last] = docs.phrase(leaf, documents[first:last] - start)
+    return matching
 
 
 def _split_by_set(
-    column: TextColumn, found: Numbers
+    column: TextColumn, documents: Numbers
 ) -> Iterator[tuple[DocumentSet, int, int, int]]:
     """Split documents by document set: the set, its first number, and the range in ``found``."""
-    starts, cuts = column.starts.tolist(), np.searchsorted(found, column.starts).tolist()
+    starts, cuts = column.starts.tolist(), np.searchsorted(documents, column.starts).tolist()
     for docs, start, (first, last) in zip(
         column.document_sets, starts[:-1], pairwise(cuts), strict=True
     ):

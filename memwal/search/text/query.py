@@ -18,7 +18,7 @@ Occur: TypeAlias = Literal["should", "must", "must_not"]
 
 @dataclass(frozen=True, slots=True)
 class MatchQuery:
-    """Terms in one column.
+    """Terms in one column. InvalidInputError names a value that is wrong.
 
     Parameters
     ----------
@@ -36,11 +36,6 @@ class MatchQuery:
         Terms at most that a fuzzy query stands for, in the order of their bytes.
     prefix_length : int, default 0
         So many bytes at the beginning of a term do not differ.
-
-    Raises
-    ------
-    InvalidInputError
-        A value is wrong; the message names it.
     """
 
     query: str
@@ -66,7 +61,7 @@ class MatchQuery:
 
 @dataclass(frozen=True, slots=True)
 class PhraseQuery:
-    """Terms one after the other in one column.
+    """Terms one after the other in one column. InvalidInputError names a value that is wrong.
 
     Parameters
     ----------
@@ -75,11 +70,6 @@ class PhraseQuery:
         Its index must have positions.
     slop : int, default 0
         Terms that may stand between two that follow each other.
-
-    Raises
-    ------
-    InvalidInputError
-        A value is wrong; the message names it.
     """
 
     query: str
@@ -100,6 +90,8 @@ class PhraseQuery:
 class MultiMatchQuery:
     """The same text in several columns; the best column counts.
 
+    InvalidInputError names a value that is wrong.
+
     Parameters
     ----------
     query : str
@@ -108,11 +100,6 @@ class MultiMatchQuery:
         One per column.
     operator : {"or", "and"}, default "or"
         Within each column.
-
-    Raises
-    ------
-    InvalidInputError
-        A value is wrong; the message names it.
     """
 
     query: str
@@ -144,7 +131,8 @@ class CombinedFieldsQuery:
     """The same text in several columns taken as one: BM25F. A repeated word counts once.
 
     Term rarity, term counts and row lengths are computed over all columns together, and a row may
-    contain one term in one column and another term in another.
+    contain one term in one column and another term in another. InvalidInputError names a value
+    that is wrong.
 
     Parameters
     ----------
@@ -155,11 +143,6 @@ class CombinedFieldsQuery:
         Weight of each column, 1 or more; 1 by default.
     operator : {"or", "and"}, default "or"
         Whether one term is enough, or each must be in some column.
-
-    Raises
-    ------
-    InvalidInputError
-        A value is wrong; the message names it.
     """
 
     query: str
@@ -207,21 +190,18 @@ class BoostQuery:
 class BooleanQuery:
     """Combination of queries; scores of those that must or should match are added.
 
+    InvalidInputError names a value that is wrong.
+
     Parameters
     ----------
     queries : sequence of ({"should", "must", "must_not"}, query)
-
-    Raises
-    ------
-    InvalidInputError
-        A value is wrong; the message names it.
     """
 
     queries: Sequence[tuple[Occur, TextQuery]]
 
     def __post_init__(self) -> None:
-        known = ("should", "must", "must_not")
-        queries = tuple((_parse_choice(occur, known), query) for occur, query in self.queries)
+        choices = ("should", "must", "must_not")
+        queries = tuple((_parse_choice(occur, choices), query) for occur, query in self.queries)
         object.__setattr__(self, "queries", queries)
         if not any(occur != "must_not" for occur, _ in queries):
             raise InvalidInputError("a boolean query needs something that must or should match")
@@ -244,13 +224,7 @@ Leaf: TypeAlias = MatchQuery | PhraseQuery | CombinedFieldsQuery
 
 
 def leaves(query: TextQuery) -> list[Leaf]:
-    """Return the leaves of a query, which are searched one by one.
-
-    Raises
-    ------
-    InvalidInputError
-        A part is not an instance of a query class.
-    """
+    """Return the leaves of a query, which are searched one by one."""
     if isinstance(query, Leaf):
         return [query]
     if isinstance(query, MultiMatchQuery):

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from memwal.errors import InvalidInputError
 from memwal.reader.hits import Hits, filter_hits
 from memwal.reader.latest import NewestRows
-from memwal.reader.sources.collect import ReadSources
+from memwal.reader.sources.generation import ReadSources
 from memwal.search.text.bm25 import TextStatistics, term_scores
 from memwal.search.text.column import TextColumn, open_column, text_columns
 from memwal.search.text.documents import Numbers, Postings
@@ -72,49 +72,28 @@ def best_texts(
     k: int | None = 10,
     filter: str | None = None,
 ) -> Hits:
-    """Find the rows whose texts match best.
+    """Find the rows whose texts match best: hits with their scores, best first.
 
-    Parameters
-    ----------
-    sources, newest
-        See :func:`memwal.reader.scan.open_newest`.
-    query : str or query
-        Text, for a query of any of its terms; or one of the classes of
-        :mod:`memwal.search.text.query`.
-    columns : str or sequence of str, optional
-        Where to search for text; all columns with a text index by default. The best one counts.
-        A query object names its own.
-    k : int or None, default 10
-        How many rows at most; None returns all that match.
-    filter : str, optional
-        SQL predicate over any columns. It does not touch the scores.
-
-    Returns
-    -------
-    Hits
-        Best first, with their scores.
-
-    Raises
-    ------
-    InvalidInputError
-        A column has no text index, or an argument is not right.
+    ``columns`` are searched for a query that is text, all with a text index by default; the best
+    one of a row counts. A query object names its own. ``k`` is None for all rows that match. A
+    filter does not change the scores. InvalidInputError names a column without a text index.
     """
     if k is not None and k < 1:
         raise InvalidInputError(f"k is {k}; ask for at least one row")
-    asked = _parse_query(sources, query, columns)
-    parts = list(dict.fromkeys(leaves(asked)))
+    parsed = _parse_query(sources, query, columns)
+    parts = list(dict.fromkeys(leaves(parsed)))
     opened = {
         column: open_column(sources, newest, column)
         for column in dict.fromkeys(column for leaf in parts for column in leaf.columns)
     }
-    if len(parts) == 1 and asked == parts[0]:
+    if len(parts) == 1 and parsed == parts[0]:
         best = k if filter is None else None
-        found = _search_leaf(parts[0], opened, k=best)
+        hits = _search_leaf(parts[0], opened, k=best)
     else:
-        found = _combine_leaves(asked, {leaf: _search_leaf(leaf, opened) for leaf in parts})
+        hits = _combine_leaves(parsed, {leaf: _search_leaf(leaf, opened) for leaf in parts})
     if filter is None:
-        return found.best(k, smallest=False)
-    return _best_passing(sources, found, k, filter)
+        return hits.best(k, smallest=False)
+    return _best_passing(sources, hits, k, filter)
 
 
 def combined_hits(
@@ -124,18 +103,8 @@ def combined_hits(
 
     A term is as frequent as in the column where it is most frequent, and there are as many
     documents as in the column that has most. Lengths and counts are added up, times the weights.
-
-    Parameters
-    ----------
-    columns : sequence of TextColumn
-        Columns of the query, in its order.
-    k : int, optional
-        Rows that are worse than the k-th best may be left out; by default none is.
-
-    Raises
-    ------
-    InvalidInputError
-        The columns have different tokenizers.
+    ``columns`` are those of the query, in its order; InvalidInputError is raised if they have
+    different tokenizers. Rows that score below the ``k``-th best may be left out.
     """
     tokenizer = columns[0].tokenizer
     if any(column.tokenizer.options != tokenizer.options for column in columns):
@@ -163,11 +132,11 @@ def combined_hits(
             scores[here] += term_scores(
                 term, counts[term][here], lengths=lengths[here], statistics=statistics
             )
-    found = Hits(rows.source, rows.rows, scores)
+    hits = Hits(rows.source, rows.rows, scores)
     if query.operator == "and":
         places = {term: np.concatenate(parts) for term, parts in at.items()}
-        found = found.take(in_all_groups([(term,) for term in terms], places, len(rows)))
-    return found.take(top_positions(found.values, k))
+        hits = hits.take(in_all_groups([(term,) for term in terms], places, len(rows)))
+    return hits.take(top_positions(hits.values, k))
 
 
 def _read_field(column: TextColumn, terms: Sequence[str]) -> _FieldPostings:
@@ -219,17 +188,17 @@ def _parse_query(
     return MatchQuery(query, names[0]) if len(names) == 1 else MultiMatchQuery(query, tuple(names))
 
 
-def _best_passing(sources: ReadSources, found: Hits, k: int | None, predicate: str) -> Hits:
+def _best_passing(sources: ReadSources, hits: Hits, k: int | None, predicate: str) -> Hits:
     """Return the best rows that pass a predicate, applying it to as few rows as needed."""
     if k is None:
-        ordered = found.best(None, smallest=False)
+        ordered = hits.best(None, smallest=False)
         return ordered.take(filter_hits(sources, ordered, predicate))
     tried = max(_FILTERED, 2 * k)
     while True:
-        best = found.best(tried, smallest=False)
-        kept = best.take(filter_hits(sources, best, predicate))
-        if len(kept) >= k or tried >= len(found):
-            return kept.take(np.arange(min(k, len(kept))))
+        best = hits.best(tried, smallest=False)
+        passing = best.take(filter_hits(sources, best, predicate))
+        if len(passing) >= k or tried >= len(hits):
+            return passing.take(np.arange(min(k, len(passing))))
         tried *= _GROWTH
 
 

@@ -1,4 +1,4 @@
-"""Candidates for the nearest vectors, from each source.
+"""Live rows of each source, and candidates for the nearest vectors among them.
 
 Includes late interaction: distances of rows with several vectors each (multivectors).
 """
@@ -6,8 +6,9 @@ Includes late interaction: distances of rows with several vectors each (multivec
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,24 +20,22 @@ from memwal.base_table.snapshot import BaseTable
 from memwal.lsm.indexes.kinds import kind_of
 from memwal.lsm.memtable.rows import RowView
 from memwal.lsm.memtable.vector_index import Neighbours, nearest_rows
-from memwal.reader.base_indexes import Gap, find_index
+from memwal.reader.base_indexes import Gap, find_index, options_key
+from memwal.reader.cache.lru import LruCache
 from memwal.reader.hits import BASE, Hits
 from memwal.reader.latest import NewestRows
 from memwal.reader.merged_scan import passing_rows
 from memwal.reader.row_set import RowIds, contains, encode_row_set
-from memwal.reader.sources.generation import GenerationSource
+from memwal.reader.sources.generation import GenerationSource, ReadSources
 from memwal.region.rows import key_column
-from memwal.search.vector.query import VectorQuery, canonical_metric
-from memwal.search.vector.sources import LiveGenerationRows, LiveRows
+from memwal.search.vector.query import VectorQuery, canonical_metric, index_metric
 from memwal.util.log import warn_once
 
 if TYPE_CHECKING:
     import lance
     from lance.lance.indices import IndexDescription
 
-
 logger = logging.getLogger(__name__)
-_FLAT_METRIC = "l2"
 # A search of rows some of which may be stale asks for this many times the candidates, and for this
 # many times more in each further round.
 _OVERFETCH = 2
@@ -54,18 +53,9 @@ def nearest_multivectors(
     """Find the nearest rows of a multivector column, with the distances that Lance computes.
 
     The distance of a row is the sum, over the query's vectors, of the distance of the row's nearest
-    vector. Rows without vectors, or with a distance that is not finite, are left out.
-
-    Parameters
-    ----------
-    vectors : pyarrow.ChunkedArray
-        Lists of fixed-size lists of floats.
-    query : array of numbers, shape (vectors, dimension)
-    k : int
-        Maximum number of rows.
-    metric : {"l2", "cosine", "dot"}
-    allowed : numpy.ndarray of bool, shape (rows,), optional
-        Rows that may be returned; all by default.
+    vector. Rows without vectors, or with a distance that is not finite, are left out. ``vectors``
+    are lists of fixed-size lists, ``query`` has shape (vectors, dimension), and the metric is l2,
+    cosine or dot. Only rows in the mask ``allowed`` are returned.
     """
     lengths = pc.fill_null(pc.list_value_length(vectors), 0).to_numpy().astype(np.int64)
     rows = np.flatnonzero(lengths if allowed is None else lengths * allowed)
@@ -117,11 +107,6 @@ def select_vectors(rows: pa.Table, column: str) -> pa.ChunkedArray:
     return pc.struct_field(rows.column(name), fields)
 
 
-def index_metric(index: IndexDescription | None) -> str:
-    """Return the metric of an index, or ``l2`` without an index."""
-    return str(index.details.get("metric_type", _FLAT_METRIC)) if index else _FLAT_METRIC
-
-
 def memtable_candidates(
     part: LiveGenerationRows, base: BaseTable, query: VectorQuery
 ) -> Candidates:
@@ -134,37 +119,26 @@ def memtable_candidates(
     allowed[part.addresses.astype(np.int64)] = True
     if query.filter is not None:
         allowed &= passing_rows(source, query.filter, base)
-    near = rank_vectors(view.column(query.column), query, k=query.k, allowed=allowed)
+    vectors = view.column(query.column)
+    near = rank_vectors(vectors, query, k=query.candidates, allowed=allowed)
     return Candidates(Hits.of(part.number, near.rows.astype(np.uint64), near.distances), exact=True)
 
 
-def generation_candidates(
-    part: LiveGenerationRows,
-    query: VectorQuery,
-    *,
-    preferred: Sequence[str] = (),
-    expects_index: bool = False,
-) -> Candidates:
-    """Find the nearest rows of a generation, through its own index.
-
-    Parameters
-    ----------
-    preferred : sequence of str
-        Names of the indexes to use if it has several.
-    expects_index : bool, default False
-        Whether to warn if it has none.
-    """
+def generation_candidates(part: LiveGenerationRows, query: VectorQuery) -> Candidates:
+    """Find the nearest rows of a generation, through its own index."""
     source = part.source
     index = find_index(
         source.dataset.describe_indices(),
         query.column,
         lambda kind: kind.is_vector,
-        preferred=preferred,
+        preferred=() if query.usable_index is None else (query.usable_index.name,),
     )
-    if index is None and expects_index:
+    # Generations have no index over multivectors: Lance cannot maintain one.
+    is_expected = query.index is not None and not query.is_multi and part.number != BASE
+    if index is None and is_expected:
         _warn_no_index(source, query.column)
     addresses, distances = _search_dataset(
-        source.dataset, query, k=query.k, index=index, allowed=part.encoded()
+        source.dataset, query, k=query.candidates, index=index, allowed=part.encoded
     )
     rows = part.rows[np.searchsorted(part.addresses, addresses)]
     return Candidates(Hits.of(part.number, rows, distances), exact=_is_exact(index, query))
@@ -182,7 +156,8 @@ def unindexed_candidates(
     rows = read_unindexed_vectors(base, gap, query.column, filter=query.filter)
     row_ids = rows.column("_rowid").to_numpy()
     allowed = contains(part.addresses, row_ids)
-    near = rank_vectors(select_vectors(rows, query.column), query, k=query.k, allowed=allowed)
+    vectors = select_vectors(rows, query.column)
+    near = rank_vectors(vectors, query, k=query.candidates, allowed=allowed)
     return Candidates(Hits.of(BASE, row_ids[near.rows], near.distances), exact=True)
 
 
@@ -200,30 +175,19 @@ def read_unindexed_vectors(
 
 
 def base_candidates(
-    base: BaseTable,
-    newest: NewestRows,
-    index: IndexDescription | None,
-    query: VectorQuery,
-    *,
-    covered: bool,
+    base: BaseTable, newest: NewestRows, query: VectorQuery, *, covered: bool
 ) -> Candidates:
     """Find the nearest rows of the base table that no generation replaced, with exact distances.
 
     Only rows that the search returns are checked for replacement. Replaced rows are blocked, and
     the search is repeated for more rows until there are enough, or no more. Keys and vectors are
-    read together.
-
-    Parameters
-    ----------
-    index : IndexDescription or None
-        The base table's index on the column.
-    covered : bool
-        Whether to search only rows that the index covers.
+    read together. With ``covered``, only rows that the index covers are searched.
     """
+    index = query.usable_index
     keys = list(base.primary_key) if len(newest.keys) else []
     columns = keys if _is_exact(index, query) else [*keys, query.column]
     blocked = np.empty(0, np.uint64)
-    count = query.k * _OVERFETCH if keys else query.k
+    count = query.candidates * _OVERFETCH if keys else query.candidates
     while True:
         rows, distances = _search_dataset(
             base.dataset, query, k=count, index=index, blocked=blocked, covered=covered
@@ -234,8 +198,8 @@ def base_candidates(
         replaced = np.zeros(len(rows), np.bool_)
         if keys:
             replaced = _find_replaced(newest, key_column(read, keys))
-        live = np.flatnonzero(~replaced)[: query.k]
-        if len(live) < query.k and len(rows) == count:
+        live = np.flatnonzero(~replaced)[: query.candidates]
+        if len(live) < query.candidates and len(rows) == count:
             blocked = np.concatenate([blocked, rows[replaced]])
             count *= _GROWTH
             continue
@@ -330,3 +294,98 @@ def _warn_no_index(source: GenerationSource, column: str) -> None:
         source.identity,
         column,
     )
+
+
+_PART_BYTES = 128 << 20
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LiveRows:
+    """Rows of one source that a search may return."""
+
+    number: int  # Source of the hits: ``BASE``, or a position among the generations.
+    name: Hashable  # Identity of the stored rows, for caches; None for a MemTable, which changes.
+    addresses: RowIds  # Rows in storage, ascending.
+    rows: RowIds  # Row ids of the hits.
+
+    @property
+    def nbytes(self) -> int:
+        """Memory in bytes; encoded addresses are assumed to take as much as the addresses."""
+        return int(2 * self.addresses.nbytes + self.rows.nbytes)
+
+
+@dataclass(frozen=True, eq=False)
+class LiveGenerationRows(LiveRows):
+    """Live rows of a generation."""
+
+    source: GenerationSource
+
+    @cached_property
+    def encoded(self) -> bytes:
+        """The addresses in the form that Lance's scanner takes."""
+        return encode_row_set(self.addresses)
+
+
+def unmerged_rows(sources: ReadSources, newest: NewestRows) -> tuple[LiveGenerationRows, ...]:
+    """Return the rows of each generation that are the newest of their keys; cached."""
+    flushed = _flushed_key(sources)
+    if flushed is None:
+        return _find_unmerged(sources, newest)
+    return _unmerged_cache.get(flushed, lambda: _find_unmerged(sources, newest))
+
+
+def unindexed_rows(
+    sources: ReadSources, newest: NewestRows, gap: Gap | None
+) -> tuple[tuple[LiveGenerationRows, ...], LiveRows | None]:
+    """Return rows of the base table that its index does not cover and no generation replaced.
+
+    The first are searched in the merged generations that they come from; the second are the others.
+    """
+    if gap is None:
+        return (), None
+    flushed = _flushed_key(sources)
+    if flushed is None:
+        return _find_unindexed(newest, gap)
+    return _unindexed_cache.get((flushed, gap.key), lambda: _find_unindexed(newest, gap))
+
+
+def _find_unmerged(sources: ReadSources, newest: NewestRows) -> tuple[LiveGenerationRows, ...]:
+    parts = []
+    for position, source in enumerate(sources.generations):
+        live = newest.live_addresses(position)
+        if len(live):
+            parts.append(LiveGenerationRows(position, source.identity, live, live, source))
+    return tuple(parts)
+
+
+def _find_unindexed(
+    newest: NewestRows, gap: Gap
+) -> tuple[tuple[LiveGenerationRows, ...], LiveRows | None]:
+    bridged = []
+    for bridge in gap.bridges:
+        live = ~pc.is_in(bridge.keys, value_set=newest.keys).to_numpy(zero_copy_only=False)
+        if live.any():
+            source, rows = bridge.source, bridge.rows[live]
+            addresses = bridge.addresses[live]
+            bridged.append(LiveGenerationRows(BASE, source.identity, addresses, rows, source))
+    replaced = pc.is_in(gap.rest_keys, value_set=newest.keys).to_numpy(zero_copy_only=False)
+    rest = gap.rest[~replaced]
+    if not len(rest):
+        return tuple(bridged), None
+    return tuple(bridged), LiveRows(BASE, gap.key, rest, rest)
+
+
+def _flushed_key(sources: ReadSources) -> tuple[Hashable, ...] | None:
+    """Return the cache key of the open generations; None if one of them is a MemTable."""
+    names = tuple(source.identity for source in sources.generations)
+    return None if None in names else (names, options_key(sources.base))
+
+
+def _total_bytes(parts: Sequence[LiveRows]) -> int:
+    return sum(part.nbytes for part in parts)
+
+
+_unmerged_cache: LruCache[tuple[LiveGenerationRows, ...]] = LruCache(_PART_BYTES, _total_bytes)
+_unindexed_cache: LruCache[tuple[tuple[LiveGenerationRows, ...], LiveRows | None]] = LruCache(
+    _PART_BYTES, lambda found: _total_bytes([*found[0], *([found[1]] if found[1] else [])])
+)

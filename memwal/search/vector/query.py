@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypedDict
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +13,15 @@ import pyarrow.types as pt
 
 from memwal.base_table.snapshot import BaseTable
 from memwal.errors import InvalidInputError
+from memwal.reader.base_indexes import find_index
 
+if TYPE_CHECKING:
+    from lance.lance.indices import IndexDescription
+
+_REFINE: Final = 2
+# Of a multivector, an index finds some vectors and estimates the distances of the others.
+_REFINE_MULTI: Final = 10
+_FLAT_METRIC: Final = "l2"
 _METRICS: Final = {
     "l2": "l2",
     "euclidean": "l2",
@@ -22,54 +31,114 @@ _METRICS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class VectorQuery:
-    """Validated query for the nearest vectors.
+class SearchOptions(TypedDict, total=False):
+    """Options of a search for vectors, as keywords.
 
     Attributes
     ----------
-    column : str
-    vector : array of numbers, shape (dimension,)
-        Of a column of multivectors, shape (vectors, dimension).
-    k : int
-        Number of candidates from each source.
-    metric : str
-    options : mapping of str to Any
-        Options of Lance: ``nprobes``, ``ef``.
-    filter : str or None
-        Applied before ranking.
+    k : int, default 10
+        Maximum number of rows.
+    filter : str, optional
+        SQL predicate over any columns.
+    columns : sequence of str, optional
+        Columns to return; all by default.
+    metric : str, optional
+        ``l2``, ``cosine``, ``dot`` or ``hamming``; by default that of the index, or ``l2``
+        without an index. With another metric than the index has, the index is not used.
+    nprobes : int, optional
+        Index partitions to search in each source; Lance decides by default.
+    refine_factor : int, default 2, of multivectors 10
+        Candidates per row that are ranked again by their vectors. More candidates find more
+        of the nearest rows and read as many more vectors.
+    ef : int, optional
+        Candidates that a graph index keeps.
     """
 
-    column: str
-    vector: Any
     k: int
-    metric: str
-    options: dict[str, Any]
     filter: str | None
-
-    @property
-    def is_multi(self) -> bool:
-        """Return whether rows have several vectors each."""
-        return bool(np.ndim(self.vector) == 2)
-
-
-class VectorOptions(TypedDict, total=False):
-    """Options of a vector search; see :func:`memwal.search.vector.search.nearest`."""
-
+    columns: Sequence[str] | None
     metric: str | None
     nprobes: int | None
     refine_factor: int | None
     ef: int | None
 
 
-def canonical_metric(name: str) -> str:
-    """Return the name of a metric that Lance and ``nearest_rows`` of a MemTable accept.
+@dataclass(frozen=True, slots=True)
+class VectorQuery:
+    """Validated query for the nearest vectors."""
 
-    Raises
-    ------
-    InvalidInputError
-        There is no such metric.
-    """
+    column: str
+    vector: Any  # Shape (dimension,), of a column of multivectors (vectors, dimension).
+    k: int
+    candidates: int  # Number of candidates from each source.
+    metric: str
+    options: dict[str, Any]  # Options of Lance: ``nprobes``, ``ef``.
+    filter: str | None  # Applied before ranking.
+    index: IndexDescription | None  # The base table's index on the column, of any metric.
+
+    @property
+    def is_multi(self) -> bool:
+        """Return whether rows have several vectors each."""
+        return bool(np.ndim(self.vector) == 2)
+
+    @property
+    def usable_index(self) -> IndexDescription | None:
+        """The base table's index, if it has the metric of the query."""
+        index = self.index
+        is_usable = index is not None and self.metric == canonical_metric(index_metric(index))
+        return index if is_usable else None
+
+    @classmethod
+    def of(
+        cls,
+        base: BaseTable,
+        vector: npt.ArrayLike | pa.Array,
+        column: str | None,
+        options: SearchOptions,
+    ) -> VectorQuery:
+        """Check a query against the table; without ``column``, its only column of vectors."""
+        unknown = options.keys() - SearchOptions.__annotations__.keys()
+        if unknown:
+            raise TypeError(f"a search has no option {', '.join(sorted(unknown))}")
+        k = options.get("k", 10)
+        if k < 1:
+            raise InvalidInputError(f"k is {k}; ask for at least one row")
+        column = column or only_vector_column(base)
+        index = find_index(
+            base.dataset.describe_indices(),
+            column,
+            lambda kind: kind.is_vector,
+            preferred=base.details.maintained_indexes,
+        )
+        query_vector = parse_query_vector(base, column, vector)
+        factor = options.get("refine_factor")
+        if factor is None:
+            factor = _REFINE if query_vector.ndim == 1 else _REFINE_MULTI
+        if factor < 1:
+            raise InvalidInputError(f"refine_factor is {factor}; it is at least 1")
+        return cls(
+            column=column,
+            vector=query_vector,
+            k=k,
+            candidates=k * factor,
+            metric=canonical_metric(options.get("metric") or index_metric(index)),
+            options={
+                name: value
+                for name in ("nprobes", "ef")
+                if (value := options.get(name)) is not None
+            },
+            filter=options.get("filter"),
+            index=index,
+        )
+
+
+def index_metric(index: IndexDescription | None) -> str:
+    """Return the metric of an index, or ``l2`` without an index."""
+    return str(index.details.get("metric_type", _FLAT_METRIC)) if index else _FLAT_METRIC
+
+
+def canonical_metric(name: str) -> str:
+    """Return the name of a metric that Lance and ``nearest_rows`` of a MemTable accept."""
     metric = _METRICS.get(name.lower())
     if metric is None:
         raise InvalidInputError(f"there is no metric {name}; choose one of {', '.join(_METRICS)}")
@@ -77,22 +146,16 @@ def canonical_metric(name: str) -> str:
 
 
 def only_vector_column(base: BaseTable) -> str:
-    """Return the only column of vectors.
-
-    Raises
-    ------
-    InvalidInputError
-        There is none, or more than one.
-    """
-    found: list[str] = [
+    """Return the only column of vectors; InvalidInputError if there is none, or more than one."""
+    columns: list[str] = [
         field.name for field in base.schema if _is_vector(field.type) or _is_multivector(field.type)
     ]
-    if len(found) != 1:
+    if len(columns) != 1:
         raise InvalidInputError(
-            f"the table has {len(found)} columns of vectors"
-            f"{': ' + ', '.join(found) if found else ''}; name one as column"
+            f"the table has {len(columns)} columns of vectors"
+            f"{': ' + ', '.join(columns) if columns else ''}; name one as column"
         )
-    return found[0]
+    return columns[0]
 
 
 def _is_vector(kind: pa.DataType) -> bool:
@@ -116,22 +179,16 @@ def _element_type(kind: pa.DataType) -> pa.DataType:
 def _column_type(schema: pa.Schema, path: str) -> pa.DataType | None:
     if path in schema.names:
         return schema.field(path).type
-    found: pa.DataType = pa.struct(list(schema))
+    kind: pa.DataType = pa.struct(list(schema))
     for name in path.split("."):
-        if not pt.is_struct(found) or found.get_field_index(name) < 0:
+        if not pt.is_struct(kind) or kind.get_field_index(name) < 0:
             return None
-        found = found.field(name).type
-    return found
+        kind = kind.field(name).type
+    return kind
 
 
 def parse_query_vector(base: BaseTable, column: str, vector: npt.ArrayLike | pa.Array) -> Any:
-    """Convert a query vector to the element type of a column.
-
-    Raises
-    ------
-    InvalidInputError
-        The column has no vectors, or the query does not fit them.
-    """
+    """Convert a query vector to the element type of a column."""
     kind = _column_type(base.schema, column)
     if kind is None or not (_is_vector(kind) or _is_multivector(kind)):
         raise InvalidInputError(

@@ -19,8 +19,7 @@ from memwal.errors import CorruptDataError, ObjectNotFoundError
 from memwal.search.text import index_files
 from memwal.search.text.documents import edit_distance
 from memwal.search.text.fst import TokenMap
-from memwal.search.text.index_files import TextPartition, open_segment
-from memwal.search.text.postings import decode_postings
+from memwal.search.text.index_files import TextPartition, decode_postings, open_segment
 from memwal.storage.location import TableLocation
 
 PLAIN = {

@@ -203,6 +203,8 @@ def test_mistakes_are_told(tmp_path: Path) -> None:
         with pytest.raises(InvalidInputError) as refused:
             search(sources, newest, vector, **options)  # type: ignore[arg-type]
         assert named in str(refused.value)
+    with pytest.raises(TypeError, match="probes"):
+        search(sources, newest, good, probes=3)  # type: ignore[call-arg]
 
 
 def test_a_table_without_vectors(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from support.oracles.read_sources import collect_sources
 import memwal
 from memwal.reader.latest import NewestRows
 from memwal.reader.scan import open_newest
-from memwal.reader.sources.collect import ReadSources
+from memwal.reader.sources.generation import ReadSources
 from memwal.search import search, search_text
 from memwal.search.text.query import (
     BooleanQuery,

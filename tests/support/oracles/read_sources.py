@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import memwal
-from memwal.reader.sources.collect import ReadSources, open_sources
+from memwal.reader.sources.generation import ReadSources, open_sources
 from memwal.reader.sources.plan import MemTables, plan_read
 from memwal.storage.location import TableLocation
 from memwal.writer.table_writer import TableWriter

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from memwal.search.vector.partitions import Estimates, Layout, Partitions, as_arrow, as_matrix
+from memwal.search.vector.in_memory import Estimates, Layout, Partitions, as_arrow, as_matrix
 
 DIMENSION = 8
 
