@@ -30,21 +30,11 @@ _NAME: Final = re.compile(r"memwal-read-([1-9][0-9]{0,9})-([1-9][0-9]{0,19})-([0
 
 @dataclass(frozen=True, slots=True)
 class ReadTag:
-    """Tag that protects a version of the base table for one reader.
+    """Tag that protects a version of the base table for one reader."""
 
-    Attributes
-    ----------
-    seconds : int
-        Lifetime after the last write.
-    version : int
-        Version on the main branch of the base table.
-    reader : str
-        Id of the reader: up to 64 digits and lower-case letters.
-    """
-
-    seconds: int
-    version: int
-    reader: str
+    seconds: int  # Lifetime after the last write
+    version: int  # Version on the main branch of the base table
+    reader: str  # Id of the reader: up to 64 digits and lower-case letters
 
     @property
     def name(self) -> str:

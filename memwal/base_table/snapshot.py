@@ -72,34 +72,19 @@ class BaseTable:
 
     Rows and merge progress are from the same version. Therefore "this generation is already merged"
     holds for exactly the rows that are read.
-
-    Attributes
-    ----------
-    dataset : lance.LanceDataset
-        Checked out at ``version``.
-    schema : pyarrow.Schema
-        Schema of the rows, with Lance's field metadata.
-    primary_key : tuple of str
-        Key columns in key order.
-    index : IndexEntry or None
-        Entry of the MemWAL index in the manifest; None if MemWAL is not enabled.
-    details : IndexDetails
-        Decoded details of the entry; empty if MemWAL is not enabled.
-    digest : bytes
-        Hash of the version's manifest. The manifest lists the files with the rows, so an equal
-        digest means equal rows.
-    branch : str or None
-        Branch of the table; None for the main branch.
     """
 
     location: TableLocation
-    dataset: lance.LanceDataset
-    schema: pa.Schema
-    primary_key: tuple[str, ...]
+    dataset: lance.LanceDataset  # Checked out at ``version``
+    schema: pa.Schema  # Schema of the rows, with Lance's field metadata
+    primary_key: tuple[str, ...]  # Key columns in key order
+    # Entry of the MemWAL index in the manifest; None if MemWAL is not enabled.
     index: IndexEntry | None
-    details: IndexDetails
+    details: IndexDetails  # Decoded details of the entry; empty if MemWAL is not enabled
+    # Hash of the version's manifest. The manifest lists the files with the rows, so an equal digest
+    # means equal rows.
     digest: bytes
-    branch: str | None = None
+    branch: str | None = None  # Branch of the table; None for the main branch
 
     @property
     def version(self) -> int:

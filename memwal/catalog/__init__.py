@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from memwal.catalog.export import read_snapshot
 from memwal.catalog.records import BacklogSample, ManagedTable, Pruned, TableState
 from memwal.jobs.job import JobRun, RunState
-from memwal.jobs.policy import Policy, merge_reason
+from memwal.jobs.policy import Policy
 from memwal.util.optional_deps import requires_extra
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ __all__ = [
     "Pruned",
     "RunState",
     "TableState",
-    "merge_reason",
     "read_snapshot",
 ]
 

@@ -3,78 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from memwal.jobs.policy import Policy
 from memwal.jobs.status import RegionBacklog, TableStatus
+from memwal.util.records import JsonRecord
 
 JOBS = ("merge", "index", "compact", "snapshot", "gc", "quality")
 """All jobs, in the order in which one run does them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Due:
-    """Decision about one job: run it now or not.
-
-    Attributes
-    ----------
-    reason : str or None
-        Why the job is due; None when it is not.
-    held_back : str or None
-        Why a job that reached a limit is not due all the same: quiet hours.
-    pressure : float
-        Largest ratio of a measurement to its limit; the job has reached a limit from 1 on. Tables
-        that share workers are ordered by it.
-    critical : bool
-        The job is overdue by so much that quiet hours do not hold it back.
-    regions : tuple of str
-        UUIDs of the regions to merge; empty for the other jobs.
-    """
+class Due(JsonRecord):
+    """Decision about one job: run it now or not."""
 
     reason: str | None = None
+    """Why the job is due; None when it is not."""
     held_back: str | None = None
+    """Why a job that reached a limit is not due all the same: quiet hours."""
     pressure: float = 0.0
+    """Largest ratio of a measurement to its limit; the job has reached a limit from 1 on. Tables
+    that share workers are ordered by it."""
     critical: bool = False
+    """The job is overdue by so much that quiet hours do not hold it back."""
     regions: tuple[str, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return {**asdict(self), "regions": list(self.regions)}
+    """UUIDs of the regions to merge; empty for the other jobs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurements:
     """Measurements that a policy limits, beside the backlog of the regions.
 
-    None means unknown, and reaches no limit.
-
-    Attributes
-    ----------
-    index_generations : int
-        Merged generations that the index which is furthest behind does not cover.
-    index_rows : int or None
-        Rows of the base table that one of the indexes does not cover.
-    seconds_since_index, seconds_since_gc, seconds_since_quality : float or None
-        Since the last index build, garbage collection, and quality check; None if there was none.
-    snapshot_age_seconds : float or None
-        Age of the region snapshot; None if there is none.
-    changed_regions : int or None
-        Regions that have changed since the snapshot.
-    reclaimable_bytes : int or None
-        What a garbage collection would free.
-    small_fragments : int or None
-        Fragments of the base table that a compaction would replace.
+    None means unknown, or that there was none yet, and reaches no limit.
     """
 
-    index_generations: int = 0
-    index_rows: int | None = None
+    index_generations: int = 0  # of the index that is furthest behind
+    index_rows: int | None = None  # of the base table, that one of the indexes does not cover
     seconds_since_index: float | None = None
     seconds_since_gc: float | None = None
     seconds_since_quality: float | None = None
     snapshot_age_seconds: float | None = None
-    changed_regions: int | None = None
+    changed_regions: int | None = None  # since the snapshot
     reclaimable_bytes: int | None = None
     small_fragments: int | None = None
 

@@ -42,41 +42,21 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """Limits and help text of one field.
-
-    Attributes
-    ----------
-    kind : Kind
-    help : str
-        What the value means, in words that fit a command line: a phrase without a full stop.
-    low, high : float or None
-        Least and greatest value of a number.
-    optional : bool
-        Whether None is a value as well.
-    argument : str or None
-        Name on command lines where it differs from the field's: one element of a collection.
-    """
+    """Limits and help text of one field."""
 
     kind: Kind
+    # What the value means, in words that fit a command line: a phrase without a full stop.
     help: str
-    low: float = 0
+    low: float = 0  # least and greatest value of a number
     high: float | None = None
-    optional: bool = False
+    optional: bool = False  # Whether None is a value as well
+    # Name on command lines where it differs from the field's: one element of a collection.
     argument: str | None = None
 
     def check(self, name: str, value: object) -> None:
-        """Raise unless ``value`` is of this kind and within the limits.
+        """Raise InvalidInputError unless ``value`` is of this kind and within the limits.
 
-        Parameters
-        ----------
-        name : str
-            What to call the value in the message.
-        value : object
-
-        Raises
-        ------
-        InvalidInputError
-            The message names the value and the limits.
+        The message calls the value ``name``, and shows the limits.
         """
         if self.optional and value is None:
             return
@@ -172,19 +152,13 @@ class JobOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions(JobOptions):
-    """How a job runs, whatever it does.
-
-    Attributes
-    ----------
-    run : callable
-        Runs the tasks of the job; by default one after another in this process.
-    guard : callable or None
-        Called right before each commit and each deletion by what runs in this process; what it
-        raises stops the job.
-    """
+    """How a job runs, whatever it does."""
 
     run: TaskRunner = run_in_process
+    """Runs the tasks of the job; by default one after another in this process."""
     guard: Guard | None = None
+    """Called right before each commit and each deletion by what runs in this process; what it
+    raises stops the job."""
 
 
 _COMMIT_BYTES_HELP: Final = (
@@ -225,13 +199,7 @@ class MergeOptions(RunOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointOptions(RunOptions):
-    """Options of a checkpoint: :func:`memwal.jobs.table.checkpoint.checkpoint`.
-
-    Attributes
-    ----------
-    progress : callable or None
-        Called with a :class:`~memwal.jobs.job.CheckpointProgress` at each step.
-    """
+    """Options of a checkpoint: :func:`memwal.jobs.table.checkpoint.checkpoint`."""
 
     timeout_seconds: float | None = seconds(
         None, "how long it may take; checked between the commits, and what is merged stays"
@@ -242,6 +210,7 @@ class CheckpointOptions(RunOptions):
         None, Option(kind=Kind.RULES, help=_QUALITY_HELP, optional=True)
     )
     progress: Callable[[CheckpointProgress], None] | None = None
+    """Called with a :class:`~memwal.jobs.job.CheckpointProgress` at each step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -358,12 +327,6 @@ class VerifyOptions(JobOptions):
     ------
     InvalidInputError
         A value is out of its limits, or a quick check is to read rows.
-
-    Attributes
-    ----------
-    run : callable
-        Runs the tasks; by default one after another in this process. A verification commits
-        nothing, and has no guard.
     """
 
     regions: Collection[UUID] | None = _regions(
@@ -377,6 +340,8 @@ class VerifyOptions(JobOptions):
     )
     max_tasks: int | None = count(None, f"{_REGION_TASKS_HELP}; one more is for the base table")
     run: TaskRunner = run_in_process
+    """Runs the tasks; by default one after another in this process. A verification commits nothing,
+    and has no guard."""
 
     def __post_init__(self) -> None:
         # A class with slots is made twice, and super() is that of the first.

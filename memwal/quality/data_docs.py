@@ -19,20 +19,11 @@ _SITE = "quality"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """Quality result of one run, for the pages.
+    """Quality result of one run, for the pages."""
 
-    Attributes
-    ----------
-    at : datetime
-        Aware.
-    run : str
-        Name of the run.
-    quality : dict
-        ``JobResult.quality``. Its expectations are those of the suite, in the same order.
-    """
-
-    at: datetime
-    run: str
+    at: datetime  # Aware
+    run: str  # Name of the run
+    # ``JobResult.quality``. Its expectations are those of the suite, in the same order.
     quality: dict[str, Any]
 
 

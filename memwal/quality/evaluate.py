@@ -40,25 +40,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Result of one expectation over some rows.
-
-    Attributes
-    ----------
-    expectation : Expectation
-    success : bool
-        Whether it is met, with ``mostly`` taken into account.
-    evaluated : int
-        Number of evaluated values.
-    failed : numpy.ndarray of bool, or None
-        Failing rows; None if the result is not about single rows.
-    error : str or None
-        Why it could not be evaluated, without any value of the rows; it is not met then.
-    """
+    """Result of one expectation over some rows."""
 
     expectation: Expectation
-    success: bool
-    evaluated: int
-    failed: Mask | None = None
+    success: bool  # Whether it is met, with ``mostly`` taken into account
+    evaluated: int  # Number of evaluated values
+    failed: Mask | None = None  # Failing rows; None if the result is not about single rows
+    # Why it could not be evaluated, without any value of the rows; it is not met then.
     error: str | None = None
 
     @property

@@ -17,6 +17,7 @@ from memwal.quality.registry import (
     ExpectationKind,
     ExpectationRule,
 )
+from memwal.util.records import JsonRecord
 from memwal.util.safe_json import check_data
 
 if TYPE_CHECKING:
@@ -40,19 +41,8 @@ class Severity(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Expectation:
-    """Condition that rows or columns of a table should meet.
-
-    Attributes
-    ----------
-    type : str
-        One of :data:`memwal.quality.registry.EXPECTATION_RULES`.
-    kwargs : dict
-        Arguments, in values that JSON has.
-    severity : Severity, default critical
-        Failures that are less than critical are only reported.
-    meta : dict
-        Notes of its author.
+class Expectation(JsonRecord):
+    """Condition that rows or columns of a table should meet; its JSON is Great Expectations'.
 
     Raises
     ------
@@ -61,9 +51,13 @@ class Expectation:
     """
 
     type: str
+    """One of :data:`memwal.quality.registry.EXPECTATION_RULES`."""
     kwargs: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """Arguments, in values that JSON has."""
     severity: Severity = Severity.CRITICAL
+    """Failures that are less than critical are only reported."""
     meta: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """Notes of its author."""
 
     def __post_init__(self) -> None:
         rule = EXPECTATION_RULES.get(self.type) if isinstance(self.type, str) else None
@@ -110,23 +104,9 @@ class Expectation:
         shown = ", ".join(f"{key}={_shorten(value)}" for key, value in self.kwargs.items())
         return f"{self.type}({shown})"
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form of Great Expectations."""
-        return {
-            "type": self.type,
-            "kwargs": dict(self.kwargs),
-            "severity": self.severity.value,
-            "meta": dict(self.meta),
-        }
-
     @classmethod
     def from_dict(cls, values: object) -> Self:
-        """Read an expectation in the JSON form of Great Expectations.
-
-        Parameters
-        ----------
-        values : mapping
-            ``type``, ``kwargs``, and perhaps ``severity`` and ``meta``.
+        """Read an expectation from ``values`` in the JSON form of Great Expectations.
 
         Raises
         ------

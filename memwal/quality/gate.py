@@ -34,34 +34,17 @@ class QualityHold(InvalidInputError):
 
 @dataclass(frozen=True, slots=True)
 class RegionRows:
-    """Rows of some generations of a region, oldest first.
-
-    Attributes
-    ----------
-    region_id : UUID
-    generations : tuple of int
-        Their numbers.
-    folders : tuple of str
-        Names of their folders, unique over all tables and all time.
-    counts : tuple of int
-        Number of rows of each generation.
-    keys : pyarrow.Array
-        One key per row.
-    newest, deleted : numpy.ndarray of bool
-        Which rows are the newest of their key, and which are tombstones.
-    take : callable
-        Reads rows, given a mask over all rows and names of columns. Absent columns are left out;
-        None reads all columns of the base table.
-    primary_key : tuple of str
-    """
+    """Rows of some generations of a region, oldest first."""
 
     region_id: UUID
-    generations: tuple[int, ...]
-    folders: tuple[str, ...]
-    counts: tuple[int, ...]
-    keys: pa.Array
-    newest: Mask
+    generations: tuple[int, ...]  # Their numbers
+    folders: tuple[str, ...]  # Names of their folders, unique over all tables and all time
+    counts: tuple[int, ...]  # Number of rows of each generation
+    keys: pa.Array  # One key per row
+    newest: Mask  # Which rows are the newest of their key, and which are tombstones
     deleted: Mask
+    # Reads rows, given a mask over all rows and names of columns. Absent columns are left out; None
+    # reads all columns of the base table.
     take: Callable[[Mask, Sequence[str] | None], pa.Table]
     primary_key: tuple[str, ...]
 
@@ -79,50 +62,24 @@ class RegionRows:
 
 @dataclass(frozen=True, slots=True)
 class QuarantinedRows:
-    """Rows of a region that the gate keeps out.
+    """Rows of a region that the gate keeps out."""
 
-    Attributes
-    ----------
-    rows : pyarrow.Table
-        The rows, in the columns of the base table.
-    generations : numpy.ndarray of int64
-        Generation number of each row.
-    folders : pyarrow.Array of str
-        Generation folder of each row.
-    positions : numpy.ndarray of int64
-        Row number within the generation.
-    failures : tuple
-        Failed expectations, each with a mask over the rows.
-    """
-
-    rows: pa.Table
-    generations: Positions
-    folders: pa.Array
-    positions: Positions
+    rows: pa.Table  # The rows, in the columns of the base table
+    generations: Positions  # Generation number of each row
+    folders: pa.Array  # Generation folder of each row
+    positions: Positions  # Row number within the generation
+    # Failed expectations, each with a mask over the rows.
     failures: tuple[tuple[Expectation, Mask], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class GateDecision:
-    """Decision of the gate about a region.
+    """Decision of the gate about a region."""
 
-    Attributes
-    ----------
-    newest : numpy.ndarray of bool
-        Rows that enter, including tombstones: at most one per key.
-    accepted : int
-        Number of generations that enter; later ones wait.
-    hold : QualityHold or None
-        Why generations wait.
-    quarantined : QuarantinedRows or None
-        Rows that are kept out.
-    report : QualityReport
-    """
-
-    newest: Mask
-    accepted: int
-    hold: QualityHold | None
-    quarantined: QuarantinedRows | None
+    newest: Mask  # Rows that enter, including tombstones: at most one per key
+    accepted: int  # Number of generations that enter; later ones wait
+    hold: QualityHold | None  # Why generations wait
+    quarantined: QuarantinedRows | None  # Rows that are kept out
     report: QualityReport
 
 

@@ -33,20 +33,12 @@ class ExpectationKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ExpectationRule:
-    """Arguments and evaluation of one type of expectation.
-
-    Attributes
-    ----------
-    kind : ExpectationKind
-    required, optional : tuple of str
-        Arguments, without :data:`COMMON_ARGUMENTS`.
-    in_arrow : bool
-        True if this library evaluates the type over Arrow, False if Great Expectations does.
-    """
+    """Arguments and evaluation of one type of expectation."""
 
     kind: ExpectationKind
-    required: tuple[str, ...] = ("column",)
+    required: tuple[str, ...] = ("column",)  # Arguments, without :data:`COMMON_ARGUMENTS`
     optional: tuple[str, ...] = ()
+    # True if this library evaluates the type over Arrow, False if Great Expectations does.
     in_arrow: bool = True
 
 

@@ -51,7 +51,6 @@ def verify(
         raise InvalidInputError("--yes only goes with --repair")
     options = VerifyOptions(max_tasks=_TASKS, **changes)
     from memwal.cli.output import progress
-    from memwal.jobs.verify import Severity
     from memwal.jobs.verify import repair as do_repair
     from memwal.jobs.verify import verify as check
     from memwal.storage.location import TableLocation
@@ -73,24 +72,16 @@ def verify(
         print_json({**report.to_dict(), "repairs": [action.to_dict() for action in actions]})
     else:
         _print(report, actions)
-    if report.count(Severity.ERROR):
+    if report.errors:
         raise typer.Exit(ExitCode.FAILED)
 
 
 def _print(report: VerifyReport, actions: Sequence[RepairAction]) -> None:
-    from memwal.jobs.verify import Severity
-
-    counts = ", ".join(
-        f"{report.count(severity)} {name}"
-        for severity, name in (
-            (Severity.ERROR, "errors"),
-            (Severity.WARNING, "warnings"),
-            (Severity.INFORMATION, "notes"),
-        )
-    )
+    notes = len(report.findings) - report.errors - report.warnings
     print_line(
-        f"verify: {counts}; {report.regions} regions in {report.seconds:.1f} s; the table is at "
-        f"version {report.version}"
+        f"verify: {report.errors} errors, {report.warnings} warnings, {notes} notes; "
+        f"{report.regions} regions in {report.seconds:.1f} s; the table is at version "
+        f"{report.version}"
     )
     if report.findings:
         print_table(

@@ -53,17 +53,11 @@ _PARALLEL_READS = 16
 
 @dataclass(frozen=True, slots=True)
 class IndexFileCollector:
-    """Deletes the folders of indexes that no stored version names.
-
-    Attributes
-    ----------
-    location : TableLocation
-    max_versions : int, default 2000
-        If more versions are stored, they are not read and nothing is deleted.
-    """
+    """Deletes the folders of indexes that no stored version names."""
 
     kind: ClassVar[Kind] = Kind.INDEX
     location: TableLocation
+    # If more versions are stored, they are not read and nothing is deleted.
     max_versions: int = MAX_VERSIONS
 
     def collect(self, context: GcContext) -> Iterator[Decision]:
@@ -231,18 +225,11 @@ def _decide_by_age(what: str, size: int, modified: datetime, ages: Ages) -> Deci
 
 @dataclass(frozen=True, slots=True)
 class BaseVersionCollector:
-    """Has Lance clean up old versions of the base table.
-
-    Attributes
-    ----------
-    location : TableLocation
-    older_than : timedelta
-        Age at which a version is deleted.
-    """
+    """Has Lance clean up old versions of the base table."""
 
     kind: ClassVar[Kind] = Kind.BASE_VERSIONS
     location: TableLocation
-    older_than: timedelta
+    older_than: timedelta  # Age at which a version is deleted
 
     def collect(self, context: GcContext) -> Iterator[Decision]:
         """Clean up, or ask Lance what it would delete; nothing is yielded if that is nothing."""

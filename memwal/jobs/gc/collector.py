@@ -22,44 +22,23 @@ from memwal.storage.object_store import ObjectStore
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GcContext:
-    """Context that all collectors of a run share.
+    """Context that all collectors of a run share."""
 
-    Attributes
-    ----------
-    ages : Ages
-        Minimum ages, and the time of the run.
-    pins : Pins
-        Generations that must stay, and for whom.
-    dry_run : bool
-        Decide only, and delete nothing.
-    explain : bool
-        Measure generations that a manifest lists too, at the cost of a listing for each.
-    """
-
-    ages: Ages
-    pins: Pins
-    dry_run: bool
+    ages: Ages  # Minimum ages, and the time of the run
+    pins: Pins  # Generations that must stay, and for whom
+    dry_run: bool  # Decide only, and delete nothing
+    # Measure generations that a manifest lists too, at the cost of a listing for each.
     explain: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionState:
-    """One region as it was read when its collection began; all its collectors decide from this.
-
-    Attributes
-    ----------
-    store : ObjectStore
-    manifests : RegionManifestStore
-    history : History
-        Versions of the region's manifest.
-    folders : tuple of str
-        Names of the region's folders, listed before its manifests were.
-    """
+    """One region as it was read when its collection began; all its collectors decide from this."""
 
     store: ObjectStore
     manifests: RegionManifestStore
-    history: History
-    folders: tuple[str, ...]
+    history: History  # Versions of the region's manifest
+    folders: tuple[str, ...]  # Names of the region's folders, listed before its manifests were
 
     @property
     def region_id(self) -> UUID:

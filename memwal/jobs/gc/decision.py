@@ -90,38 +90,28 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """Decision to delete or keep one object, folder or range of objects, with its reason.
-
-    Attributes
-    ----------
-    kind : Kind
-    what : str
-        Name in its region, or below the table if it belongs to no region; ``a..b`` for a range.
-    region_id : str or None
-        UUID of the region as text; None if it belongs to the table.
-    objects, bytes : int
-        Number of objects, and their size. For a generation that is dropped from the manifest: what
-        its folder will free a grace period later; 0 unless explanations are asked for.
-    delete : bool
-        Whether it is deleted, by this run or, if this is a dry run, by a real one: exactly if the
-        reason is ``UNNEEDED``.
-    reason : Reason
-        Code for programs.
-    message : str
-        The reason for people.
-    until : str or None
-        If it is kept until a known time: that time, in ISO 8601.
-    """
+    """Decision to delete or keep one object, folder or range of objects, with its reason."""
 
     kind: Kind
+    """What kind of garbage it may be."""
     what: str
+    """Name in its region, or below the table if it belongs to no region; ``a..b`` for a range."""
     region_id: str | None = None
+    """UUID of the region as text; None if it belongs to the table."""
     objects: int = 0
+    """Number of objects. For a generation that is dropped from the manifest: those that its folder
+    will free a grace period later; 0 unless explanations are asked for."""
     bytes: int = 0
+    """Size of these objects."""
     delete: bool = field(init=False)
+    """Whether it is deleted, by this run or, if this is a dry run, by a real one: exactly if the
+    reason is ``UNNEEDED``."""
     reason: Reason
+    """Code for programs."""
     message: str
+    """The reason for people."""
     until: str | None = None
+    """If it is kept until a known time: that time, in ISO 8601."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "delete", self.reason is Reason.UNNEEDED)
@@ -129,15 +119,10 @@ class Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectionResult(JobResult):
-    """Result of a collection.
-
-    Attributes
-    ----------
-    decisions : tuple of Decision
-        What is deleted and what is kept, region by region; empty unless ``explain`` was set.
-    """
+    """Result of a collection."""
 
     decisions: tuple[Decision, ...] = field(default=())
+    """What is deleted and what is kept, region by region; empty unless ``explain`` was set."""
 
 
 FIGURES = (
@@ -183,22 +168,12 @@ class Tally:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionGroup:
-    """Totals of the decisions of one kind and one reason.
-
-    Attributes
-    ----------
-    kind : Kind
-    reason : Reason
-    count : int
-        Number of objects; a generation or folder counts as one.
-    bytes : int
-        Their size, where it is known.
-    """
+    """Totals of the decisions of one kind and one reason."""
 
     kind: Kind
     reason: Reason
-    count: int
-    bytes: int
+    count: int  # Number of objects; a generation or folder counts as one
+    bytes: int  # Their size, where it is known
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, for JSON."""
@@ -213,18 +188,11 @@ class DecisionGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """Totals of many decisions, with examples.
+    """Totals of many decisions, with examples."""
 
-    Attributes
-    ----------
-    deleted, kept : tuple of DecisionGroup
-        The largest first.
-    examples : tuple of Decision
-        Some of what is deleted, then some of what is kept; every kind and reason is among them.
-    """
-
-    deleted: tuple[DecisionGroup, ...]
+    deleted: tuple[DecisionGroup, ...]  # The largest first
     kept: tuple[DecisionGroup, ...]
+    # Some of what is deleted, then some of what is kept; every kind and reason is among them.
     examples: tuple[Decision, ...]
 
     def to_dict(self) -> dict[str, Any]:

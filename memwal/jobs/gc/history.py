@@ -27,24 +27,14 @@ _ATTEMPTS = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """Versions of one region's manifest at one listing.
+    """Versions of one region's manifest at one listing."""
 
-    Attributes
-    ----------
-    objects : mapping of int to ObjectInfo
-        Every stored version, also those before a gap.
-    latest : RegionManifest
-        The newest version.
-    then : RegionManifest or None
-        The version that was the newest a grace period ago; None if it was trimmed.
-    settled : RegionManifest or None
-        The newest version from then or before whose flushed generations are all dropped by now.
-        The part of the log that it says is covered by generations is therefore no longer needed.
-    """
-
-    objects: Mapping[int, ObjectInfo]
-    latest: RegionManifest
+    objects: Mapping[int, ObjectInfo]  # Every stored version, also those before a gap
+    latest: RegionManifest  # The newest version
+    # The version that was the newest a grace period ago; None if it was trimmed.
     then: RegionManifest | None
+    # The newest version from then or before whose flushed generations are all dropped by now. The
+    # part of the log that it says is covered by generations is therefore no longer needed.
     settled: RegionManifest | None
 
     @property
@@ -122,20 +112,12 @@ class StoredVersions:
     """Stored versions of a table or branch, from one listing.
 
     Lance's own list of versions would read every manifest for its time.
-
-    Attributes
-    ----------
-    manifests : mapping of int to ObjectInfo
-        By version.
-    staged : tuple of ObjectInfo
-        Manifests of commits that are under way, or died.
-    others : tuple of ObjectInfo
-        Manifests of detached versions.
     """
 
-    manifests: Mapping[int, ObjectInfo]
+    manifests: Mapping[int, ObjectInfo]  # By version
+    # Manifests of commits that are under way, or died.
     staged: tuple[ObjectInfo, ...] = field(default=())
-    others: tuple[ObjectInfo, ...] = field(default=())
+    others: tuple[ObjectInfo, ...] = field(default=())  # Manifests of detached versions
 
     @classmethod
     def list(cls, location: TableLocation, folder: str = VERSIONS_DIR) -> StoredVersions:

@@ -11,16 +11,9 @@ from memwal.jobs.options import GcOptions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ages:
-    """Ages of a :class:`~memwal.jobs.options.GcOptions`, and the moment they are counted up to.
+    """Ages of a :class:`~memwal.jobs.options.GcOptions`, and the moment they are counted up to."""
 
-    Attributes
-    ----------
-    now : datetime
-        When the job began, in UTC.
-    grace, retention, orphan_grace, index_grace : timedelta
-    """
-
-    now: datetime
+    now: datetime  # When the job began, in UTC
     grace: timedelta
     retention: timedelta
     orphan_grace: timedelta

@@ -78,23 +78,13 @@ _READ_MESSAGE = "a read of version {} needs it"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pin:
-    """Newest generation of each region that one user of the table lets the collector remove.
-
-    Attributes
-    ----------
-    reason : Reason
-    message : str
-        The user of the table that pins newer generations.
-    generations : mapping of UUID to int
-        Newest generation that is not pinned, by region; 0 for regions that are missing.
-    until : str or None
-        When the pin ends by itself.
-    """
+    """Newest generation of each region that one user of the table lets the collector remove."""
 
     reason: Reason
-    message: str
+    message: str  # The user of the table that pins newer generations
+    # Newest generation that is not pinned, by region; 0 for regions that are missing.
     generations: Mapping[UUID, int]
-    until: str | None = None
+    until: str | None = None  # When the pin ends by itself
 
     def removable(self, region_id: UUID) -> int:
         """Return the newest generation of a region that is not pinned; 0 for none."""
@@ -103,18 +93,10 @@ class Pin:
 
 @dataclass(frozen=True, slots=True)
 class Pins:
-    """Everything that pins generations of a table.
+    """Everything that pins generations of a table."""
 
-    Attributes
-    ----------
-    pins : tuple of Pin
-        If several pin a generation, decisions name the first of them.
-    refs : tuple
-        State of tags and branches when this was read, to notice that they changed.
-    """
-
-    pins: tuple[Pin, ...]
-    refs: Refs = ()
+    pins: tuple[Pin, ...]  # If several pin a generation, decisions name the first of them
+    refs: Refs = ()  # State of tags and branches when this was read, to notice that they changed
 
     def removable(self, region_id: UUID) -> int:
         """Return the newest generation of a region that nothing pins; 0 for none."""

@@ -97,19 +97,11 @@ def check_progress(history: History, removable: int) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GcTask:
-    """Regions that one worker collects.
-
-    Attributes
-    ----------
-    location : TableLocation
-    regions : tuple of UUID
-    context : GcContext
-        With the pins of these regions when the job was planned.
-    """
+    """Regions that one worker collects."""
 
     location: TableLocation
     regions: tuple[UUID, ...]
-    context: GcContext
+    context: GcContext  # With the pins of these regions when the job was planned
 
 
 def run_gc_task(task: GcTask, *, guard: Guard | None = None) -> Tally:

@@ -28,15 +28,9 @@ Positions = npt.NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True)
 class LogEntries:
-    """Entries of a log, oldest first, in 24 bytes each.
+    """Entries of a log, oldest first, in 24 bytes each."""
 
-    Attributes
-    ----------
-    positions, sizes, times : numpy.ndarray, shape (entries,)
-        Log positions, bytes, and seconds since the epoch.
-    """
-
-    positions: Positions
+    positions: Positions  # Log positions, bytes, and seconds since the epoch
     sizes: npt.NDArray[np.uint64]
     times: npt.NDArray[np.float64]
 

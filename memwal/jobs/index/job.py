@@ -80,19 +80,11 @@ class IndexTask:
 
 @dataclass(frozen=True, slots=True)
 class IndexOutcome:
-    """Result of an index task.
-
-    Attributes
-    ----------
-    commits : int
-    balance : PartitionBalance or None
-        Partition balance of a vector index that was extended.
-    problem : str or None
-        Why the index does not cover the target, if waiting for other commits does not help.
-    """
+    """Result of an index task."""
 
     commits: int
-    balance: PartitionBalance | None = None
+    balance: PartitionBalance | None = None  # Partition balance of a vector index that was extended
+    # Why the index does not cover the target, if waiting for other commits does not help.
     problem: str | None = None
 
 

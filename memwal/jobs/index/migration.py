@@ -83,28 +83,22 @@ class MigrationStep(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigrationStatus:
-    """Progress of a migration.
-
-    Attributes
-    ----------
-    old, new : str
-        Names of the indexes.
-    step : MigrationStep
-    caught_up : bool
-        Whether the new index covers everything merged.
-    lacking : tuple of (UUID, int)
-        Region and number of each stored generation that does not carry the new index.
-    old_balance, new_balance : PartitionBalance or None
-        Partition balance of the indexes; None for one that does not exist.
-    """
+    """Progress of a migration."""
 
     old: str
+    """Name of the index to replace."""
     new: str
+    """Name of its successor."""
     step: MigrationStep
+    """Last step that was reached."""
     caught_up: bool
+    """Whether the new index covers everything merged."""
     lacking: tuple[tuple[UUID, int], ...] = ()
+    """Region and number of each stored generation that does not carry the new index."""
     old_balance: PartitionBalance | None = None
+    """Partition balance of the old index; None if it does not exist."""
     new_balance: PartitionBalance | None = None
+    """Partition balance of the new index; None if it does not exist."""
 
     @property
     def missing(self) -> str | None:

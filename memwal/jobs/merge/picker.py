@@ -19,33 +19,24 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 from uuid import UUID
 
 from memwal.format.region_manifest import FlushedGeneration, RegionManifest
 from memwal.jobs.options import MergeOptions
+from memwal.util.records import JsonRecord
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A flushed generation that the base table does not have.
-
-    Attributes
-    ----------
-    number : int
-    path : str
-        Name of its folder.
-    bytes : int
-        Size in memory as its writer recorded it, or the size of its data files.
-    age_seconds : float or None
-        Time since its flush; None unless it was looked up to explain a plan.
-    """
+    """A flushed generation that the base table does not have."""
 
     number: int
-    path: str
-    bytes: int
+    path: str  # Name of its folder
+    bytes: int  # Size in memory as its writer recorded it, or the size of its data files
+    # Time since its flush; None unless it was looked up to explain a plan.
     age_seconds: float | None = None
 
 
@@ -128,56 +119,45 @@ class PickReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PickDecision:
-    """Decision about one candidate.
+class PickDecision(JsonRecord):
+    """Decision about one candidate."""
 
-    Attributes
-    ----------
-    region_id : UUID
-    generation, bytes : int
-    age_seconds : float or None
-    reason : PickReason
-    task, commit : int or None
-        Number of its task, and of its commit within the task, both from 1; None when left out.
-        Commits get smaller when they conflict with other commits of the table.
-    """
+    json_properties: ClassVar = ("selected",)
 
     region_id: UUID
+    """Region of the candidate."""
     generation: int
+    """Number of the generation."""
     bytes: int
+    """Size in memory as its writer recorded it, or the size of its data files."""
     age_seconds: float | None
+    """Time since its flush."""
     reason: PickReason
+    """Why it is selected or left out."""
     task: int | None = None
+    """Number of its task, from 1; None when left out."""
     commit: int | None = None
+    """Number of its commit within the task, from 1; None when left out. Commits get smaller when
+    they conflict with other commits of the table."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return {
-            **asdict(self),
-            "region_id": str(self.region_id),
-            "selected": self.reason.selected,
-            "reason": self.reason.value,
-        }
+    @property
+    def selected(self) -> bool:
+        """True if the merge takes the candidate."""
+        return self.reason.selected
 
 
 @dataclass(frozen=True, slots=True)
 class MergePlan:
-    """What a merge selects, and the decision about every candidate.
-
-    Attributes
-    ----------
-    tasks : tuple of tuple of RegionSelection
-        Of each task its regions, in the order in which they go into commits.
-    decisions : tuple of PickDecision
-        By region in the order of the candidates, ascending within a region.
-    """
+    """What a merge selects, and the decision about every candidate."""
 
     tasks: tuple[tuple[RegionSelection, ...], ...]
+    """Of each task its regions, in the order in which they go into commits."""
     decisions: tuple[PickDecision, ...]
+    """By region in the order of the candidates, ascending within a region."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        selected = [decision for decision in self.decisions if decision.reason.selected]
+        """Return plain values, for JSON, with sums in place of the tasks."""
+        selected = [decision for decision in self.decisions if decision.selected]
         return {
             "candidates": len(self.decisions),
             "selected": len(selected),

@@ -36,21 +36,12 @@ _PARALLEL_READS = 4
 
 @dataclass(frozen=True, slots=True)
 class MergeSource:
-    """Rows of one commit.
+    """Rows of one commit."""
 
-    Attributes
-    ----------
-    selections : tuple of RegionSelection
-        What was read; empty if nothing could be.
-    upserts, deletes : pyarrow.Table
-        Rows to upsert, and keys to delete.
-    skipped : mapping
-        Regions that were read only up to a generation, or not at all.
-    """
-
-    selections: tuple[RegionSelection, ...]
-    upserts: pa.Table
+    selections: tuple[RegionSelection, ...]  # What was read; empty if nothing could be
+    upserts: pa.Table  # Rows to upsert, and keys to delete
     deletes: pa.Table
+    # Regions that were read only up to a generation, or not at all.
     skipped: Mapping[UUID, SkippedRegion]
 
 

@@ -72,18 +72,10 @@ _MAX_ATTEMPTS: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class _Region:
-    """What to copy of a region.
+    """What to copy of a region."""
 
-    Attributes
-    ----------
-    manifest : RegionManifest
-        As stored at the target: without merged generations.
-    log : range
-        Positions of the log entries.
-    """
-
-    manifest: RegionManifest
-    log: range
+    manifest: RegionManifest  # As stored at the target: without merged generations
+    log: range  # Positions of the log entries
 
 
 def copy_table(source: TableLocation, target: TableLocation) -> JobResult:

@@ -61,18 +61,11 @@ class SnapshotTask:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotOutcome:
-    """Manifests that a task read.
+    """Manifests that a task read."""
 
-    Attributes
-    ----------
-    manifests : tuple of RegionManifest
-        The latest manifest of each region, with the current tip of its log.
-    hints : int
-        How many stored manifests got a new log hint.
-    """
-
+    # The latest manifest of each region, with the current tip of its log.
     manifests: tuple[RegionManifest, ...]
-    hints: int
+    hints: int  # How many stored manifests got a new log hint
 
 
 def build_snapshot(

@@ -21,6 +21,7 @@ from memwal.storage import uris
 from memwal.storage.credentials import describe_credentials
 from memwal.storage.location import COMMITS_IN, TableLocation
 from memwal.storage.object_store import create_settled
+from memwal.util.records import plain_value
 
 _SAMPLES: Final = 30
 _SAMPLE_BYTES: Final = 2048
@@ -42,40 +43,29 @@ class CheckState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Result of one check.
-
-    Attributes
-    ----------
-    name : str
-        Stable: programs can rely on it.
-    state : CheckState
-    text : str
-    advice : str
-        What to do; empty when there is nothing to do.
-    """
+    """Result of one check."""
 
     name: str
+    """Stable: programs can rely on it."""
     state: CheckState
+    """Whether the store passed."""
     text: str
+    """What was found."""
     advice: str = ""
+    """What to do; empty when there is nothing to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """Results of all checks of a store.
-
-    Attributes
-    ----------
-    uri : str
-    checks : tuple of Check
-    latencies : mapping
-        Milliseconds of ``put``, ``get`` and ``list``: ``p50`` and ``p99`` of thirty requests each;
-        ``p99`` is the slowest one.
-    """
+    """Results of all checks of a store."""
 
     uri: str
+    """Address of the table."""
     checks: tuple[Check, ...]
+    """In the order in which they ran; later ones are left out if the store cannot be written."""
     latencies: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Milliseconds of ``put``, ``get`` and ``list``: ``p50`` and ``p99`` of thirty requests each;
+    ``p99`` is the slowest one."""
 
     @property
     def errors(self) -> int:
@@ -83,15 +73,12 @@ class Diagnosis:
         return sum(check.state is CheckState.ERROR for check in self.checks)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Return plain values, for JSON."""
         return {
             "uri": self.uri,
             "errors": self.errors,
-            "checks": [
-                {"name": c.name, "state": c.state.value, "text": c.text, "advice": c.advice}
-                for c in self.checks
-            ],
-            "latencies_ms": {name: dict(times) for name, times in self.latencies.items()},
+            "checks": plain_value(self.checks),
+            "latencies_ms": plain_value(self.latencies),
         }
 
 

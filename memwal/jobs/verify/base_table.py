@@ -33,18 +33,11 @@ _PARALLEL_READS = 16
 
 @dataclass(frozen=True, slots=True)
 class NewestBase:
-    """Newest version of the base table that can be read.
+    """Newest version of the base table that can be read."""
 
-    Attributes
-    ----------
-    base : BaseTable or None
-        None if no version can be read, or the version has no MemWAL index or primary key.
-    findings : tuple of Finding
-        Damaged versions that are newer.
-    """
-
+    # None if no version can be read, or the version has no MemWAL index or primary key.
     base: BaseTable | None
-    findings: tuple[Finding, ...]
+    findings: tuple[Finding, ...]  # Damaged versions that are newer
 
 
 def open_newest(location: TableLocation) -> NewestBase:

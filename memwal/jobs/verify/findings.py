@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final
+from typing import ClassVar, Final
 from uuid import UUID
+
+from memwal.util.records import JsonRecord
 
 
 class Severity(Enum):
@@ -30,23 +32,12 @@ class Repair(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """One kind of finding.
-
-    Attributes
-    ----------
-    severity : Severity
-    meaning : str
-        What such a finding says.
-    advice : str
-        What the repair does; if no repair is safe, what to do.
-    repair : Repair or None
-        The repair that is safe.
-    """
+    """One kind of finding."""
 
     severity: Severity
-    meaning: str
-    advice: str
-    repair: Repair | None = None
+    meaning: str  # What such a finding says
+    advice: str  # What the repair does; if no repair is safe, what to do
+    repair: Repair | None = None  # The repair that is safe
 
 
 _E, _W, _I = Severity.ERROR, Severity.WARNING, Severity.INFORMATION
@@ -267,25 +258,19 @@ CODES: Final[dict[str, Code]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """A violated invariant.
+class Finding(JsonRecord):
+    """A violated invariant."""
 
-    Attributes
-    ----------
-    code : str
-        A key of :data:`CODES`; it never changes its meaning.
-    object : str
-        What it is about: a key below the table, or the name of an index or a spec.
-    text : str
-        What is wrong there.
-    region : UUID or None
-        None for the table itself.
-    """
+    json_properties: ClassVar = ("severity", "repair", "advice")
 
     code: str
+    """A key of :data:`CODES`; it never changes its meaning."""
     object: str
+    """What it is about: a key below the table, or the name of an index or a spec."""
     text: str
+    """What is wrong there."""
     region: UUID | None = None
+    """None for the table itself."""
 
     @property
     def severity(self) -> Severity:
@@ -307,71 +292,40 @@ class Finding:
         """Code, region and object, by which another attempt finds the same violation."""
         return self.code, self.region, self.object
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values, for JSON."""
-        return {
-            "code": self.code,
-            "severity": self.severity.value,
-            "region": str(self.region) if self.region is not None else None,
-            "object": self.object,
-            "text": self.text,
-            "repair": self.repair.value if self.repair is not None else None,
-            "advice": self.advice,
-        }
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VerifyReport:
-    """Report of a verification.
+class VerifyReport(JsonRecord):
+    """Report of a verification."""
 
-    Attributes
-    ----------
-    table : str
-        URI of the table.
-    version : int
-        Version of the base table when it began; 0 if none can be read.
-    regions, tasks : int
-        Number of checked regions, and of tasks.
-    seconds : float
-        Wall time.
-    findings : tuple of Finding
-        Worst first.
-    """
+    json_properties: ClassVar = ("errors", "warnings")
 
     table: str
+    """URI of the table."""
     version: int
+    """Version of the base table when it began; 0 if none can be read."""
     regions: int = 0
+    """Number of checked regions."""
     tasks: int = 0
+    """Number of tasks."""
     seconds: float = 0.0
+    """Wall time."""
     findings: tuple[Finding, ...] = ()
+    """Worst first."""
 
-    def count(self, severity: Severity) -> int:
-        """Count the findings of a severity.
+    @property
+    def errors(self) -> int:
+        """Number of errors."""
+        return sum(finding.severity is Severity.ERROR for finding in self.findings)
 
-        Parameters
-        ----------
-        severity : Severity
-            Severity of the findings to count.
-        """
-        return sum(finding.severity is severity for finding in self.findings)
+    @property
+    def warnings(self) -> int:
+        """Number of warnings."""
+        return sum(finding.severity is Severity.WARNING for finding in self.findings)
 
     @property
     def clean(self) -> bool:
         """Return whether all findings are only information."""
         return all(finding.severity is Severity.INFORMATION for finding in self.findings)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values, for JSON."""
-        return {
-            "table": self.table,
-            "version": self.version,
-            "regions": self.regions,
-            "tasks": self.tasks,
-            "seconds": self.seconds,
-            "errors": self.count(Severity.ERROR),
-            "warnings": self.count(Severity.WARNING),
-            "findings": [finding.to_dict() for finding in self.findings],
-        }
 
 
 def worst_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:

@@ -42,24 +42,13 @@ DIRECTORY = "page_lookup.lance"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredKeys:
-    """Stored keys of a generation.
+    """Stored keys of a generation."""
 
-    Attributes
-    ----------
-    columns : pyarrow.Table
-        Key columns of every row that is not deleted from the data set, in stored order.
-    encoded : pyarrow.Array
-        The same keys, encoded to one value each.
-    rows : numpy.ndarray of int64
-        Number of each row among all that were ever written to the data set, ascending.
-    written : int
-        Number of rows that were written.
-    """
-
+    # Key columns of every row that is not deleted from the data set, in stored order.
     columns: pa.Table
-    encoded: pa.Array
-    rows: Rows
-    written: int
+    encoded: pa.Array  # The same keys, encoded to one value each
+    rows: Rows  # Number of each row among all that were ever written to the data set, ascending
+    written: int  # Number of rows that were written
 
 
 def check_bloom(location: TableLocation, folder: str, keys: StoredKeys) -> str | None:
@@ -163,22 +152,12 @@ def _rows_problem(values: pa.Array, numbers: Rows, keys: StoredKeys) -> str | No
 
 @dataclass(frozen=True, slots=True)
 class GenerationCheck:
-    """A generation to check.
-
-    Attributes
-    ----------
-    base : BaseTable
-    region_id : UUID
-    flushed : FlushedGeneration
-        Its entry in the manifest.
-    merged : bool
-        Whether the base table has its rows.
-    """
+    """A generation to check."""
 
     base: BaseTable
     region_id: UUID
-    flushed: FlushedGeneration
-    merged: bool
+    flushed: FlushedGeneration  # Its entry in the manifest
+    merged: bool  # Whether the base table has its rows
 
     @property
     def folder(self) -> str:

@@ -31,20 +31,11 @@ _COMMIT_SECONDS = timedelta(seconds=5)
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Stored manifest versions of a region.
-
-    Attributes
-    ----------
-    region_id : UUID
-    manifests : tuple of RegionManifest
-        Those that can be read, oldest first.
-    findings : tuple of Finding
-        Damaged and missing versions.
-    """
+    """Stored manifest versions of a region."""
 
     region_id: UUID
-    manifests: tuple[RegionManifest, ...]
-    findings: tuple[Finding, ...]
+    manifests: tuple[RegionManifest, ...]  # Those that can be read, oldest first
+    findings: tuple[Finding, ...]  # Damaged and missing versions
 
     @property
     def newest(self) -> RegionManifest | None:

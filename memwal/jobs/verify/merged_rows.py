@@ -158,34 +158,16 @@ class _RegionGenerations:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _NewestMerged:
-    """Newest merged row of each key, and the row of that key in the base table.
+    """Newest merged row of each key, and the row of that key in the base table."""
 
-    Attributes
-    ----------
-    stored : tuple of _StoredGeneration
-        Merged generations, to which ``source`` refers.
-    keys : pyarrow.Array
-        Encoded keys; the arrays below have one element for each.
-    source : numpy.ndarray
-        Index of the generation that has the newest row, in ``stored``.
-    addresses : numpy.ndarray
-        Address of that row in the generation.
-    deleted : numpy.ndarray
-        Whether that row is a tombstone.
-    base_row, fragment : numpy.ndarray
-        Row id and fragment in the base table; -1 if it does not have the key.
-    times : numpy.ndarray
-        Number of rows of the key in the base table.
-    """
-
-    stored: tuple[_StoredGeneration, ...]
-    keys: pa.Array
-    source: Numbers
-    addresses: npt.NDArray[np.uint64]
-    deleted: npt.NDArray[np.bool_]
-    base_row: Numbers
+    stored: tuple[_StoredGeneration, ...]  # Merged generations, to which ``source`` refers
+    keys: pa.Array  # Encoded keys; the arrays below have one element for each
+    source: Numbers  # Index of the generation that has the newest row, in ``stored``
+    addresses: npt.NDArray[np.uint64]  # Address of that row in the generation
+    deleted: npt.NDArray[np.bool_]  # Whether that row is a tombstone
+    base_row: Numbers  # Row id and fragment in the base table; -1 if it does not have the key
     fragment: Numbers
-    times: Numbers
+    times: Numbers  # Number of rows of the key in the base table
 
 
 def check_merged_rows(

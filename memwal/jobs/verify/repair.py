@@ -48,7 +48,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import ClassVar, Final
 
 import numpy as np
 import pyarrow.compute as pc
@@ -76,35 +76,28 @@ from memwal.jobs.verify.specs import check_indexes, check_snapshot
 from memwal.lsm.flush.key_index import NewestKeys, write_key_index
 from memwal.region.manifest_store import RegionManifestStore, read_manifests
 from memwal.storage.location import TableLocation
+from memwal.util.records import JsonRecord
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RepairAction:
-    """Outcome of the repair of one finding.
+class RepairAction(JsonRecord):
+    """Outcome of the repair of one finding."""
 
-    Attributes
-    ----------
-    finding : Finding
-    state : {"would", "done", "nothing", "failed"}
-        ``would`` in a dry run; ``nothing`` if there was nothing to repair any more.
-    text : str
-        What the repair does or did, or why it failed.
-    """
+    json_properties: ClassVar = ("repair",)
 
     finding: Finding
+    """The finding; its code has a repair."""
     state: str
+    """``would`` in a dry run; ``nothing`` if there was nothing to repair any more."""
     text: str
+    """What the repair does or did, or why it failed."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values, for JSON."""
-        return {
-            "repair": self.finding.repair.value if self.finding.repair is not None else None,
-            "state": self.state,
-            "text": self.text,
-            "finding": self.finding.to_dict(),
-        }
+    @property
+    def repair(self) -> Repair | None:
+        """The repair that the code of the finding names."""
+        return self.finding.repair
 
 
 def repair(

@@ -34,28 +34,16 @@ class Depth(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyTask:
-    """Part of a verification that one worker runs.
-
-    Attributes
-    ----------
-    regions : tuple of UUID
-        Regions to check; empty for the base table itself.
-    all_regions : bool
-        Whether the caller restricted no regions, so that the base table's records of regions can be
-        compared with all regions.
-    depth : Depth
-    sample : int or None
-        Number of generations of each region whose rows are read; None for all.
-    now : datetime
-        When the verification began, in UTC.
-    """
+    """Part of a verification that one worker runs."""
 
     location: TableLocation
-    regions: tuple[UUID, ...]
+    regions: tuple[UUID, ...]  # Regions to check; empty for the base table itself
+    # Whether the caller restricted no regions, so that the base table's records of regions can be
+    # compared with all regions.
     all_regions: bool
     depth: Depth
-    sample: int | None
-    now: datetime
+    sample: int | None  # Number of generations of each region whose rows are read; None for all
+    now: datetime  # When the verification began, in UTC
 
 
 def plan_verify(

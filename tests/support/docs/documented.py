@@ -17,6 +17,8 @@ PACKAGES = ("memwal", "memwal_airflow")
 _SHOWN = re.compile(r"^::: (\S+)$(.*?)(?=^\S|\Z)", re.M | re.S)
 _TOLD = (griffe.DocstringSectionKind.parameters, griffe.DocstringSectionKind.attributes)
 _SELF_EVIDENT = {"self", "cls", "args", "kwargs"}
+# The type, which the signature links to, tells what such a parameter is.
+_TELLING_TYPE = re.compile(r"TableLocation|[A-Z]\w+Options")
 
 
 @cache
@@ -101,8 +103,11 @@ def _referred(one: griffe.Object) -> Iterator[griffe.Object]:
 
 
 def _told(one: griffe.Object) -> set[str]:
-    sections = one.docstring.parse("numpy", warnings=False) if one.docstring is not None else []
-    return {
+    """What its sections list, and what its text names as ``name``."""
+    if one.docstring is None:
+        return set()
+    sections = one.docstring.parse("numpy", warnings=False)
+    return set(re.findall(r"``(\w+)``", one.docstring.value)) | {
         name.strip().lstrip("*")
         for section in sections
         if section.kind in _TOLD
@@ -121,7 +126,11 @@ def _parameters(one: griffe.Object) -> list[str]:
     made_by = one.members.get("__init__") if isinstance(one, griffe.Class) else one
     if not isinstance(made_by, griffe.Function):
         return []
-    names = [parameter.name.lstrip("*") for parameter in made_by.parameters]
+    names = [
+        parameter.name.lstrip("*")
+        for parameter in made_by.parameters
+        if not _TELLING_TYPE.fullmatch(str(parameter.annotation))
+    ]
     return [name for name in names if name not in _SELF_EVIDENT and not name.startswith("_")]
 
 
