@@ -299,12 +299,26 @@ class GcOptions(RunOptions):
     max_tasks: int | None = count(None, _REGION_TASKS_HELP)
 
     @property
+    def grace(self) -> timedelta:
+        """How long what no manifest names any more stays."""
+        return timedelta(seconds=self.grace_seconds)
+
+    @property
+    def retention(self) -> timedelta:
+        """How long a version of the base table keeps what it needs after it was replaced."""
+        return timedelta(seconds=max(self.grace_seconds, self.retention_seconds))
+
+    @property
+    def orphan_age(self) -> timedelta:
+        """Age of what no manifest ever named before it is taken for the rest of what died."""
+        return timedelta(seconds=max(self.grace_seconds, self.orphan_grace_seconds))
+
+    @property
     def version_age(self) -> timedelta | None:
         """Age at which versions of the base table are cleaned up; None keeps all of them."""
         if self.version_retention_seconds is None:
             return None
-        least = max(self.grace_seconds, self.retention_seconds)
-        return timedelta(seconds=max(self.version_retention_seconds, least))
+        return max(timedelta(seconds=self.version_retention_seconds), self.retention)
 
 
 @dataclass(frozen=True, slots=True)

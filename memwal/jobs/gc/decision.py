@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from typing import Any, Self
 
 from memwal.jobs.job import JobResult
+from memwal.util.records import plain_value
 
 
 class Kind(StrEnum):
@@ -117,6 +119,11 @@ class Decision:
         object.__setattr__(self, "delete", self.reason is Reason.UNNEEDED)
 
 
+def moment(time: datetime) -> str:
+    """Return a UTC time as decisions tell it: to the second."""
+    return time.isoformat(timespec="seconds")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectionResult(JobResult):
     """Result of a collection."""
@@ -200,19 +207,14 @@ class Summary:
         return {
             "would_delete": [group.to_dict() for group in self.deleted],
             "stays": [group.to_dict() for group in self.kept],
-            "examples": [asdict(decision) for decision in self.examples],
+            "examples": plain_value(self.examples),
         }
 
 
 def summarise(decisions: Iterable[Decision], *, examples: int = 50) -> Summary:
-    """Total decisions by kind and reason.
+    """Total the decisions of ``collect_garbage(explain=True)`` by kind and reason.
 
-    Parameters
-    ----------
-    decisions : iterable of Decision
-        As ``collect_garbage(explain=True)`` returns them.
-    examples : int, default 50
-        Maximum number of examples of what is deleted, and of what is kept.
+    Gives at most so many ``examples`` of what is deleted, and of what is kept.
     """
     groups: dict[tuple[bool, Kind, Reason], list[Decision]] = {}
     for decision in decisions:

@@ -23,9 +23,8 @@ from memwal.jobs.gc.generations import (
     OrphanCollector,
 )
 from memwal.jobs.gc.history import History, read_history
-from memwal.jobs.gc.manifests import ManifestCollector
 from memwal.jobs.gc.pins import read_pins, read_refs
-from memwal.jobs.gc.wal import LogCollector
+from memwal.jobs.gc.wal import LogCollector, ManifestCollector
 from memwal.jobs.job import Guard
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage.location import TableLocation
@@ -66,7 +65,7 @@ def collect_region(
     # Folders before the manifests: a folder that the latest manifest does not name was not named
     # when it was listed.
     folders = tuple(store.list_folders(region_dir(region_id)))
-    history = read_history(manifests, expired=context.ages.expired)
+    history = read_history(manifests, expired=context.expired)
     if history is None:
         # A claim that died before its first manifest.
         return
@@ -95,7 +94,7 @@ def check_progress(history: History, removable: int) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class GcTask:
     """Regions that one worker collects."""
 
@@ -114,7 +113,7 @@ def run_gc_task(task: GcTask, *, guard: Guard | None = None) -> Tally:
     MemWalError
         Tags or branches changed, and the pins cannot be read again.
     """
-    tally = Tally(explain=task.context.explain)
+    tally = Tally(explain=task.context.options.explain)
     context = task.context
     with ThreadPoolExecutor(min(_PARALLEL_REGIONS, max(len(task.regions), 1))) as pool:
         for start in range(0, len(task.regions), _REGIONS_PER_CHECK):
@@ -131,16 +130,16 @@ def _with_current_pins(task: GcTask, context: GcContext) -> GcContext:
     """Read the pins again if a tag or a branch came or went since they were read."""
     if read_refs(task.location) == context.pins.refs:
         return context
-    pins = read_pins(task.location, context.ages).of_regions(task.regions)
-    if not context.dry_run:
+    pins = read_pins(task.location, context.options, now=context.now)
+    if not context.options.dry_run:
         task.location.store.barrier()
-    return replace(context, pins=pins)
+    return replace(context, pins=pins.of_regions(task.regions))
 
 
 def _collect_region(location: TableLocation, context: GcContext, region_id: UUID) -> Tally:
     """Collect a region, and report a failure instead of raising it."""
     store = location.store
-    tally = Tally(explain=context.explain)
+    tally = Tally(explain=context.options.explain)
     try:
         for decision in collect_region(store, RegionManifestStore(store, region_id), context):
             tally.add(decision)
