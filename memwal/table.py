@@ -13,7 +13,7 @@ from weakref import WeakSet
 
 import pyarrow as pa
 
-from memwal.base_table.details import current_spec
+from memwal.base_table.commit import current_spec
 from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.jobs.backlog import read_status
 from memwal.jobs.gc import CollectionResult, collect_garbage
@@ -294,7 +294,7 @@ class Table(Queries):
     ) -> list[str]:
         """Maintain more indexes, or fewer.
 
-        See :func:`memwal.jobs.index.selection.choose_indexes`.
+        See :func:`memwal.jobs.index.migration.choose_indexes`.
 
         Parameters
         ----------
@@ -311,7 +311,7 @@ class Table(Queries):
         InvalidInputError
             The table has no such index, or maintains all that it has.
         """
-        from memwal.jobs.index.selection import choose_indexes
+        from memwal.jobs.index.migration import choose_indexes
 
         return choose_indexes(self.location, add=add, remove=remove)
 

@@ -99,13 +99,7 @@ class QuietWindow:
 
     @classmethod
     def parse(cls, text: object) -> Self:
-        """Read ``"HH:MM-HH:MM Area/City"``; a window to midnight ends at 00:00.
-
-        Raises
-        ------
-        InvalidInputError
-            It is not of this form, is empty, or this machine knows no such time zone.
-        """
+        """Read ``"HH:MM-HH:MM Area/City"``; a window to midnight ends at 00:00."""
         match = _WINDOW.fullmatch(text) if isinstance(text, str) else None
         if match is None:
             raise _wrong(text, "write HH:MM-HH:MM and a time zone")

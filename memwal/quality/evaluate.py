@@ -126,10 +126,7 @@ _registered: list[Any] = []
 def load_gx() -> Any:
     """Import Great Expectations, silent and offline, with the expectations about vectors.
 
-    Raises
-    ------
-    MissingExtraError
-        It is not installed.
+    Raises MissingExtraError if it is not installed.
     """
     os.environ["GX_ANALYTICS_ENABLED"] = "false"
     with warnings.catch_warnings():
@@ -162,13 +159,7 @@ def new_context() -> EphemeralDataContext:
 
 
 def check_with_gx(suite: Sequence[Expectation]) -> None:
-    """Validate the arguments of a suite with Great Expectations.
-
-    Raises
-    ------
-    InvalidInputError
-        Great Expectations refuses one of the expectations.
-    """
+    """Raise InvalidInputError if Great Expectations refuses an expectation or its arguments."""
     load_gx()
     from great_expectations.core import ExpectationSuite
 

@@ -30,6 +30,14 @@ _MAX_SHOWN = 80
 _PATTERNS = ("regex", "regex_list")
 _COLUMNS = ("column", "column_A", "column_B")
 _VECTOR = "expect_vector_"
+# About columns of vectors as well.
+_ANY_TYPE = (
+    "expect_column_values_to_not_be_null",
+    "expect_column_values_to_be_null",
+    "expect_column_proportion_of_non_null_values_to_be_between",
+    "expect_column_values_to_be_of_type",
+    "expect_column_values_to_be_in_type_list",
+)
 
 
 class Severity(StrEnum):
@@ -200,10 +208,7 @@ def _check_patterns(expectation: Expectation, key: str) -> None:
 def read_suite(values: object) -> tuple[Expectation, ...]:
     """Read a suite: a list of expectations, or the object that Great Expectations writes.
 
-    Raises
-    ------
-    InvalidInputError
-        An expectation is wrong, or the suite is too large.
+    Raises InvalidInputError if an expectation is wrong, or the suite is too large.
     """
     entries = values.get("expectations") if isinstance(values, Mapping) else values
     if isinstance(entries, str) or not isinstance(entries, Iterable):
@@ -243,11 +248,7 @@ def suite_digest(suite: Iterable[Expectation]) -> str:
 def check_columns(suite: Iterable[Expectation], schema: pa.Schema) -> None:
     """Refuse a suite that names columns which a table does not have.
 
-    Raises
-    ------
-    InvalidInputError
-        A column is absent, or a vector expectation names a column without vectors, or another
-        expectation names a column of vectors.
+    Also if a vector expectation names a column without vectors, or another one a column of vectors.
     """
     from memwal.quality.checks import is_vector
 
@@ -261,21 +262,11 @@ def check_columns(suite: Iterable[Expectation], schema: pa.Schema) -> None:
     for one in suite:
         for column in one.columns:
             vector = is_vector(schema.field(column).type)
-            if one.type.startswith(_VECTOR) != vector and _needs_scalar_column(one, vector):
+            if one.type.startswith(_VECTOR) != vector and not (vector and one.type in _ANY_TYPE):
                 raise InvalidInputError(
                     f"{one.type} cannot look at {column}, which "
                     f"{'holds vectors; use expect_vector_...' if vector else 'holds no vectors'}"
                 )
-
-
-def _needs_scalar_column(one: Expectation, vector: bool) -> bool:
-    return not vector or one.type not in (
-        "expect_column_values_to_not_be_null",
-        "expect_column_values_to_be_null",
-        "expect_column_proportion_of_non_null_values_to_be_between",
-        "expect_column_values_to_be_of_type",
-        "expect_column_values_to_be_in_type_list",
-    )
 
 
 def _suite_json(suite: Iterable[Expectation]) -> str:

@@ -208,29 +208,19 @@ def _quarantine_rows(
     affected = np.zeros(int(codes.max()) + 1, np.bool_)
     affected[codes[bad]] = True
     rivals = affected[codes]
+    older = rivals & ~region.newest & ~region.deleted
     # An expectation that was met within its `mostly` stays met for the few older rows.
     alone = [
         f.expectation
-        for f in findings
-        if f.expectation.kind == ExpectationKind.ROW
-        and _is_critical(f.expectation)
-        and f.error is None
-        and not (f.success and f.expectation.mostly < 1)
+        for f in _evaluated(findings, ExpectationKind.ROW)
+        if not (f.success and f.expectation.mostly < 1)
     ]
-    older = rivals & ~region.newest & ~region.deleted
     for finding in _evaluate_rows(region, alone, older):
         if finding.failures:
-            failures.append(
-                (finding.expectation, _failed_mask(finding, np.flatnonzero(older), count))
-            )
-            bad |= failures[-1][1]
-    among = [
-        f.expectation
-        for f in findings
-        if f.expectation.kind == ExpectationKind.UNIQUE
-        and _is_critical(f.expectation)
-        and f.error is None
-    ]
+            failed = _failed_mask(finding, np.flatnonzero(older), count)
+            failures.append((finding.expectation, failed))
+            bad |= failed
+    among = [f.expectation for f in _evaluated(findings, ExpectationKind.UNIQUE)]
     while True:
         last = np.full(len(affected), -1, np.int64)
         able = np.flatnonzero(rivals & ~bad)
@@ -238,16 +228,11 @@ def _quarantine_rows(
         last[codes[able]] = able
         newest = region.newest & ~rivals
         newest[last[last >= 0]] = True
-        chosen = newest & ~region.deleted
-        more = np.zeros(count, np.bool_)
-        for finding in _evaluate_rows(region, among, chosen) if (chosen & older).any() else ():
-            again = _failed_mask(finding, np.flatnonzero(chosen), count) & older
-            if again.any():
-                failures.append((finding.expectation, again))
-                more |= again
-        if not more.any():
+        more = _failures_among(region, among, newest, older)
+        if not more:
             break
-        bad |= more
+        failures += more
+        bad |= np.logical_or.reduce([mask for _, mask in more])
     # Rows older than the one that enters are replaced by it, failing or not.
     kept_out = bad & (np.arange(count) > last[codes])
     where = np.flatnonzero(kept_out)
@@ -265,6 +250,28 @@ def _quarantine_rows(
         quarantined=quarantined,
         report=replace(passed.report, quarantined_rows=len(where)),
     )
+
+
+def _evaluated(findings: Sequence[Finding], kind: ExpectationKind) -> list[Finding]:
+    """Return the findings about critical expectations of a kind that could be evaluated."""
+    return [
+        f
+        for f in findings
+        if f.expectation.kind == kind and _is_critical(f.expectation) and f.error is None
+    ]
+
+
+def _failures_among(
+    region: RegionRows, expectations: Sequence[Expectation], newest: Mask, older: Mask
+) -> list[tuple[Expectation, Mask]]:
+    """Return which older rows, chosen as the newest of their keys, fail beside the other rows."""
+    chosen = newest & ~region.deleted
+    failures = []
+    for finding in _evaluate_rows(region, expectations, chosen) if (chosen & older).any() else ():
+        again = _failed_mask(finding, np.flatnonzero(chosen), len(newest)) & older
+        if again.any():
+            failures.append((finding.expectation, again))
+    return failures
 
 
 def _is_critical(expectation: Expectation) -> bool:

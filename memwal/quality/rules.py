@@ -113,10 +113,7 @@ def quarantine_beside(uri: str) -> str:
 def read_rules(text: str) -> QualityRules:
     """Read rules from a command-line argument: JSON, or ``@`` and the name of a JSON file.
 
-    Raises
-    ------
-    InvalidInputError
-        The file cannot be read, or the rules are not valid.
+    Raises InvalidInputError if the file cannot be read, or the rules are not valid.
     """
     if text.startswith("@"):
         try:
@@ -134,16 +131,9 @@ def read_rules(text: str) -> QualityRules:
 
 
 def read_yaml(text: str) -> Any:
-    """Parse a YAML text of plain values. Aliases are refused.
+    """Parse a YAML text of plain values; ValueError for tags, aliases and what check_data refuses.
 
     A few lines of nested aliases expand to more than fits into memory, already during parsing.
-
-    Raises
-    ------
-    ValueError
-        The text is no YAML, or has tags, aliases, or values that :func:`check_data` refuses.
-    MissingExtraError
-        PyYAML is not installed.
     """
     with requires_extra("quality"):
         import yaml

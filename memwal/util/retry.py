@@ -8,13 +8,15 @@ from typing import TypeVar
 
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt
 
+from memwal.errors import ConflictError
+
 Result = TypeVar("Result")
 
 # Longer waits would not separate the processes better.
 _MAX_GROWTH = 20
 
 
-class LostRaceError(Exception):
+class LostRaceError(ConflictError):
     """Another process committed first; nothing of this attempt was stored."""
 
 
@@ -30,17 +32,10 @@ def conflict_delay(conflicts: int, seconds: float) -> float:
 def retry_lost_races(
     step: Callable[[], Result], *, attempts: int, exhausted: Exception, seconds: float = 0.0
 ) -> Result:
-    """Run a step again for as long as it raises LostRaceError.
+    """Run a step again for as long as it raises LostRaceError; raise ``exhausted`` in the end.
 
-    Parameters
-    ----------
-    step : callable
-        Begins each time with the newest state of what it changes.
-    attempts : int
-    exhausted : Exception
-        Raised when every attempt lost.
-    seconds : float, default 0
-        Between attempts, see :func:`conflict_delay`.
+    The step begins each time with the newest state of what it changes. ``seconds`` is the wait
+    between attempts, see :func:`conflict_delay`.
     """
 
     def wait(state: RetryCallState) -> float:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TypeVar
 from uuid import UUID
 
-from memwal.base_table.details import check_spec_in_force
+from memwal.base_table.commit import check_spec_in_force
 from memwal.errors import InvalidInputError, MemWalError, WriterClosedError
 from memwal.lsm.wal.applied_steps import Step
 from memwal.region.router import RegionAssignment

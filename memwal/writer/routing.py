@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from uuid import UUID
 
-from memwal.base_table.details import check_no_region_spec, current_spec
+from memwal.base_table.commit import check_no_region_spec, current_spec
 from memwal.base_table.snapshot import BaseTable
 from memwal.region.router import Router
 from memwal.writer.region_writer.rows import RowSchema

@@ -94,7 +94,7 @@ def maintain(
     The indexes themselves are built and dropped on the Lance table.
     """
     opened = open_table(table, storage_options_file, storage_option)
-    from memwal.jobs.index.selection import choose_indexes
+    from memwal.jobs.index.migration import choose_indexes
 
     names = choose_indexes(opened.location, add=add or (), remove=remove or ())
     if as_json:

@@ -15,18 +15,13 @@ from memwal.util.records import plain_value
 class Kind(StrEnum):
     """Kinds of garbage, and the figures that count what is deleted of each.
 
-    Attributes
-    ----------
-    count_figure, bytes_figure : str or None
-        Names of the figures. A generation that is dropped from the manifest frees no bytes yet, and
-        a region is never deleted.
-    counts_objects : bool
-        Whether each object counts; otherwise each decision counts as one.
+    A generation that is dropped from the manifest frees no bytes yet, and a region is never
+    deleted.
     """
 
     count_figure: str | None
     bytes_figure: str | None
-    counts_objects: bool
+    counts_objects: bool  # otherwise each decision counts as one
 
     GENERATION = "generation", "generations_dropped", None, False
     FOLDER = "folder", "folders", "bytes_folders", False
@@ -52,15 +47,9 @@ class Kind(StrEnum):
 
 
 class Reason(StrEnum):
-    """Reason for deleting an object (the first member) or keeping it (all others).
+    """Reason for deleting an object (the first member) or keeping it (all others)."""
 
-    Attributes
-    ----------
-    explanation : str
-        The reason in words, for people.
-    """
-
-    explanation: str
+    explanation: str  # for people
 
     UNNEEDED = "unneeded", "it is no longer needed"
     NOT_MERGED = "not_merged", "it is not merged yet"

@@ -82,23 +82,37 @@ class GenerationCollector:
         yield from decisions
 
     def _decide(self, flushed: FlushedGeneration, extent: Extent, context: GcContext) -> Decision:
-        region_id = self.region.region_id
-        pin = context.pins.pinned_by(region_id, flushed.generation)
-        return Decision(
-            kind=self.kind,
-            what=flushed.path,
-            region_id=str(region_id),
-            objects=extent.objects,
-            bytes=extent.bytes,
-            reason=Reason.UNNEEDED if pin is None else pin.reason,
-            message=(
+        pin = context.pins.pinned_by(self.region.region_id, flushed.generation)
+        if pin is None:
+            reason, until = Reason.UNNEEDED, None
+            message = (
                 "merged, indexed, and no version that is kept needs it: it is dropped from the "
                 "manifest, and its folder is deleted a grace period later"
-                if pin is None
-                else pin.message
-            ),
-            until=None if pin is None else pin.until,
-        )
+            )
+        else:
+            reason, message, until = pin.reason, pin.message, pin.until
+        return _decision(self.kind, self.region, flushed.path, extent, reason, message, until)
+
+
+def _decision(
+    kind: Kind,
+    region: RegionState,
+    folder: str,
+    extent: Extent,
+    reason: Reason,
+    message: str,
+    until: str | None,
+) -> Decision:
+    return Decision(
+        kind=kind,
+        what=folder,
+        region_id=str(region.region_id),
+        objects=extent.objects,
+        bytes=extent.bytes,
+        reason=reason,
+        message=message,
+        until=until,
+    )
 
 
 def drop_generations(manifests: RegionManifestStore, removable: int) -> None:
@@ -150,16 +164,7 @@ class DroppedFolderCollector:
             reason, message, until = pin.reason, pin.message, pin.until
         else:
             reason, message = Reason.UNNEEDED, "no manifest has named it for a grace period"
-        return Decision(
-            kind=self.kind,
-            what=name,
-            region_id=str(region.region_id),
-            objects=extent.objects,
-            bytes=extent.bytes,
-            reason=reason,
-            message=message,
-            until=until,
-        )
+        return _decision(self.kind, region, name, extent, reason, message, until)
 
 
 def _is_past_grace(name: str, generation: int, history: History) -> bool:
@@ -246,16 +251,7 @@ class OrphanCollector:
         else:
             reason = Reason.UNNEEDED
             message = "no manifest ever named it, and its objects are older than the minimum age"
-        return Decision(
-            kind=self.kind,
-            what=name,
-            region_id=str(self.region.region_id),
-            objects=extent.objects,
-            bytes=extent.bytes,
-            reason=reason,
-            message=message,
-            until=until,
-        )
+        return _decision(self.kind, self.region, name, extent, reason, message, until)
 
     def _delete(self, name: str, generation: int) -> bool:
         """Delete a folder unless a flush names it meanwhile. Returns whether it is gone."""

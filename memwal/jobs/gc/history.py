@@ -55,19 +55,9 @@ class History:
 def read_history(manifests: RegionManifestStore, *, expired: datetime) -> History | None:
     """List a region's manifests and read those that decide what is garbage.
 
-    These are the newest version, the one that was the newest a grace period ago and, if generations
-    of that one are not dropped yet, a few older ones.
-
-    Parameters
-    ----------
-    manifests : RegionManifestStore
-    expired : datetime
-        A grace period ago.
-
-    Returns
-    -------
-    History or None
-        None if there is no manifest: a claim died before it wrote one.
+    These are the newest version, the one that was the newest a grace period ago (``expired``) and,
+    if generations of that one are not dropped yet, a few older ones. None if there is no manifest:
+    a claim died before it wrote one.
     """
     for attempt in range(_ATTEMPTS):
         objects = manifests.list_versions()

@@ -120,16 +120,11 @@ class Pins:
 def read_pins(
     location: TableLocation, options: GcOptions, *, now: datetime, base: BaseTable | None = None
 ) -> Pins:
-    """Read everything that pins generations of a table.
+    """Read everything that pins generations of a table. If this raises, nothing may be deleted.
 
     A generation is pinned until it is merged in the latest version, every maintained index covers
     it, and every version that may still be read has it merged too: tagged versions, those that
     branches start from, and all that were the latest one retention ago or later.
-
-    Raises
-    ------
-    MemWalError
-        A pin cannot be read. Nothing may be deleted then.
     """
     # First the state of tags and branches: one that changes during this read is noticed later.
     refs = read_refs(location)

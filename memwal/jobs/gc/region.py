@@ -56,10 +56,7 @@ def collect_region(
 ) -> Iterator[Decision]:
     """Collect one region, and yield each decision after it was carried out.
 
-    Raises
-    ------
-    MemWalError
-        Something cannot be read or deleted. The rest of the region stays as it is.
+    If something cannot be read or deleted, the rest of the region stays as it is.
     """
     region_id = manifests.region_id
     # Folders before the manifests: a folder that the latest manifest does not name was not named
@@ -76,14 +73,10 @@ def collect_region(
 
 
 def check_progress(history: History, removable: int) -> None:
-    """Check that no generation counts as merged that was never flushed.
+    """Raise CorruptDataError if a generation counts as merged that was never flushed.
 
-    The manifest is read after the base table, and what is merged was flushed before.
-
-    Raises
-    ------
-    CorruptDataError
-        One of the two was replaced or damaged. Generations could be deleted that are not merged.
+    The manifest is read after the base table, and what is merged was flushed before. One of the two
+    was replaced or damaged, and generations could be deleted that are not merged.
     """
     latest = history.latest
     if removable >= latest.current_generation:
@@ -106,12 +99,8 @@ class GcTask:
 def run_gc_task(task: GcTask, *, guard: Guard | None = None) -> Tally:
     """Collect the task's regions in parallel. One that cannot be read is reported and skipped.
 
-    ``guard`` is called before each group of regions.
-
-    Raises
-    ------
-    MemWalError
-        Tags or branches changed, and the pins cannot be read again.
+    ``guard`` is called before each group of regions. Raises MemWalError if tags or branches changed
+    and the pins cannot be read again.
     """
     tally = Tally(explain=task.context.options.explain)
     context = task.context

@@ -57,13 +57,8 @@ def pending_candidates(
 ) -> RegionCandidates:
     """Return what may be merged of a region: flushed, above its merge progress, ascending.
 
-    Parameters
-    ----------
-    manifest : RegionManifest
-    merged : int
-        Merge progress of the region: its newest generation that the base table has, or 0.
-    size, age : callable
-        Bytes of a generation, and seconds since its flush.
+    ``merged`` is the newest generation of the region that the base table has, or 0. ``size`` and
+    ``age`` return the bytes of a generation, and the seconds since its flush.
     """
     flushed = sorted(manifest.flushed, key=lambda generation: generation.generation)
     return RegionCandidates(
@@ -172,21 +167,13 @@ class MergePlan:
 class MergePicker:
     """Selects generations within the limits of a merge: its sizes, its tasks and its regions.
 
-    Parameters
-    ----------
-    options : MergeOptions
-        The limits. ``run`` and ``guard`` are not used.
+    Of ``options``, the runner and the guard are not used.
     """
 
     options: MergeOptions
 
     def excluded(self, region_ids: Iterable[UUID]) -> dict[UUID, PickReason]:
-        """Return the regions of which no generation may be selected, and why.
-
-        Parameters
-        ----------
-        region_ids : iterable of UUID
-        """
+        """Return those of ``region_ids`` of which no generation may be selected, and why."""
         included = None if self.options.regions is None else frozenset(self.options.regions)
         skipped = frozenset(self.options.skip_regions)
         reasons = {}
@@ -200,14 +187,9 @@ class MergePicker:
     def pick(self, candidates: Sequence[RegionCandidates], *, seed: float) -> MergePlan:
         """Select generations and divide them into tasks. Pure: the same input, the same plan.
 
-        Parameters
-        ----------
-        candidates : sequence of RegionCandidates
-            One for each region that has any.
-        seed : float
-            Draws the order of the regions when ``run_bytes`` bounds the run. Use a new one for
-            each run: with a fixed order and a budget smaller than one round, the last regions
-            would starve.
+        ``candidates`` has an element for each region that has any. ``seed`` draws the order of the
+        regions when ``run_bytes`` bounds the run. Use a new one for each run: with a fixed order
+        and a budget smaller than one round, the last regions would starve.
         """
         excluded = self.excluded(region.region_id for region in candidates)
         selections = [
@@ -333,15 +315,10 @@ def still_pending(
     *,
     stops: Mapping[UUID, int] | None = None,
 ) -> list[RegionSelection]:
-    """Return what is not merged yet of a selection.
+    """Return what of a selection is not merged in a version with this merge progress.
 
-    Parameters
-    ----------
-    selections : iterable of RegionSelection
-    merged : mapping
-        Merge progress of a version of the base table: the newest merged generation of a region.
-    stops : mapping, optional
-        First generation of a region that cannot be merged: it and all later ones are left out.
+    ``stops`` has the first generation of a region that cannot be merged: it and all later ones are
+    left out.
     """
     pending = []
     for selection in selections:

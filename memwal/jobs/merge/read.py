@@ -61,12 +61,8 @@ def read_source(
     """Read the newest row of each key, of the rows that the ledger lets in.
 
     Each region is read on its own, so that a damaged one does not stop the others. It is read up to
-    the first generation that cannot be read, or that the ledger keeps waiting.
-
-    Raises
-    ------
-    LostRaceError
-        A generation is gone: another merger merged it and a collector deleted it.
+    the first generation that cannot be read, or that the ledger keeps waiting. Raises LostRaceError
+    if a generation is gone: another merger merged it and a collector deleted it.
     """
     with ThreadPoolExecutor(_PARALLEL_READS) as pool:
         sources = list(pool.map(partial(_read_region, base, ledger), selections))

@@ -81,16 +81,9 @@ class _Region:
 def copy_table(source: TableLocation, target: TableLocation) -> JobResult:
     """Copy a table with all acknowledged writes, while it is read, written and maintained.
 
-    Parameters
-    ----------
-    source, target : TableLocation
-        Nothing may be stored at the target. They may be in different stores.
-
-    Returns
-    -------
-    JobResult
-        Of the target, with figures ``regions``, ``generations``, ``log_entries``, ``objects`` and
-        ``bytes``.
+    The two locations may be in different stores, and nothing may be stored at the target. The
+    result is that of the target, with figures ``regions``, ``generations``, ``log_entries``,
+    ``objects`` and ``bytes``.
 
     Raises
     ------

@@ -47,6 +47,9 @@ _REPLAY = (
     "do not claim the region: a writer that is open may still have the rows and flush them; "
     "otherwise restore the entry, or abandon what is not flushed: open a writer with replay=False"
 )
+_FROM_ROWS = "the repair builds it from the rows"
+_PUBLISHED = "the repair publishes a new one"
+_WRITTEN = "the repair writes it"
 _REBUILD = "the repair rebuilds it from the log; if that fails, restore it from a backup"
 _MERGED_AGAIN = "compare the rows of the generation with the table, and write the right ones again"
 
@@ -116,21 +119,18 @@ CODES: Final[dict[str, Code]] = {
         Repair.CATCHUP,
     ),
     "snapshot-unreadable": Code(
-        _E,
-        "the snapshot of the regions cannot be read",
-        "the repair publishes a new one",
-        Repair.SNAPSHOT,
+        _E, "the snapshot of the regions cannot be read", _PUBLISHED, Repair.SNAPSHOT
     ),
     "snapshot-ahead": Code(
         _E,
         "the snapshot is ahead of the manifests, or names a region without one",
-        "the repair publishes a new one",
+        _PUBLISHED,
         Repair.SNAPSHOT,
     ),
     "snapshot-count": Code(
         _W,
         "the snapshot does not have the number of regions that the details record",
-        "the repair publishes a new one",
+        _PUBLISHED,
         Repair.SNAPSHOT,
     ),
     # The manifests of a region
@@ -147,17 +147,10 @@ CODES: Final[dict[str, Code]] = {
         "machine crashed during a collection",
         "the collector deletes it",
     ),
-    "hint-missing": Code(
-        _W, "the version hint is missing or invalid", "the repair writes it", Repair.HINT
-    ),
-    "hint-late": Code(
-        _W, "the version hint is behind the newest version", "the repair writes it", Repair.HINT
-    ),
+    "hint-missing": Code(_W, "the version hint is missing or invalid", _WRITTEN, Repair.HINT),
+    "hint-late": Code(_W, "the version hint is behind the newest version", _WRITTEN, Repair.HINT),
     "hint-wrong": Code(
-        _W,
-        "the version hint names a version that does not exist yet",
-        "the repair writes it",
-        Repair.HINT,
+        _W, "the version hint names a version that does not exist yet", _WRITTEN, Repair.HINT
     ),
     "epoch-falls": Code(_E, "the writer epoch falls from one manifest to the next", _ASK),
     "generation-falls": Code(_E, "the current generation falls between manifests", _ASK),
@@ -229,25 +222,18 @@ CODES: Final[dict[str, Code]] = {
     "rows-misplaced": Code(
         _E, "rows of a generation belong to another region, and an older row may win", _ASK
     ),
-    "bloom-missing": Code(
-        _W, "a generation has no Bloom filter", "the repair builds it from the rows", Repair.BLOOM
-    ),
-    "bloom-wrong": Code(
-        _E,
-        "a Bloom filter denies keys that are stored",
-        "the repair builds it from the rows",
-        Repair.BLOOM,
-    ),
+    "bloom-missing": Code(_W, "a generation has no Bloom filter", _FROM_ROWS, Repair.BLOOM),
+    "bloom-wrong": Code(_E, "a Bloom filter denies keys that are stored", _FROM_ROWS, Repair.BLOOM),
     "key-index-missing": Code(
         _E,
         "a generation has no key index, which other clients need to read it",
-        "the repair builds it from the rows",
+        _FROM_ROWS,
         Repair.KEY_INDEX,
     ),
     "key-index-wrong": Code(
         _E,
         "the key index of a generation leads to wrong rows, or to none",
-        "the repair builds it from the rows",
+        _FROM_ROWS,
         Repair.KEY_INDEX,
     ),
     "orphan-folder": Code(

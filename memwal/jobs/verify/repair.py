@@ -53,7 +53,7 @@ from typing import ClassVar, Final
 import numpy as np
 import pyarrow.compute as pc
 
-from memwal.base_table.details import update_details
+from memwal.base_table.commit import update_details
 from memwal.base_table.snapshot import BaseTable, lance_errors, open_base, open_dataset
 from memwal.errors import MemWalError, ObjectNotFoundError, StoreError
 from memwal.format.bloom import build_bloom_filter
@@ -107,23 +107,11 @@ def repair(
     dry_run: bool = True,
     clock: Callable[[], float] = time.time,
 ) -> tuple[RepairAction, ...]:
-    """Run the safe repairs of a report.
+    """Run the safe repairs of the ``report`` of a table; findings without one are skipped.
 
-    Parameters
-    ----------
-    location : TableLocation
-    report : VerifyReport
-        Report of this table. Findings without a safe repair are skipped.
-    dry_run : bool, default True
-        Only return what would be done.
-    clock : callable
-        Seconds since the epoch.
-
-    Returns
-    -------
-    tuple of RepairAction
-        One per finding that has a repair; the repair of one finding may fix several. A repair that
-        fails is reported, and does not stop the others.
+    With ``dry_run``, only return what would be done. Returns an action per finding that has a
+    repair; the repair of one finding may fix several. A repair that fails is reported, and does not
+    stop the others. ``clock`` returns seconds since the epoch.
     """
     actions = []
     for finding in report.findings:

@@ -15,7 +15,7 @@ from support.faults.collecting import DAY, HOUR, collect, flush
 from support.stores.faulty_store import FaultyStores
 
 import memwal
-from memwal.base_table.details import update_details
+from memwal.base_table.commit import update_details
 from memwal.errors import MemWalError
 from memwal.format.memwal_index import IndexDetails
 from memwal.jobs.gc import Kind, Reason
