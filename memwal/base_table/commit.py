@@ -73,25 +73,10 @@ def commit_durably(
 ) -> Result | None:
     """Run a commit that Lance may rebase; on a local disk its version appears when it is synced.
 
-    Parameters
-    ----------
-    base : BaseTable
-        The version that the commit was prepared on.
-    commit : callable
-        Commits through the data set that it gets, once, without retries.
-    doing : str, optional
-        Beginning of the messages.
-    accept : callable, optional
-        Tells whether the commit may follow this version, which is newer than ``base``; by default
-        it may follow any.
-    once : bool, default True
-        Whether ``commit`` makes one version only: an error after that version was stored is then
-        ignored.
-
-    Returns
-    -------
-    object
-        What ``commit`` returned; None if it raised after its version was stored.
+    ``commit`` commits through the data set that it gets, once, without retries. ``doing`` begins
+    the messages. ``accept`` tells whether the commit may follow a version that is newer than
+    ``base``; by default it may follow any. If ``commit`` makes one version only (``once``), an
+    error after that version was stored is ignored, and None is returned.
 
     Raises
     ------
@@ -119,6 +104,7 @@ def commit_durably(
     except MemWalError:
         raise
     except (OSError, RuntimeError, ValueError) as error:
+        redact_store_response(error)
         doing = doing or f"committing to {base.location}"
         if is_conflict(error):
             raise LostRaceError(f"{doing} met another commit: {first_line(error)}") from error

@@ -32,9 +32,9 @@ _NAME: Final = re.compile(r"memwal-read-([1-9][0-9]{0,9})-([1-9][0-9]{0,19})-([0
 class ReadTag:
     """Tag that protects a version of the base table for one reader."""
 
-    seconds: int  # Lifetime after the last write
-    version: int  # Version on the main branch of the base table
-    reader: str  # Id of the reader: up to 64 digits and lower-case letters
+    seconds: int  # lifetime after the last write
+    version: int  # version on the main branch of the base table
+    reader: str  # id of the reader: up to 64 digits and lower-case letters
 
     @property
     def name(self) -> str:

@@ -75,16 +75,16 @@ class BaseTable:
     """
 
     location: TableLocation
-    dataset: lance.LanceDataset  # Checked out at ``version``
-    schema: pa.Schema  # Schema of the rows, with Lance's field metadata
-    primary_key: tuple[str, ...]  # Key columns in key order
+    dataset: lance.LanceDataset  # checked out at ``version``
+    schema: pa.Schema  # schema of the rows, with Lance's field metadata
+    primary_key: tuple[str, ...]  # key columns in key order
     # Entry of the MemWAL index in the manifest; None if MemWAL is not enabled.
     index: IndexEntry | None
-    details: IndexDetails  # Decoded details of the entry; empty if MemWAL is not enabled
+    details: IndexDetails  # decoded details of the entry; empty if MemWAL is not enabled
     # Hash of the version's manifest. The manifest lists the files with the rows, so an equal digest
     # means equal rows.
     digest: bytes
-    branch: str | None = None  # Branch of the table; None for the main branch
+    branch: str | None = None  # branch of the table; None for the main branch
 
     @property
     def version(self) -> int:

@@ -34,6 +34,19 @@ def run_in_process(tasks: Sequence[Task], function: Callable[[Task], Result]) ->
     return [function(task) for task in tasks]
 
 
+class ReasonCode(StrEnum):
+    """Base of reasons: the value of a member is for programs, and its ``text`` for people."""
+
+    text: str
+
+    def __new__(cls, value: str, text: str) -> Self:
+        """Make a member of its value and its text."""
+        member = str.__new__(cls, value)
+        member._value_ = value
+        member.text = text
+        return member
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkippedRegion:
     """A region that a merge did not merge to the end; "held" in results and documents."""
@@ -129,7 +142,7 @@ class CheckpointProgress:
     # Generations that were pending at the start, and how many of them are merged by now.
     merged: int
     generations: int
-    indexing: bool  # All are merged, and the maintained indexes are being extended
+    indexing: bool  # all are merged, and the maintained indexes are being extended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,7 +49,7 @@ class Option:
     help: str
     low: float = 0  # least and greatest value of a number
     high: float | None = None
-    optional: bool = False  # Whether None is a value as well
+    optional: bool = False  # whether None is a value as well
     # Name on command lines where it differs from the field's: one element of a collection.
     argument: str | None = None
 
@@ -165,9 +165,11 @@ _COMMIT_BYTES_HELP: Final = (
     "bytes in memory, as the manifests count them, that go into one commit at most; a worker needs "
     "about three times as much memory, and a single larger generation still goes alone"
 )
-_QUALITY_HELP: Final = (
-    "rules for the rows that enter, and what is done about rows that break them; without rules, "
-    "all rows enter"
+_QUALITY: Final = Option(
+    kind=Kind.RULES,
+    help="rules for the rows that enter, and what is done about rows that break them; without "
+    "rules, all rows enter",
+    optional=True,
 )
 _REGION_TASKS_HELP: Final = "tasks that the regions are divided into at most"
 
@@ -192,9 +194,7 @@ class MergeOptions(RunOptions):
     # merges at once that each insert more than some dozens of new keys Lance refuses the second,
     # which is then done again.
     max_tasks: int | None = count(None, _REGION_TASKS_HELP)
-    quality: QualityRules | None = option_field(
-        None, Option(kind=Kind.RULES, help=_QUALITY_HELP, optional=True)
-    )
+    quality: QualityRules | None = option_field(None, _QUALITY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,9 +206,7 @@ class CheckpointOptions(RunOptions):
     )
     commit_bytes: int = count(GIB, _COMMIT_BYTES_HELP)
     max_tasks: int | None = count(None, _REGION_TASKS_HELP)
-    quality: QualityRules | None = option_field(
-        None, Option(kind=Kind.RULES, help=_QUALITY_HELP, optional=True)
-    )
+    quality: QualityRules | None = option_field(None, _QUALITY)
     progress: Callable[[CheckpointProgress], None] | None = None
     """Called with a :class:`~memwal.jobs.job.CheckpointProgress` at each step."""
 

@@ -21,8 +21,8 @@ _SITE = "quality"
 class RunResult:
     """Quality result of one run, for the pages."""
 
-    at: datetime  # Aware
-    run: str  # Name of the run
+    at: datetime  # aware
+    run: str  # name of the run
     # ``JobResult.quality``. Its expectations are those of the suite, in the same order.
     quality: dict[str, Any]
 

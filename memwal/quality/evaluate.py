@@ -43,9 +43,9 @@ class Finding:
     """Result of one expectation over some rows."""
 
     expectation: Expectation
-    success: bool  # Whether it is met, with ``mostly`` taken into account
-    evaluated: int  # Number of evaluated values
-    failed: Mask | None = None  # Failing rows; None if the result is not about single rows
+    success: bool  # whether it is met, with ``mostly`` taken into account
+    evaluated: int  # number of evaluated values
+    failed: Mask | None = None  # failing rows; None if the result is not about single rows
     # Why it could not be evaluated, without any value of the rows; it is not met then.
     error: str | None = None
 

@@ -37,12 +37,12 @@ class RegionRows:
     """Rows of some generations of a region, oldest first."""
 
     region_id: UUID
-    generations: tuple[int, ...]  # Their numbers
-    folders: tuple[str, ...]  # Names of their folders, unique over all tables and all time
-    counts: tuple[int, ...]  # Number of rows of each generation
-    keys: pa.Array  # One key per row
-    newest: Mask  # Which rows are the newest of their key, and which are tombstones
-    deleted: Mask
+    generations: tuple[int, ...]  # their numbers
+    folders: tuple[str, ...]  # names of their folders, unique over all tables and all time
+    counts: tuple[int, ...]  # number of rows of each generation
+    keys: pa.Array  # one key per row
+    newest: Mask  # which rows are the newest of their key
+    deleted: Mask  # which rows are tombstones
     # Reads rows, given a mask over all rows and names of columns. Absent columns are left out; None
     # reads all columns of the base table.
     take: Callable[[Mask, Sequence[str] | None], pa.Table]
@@ -64,10 +64,10 @@ class RegionRows:
 class QuarantinedRows:
     """Rows of a region that the gate keeps out."""
 
-    rows: pa.Table  # The rows, in the columns of the base table
-    generations: Positions  # Generation number of each row
-    folders: pa.Array  # Generation folder of each row
-    positions: Positions  # Row number within the generation
+    rows: pa.Table  # the rows, in the columns of the base table
+    generations: Positions  # generation number of each row
+    folders: pa.Array  # generation folder of each row
+    positions: Positions  # row number within the generation
     # Failed expectations, each with a mask over the rows.
     failures: tuple[tuple[Expectation, Mask], ...]
 
@@ -76,10 +76,10 @@ class QuarantinedRows:
 class GateDecision:
     """Decision of the gate about a region."""
 
-    newest: Mask  # Rows that enter, including tombstones: at most one per key
-    accepted: int  # Number of generations that enter; later ones wait
-    hold: QualityHold | None  # Why generations wait
-    quarantined: QuarantinedRows | None  # Rows that are kept out
+    newest: Mask  # rows that enter, including tombstones: at most one per key
+    accepted: int  # number of generations that enter; later ones wait
+    hold: QualityHold | None  # why generations wait
+    quarantined: QuarantinedRows | None  # rows that are kept out
     report: QualityReport
 
 

@@ -18,9 +18,9 @@ from memwal.base_table.commit import commit_durably, create_durably
 from memwal.base_table.snapshot import (
     BaseTable,
     base_from_dataset,
+    lance_errors,
     open_base,
     open_dataset,
-    translate_lance_error,
 )
 from memwal.errors import (
     ConflictError,
@@ -252,10 +252,8 @@ class Quarantine:
         parts = [f"{_STATE} = '{state}'"] if state is not None else []
         if origins is not None:
             parts.append(_origin_filter(origins))
-        try:
+        with lance_errors(f"reading {self.location}"):
             rows = base.dataset.to_table(filter=" AND ".join(parts) or None)
-        except (OSError, ValueError) as error:
-            raise translate_lance_error(error, f"reading {self.location}") from error
         order = (f"{PREFIX}at", _ORIGIN[0], _GENERATION, *_ORIGIN[1:])
         return rows.sort_by([(name, "ascending") for name in order])
 
@@ -317,12 +315,12 @@ class Quarantine:
             if base is None:
                 if create is None:
                     return
-                self._create(create)
+                # TableSetupError: another writer has created it meanwhile.
+                with suppress(TableSetupError):
+                    create_durably(self.location, create.empty_table())
                 raise LostRaceError("the quarantine was just created: read it")
-            try:
+            with lance_errors(f"reading {self.location}"):
                 step(base)
-            except OSError as error:
-                raise translate_lance_error(error, f"reading {self.location}") from error
 
         retry_lost_races(
             attempt,
@@ -333,11 +331,6 @@ class Quarantine:
                 "try again later"
             ),
         )
-
-    def _create(self, schema: pa.Schema) -> None:
-        # TableSetupError: another writer has created it meanwhile.
-        with suppress(TableSetupError):
-            create_durably(self.location, schema.empty_table())
 
     def _commit(self, base: BaseTable, change: Callable[[lance.LanceDataset], Any]) -> None:
         """Commit directly behind the version that was read, so that no row is inserted twice."""

@@ -25,10 +25,10 @@ class Tally:
     """Result of one expectation over all rows that were evaluated."""
 
     expectation: Expectation
-    success: bool  # Whether every evaluation met the expectation
-    failed: int  # Failing rows, including those that ``mostly`` allows
-    examples: tuple[dict[str, Any], ...] = ()  # Keys of some of them
-    error: str | None = None  # Why the expectation could not be evaluated
+    success: bool  # whether every evaluation met the expectation
+    failed: int  # failing rows, including those that ``mostly`` allows
+    examples: tuple[dict[str, Any], ...] = ()  # keys of some of them
+    error: str | None = None  # why the expectation could not be evaluated
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -48,12 +48,12 @@ class Tally:
 class QualityReport:
     """Results of a suite over some rows."""
 
-    mode: str  # Mode of the gate, or ``check``
-    rows: int = 0  # Rows that were evaluated
-    failed_rows: int = 0  # Those of them that fail an expectation about rows
-    quarantined_rows: int = 0  # Rows that were kept out
-    held: tuple[str, ...] = ()  # Regions on hold
-    tallies: tuple[Tally, ...] = ()  # In the order of the suite
+    mode: str  # mode of the gate, or ``check``
+    rows: int = 0  # rows that were evaluated
+    failed_rows: int = 0  # those of them that fail an expectation about rows
+    quarantined_rows: int = 0  # rows that were kept out
+    held: tuple[str, ...] = ()  # regions on hold
+    tallies: tuple[Tally, ...] = ()  # in the order of the suite
 
     @property
     def success(self) -> bool:

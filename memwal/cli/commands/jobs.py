@@ -93,7 +93,7 @@ def _print_plan(plan: MergePlan, *, as_json: bool) -> None:
                 size(decision.bytes),
                 age(decision.age_seconds),
                 decision.commit,
-                decision.reason.message,
+                decision.reason.text,
             )
             for decision in plan.decisions
         ],

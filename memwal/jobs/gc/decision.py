@@ -8,7 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Self
 
-from memwal.jobs.job import JobResult
+from memwal.jobs.job import JobResult, ReasonCode
 from memwal.util.records import plain_value
 
 
@@ -46,10 +46,8 @@ class Kind(StrEnum):
         return kind
 
 
-class Reason(StrEnum):
+class Reason(ReasonCode):
     """Reason for deleting an object (the first member) or keeping it (all others)."""
-
-    explanation: str  # for people
 
     UNNEEDED = "unneeded", "it is no longer needed"
     NOT_MERGED = "not_merged", "it is not merged yet"
@@ -70,13 +68,6 @@ class Reason(StrEnum):
         "too_many_versions",
         "too many versions of the table would have to be read",
     )
-
-    def __new__(cls, value: str, explanation: str) -> Self:
-        """Make a member whose value is the code for programs."""
-        reason = str.__new__(cls, value)
-        reason._value_ = value
-        reason.explanation = explanation
-        return reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,8 +159,8 @@ class DecisionGroup:
 
     kind: Kind
     reason: Reason
-    count: int  # Number of objects; a generation or folder counts as one
-    bytes: int  # Their size, where it is known
+    count: int  # number of objects; a generation or folder counts as one
+    bytes: int  # their size, where it is known
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, for JSON."""
@@ -178,7 +169,7 @@ class DecisionGroup:
             "count": self.count,
             "bytes": self.bytes,
             "reason": self.reason.value,
-            "why": self.reason.explanation,
+            "why": self.reason.text,
         }
 
 
@@ -186,7 +177,8 @@ class DecisionGroup:
 class Summary:
     """Totals of many decisions, with examples."""
 
-    deleted: tuple[DecisionGroup, ...]  # The largest first
+    # The largest first.
+    deleted: tuple[DecisionGroup, ...]
     kept: tuple[DecisionGroup, ...]
     # Some of what is deleted, then some of what is kept; every kind and reason is among them.
     examples: tuple[Decision, ...]

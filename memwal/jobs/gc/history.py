@@ -29,8 +29,8 @@ _ATTEMPTS = 5
 class History:
     """Versions of one region's manifest at one listing."""
 
-    objects: Mapping[int, ObjectInfo]  # Every stored version, also those before a gap
-    latest: RegionManifest  # The newest version
+    objects: Mapping[int, ObjectInfo]  # every stored version, also those before a gap
+    latest: RegionManifest  # the newest version
     # The version that was the newest a grace period ago; None if it was trimmed.
     then: RegionManifest | None
     # The newest version from then or before whose flushed generations are all dropped by now. The
@@ -104,10 +104,10 @@ class StoredVersions:
     Lance's own list of versions would read every manifest for its time.
     """
 
-    manifests: Mapping[int, ObjectInfo]  # By version
+    manifests: Mapping[int, ObjectInfo]  # by version
     # Manifests of commits that are under way, or died.
     staged: tuple[ObjectInfo, ...] = field(default=())
-    others: tuple[ObjectInfo, ...] = field(default=())  # Manifests of detached versions
+    others: tuple[ObjectInfo, ...] = field(default=())  # manifests of detached versions
 
     @classmethod
     def list(cls, location: TableLocation, folder: str = VERSIONS_DIR) -> StoredVersions:

@@ -81,10 +81,10 @@ class Pin:
     """Newest generation of each region that one user of the table lets the collector remove."""
 
     reason: Reason
-    message: str  # The user of the table that pins newer generations
+    message: str  # the user of the table that pins newer generations
     # Newest generation that is not pinned, by region; 0 for regions that are missing.
     generations: Mapping[UUID, int]
-    until: str | None = None  # When the pin ends by itself
+    until: str | None = None  # when the pin ends by itself
 
     def removable(self, region_id: UUID) -> int:
         """Return the newest generation of a region that is not pinned; 0 for none."""
@@ -95,8 +95,8 @@ class Pin:
 class Pins:
     """Everything that pins generations of a table."""
 
-    pins: tuple[Pin, ...]  # If several pin a generation, decisions name the first of them
-    refs: Refs = ()  # State of tags and branches when this was read, to notice that they changed
+    pins: tuple[Pin, ...]  # if several pin a generation, decisions name the first of them
+    refs: Refs = ()  # state of tags and branches when this was read, to notice that they changed
 
     def removable(self, region_id: UUID) -> int:
         """Return the newest generation of a region that nothing pins; 0 for none."""

@@ -93,7 +93,7 @@ class GcTask:
 
     location: TableLocation
     regions: tuple[UUID, ...]
-    context: GcContext  # With the pins of these regions when the job was planned
+    context: GcContext  # with the pins of these regions when the job was planned
 
 
 def run_gc_task(task: GcTask, *, guard: Guard | None = None) -> Tally:

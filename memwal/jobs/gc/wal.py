@@ -29,9 +29,9 @@ Positions = npt.NDArray[np.uint64]
 class LogEntries:
     """Entries of a log, oldest first, in 24 bytes each."""
 
-    positions: Positions  # Log positions, bytes, and seconds since the epoch
-    sizes: npt.NDArray[np.uint64]
-    times: npt.NDArray[np.float64]
+    positions: Positions
+    sizes: npt.NDArray[np.uint64]  # in bytes
+    times: npt.NDArray[np.float64]  # in seconds since the epoch
 
     @classmethod
     def list(cls, store: ObjectStore, region_id: UUID) -> LogEntries:

@@ -98,7 +98,7 @@ class IndexOutcome:
     """Result of an index task."""
 
     commits: int
-    balance: PartitionBalance | None = None  # Partition balance of a vector index that was extended
+    balance: PartitionBalance | None = None  # partition balance of a vector index that was extended
     # Why the index does not cover the target, if waiting for other commits does not help.
     problem: str | None = None
 

@@ -20,11 +20,11 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 from uuid import UUID
 
 from memwal.format.region_manifest import FlushedGeneration, RegionManifest
+from memwal.jobs.job import ReasonCode
 from memwal.jobs.options import MergeOptions
 from memwal.util.records import JsonRecord
 
@@ -34,8 +34,8 @@ class Candidate:
     """A flushed generation that the base table does not have."""
 
     number: int
-    path: str  # Name of its folder
-    bytes: int  # Size in memory as its writer recorded it, or the size of its data files
+    path: str  # name of its folder
+    bytes: int  # size in memory as its writer recorded it, or the size of its data files
     # Time since its flush; None unless it was looked up to explain a plan.
     age_seconds: float | None = None
 
@@ -89,17 +89,8 @@ class RegionSelection:
         return sum(generation.bytes for generation in self.generations)
 
 
-class PickReason(StrEnum):
-    """Why a candidate is selected, or left out of a plan. ``message`` is for people."""
-
-    message: str
-
-    def __new__(cls, value: str, message: str) -> Self:
-        """Make a member of its value and its message."""
-        member = str.__new__(cls, value)
-        member._value_ = value
-        member.message = message
-        return member
+class PickReason(ReasonCode):
+    """Why a candidate is selected, or left out of a plan."""
 
     SELECTED = "selected", "fits the limits"
     OVERSIZED = "oversized", "larger than a limit: goes alone"

@@ -38,9 +38,9 @@ _PARALLEL_READS = 4
 class MergeSource:
     """Rows of one commit."""
 
-    selections: tuple[RegionSelection, ...]  # What was read; empty if nothing could be
-    upserts: pa.Table  # Rows to upsert, and keys to delete
-    deletes: pa.Table
+    selections: tuple[RegionSelection, ...]  # what was read; empty if nothing could be
+    upserts: pa.Table
+    deletes: pa.Table  # keys only
     # Regions that were read only up to a generation, or not at all.
     skipped: Mapping[UUID, SkippedRegion]
 

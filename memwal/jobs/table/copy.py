@@ -74,8 +74,8 @@ _MAX_ATTEMPTS: Final = 5
 class _Region:
     """What to copy of a region."""
 
-    manifest: RegionManifest  # As stored at the target: without merged generations
-    log: range  # Positions of the log entries
+    manifest: RegionManifest  # as stored at the target: without merged generations
+    log: range  # positions of the log entries
 
 
 def copy_table(source: TableLocation, target: TableLocation) -> JobResult:

@@ -65,7 +65,7 @@ class SnapshotOutcome:
 
     # The latest manifest of each region, with the current tip of its log.
     manifests: tuple[RegionManifest, ...]
-    hints: int  # How many stored manifests got a new log hint
+    hints: int  # how many stored manifests got a new log hint
 
 
 def build_snapshot(

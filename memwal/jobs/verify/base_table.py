@@ -37,7 +37,7 @@ class NewestBase:
 
     # None if no version can be read, or the version has no MemWAL index or primary key.
     base: BaseTable | None
-    findings: tuple[Finding, ...]  # Damaged versions that are newer
+    findings: tuple[Finding, ...]  # damaged versions that are newer
 
 
 def open_newest(location: TableLocation) -> NewestBase:

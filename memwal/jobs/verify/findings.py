@@ -35,9 +35,9 @@ class Code:
     """One kind of finding."""
 
     severity: Severity
-    meaning: str  # What such a finding says
-    advice: str  # What the repair does; if no repair is safe, what to do
-    repair: Repair | None = None  # The repair that is safe
+    meaning: str  # what such a finding says
+    advice: str  # what the repair does; if no repair is safe, what to do
+    repair: Repair | None = None  # the repair that is safe
 
 
 _E, _W, _I = Severity.ERROR, Severity.WARNING, Severity.INFORMATION

@@ -43,9 +43,9 @@ class StoredKeys:
 
     # Key columns of every row that is not deleted from the data set, in stored order.
     columns: pa.Table
-    encoded: pa.Array  # The same keys, encoded to one value each
-    rows: Rows  # Number of each row among all that were ever written to the data set, ascending
-    written: int  # Number of rows that were written
+    encoded: pa.Array  # the same keys, encoded to one value each
+    rows: Rows  # number of each row among all that were ever written to the data set, ascending
+    written: int  # number of rows that were written
 
 
 def check_bloom(location: TableLocation, folder: str, keys: StoredKeys) -> str | None:
@@ -144,8 +144,8 @@ class GenerationCheck:
 
     base: BaseTable
     region_id: UUID
-    flushed: FlushedGeneration  # Its entry in the manifest
-    merged: bool  # Whether the base table has its rows
+    flushed: FlushedGeneration  # its entry in the manifest
+    merged: bool  # whether the base table has its rows
 
     @property
     def folder(self) -> str:

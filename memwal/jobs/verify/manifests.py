@@ -34,8 +34,8 @@ class History:
     """Stored manifest versions of a region."""
 
     region_id: UUID
-    manifests: tuple[RegionManifest, ...]  # Those that can be read, oldest first
-    findings: tuple[Finding, ...]  # Damaged and missing versions
+    manifests: tuple[RegionManifest, ...]  # those that can be read, oldest first
+    findings: tuple[Finding, ...]  # damaged and missing versions
 
     @property
     def newest(self) -> RegionManifest | None:

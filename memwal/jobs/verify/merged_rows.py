@@ -152,14 +152,14 @@ class _RegionGenerations:
 class _NewestMerged:
     """Newest merged row of each key, and the row of that key in the base table."""
 
-    stored: tuple[_StoredGeneration, ...]  # Merged generations, to which ``source`` refers
-    keys: pa.Array  # Encoded keys; the arrays below have one element for each
-    source: Numbers  # Index of the generation that has the newest row, in ``stored``
-    addresses: npt.NDArray[np.uint64]  # Address of that row in the generation
-    deleted: npt.NDArray[np.bool_]  # Whether that row is a tombstone
-    base_row: Numbers  # Row id and fragment in the base table; -1 if it does not have the key
-    fragment: Numbers
-    times: Numbers  # Number of rows of the key in the base table
+    stored: tuple[_StoredGeneration, ...]  # merged generations, to which ``source`` refers
+    keys: pa.Array  # encoded keys; the arrays below have one element for each
+    source: Numbers  # index of the generation that has the newest row, in ``stored``
+    addresses: npt.NDArray[np.uint64]  # address of that row in the generation
+    deleted: npt.NDArray[np.bool_]  # whether that row is a tombstone
+    base_row: Numbers  # row id in the base table; -1 if it does not have the key
+    fragment: Numbers  # fragment of the base table; -1 if it does not have the key
+    times: Numbers  # number of rows of the key in the base table
 
 
 def check_merged_rows(
