@@ -105,7 +105,7 @@ def test_explain_merge(cli, backlog):
 
     answer = cli("merge", backlog.uri, "--explain", "--run-bytes", 1)
     assert PickReason.OVERSIZED.text in answer.stdout
-    assert answer.stdout.count(PickReason.RUN_BYTES.message) == 5
+    assert answer.stdout.count(PickReason.RUN_BYTES.text) == 5
     assert backlog.base().details.merged == {}
 
 
