@@ -9,9 +9,8 @@ from typing import Any
 import lance
 import pyarrow as pa
 
-from memwal.base_table.commit import commit_durably, create_durably
-from memwal.base_table.details import update_details
-from memwal.base_table.snapshot import BaseTable, open_base, translate_lance_error
+from memwal.base_table.commit import commit_durably, create_durably, update_details
+from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.errors import InvalidInputError, TableSetupError
 from memwal.format.keys import check_key_type
 from memwal.format.memwal_index import StoredRegionSpec
@@ -204,12 +203,11 @@ def _initialize(
 
 
 def _create_index(base: BaseTable, name: str, column: str) -> None:
-    try:
-        commit_durably(
-            base, lambda dataset: dataset.create_scalar_index(column, BTREE.pylance_name, name=name)
-        )
-    except OSError as error:
-        raise translate_lance_error(error, f"creating {base.location}") from error
+    commit_durably(
+        base,
+        lambda dataset: dataset.create_scalar_index(column, BTREE.pylance_name, name=name),
+        doing=f"creating {base.location}",
+    )
 
 
 def _lance_options(stored: StoredRegionSpec, base: BaseTable) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import Final
 from uuid import UUID
 
-from memwal.base_table.details import update_details
+from memwal.base_table.commit import update_details
 from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.errors import (
     ConflictError,

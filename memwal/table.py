@@ -13,12 +13,12 @@ from weakref import WeakSet
 
 import pyarrow as pa
 
-from memwal.base_table.details import current_spec
+from memwal.base_table.commit import current_spec
 from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.jobs.backlog import read_status
 from memwal.jobs.gc import CollectionResult, collect_garbage
 from memwal.jobs.index.job import build_indexes
-from memwal.jobs.index.selection import choose_indexes
+from memwal.jobs.index.migration import choose_indexes
 from memwal.jobs.job import JobResult
 from memwal.jobs.merge.job import explain_merge, merge
 from memwal.jobs.merge.picker import MergePlan
@@ -278,7 +278,7 @@ class Table(Queries):
     def choose_indexes(
         self, *, add: Collection[str] = (), remove: Collection[str] = ()
     ) -> list[str]:
-        """Maintain more indexes, or fewer: :func:`memwal.jobs.index.selection.choose_indexes`."""
+        """Maintain more indexes, or fewer: :func:`memwal.jobs.index.migration.choose_indexes`."""
         return choose_indexes(self.location, add=add, remove=remove)
 
     @keywords_of(SnapshotOptions)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from memwal.errors import InvalidInputError
 from memwal.jobs.options import VerifyOptions
-from memwal.jobs.verify import Severity, VerifyReport, repair
+from memwal.jobs.verify import VerifyReport, repair
 from memwal.jobs.verify import verify as check
 from memwal.spark.application import Application, Result, job_parser, run_application
 
@@ -51,7 +51,7 @@ def verify(application: Application[VerifyOptions]) -> Result:
 
 
 def verdict(verified: Verified) -> str | None:
-    errors = verified.report.count(Severity.ERROR)
+    errors = verified.report.errors
     return f"{errors} errors were found; the result lists them" if errors else None
 
 

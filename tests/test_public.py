@@ -18,8 +18,7 @@ PUBLIC = {
         errors open register_credentials
     """,
     "memwal.catalog": """
-        BacklogSample Catalog JobRun ManagedTable Policy Pruned RunState TableState merge_reason
-        read_snapshot
+        BacklogSample Catalog JobRun ManagedTable Policy Pruned RunState TableState read_snapshot
     """,
     "memwal.fleet": """
         Budget Fleet DiscoveredTable JobRequest JobSpec Outcome Runtime SkipReason Skipped Survey

@@ -1,5 +1,8 @@
 """Commits to the base table: strict compare-and-swap, or rebased onto accepted versions.
 
+A commit that loses against another one raises LostRaceError, which
+:func:`~memwal.util.retry.retry_lost_races` answers with another attempt on the newest version.
+
 Lance rebases an ordinary commit onto every version that landed in between, unless it finds a
 conflict. Details of the MemWAL index that were read before would then silently take back merge
 progress, and a merge would pass over progress that it did not know. A namespace client with managed
@@ -24,18 +27,21 @@ import lance
 import pyarrow as pa
 from lance.dataset import Index, LanceOperation
 
-from memwal.base_table.snapshot import BaseTable, translate_lance_error
+from memwal.base_table.snapshot import BaseTable, first_line, open_base, translate_lance_error
 from memwal.errors import (
     ConflictError,
     MemWalError,
     ObjectNotFoundError,
     OutcomeUnknownError,
+    RegionSealedError,
     TableSetupError,
 )
 from memwal.format.memwal_index import DETAILS_TYPE_URL, IndexDetails
 from memwal.format.paths import MEM_WAL_INDEX_NAME
+from memwal.region.spec import RegionSpec
 from memwal.storage.location import TableLocation
 from memwal.util.redaction import redact_store_response
+from memwal.util.retry import LostRaceError, retry_lost_races
 
 if TYPE_CHECKING:
     from memwal.base_table.namespaces import DurableNamespace
@@ -61,59 +67,55 @@ def commit_durably(
     base: BaseTable,
     commit: Callable[[lance.LanceDataset], Result],
     *,
+    doing: str | None = None,
     accept: Callable[[int], bool] | None = None,
     once: bool = True,
 ) -> Result | None:
     """Run a commit that Lance may rebase; on a local disk its version appears when it is synced.
 
-    Parameters
-    ----------
-    base : BaseTable
-        The version that the commit was prepared on.
-    commit : callable
-        Commits through the data set that it gets, once, without retries.
-    accept : callable, optional
-        Tells whether the commit may follow this version, which is newer than ``base``; by default
-        it may follow any.
-    once : bool, default True
-        Whether ``commit`` makes one version only: an error after that version was stored is then
-        ignored.
-
-    Returns
-    -------
-    object
-        What ``commit`` returned; None if it raised after its version was stored.
+    ``commit`` commits through the data set that it gets, once, without retries. ``doing`` begins
+    the messages. ``accept`` tells whether the commit may follow a version that is newer than
+    ``base``; by default it may follow any. If ``commit`` makes one version only (``once``), an
+    error after that version was stored is ignored, and None is returned.
 
     Raises
     ------
-    ConflictError
-        The commit was not accepted. Nothing was changed.
+    LostRaceError
+        The commit conflicts with another one, or was not accepted. Nothing was changed.
     OutcomeUnknownError, StoreError
         The store failed, or did not say whether the new version exists.
-    OSError, ValueError, RuntimeError
-        What ``commit`` raises, conflicts included.
     """
-    if accept is None and base.location.store.lance_commits:
-        return commit(base.dataset)
-    # A late import: its library takes half a second to import, and a producer never needs it.
-    from memwal.base_table.namespaces import DurableNamespace
+    try:
+        if accept is None and base.location.store.lance_commits:
+            return commit(base.dataset)
+        # A late import: its library takes half a second to import, and a producer never needs it.
+        from memwal.base_table.namespaces import DurableNamespace
 
-    namespace = DurableNamespace(base.location, base.version, accept=accept)
-    return _commit_through(namespace, base, commit, once=once)
+        namespace = DurableNamespace(base.location, base.version, accept=accept)
+        dataset = lance.LanceDataset(
+            base.location.uri,
+            version=base.version,
+            storage_options=base.location.lance_options(),
+            namespace_client=namespace,
+            table_id=["table"],
+            namespace_client_managed_versioning=True,
+        )
+        return _run_through(namespace, lambda: commit(dataset), once=once)
+    except MemWalError:
+        raise
+    except (OSError, RuntimeError, ValueError) as error:
+        redact_store_response(error)
+        doing = doing or f"committing to {base.location}"
+        if is_conflict(error):
+            raise LostRaceError(f"{doing} met another commit: {first_line(error)}") from error
+        raise translate_lance_error(error, doing) from error
 
 
 def create_durably(location: TableLocation, rows: pa.Table, **options: Any) -> None:
-    """Write a new Lance table.
+    """Write a new Lance table; ``options`` are those of ``lance.write_dataset``.
 
     On a local disk its first version appears when all its files are synced, so that a machine that
     crashes meanwhile leaves a whole table or none.
-
-    Parameters
-    ----------
-    rows : pyarrow.Table
-        With the schema of the table.
-    options
-        As for ``lance.write_dataset``.
 
     Raises
     ------
@@ -144,24 +146,6 @@ def create_durably(location: TableLocation, rows: pa.Table, **options: Any) -> N
         raise translate_lance_error(error, f"creating {location}") from error
 
 
-def _commit_through(
-    namespace: DurableNamespace,
-    base: BaseTable,
-    commit: Callable[[lance.LanceDataset], Result],
-    *,
-    once: bool = True,
-) -> Result | None:
-    dataset = lance.LanceDataset(
-        base.location.uri,
-        version=base.version,
-        storage_options=base.location.lance_options(),
-        namespace_client=namespace,
-        table_id=["table"],
-        namespace_client_managed_versioning=True,
-    )
-    return _run_through(namespace, lambda: commit(dataset), once=once)
-
-
 def _run_through(
     namespace: DurableNamespace, commit: Callable[[], Result], *, once: bool = True
 ) -> Result | None:
@@ -181,23 +165,12 @@ def commit_details(
 ) -> int:
     """Replace the MemWAL index details, provided that ``base`` is still the latest version.
 
-    Parameters
-    ----------
-    base : BaseTable
-        The version that the details were derived from.
-    details : IndexDetails
-        The new details, complete.
-    index_id : UUID, optional
-        UUID of the index from this version up to the next commit; random by default.
-
-    Returns
-    -------
-    int
-        The new version of the table.
+    Returns the new version. ``index_id`` is the UUID of the index from this version up to the next
+    commit; random by default.
 
     Raises
     ------
-    ConflictError
+    LostRaceError
         Another commit landed since ``base`` was read. Nothing was changed.
     OutcomeUnknownError
         The store did not say whether the new version exists.
@@ -238,7 +211,7 @@ def commit_details(
             f"the commit to {base.location} returned without creating version {base.version + 1}; "
             "read the table's latest version before trying again"
         )
-    raise ConflictError(
+    raise LostRaceError(
         f"version {base.version} of {base.location} is no longer the latest; read it again"
     ) from cause
 
@@ -256,18 +229,88 @@ def _index(version: int, index_uuid: str, details: bytes | None) -> Index:
     )
 
 
+def update_details(
+    location: TableLocation,
+    change: Callable[[BaseTable], IndexDetails],
+    *,
+    index_id: uuid.UUID | None = None,
+    attempts: int = 50,
+) -> BaseTable:
+    """Change the details, and repeat on each newer version until the commit succeeds.
+
+    ``change`` takes the latest version of the table and returns the complete new details. It is
+    called once per attempt, and must therefore have no side effects. Returns the table at the new
+    version, or unchanged if the details do not change. ``index_id`` as in :func:`commit_details`.
+
+    Each lost race means that another commit succeeded, so some process always makes progress; so
+    many of them in a row mean that something else is wrong.
+
+    Raises
+    ------
+    ConflictError
+        Another commit won the race in every attempt.
+    """
+
+    def attempt() -> BaseTable:
+        base = open_base(location)
+        base.require_mem_wal()
+        details = change(base)
+        if details == base.details:
+            return base
+        version = commit_details(base, details, index_id=index_id)
+        return open_base(location, version=version)
+
+    return retry_lost_races(
+        attempt,
+        attempts=attempts,
+        exhausted=ConflictError(
+            f"the details of {location} changed under each of {attempts} attempts; try again later"
+        ),
+    )
+
+
+def current_spec(base: BaseTable) -> tuple[int, RegionSpec]:
+    """Return the id and content of a table's newest region spec; TableSetupError without one."""
+    if not base.details.region_specs:
+        raise TableSetupError(
+            f"{base.location} has no region spec; its regions are written one by one"
+        )
+    stored = max(base.details.region_specs, key=lambda spec: spec.spec_id)
+    names = {field_id: name for name, field_id in base.field_ids().items()}
+    return stored.spec_id, RegionSpec.from_stored(stored, names)
+
+
+def check_no_region_spec(base: BaseTable) -> None:
+    """Raise TableSetupError if a region spec maps rows to regions: writers name none then."""
+    if base.details.region_specs:
+        raise TableSetupError(
+            f"{base.location} has a region spec that maps rows to regions; "
+            "open its writer without a region"
+        )
+
+
+def check_spec_in_force(location: TableLocation, spec_id: int) -> None:
+    """Raise RegionSealedError unless a region spec is the newest one, by which new rows are routed.
+
+    A writer must call this after it claimed a region and before it writes to it:
+    ``memwal.add_region_spec`` stores the new spec first, and then seals all regions that exist.
+    ``spec_id`` is 0 if the writer names its regions, as for a table without specs.
+    """
+    details = open_base(location).details
+    newest = max((spec.spec_id for spec in details.region_specs), default=0)
+    if newest != spec_id:
+        raise RegionSealedError(
+            f"{location} is divided into regions in another way by now (region spec {newest}, not "
+            f"{spec_id}); open a new writer"
+        )
+
+
 REWRITE = "Rewrite"
 """Operation of a compaction: other fragments with the same rows."""
 
 
 def commit_kind(base: BaseTable, version: int) -> str | None:
-    """Return the name of the Lance operation that made a version; None if its record is gone.
-
-    Raises
-    ------
-    StoreError
-        The record cannot be read.
-    """
+    """Return the name of the Lance operation that made a version; None if its record is gone."""
     try:
         transaction = base.dataset.read_transaction(version)
     except TypeError as error:

@@ -10,10 +10,11 @@ from urllib.parse import urlsplit
 import lance_namespace
 
 from memwal.base_table.snapshot import open_dataset, table_manifest_key
-from memwal.errors import ConflictError, MemWalError
+from memwal.errors import MemWalError
 from memwal.format.paths import table_manifest_keys
 from memwal.storage.location import TableLocation
 from memwal.storage.object_store import ObjectStore, create_settled
+from memwal.util.retry import LostRaceError
 
 _VERSIONS_FOLDER = "_versions/"
 
@@ -30,14 +31,8 @@ class DurableNamespace(lance_namespace.LanceNamespace):  # type: ignore[misc]
     """A namespace of one table that creates a version after its files are durable.
 
     Lance rebases a commit on newer versions that do not conflict with it, as without a namespace.
-
-    Parameters
-    ----------
-    location : TableLocation
-    version : int
-        Version on which the commit was prepared.
-    accept : callable, optional
-        Returns whether the commit may be rebased on a newer version; by default on any.
+    ``version`` is the one on which the commit was prepared; ``accept`` returns whether it may be
+    rebased on a newer version, by default on any.
     """
 
     def __init__(
@@ -107,7 +102,7 @@ class DurableNamespace(lance_namespace.LanceNamespace):  # type: ignore[misc]
         """Refuse a version that this commit must not create."""
         below = version - 1
         if self._accept is not None and below != self._version and not self._accept(below):
-            raise ConflictError(
+            raise LostRaceError(
                 f"version {below} of {self._location} conflicts with the commit that was prepared "
                 f"on version {self._version}; read the table again and retry"
             )
@@ -145,7 +140,7 @@ class PinnedNamespace(DurableNamespace):
             self._taken(version)
 
     def _taken(self, version: int) -> NoReturn:
-        self.outcome.failure = ConflictError(
+        self.outcome.failure = LostRaceError(
             f"version {self._version} of {self._location} is no longer the latest; read it again"
         )
         raise lance_namespace.ConcurrentModificationError(

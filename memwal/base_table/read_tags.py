@@ -30,21 +30,11 @@ _NAME: Final = re.compile(r"memwal-read-([1-9][0-9]{0,9})-([1-9][0-9]{0,19})-([0
 
 @dataclass(frozen=True, slots=True)
 class ReadTag:
-    """Tag that protects a version of the base table for one reader.
+    """Tag that protects a version of the base table for one reader."""
 
-    Attributes
-    ----------
-    seconds : int
-        Lifetime after the last write.
-    version : int
-        Version on the main branch of the base table.
-    reader : str
-        Id of the reader: up to 64 digits and lower-case letters.
-    """
-
-    seconds: int
-    version: int
-    reader: str
+    seconds: int  # lifetime after the last write
+    version: int  # version on the main branch of the base table
+    reader: str  # id of the reader: up to 64 digits and lower-case letters
 
     @property
     def name(self) -> str:
@@ -72,10 +62,7 @@ def parse_read_tag(name: str) -> ReadTag | None:
 def user_tag_names(tags: Mapping[str, Mapping[str, Any]]) -> str:
     """Return the names of the users' tags on the main branch, for a message.
 
-    Parameters
-    ----------
-    tags : mapping
-        Result of ``dataset.tags.list()``.
+    ``tags`` is the result of ``dataset.tags.list()``.
     """
     return ", ".join(
         sorted(n for n, tag in tags.items() if not tag["branch"] and parse_read_tag(n) is None)
@@ -91,19 +78,10 @@ def parse_read_tag_key(key: str) -> ReadTag | None:
 
 
 def place_tag(base: BaseTable, tag: ReadTag) -> bool:
-    """Create a read tag.
+    """Create a read tag; False if a tag with this name exists.
 
-    Returns
-    -------
-    bool
-        False if a tag with this name exists.
-
-    Raises
-    ------
-    ObjectNotFoundError
-        The version is no longer stored.
-    StoreAccessError, StoreUnavailableError, StoreFullError
-        As for any write. If the tag was created all the same, it expires by itself.
+    Raises ObjectNotFoundError if the version is no longer stored, and errors of the store as for
+    any write: if the tag was created all the same, it expires by itself.
     """
     try:
         base.dataset.tags.create(tag.name, tag.version)
@@ -115,18 +93,11 @@ def place_tag(base: BaseTable, tag: ReadTag) -> bool:
 
 
 def renew_tag(location: TableLocation, tag: ReadTag, *, now: datetime | None = None) -> bool:
-    """Renew a tag if a quarter of its lifetime has passed.
+    """Renew a tag if a quarter of its lifetime has passed. Returns whether the tag is valid.
 
-    Parameters
-    ----------
-    now : datetime, optional
-        Must agree with the store's clock to well within a quarter of the lifetime.
-
-    Returns
-    -------
-    bool
-        Whether the tag is valid. A deleted or expired tag is not renewed: the collector may have
-        seen its expiry already, so the protected data may be gone.
+    A deleted or expired tag is not renewed: the collector may have seen its expiry already, so the
+    protected data may be gone. ``now`` must agree with the store's clock to well within a quarter
+    of the lifetime.
     """
     info = location.store.head(tag.key)
     if info is None:
@@ -171,12 +142,9 @@ def list_torn_tags(location: TableLocation) -> list[str]:
 
 
 def delete_torn_tags(location: TableLocation) -> bool:
-    """Delete torn read tags. The processes that created them ended with the machine.
+    """Delete torn read tags, and return whether there were any.
 
-    Returns
-    -------
-    bool
-        Whether there were any.
+    The processes that created them ended with the machine.
     """
     torn = [key for key in list_torn_tags(location) if parse_read_tag_key(key) is not None]
     location.store.delete_many(torn)

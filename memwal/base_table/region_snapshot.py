@@ -51,17 +51,9 @@ def snapshot_rows(
 ) -> pa.Table:
     """Return one row per region, sorted by region id.
 
-    Parameters
-    ----------
-    manifests : iterable of RegionManifest
-    specs : sequence of StoredRegionSpec
-        They define the types of region values. Values of other specs stay bytes.
-
-    Returns
-    -------
-    pyarrow.Table
-        The columns of the spec; then ``shard_id`` and ``shard_spec_id``, LanceDB's names, with the
-        id as text; then one column per region value.
+    The columns are those of the spec; then ``shard_id`` and ``shard_spec_id``, LanceDB's names,
+    with the id as text; then one per region value. ``specs`` define the types of region values;
+    values of other specs stay bytes.
     """
     regions = sorted(manifests, key=lambda manifest: manifest.region_id)
     columns: dict[str, pa.Array] = {
@@ -115,12 +107,8 @@ def read_snapshot(store: ObjectStore, details: IndexDetails) -> dict[UUID, Regio
     """Read the manifests in a table's snapshot; None if there is none or its file is missing.
 
     The manifests lack their status and the sizes of their generations, which a snapshot does not
-    store.
-
-    Raises
-    ------
-    CorruptDataError
-        The snapshot cannot be read. The manifests of the regions have all of its content.
+    store. Raises CorruptDataError if the snapshot cannot be read; the manifests of the regions have
+    all of its content.
     """
     data = details.inline_snapshots
     if not data:
@@ -141,20 +129,10 @@ def read_snapshot(store: ObjectStore, details: IndexDetails) -> dict[UUID, Regio
 
 
 def snapshot_age(details: IndexDetails, now: float) -> float | None:
-    """Return the age of the snapshot; None if there is none, or its time is in the future.
+    """Return the age of the snapshot in seconds; None without one, or if its time is in the future.
 
     A time in the future comes from a wrong clock. Such a snapshot would count as new until all
-    clocks reach that time.
-
-    Parameters
-    ----------
-    now : float
-        Seconds since the epoch.
-
-    Returns
-    -------
-    float or None
-        Seconds, at least 0.
+    clocks reach that time. ``now`` is in seconds since the epoch.
     """
     if not details.snapshot_ts_millis:
         return None
@@ -176,10 +154,7 @@ def read_usable_snapshot(
 def external_key(details: IndexDetails) -> str | None:
     """Return the key of the external snapshot file; None if the snapshot is inline or absent.
 
-    Raises
-    ------
-    CorruptDataError
-        The pointer cannot be read, or has an invalid key.
+    Raises CorruptDataError if the pointer cannot be read, or has an invalid key.
     """
     if not details.inline_snapshots:
         return None

@@ -72,34 +72,19 @@ class BaseTable:
 
     Rows and merge progress are from the same version. Therefore "this generation is already merged"
     holds for exactly the rows that are read.
-
-    Attributes
-    ----------
-    dataset : lance.LanceDataset
-        Checked out at ``version``.
-    schema : pyarrow.Schema
-        Schema of the rows, with Lance's field metadata.
-    primary_key : tuple of str
-        Key columns in key order.
-    index : IndexEntry or None
-        Entry of the MemWAL index in the manifest; None if MemWAL is not enabled.
-    details : IndexDetails
-        Decoded details of the entry; empty if MemWAL is not enabled.
-    digest : bytes
-        Hash of the version's manifest. The manifest lists the files with the rows, so an equal
-        digest means equal rows.
-    branch : str or None
-        Branch of the table; None for the main branch.
     """
 
     location: TableLocation
-    dataset: lance.LanceDataset
-    schema: pa.Schema
-    primary_key: tuple[str, ...]
+    dataset: lance.LanceDataset  # checked out at ``version``
+    schema: pa.Schema  # schema of the rows, with Lance's field metadata
+    primary_key: tuple[str, ...]  # key columns in key order
+    # Entry of the MemWAL index in the manifest; None if MemWAL is not enabled.
     index: IndexEntry | None
-    details: IndexDetails
+    details: IndexDetails  # decoded details of the entry; empty if MemWAL is not enabled
+    # Hash of the version's manifest. The manifest lists the files with the rows, so an equal digest
+    # means equal rows.
     digest: bytes
-    branch: str | None = None
+    branch: str | None = None  # branch of the table; None for the main branch
 
     @property
     def version(self) -> int:
@@ -141,10 +126,7 @@ class BaseTable:
 def open_base(location: TableLocation, *, version: int | None = None) -> BaseTable:
     """Open the base table at its latest version, or at ``version``.
 
-    Raises
-    ------
-    TableSetupError
-        There is no Lance table at the location, or it does not have this version.
+    Raises TableSetupError if there is no Lance table, or it does not have this version.
     """
     try:
         dataset = open_dataset(location, version=version)
@@ -161,12 +143,8 @@ def open_dataset(
 ) -> lance.LanceDataset:
     """Open a Lance data set: the base table, or one in a folder below it.
 
-    Raises
-    ------
-    ObjectNotFoundError
-        There is no data set, or it does not have this version.
-    StoreAccessError, StoreUnavailableError
-        As for any read.
+    Raises ObjectNotFoundError if there is no data set, or it does not have this version, and errors
+    of the store as for any read.
     """
     uri = location.child(path) if path else location.uri
     try:
@@ -235,14 +213,8 @@ def small_fragment_ids(base: BaseTable, *, target_rows: int) -> frozenset[int]:
 def lance_errors(doing: str, *, gone: str | None = None) -> Iterator[None]:
     """Raise memwal errors for pylance's errors in the block; see :func:`translate_lance_error`.
 
-    For some damaged bytes Lance panics, which in Python is not an ``Exception``.
-
-    Parameters
-    ----------
-    doing : str
-        Beginning of the messages.
-    gone : str, optional
-        The whole message if a file is not found.
+    ``doing`` begins the messages; ``gone`` is the whole message if a file is not found. For some
+    damaged bytes Lance panics, which in Python is not an ``Exception``.
     """
     try:
         yield

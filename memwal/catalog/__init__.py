@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from memwal.catalog.records import BacklogSample, ManagedTable, Pruned, TableState, read_snapshot
 from memwal.jobs.job import JobRun, RunState
-from memwal.jobs.policy import Policy, merge_reason
+from memwal.jobs.policy import Policy
 from memwal.util.optional_deps import requires_extra
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ __all__ = [
     "Pruned",
     "RunState",
     "TableState",
-    "merge_reason",
     "read_snapshot",
 ]
 

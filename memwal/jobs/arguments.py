@@ -42,16 +42,7 @@ def metavar_of(option: Option) -> str:
 def add_arguments(
     parser: ArgumentParser, cls: type[JobOptions], *, leave_out: Collection[str] = ()
 ) -> None:
-    """Add the options of a job to a parser.
-
-    Parameters
-    ----------
-    parser : ArgumentParser
-    cls : type
-        Options of the job.
-    leave_out : collection of str
-        Fields that the command line does not set.
-    """
+    """Add the options of a job to a parser, without the fields in ``leave_out``."""
     for name, option in options_of(cls).items():
         if name in leave_out:
             continue
@@ -79,19 +70,9 @@ def add_arguments(
 
 
 def parse_options(cls: type[Options], arguments: Namespace) -> Options:
-    """Make the options of a job from what a parser read.
+    """Make the options of a job from what a parser with :func:`add_arguments` read.
 
-    Parameters
-    ----------
-    cls : type
-        Options of the job.
-    arguments : Namespace
-        What :func:`add_arguments` lets the parser read; what is absent takes its default.
-
-    Raises
-    ------
-    InvalidInputError
-        A value is out of its limits.
+    What is absent takes its default. Raises InvalidInputError if a value is out of its limits.
     """
     values: dict[str, Any] = {}
     for name, option in options_of(cls).items():

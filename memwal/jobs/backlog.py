@@ -36,15 +36,8 @@ def read_status(
     A region costs three requests for its manifest, or two if this process read it in the last two
     minutes and it has not changed since; one for the tip of the log, if the hint in the manifest is
     exact; and one for the age of its oldest generation, the first time that this process reads it.
-
-    Parameters
-    ----------
-    location : TableLocation
-        Where the table is: ``table.location`` of an open one.
-    regions : collection of UUID, optional
-        Only these; all by default. A region that was never claimed is left out.
-    clock : callable
-        Seconds since the epoch.
+    With ``regions``, only these are read. A region that was never claimed is left out. ``clock``
+    returns seconds since the epoch.
     """
     manifests = read_manifests(location.store, regions)
     # After the manifests: a generation that was merged in between is then not in the backlog.
@@ -58,7 +51,9 @@ def read_status(
             pool.map(lambda manifest: _backlog(location, base, manifest, now), manifests.values())
         )
     names = maintained_index_names(base)
-    indexed = _rows_indexed(base) if names else {}
+    # As recorded: no index is opened.
+    described = base.dataset.describe_indices() if names else ()
+    indexed = {index.name: index.num_rows_indexed for index in described}
     return TableStatus(
         uri=location.uri,
         version=base.version,
@@ -86,11 +81,6 @@ def _changed(published: Mapping[UUID, int], manifests: Mapping[UUID, RegionManif
     """Count the regions whose manifest is not the one of the snapshot, deleted regions included."""
     latest = {region_id: manifest.version for region_id, manifest in manifests.items()}
     return len({region for region, _ in published.items() ^ latest.items()})
-
-
-def _rows_indexed(base: BaseTable) -> dict[str, int]:
-    """Return the rows that each index covers, as recorded: no index is opened."""
-    return {index.name: index.num_rows_indexed for index in base.dataset.describe_indices()}
 
 
 def _backlog(

@@ -3,78 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from memwal.jobs.policy import Policy
 from memwal.jobs.status import RegionBacklog, TableStatus
+from memwal.util.records import JsonRecord
 
 JOBS = ("merge", "index", "compact", "snapshot", "gc", "quality")
 """All jobs, in the order in which one run does them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Due:
-    """Decision about one job: run it now or not.
-
-    Attributes
-    ----------
-    reason : str or None
-        Why the job is due; None when it is not.
-    held_back : str or None
-        Why a job that reached a limit is not due all the same: quiet hours.
-    pressure : float
-        Largest ratio of a measurement to its limit; the job has reached a limit from 1 on. Tables
-        that share workers are ordered by it.
-    critical : bool
-        The job is overdue by so much that quiet hours do not hold it back.
-    regions : tuple of str
-        UUIDs of the regions to merge; empty for the other jobs.
-    """
+class Due(JsonRecord):
+    """Decision about one job: run it now or not."""
 
     reason: str | None = None
+    """Why the job is due; None when it is not."""
     held_back: str | None = None
+    """Why a job that reached a limit is not due all the same: quiet hours."""
     pressure: float = 0.0
+    """Largest ratio of a measurement to its limit; the job has reached a limit from 1 on. Tables
+    that share workers are ordered by it."""
     critical: bool = False
+    """The job is overdue by so much that quiet hours do not hold it back."""
     regions: tuple[str, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return {**asdict(self), "regions": list(self.regions)}
+    """UUIDs of the regions to merge; empty for the other jobs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurements:
     """Measurements that a policy limits, beside the backlog of the regions.
 
-    None means unknown, and reaches no limit.
-
-    Attributes
-    ----------
-    index_generations : int
-        Merged generations that the index which is furthest behind does not cover.
-    index_rows : int or None
-        Rows of the base table that one of the indexes does not cover.
-    seconds_since_index, seconds_since_gc, seconds_since_quality : float or None
-        Since the last index build, garbage collection, and quality check; None if there was none.
-    snapshot_age_seconds : float or None
-        Age of the region snapshot; None if there is none.
-    changed_regions : int or None
-        Regions that have changed since the snapshot.
-    reclaimable_bytes : int or None
-        What a garbage collection would free.
-    small_fragments : int or None
-        Fragments of the base table that a compaction would replace.
+    None means unknown, or that there was none yet, and reaches no limit.
     """
 
-    index_generations: int = 0
-    index_rows: int | None = None
+    index_generations: int = 0  # of the index that is furthest behind
+    index_rows: int | None = None  # of the base table, that one of the indexes does not cover
     seconds_since_index: float | None = None
     seconds_since_gc: float | None = None
     seconds_since_quality: float | None = None
     snapshot_age_seconds: float | None = None
-    changed_regions: int | None = None
+    changed_regions: int | None = None  # since the snapshot
     reclaimable_bytes: int | None = None
     small_fragments: int | None = None
 
@@ -82,16 +52,10 @@ class Measurements:
 def due(
     status: TableStatus, policy: Policy, *, now: datetime, last_runs: Mapping[str, datetime]
 ) -> dict[str, Due]:
-    """Decide for every job of :data:`JOBS` whether it is due.
+    """Decide for every job of :data:`JOBS` whether it is due, for ``status`` under ``policy``.
 
-    Parameters
-    ----------
-    status : TableStatus
-    policy : Policy
-    now : datetime
-        Aware.
-    last_runs : mapping of str to datetime
-        When each job last succeeded, as of ``History.last_runs``; jobs that never did are absent.
+    ``now`` is aware. ``last_runs`` has the times at which the jobs last succeeded, as of
+    ``History.last_runs``; jobs that never did are absent.
     """
     measurements = measure(status, now=now, last_runs=last_runs)
     return evaluate_policy(status.regions, measurements, policy, now=now)
@@ -119,19 +83,12 @@ def evaluate_policy(
 ) -> dict[str, Due]:
     """Compare measurements with the limits of a policy, as :func:`due` does for a status."""
     window = policy.quiet_window(now)
+    small = measured.small_fragments
+    compact = _Limit("{} small fragments (limit {})", small, policy.compact_at_fragments)
     return {
         "merge": _merge(regions, policy, window),
         "index": _index(measured, policy, window),
-        "compact": _decide(
-            [
-                _Limit(
-                    "{} small fragments (limit {})",
-                    measured.small_fragments,
-                    policy.compact_at_fragments,
-                )
-            ],
-            window,
-        ),
+        "compact": _decide(window, compact),
         "snapshot": _snapshot(measured, policy, window),
         "gc": _gc(measured, policy, window),
         "quality": _quality(measured, policy, window),
@@ -171,12 +128,11 @@ class _Limit:
         return self.text.format(f"{self.value:.0f}", f"{self.at:.0f}")
 
 
-def _decide(limits: Iterable[_Limit], window: str | None, *, never: str | None = None) -> Due:
+def _decide(window: str | None, *limits: _Limit, never: str | None = None) -> Due:
     """Return due if a limit is reached, or if the job never ran, for the reason ``never``."""
-    all_limits = list(limits)
-    reason = next((str(limit) for limit in all_limits if limit.reached), never)
-    critical = any(limit.critical for limit in all_limits)
-    pressure = max((limit.pressure for limit in all_limits), default=0.0)
+    reason = next((str(limit) for limit in limits if limit.reached), never)
+    critical = any(limit.critical for limit in limits)
+    pressure = max(limit.pressure for limit in limits)
     if never is not None:
         pressure = max(pressure, 1.0)
     if reason is not None and window is not None and not critical:
@@ -186,7 +142,7 @@ def _decide(limits: Iterable[_Limit], window: str | None, *, never: str | None =
 
 def _merge(regions: Iterable[RegionBacklog], policy: Policy, window: str | None) -> Due:
     decisions = {
-        region.region_id: _decide(_region_limits(region, policy), window)
+        region.region_id: _decide(window, *_region_limits(region, policy))
         for region in regions
         if region.backlog_generations
     }
@@ -230,21 +186,19 @@ def _index(measured: Measurements, policy: Policy, window: str | None) -> Due:
     if not measured.index_generations and not measured.index_rows:
         return Due()
     return _decide(
-        [
-            _Limit(
-                "{} merged generations not indexed (limit {})",
-                measured.index_generations,
-                policy.index_at_generations,
-            ),
-            _Limit("{} rows not indexed (limit {})", measured.index_rows, policy.index_at_rows),
-            _Limit(
-                "last index build {} s ago (limit {} s)",
-                measured.seconds_since_index,
-                policy.index_at_age_seconds,
-                policy.quiet_critical_seconds,
-            ),
-        ],
         window,
+        _Limit(
+            "{} merged generations not indexed (limit {})",
+            measured.index_generations,
+            policy.index_at_generations,
+        ),
+        _Limit("{} rows not indexed (limit {})", measured.index_rows, policy.index_at_rows),
+        _Limit(
+            "last index build {} s ago (limit {} s)",
+            measured.seconds_since_index,
+            policy.index_at_age_seconds,
+            policy.quiet_critical_seconds,
+        ),
     )
 
 
@@ -252,20 +206,18 @@ def _snapshot(measured: Measurements, policy: Policy, window: str | None) -> Due
     if measured.changed_regions == 0:
         return Due()
     return _decide(
-        [
-            _Limit(
-                "{} regions changed since the snapshot (limit {})",
-                measured.changed_regions,
-                policy.snapshot_at_regions,
-            ),
-            _Limit(
-                "last snapshot {} s ago (limit {} s)",
-                measured.snapshot_age_seconds,
-                policy.snapshot_at_age_seconds,
-                policy.quiet_critical_seconds,
-            ),
-        ],
         window,
+        _Limit(
+            "{} regions changed since the snapshot (limit {})",
+            measured.changed_regions,
+            policy.snapshot_at_regions,
+        ),
+        _Limit(
+            "last snapshot {} s ago (limit {} s)",
+            measured.snapshot_age_seconds,
+            policy.snapshot_at_age_seconds,
+            policy.quiet_critical_seconds,
+        ),
         never="there is no snapshot" if measured.snapshot_age_seconds is None else None,
     )
 
@@ -279,16 +231,14 @@ def _gc(measured: Measurements, policy: Policy, window: str | None) -> Due:
     )
     reclaimable = None if just_done else measured.reclaimable_bytes
     return _decide(
-        [
-            _Limit("{} bytes reclaimable (limit {} bytes)", reclaimable, policy.gc_at_bytes),
-            _Limit(
-                "last garbage collection {} s ago (limit {} s)",
-                measured.seconds_since_gc,
-                policy.gc_interval_seconds,
-                policy.quiet_critical_seconds,
-            ),
-        ],
         window,
+        _Limit("{} bytes reclaimable (limit {} bytes)", reclaimable, policy.gc_at_bytes),
+        _Limit(
+            "last garbage collection {} s ago (limit {} s)",
+            measured.seconds_since_gc,
+            policy.gc_interval_seconds,
+            policy.quiet_critical_seconds,
+        ),
         never="garbage was never collected" if measured.seconds_since_gc is None else None,
     )
 
@@ -299,8 +249,8 @@ def _quality(measured: Measurements, policy: Policy, window: str | None) -> Due:
         return Due()
     since, every = measured.seconds_since_quality, rules.check_schedule_seconds
     return _decide(
-        [_Limit("last quality check {} s ago (limit {} s)", since, every)],
         window,
+        _Limit("last quality check {} s ago (limit {} s)", since, every),
         never="the quality of the rows was never checked" if since is None else None,
     )
 

@@ -10,13 +10,14 @@ process that holds a lease can check it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from enum import StrEnum
 from functools import partial
 from typing import Any, Self, TypeVar
 
 from memwal.errors import InvalidInputError
+from memwal.util.records import JsonRecord
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -33,83 +34,68 @@ def run_in_process(tasks: Sequence[Task], function: Callable[[Task], Result]) ->
     return [function(task) for task in tasks]
 
 
+class ReasonCode(StrEnum):
+    """Base of reasons: the value of a member is for programs, and its ``text`` for people."""
+
+    text: str
+
+    def __new__(cls, value: str, text: str) -> Self:
+        """Make a member of its value and its text."""
+        member = str.__new__(cls, value)
+        member._value_ = value
+        member.text = text
+        return member
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkippedRegion:
-    """A region that a merge did not merge to the end; "held" in results and documents.
-
-    Attributes
-    ----------
-    region_id : str
-        UUID as text.
-    generation : int
-        The first generation that cannot be merged; it and all later ones stay pending.
-    reason : str
-        Why, and what to do.
-    """
+    """A region that a merge did not merge to the end; "held" in results and documents."""
 
     region_id: str
+    """UUID as text."""
     generation: int
+    """The first generation that cannot be merged; it and all later ones stay pending."""
     reason: str
+    """Why, and what to do."""
 
     def __str__(self) -> str:
         return f"region {self.region_id} is held at generation {self.generation}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobResult:
-    """What one run of one maintenance job did.
-
-    Attributes
-    ----------
-    job : str
-        ``merge``, ``index``, ``compact``, ``snapshot``, ``gc``, ``quality`` or ``copy``.
-    table : str
-        URI of the table.
-    version : int
-        Version of the base table after the job.
-    tasks, commits : int
-        Tasks that ran, and commits to the base table that they made.
-    seconds : float
-        Wall time.
-    figures : dict
-        Metrics of this kind of job, by name (``generations``, ``rows_upserted``, ``bytes`` ...).
-    problems : tuple of str
-        What was left undone and why; a job that skips a region says so here.
-    held : tuple of SkippedRegion
-        Regions that a merge did not merge to the end. Each is among the problems as well.
-    quality : dict or None
-        :class:`memwal.quality.report.QualityReport` of a gate or a check as plain values; None if
-        no row was checked. It contains keys of rows, and no other values.
-    """
+class JobResult(JsonRecord):
+    """What one run of one maintenance job did."""
 
     job: str
+    """``merge``, ``index``, ``compact``, ``snapshot``, ``gc``, ``quality`` or ``copy``."""
     table: str
+    """URI of the table."""
     version: int
+    """Version of the base table after the job."""
     tasks: int = 0
+    """Tasks that ran."""
     commits: int = 0
+    """Commits to the base table."""
     seconds: float = 0.0
+    """Wall time."""
     figures: dict[str, int] = field(default_factory=dict)
+    """Metrics of this kind of job, by name (``generations``, ``rows_upserted``, ``bytes`` ...)."""
     problems: tuple[str, ...] = ()
+    """What was left undone and why; a job that skips a region says so here."""
     held: tuple[SkippedRegion, ...] = ()
+    """Regions that a merge did not merge to the end. Each is among the problems as well."""
     quality: dict[str, Any] | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return asdict(self)
+    """:class:`memwal.quality.report.QualityReport` of a gate or a check as plain values; None if no
+    row was checked. It contains keys of rows, and no other values."""
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Make a result from its plain values; unknown keys are ignored.
-
-        Parameters
-        ----------
-        values : mapping
-            From :meth:`to_dict`, also by way of JSON.
+        """Make a result of ``values`` as :meth:`to_dict` returns; unknown keys are ignored.
 
         Raises
         ------
         InvalidInputError
-            They are not a result.
+            The values are not a result.
         """
         names = {field.name for field in fields(cls)}
         attributes = {key: value for key, value in values.items() if key in names}
@@ -151,83 +137,52 @@ class _LocalGuard:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointProgress:
-    """Progress of a checkpoint.
+    """Progress of a checkpoint."""
 
-    Attributes
-    ----------
-    merged, generations : int
-        Generations that were pending at the start, and how many of them are merged by now.
-    indexing : bool
-        All are merged, and the maintained indexes are being extended.
-    """
-
+    # Generations that were pending at the start, and how many of them are merged by now.
     merged: int
     generations: int
-    indexing: bool
+    indexing: bool  # all are merged, and the maintained indexes are being extended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobRun:
-    """One run of one maintenance job.
-
-    Attributes
-    ----------
-    run_id : int
-        Number of the run in the catalog.
-    table : str
-        Name of the managed table. Runs outlast the registration of their table.
-    job : str
-        ``merge``, ``index``, ``snapshot`` or ``gc``.
-    state : RunState
-        ``running``, or how the run ended.
-    started_at : datetime
-        In UTC.
-    finished_at : datetime or None
-        None while it runs.
-    result : dict or None
-        ``JobResult.to_dict()`` of a run that succeeded.
-    error : str or None
-        Error of a run that failed.
-    external_id : str or None
-        Id of the run where it was started, for example of the Airflow task instance.
-    done, total : int or None
-        Finished tasks, and all tasks; None if the run did not report them.
-    rows, bytes : int or None
-        Rows and bytes that it processed.
-    version_before, version_after : int or None
-        Versions of the base table.
-    lease_token : int or None
-        Token of the lease that it ran under.
-    heartbeat_at : datetime or None
-        Time of its last heartbeat, in UTC; None for a run without heartbeats.
-    """
+class JobRun(JsonRecord):
+    """One run of one maintenance job."""
 
     run_id: int
+    """Number of the run in the catalog."""
     table: str
+    """Name of the managed table. Runs outlast the registration of their table."""
     job: str
+    """``merge``, ``index``, ``snapshot`` or ``gc``."""
     state: RunState
+    """``running``, or how the run ended."""
     started_at: datetime
+    """In UTC."""
     finished_at: datetime | None
+    """None while it runs."""
     result: dict[str, Any] | None
+    """``JobResult.to_dict()`` of a run that succeeded."""
     error: str | None
+    """Error of a run that failed."""
     external_id: str | None
+    """Id of the run where it was started, for example of the Airflow task instance."""
     done: int | None = None
+    """Finished tasks; None if the run did not report them."""
     total: int | None = None
+    """All tasks."""
     rows: int | None = None
+    """Rows that it processed."""
     bytes: int | None = None
+    """Bytes that it processed."""
     version_before: int | None = None
+    """Version of the base table when it began."""
     version_after: int | None = None
+    """Version of the base table when it ended."""
     lease_token: int | None = None
+    """Token of the lease that it ran under."""
     heartbeat_at: datetime | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        times = {
-            "started_at": self.started_at.isoformat(),
-            "finished_at": self.finished_at.isoformat() if self.finished_at else None,
-            "heartbeat_at": self.heartbeat_at.isoformat() if self.heartbeat_at else None,
-        }
-        return {**asdict(self), **times, "state": self.state.value}
+    """Time of its last heartbeat, in UTC; None for a run without heartbeats."""
 
 
 class RunState(StrEnum):

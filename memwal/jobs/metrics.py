@@ -9,16 +9,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from opentelemetry import metrics
 from opentelemetry.metrics import Meter
 
+from memwal.jobs.job import JobRun
 from memwal.telemetry import MetricDefinition
 from memwal.telemetry.spans import JOB, OUTCOME, TABLE, TABLE_URI, suppress_telemetry_errors
-
-if TYPE_CHECKING:
-    from memwal.jobs.job import JobRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +32,6 @@ def seconds(run: JobRun) -> float | None:
     return max(0.0, (run.finished_at - run.started_at).total_seconds())
 
 
-def _commits(run: JobRun) -> float | None:
-    commits = (run.result or {}).get("commits")
-    return float(commits) if commits else None
-
-
 JOB_RUNS = RunSum("memwal.job.runs", "{run}", "Runs of a job that ended.", lambda run: 1)
 
 JOB_SUMS = (
@@ -50,7 +42,12 @@ JOB_SUMS = (
         "Bytes that runs worked on: of a merge in memory, of a collection what it freed.",
         lambda run: run.bytes,
     ),
-    RunSum("memwal.job.commits", "{commit}", "Commits to the base table.", _commits),
+    RunSum(
+        "memwal.job.commits",
+        "{commit}",
+        "Commits to the base table.",
+        lambda run: (run.result or {}).get("commits"),
+    ),
 )
 
 JOB_DURATION = MetricDefinition("memwal.job.duration", "s", "Time of one run of a job.")
@@ -64,12 +61,7 @@ DURATION_BUCKETS = (0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14_400
 
 
 class JobMetrics:
-    """Instruments of one meter.
-
-    Parameters
-    ----------
-    meter : opentelemetry.metrics.Meter
-    """
+    """Instruments of one meter."""
 
     def __init__(self, meter: Meter) -> None:
         def counter(metric: MetricDefinition) -> metrics.Counter:

@@ -42,41 +42,21 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """Limits and help text of one field.
-
-    Attributes
-    ----------
-    kind : Kind
-    help : str
-        What the value means, in words that fit a command line: a phrase without a full stop.
-    low, high : float or None
-        Least and greatest value of a number.
-    optional : bool
-        Whether None is a value as well.
-    argument : str or None
-        Name on command lines where it differs from the field's: one element of a collection.
-    """
+    """Limits and help text of one field."""
 
     kind: Kind
+    # What the value means, in words that fit a command line: a phrase without a full stop.
     help: str
-    low: float = 0
+    low: float = 0  # least and greatest value of a number
     high: float | None = None
-    optional: bool = False
+    optional: bool = False  # whether None is a value as well
+    # Name on command lines where it differs from the field's: one element of a collection.
     argument: str | None = None
 
     def check(self, name: str, value: object) -> None:
-        """Raise unless ``value`` is of this kind and within the limits.
+        """Raise InvalidInputError unless ``value`` is of this kind and within the limits.
 
-        Parameters
-        ----------
-        name : str
-            What to call the value in the message.
-        value : object
-
-        Raises
-        ------
-        InvalidInputError
-            The message names the value and the limits.
+        The message calls the value ``name``, and shows the limits.
         """
         if self.optional and value is None:
             return
@@ -172,28 +152,24 @@ class JobOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions(JobOptions):
-    """How a job runs, whatever it does.
-
-    Attributes
-    ----------
-    run : callable
-        Runs the tasks of the job; by default one after another in this process.
-    guard : callable or None
-        Called right before each commit and each deletion by what runs in this process; what it
-        raises stops the job.
-    """
+    """How a job runs, whatever it does."""
 
     run: TaskRunner = run_in_process
+    """Runs the tasks of the job; by default one after another in this process."""
     guard: Guard | None = None
+    """Called right before each commit and each deletion by what runs in this process; what it
+    raises stops the job."""
 
 
 _COMMIT_BYTES_HELP: Final = (
     "bytes in memory, as the manifests count them, that go into one commit at most; a worker needs "
     "about three times as much memory, and a single larger generation still goes alone"
 )
-_QUALITY_HELP: Final = (
-    "rules for the rows that enter, and what is done about rows that break them; without rules, "
-    "all rows enter"
+_QUALITY: Final = Option(
+    kind=Kind.RULES,
+    help="rules for the rows that enter, and what is done about rows that break them; without "
+    "rules, all rows enter",
+    optional=True,
 )
 _REGION_TASKS_HELP: Final = "tasks that the regions are divided into at most"
 
@@ -218,30 +194,21 @@ class MergeOptions(RunOptions):
     # merges at once that each insert more than some dozens of new keys Lance refuses the second,
     # which is then done again.
     max_tasks: int | None = count(None, _REGION_TASKS_HELP)
-    quality: QualityRules | None = option_field(
-        None, Option(kind=Kind.RULES, help=_QUALITY_HELP, optional=True)
-    )
+    quality: QualityRules | None = option_field(None, _QUALITY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointOptions(RunOptions):
-    """Options of a checkpoint: :func:`memwal.jobs.table.checkpoint.checkpoint`.
-
-    Attributes
-    ----------
-    progress : callable or None
-        Called with a :class:`~memwal.jobs.job.CheckpointProgress` at each step.
-    """
+    """Options of a checkpoint: :func:`memwal.jobs.table.checkpoint.checkpoint`."""
 
     timeout_seconds: float | None = seconds(
         None, "how long it may take; checked between the commits, and what is merged stays"
     )
     commit_bytes: int = count(GIB, _COMMIT_BYTES_HELP)
     max_tasks: int | None = count(None, _REGION_TASKS_HELP)
-    quality: QualityRules | None = option_field(
-        None, Option(kind=Kind.RULES, help=_QUALITY_HELP, optional=True)
-    )
+    quality: QualityRules | None = option_field(None, _QUALITY)
     progress: Callable[[CheckpointProgress], None] | None = None
+    """Called with a :class:`~memwal.jobs.job.CheckpointProgress` at each step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -330,12 +297,26 @@ class GcOptions(RunOptions):
     max_tasks: int | None = count(None, _REGION_TASKS_HELP)
 
     @property
+    def grace(self) -> timedelta:
+        """How long what no manifest names any more stays."""
+        return timedelta(seconds=self.grace_seconds)
+
+    @property
+    def retention(self) -> timedelta:
+        """How long a version of the base table keeps what it needs after it was replaced."""
+        return timedelta(seconds=max(self.grace_seconds, self.retention_seconds))
+
+    @property
+    def orphan_age(self) -> timedelta:
+        """Age of what no manifest ever named before it is taken for the rest of what died."""
+        return timedelta(seconds=max(self.grace_seconds, self.orphan_grace_seconds))
+
+    @property
     def version_age(self) -> timedelta | None:
         """Age at which versions of the base table are cleaned up; None keeps all of them."""
         if self.version_retention_seconds is None:
             return None
-        least = max(self.grace_seconds, self.retention_seconds)
-        return timedelta(seconds=max(self.version_retention_seconds, least))
+        return max(timedelta(seconds=self.version_retention_seconds), self.retention)
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,12 +339,6 @@ class VerifyOptions(JobOptions):
     ------
     InvalidInputError
         A value is out of its limits, or a quick check is to read rows.
-
-    Attributes
-    ----------
-    run : callable
-        Runs the tasks; by default one after another in this process. A verification commits
-        nothing, and has no guard.
     """
 
     regions: Collection[UUID] | None = _regions(
@@ -377,6 +352,8 @@ class VerifyOptions(JobOptions):
     )
     max_tasks: int | None = count(None, f"{_REGION_TASKS_HELP}; one more is for the base table")
     run: TaskRunner = run_in_process
+    """Runs the tasks; by default one after another in this process. A verification commits nothing,
+    and has no guard."""
 
     def __post_init__(self) -> None:
         # A class with slots is made twice, and super() is that of the first.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime, time
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 from zoneinfo import ZoneInfo
 
 from memwal.errors import InvalidInputError
@@ -27,19 +27,13 @@ from memwal.jobs.options import (
     seconds,
 )
 from memwal.quality.rules import QualityRules
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from memwal.jobs.status import RegionBacklog
+from memwal.util.records import JsonRecord
 
 MIB = 1024 * 1024
 
 _CRON_PRESETS = frozenset({"@hourly", "@daily", "@weekly", "@monthly", "@yearly"})
 _CRON_FIELD = re.compile(r"[0-9A-Za-z*/,\-#?]+")
 _TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}")
-
-
 _SCHEDULE_SECONDS = Option(kind=Kind.SECONDS, help="pause between two runs", low=1)
 
 
@@ -97,28 +91,15 @@ class QuietWindow:
     What counts is what the clocks of the place show. Where they are put forward or back inside
     the window, it lasts an hour less or more; a window that lies within the hour that is left out
     does not come that day, and one within the hour that comes twice, comes twice.
-
-    Attributes
-    ----------
-    start, end : time
-        The end is not part of it. One that ends before it starts goes past midnight.
-    zone : ZoneInfo
-        Whose clocks.
     """
 
     start: time
-    end: time
+    end: time  # not part of the window; one that ends before it starts goes past midnight
     zone: ZoneInfo
 
     @classmethod
     def parse(cls, text: object) -> Self:
-        """Read ``"HH:MM-HH:MM Area/City"``; a window to midnight ends at 00:00.
-
-        Raises
-        ------
-        InvalidInputError
-            It is not of this form, is empty, or this machine knows no such time zone.
-        """
+        """Read ``"HH:MM-HH:MM Area/City"``; a window to midnight ends at 00:00."""
         match = _WINDOW.fullmatch(text) if isinstance(text, str) else None
         if match is None:
             raise _wrong(text, "write HH:MM-HH:MM and a time zone")
@@ -137,18 +118,7 @@ class QuietWindow:
         return cls(start, end, zone)
 
     def contains(self, moment: datetime) -> bool:
-        """Return whether a moment lies in the window.
-
-        Parameters
-        ----------
-        moment : datetime
-            Aware.
-
-        Raises
-        ------
-        InvalidInputError
-            It has no time zone.
-        """
+        """Return whether an aware moment lies in the window."""
         if moment.tzinfo is None:
             raise InvalidInputError(f"{moment} has no time zone; give an aware datetime.")
         shown = moment.astimezone(self.zone).time()
@@ -179,7 +149,7 @@ def _key(kind: Kind, default: object, help: str) -> Any:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(JsonRecord):
     """Maintenance policy of one table. Every value is checked when the object is made.
 
     A job is due as soon as one of its limits is reached, whichever comes first. A limit that is
@@ -377,33 +347,14 @@ class Policy:
         return self.quality if self.quality is not None and self.quality.gates else None
 
     def quiet_window(self, now: datetime) -> str | None:
-        """The quiet hours that a moment lies in; None when it lies in none.
-
-        Parameters
-        ----------
-        now : datetime
-            Aware.
-        """
+        """Return the quiet hours that an aware moment ``now`` lies in; None if it lies in none."""
         return next(
             (text for text in self.quiet_hours if QuietWindow.parse(text).contains(now)), None
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return {
-            **asdict(replace(self, quality=None)),
-            **{key: list(getattr(self, key)) for key in _TUPLES},
-            "quality": None if self.quality is None else self.quality.to_dict(),
-        }
-
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Make a policy of what :meth:`to_dict` gave; absent keys take their defaults.
-
-        Parameters
-        ----------
-        values : mapping
-            Keys of a policy and their values; lists stand for tuples.
+        """Make a policy of ``values`` as :meth:`to_dict` returns; absent keys take their defaults.
 
         Raises
         ------
@@ -428,49 +379,3 @@ class Policy:
         if options.get("quality") is not None and not isinstance(options["quality"], QualityRules):
             options["quality"] = QualityRules.from_dict(options["quality"])
         return cls(**options)
-
-    def merge_reason(self, region: RegionBacklog) -> str | None:
-        """Why this region is due for a merge; None when it is not.
-
-        Parameters
-        ----------
-        region : RegionBacklog
-            What the region looks like now.
-        """
-        return merge_reason(
-            region,
-            at_generations=self.merge_at_generations,
-            at_age_seconds=self.merge_at_age_seconds,
-            at_bytes=self.merge_at_bytes,
-        )
-
-
-def merge_reason(
-    region: RegionBacklog,
-    *,
-    at_generations: int,
-    at_age_seconds: float,
-    at_bytes: int | None = None,
-) -> str | None:
-    """Why a region with this backlog is due for a merge; None when it is not.
-
-    Parameters
-    ----------
-    region : RegionBacklog
-        What the region looks like now.
-    at_generations : int
-        Due when so many generations wait.
-    at_age_seconds : float
-        Due when the oldest waiting generation is this old.
-    at_bytes : int, optional
-        Due when what waits takes so many bytes.
-    """
-    waiting = region.backlog_generations
-    if waiting >= at_generations:
-        return f"{waiting} generations wait, {at_generations} are enough"
-    if waiting and at_bytes is not None and region.backlog_bytes >= at_bytes:
-        return f"{region.backlog_bytes} bytes wait, {at_bytes} are enough"
-    age = region.oldest_backlog_seconds
-    if waiting and age is not None and age >= at_age_seconds:
-        return f"the oldest generation waits for {age:.0f} s, {at_age_seconds:.0f} s are enough"
-    return None

@@ -3,111 +3,93 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Self
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Self
+
+from memwal.util.records import JsonRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionBacklog:
-    """Backlog of one region.
-
-    Attributes
-    ----------
-    region_id : str
-        UUID as text.
-    writer_epoch : int
-        Epoch of the latest claim.
-    sealed : bool
-        The region takes no more writes.
-    current_generation : int
-        Number that the next flush gets.
-    merged_generation : int
-        Newest generation that the base table contains; 0 when none.
-    backlog_generations, backlog_rows, backlog_bytes : int
-        Flushed and not merged. Rows and bytes are those that the manifest records; a generation of
-        a writer that does not record them counts as 0.
-    oldest_backlog_seconds : float or None
-        Age of the oldest generation of the backlog; None when there is none.
-    unflushed_wal_entries : int
-        Entries of the write-ahead log that no flushed generation covers.
-    retained_generations : int
-        Generations that are merged and still stored.
-    reclaimable_generations, reclaimable_bytes : int
-        Retained generations that every maintained index covers: the collector may delete them when
-        no retained version needs them and the grace period is over. Bytes as above.
-    """
+    """Backlog of one region."""
 
     region_id: str
+    """UUID as text."""
     writer_epoch: int
+    """Epoch of the latest claim."""
     sealed: bool
+    """The region takes no more writes."""
     current_generation: int
+    """Number that the next flush gets."""
     merged_generation: int
+    """Newest generation that the base table contains; 0 when none."""
     backlog_generations: int
+    """Generations that are flushed and not merged."""
     backlog_rows: int
+    """Their rows, as far as their writers recorded them in the manifest."""
     backlog_bytes: int
+    """Their size in memory, as far as their writers recorded it."""
     oldest_backlog_seconds: float | None
+    """Age of the oldest generation of the backlog; None when there is none."""
     unflushed_wal_entries: int
+    """Entries of the write-ahead log that no flushed generation covers."""
     retained_generations: int
+    """Generations that are merged and still stored."""
     reclaimable_generations: int = 0
+    """Retained generations that every maintained index covers: the collector may delete them when
+    no retained version needs them and the grace period is over."""
     reclaimable_bytes: int = 0
+    """Their size in memory, as far as their writers recorded it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexLag:
-    """How far one maintained index is behind the merge progress.
-
-    Attributes
-    ----------
-    name : str
-        Of the index.
-    generations, regions : int
-        Merged generations that the index does not cover, and in how many regions.
-    rows : int or None
-        Rows of the base table that it does not cover; None when it does not exist.
-    """
+    """How far one maintained index is behind the merge progress."""
 
     name: str
+    """Name of the index."""
     generations: int
+    """Merged generations that the index does not cover."""
     regions: int
+    """Regions that have such generations."""
     rows: int | None = None
+    """Rows of the base table that it does not cover; None when it does not exist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableStatus:
-    """Backlog of a table, read in one pass.
+class TableStatus(JsonRecord):
+    """Backlog of a table, read in one pass."""
 
-    Attributes
-    ----------
-    uri : str
-    version : int
-        Of the base table.
-    regions : tuple of RegionBacklog
-    indexes : tuple of IndexLag
-        One for each maintained index.
-    snapshot_age_seconds : float or None
-        Age of the region snapshot; None if there is none, or its time is in the future by a minute
-        or more.
-    changed_regions : int or None
-        Regions whose manifest is not the one of the snapshot, all regions if there is no snapshot.
-        None when only some regions were read.
-    small_fragments : int or None
-        Fragments of the base table that a compaction would replace; None if not read.
-    base_rows : int or None
-        Rows of the base table; None if not read.
-    base_bytes : int or None
-        Size on storage of the data files of the version, without indexes; None if not read, or if a
-        writer did not record it.
-    """
+    json_properties: ClassVar[tuple[str, ...]] = (
+        "backlog_generations",
+        "backlog_rows",
+        "backlog_bytes",
+        "unflushed_wal_entries",
+        "oldest_backlog_seconds",
+        "reclaimable_bytes",
+    )
 
     uri: str
+    """Address of the table."""
     version: int
+    """Version of the base table."""
     regions: tuple[RegionBacklog, ...]
+    """One for each region that was read."""
     indexes: tuple[IndexLag, ...]
+    """One for each maintained index."""
     snapshot_age_seconds: float | None
+    """Age of the region snapshot; None if there is none, or its time is in the future by a minute
+    or more."""
     changed_regions: int | None = None
+    """Regions whose manifest is not the one of the snapshot, all regions if there is no snapshot.
+    None when only some regions were read."""
     small_fragments: int | None = None
+    """Fragments of the base table that a compaction would replace; None if not read."""
     base_rows: int | None = None
+    """Rows of the base table; None if not read."""
     base_bytes: int | None = None
+    """Size on storage of the data files of the version, without indexes; None if not read, or if a
+    writer did not record it."""
 
     @property
     def backlog_generations(self) -> int:
@@ -140,27 +122,9 @@ class TableStatus:
         ages = [r.oldest_backlog_seconds for r in self.regions if r.oldest_backlog_seconds]
         return max(ages, default=None)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON, with the sums."""
-        return {
-            **asdict(self),
-            "backlog_generations": self.backlog_generations,
-            "backlog_rows": self.backlog_rows,
-            "backlog_bytes": self.backlog_bytes,
-            "unflushed_wal_entries": self.unflushed_wal_entries,
-            "oldest_backlog_seconds": self.oldest_backlog_seconds,
-            "reclaimable_bytes": self.reclaimable_bytes,
-        }
-
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Make a status from its plain values; unknown keys are ignored.
-
-        Parameters
-        ----------
-        values : mapping
-            From :meth:`to_dict`, also by way of JSON.
-        """
+        """Make a status of ``values`` as :meth:`to_dict` returns; unknown keys are ignored."""
         return cls(
             **{
                 **_attributes(cls, values),

@@ -23,6 +23,7 @@ Check = Callable[[pa.Table, Mapping[str, Any]], tuple[Mask, Mask]]
 Whole = Callable[[pa.Table, Mapping[str, Any]], bool]
 # Rows whose vector elements are converted to float64 at a time.
 _PART = 16_384
+_BOUNDS = ("min_value", "max_value")
 _SAME_TYPES = {
     "int": ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
     "integer": ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
@@ -77,10 +78,7 @@ def between(values: pa.Array, kwargs: Mapping[str, Any]) -> Mask:
 def vector_failures(type_: str, column: pa.Array, kwargs: Mapping[str, Any]) -> Mask:
     """Mark the rows that fail an expectation about vectors.
 
-    Raises
-    ------
-    InvalidInputError
-        The column holds no vectors.
+    Raises InvalidInputError if the column holds no vectors.
     """
     if not is_vector(column.type):
         raise InvalidInputError(f"{type_} needs a column of vectors, not of {column.type}")
@@ -128,30 +126,24 @@ def _pair_check(compare: Callable[[Any, Any], Any], or_equal: Callable[[Any, Any
     return check
 
 
-def _check_not_null(rows: pa.Table, kwargs: Mapping[str, Any]) -> tuple[Mask, Mask]:
-    present = is_present(combine_column(rows, kwargs["column"]))
-    return ~present, np.ones(len(present), np.bool_)
+def _presence_check(*, required: bool) -> Check:
+    def check(rows: pa.Table, kwargs: Mapping[str, Any]) -> tuple[Mask, Mask]:
+        present = is_present(combine_column(rows, kwargs["column"]))
+        return present != required, np.ones(len(present), np.bool_)
+
+    return check
 
 
-def _check_null(rows: pa.Table, kwargs: Mapping[str, Any]) -> tuple[Mask, Mask]:
-    present = is_present(combine_column(rows, kwargs["column"]))
-    return present, np.ones(len(present), np.bool_)
+def _negated(expected: Callable[[pa.Array, Mapping[str, Any]], Mask]) -> Check:
+    return _value_check(lambda column, kwargs: ~expected(column, kwargs))
 
 
 def _in_set(column: pa.Array, kwargs: Mapping[str, Any]) -> Mask:
     return to_mask(pc.is_in(column, _values_of_type(kwargs["value_set"], column.type)))
 
 
-def _not_in_set(column: pa.Array, kwargs: Mapping[str, Any]) -> Mask:
-    return ~_in_set(column, kwargs)
-
-
 def _regex(column: pa.Array, kwargs: Mapping[str, Any]) -> Mask:
     return _matching(column, kwargs["regex"])
-
-
-def _not_regex(column: pa.Array, kwargs: Mapping[str, Any]) -> Mask:
-    return ~_matching(column, kwargs["regex"])
 
 
 def _regex_list(column: pa.Array, kwargs: Mapping[str, Any]) -> Mask:
@@ -160,22 +152,10 @@ def _regex_list(column: pa.Array, kwargs: Mapping[str, Any]) -> Mask:
     return np.asarray(join.reduce(matches), np.bool_)
 
 
-def _not_regex_list(column: pa.Array, kwargs: Mapping[str, Any]) -> Mask:
-    return ~_regex_list(column, {**kwargs, "match_on": "any"})
-
-
 def _matching(column: pa.Array, pattern: str) -> Mask:
     if not _is_text(column.type):
         raise InvalidInputError(f"patterns need a column of texts, not of {column.type}")
     return to_mask(pc.fill_null(pc.match_substring_regex(column, pattern), False))
-
-
-def _length_between(column: pa.Array, kwargs: Mapping[str, Any]) -> Mask:
-    return between(_lengths(column), kwargs)
-
-
-def _length_equal(column: pa.Array, kwargs: Mapping[str, Any]) -> Mask:
-    return between(_lengths(column), {"min_value": kwargs["value"], "max_value": kwargs["value"]})
 
 
 def _lengths(column: pa.Array) -> pa.Array:
@@ -190,17 +170,21 @@ def _lengths(column: pa.Array) -> pa.Array:
 
 
 ROW_CHECKS: dict[str, Check] = {
-    "expect_column_values_to_not_be_null": _check_not_null,
-    "expect_column_values_to_be_null": _check_null,
+    "expect_column_values_to_not_be_null": _presence_check(required=True),
+    "expect_column_values_to_be_null": _presence_check(required=False),
     "expect_column_values_to_be_between": _value_check(between),
     "expect_column_values_to_be_in_set": _value_check(_in_set),
-    "expect_column_values_to_not_be_in_set": _value_check(_not_in_set),
+    "expect_column_values_to_not_be_in_set": _negated(_in_set),
     "expect_column_values_to_match_regex": _value_check(_regex),
-    "expect_column_values_to_not_match_regex": _value_check(_not_regex),
+    "expect_column_values_to_not_match_regex": _negated(_regex),
     "expect_column_values_to_match_regex_list": _value_check(_regex_list),
-    "expect_column_values_to_not_match_regex_list": _value_check(_not_regex_list),
-    "expect_column_value_lengths_to_be_between": _value_check(_length_between),
-    "expect_column_value_lengths_to_equal": _value_check(_length_equal),
+    "expect_column_values_to_not_match_regex_list": _negated(_regex_list),
+    "expect_column_value_lengths_to_be_between": _value_check(
+        lambda column, kwargs: between(_lengths(column), kwargs)
+    ),
+    "expect_column_value_lengths_to_equal": _value_check(
+        lambda column, kwargs: between(_lengths(column), dict.fromkeys(_BOUNDS, kwargs["value"]))
+    ),
     "expect_column_pair_values_a_to_be_greater_than_b": _pair_check(pc.greater, pc.greater_equal),
     "expect_column_pair_values_to_be_equal": _pair_check(pc.equal, pc.equal),
 }
@@ -340,19 +324,6 @@ def _aggregate_check(figure: Callable[[pa.Array], pa.Scalar]) -> Whole:
     return lambda rows, kwargs: _within(figure(_present_values(rows, kwargs)), kwargs)
 
 
-def _sum(values: pa.Array) -> pa.Scalar:
-    return pc.sum(values, min_count=0)
-
-
-def _sample_stddev(values: pa.Array) -> pa.Scalar:
-    # Standard deviation of a sample, as in pandas.
-    return pc.stddev(values, ddof=1)
-
-
-def _distinct(values: pa.Array) -> pa.Scalar:
-    return pa.scalar(len(values.unique()))
-
-
 def _distinct_share(values: pa.Array) -> pa.Scalar:
     return pa.scalar(len(values.unique()) / len(values) if len(values) else None, pa.float64())
 
@@ -363,22 +334,10 @@ def _present_share(rows: pa.Table, kwargs: Mapping[str, Any]) -> bool:
     return _within(pa.scalar(share, pa.float64()), kwargs)
 
 
-def _exists(rows: pa.Table, kwargs: Mapping[str, Any]) -> bool:
-    return kwargs["column"] in rows.schema.names
-
-
 def _type_in(rows: pa.Table, kwargs: Mapping[str, Any]) -> bool:
     kind = str(rows.schema.field(kwargs["column"]).type)
     names = kwargs.get("type_list") or [kwargs["type_"]]
     return any(kind in (name, *_SAME_TYPES.get(str(name).lower(), ())) for name in names)
-
-
-def _count_between(rows: pa.Table, kwargs: Mapping[str, Any]) -> bool:
-    return _within(pa.scalar(rows.num_rows), kwargs)
-
-
-def _count_equal(rows: pa.Table, kwargs: Mapping[str, Any]) -> bool:
-    return bool(rows.num_rows == kwargs["value"])
 
 
 def _within(value: pa.Scalar, kwargs: Mapping[str, Any]) -> bool:
@@ -392,18 +351,23 @@ def _present_values(rows: pa.Table, kwargs: Mapping[str, Any]) -> pa.Array:
 
 
 WHOLE_CHECKS: dict[str, Whole] = {
-    "expect_column_to_exist": _exists,
+    "expect_column_to_exist": lambda rows, kwargs: kwargs["column"] in rows.schema.names,
     "expect_column_values_to_be_of_type": _type_in,
     "expect_column_values_to_be_in_type_list": _type_in,
-    "expect_table_row_count_to_be_between": _count_between,
-    "expect_table_row_count_to_equal": _count_equal,
+    "expect_table_row_count_to_be_between": lambda rows, kwargs: _within(
+        pa.scalar(rows.num_rows), kwargs
+    ),
+    "expect_table_row_count_to_equal": lambda rows, kwargs: bool(rows.num_rows == kwargs["value"]),
     "expect_column_min_to_be_between": _aggregate_check(pc.min),
     "expect_column_max_to_be_between": _aggregate_check(pc.max),
     "expect_column_mean_to_be_between": _aggregate_check(pc.mean),
-    "expect_column_sum_to_be_between": _aggregate_check(_sum),
-    "expect_column_stdev_to_be_between": _aggregate_check(_sample_stddev),
+    "expect_column_sum_to_be_between": _aggregate_check(lambda values: pc.sum(values, min_count=0)),
+    # Of a sample, as in pandas.
+    "expect_column_stdev_to_be_between": _aggregate_check(lambda values: pc.stddev(values, ddof=1)),
     "expect_column_proportion_of_non_null_values_to_be_between": _present_share,
-    "expect_column_unique_value_count_to_be_between": _aggregate_check(_distinct),
+    "expect_column_unique_value_count_to_be_between": _aggregate_check(
+        lambda values: pa.scalar(len(values.unique()))
+    ),
     "expect_column_proportion_of_unique_values_to_be_between": _aggregate_check(_distinct_share),
 }
 """Checks of expectations about all rows together, by type."""

@@ -19,42 +19,22 @@ _SITE = "quality"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """Quality result of one run, for the pages.
+    """Quality result of one run, for the pages."""
 
-    Attributes
-    ----------
-    at : datetime
-        Aware.
-    run : str
-        Name of the run.
-    quality : dict
-        ``JobResult.quality``. Its expectations are those of the suite, in the same order.
-    """
-
-    at: datetime
-    run: str
+    at: datetime  # aware
+    run: str  # name of the run
+    # ``JobResult.quality``. Its expectations are those of the suite, in the same order.
     quality: dict[str, Any]
 
 
 def build_data_docs(
     name: str, suite: Sequence[Expectation], runs: Sequence[RunResult], folder: Path
 ) -> Path:
-    """Write the pages of a suite and its results, and return the path of the first page.
+    """Write the pages of the suite of a table and its results; returns the path of the first page.
 
     The pages show counts and keys of failing rows, and no other values of rows. The folder is
-    created if it is missing; existing pages are replaced.
-
-    Parameters
-    ----------
-    name : str
-        Name of the table.
-
-    Raises
-    ------
-    TableSetupError
-        Great Expectations is not installed.
-    InvalidInputError
-        The folder cannot be written to, or Great Expectations does not take the suite.
+    created if it is missing; existing pages are replaced. Raises InvalidInputError if the folder
+    cannot be written to, or Great Expectations does not take the suite.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -72,11 +52,7 @@ def _build(
     name: str, suite: Sequence[Expectation], runs: Sequence[RunResult], folder: Path
 ) -> None:
     context = new_context()
-    from great_expectations.core import (
-        ExpectationSuite,
-        ExpectationSuiteValidationResult,
-        RunIdentifier,
-    )
+    from great_expectations.core import ExpectationSuite
     from great_expectations.data_context.types.resource_identifiers import (
         ExpectationSuiteIdentifier,
         ValidationResultIdentifier,
@@ -92,54 +68,49 @@ def _build(
         "site_index_builder": {"class_name": "DefaultSiteIndexBuilder"},
     }
     context.add_data_docs_site(site_name=_SITE, site_config=site)
-    gx_suite = context.suites.add(
-        ExpectationSuite(
-            name=name,
-            expectations=[
-                {
-                    "type": o.type,
-                    "kwargs": _escape_html(dict(o.kwargs)),
-                    "severity": o.severity.value,
-                }
-                for o in suite
-            ],
-        )
-    )
+    expectations: list[Any] = [
+        {"type": o.type, "kwargs": _escape_html(dict(o.kwargs)), "severity": o.severity.value}
+        for o in suite
+    ]
+    gx_suite = context.suites.add(ExpectationSuite(name=name, expectations=expectations))
     identifier = ExpectationSuiteIdentifier(name)
     for run in runs:
-        if [x["type"] for x in run.quality["expectations"]] != [o.type for o in suite]:
-            # The suite has changed since this run.
-            continue
-        run_id = RunIdentifier(run_name=_escape_html(run.run), run_time=run.at)
-        results = [
-            _validation_result(expectation.configuration, values, run.quality["rows"])
-            for expectation, values in zip(
-                gx_suite.expectations, run.quality["expectations"], strict=True
-            )
-        ]
-        met = sum(bool(result.success) for result in results)
-        context.validation_results_store.set(
-            ValidationResultIdentifier(identifier, run_id, "base"),
-            ExpectationSuiteValidationResult(
-                success=met == len(results),
-                results=results,
-                suite_name=name,
-                suite_parameters={},
-                statistics={
-                    "evaluated_expectations": len(results),
-                    "successful_expectations": met,
-                    "unsuccessful_expectations": len(results) - met,
-                    "success_percent": 100 * met / len(results) if results else 100.0,
-                },
-                meta={
-                    "run_id": run_id,
-                    "batch_spec": {},
-                    "active_batch_definition": {},
-                    "validation_time": run.at.isoformat(),
-                },
-            ),
-        )
+        # Unless the suite has changed since this run.
+        if [x["type"] for x in run.quality["expectations"]] == [o.type for o in suite]:
+            result = _suite_result(gx_suite, run)
+            key = ValidationResultIdentifier(identifier, result.meta["run_id"], "base")
+            context.validation_results_store.set(key, result)
     context.build_data_docs(site_names=[_SITE])
+
+
+def _suite_result(gx_suite: Any, run: RunResult) -> Any:
+    from great_expectations.core import ExpectationSuiteValidationResult, RunIdentifier
+
+    results = [
+        _validation_result(expectation.configuration, values, run.quality["rows"])
+        for expectation, values in zip(
+            gx_suite.expectations, run.quality["expectations"], strict=True
+        )
+    ]
+    met = sum(bool(result.success) for result in results)
+    return ExpectationSuiteValidationResult(
+        success=met == len(results),
+        results=results,
+        suite_name=gx_suite.name,
+        suite_parameters={},
+        statistics={
+            "evaluated_expectations": len(results),
+            "successful_expectations": met,
+            "unsuccessful_expectations": len(results) - met,
+            "success_percent": 100 * met / len(results) if results else 100.0,
+        },
+        meta={
+            "run_id": RunIdentifier(run_name=_escape_html(run.run), run_time=run.at),
+            "batch_spec": {},
+            "active_batch_definition": {},
+            "validation_time": run.at.isoformat(),
+        },
+    )
 
 
 def _escape_html(value: Any) -> Any:

@@ -40,25 +40,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Result of one expectation over some rows.
-
-    Attributes
-    ----------
-    expectation : Expectation
-    success : bool
-        Whether it is met, with ``mostly`` taken into account.
-    evaluated : int
-        Number of evaluated values.
-    failed : numpy.ndarray of bool, or None
-        Failing rows; None if the result is not about single rows.
-    error : str or None
-        Why it could not be evaluated, without any value of the rows; it is not met then.
-    """
+    """Result of one expectation over some rows."""
 
     expectation: Expectation
-    success: bool
-    evaluated: int
-    failed: Mask | None = None
+    success: bool  # whether it is met, with ``mostly`` taken into account
+    evaluated: int  # number of evaluated values
+    failed: Mask | None = None  # failing rows; None if the result is not about single rows
+    # Why it could not be evaluated, without any value of the rows; it is not met then.
     error: str | None = None
 
     @property
@@ -138,10 +126,7 @@ _registered: list[Any] = []
 def load_gx() -> Any:
     """Import Great Expectations, silent and offline, with the expectations about vectors.
 
-    Raises
-    ------
-    MissingExtraError
-        It is not installed.
+    Raises MissingExtraError if it is not installed.
     """
     os.environ["GX_ANALYTICS_ENABLED"] = "false"
     with warnings.catch_warnings():
@@ -174,13 +159,7 @@ def new_context() -> EphemeralDataContext:
 
 
 def check_with_gx(suite: Sequence[Expectation]) -> None:
-    """Validate the arguments of a suite with Great Expectations.
-
-    Raises
-    ------
-    InvalidInputError
-        Great Expectations refuses one of the expectations.
-    """
+    """Raise InvalidInputError if Great Expectations refuses an expectation or its arguments."""
     load_gx()
     from great_expectations.core import ExpectationSuite
 

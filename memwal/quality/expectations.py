@@ -17,6 +17,7 @@ from memwal.quality.registry import (
     ExpectationKind,
     ExpectationRule,
 )
+from memwal.util.records import JsonRecord
 from memwal.util.safe_json import check_data
 
 if TYPE_CHECKING:
@@ -29,6 +30,14 @@ _MAX_SHOWN = 80
 _PATTERNS = ("regex", "regex_list")
 _COLUMNS = ("column", "column_A", "column_B")
 _VECTOR = "expect_vector_"
+# About columns of vectors as well.
+_ANY_TYPE = (
+    "expect_column_values_to_not_be_null",
+    "expect_column_values_to_be_null",
+    "expect_column_proportion_of_non_null_values_to_be_between",
+    "expect_column_values_to_be_of_type",
+    "expect_column_values_to_be_in_type_list",
+)
 
 
 class Severity(StrEnum):
@@ -40,19 +49,8 @@ class Severity(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Expectation:
-    """Condition that rows or columns of a table should meet.
-
-    Attributes
-    ----------
-    type : str
-        One of :data:`memwal.quality.registry.EXPECTATION_RULES`.
-    kwargs : dict
-        Arguments, in values that JSON has.
-    severity : Severity, default critical
-        Failures that are less than critical are only reported.
-    meta : dict
-        Notes of its author.
+class Expectation(JsonRecord):
+    """Condition that rows or columns of a table should meet; its JSON is Great Expectations'.
 
     Raises
     ------
@@ -61,9 +59,13 @@ class Expectation:
     """
 
     type: str
+    """One of :data:`memwal.quality.registry.EXPECTATION_RULES`."""
     kwargs: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """Arguments, in values that JSON has."""
     severity: Severity = Severity.CRITICAL
+    """Failures that are less than critical are only reported."""
     meta: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """Notes of its author."""
 
     def __post_init__(self) -> None:
         rule = EXPECTATION_RULES.get(self.type) if isinstance(self.type, str) else None
@@ -110,23 +112,9 @@ class Expectation:
         shown = ", ".join(f"{key}={_shorten(value)}" for key, value in self.kwargs.items())
         return f"{self.type}({shown})"
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form of Great Expectations."""
-        return {
-            "type": self.type,
-            "kwargs": dict(self.kwargs),
-            "severity": self.severity.value,
-            "meta": dict(self.meta),
-        }
-
     @classmethod
     def from_dict(cls, values: object) -> Self:
-        """Read an expectation in the JSON form of Great Expectations.
-
-        Parameters
-        ----------
-        values : mapping
-            ``type``, ``kwargs``, and perhaps ``severity`` and ``meta``.
+        """Read an expectation from ``values`` in the JSON form of Great Expectations.
 
         Raises
         ------
@@ -220,10 +208,7 @@ def _check_patterns(expectation: Expectation, key: str) -> None:
 def read_suite(values: object) -> tuple[Expectation, ...]:
     """Read a suite: a list of expectations, or the object that Great Expectations writes.
 
-    Raises
-    ------
-    InvalidInputError
-        An expectation is wrong, or the suite is too large.
+    Raises InvalidInputError if an expectation is wrong, or the suite is too large.
     """
     entries = values.get("expectations") if isinstance(values, Mapping) else values
     if isinstance(entries, str) or not isinstance(entries, Iterable):
@@ -263,11 +248,7 @@ def suite_digest(suite: Iterable[Expectation]) -> str:
 def check_columns(suite: Iterable[Expectation], schema: pa.Schema) -> None:
     """Refuse a suite that names columns which a table does not have.
 
-    Raises
-    ------
-    InvalidInputError
-        A column is absent, or a vector expectation names a column without vectors, or another
-        expectation names a column of vectors.
+    Also if a vector expectation names a column without vectors, or another one a column of vectors.
     """
     from memwal.quality.checks import is_vector
 
@@ -281,21 +262,11 @@ def check_columns(suite: Iterable[Expectation], schema: pa.Schema) -> None:
     for one in suite:
         for column in one.columns:
             vector = is_vector(schema.field(column).type)
-            if one.type.startswith(_VECTOR) != vector and _needs_scalar_column(one, vector):
+            if one.type.startswith(_VECTOR) != vector and not (vector and one.type in _ANY_TYPE):
                 raise InvalidInputError(
                     f"{one.type} cannot look at {column}, which "
                     f"{'holds vectors; use expect_vector_...' if vector else 'holds no vectors'}"
                 )
-
-
-def _needs_scalar_column(one: Expectation, vector: bool) -> bool:
-    return not vector or one.type not in (
-        "expect_column_values_to_not_be_null",
-        "expect_column_values_to_be_null",
-        "expect_column_proportion_of_non_null_values_to_be_between",
-        "expect_column_values_to_be_of_type",
-        "expect_column_values_to_be_in_type_list",
-    )
 
 
 def _suite_json(suite: Iterable[Expectation]) -> str:

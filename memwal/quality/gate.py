@@ -34,34 +34,17 @@ class QualityHold(InvalidInputError):
 
 @dataclass(frozen=True, slots=True)
 class RegionRows:
-    """Rows of some generations of a region, oldest first.
-
-    Attributes
-    ----------
-    region_id : UUID
-    generations : tuple of int
-        Their numbers.
-    folders : tuple of str
-        Names of their folders, unique over all tables and all time.
-    counts : tuple of int
-        Number of rows of each generation.
-    keys : pyarrow.Array
-        One key per row.
-    newest, deleted : numpy.ndarray of bool
-        Which rows are the newest of their key, and which are tombstones.
-    take : callable
-        Reads rows, given a mask over all rows and names of columns. Absent columns are left out;
-        None reads all columns of the base table.
-    primary_key : tuple of str
-    """
+    """Rows of some generations of a region, oldest first."""
 
     region_id: UUID
-    generations: tuple[int, ...]
-    folders: tuple[str, ...]
-    counts: tuple[int, ...]
-    keys: pa.Array
-    newest: Mask
-    deleted: Mask
+    generations: tuple[int, ...]  # their numbers
+    folders: tuple[str, ...]  # names of their folders, unique over all tables and all time
+    counts: tuple[int, ...]  # number of rows of each generation
+    keys: pa.Array  # one key per row
+    newest: Mask  # which rows are the newest of their key
+    deleted: Mask  # which rows are tombstones
+    # Reads rows, given a mask over all rows and names of columns. Absent columns are left out; None
+    # reads all columns of the base table.
     take: Callable[[Mask, Sequence[str] | None], pa.Table]
     primary_key: tuple[str, ...]
 
@@ -79,50 +62,24 @@ class RegionRows:
 
 @dataclass(frozen=True, slots=True)
 class QuarantinedRows:
-    """Rows of a region that the gate keeps out.
+    """Rows of a region that the gate keeps out."""
 
-    Attributes
-    ----------
-    rows : pyarrow.Table
-        The rows, in the columns of the base table.
-    generations : numpy.ndarray of int64
-        Generation number of each row.
-    folders : pyarrow.Array of str
-        Generation folder of each row.
-    positions : numpy.ndarray of int64
-        Row number within the generation.
-    failures : tuple
-        Failed expectations, each with a mask over the rows.
-    """
-
-    rows: pa.Table
-    generations: Positions
-    folders: pa.Array
-    positions: Positions
+    rows: pa.Table  # the rows, in the columns of the base table
+    generations: Positions  # generation number of each row
+    folders: pa.Array  # generation folder of each row
+    positions: Positions  # row number within the generation
+    # Failed expectations, each with a mask over the rows.
     failures: tuple[tuple[Expectation, Mask], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class GateDecision:
-    """Decision of the gate about a region.
+    """Decision of the gate about a region."""
 
-    Attributes
-    ----------
-    newest : numpy.ndarray of bool
-        Rows that enter, including tombstones: at most one per key.
-    accepted : int
-        Number of generations that enter; later ones wait.
-    hold : QualityHold or None
-        Why generations wait.
-    quarantined : QuarantinedRows or None
-        Rows that are kept out.
-    report : QualityReport
-    """
-
-    newest: Mask
-    accepted: int
-    hold: QualityHold | None
-    quarantined: QuarantinedRows | None
+    newest: Mask  # rows that enter, including tombstones: at most one per key
+    accepted: int  # number of generations that enter; later ones wait
+    hold: QualityHold | None  # why generations wait
+    quarantined: QuarantinedRows | None  # rows that are kept out
     report: QualityReport
 
 
@@ -251,29 +208,19 @@ def _quarantine_rows(
     affected = np.zeros(int(codes.max()) + 1, np.bool_)
     affected[codes[bad]] = True
     rivals = affected[codes]
+    older = rivals & ~region.newest & ~region.deleted
     # An expectation that was met within its `mostly` stays met for the few older rows.
     alone = [
         f.expectation
-        for f in findings
-        if f.expectation.kind == ExpectationKind.ROW
-        and _is_critical(f.expectation)
-        and f.error is None
-        and not (f.success and f.expectation.mostly < 1)
+        for f in _evaluated(findings, ExpectationKind.ROW)
+        if not (f.success and f.expectation.mostly < 1)
     ]
-    older = rivals & ~region.newest & ~region.deleted
     for finding in _evaluate_rows(region, alone, older):
         if finding.failures:
-            failures.append(
-                (finding.expectation, _failed_mask(finding, np.flatnonzero(older), count))
-            )
-            bad |= failures[-1][1]
-    among = [
-        f.expectation
-        for f in findings
-        if f.expectation.kind == ExpectationKind.UNIQUE
-        and _is_critical(f.expectation)
-        and f.error is None
-    ]
+            failed = _failed_mask(finding, np.flatnonzero(older), count)
+            failures.append((finding.expectation, failed))
+            bad |= failed
+    among = [f.expectation for f in _evaluated(findings, ExpectationKind.UNIQUE)]
     while True:
         last = np.full(len(affected), -1, np.int64)
         able = np.flatnonzero(rivals & ~bad)
@@ -281,16 +228,11 @@ def _quarantine_rows(
         last[codes[able]] = able
         newest = region.newest & ~rivals
         newest[last[last >= 0]] = True
-        chosen = newest & ~region.deleted
-        more = np.zeros(count, np.bool_)
-        for finding in _evaluate_rows(region, among, chosen) if (chosen & older).any() else ():
-            again = _failed_mask(finding, np.flatnonzero(chosen), count) & older
-            if again.any():
-                failures.append((finding.expectation, again))
-                more |= again
-        if not more.any():
+        more = _failures_among(region, among, newest, older)
+        if not more:
             break
-        bad |= more
+        failures += more
+        bad |= np.logical_or.reduce([mask for _, mask in more])
     # Rows older than the one that enters are replaced by it, failing or not.
     kept_out = bad & (np.arange(count) > last[codes])
     where = np.flatnonzero(kept_out)
@@ -308,6 +250,28 @@ def _quarantine_rows(
         quarantined=quarantined,
         report=replace(passed.report, quarantined_rows=len(where)),
     )
+
+
+def _evaluated(findings: Sequence[Finding], kind: ExpectationKind) -> list[Finding]:
+    """Return the findings about critical expectations of a kind that could be evaluated."""
+    return [
+        f
+        for f in findings
+        if f.expectation.kind == kind and _is_critical(f.expectation) and f.error is None
+    ]
+
+
+def _failures_among(
+    region: RegionRows, expectations: Sequence[Expectation], newest: Mask, older: Mask
+) -> list[tuple[Expectation, Mask]]:
+    """Return which older rows, chosen as the newest of their keys, fail beside the other rows."""
+    chosen = newest & ~region.deleted
+    failures = []
+    for finding in _evaluate_rows(region, expectations, chosen) if (chosen & older).any() else ():
+        again = _failed_mask(finding, np.flatnonzero(chosen), len(newest)) & older
+        if again.any():
+            failures.append((finding.expectation, again))
+    return failures
 
 
 def _is_critical(expectation: Expectation) -> bool:

@@ -67,16 +67,8 @@ class Ledger:
     ) -> bool:
         """Write the rows that the latest decision about these regions quarantines, durably.
 
-        Parameters
-        ----------
-        regions : iterable of UUID
-        still_pending : callable
-            Returns whether none of the generations is merged yet.
-
-        Returns
-        -------
-        bool
-            False if another merger has merged one of them, and nothing was written.
+        ``still_pending`` returns whether none of the generations is merged yet. Returns False if
+        another merger has merged one of them, and nothing was written.
         """
         new = [region for region in regions if region in self._unwritten]
         if not new:
@@ -94,10 +86,7 @@ class Ledger:
     def settle(self, merged: Mapping[UUID, Sequence[str]]) -> None:
         """Delete rows of merged generations that other mergers quarantined and this one did not.
 
-        Parameters
-        ----------
-        merged : mapping
-            Folder names of the merged generations of each region.
+        ``merged`` has the folder names of the merged generations of each region.
         """
         try:
             self._quarantine.settle(

@@ -30,17 +30,8 @@ def propose_suite(
     """Propose expectations that the base table meets now, for review before they are set.
 
     Types, missing values and the form of vectors are proposed as critical. Ranges, lengths and sets
-    of few values come from a sample; they are proposed as warnings, ranges with a margin.
-
-    Parameters
-    ----------
-    sample_rows : int, default 100,000
-        Size of the sample, chosen at random.
-
-    Raises
-    ------
-    InvalidInputError
-        The table is empty.
+    of few values come from a random sample of ``sample_rows``; they are proposed as warnings,
+    ranges with a margin. Raises InvalidInputError if the table is empty.
     """
     base = open_base(location)
     with lance_errors(f"reading {location}"):

@@ -14,13 +14,13 @@ import lance
 import numpy as np
 import pyarrow as pa
 
-from memwal.base_table.commit import commit_durably, create_durably, is_conflict
+from memwal.base_table.commit import commit_durably, create_durably
 from memwal.base_table.snapshot import (
     BaseTable,
     base_from_dataset,
+    lance_errors,
     open_base,
     open_dataset,
-    translate_lance_error,
 )
 from memwal.errors import (
     ConflictError,
@@ -90,13 +90,7 @@ class RowOrigin:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse the text that :meth:`__str__` returns.
-
-        Raises
-        ------
-        InvalidInputError
-            The text does not have the form REGION/FOLDER/ROW.
-        """
+        """Parse what :meth:`__str__` returns: REGION/FOLDER/ROW; else InvalidInputError."""
         try:
             region, folder, row = text.split("/")
             origin = cls(UUID(region), folder, int(row))
@@ -159,48 +153,25 @@ def _failure_columns(found: QuarantinedRows, count: int) -> tuple[pa.Array, pa.A
 
 
 class Quarantine:
-    """Quarantine table at a location, created with its first row.
-
-    Parameters
-    ----------
-    location : TableLocation
-        Location of the quarantine table.
-    """
+    """Quarantine table at a location, created with its first row."""
 
     def __init__(self, location: TableLocation) -> None:
         self.location = location
 
     @classmethod
     def of(cls, table: TableLocation, uri: str | None = None) -> Self:
-        """Return the quarantine of a table.
-
-        Parameters
-        ----------
-        table : TableLocation
-            ``table.location``.
-        uri : str, optional
-            Address of the quarantine table; beside the table by default.
-        """
+        """Return the quarantine of a ``table``: at ``uri``, by default beside the table."""
         return cls(TableLocation(uri or quarantine_beside(table.uri), table.storage_options))
 
     def __str__(self) -> str:
         return str(self.location)
 
     def write(self, rows: pa.Table, *, still_pending: Callable[[], bool] = lambda: True) -> bool:
-        """Insert rows that are not in the table yet, durably.
+        """Insert ``rows`` of :func:`quarantined_rows` that are not in the table yet, durably.
 
-        Parameters
-        ----------
-        rows : pyarrow.Table
-            As :func:`quarantined_rows` builds them.
-        still_pending : callable
-            Called after the base version of the commit was opened. The commit lands directly
-            behind that version or fails.
-
-        Returns
-        -------
-        bool
-            False if ``still_pending`` returned False, and nothing was written.
+        ``still_pending`` is called after the base version of the commit was opened; if it returns
+        False, nothing is written, and neither does this return True. The commit lands directly
+        behind that version or fails.
 
         Raises
         ------
@@ -241,16 +212,12 @@ class Quarantine:
     ) -> None:
         """Delete waiting rows of merged generations that the merge did not quarantine.
 
+        ``merged`` has the folder names of the merged generations of each region, and
+        ``quarantined`` the rows of these generations that the merge did quarantine.
+
         Commits even if there is nothing to delete. A writer that called ``still_pending`` before
         this commit is therefore refused, and one that calls it later learns that the generations
         are merged: no writer that asks can add a row of these generations any more.
-
-        Parameters
-        ----------
-        merged : mapping
-            Folder names of the merged generations of each region.
-        quarantined : collection of RowOrigin
-            Rows of these generations that the merge did quarantine.
         """
         if not merged:
             return
@@ -277,12 +244,7 @@ class Quarantine:
     ) -> pa.Table:
         """Read rows with all columns, oldest first; an empty table if there is no quarantine.
 
-        Parameters
-        ----------
-        state : RowState or None, default waiting
-            Only rows in this state; None for all.
-        origins : collection of RowOrigin, optional
-            Only these rows.
+        Only rows in this ``state``, in any if it is None; with ``origins``, only these rows.
         """
         base = self._open()
         if base is None or (origins is not None and not origins):
@@ -290,22 +252,15 @@ class Quarantine:
         parts = [f"{_STATE} = '{state}'"] if state is not None else []
         if origins is not None:
             parts.append(_origin_filter(origins))
-        try:
+        with lance_errors(f"reading {self.location}"):
             rows = base.dataset.to_table(filter=" AND ".join(parts) or None)
-        except (OSError, ValueError) as error:
-            raise translate_lance_error(error, f"reading {self.location}") from error
         order = (f"{PREFIX}at", _ORIGIN[0], _GENERATION, *_ORIGIN[1:])
         return rows.sort_by([(name, "ascending") for name in order])
 
     def mark(self, origins: Collection[RowOrigin], state: RowState) -> int:
-        """Set the state of waiting rows, and return how many rows changed.
+        """Set the ``state`` of waiting rows, and return how many rows changed.
 
-        Parameters
-        ----------
-        origins : collection of RowOrigin
-            Which rows, as :func:`origins_of` names them; rows that do not wait are skipped.
-        state : RowState
-            The new state.
+        ``origins`` are those of :func:`origins_of`; rows that do not wait are skipped.
         """
         changed = 0
 
@@ -325,10 +280,7 @@ class Quarantine:
     def purge(self, *, before: datetime) -> int:
         """Delete released and discarded rows, and return how many.
 
-        Parameters
-        ----------
-        before : datetime
-            Aware; rows that were quarantined at this time or later stay.
+        Rows that were quarantined at the aware time ``before`` or later stay.
         """
         deleted = 0
 
@@ -363,12 +315,12 @@ class Quarantine:
             if base is None:
                 if create is None:
                     return
-                self._create(create)
+                # TableSetupError: another writer has created it meanwhile.
+                with suppress(TableSetupError):
+                    create_durably(self.location, create.empty_table())
                 raise LostRaceError("the quarantine was just created: read it")
-            try:
+            with lance_errors(f"reading {self.location}"):
                 step(base)
-            except OSError as error:
-                raise translate_lance_error(error, f"reading {self.location}") from error
 
         retry_lost_races(
             attempt,
@@ -380,21 +332,10 @@ class Quarantine:
             ),
         )
 
-    def _create(self, schema: pa.Schema) -> None:
-        # TableSetupError: another writer has created it meanwhile.
-        with suppress(TableSetupError):
-            create_durably(self.location, schema.empty_table())
-
     def _commit(self, base: BaseTable, change: Callable[[lance.LanceDataset], Any]) -> None:
         """Commit directly behind the version that was read, so that no row is inserted twice."""
-        try:
-            commit_durably(base, change, accept=lambda version: False)
-        except ConflictError as error:
-            raise LostRaceError(str(error)) from error
-        except (OSError, RuntimeError, ValueError) as error:
-            if is_conflict(error):
-                raise LostRaceError(str(error)) from error
-            raise translate_lance_error(error, f"writing to {self.location}") from error
+        doing = f"writing to {self.location}"
+        commit_durably(base, change, doing=doing, accept=lambda version: False)
 
 
 def _origin_filter(origins: Collection[RowOrigin]) -> str:
@@ -411,12 +352,7 @@ def _origin_filter(origins: Collection[RowOrigin]) -> str:
 
 
 def origins_of(rows: pa.Table) -> list[RowOrigin]:
-    """Return the origin of each row of the quarantine.
-
-    Parameters
-    ----------
-    rows : pyarrow.Table
-        As :meth:`Quarantine.read` returns them.
+    """Return the origin of each row that :meth:`Quarantine.read` returned in ``rows``.
 
     Raises
     ------

@@ -22,25 +22,13 @@ MAX_CHARACTERS = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """Result of one expectation over all rows that were evaluated.
-
-    Attributes
-    ----------
-    success : bool
-        Whether every evaluation met the expectation.
-    failed : int
-        Failing rows, including those that ``mostly`` allows.
-    examples : tuple
-        Keys of some of them.
-    error : str or None
-        Why the expectation could not be evaluated.
-    """
+    """Result of one expectation over all rows that were evaluated."""
 
     expectation: Expectation
-    success: bool
-    failed: int
-    examples: tuple[dict[str, Any], ...] = ()
-    error: str | None = None
+    success: bool  # whether every evaluation met the expectation
+    failed: int  # failing rows, including those that ``mostly`` allows
+    examples: tuple[dict[str, Any], ...] = ()  # keys of some of them
+    error: str | None = None  # why the expectation could not be evaluated
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -58,28 +46,14 @@ class Tally:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QualityReport:
-    """Results of a suite over some rows.
+    """Results of a suite over some rows."""
 
-    Attributes
-    ----------
-    mode : str
-        Mode of the gate, or ``check``.
-    rows, failed_rows : int
-        Rows that were evaluated, and those of them that fail an expectation about rows.
-    quarantined_rows : int
-        Rows that were kept out.
-    held : tuple of str
-        Regions on hold.
-    tallies : tuple of Tally
-        In the order of the suite.
-    """
-
-    mode: str
-    rows: int = 0
-    failed_rows: int = 0
-    quarantined_rows: int = 0
-    held: tuple[str, ...] = ()
-    tallies: tuple[Tally, ...] = ()
+    mode: str  # mode of the gate, or ``check``
+    rows: int = 0  # rows that were evaluated
+    failed_rows: int = 0  # those of them that fail an expectation about rows
+    quarantined_rows: int = 0  # rows that were kept out
+    held: tuple[str, ...] = ()  # regions on hold
+    tallies: tuple[Tally, ...] = ()  # in the order of the suite
 
     @property
     def success(self) -> bool:

@@ -13,6 +13,7 @@ from memwal.quality.expectations import Expectation, read_suite
 from memwal.storage.uris import parse_uri
 from memwal.util.clock import MAX_SECONDS
 from memwal.util.optional_deps import requires_extra
+from memwal.util.records import JsonRecord
 from memwal.util.safe_json import check_data, read_json
 
 
@@ -26,22 +27,8 @@ class Mode(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QualityRules:
+class QualityRules(JsonRecord):
     """Expectations of a table, and the action on rows that fail them.
-
-    Attributes
-    ----------
-    mode : Mode, default off
-        Mode of the gate in the merge. ``warn`` merges all rows and reports; ``quarantine`` writes
-        failing rows to the quarantine table instead; ``hold`` does not merge the region.
-    suite : tuple of Expectation
-        Also accepted: the list, or the whole object, that Great Expectations writes.
-    quarantine_uri : str or None, default None
-        Address of the quarantine table; None puts it beside the table.
-    check_schedule_seconds : float or None, default None
-        Interval between checks of the base table itself; None for checks by hand only.
-    check_sample_rows : int or None, default 100,000
-        Rows of a check, chosen at random; None checks all rows.
 
     Raises
     ------
@@ -50,10 +37,16 @@ class QualityRules:
     """
 
     mode: Mode = Mode.OFF
+    """Mode of the gate in the merge. ``warn`` merges all rows and reports; ``quarantine`` writes
+    failing rows to the quarantine table instead; ``hold`` does not merge the region."""
     suite: tuple[Expectation, ...] = ()
+    """Also accepted: the list, or the whole object, that Great Expectations writes."""
     quarantine_uri: str | None = None
+    """Address of the quarantine table; None puts it beside the table."""
     check_schedule_seconds: float | None = None
+    """Interval between checks of the base table itself; None for checks by hand only."""
     check_sample_rows: int | None = 100_000
+    """Rows of a check, chosen at random; None checks all rows."""
 
     def __post_init__(self) -> None:
         try:
@@ -88,33 +81,12 @@ class QualityRules:
         return self.mode != Mode.OFF
 
     def quarantine_of(self, uri: str) -> str:
-        """Return the normalized address of a table's quarantine.
-
-        Parameters
-        ----------
-        uri : str
-            Address of the table.
-        """
+        """Return the normalized address of the quarantine of the table at ``uri``."""
         return str(parse_uri(self.quarantine_uri or quarantine_beside(uri)))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return {
-            "mode": self.mode.value,
-            "suite": [expectation.to_dict() for expectation in self.suite],
-            "quarantine_uri": self.quarantine_uri,
-            "check_schedule_seconds": self.check_schedule_seconds,
-            "check_sample_rows": self.check_sample_rows,
-        }
 
     @classmethod
     def from_dict(cls, values: object) -> Self:
-        """Build rules from the result of :meth:`to_dict`; absent keys take their defaults.
-
-        Parameters
-        ----------
-        values : mapping
-            As ``to_dict`` returned it.
+        """Build rules of ``values`` as :meth:`to_dict` returns; absent keys take their defaults.
 
         Raises
         ------
@@ -141,10 +113,7 @@ def quarantine_beside(uri: str) -> str:
 def read_rules(text: str) -> QualityRules:
     """Read rules from a command-line argument: JSON, or ``@`` and the name of a JSON file.
 
-    Raises
-    ------
-    InvalidInputError
-        The file cannot be read, or the rules are not valid.
+    Raises InvalidInputError if the file cannot be read, or the rules are not valid.
     """
     if text.startswith("@"):
         try:
@@ -162,16 +131,9 @@ def read_rules(text: str) -> QualityRules:
 
 
 def read_yaml(text: str) -> Any:
-    """Parse a YAML text of plain values. Aliases are refused.
+    """Parse a YAML text of plain values; ValueError for tags, aliases and what check_data refuses.
 
     A few lines of nested aliases expand to more than fits into memory, already during parsing.
-
-    Raises
-    ------
-    ValueError
-        The text is no YAML, or has tags, aliases, or values that :func:`check_data` refuses.
-    MissingExtraError
-        PyYAML is not installed.
     """
     with requires_extra("quality"):
         import yaml

@@ -8,13 +8,15 @@ from typing import TypeVar
 
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt
 
+from memwal.errors import ConflictError
+
 Result = TypeVar("Result")
 
 # Longer waits would not separate the processes better.
 _MAX_GROWTH = 20
 
 
-class LostRaceError(Exception):
+class LostRaceError(ConflictError):
     """Another process committed first; nothing of this attempt was stored."""
 
 

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TypeVar
 from uuid import UUID
 
-from memwal.base_table.details import check_no_region_spec, check_spec_in_force, current_spec
+from memwal.base_table.commit import check_no_region_spec, check_spec_in_force, current_spec
 from memwal.base_table.snapshot import BaseTable
 from memwal.errors import InvalidInputError, MemWalError, WriterClosedError
 from memwal.lsm.wal.applied_steps import Step

@@ -1,8 +1,9 @@
-"""Griffe extension: the fields of options in the reference, with their types, defaults and help.
+"""Griffe extension: the fields of dataclasses in the reference, with their types and help.
 
 The fields of options classes and of the policy are told of where they are defined, in the metadata
 of the field, and not in the docstring of the class. A method that takes such fields as keywords
-(``@keywords_of``) gets them as parameters.
+(``@keywords_of``) gets them as parameters. Fields of other dataclasses have docstrings of their
+own, which become one table of the class.
 """
 
 from __future__ import annotations
@@ -19,15 +20,25 @@ _MODULES = ("memwal.jobs.options", "memwal.jobs.policy", "memwal.table")
 
 
 class OptionFields(griffe.Extension):
-    """Adds what the metadata of fields tells."""
+    """Tells the fields of a class in one table: from their docstrings, or their metadata."""
 
-    def on_class(self, *, cls: griffe.Class, **_: Any) -> None:
-        """Document the fields of options of a class."""
-        if cls.module.path not in _MODULES:
+    def on_class_members(self, *, cls: griffe.Class, **_: Any) -> None:
+        """Move the docstrings of the fields of a dataclass into its own, and add its options."""
+        if cls.docstring is None or not any(
+            decorator.callable_path == "dataclasses.dataclass" for decorator in cls.decorators
+        ):
             return
-        made = getattr(importlib.import_module(cls.module.path), cls.name)
-        if hasattr(made, "__dataclass_fields__") and options_of(made) and cls.docstring:
-            cls.docstring.value = _with_fields(cls.docstring.value, "Attributes", made)
+        entries = []
+        for field in cls.attributes.values():
+            if field.docstring is not None and "property" not in field.labels:
+                entries += _entry(field.name, str(field.annotation), field.docstring.value)
+                field.docstring = None
+        if entries:
+            cls.docstring.value = "\n".join([cls.docstring.value, *_header("Attributes"), *entries])
+        if cls.module.path in _MODULES:
+            made = getattr(importlib.import_module(cls.module.path), cls.name)
+            if options_of(made):
+                cls.docstring.value = _with_fields(cls.docstring.value, "Attributes", made)
 
     def on_function(self, *, func: griffe.Function, **_: Any) -> None:
         """Put the fields of options in the place of the options object."""
@@ -58,14 +69,21 @@ def _parameters(made: Any) -> list[griffe.Parameter]:
 def _with_fields(docstring: str, title: str, made: Any) -> str:
     """Return a numpy docstring with a section of all fields; one that it has is its last."""
     options = options_of(made)
-    header = f"{title}\n{'-' * len(title)}"
-    lines = [docstring] if header in docstring else [docstring, "", header]
+    lines = [docstring] if f"{title}\n---" in docstring else [docstring, *_header(title)]
     for field in fields(made):
         if f"\n{field.name} : " in docstring:
             continue
         help = options[field.name].help if field.name in options else _help_elsewhere(field.name)
-        lines += [f"{field.name} : {field.type}", f"    {help[0].upper()}{help.rstrip('.')[1:]}."]
+        lines += _entry(field.name, str(field.type), f"{help[0].upper()}{help.rstrip('.')[1:]}.")
     return "\n".join(lines)
+
+
+def _header(title: str) -> list[str]:
+    return ["", title, "-" * len(title)]
+
+
+def _entry(name: str, type_: str, text: str) -> list[str]:
+    return [f"{name} : {type_}", *(f"    {line}" for line in text.splitlines())]
 
 
 def _help_elsewhere(name: str) -> str:

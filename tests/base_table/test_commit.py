@@ -14,8 +14,7 @@ from support.data.tables import MakeTable, base_state, folder, keys, merged, row
 from support.stores.faulty_store import TABLE_MANIFEST, FaultyStore, FaultyStores
 
 import memwal
-from memwal.base_table.commit import commit_details, commit_durably
-from memwal.base_table.details import update_details
+from memwal.base_table.commit import commit_details, commit_durably, update_details
 from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.errors import (
     ConflictError,

@@ -32,7 +32,7 @@ from support.oracles.failures import unexpected
 from typer.testing import CliRunner
 
 import memwal
-from memwal.base_table.details import update_details
+from memwal.base_table.commit import update_details
 from memwal.base_table.region_snapshot import read_snapshot, snapshot_rows
 from memwal.base_table.snapshot import open_dataset
 from memwal.cli.commands.app import app

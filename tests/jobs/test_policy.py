@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memwal.errors import InvalidInputError
-from memwal.jobs.policy import Policy, merge_reason
+from memwal.jobs.policy import Policy
 from memwal.jobs.status import RegionBacklog
 
 
@@ -121,19 +121,3 @@ def test_schedules_that_are_taken(schedule: Any) -> None:
 def test_unknown_keys_are_all_named() -> None:
     with pytest.raises(InvalidInputError, match=r"merge_at\b.*zeal"):
         Policy.from_dict({"merge_at": 1, "zeal": 2, "priority": 3})
-
-
-def test_a_region_is_due_by_count_or_by_age() -> None:
-    policy = Policy(merge_at_generations=4, merge_at_age_seconds=300)
-    assert policy.merge_reason(region(0, None)) is None
-    assert policy.merge_reason(region(3, 299)) is None
-    assert policy.merge_reason(region(3, None)) is None
-    assert policy.merge_reason(region(4, None)) is not None
-    assert Policy(merge_at_bytes=300).merge_reason(region(3, None)) is not None
-    assert Policy(merge_at_bytes=301).merge_reason(region(3, None)) is None
-    assert "301" in (policy.merge_reason(region(1, 301)) or "")
-
-
-def test_an_age_of_zero_makes_any_backlog_due_and_no_backlog_never() -> None:
-    assert merge_reason(region(1, 0.0), at_generations=9, at_age_seconds=0) is not None
-    assert merge_reason(region(0, None), at_generations=9, at_age_seconds=0) is None

@@ -2,7 +2,7 @@
 
 Ages are left out: what is not the newest may be trimmed at any time, so that everybody may sleep
 for as long as it takes between any two requests. The steps are those of
-``memwal.region.manifest_store`` and ``memwal.jobs.gc.manifests``.
+``memwal.region.manifest_store`` and ``memwal.jobs.gc.wal``.
 """
 
 from __future__ import annotations

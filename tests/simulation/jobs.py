@@ -22,15 +22,21 @@ from simulation.world import Process
 from memwal.errors import ConflictError, MemWalError, ObjectNotFoundError, StoreError
 from memwal.jobs.gc.collector import GcContext
 from memwal.jobs.gc.decision import Reason
-from memwal.jobs.gc.options import Ages
 from memwal.jobs.gc.pins import Pin, Pins
 from memwal.jobs.gc.region import collect_region
+from memwal.jobs.options import GcOptions
 from memwal.region.manifest_store import RegionManifestStore
 
 DIRECT = UUID(int=0)
 GRACE = timedelta(minutes=5)
 RETENTION = timedelta(minutes=6)
 ORPHAN_AGE = timedelta(minutes=8)
+GC_OPTIONS = GcOptions(
+    dry_run=False,
+    grace_seconds=GRACE.total_seconds(),
+    retention_seconds=RETENTION.total_seconds(),
+    orphan_grace_seconds=ORPHAN_AGE.total_seconds(),
+)
 
 # Of requests between a look at the manifest and the last file: what a reader may rely on.
 _WITHIN_GRACE = GRACE.total_seconds() - 120
@@ -137,16 +143,10 @@ class Client:
 
     def collect(self) -> None:
         """Collect every region."""
-        ages = Ages(
-            now=self.world.time(),
-            grace=GRACE,
-            retention=RETENTION,
-            orphan_grace=ORPHAN_AGE,
-            index_grace=ORPHAN_AGE,
-        )
+        options, now = GC_OPTIONS, self.world.time()
         tags = self.base.tags()
         read = self.base.open()
-        recent = self.lake.base.latest_at(ages.now - ages.keep)
+        recent = self.lake.base.latest_at(now - options.retention)
         pins = Pins(
             (
                 Pin(reason=Reason.NOT_MERGED, message="", generations=read.merged),
@@ -161,7 +161,7 @@ class Client:
                 ),
             )
         )
-        context = GcContext(ages=ages, pins=pins, dry_run=False, explain=False)
+        context = GcContext(options=options, now=now, pins=pins)
         for region in self.lake.regions:
             manifests = RegionManifestStore(self.store, region)
             for decision in collect_region(self.store, manifests, context):

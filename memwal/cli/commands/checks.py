@@ -186,7 +186,6 @@ def verify(
         raise InvalidInputError("--yes only goes with --repair")
     options = VerifyOptions(max_tasks=_TASKS, **changes)
     from memwal.cli.output import progress
-    from memwal.jobs.verify import Severity
     from memwal.jobs.verify import repair as do_repair
     from memwal.jobs.verify import verify as check
     from memwal.storage.location import TableLocation
@@ -208,18 +207,16 @@ def verify(
         print_json({**report.to_dict(), "repairs": [action.to_dict() for action in actions]})
     else:
         _print_report(report, actions)
-    if report.count(Severity.ERROR):
+    if report.errors:
         raise typer.Exit(ExitCode.FAILED)
 
 
 def _print_report(report: VerifyReport, actions: Sequence[RepairAction]) -> None:
-    from memwal.jobs.verify import Severity
-
-    names = {Severity.ERROR: "errors", Severity.WARNING: "warnings", Severity.INFORMATION: "notes"}
-    counts = ", ".join(f"{report.count(severity)} {name}" for severity, name in names.items())
+    notes = len(report.findings) - report.errors - report.warnings
     print_line(
-        f"verify: {counts}; {report.regions} regions in {report.seconds:.1f} s; the table is at "
-        f"version {report.version}"
+        f"verify: {report.errors} errors, {report.warnings} warnings, {notes} notes; "
+        f"{report.regions} regions in {report.seconds:.1f} s; the table is at version "
+        f"{report.version}"
     )
     if report.findings:
         print_records(

@@ -82,7 +82,7 @@ def maintain(
 
     The indexes themselves are built and dropped on the Lance table.
     """
-    from memwal.jobs.index.selection import choose_indexes
+    from memwal.jobs.index.migration import choose_indexes
 
     names = choose_indexes(table.location, add=add or (), remove=remove or ())
     if as_json:

@@ -77,7 +77,7 @@ def _print_plan(plan: MergePlan, *, as_json: bool) -> None:
     print_records(
         plan.decisions,
         ("region", "generation", "size", "age", "commit", "why"),
-        ("region_id", "generation", _size, _age, "commit", "reason.message"),
+        ("region_id", "generation", _size, _age, "commit", "reason.text"),
     )
     print_line("nothing was merged; the same command without --explain merges")
 

@@ -1,4 +1,4 @@
-"""Collectors of the base table: stale index files, staged files, and old versions.
+"""Collectors of the base table: read tags, stale index files, staged files, and old versions.
 
 Index files that no stored version of the table, or of a branch of it, names are left by index
 builds that died, and by clean-ups of versions that did not reach them. A build that is still
@@ -25,20 +25,21 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import ClassVar
+from typing import Any, ClassVar
 from uuid import UUID
 
+from memwal.base_table.read_tags import ReadTag, delete_tag
 from memwal.base_table.region_snapshot import external_key
-from memwal.base_table.snapshot import open_base, translate_lance_error
+from memwal.base_table.snapshot import lance_errors, open_base
 from memwal.errors import ObjectNotFoundError
 from memwal.format.lance_manifest import IndexEntry, read_index_section
 from memwal.format.memwal_index import IndexDetails
 from memwal.format.paths import DATA_DIR, MEM_WAL_INDEX_NAME, parse_region_name
 from memwal.jobs.gc.collector import GcContext
-from memwal.jobs.gc.decision import Decision, Kind, Reason
+from memwal.jobs.gc.decision import Decision, Kind, Reason, moment
 from memwal.jobs.gc.generations import measure
 from memwal.jobs.gc.history import VERSIONS_DIR, StoredVersions
-from memwal.jobs.gc.options import Ages, moment
+from memwal.jobs.gc.pins import list_read_tags, protection_end
 from memwal.storage import local_files
 from memwal.storage.location import TableLocation
 from memwal.storage.object_store import ObjectInfo, ObjectStore
@@ -52,18 +53,56 @@ _PARALLEL_READS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class IndexFileCollector:
-    """Deletes the folders of indexes that no stored version names.
+class ReadTagCollector:
+    """Collects read tags whose protection has ended; no other tag is ever deleted.
 
-    Attributes
-    ----------
-    location : TableLocation
-    max_versions : int, default 2000
-        If more versions are stored, they are not read and nothing is deleted.
+    An expired tag is checked again before it is deleted, since its reader may have renewed it.
     """
+
+    kind: ClassVar[Kind] = Kind.READ
+    location: TableLocation
+
+    def collect(self, context: GcContext) -> Iterator[Decision]:
+        """Decide about each read tag that was listed when the pins were read."""
+        grace = context.options.grace
+        for tag, size, end in list_read_tags(context.pins.refs, grace):
+            decision = self._decide(tag, size, end, context)
+            if not decision.delete or context.options.dry_run:
+                yield decision
+                continue
+            info = self.location.store.head(tag.key)
+            if info is None:
+                continue
+            end = protection_end(tag, info.modified, grace)
+            decision = self._decide(tag, info.size, end, context)
+            if decision.delete:
+                delete_tag(self.location, tag)
+            yield decision
+
+    def _decide(self, tag: ReadTag, size: int, end: datetime, context: GcContext) -> Decision:
+        expired = end <= context.now
+        return Decision(
+            kind=self.kind,
+            what=tag.name,
+            objects=1,
+            bytes=size,
+            reason=Reason.UNNEEDED if expired else Reason.READ,
+            message=(
+                f"the read of version {tag.version} ended, or its process did"
+                if expired
+                else f"a read protects version {tag.version} while it renews this tag"
+            ),
+            until=None if expired else moment(end),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class IndexFileCollector:
+    """Deletes the folders of indexes that no stored version names."""
 
     kind: ClassVar[Kind] = Kind.INDEX
     location: TableLocation
+    # If more versions are stored, they are not read and nothing is deleted.
     max_versions: int = MAX_VERSIONS
 
     def collect(self, context: GcContext) -> Iterator[Decision]:
@@ -93,26 +132,27 @@ class IndexFileCollector:
         for index_id in candidates:
             if index_id not in named:
                 decision = self._decide(
-                    index_id, context.ages, versions=len(manifests) if too_many else None
+                    index_id, context, versions=len(manifests) if too_many else None
                 )
-                if decision.delete and not context.dry_run:
+                if decision.delete and not context.options.dry_run:
                     store.delete_folder(f"{INDICES_DIR}/{index_id}")
                 yield decision
 
-    def _decide(self, index_id: UUID, ages: Ages, *, versions: int | None) -> Decision:
+    def _decide(self, index_id: UUID, context: GcContext, *, versions: int | None) -> Decision:
         """Decide about a folder. ``versions`` is the number of versions if too many to be read."""
         extent = measure(self.location.store, f"{INDICES_DIR}/{index_id}")
+        grace = timedelta(seconds=context.options.index_grace_seconds)
         until = None
         if versions is not None:
             reason = Reason.TOO_MANY_VERSIONS
             message = (
                 f"{versions} versions are stored, any of which may name it; clean old ones up first"
             )
-        elif extent.youngest is None or extent.youngest + ages.index_grace > ages.now:
+        elif extent.youngest is None or extent.youngest + grace > context.now:
             reason = Reason.TOO_YOUNG
             message = "no version names it, and a build may still be writing it"
             if extent.youngest is not None:
-                until = moment(extent.youngest + ages.index_grace)
+                until = moment(extent.youngest + grace)
         else:
             reason, message = Reason.UNNEEDED, "no version of the table or of a branch names it"
         return Decision(
@@ -179,8 +219,8 @@ class StagedManifestCollector:
     def collect(self, context: GcContext) -> Iterator[Decision]:
         """Decide about each staged manifest."""
         for info in StoredVersions.list(self.location).staged:
-            decision = _decide_by_age(info.key, info.size, info.modified, context.ages)
-            if decision.delete and not context.dry_run:
+            decision = _decide_by_age(info.key, info.size, info.modified, context)
+            if decision.delete and not context.options.dry_run:
                 self.location.store.delete(info.key)
             yield decision
 
@@ -194,13 +234,12 @@ class TemporaryFileCollector:
 
     def collect(self, context: GcContext) -> Iterator[Decision]:
         """Decide about each temporary file, then delete those that are old enough together."""
-        yield from self._decide(context.ages)
-        if not context.dry_run:
-            ages = context.ages
-            age = datetime.now(UTC) - (ages.now - ages.guard)
+        yield from self._decide(context)
+        if not context.options.dry_run:
+            age = datetime.now(UTC) - (context.now - context.options.orphan_age)
             self.location.store.delete_stale_temporaries("", older_than=age)
 
-    def _decide(self, ages: Ages) -> Iterator[Decision]:
+    def _decide(self, context: GcContext) -> Iterator[Decision]:
         root = self.location.local_path
         if root is None:
             return
@@ -213,11 +252,12 @@ class TemporaryFileCollector:
                 continue
             modified = datetime.fromtimestamp(status.st_mtime, UTC)
             path = os.path.relpath(file.path, root)
-            yield _decide_by_age(path, status.st_size, modified, ages)
+            yield _decide_by_age(path, status.st_size, modified, context)
 
 
-def _decide_by_age(what: str, size: int, modified: datetime, ages: Ages) -> Decision:
-    old = modified + ages.guard <= ages.now
+def _decide_by_age(what: str, size: int, modified: datetime, context: GcContext) -> Decision:
+    end = modified + context.options.orphan_age
+    old = end <= context.now
     return Decision(
         kind=Kind.STAGING,
         what=what,
@@ -225,46 +265,34 @@ def _decide_by_age(what: str, size: int, modified: datetime, ages: Ages) -> Deci
         bytes=size,
         reason=Reason.UNNEEDED if old else Reason.TOO_YOUNG,
         message="left by a write that died" if old else "a write may still be under way",
-        until=None if old else moment(modified + ages.guard),
+        until=None if old else moment(end),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class BaseVersionCollector:
-    """Has Lance clean up old versions of the base table.
-
-    Attributes
-    ----------
-    location : TableLocation
-    older_than : timedelta
-        Age at which a version is deleted.
-    """
+    """Has Lance clean up old versions of the base table, if the options give them an age."""
 
     kind: ClassVar[Kind] = Kind.BASE_VERSIONS
     location: TableLocation
-    older_than: timedelta
 
     def collect(self, context: GcContext) -> Iterator[Decision]:
         """Clean up, or ask Lance what it would delete; nothing is yielded if that is nothing."""
+        age = context.options.version_age
+        if age is None:
+            return
         dataset = open_base(self.location).dataset
-        if not context.dry_run:
+        if not context.options.dry_run:
             # Lance keeps the version that is open; another process may have committed it just now,
             # and Lance does not sync its commits.
             self.location.store.barrier()
-        age = self.older_than
-        try:
+        bounds: dict[str, Any] = {"older_than": age, "error_if_tagged_old_versions": False}
+        with lance_errors(f"cleaning up old versions of {self.location}"):
             stats = (
-                dataset.explain_cleanup_old_versions(
-                    older_than=age, error_if_tagged_old_versions=False
-                ).stats
-                if context.dry_run
-                else dataset.cleanup_old_versions(
-                    older_than=age, error_if_tagged_old_versions=False
-                )
+                dataset.explain_cleanup_old_versions(**bounds).stats
+                if context.options.dry_run
+                else dataset.cleanup_old_versions(**bounds)
             )
-        except (OSError, ValueError, RuntimeError) as error:
-            action = f"cleaning up old versions of {self.location}"
-            raise translate_lance_error(error, action) from error
         versions, freed = int(stats.old_versions), int(stats.bytes_removed)
         if versions or freed:
             yield Decision(

@@ -9,57 +9,41 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from typing import ClassVar, Protocol
 from uuid import UUID
 
 from memwal.jobs.gc.decision import Decision, Kind
 from memwal.jobs.gc.history import History
-from memwal.jobs.gc.options import Ages
 from memwal.jobs.gc.pins import Pins
+from memwal.jobs.options import GcOptions
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage.object_store import ObjectStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GcContext:
-    """Context that all collectors of a run share.
+    """Context that all collectors of a run share."""
 
-    Attributes
-    ----------
-    ages : Ages
-        Minimum ages, and the time of the run.
-    pins : Pins
-        Generations that must stay, and for whom.
-    dry_run : bool
-        Decide only, and delete nothing.
-    explain : bool
-        Measure generations that a manifest lists too, at the cost of a listing for each.
-    """
+    # Without runner and guard, which do not go to workers.
+    options: GcOptions
+    now: datetime  # when the run began, in UTC; all ages are counted up to this
+    pins: Pins  # generations that must stay, and for whom
 
-    ages: Ages
-    pins: Pins
-    dry_run: bool
-    explain: bool
+    @property
+    def expired(self) -> datetime:
+        """A grace period ago."""
+        return self.now - self.options.grace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionState:
-    """One region as it was read when its collection began; all its collectors decide from this.
-
-    Attributes
-    ----------
-    store : ObjectStore
-    manifests : RegionManifestStore
-    history : History
-        Versions of the region's manifest.
-    folders : tuple of str
-        Names of the region's folders, listed before its manifests were.
-    """
+    """One region as it was read when its collection began; all its collectors decide from this."""
 
     store: ObjectStore
     manifests: RegionManifestStore
     history: History
-    folders: tuple[str, ...]
+    folders: tuple[str, ...]  # names of the region's folders, listed before its manifests were
 
     @property
     def region_id(self) -> UUID:
@@ -77,10 +61,5 @@ class Collector(Protocol):
 
         Yields each decision after it was carried out, so that what was deleted is counted although
         a later request fails.
-
-        Raises
-        ------
-        MemWalError
-            Something cannot be read or deleted.
         """
         ...

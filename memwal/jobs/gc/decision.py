@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from typing import Any, Self
 
-from memwal.jobs.job import JobResult
+from memwal.jobs.job import JobResult, ReasonCode
+from memwal.util.records import plain_value
 
 
 class Kind(StrEnum):
     """Kinds of garbage, and the figures that count what is deleted of each.
 
-    Attributes
-    ----------
-    count_figure, bytes_figure : str or None
-        Names of the figures. A generation that is dropped from the manifest frees no bytes yet, and
-        a region is never deleted.
-    counts_objects : bool
-        Whether each object counts; otherwise each decision counts as one.
+    A generation that is dropped from the manifest frees no bytes yet, and a region is never
+    deleted.
     """
 
     count_figure: str | None
     bytes_figure: str | None
-    counts_objects: bool
+    counts_objects: bool  # otherwise each decision counts as one
 
     GENERATION = "generation", "generations_dropped", None, False
     FOLDER = "folder", "folders", "bytes_folders", False
@@ -49,16 +46,8 @@ class Kind(StrEnum):
         return kind
 
 
-class Reason(StrEnum):
-    """Reason for deleting an object (the first member) or keeping it (all others).
-
-    Attributes
-    ----------
-    explanation : str
-        The reason in words, for people.
-    """
-
-    explanation: str
+class Reason(ReasonCode):
+    """Reason for deleting an object (the first member) or keeping it (all others)."""
 
     UNNEEDED = "unneeded", "it is no longer needed"
     NOT_MERGED = "not_merged", "it is not merged yet"
@@ -80,64 +69,47 @@ class Reason(StrEnum):
         "too many versions of the table would have to be read",
     )
 
-    def __new__(cls, value: str, explanation: str) -> Self:
-        """Make a member whose value is the code for programs."""
-        reason = str.__new__(cls, value)
-        reason._value_ = value
-        reason.explanation = explanation
-        return reason
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """Decision to delete or keep one object, folder or range of objects, with its reason.
-
-    Attributes
-    ----------
-    kind : Kind
-    what : str
-        Name in its region, or below the table if it belongs to no region; ``a..b`` for a range.
-    region_id : str or None
-        UUID of the region as text; None if it belongs to the table.
-    objects, bytes : int
-        Number of objects, and their size. For a generation that is dropped from the manifest: what
-        its folder will free a grace period later; 0 unless explanations are asked for.
-    delete : bool
-        Whether it is deleted, by this run or, if this is a dry run, by a real one: exactly if the
-        reason is ``UNNEEDED``.
-    reason : Reason
-        Code for programs.
-    message : str
-        The reason for people.
-    until : str or None
-        If it is kept until a known time: that time, in ISO 8601.
-    """
+    """Decision to delete or keep one object, folder or range of objects, with its reason."""
 
     kind: Kind
+    """What kind of garbage it may be."""
     what: str
+    """Name in its region, or below the table if it belongs to no region; ``a..b`` for a range."""
     region_id: str | None = None
+    """UUID of the region as text; None if it belongs to the table."""
     objects: int = 0
+    """Number of objects. For a generation that is dropped from the manifest: those that its folder
+    will free a grace period later; 0 unless explanations are asked for."""
     bytes: int = 0
+    """Size of these objects."""
     delete: bool = field(init=False)
+    """Whether it is deleted, by this run or, if this is a dry run, by a real one: exactly if the
+    reason is ``UNNEEDED``."""
     reason: Reason
+    """Code for programs."""
     message: str
+    """The reason for people."""
     until: str | None = None
+    """If it is kept until a known time: that time, in ISO 8601."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "delete", self.reason is Reason.UNNEEDED)
 
 
+def moment(time: datetime) -> str:
+    """Return a UTC time as decisions tell it: to the second."""
+    return time.isoformat(timespec="seconds")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectionResult(JobResult):
-    """Result of a collection.
-
-    Attributes
-    ----------
-    decisions : tuple of Decision
-        What is deleted and what is kept, region by region; empty unless ``explain`` was set.
-    """
+    """Result of a collection."""
 
     decisions: tuple[Decision, ...] = field(default=())
+    """What is deleted and what is kept, region by region; empty unless ``explain`` was set."""
 
 
 FIGURES = (
@@ -183,22 +155,12 @@ class Tally:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionGroup:
-    """Totals of the decisions of one kind and one reason.
-
-    Attributes
-    ----------
-    kind : Kind
-    reason : Reason
-    count : int
-        Number of objects; a generation or folder counts as one.
-    bytes : int
-        Their size, where it is known.
-    """
+    """Totals of the decisions of one kind and one reason."""
 
     kind: Kind
     reason: Reason
-    count: int
-    bytes: int
+    count: int  # number of objects; a generation or folder counts as one
+    bytes: int  # their size, where it is known
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, for JSON."""
@@ -207,24 +169,18 @@ class DecisionGroup:
             "count": self.count,
             "bytes": self.bytes,
             "reason": self.reason.value,
-            "why": self.reason.explanation,
+            "why": self.reason.text,
         }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """Totals of many decisions, with examples.
+    """Totals of many decisions, with examples."""
 
-    Attributes
-    ----------
-    deleted, kept : tuple of DecisionGroup
-        The largest first.
-    examples : tuple of Decision
-        Some of what is deleted, then some of what is kept; every kind and reason is among them.
-    """
-
+    # The largest first.
     deleted: tuple[DecisionGroup, ...]
     kept: tuple[DecisionGroup, ...]
+    # Some of what is deleted, then some of what is kept; every kind and reason is among them.
     examples: tuple[Decision, ...]
 
     def to_dict(self) -> dict[str, Any]:
@@ -232,19 +188,14 @@ class Summary:
         return {
             "would_delete": [group.to_dict() for group in self.deleted],
             "stays": [group.to_dict() for group in self.kept],
-            "examples": [asdict(decision) for decision in self.examples],
+            "examples": plain_value(self.examples),
         }
 
 
 def summarise(decisions: Iterable[Decision], *, examples: int = 50) -> Summary:
-    """Total decisions by kind and reason.
+    """Total the decisions of ``collect_garbage(explain=True)`` by kind and reason.
 
-    Parameters
-    ----------
-    decisions : iterable of Decision
-        As ``collect_garbage(explain=True)`` returns them.
-    examples : int, default 50
-        Maximum number of examples of what is deleted, and of what is kept.
+    Gives at most so many ``examples`` of what is deleted, and of what is kept.
     """
     groups: dict[tuple[bool, Kind, Reason], list[Decision]] = {}
     for decision in decisions:

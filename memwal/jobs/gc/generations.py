@@ -32,9 +32,8 @@ from memwal.format.paths import (
 )
 from memwal.format.region_manifest import FlushedGeneration, RegionManifest
 from memwal.jobs.gc.collector import GcContext, RegionState
-from memwal.jobs.gc.decision import Decision, Kind, Reason
+from memwal.jobs.gc.decision import Decision, Kind, Reason, moment
 from memwal.jobs.gc.history import History
-from memwal.jobs.gc.options import moment
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage.object_store import ObjectStore
 
@@ -70,7 +69,7 @@ class GenerationCollector:
         """Decide about each generation that the latest manifest names, and drop them together."""
         region = self.region
         extents: dict[str, Extent] = {}
-        if context.explain:
+        if context.options.explain:
             for flushed in region.history.latest.flushed:
                 folder = generation_dir(region.region_id, flushed.path)
                 extents[flushed.path] = measure(region.store, folder)
@@ -78,28 +77,42 @@ class GenerationCollector:
             self._decide(flushed, extents.get(flushed.path, Extent()), context)
             for flushed in region.history.latest.flushed
         ]
-        if not context.dry_run and any(decision.delete for decision in decisions):
+        if not context.options.dry_run and any(decision.delete for decision in decisions):
             drop_generations(region.manifests, context.pins.removable(region.region_id))
         yield from decisions
 
     def _decide(self, flushed: FlushedGeneration, extent: Extent, context: GcContext) -> Decision:
-        region_id = self.region.region_id
-        pin = context.pins.pinned_by(region_id, flushed.generation)
-        return Decision(
-            kind=self.kind,
-            what=flushed.path,
-            region_id=str(region_id),
-            objects=extent.objects,
-            bytes=extent.bytes,
-            reason=Reason.UNNEEDED if pin is None else pin.reason,
-            message=(
+        pin = context.pins.pinned_by(self.region.region_id, flushed.generation)
+        if pin is None:
+            reason, until = Reason.UNNEEDED, None
+            message = (
                 "merged, indexed, and no version that is kept needs it: it is dropped from the "
                 "manifest, and its folder is deleted a grace period later"
-                if pin is None
-                else pin.message
-            ),
-            until=None if pin is None else pin.until,
-        )
+            )
+        else:
+            reason, message, until = pin.reason, pin.message, pin.until
+        return _decision(self.kind, self.region, flushed.path, extent, reason, message, until)
+
+
+def _decision(
+    kind: Kind,
+    region: RegionState,
+    folder: str,
+    extent: Extent,
+    reason: Reason,
+    message: str,
+    until: str | None,
+) -> Decision:
+    return Decision(
+        kind=kind,
+        what=folder,
+        region_id=str(region.region_id),
+        objects=extent.objects,
+        bytes=extent.bytes,
+        reason=reason,
+        message=message,
+        until=until,
+    )
 
 
 def drop_generations(manifests: RegionManifestStore, removable: int) -> None:
@@ -136,7 +149,7 @@ class DroppedFolderCollector:
                 continue
             extent = measure(region.store, generation_dir(region.region_id, name))
             decision = self._decide(name, generation, extent, context)
-            if decision.delete and not context.dry_run:
+            if decision.delete and not context.options.dry_run:
                 delete_folder(region.store, region.region_id, name)
             yield decision
 
@@ -146,21 +159,12 @@ class DroppedFolderCollector:
         until = None
         if not _is_past_grace(name, generation, history):
             reason, message = Reason.GRACE, "a reader may still hold a manifest that names it"
-            until = moment(history.written(history.latest.version) + context.ages.grace)
+            until = moment(history.written(history.latest.version) + context.options.grace)
         elif pin is not None:
             reason, message, until = pin.reason, pin.message, pin.until
         else:
             reason, message = Reason.UNNEEDED, "no manifest has named it for a grace period"
-        return Decision(
-            kind=self.kind,
-            what=name,
-            region_id=str(region.region_id),
-            objects=extent.objects,
-            bytes=extent.bytes,
-            reason=reason,
-            message=message,
-            until=until,
-        )
+        return _decision(self.kind, region, name, extent, reason, message, until)
 
 
 def _is_past_grace(name: str, generation: int, history: History) -> bool:
@@ -223,7 +227,11 @@ class OrphanCollector:
                 continue
             extent = measure(region.store, generation_dir(region.region_id, name))
             decision = self._decide(name, extent, context)
-            if decision.delete and not context.dry_run and not self._delete(name, generation):
+            if (
+                decision.delete
+                and not context.options.dry_run
+                and not self._delete(name, generation)
+            ):
                 decision = replace(
                     decision,
                     reason=Reason.IN_USE,
@@ -232,27 +240,18 @@ class OrphanCollector:
             yield decision
 
     def _decide(self, name: str, extent: Extent, context: GcContext) -> Decision:
-        ages = context.ages
+        age = context.options.orphan_age
         reason, until = Reason.TOO_YOUNG, None
         if extent.youngest is None:
             # It may be the very beginning of a flush; it costs nothing to keep.
             message = "empty: a flush may have just begun"
-        elif extent.youngest + ages.guard > ages.now:
+        elif extent.youngest + age > context.now:
             message = "no manifest names it, and a flush may still be writing it"
-            until = moment(extent.youngest + ages.guard)
+            until = moment(extent.youngest + age)
         else:
             reason = Reason.UNNEEDED
             message = "no manifest ever named it, and its objects are older than the minimum age"
-        return Decision(
-            kind=self.kind,
-            what=name,
-            region_id=str(self.region.region_id),
-            objects=extent.objects,
-            bytes=extent.bytes,
-            reason=reason,
-            message=message,
-            until=until,
-        )
+        return _decision(self.kind, self.region, name, extent, reason, message, until)
 
     def _delete(self, name: str, generation: int) -> bool:
         """Delete a folder unless a flush names it meanwhile. Returns whether it is gone."""

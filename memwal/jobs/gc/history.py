@@ -27,24 +27,14 @@ _ATTEMPTS = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """Versions of one region's manifest at one listing.
+    """Versions of one region's manifest at one listing."""
 
-    Attributes
-    ----------
-    objects : mapping of int to ObjectInfo
-        Every stored version, also those before a gap.
-    latest : RegionManifest
-        The newest version.
-    then : RegionManifest or None
-        The version that was the newest a grace period ago; None if it was trimmed.
-    settled : RegionManifest or None
-        The newest version from then or before whose flushed generations are all dropped by now.
-        The part of the log that it says is covered by generations is therefore no longer needed.
-    """
-
-    objects: Mapping[int, ObjectInfo]
-    latest: RegionManifest
+    objects: Mapping[int, ObjectInfo]  # every stored version, also those before a gap
+    latest: RegionManifest  # the newest version
+    # The version that was the newest a grace period ago; None if it was trimmed.
     then: RegionManifest | None
+    # The newest version from then or before whose flushed generations are all dropped by now. The
+    # part of the log that it says is covered by generations is therefore no longer needed.
     settled: RegionManifest | None
 
     @property
@@ -65,19 +55,9 @@ class History:
 def read_history(manifests: RegionManifestStore, *, expired: datetime) -> History | None:
     """List a region's manifests and read those that decide what is garbage.
 
-    These are the newest version, the one that was the newest a grace period ago and, if generations
-    of that one are not dropped yet, a few older ones.
-
-    Parameters
-    ----------
-    manifests : RegionManifestStore
-    expired : datetime
-        A grace period ago.
-
-    Returns
-    -------
-    History or None
-        None if there is no manifest: a claim died before it wrote one.
+    These are the newest version, the one that was the newest a grace period ago (``expired``) and,
+    if generations of that one are not dropped yet, a few older ones. None if there is no manifest:
+    a claim died before it wrote one.
     """
     for attempt in range(_ATTEMPTS):
         objects = manifests.list_versions()
@@ -122,20 +102,12 @@ class StoredVersions:
     """Stored versions of a table or branch, from one listing.
 
     Lance's own list of versions would read every manifest for its time.
-
-    Attributes
-    ----------
-    manifests : mapping of int to ObjectInfo
-        By version.
-    staged : tuple of ObjectInfo
-        Manifests of commits that are under way, or died.
-    others : tuple of ObjectInfo
-        Manifests of detached versions.
     """
 
-    manifests: Mapping[int, ObjectInfo]
+    manifests: Mapping[int, ObjectInfo]  # by version
+    # Manifests of commits that are under way, or died.
     staged: tuple[ObjectInfo, ...] = field(default=())
-    others: tuple[ObjectInfo, ...] = field(default=())
+    others: tuple[ObjectInfo, ...] = field(default=())  # manifests of detached versions
 
     @classmethod
     def list(cls, location: TableLocation, folder: str = VERSIONS_DIR) -> StoredVersions:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -32,9 +32,9 @@ from memwal.base_table.read_tags import (
 )
 from memwal.base_table.snapshot import BaseTable, lance_errors, open_base
 from memwal.errors import CorruptDataError, MemWalError, ObjectNotFoundError, TableSetupError
-from memwal.jobs.gc.decision import Reason
+from memwal.jobs.gc.decision import Reason, moment
 from memwal.jobs.gc.history import StoredVersions, progress_of
-from memwal.jobs.gc.options import Ages, moment
+from memwal.jobs.options import GcOptions
 from memwal.lsm.indexes.catchup import caught_up, maintained_index_names
 from memwal.storage.location import TableLocation
 
@@ -48,24 +48,24 @@ def read_refs(location: TableLocation) -> Refs:
     return tuple(sorted((info.key, info.size, info.modified) for info in objects))
 
 
-def list_read_tags(refs: Refs, ages: Ages) -> Iterator[tuple[ReadTag, int, datetime]]:
+def list_read_tags(refs: Refs, grace: timedelta) -> Iterator[tuple[ReadTag, int, datetime]]:
     """Yield each read tag, its size, and when its protection ends."""
     for key, size, written in refs:
         tag = parse_read_tag_key(key)
         if tag is not None:
-            yield tag, size, protection_end(tag, written, ages)
+            yield tag, size, protection_end(tag, written, grace)
 
 
-def protection_end(tag: ReadTag, written: datetime, ages: Ages) -> datetime:
+def protection_end(tag: ReadTag, written: datetime, grace: timedelta) -> datetime:
     """Return when the protection of a tag that was last written at a time ends."""
-    return tag.expires_at(written) + ages.grace
+    return tag.expires_at(written) + grace
 
 
-def protected_until(refs: Refs, ages: Ages) -> dict[int, datetime]:
+def protected_until(refs: Refs, grace: timedelta, *, now: datetime) -> dict[int, datetime]:
     """Map each version that a read still protects to the end of its last read tag."""
     ends: dict[int, datetime] = {}
-    for tag, _, end in list_read_tags(refs, ages):
-        if end > ages.now:
+    for tag, _, end in list_read_tags(refs, grace):
+        if end > now:
             ends[tag.version] = max(end, ends.get(tag.version, end))
     return ends
 
@@ -78,23 +78,13 @@ _READ_MESSAGE = "a read of version {} needs it"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pin:
-    """Newest generation of each region that one user of the table lets the collector remove.
-
-    Attributes
-    ----------
-    reason : Reason
-    message : str
-        The user of the table that pins newer generations.
-    generations : mapping of UUID to int
-        Newest generation that is not pinned, by region; 0 for regions that are missing.
-    until : str or None
-        When the pin ends by itself.
-    """
+    """Newest generation of each region that one user of the table lets the collector remove."""
 
     reason: Reason
-    message: str
+    message: str  # the user of the table that pins newer generations
+    # Newest generation that is not pinned, by region; 0 for regions that are missing.
     generations: Mapping[UUID, int]
-    until: str | None = None
+    until: str | None = None  # when the pin ends by itself
 
     def removable(self, region_id: UUID) -> int:
         """Return the newest generation of a region that is not pinned; 0 for none."""
@@ -103,18 +93,10 @@ class Pin:
 
 @dataclass(frozen=True, slots=True)
 class Pins:
-    """Everything that pins generations of a table.
+    """Everything that pins generations of a table."""
 
-    Attributes
-    ----------
-    pins : tuple of Pin
-        If several pin a generation, decisions name the first of them.
-    refs : tuple
-        State of tags and branches when this was read, to notice that they changed.
-    """
-
-    pins: tuple[Pin, ...]
-    refs: Refs = ()
+    pins: tuple[Pin, ...]  # if several pin a generation, decisions name the first of them
+    refs: Refs = ()  # state of tags and branches when this was read, to notice that they changed
 
     def removable(self, region_id: UUID) -> int:
         """Return the newest generation of a region that nothing pins; 0 for none."""
@@ -135,17 +117,14 @@ class Pins:
         )
 
 
-def read_pins(location: TableLocation, ages: Ages, *, base: BaseTable | None = None) -> Pins:
-    """Read everything that pins generations of a table.
+def read_pins(
+    location: TableLocation, options: GcOptions, *, now: datetime, base: BaseTable | None = None
+) -> Pins:
+    """Read everything that pins generations of a table. If this raises, nothing may be deleted.
 
     A generation is pinned until it is merged in the latest version, every maintained index covers
     it, and every version that may still be read has it merged too: tagged versions, those that
     branches start from, and all that were the latest one retention ago or later.
-
-    Raises
-    ------
-    MemWalError
-        A pin cannot be read. Nothing may be deleted then.
     """
     # First the state of tags and branches: one that changes during this read is noticed later.
     refs = read_refs(location)
@@ -166,20 +145,22 @@ def read_pins(location: TableLocation, ages: Ages, *, base: BaseTable | None = N
         )
         for name in maintained_index_names(latest)
     ]
-    pins += _pins_of_versions(latest, ages, refs)
+    pins += _pins_of_versions(latest, options, now, refs)
     return Pins(tuple(pins), refs)
 
 
-def _pins_of_versions(base: BaseTable, ages: Ages, refs: Refs) -> Iterator[Pin]:
+def _pins_of_versions(
+    base: BaseTable, options: GcOptions, now: datetime, refs: Refs
+) -> Iterator[Pin]:
     """Yield the pins of the versions that are kept and older than the latest one, oldest first."""
     versions = StoredVersions.list(base.location)
     if base.version not in versions.manifests:
         raise TableSetupError(
             f"version {base.version} of {base.location} is not in its listing; try again"
         )
-    recent = versions.latest_at(ages.now - ages.keep)
-    reads = protected_until(refs, ages)
-    evaluated = {tag.name for tag, _, _ in list_read_tags(refs, ages)}
+    recent = versions.latest_at(now - options.retention)
+    reads = protected_until(refs, options.grace, now=now)
+    evaluated = {tag.name for tag, _, _ in list_read_tags(refs, options.grace)}
     pinned = _referenced_versions(base, evaluated=evaluated)
     for version in reads:
         # A version that is gone needs nothing any more. This holds for read tags only: what a tag
@@ -201,7 +182,7 @@ def _pins_of_versions(base: BaseTable, ages: Ages, refs: Refs) -> Iterator[Pin]:
             until = moment(reads[version]) if version in reads else None
         elif reason is Reason.RETENTION:
             replaced = versions.replaced_at(version)
-            until = None if replaced is None else moment(replaced + ages.keep)
+            until = None if replaced is None else moment(replaced + options.retention)
         yield Pin(reason=reason, message=message, generations=dict(progress or {}), until=until)
 
 

@@ -23,9 +23,8 @@ from memwal.jobs.gc.generations import (
     OrphanCollector,
 )
 from memwal.jobs.gc.history import History, read_history
-from memwal.jobs.gc.manifests import ManifestCollector
 from memwal.jobs.gc.pins import read_pins, read_refs
-from memwal.jobs.gc.wal import LogCollector
+from memwal.jobs.gc.wal import LogCollector, ManifestCollector
 from memwal.jobs.job import Guard
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage.location import TableLocation
@@ -57,16 +56,13 @@ def collect_region(
 ) -> Iterator[Decision]:
     """Collect one region, and yield each decision after it was carried out.
 
-    Raises
-    ------
-    MemWalError
-        Something cannot be read or deleted. The rest of the region stays as it is.
+    If something cannot be read or deleted, the rest of the region stays as it is.
     """
     region_id = manifests.region_id
     # Folders before the manifests: a folder that the latest manifest does not name was not named
     # when it was listed.
     folders = tuple(store.list_folders(region_dir(region_id)))
-    history = read_history(manifests, expired=context.ages.expired)
+    history = read_history(manifests, expired=context.expired)
     if history is None:
         # A claim that died before its first manifest.
         return
@@ -77,14 +73,10 @@ def collect_region(
 
 
 def check_progress(history: History, removable: int) -> None:
-    """Check that no generation counts as merged that was never flushed.
+    """Raise CorruptDataError if a generation counts as merged that was never flushed.
 
-    The manifest is read after the base table, and what is merged was flushed before.
-
-    Raises
-    ------
-    CorruptDataError
-        One of the two was replaced or damaged. Generations could be deleted that are not merged.
+    The manifest is read after the base table, and what is merged was flushed before. One of the two
+    was replaced or damaged, and generations could be deleted that are not merged.
     """
     latest = history.latest
     if removable >= latest.current_generation:
@@ -95,34 +87,22 @@ def check_progress(history: History, removable: int) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class GcTask:
-    """Regions that one worker collects.
-
-    Attributes
-    ----------
-    location : TableLocation
-    regions : tuple of UUID
-    context : GcContext
-        With the pins of these regions when the job was planned.
-    """
+    """Regions that one worker collects."""
 
     location: TableLocation
     regions: tuple[UUID, ...]
-    context: GcContext
+    context: GcContext  # with the pins of these regions when the job was planned
 
 
 def run_gc_task(task: GcTask, *, guard: Guard | None = None) -> Tally:
     """Collect the task's regions in parallel. One that cannot be read is reported and skipped.
 
-    ``guard`` is called before each group of regions.
-
-    Raises
-    ------
-    MemWalError
-        Tags or branches changed, and the pins cannot be read again.
+    ``guard`` is called before each group of regions. Raises MemWalError if tags or branches changed
+    and the pins cannot be read again.
     """
-    tally = Tally(explain=task.context.explain)
+    tally = Tally(explain=task.context.options.explain)
     context = task.context
     with ThreadPoolExecutor(min(_PARALLEL_REGIONS, max(len(task.regions), 1))) as pool:
         for start in range(0, len(task.regions), _REGIONS_PER_CHECK):
@@ -139,16 +119,16 @@ def _with_current_pins(task: GcTask, context: GcContext) -> GcContext:
     """Read the pins again if a tag or a branch came or went since they were read."""
     if read_refs(task.location) == context.pins.refs:
         return context
-    pins = read_pins(task.location, context.ages).of_regions(task.regions)
-    if not context.dry_run:
+    pins = read_pins(task.location, context.options, now=context.now)
+    if not context.options.dry_run:
         task.location.store.barrier()
-    return replace(context, pins=pins)
+    return replace(context, pins=pins.of_regions(task.regions))
 
 
 def _collect_region(location: TableLocation, context: GcContext, region_id: UUID) -> Tally:
     """Collect a region, and report a failure instead of raising it."""
     store = location.store
-    tally = Tally(explain=context.explain)
+    tally = Tally(explain=context.options.explain)
     try:
         for decision in collect_region(store, RegionManifestStore(store, region_id), context):
             tally.add(decision)

@@ -1,7 +1,7 @@
-"""Collector of log entries that neither a kept generation nor a replay needs.
+"""Collectors of a region's log entries, and of the old versions of its manifest.
 
-The newest entry is always kept: Lance finds the end of the log by listing it, and would put its
-next fence at the front of an empty log, where it fences no writer.
+The newest entry of a log is always kept: Lance finds the end of the log by listing it, and would
+put its next fence at the front of an empty log, where it fences no writer.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ import numpy.typing as npt
 
 from memwal.format.paths import APPLIED_DIR, parse_wal_name, wal_dir, wal_key
 from memwal.jobs.gc.collector import GcContext, RegionState
-from memwal.jobs.gc.decision import Decision, Kind, Reason
-from memwal.jobs.gc.options import moment
+from memwal.jobs.gc.decision import Decision, Kind, Reason, moment
 from memwal.lsm.wal.applied_steps import write_book_before_delete
 from memwal.storage.object_store import ObjectStore
 
@@ -28,17 +27,11 @@ Positions = npt.NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True)
 class LogEntries:
-    """Entries of a log, oldest first, in 24 bytes each.
-
-    Attributes
-    ----------
-    positions, sizes, times : numpy.ndarray, shape (entries,)
-        Log positions, bytes, and seconds since the epoch.
-    """
+    """Entries of a log, oldest first, in 24 bytes each."""
 
     positions: Positions
-    sizes: npt.NDArray[np.uint64]
-    times: npt.NDArray[np.float64]
+    sizes: npt.NDArray[np.uint64]  # in bytes
+    times: npt.NDArray[np.float64]  # in seconds since the epoch
 
     @classmethod
     def list(cls, store: ObjectStore, region_id: UUID) -> LogEntries:
@@ -71,7 +64,7 @@ class LogCollector:
         region = self.region
         entries = LogEntries.list(region.store, region.region_id)
         for positions, decision in self._decide(entries, context):
-            if decision.delete and not context.dry_run:
+            if decision.delete and not context.options.dry_run:
                 # If the region had no such folder when it was listed, no entry that is old enough
                 # to be deleted is a step.
                 if APPLIED_DIR in region.folders:
@@ -90,19 +83,19 @@ class LogCollector:
         self, entries: LogEntries, context: GcContext
     ) -> Iterator[tuple[Positions, Decision]]:
         """Yield each range of entries with the decision about it."""
-        history, ages = self.region.history, context.ages
+        history, grace = self.region.history, context.options.grace
         bound = history.settled.replay_after if history.settled is not None else 0
         positions, times = entries.positions, entries.times
         newest = positions == positions.max(initial=0)
         replay = ~newest & (positions > history.latest.replay_after)
         needed = ~newest & ~replay & (positions > bound)
-        young = ~newest & ~replay & ~needed & (times > ages.expired.timestamp())
+        young = ~newest & ~replay & ~needed & (times > context.expired.timestamp())
         garbage = ~(newest | replay | needed | young)
         if garbage.any():
             message = "flushed into generations that are no longer kept"
             yield self._range(entries, garbage, Reason.UNNEEDED, message)
         if young.any():
-            end = times[young].max() + ages.grace.total_seconds()
+            end = times[young].max() + grace.total_seconds()
             until = moment(datetime.fromtimestamp(end, UTC))
             message = "written within the grace period"
             yield self._range(entries, young, Reason.GRACE, message, until)
@@ -113,7 +106,7 @@ class LogCollector:
             )
             yield self._range(entries, needed, Reason.GENERATION_KEPT, message)
         elif needed.any():
-            until = moment(history.written(history.latest.version) + ages.grace)
+            until = moment(history.written(history.latest.version) + grace)
             message = "their generations were dropped within the grace period"
             yield self._range(entries, needed, Reason.GRACE, message, until)
         if replay.any():
@@ -142,4 +135,48 @@ class LogCollector:
             reason=reason,
             message=message,
             until=until,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestCollector:
+    """Deletes the manifest versions before the one that bounds the log.
+
+    That version stays, and so does everything newer: later bounds are read from those. Versions are
+    deleted oldest first, one by one. While a version exists, no version after it was ever trimmed;
+    by this, a process that slept tells the end of the history from a gap in it.
+    """
+
+    kind: ClassVar[Kind] = Kind.MANIFESTS
+    region: RegionState
+
+    def collect(self, context: GcContext) -> Iterator[Decision]:
+        """Decide about the stored versions, in up to two ranges."""
+        region, history = self.region, self.region.history
+        first_needed = history.settled.version if history.settled is not None else 0
+        stored = sorted(history.objects)
+        old = [version for version in stored if version < first_needed]
+        needed = [version for version in stored if version >= first_needed]
+        if old:
+            if not context.options.dry_run:
+                # The hint names a version that stays before any version is deleted.
+                region.manifests.refresh_hint(history.latest.version)
+                for version in old:
+                    region.store.delete(history.objects[version].key)
+            message = "no process reads them, and a newer one bounds the log"
+            yield self._decision(old, Reason.UNNEEDED, message)
+        message = "the newest version, and those that tell from where on the log is needed"
+        yield self._decision(needed, Reason.MANIFEST_NEEDED, message)
+
+    def _decision(self, versions: list[int], reason: Reason, message: str) -> Decision:
+        history = self.region.history
+        first, last = versions[0], versions[-1]
+        return Decision(
+            kind=self.kind,
+            what=f"{first}..{last}" if last > first else str(first),
+            region_id=str(self.region.region_id),
+            objects=len(versions),
+            bytes=sum(history.objects[version].size for version in versions),
+            reason=reason,
+            message=message,
         )

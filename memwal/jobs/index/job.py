@@ -7,6 +7,16 @@ fragment of the version that was read: up to the generations that this version h
 that were merged meanwhile. A process that dies before that commit has changed nothing; a process
 that repeats it has nothing to do. The result is read back, never assumed.
 
+In a parallel build, each task writes a *part*: a segment over some fragments, with the parameters
+of the index it belongs to (those of a text index's tokenizer; of a vector index the centroids, the
+codebook and the rotation). The parts are joined into one segment, which is committed beside the
+existing ones. No version names a part before that commit. A process that dies leaves the files of
+the parts behind, which are collected as stale index files; a process that repeats the build builds
+new parts. Merges may be committed between the parts and the commit: the segment covers the
+fragments it was built over, and Lance records the generations of the version that the parts were
+built on. A compaction that rewrote one of the fragments makes the commit fail as a conflict, and
+the parts are built again from the version of then.
+
 Centroids and codebook of a vector index stay bit for bit as they are, so that distances estimated
 by generations and by the base table remain comparable while MemWAL is enabled.
 """
@@ -14,21 +24,18 @@ by generations and by the base table remain comparable while MemWAL is enabled.
 from __future__ import annotations
 
 import logging
-import random
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 import lance
+from lance.dataset import Index
 
-from memwal.base_table.commit import commit_durably, is_conflict
-from memwal.base_table.details import update_details
-from memwal.base_table.snapshot import BaseTable, open_base, translate_lance_error
-from memwal.errors import ConflictError, InvalidInputError
-from memwal.jobs.index.parallel import PartTask, commit_parts, run_part_task
-from memwal.jobs.job import Guard, JobResult, TaskRunner, guarded
+from memwal.base_table.commit import commit_durably, update_details
+from memwal.base_table.snapshot import BaseTable, lance_errors, open_base
+from memwal.errors import ConflictError, InvalidInputError, TableSetupError
+from memwal.jobs.job import Guard, JobResult, guarded
 from memwal.jobs.options import IndexOptions
 from memwal.lsm.indexes.catchup import (
     covers,
@@ -37,7 +44,7 @@ from memwal.lsm.indexes.catchup import (
     with_empty_coverage,
 )
 from memwal.lsm.indexes.kinds import kind_of
-from memwal.lsm.indexes.maintained import maintained_index
+from memwal.lsm.indexes.maintained import MaintainedIndex, maintained_index
 from memwal.lsm.indexes.partition_balance import (
     PartitionBalance,
     advice_on,
@@ -52,9 +59,7 @@ from memwal.lsm.indexes.segments import (
     segments_to_join,
 )
 from memwal.storage.location import TableLocation
-
-if TYPE_CHECKING:
-    from lance.dataset import Index
+from memwal.util.retry import LostRaceError, conflict_delay
 
 logger = logging.getLogger(__name__)
 
@@ -79,20 +84,22 @@ class IndexTask:
 
 
 @dataclass(frozen=True, slots=True)
-class IndexOutcome:
-    """Result of an index task.
+class PartTask:
+    """Index some fragments of one version."""
 
-    Attributes
-    ----------
-    commits : int
-    balance : PartitionBalance or None
-        Partition balance of a vector index that was extended.
-    problem : str or None
-        Why the index does not cover the target, if waiting for other commits does not help.
-    """
+    location: TableLocation
+    version: int
+    index: str
+    fragments: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class IndexOutcome:
+    """Result of an index task."""
 
     commits: int
-    balance: PartitionBalance | None = None
+    balance: PartitionBalance | None = None  # partition balance of a vector index that was extended
+    # Why the index does not cover the target, if waiting for other commits does not help.
     problem: str | None = None
 
 
@@ -108,12 +115,6 @@ class _Tally:
 
 def build_indexes(location: TableLocation, options: IndexOptions = IndexOptions()) -> JobResult:
     """Catch every maintained index up with the merge progress.
-
-    Parameters
-    ----------
-    location : TableLocation
-        ``table.location`` of an open table.
-    options : IndexOptions, optional
 
     Returns
     -------
@@ -146,8 +147,8 @@ def build_indexes(location: TableLocation, options: IndexOptions = IndexOptions(
             built = [name for name in built if name in names_now]
         # After this many lost rounds each index is left to one task, which retries longer.
         parts = (options.max_tasks or 1) if attempt < _MAX_ROUNDS - 1 else 1
-        plan = _plan(base, built, target, parts, options.part_rows, options.max_segments)
-        if not plan or not _run_plan(base, plan, options.run, tally, options.guard):
+        plan = _plan(base, built, target, replace(options, max_tasks=parts))
+        if not plan or not _run_plan(base, plan, options, tally):
             break
     missing = tuple(
         f"maintained index {name} does not exist; build it, or garbage stays"
@@ -172,35 +173,29 @@ def build_indexes(location: TableLocation, options: IndexOptions = IndexOptions(
 def run_index_task(task: IndexTask, *, guard: Guard | None = None) -> IndexOutcome:
     """Extend one index over the fragments that it does not cover, until it covers the target.
 
-    Raises
-    ------
-    ConflictError
-        Other commits kept getting in between.
-    MemWalError
-        The store failed, or the index was dropped.
+    Raises ConflictError if other commits kept getting in between.
     """
     commits = conflicts = 0
     for _ in range(_MAX_ATTEMPTS):
-        if conflicts:
-            time.sleep(random.uniform(0, _CONFLICT_WAIT_SECONDS * conflicts))  # noqa: S311
         base = open_base(task.location)
         if _is_done(base, task.index, task.target, task.max_segments):
             balance = partition_balance(base, task.index) if commits else None
             return IndexOutcome(commits, balance=balance)
         if guard is not None:
             guard()
-        if base.dataset.count_rows() == 0:
-            # Lance records no catch-up for an index that has nothing to cover.
-            update_details(task.location, lambda latest: with_empty_coverage(latest, task.index))
-            commits += 1
-            continue
         try:
-            _extend(base, task)
-        except (ConflictError, OSError, RuntimeError, ValueError) as error:
-            if not isinstance(error, ConflictError) and not is_conflict(error):
-                raise translate_lance_error(error, f"extending index {task.index}") from error
-            logger.info("index %s met another commit, trying again: %s", task.index, error)
+            if base.dataset.count_rows():
+                with lance_errors(f"extending index {task.index}"):
+                    _extend(base, task)
+            else:
+                # Lance records no catch-up for an index that has nothing to cover.
+                update_details(
+                    task.location, lambda latest: with_empty_coverage(latest, task.index)
+                )
+        except LostRaceError as error:
+            logger.info("%s; trying again", error)
             conflicts += 1
+            time.sleep(conflict_delay(conflicts, _CONFLICT_WAIT_SECONDS))
             continue
         commits += 1
         if _has_no_model(open_base(task.location), task.index):
@@ -209,6 +204,25 @@ def run_index_task(task: IndexTask, *, guard: Guard | None = None) -> IndexOutco
         f"index {task.index} of {task.location} did not catch up in {_MAX_ATTEMPTS} attempts; "
         "other commits kept getting in between, try again later"
     )
+
+
+def run_part_task(task: PartTask) -> Index:
+    """Write one part; no version names it yet.
+
+    Raises TableSetupError if, in the task's version, the index does not exist or is not maintained,
+    or its kind cannot be built in parts.
+    """
+    base = open_base(task.location, version=task.version)
+    index = maintained_index(base, task.index)
+    part = None
+    if index is not None:
+        with lance_errors(f"building a part of index {task.index}"):
+            part = index.spec.build(
+                base.dataset, name=index.name, column=index.column, fragment_ids=task.fragments
+            )
+    if part is None:
+        raise TableSetupError(f"index {task.index} of {task.location} cannot be built in parts")
+    return part
 
 
 def run_task(task: IndexTask | PartTask, *, guard: Guard | None = None) -> IndexOutcome | Index:
@@ -233,22 +247,17 @@ def _maintained(base: BaseTable, names: Collection[str] | None) -> list[str]:
 
 
 def _plan(
-    base: BaseTable,
-    names: Sequence[str],
-    target: Mapping[UUID, int],
-    max_tasks: int,
-    part_rows: int,
-    max_segments: int,
+    base: BaseTable, names: Sequence[str], target: Mapping[UUID, int], options: IndexOptions
 ) -> list[IndexTask | PartTask]:
     plan: list[IndexTask | PartTask] = []
     for name in names:
-        if _is_done(base, name, target, max_segments):
+        if _is_done(base, name, target, options.max_segments):
             continue
-        groups = _part_fragments(base, name, max_tasks, part_rows)
+        groups = _part_fragments(base, name, options.max_tasks or 1, options.part_rows)
         if len(groups) > 1:
             plan += [PartTask(base.location, base.version, name, group) for group in groups]
         else:
-            plan.append(IndexTask(base.location, name, target, max_segments))
+            plan.append(IndexTask(base.location, name, target, options.max_segments))
     return plan
 
 
@@ -271,14 +280,10 @@ def _part_fragments(
 
 
 def _run_plan(
-    base: BaseTable,
-    plan: Sequence[IndexTask | PartTask],
-    run: TaskRunner,
-    tally: _Tally,
-    guard: Guard | None,
+    base: BaseTable, plan: Sequence[IndexTask | PartTask], options: IndexOptions, tally: _Tally
 ) -> bool:
     """Run tasks and commit the parts. Returns True if an index may still be behind."""
-    results = run(plan, guarded(run_task, guard))
+    results = options.run(plan, guarded(run_task, options.guard))
     tally.tasks += len(plan)
     tally.indexes |= {task.index for task in plan}
     parts: dict[str, list[Index]] = {}
@@ -295,12 +300,12 @@ def _run_plan(
         index = maintained_index(base, name)
         if index is None:
             continue
-        if guard is not None:
-            guard()
+        if options.guard is not None:
+            options.guard()
         try:
             commit_parts(base, index, segments)
-        except ConflictError as error:
-            logger.info("index %s: %s", name, error)
+        except LostRaceError as error:
+            logger.info("%s; building the parts again", error)
             continue
         tally.commits += 1
         tally.parts += len(segments)
@@ -308,6 +313,23 @@ def _run_plan(
         if balance is not None:
             tally.balances[name] = balance
     return bool(parts)
+
+
+def commit_parts(base: BaseTable, index: MaintainedIndex, parts: Sequence[Index]) -> None:
+    """Join parts that were built on ``base`` and add them to their index, durably.
+
+    Raises LostRaceError if another commit rewrote fragments of the parts, or replaced the index.
+    """
+    doing = f"adding parts to index {index.name}"
+    segment = parts[0]
+    if len(parts) > 1 or index.kind.parts_need_merge:
+        with lance_errors(doing):
+            segment = base.dataset.merge_existing_index_segments(list(parts))
+
+    def commit(dataset: lance.LanceDataset) -> None:
+        dataset.commit_existing_index_segments(index.name, index.column, [segment])
+
+    commit_durably(base, commit, doing=doing)
 
 
 def _extend(base: BaseTable, task: IndexTask) -> None:
@@ -331,7 +353,7 @@ def _extend(base: BaseTable, task: IndexTask) -> None:
             index_names=[task.index], num_indices_to_merge=segments_joined
         )
 
-    commit_durably(base, commit)
+    commit_durably(base, commit, doing=f"extending index {task.index}")
 
 
 def _has_no_model(base: BaseTable, name: str) -> bool:

@@ -1,8 +1,9 @@
-"""Migrate a vector index to a newly trained model while writers and readers go on.
+"""Choose the maintained indexes, and migrate a vector index to a newly trained model.
 
-While MemWAL is enabled, the centroids and the codebook of an index never change: generations are
-built with them. When vectors have drifted, a second index with its own model is built beside the
-old one:
+Maintained indexes are carried by generations, and caught up after merges. While MemWAL is enabled,
+the centroids and the codebook of an index never change: generations are built with them. When
+vectors have drifted, a second index with its own model is built beside the old one, while writers
+and readers go on:
 
 1. ``start`` trains and builds the new index, and adds it to the maintained indexes, after the old
    one. From then on generations carry both.
@@ -28,9 +29,8 @@ when they are opened; what they flush lacks the new index until they are opened 
 
 from __future__ import annotations
 
-import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -39,9 +39,8 @@ from uuid import UUID
 
 import lance
 
-from memwal.base_table.commit import commit_durably, is_conflict
-from memwal.base_table.details import update_details
-from memwal.base_table.snapshot import BaseTable, open_base, open_dataset, translate_lance_error
+from memwal.base_table.commit import commit_durably, update_details
+from memwal.base_table.snapshot import BaseTable, open_base, open_dataset
 from memwal.errors import ConflictError, InvalidInputError, ObjectNotFoundError, TableSetupError
 from memwal.format.memwal_index import IndexDetails
 from memwal.format.paths import generation_dir
@@ -52,11 +51,10 @@ from memwal.lsm.indexes.segments import describe_index
 from memwal.lsm.indexes.spec import read_index_spec
 from memwal.region.manifest_store import read_manifests
 from memwal.storage.location import TableLocation
+from memwal.util.retry import retry_lost_races
 
 if TYPE_CHECKING:
     from lance.lance.indices import IndexDescription
-
-logger = logging.getLogger(__name__)
 
 _Commit = Callable[[lance.LanceDataset], None]
 
@@ -64,6 +62,59 @@ _MAX_PARALLEL_READS = 16
 _MAX_ATTEMPTS = 5
 # Parameters that training chooses anew, or that describe the layout of the old codebook.
 _TRAINED = ("ivf_centroids", "pq_codebook", "rabitq_model", "num_partitions", "skip_transpose")
+
+
+def choose_indexes(
+    location: TableLocation, *, add: Collection[str] = (), remove: Collection[str] = ()
+) -> list[str]:
+    """Add and remove maintained indexes, from the next flush on; returns all of them, in order.
+
+    Open writers of this library notice by themselves; native ones have to be opened again. Does
+    nothing if the indexes are maintained like that already.
+
+    An index that is added counts as caught up with nothing, so generations that are merged from
+    then on stay stored until an index build has extended it; generations that were flushed before
+    lack it, and their rows are searched without it. An index that is removed still exists, and is
+    no longer extended. Both ``add`` and ``remove`` are names of indexes of the base table.
+
+    Raises
+    ------
+    InvalidInputError
+        The table has no such index, one is to be added and removed, or one is to be removed from a
+        table that maintains all its indexes.
+    TableSetupError
+        There is no table, or MemWAL is not enabled on it.
+    ConflictError
+        Other processes were always faster; call again.
+    """
+    both = set(add) & set(remove)
+    if both:
+        raise InvalidInputError(f"{', '.join(sorted(both))} cannot be added and removed at once")
+
+    def change(base: BaseTable) -> IndexDetails:
+        existing = index_names(base)
+        unknown = sorted(set(add) - existing)
+        if unknown:
+            raise InvalidInputError(
+                f"{location} has no index {', '.join(unknown)}; build it on the Lance table first, "
+                f"or choose one of {', '.join(sorted(existing)) or 'none'}"
+            )
+        if base.details.maintain_all_indexes:
+            if remove:
+                raise InvalidInputError(
+                    f"{location} maintains all of its indexes; drop the index from the Lance table"
+                )
+            return base.details
+        before = base.details.maintained_indexes
+        names = [name for name in before if name not in remove]
+        names += [name for name in dict.fromkeys(add) if name not in before]
+        # An index that is added again has to catch up again.
+        catchup = {
+            name: progress for name, progress in base.details.catchup.items() if name not in remove
+        }
+        return replace(base.details, maintained_indexes=tuple(names), catchup=catchup)
+
+    return list(maintained_index_names(update_details(location, change)))
 
 
 class MigrationStep(StrEnum):
@@ -83,28 +134,22 @@ class MigrationStep(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigrationStatus:
-    """Progress of a migration.
-
-    Attributes
-    ----------
-    old, new : str
-        Names of the indexes.
-    step : MigrationStep
-    caught_up : bool
-        Whether the new index covers everything merged.
-    lacking : tuple of (UUID, int)
-        Region and number of each stored generation that does not carry the new index.
-    old_balance, new_balance : PartitionBalance or None
-        Partition balance of the indexes; None for one that does not exist.
-    """
+    """Progress of a migration."""
 
     old: str
+    """Name of the index to replace."""
     new: str
+    """Name of its successor."""
     step: MigrationStep
+    """Last step that was reached."""
     caught_up: bool
+    """Whether the new index covers everything merged."""
     lacking: tuple[tuple[UUID, int], ...] = ()
+    """Region and number of each stored generation that does not carry the new index."""
     old_balance: PartitionBalance | None = None
+    """Partition balance of the old index; None if it does not exist."""
     new_balance: PartitionBalance | None = None
+    """Partition balance of the new index; None if it does not exist."""
 
     @property
     def missing(self) -> str | None:
@@ -131,14 +176,8 @@ def next_name(index: str) -> str:
 class IndexMigration:
     """Migration of one vector index to its successor. Every step can be repeated.
 
-    Parameters
-    ----------
-    location : TableLocation
-        ``table.location`` of an open table.
-    old : str
-        Vector index to replace.
-    new : str, optional
-        Name of its successor; by default :func:`next_name`.
+    ``old`` is the vector index to replace, and ``new`` the name of its successor, by default that
+    of :func:`next_name`.
 
     Raises
     ------
@@ -187,12 +226,8 @@ class IndexMigration:
         A table that maintains all its indexes maintains them by name from then on, since only names
         have an order: an index that is created later has to be named too.
 
-        Parameters
-        ----------
-        num_partitions : int, optional
-            By default Lance chooses it for the number of rows.
-        num_sub_vectors : int, optional
-            Of a product quantizer; by default as in the old index.
+        By default Lance chooses ``num_partitions`` for the number of rows, and ``num_sub_vectors``
+        of a product quantizer are as in the old index.
 
         Raises
         ------
@@ -216,7 +251,7 @@ class IndexMigration:
                 return latest.details
             return _details_maintaining(latest, _moved_after(names, self.new, self.old))
 
-        self._commit_until_done(build, f"building index {self.new}")
+        self._commit(build, f"building index {self.new}")
         update_details(self.location, maintain)
         return self.status()
 
@@ -405,30 +440,27 @@ class IndexMigration:
                 return None
             return lambda dataset: dataset.drop_index(index)
 
-        self._commit_until_done(drop, f"dropping index {index}")
+        self._commit(drop, f"dropping index {index}")
 
-    def _commit_until_done(
-        self, next_commit: Callable[[BaseTable], _Commit | None], action: str
-    ) -> None:
-        """Make the commits that ``next_commit`` returns for the latest version, until it is None.
+    def _commit(self, prepare: Callable[[BaseTable], _Commit | None], doing: str) -> None:
+        """Make the commit that ``prepare`` returns for the latest version, unless it is None.
 
-        A commit that conflicts with another one is not repeated as it is: the latest version is
-        looked at again first.
+        A commit that conflicts with another one is not repeated as it is, but prepared again.
         """
-        for _ in range(_MAX_ATTEMPTS):
+
+        def attempt() -> None:
             base = open_base(self.location)
-            commit = next_commit(base)
-            if commit is None:
-                return
-            try:
-                commit_durably(base, commit)
-            except (ConflictError, OSError, RuntimeError, ValueError) as error:
-                if not isinstance(error, ConflictError) and not is_conflict(error):
-                    raise translate_lance_error(error, action) from error
-                logger.info("%s met another commit, trying again: %s", action, error)
-        raise ConflictError(
-            f"{action} of {self.location} failed in {_MAX_ATTEMPTS} attempts; other commits kept "
-            "getting in between, try again"
+            commit = prepare(base)
+            if commit is not None:
+                commit_durably(base, commit, doing=doing)
+
+        retry_lost_races(
+            attempt,
+            attempts=_MAX_ATTEMPTS,
+            exhausted=ConflictError(
+                f"{doing} of {self.location} failed in {_MAX_ATTEMPTS} attempts; other commits "
+                "kept getting in between, try again"
+            ),
         )
 
 

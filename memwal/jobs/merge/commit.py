@@ -29,8 +29,8 @@ import lance
 import pyarrow as pa
 from lance.mem_wal import CompactedSsTable
 
-from memwal.base_table.commit import commit_durably, is_conflict
-from memwal.base_table.snapshot import BaseTable, open_base, translate_lance_error
+from memwal.base_table.commit import commit_durably
+from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.errors import ConflictError, TableSetupError
 from memwal.jobs.job import Guard, SkippedRegion
 from memwal.jobs.merge.picker import RegionSelection, still_pending
@@ -85,10 +85,7 @@ def merge_commit(
 ) -> MergeOutcome:
     """Merge what the base table does not have yet of a selection, with one marked commit.
 
-    Raises
-    ------
-    MergeContentionError
-        Every attempt met another commit.
+    Raises MergeContentionError if every attempt met another commit.
     """
     ledger = Ledger(rules, location) if rules is not None else None
     commit = _MergeCommit(location, selections, guard, ledger)
@@ -285,24 +282,9 @@ def _traced_commit(
     attributes = {ROWS: rows.num_rows, VERSION: base.version}
     with span(f"memwal.merge.{what}", base.location, attributes=attributes):
         try:
-            return _commit(base, execute, accept=accept)
+            doing = f"merging into {base.location}"
+            return commit_durably(base, execute, doing=doing, accept=accept) or _NO_METRICS
         except LostRaceError as error:
             job_metrics().conflict(base.location.uri)
             logger.info("merge into %s met another commit, trying again: %s", base.location, error)
             raise
-
-
-def _commit(
-    base: BaseTable,
-    execute: Callable[[lance.LanceDataset], Mapping[str, int]],
-    *,
-    accept: Callable[[int], bool] | None = None,
-) -> Mapping[str, int]:
-    try:
-        return commit_durably(base, execute, accept=accept) or _NO_METRICS
-    except ConflictError as error:
-        raise LostRaceError(str(error)) from error
-    except (OSError, RuntimeError, ValueError) as error:
-        if is_conflict(error):
-            raise LostRaceError(str(error).splitlines()[0]) from error
-        raise translate_lance_error(error, f"merging into {base.location}") from error

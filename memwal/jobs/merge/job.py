@@ -8,6 +8,7 @@ shrink until they succeed.
 
 from __future__ import annotations
 
+import functools
 import random
 import time
 from collections.abc import Callable, Iterable
@@ -59,12 +60,6 @@ class MergeTask:
 def merge(location: TableLocation, options: MergeOptions = MergeOptions()) -> JobResult:
     """Merge every flushed generation that the base table does not have.
 
-    Parameters
-    ----------
-    location : TableLocation
-        Where the table is: ``table.location`` of an open one.
-    options : MergeOptions, optional
-
     Returns
     -------
     JobResult
@@ -77,20 +72,20 @@ def merge(location: TableLocation, options: MergeOptions = MergeOptions()) -> Jo
     outcomes: list[MergeOutcome] = (
         options.run(tasks, guarded(run_merge_task, options.guard)) if tasks else []
     )
-    skipped = tuple(region for outcome in outcomes for region in outcome.skipped)
-    report = combine_reports(report for outcome in outcomes for report in outcome.quality)
+    total = functools.reduce(_add, outcomes, MergeOutcome())
+    skipped, report = total.skipped, combine_reports(total.quality)
     return JobResult(
         job="merge",
         table=location.uri,
         version=open_base(location).version,
         tasks=len(tasks),
-        commits=sum(outcome.commits for outcome in outcomes),
+        commits=total.commits,
         seconds=time.monotonic() - started,
         figures={
-            "generations": sum(outcome.generations for outcome in outcomes),
-            "rows_upserted": sum(outcome.rows_upserted for outcome in outcomes),
-            "rows_deleted": sum(outcome.rows_deleted for outcome in outcomes),
-            "bytes": sum(outcome.bytes for outcome in outcomes),
+            "generations": total.generations,
+            "rows_upserted": total.rows_upserted,
+            "rows_deleted": total.rows_deleted,
+            "bytes": total.bytes,
         },
         problems=(*map(str, skipped), *(report.problems() if report is not None else ())),
         held=skipped,
@@ -108,16 +103,8 @@ def explain_merge(
 
     Costs one request more for each pending generation than the plan of :func:`merge`, for its age,
     and reads regions that are left out as well. With ``run_bytes``, each plan draws another order
-    of the regions, as each merge does.
-
-    Parameters
-    ----------
-    location : TableLocation
-        Where the table is: ``table.location`` of an open one.
-    options : MergeOptions, optional
-        Those of the merge; nothing is run, so its runner and its guard are not used.
-    clock : callable
-        Seconds since the epoch.
+    of the regions, as each merge does. Runner and guard of the options are not used; ``clock``
+    returns seconds since the epoch.
     """
     now = clock()
     manifests = read_manifests(location.store)

@@ -19,33 +19,24 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from enum import StrEnum
-from typing import Any, Self
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 from uuid import UUID
 
 from memwal.format.region_manifest import FlushedGeneration, RegionManifest
+from memwal.jobs.job import ReasonCode
 from memwal.jobs.options import MergeOptions
+from memwal.util.records import JsonRecord
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A flushed generation that the base table does not have.
-
-    Attributes
-    ----------
-    number : int
-    path : str
-        Name of its folder.
-    bytes : int
-        Size in memory as its writer recorded it, or the size of its data files.
-    age_seconds : float or None
-        Time since its flush; None unless it was looked up to explain a plan.
-    """
+    """A flushed generation that the base table does not have."""
 
     number: int
-    path: str
-    bytes: int
+    path: str  # name of its folder
+    bytes: int  # size in memory as its writer recorded it, or the size of its data files
+    # Time since its flush; None unless it was looked up to explain a plan.
     age_seconds: float | None = None
 
 
@@ -66,13 +57,8 @@ def pending_candidates(
 ) -> RegionCandidates:
     """Return what may be merged of a region: flushed, above its merge progress, ascending.
 
-    Parameters
-    ----------
-    manifest : RegionManifest
-    merged : int
-        Merge progress of the region: its newest generation that the base table has, or 0.
-    size, age : callable
-        Bytes of a generation, and seconds since its flush.
+    ``merged`` is the newest generation of the region that the base table has, or 0. ``size`` and
+    ``age`` return the bytes of a generation, and the seconds since its flush.
     """
     flushed = sorted(manifest.flushed, key=lambda generation: generation.generation)
     return RegionCandidates(
@@ -103,17 +89,8 @@ class RegionSelection:
         return sum(generation.bytes for generation in self.generations)
 
 
-class PickReason(StrEnum):
-    """Why a candidate is selected, or left out of a plan. ``message`` is for people."""
-
-    message: str
-
-    def __new__(cls, value: str, message: str) -> Self:
-        """Make a member of its value and its message."""
-        member = str.__new__(cls, value)
-        member._value_ = value
-        member.message = message
-        return member
+class PickReason(ReasonCode):
+    """Why a candidate is selected, or left out of a plan."""
 
     SELECTED = "selected", "fits the limits"
     OVERSIZED = "oversized", "larger than a limit: goes alone"
@@ -128,56 +105,45 @@ class PickReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PickDecision:
-    """Decision about one candidate.
+class PickDecision(JsonRecord):
+    """Decision about one candidate."""
 
-    Attributes
-    ----------
-    region_id : UUID
-    generation, bytes : int
-    age_seconds : float or None
-    reason : PickReason
-    task, commit : int or None
-        Number of its task, and of its commit within the task, both from 1; None when left out.
-        Commits get smaller when they conflict with other commits of the table.
-    """
+    json_properties: ClassVar[tuple[str, ...]] = ("selected",)
 
     region_id: UUID
+    """Region of the candidate."""
     generation: int
+    """Number of the generation."""
     bytes: int
+    """Size in memory as its writer recorded it, or the size of its data files."""
     age_seconds: float | None
+    """Time since its flush."""
     reason: PickReason
+    """Why it is selected or left out."""
     task: int | None = None
+    """Number of its task, from 1; None when left out."""
     commit: int | None = None
+    """Number of its commit within the task, from 1; None when left out. Commits get smaller when
+    they conflict with other commits of the table."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return {
-            **asdict(self),
-            "region_id": str(self.region_id),
-            "selected": self.reason.selected,
-            "reason": self.reason.value,
-        }
+    @property
+    def selected(self) -> bool:
+        """True if the merge takes the candidate."""
+        return self.reason.selected
 
 
 @dataclass(frozen=True, slots=True)
 class MergePlan:
-    """What a merge selects, and the decision about every candidate.
-
-    Attributes
-    ----------
-    tasks : tuple of tuple of RegionSelection
-        Of each task its regions, in the order in which they go into commits.
-    decisions : tuple of PickDecision
-        By region in the order of the candidates, ascending within a region.
-    """
+    """What a merge selects, and the decision about every candidate."""
 
     tasks: tuple[tuple[RegionSelection, ...], ...]
+    """Of each task its regions, in the order in which they go into commits."""
     decisions: tuple[PickDecision, ...]
+    """By region in the order of the candidates, ascending within a region."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        selected = [decision for decision in self.decisions if decision.reason.selected]
+        """Return plain values, for JSON, with sums in place of the tasks."""
+        selected = [decision for decision in self.decisions if decision.selected]
         return {
             "candidates": len(self.decisions),
             "selected": len(selected),
@@ -192,21 +158,13 @@ class MergePlan:
 class MergePicker:
     """Selects generations within the limits of a merge: its sizes, its tasks and its regions.
 
-    Parameters
-    ----------
-    options : MergeOptions
-        The limits. ``run`` and ``guard`` are not used.
+    Of ``options``, the runner and the guard are not used.
     """
 
     options: MergeOptions
 
     def excluded(self, region_ids: Iterable[UUID]) -> dict[UUID, PickReason]:
-        """Return the regions of which no generation may be selected, and why.
-
-        Parameters
-        ----------
-        region_ids : iterable of UUID
-        """
+        """Return those of ``region_ids`` of which no generation may be selected, and why."""
         included = None if self.options.regions is None else frozenset(self.options.regions)
         skipped = frozenset(self.options.skip_regions)
         reasons = {}
@@ -220,14 +178,9 @@ class MergePicker:
     def pick(self, candidates: Sequence[RegionCandidates], *, seed: float) -> MergePlan:
         """Select generations and divide them into tasks. Pure: the same input, the same plan.
 
-        Parameters
-        ----------
-        candidates : sequence of RegionCandidates
-            One for each region that has any.
-        seed : float
-            Draws the order of the regions when ``run_bytes`` bounds the run. Use a new one for
-            each run: with a fixed order and a budget smaller than one round, the last regions
-            would starve.
+        ``candidates`` has an element for each region that has any. ``seed`` draws the order of the
+        regions when ``run_bytes`` bounds the run. Use a new one for each run: with a fixed order
+        and a budget smaller than one round, the last regions would starve.
         """
         excluded = self.excluded(region.region_id for region in candidates)
         selections = [
@@ -353,15 +306,10 @@ def still_pending(
     *,
     stops: Mapping[UUID, int] | None = None,
 ) -> list[RegionSelection]:
-    """Return what is not merged yet of a selection.
+    """Return what of a selection is not merged in a version with this merge progress.
 
-    Parameters
-    ----------
-    selections : iterable of RegionSelection
-    merged : mapping
-        Merge progress of a version of the base table: the newest merged generation of a region.
-    stops : mapping, optional
-        First generation of a region that cannot be merged: it and all later ones are left out.
+    ``stops`` has the first generation of a region that cannot be merged: it and all later ones are
+    left out.
     """
     pending = []
     for selection in selections:

@@ -36,21 +36,12 @@ _PARALLEL_READS = 4
 
 @dataclass(frozen=True, slots=True)
 class MergeSource:
-    """Rows of one commit.
+    """Rows of one commit."""
 
-    Attributes
-    ----------
-    selections : tuple of RegionSelection
-        What was read; empty if nothing could be.
-    upserts, deletes : pyarrow.Table
-        Rows to upsert, and keys to delete.
-    skipped : mapping
-        Regions that were read only up to a generation, or not at all.
-    """
-
-    selections: tuple[RegionSelection, ...]
+    selections: tuple[RegionSelection, ...]  # what was read; empty if nothing could be
     upserts: pa.Table
-    deletes: pa.Table
+    deletes: pa.Table  # keys only
+    # Regions that were read only up to a generation, or not at all.
     skipped: Mapping[UUID, SkippedRegion]
 
 
@@ -70,12 +61,8 @@ def read_source(
     """Read the newest row of each key, of the rows that the ledger lets in.
 
     Each region is read on its own, so that a damaged one does not stop the others. It is read up to
-    the first generation that cannot be read, or that the ledger keeps waiting.
-
-    Raises
-    ------
-    LostRaceError
-        A generation is gone: another merger merged it and a collector deleted it.
+    the first generation that cannot be read, or that the ledger keeps waiting. Raises LostRaceError
+    if a generation is gone: another merger merged it and a collector deleted it.
     """
     with ThreadPoolExecutor(_PARALLEL_READS) as pool:
         sources = list(pool.map(partial(_read_region, base, ledger), selections))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from uuid import UUID
 
@@ -28,12 +29,6 @@ def checkpoint(
 
     Rows that writers have not flushed are not merged: flush the writers first.
 
-    Parameters
-    ----------
-    location : TableLocation
-        Where the table is: ``table.location`` of an open one.
-    options : CheckpointOptions, optional
-
     Returns
     -------
     JobResult
@@ -46,7 +41,7 @@ def checkpoint(
         What was merged stays merged, and another call continues from there.
     """
     started = time.monotonic()
-    timeout, progress = options.timeout_seconds, options.progress
+    timeout, progress = options.timeout_seconds, options.progress or (lambda step: None)
     deadline = None if timeout is None else started + timeout
     # One commit of each task at a time, to look at the clock in between.
     merge_options = MergeOptions(
@@ -69,7 +64,7 @@ def checkpoint(
     idle = 0
     remaining = total
     while remaining:
-        _report(progress, total - remaining, total, indexing=False)
+        progress(CheckpointProgress(total - remaining, total, indexing=False))
         _check_time(location, deadline, f"{remaining} of {total} generations are not merged")
         # A region that cannot be read is tried once, and uses no budget of the others after that.
         behind = [region for region in _unmerged_regions(location, target) if region not in skipped]
@@ -81,13 +76,12 @@ def checkpoint(
         if remaining and (idle == _MAX_IDLE_MERGES or (skipped and skipped.keys() >= set(behind))):
             problems = "; ".join(map(str, skipped.values())) or "other mergers were always faster"
             raise ConflictError(f"checkpoint of {location} is not complete: {problems}")
-    _report(progress, total, total, indexing=True)
+    progress(CheckpointProgress(total, total, indexing=True))
     _check_time(location, deadline, "the maintained indexes have not caught up")
     results.append(build_indexes(location, IndexOptions(run=options.run, guard=options.guard)))
-    figures: dict[str, int] = {}
+    figures = Counter[str]()
     for result in results:
-        for name, value in result.figures.items():
-            figures[name] = figures.get(name, 0) + value
+        figures.update(result.figures)
     return JobResult(
         job="checkpoint",
         table=location.uri,
@@ -95,21 +89,10 @@ def checkpoint(
         tasks=sum(result.tasks for result in results),
         commits=sum(result.commits for result in results),
         seconds=time.monotonic() - started,
-        figures=figures,
+        figures=dict(figures),
         problems=tuple(problem for result in results for problem in result.problems),
         quality=merge_report_dicts(result.quality for result in results),
     )
-
-
-def _report(
-    progress: Callable[[CheckpointProgress], None] | None,
-    merged: int,
-    generations: int,
-    *,
-    indexing: bool,
-) -> None:
-    if progress is not None:
-        progress(CheckpointProgress(merged, generations, indexing))
 
 
 def _check_time(location: TableLocation, deadline: float | None, unfinished: str) -> None:

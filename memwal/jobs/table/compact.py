@@ -24,20 +24,20 @@ from dataclasses import dataclass
 import lance
 from lance.optimize import Compaction, CompactionOptions, CompactionTask, RewriteResult
 
-from memwal.base_table.commit import commit_durably, is_conflict
+from memwal.base_table.commit import commit_durably
 from memwal.base_table.snapshot import (
     BaseTable,
+    lance_errors,
     open_base,
     open_dataset,
     small_fragment_ids,
-    translate_lance_error,
 )
-from memwal.errors import ObjectNotFoundError, StoreError
+from memwal.errors import MemWalError, ObjectNotFoundError, StoreError
 from memwal.format.paths import DATA_DIR
 from memwal.jobs.job import JobResult
 from memwal.jobs.options import CompactOptions
 from memwal.storage.location import TableLocation
-from memwal.util.retry import conflict_delay
+from memwal.util.retry import LostRaceError, conflict_delay
 
 logger = logging.getLogger(__name__)
 
@@ -56,12 +56,6 @@ class RewriteTask:
 
 def compact(location: TableLocation, options: CompactOptions = CompactOptions()) -> JobResult:
     """Rewrite small fragments, and those of which a tenth or more is deleted.
-
-    Parameters
-    ----------
-    location : TableLocation
-        Where the table is: ``table.location`` of an open one.
-    options : CompactOptions, optional
 
     Returns
     -------
@@ -117,10 +111,8 @@ def compact(location: TableLocation, options: CompactOptions = CompactOptions())
 def run_rewrite_task(task: RewriteTask) -> RewriteResult:
     """Write the new fragments, which no version names yet."""
     dataset = open_dataset(task.location, version=task.version)
-    try:
+    with lance_errors(f"rewriting fragments of {task.location}"):
         return task.plan.execute(dataset)
-    except (OSError, RuntimeError, ValueError) as error:
-        raise translate_lance_error(error, f"rewriting fragments of {task.location}") from error
 
 
 def _plan(
@@ -161,16 +153,14 @@ def _commit(base: BaseTable, rewrites: Sequence[RewriteResult]) -> bool:
 
     try:
         # Lance reserves the ids of the new fragments in a version of its own.
-        commit_durably(base, commit, once=False)
-    except (OSError, RuntimeError, ValueError) as error:
+        commit_durably(base, commit, doing=f"compacting {base.location}", once=False)
+    except MemWalError as error:
         if _was_committed(base, rewrites):
             return True
-        if is_conflict(error):
-            logger.info(
-                "compaction of %s met another commit, trying again: %s", base.location, error
-            )
+        if isinstance(error, LostRaceError):
+            logger.info("%s; trying again", error)
             return False
-        raise translate_lance_error(error, f"compacting {base.location}") from error
+        raise
     return True
 
 

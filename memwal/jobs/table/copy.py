@@ -72,33 +72,18 @@ _MAX_ATTEMPTS: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class _Region:
-    """What to copy of a region.
+    """What to copy of a region."""
 
-    Attributes
-    ----------
-    manifest : RegionManifest
-        As stored at the target: without merged generations.
-    log : range
-        Positions of the log entries.
-    """
-
-    manifest: RegionManifest
-    log: range
+    manifest: RegionManifest  # as stored at the target: without merged generations
+    log: range  # positions of the log entries
 
 
 def copy_table(source: TableLocation, target: TableLocation) -> JobResult:
     """Copy a table with all acknowledged writes, while it is read, written and maintained.
 
-    Parameters
-    ----------
-    source, target : TableLocation
-        Nothing may be stored at the target. They may be in different stores.
-
-    Returns
-    -------
-    JobResult
-        Of the target, with figures ``regions``, ``generations``, ``log_entries``, ``objects`` and
-        ``bytes``.
+    The two locations may be in different stores, and nothing may be stored at the target. The
+    result is that of the target, with figures ``regions``, ``generations``, ``log_entries``,
+    ``objects`` and ``bytes``.
 
     Raises
     ------

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import lance
+import numpy as np
 import pyarrow as pa
 
 from memwal.base_table.snapshot import BaseTable, lance_errors, open_base
@@ -34,12 +35,6 @@ def check_quality(location: TableLocation, options: QualityOptions) -> JobResult
     Without a sample, expectations about single rows are evaluated in one pass over batches; each
     other expectation loads the columns that it names into memory. With a sample, expectations about
     the number of rows still count all, but "unique" and "distinct" are then about the sample.
-
-    Parameters
-    ----------
-    location : TableLocation
-        Where the table is: ``table.location`` of an open one.
-    options : QualityOptions
 
     Returns
     -------
@@ -100,7 +95,8 @@ def _report(
     for batch in batches:
         findings = evaluate(in_batches, batch)
         rows += batch.num_rows
-        failed += _count_failed_rows(findings)
+        masks = [finding.failed for finding in findings if finding.failed is not None]
+        failed += int(np.any(masks, axis=0).sum())
         for of_expectation, finding in zip(totals.values(), findings, strict=True):
             of_expectation.add(finding, batch.select(keys))
     tallies = {number: of_expectation.tally() for number, of_expectation in totals.items()}
@@ -166,16 +162,6 @@ def _check_metadata(expectation: Expectation, schema: pa.Schema, total: int) -> 
     except TypeError:
         return undecided_finding(expectation, "its bounds are not numbers")
     return Finding(expectation, inside and not edge, total)
-
-
-def _count_failed_rows(findings: Sequence[Finding]) -> int:
-    masks = [finding.failed for finding in findings if finding.failed is not None]
-    if not masks:
-        return 0
-    failed = masks[0].copy()
-    for mask in masks[1:]:
-        failed |= mask
-    return int(failed.sum())
 
 
 def _column_names(base: BaseTable, suite: Sequence[Expectation]) -> list[str]:

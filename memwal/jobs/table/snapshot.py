@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from uuid import UUID
 
-from memwal.base_table.details import update_details
+from memwal.base_table.commit import update_details
 from memwal.base_table.region_snapshot import (
     encode_pointer,
     encode_snapshot,
@@ -61,18 +61,11 @@ class SnapshotTask:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotOutcome:
-    """Manifests that a task read.
+    """Manifests that a task read."""
 
-    Attributes
-    ----------
-    manifests : tuple of RegionManifest
-        The latest manifest of each region, with the current tip of its log.
-    hints : int
-        How many stored manifests got a new log hint.
-    """
-
+    # The latest manifest of each region, with the current tip of its log.
     manifests: tuple[RegionManifest, ...]
-    hints: int
+    hints: int  # how many stored manifests got a new log hint
 
 
 def build_snapshot(
@@ -85,17 +78,11 @@ def build_snapshot(
 
     A claim or a flush while the manifests are read may be in the snapshot or not: it is a hint for
     readers, never the truth. The job also finds the tip of each log, and updates the hint of a
-    manifest that is far behind, so that the next claim finds the tip sooner.
+    manifest that is far behind, so that the next claim finds the tip sooner. Each task of this
+    process also calls the guard before it updates hints.
 
-    Parameters
-    ----------
-    location : TableLocation
-        Where the table is: ``table.location`` of an open one.
-    options : SnapshotOptions, optional
-        Its guard is also called by each task of this process before it updates hints.
-    clock : callable
-        Seconds since the epoch. A snapshot that was taken later is not replaced, unless it is from
-        so far in the future that its clock must have been wrong.
+    ``clock`` returns seconds since the epoch. A snapshot that was taken later is not replaced,
+    unless it is from so far in the future that its clock must have been wrong.
 
     Returns
     -------

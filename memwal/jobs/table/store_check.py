@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
 from memwal.base_table.commit import is_conflict
@@ -21,6 +21,7 @@ from memwal.storage import uris
 from memwal.storage.credentials import describe_credentials
 from memwal.storage.location import COMMITS_IN, TableLocation
 from memwal.storage.object_store import create_settled
+from memwal.util.records import plain_value
 
 _SAMPLES: Final = 30
 _SAMPLE_BYTES: Final = 2048
@@ -42,40 +43,29 @@ class CheckState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Result of one check.
-
-    Attributes
-    ----------
-    name : str
-        Stable: programs can rely on it.
-    state : CheckState
-    text : str
-    advice : str
-        What to do; empty when there is nothing to do.
-    """
+    """Result of one check."""
 
     name: str
+    """Stable: programs can rely on it."""
     state: CheckState
+    """Whether the store passed."""
     text: str
+    """What was found."""
     advice: str = ""
+    """What to do; empty when there is nothing to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """Results of all checks of a store.
-
-    Attributes
-    ----------
-    uri : str
-    checks : tuple of Check
-    latencies : mapping
-        Milliseconds of ``put``, ``get`` and ``list``: ``p50`` and ``p99`` of thirty requests each;
-        ``p99`` is the slowest one.
-    """
+    """Results of all checks of a store."""
 
     uri: str
+    """Address of the table."""
     checks: tuple[Check, ...]
+    """In the order in which they ran; later ones are left out if the store cannot be written."""
     latencies: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Milliseconds of ``put``, ``get`` and ``list``: ``p50`` and ``p99`` of thirty requests each;
+    ``p99`` is the slowest one."""
 
     @property
     def errors(self) -> int:
@@ -83,15 +73,12 @@ class Diagnosis:
         return sum(check.state is CheckState.ERROR for check in self.checks)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Return plain values, for JSON."""
         return {
             "uri": self.uri,
             "errors": self.errors,
-            "checks": [
-                {"name": c.name, "state": c.state.value, "text": c.text, "advice": c.advice}
-                for c in self.checks
-            ],
-            "latencies_ms": {name: dict(times) for name, times in self.latencies.items()},
+            "checks": plain_value(self.checks),
+            "latencies_ms": plain_value(self.latencies),
         }
 
 
@@ -100,22 +87,18 @@ def diagnose(location: TableLocation) -> Diagnosis:
 
     Sends about four hundred small requests, some of them concurrently. Objects that it writes have
     names that begin with ``_probe-``, next to the table's own folders, and are deleted at the end.
-
-    Parameters
-    ----------
-    location : TableLocation
-
-    Returns
-    -------
-    Diagnosis
-        One result for each check, with what to do.
-
-    Raises
-    ------
-    InvalidInputError
-        The address or an option is wrong.
     """
     return _StoreChecks(location).run()
+
+
+class _Result(NamedTuple):
+    state: CheckState
+    text: str
+    advice: str = ""
+
+
+def _ok(text: str) -> _Result:
+    return _Result(CheckState.OK, text)
 
 
 class _StoreChecks:
@@ -128,7 +111,7 @@ class _StoreChecks:
         self._latencies: dict[str, dict[str, float]] = {}
 
     def run(self) -> Diagnosis:
-        self._record("credentials", CheckState.OK, self._credentials())
+        self._checks.append(Check("credentials", *self._credentials()))
         try:
             if self._run_check("list", self._list) and self._run_check("write", self._write):
                 self._run_check("read", self._read)
@@ -141,51 +124,44 @@ class _StoreChecks:
                 self._run_check("table", self._table)
         finally:
             if self._keys:
-                self._delete()
+                self._run_check("delete", self._delete)
         return Diagnosis(self._location.uri, tuple(self._checks), self._latencies)
 
-    def _run_check(self, name: str, check: Callable[[], None]) -> bool:
+    def _run_check(self, name: str, check: Callable[[], _Result]) -> bool:
         """Run a check; False if it raised. The error's message says what to do."""
         try:
-            check()
+            self._checks.append(Check(name, *check()))
         except MemWalError as error:
-            self._record(name, CheckState.ERROR, str(error))
+            self._checks.append(Check(name, CheckState.ERROR, str(error)))
             return False
         return True
-
-    def _record(self, name: str, state: CheckState, text: str, advice: str = "") -> None:
-        self._checks.append(Check(name, state, text, advice))
 
     def _key(self, name: str) -> str:
         # Flat and in hexadecimal, as a store whose commits are in a database requires.
         return self._keys.setdefault(name, f"{self._probe}{name.encode().hex()}")
 
-    def _credentials(self) -> str:
+    def _credentials(self) -> _Result:
         scheme = uris.parse_uri(self._location.uri).scheme
-        return describe_credentials(scheme, self._location.storage_options)
+        return _ok(describe_credentials(scheme, self._location.storage_options))
 
-    def _list(self) -> None:
+    def _list(self) -> _Result:
         self._store.list_folders("")
-        self._record("list", CheckState.OK, "can be listed")
+        return _ok("can be listed")
 
-    def _write(self) -> None:
+    def _write(self) -> _Result:
         self._store.put(self._key("object"), b"0123456789")
-        self._record("write", CheckState.OK, "can be written")
+        return _ok("can be written")
 
-    def _read(self) -> None:
+    def _read(self) -> _Result:
         whole = self._store.get(self._key("object"))
         part = self._store.get_range(self._key("object"), start=3, length=4)
         if (whole, part) != (b"0123456789", b"3456"):
-            self._record(
-                "read",
-                CheckState.ERROR,
-                "an object that was just written reads differently",
-                "use a store with strong read-after-write consistency",
-            )
-            return
-        self._record("read", CheckState.OK, "can be read, also in ranges")
+            text = "an object that was just written reads differently"
+            advice = "use a store with strong read-after-write consistency"
+            return _Result(CheckState.ERROR, text, advice)
+        return _ok("can be read, also in ranges")
 
-    def _put_if_absent(self) -> None:
+    def _put_if_absent(self) -> _Result:
         names = [self._key(f"race{number}") for number in range(_RACES)]
 
         def race(racer: int) -> list[str]:
@@ -196,11 +172,8 @@ class _StoreChecks:
             won = [name for names_won in pool.map(race, range(_RACERS)) for name in names_won]
         refused = self._refuses_existing(names[0])
         if sorted(won) == sorted(names) and refused:
-            text = f"exact: {_RACES} names, {_RACERS} concurrent creators, one winner each"
-            self._record("put-if-absent", CheckState.OK, text)
-            return
-        self._record(
-            "put-if-absent",
+            return _ok(f"exact: {_RACES} names, {_RACERS} concurrent creators, one winner each")
+        return _Result(
             CheckState.ERROR,
             f"{len(won)} creations of {_RACES} names succeeded, and creating an object that exists "
             f"{'is refused' if refused else 'overwrites it'}",
@@ -215,23 +188,18 @@ class _StoreChecks:
             return False
         return self._store.get(key) == before
 
-    def _replace(self) -> None:
-        key = self._key("object")
-        self._store.replace(key, b"new", expected=b"0123456789")
-        self._record(
-            "replace", CheckState.OK, "an object can be replaced if it is unchanged, and only then"
-        )
+    def _replace(self) -> _Result:
+        self._store.replace(self._key("object"), b"new", expected=b"0123456789")
+        return _ok("an object can be replaced if it is unchanged, and only then")
 
-    def _clock(self) -> None:
+    def _clock(self) -> _Result:
         key = self._key("clock")
         before = datetime.now(UTC)
         self._store.put(key, b"")
         info = self._store.head(key)
         if info is None:
-            self._record(
-                "clock", CheckState.UNKNOWN, "an object that was just written is not found"
-            )
-            return
+            text = "an object that was just written is not found"
+            return _Result(CheckState.UNKNOWN, text)
         middle = before + (datetime.now(UTC) - before) / 2
         # The store truncates to whole seconds: half a second is the best estimate of the rest.
         offset = info.modified + timedelta(seconds=0.5) - middle
@@ -241,28 +209,24 @@ class _StoreChecks:
                 "set this machine's clock (NTP): ages and grace periods depend on it, and S3 "
                 "refuses requests that are off by more than 15 minutes"
             )
-            self._record("clock", CheckState.WARNING, text, advice)
-            return
-        self._record("clock", CheckState.OK, text)
+            return _Result(CheckState.WARNING, text, advice)
+        return _ok(text)
 
-    def _versioning(self) -> None:
+    def _versioning(self) -> _Result:
         versioned = self._store.keeps_versions(self._key("object"))
         if versioned is None:
-            self._record(
-                "versioning", CheckState.UNKNOWN, "the store does not say whether it keeps versions"
-            )
-        elif versioned:
-            self._record(
-                "versioning",
-                CheckState.WARNING,
-                "the store keeps versions of overwritten and deleted objects",
+            text = "the store does not say whether it keeps versions"
+            return _Result(CheckState.UNKNOWN, text)
+        if versioned:
+            text = "the store keeps versions of overwritten and deleted objects"
+            advice = (
                 "let a lifecycle rule remove noncurrent versions after some days, or garbage "
-                "collection frees no space; an object lock (WORM) must not cover the table",
+                "collection frees no space; an object lock (WORM) must not cover the table"
             )
-        else:
-            self._record("versioning", CheckState.OK, "off: deleted objects are gone")
+            return _Result(CheckState.WARNING, text, advice)
+        return _ok("off: deleted objects are gone")
 
-    def _measure(self) -> None:
+    def _measure(self) -> _Result:
         data = bytes(_SAMPLE_BYTES)
         keys = [self._key(f"sample{number}") for number in range(_SAMPLES)]
         self._latencies = {
@@ -276,20 +240,17 @@ class _StoreChecks:
         )
         if self._latencies["put"]["p50"] > _SLOW_MS:
             advice = "a durable write takes as long as a put: check the network path to the store"
-            self._record("latency", CheckState.WARNING, text, advice)
-            return
-        self._record("latency", CheckState.OK, text)
+            return _Result(CheckState.WARNING, text, advice)
+        return _ok(text)
 
-    def _lance(self) -> None:
+    def _lance(self) -> _Result:
         """Append to one dataset with several concurrent commits of Lance: none may be lost."""
         if COMMITS_IN in self._location.storage_options:
-            self._record(
-                "lance",
-                CheckState.WARNING,
-                "a database arbitrates the commits of memwal, but not those that Lance makes alone",
-                "create the table with one process, and write it through memwal only",
+            text = (
+                "a database arbitrates the commits of memwal, but not those that Lance makes alone"
             )
-            return
+            advice = "create the table with one process, and write it through memwal only"
+            return _Result(CheckState.WARNING, text, advice)
         import lance
         import pyarrow as pa
 
@@ -311,44 +272,35 @@ class _StoreChecks:
             committed = 1 + sum(pool.map(commit, range(1, _RACERS + 1)))
         stored = open_dataset(self._location, self._probe).count_rows()
         if stored == committed:
-            text = f"Lance reaches the store; {_RACERS} concurrent commits, none was lost"
-            self._record("lance", CheckState.OK, text)
-            return
-        self._record(
-            "lance",
-            CheckState.ERROR,
-            f"{committed - stored} of {committed} commits of Lance were overwritten by others",
-            "use a store with conditional puts (If-None-Match)",
-        )
+            return _ok(f"Lance reaches the store; {_RACERS} concurrent commits, none was lost")
+        text = f"{committed - stored} of {committed} commits of Lance were overwritten by others"
+        advice = "use a store with conditional puts (If-None-Match)"
+        return _Result(CheckState.ERROR, text, advice)
 
-    def _table(self) -> None:
+    def _table(self) -> _Result:
         if "_versions" not in self._store.list_folders(""):
-            self._record("table", CheckState.OK, "there is none yet")
-            return
+            return _ok("there is none yet")
         try:
             base = open_base(self._location)
             base.require_mem_wal()
         except TableSetupError as error:
-            self._record("table", CheckState.OK, f"a Lance table without MemWAL: {error}")
-            return
+            return _ok(f"a Lance table without MemWAL: {error}")
         regions = len(self._store.list_folders("_mem_wal"))
-        text = f"version {base.version} with {regions} regions; memwal verify checks it"
-        self._record("table", CheckState.OK, text)
+        return _ok(f"version {base.version} with {regions} regions; memwal verify checks it")
 
-    def _delete(self) -> None:
+    def _delete(self) -> _Result:
         try:
             self._store.delete_folder(self._probe)
             self._store.delete_many(self._keys.values())
         except MemWalError as error:
             advice = f"delete the objects whose names begin with {self._probe}"
-            self._record("delete", CheckState.ERROR, str(error), advice)
-            return
+            return _Result(CheckState.ERROR, str(error), advice)
         folder = self._location.local_path
         if folder is not None:
             # A folder that the probe created; any other is not empty.
             with suppress(OSError):
                 folder.rmdir()
-        self._record("delete", CheckState.OK, "can be deleted; all probe objects are gone")
+        return _ok("can be deleted; all probe objects are gone")
 
 
 def _timed(calls: Sequence[Callable[[], object]]) -> dict[str, float]:
@@ -359,7 +311,8 @@ def _timed(calls: Sequence[Callable[[], object]]) -> dict[str, float]:
         call()
         durations.append(1000 * (time.perf_counter() - started))
     durations.sort()
-    rank = {
-        name: math.ceil(part * len(durations)) - 1 for name, part in (("p50", 0.5), ("p99", 0.99))
+    ranks = {"p50": 0.5, "p99": 0.99}
+    return {
+        name: round(durations[math.ceil(part * len(durations)) - 1], 3)
+        for name, part in ranks.items()
     }
-    return {name: round(durations[position], 3) for name, position in rank.items()}

@@ -33,27 +33,17 @@ _PARALLEL_READS = 16
 
 @dataclass(frozen=True, slots=True)
 class NewestBase:
-    """Newest version of the base table that can be read.
+    """Newest version of the base table that can be read."""
 
-    Attributes
-    ----------
-    base : BaseTable or None
-        None if no version can be read, or the version has no MemWAL index or primary key.
-    findings : tuple of Finding
-        Damaged versions that are newer.
-    """
-
+    # None if no version can be read, or the version has no MemWAL index or primary key.
     base: BaseTable | None
-    findings: tuple[Finding, ...]
+    findings: tuple[Finding, ...]  # damaged versions that are newer
 
 
 def open_newest(location: TableLocation) -> NewestBase:
     """Open the newest version of a table that is not damaged.
 
-    Raises
-    ------
-    TableSetupError
-        There is no table, or it has no MemWAL.
+    Raises TableSetupError if there is no table, or it has no MemWAL.
     """
     torn: list[Finding] = []
     manifests = StoredVersions.list(location).manifests
@@ -139,13 +129,8 @@ def check_repeated_keys(base: BaseTable, *, max_bytes: int = DEFAULT_BYTES) -> I
     """Find keys that have several rows, in bounded memory.
 
     One pass over the key columns partitions the hashes of the keys into temporary files. Each file
-    is then sorted on its own, and keys with equal hashes are compared.
-
-    Parameters
-    ----------
-    base : BaseTable
-    max_bytes : int, default 256 MiB
-        Bound of the memory, for a table of up to some billion rows.
+    is then sorted on its own, and keys with equal hashes are compared. ``max_bytes`` bounds the
+    memory for a table of up to some billion rows.
     """
     rows = base.dataset.count_rows()
     needed = rows * _KEY_HASH.itemsize * _COPIES

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final
+from typing import ClassVar, Final
 from uuid import UUID
+
+from memwal.util.records import JsonRecord
 
 
 class Severity(Enum):
@@ -30,23 +32,12 @@ class Repair(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """One kind of finding.
-
-    Attributes
-    ----------
-    severity : Severity
-    meaning : str
-        What such a finding says.
-    advice : str
-        What the repair does; if no repair is safe, what to do.
-    repair : Repair or None
-        The repair that is safe.
-    """
+    """One kind of finding."""
 
     severity: Severity
-    meaning: str
-    advice: str
-    repair: Repair | None = None
+    meaning: str  # what such a finding says
+    advice: str  # what the repair does; if no repair is safe, what to do
+    repair: Repair | None = None  # the repair that is safe
 
 
 _E, _W, _I = Severity.ERROR, Severity.WARNING, Severity.INFORMATION
@@ -56,6 +47,9 @@ _REPLAY = (
     "do not claim the region: a writer that is open may still have the rows and flush them; "
     "otherwise restore the entry, or abandon what is not flushed: open a writer with replay=False"
 )
+_FROM_ROWS = "the repair builds it from the rows"
+_PUBLISHED = "the repair publishes a new one"
+_WRITTEN = "the repair writes it"
 _REBUILD = "the repair rebuilds it from the log; if that fails, restore it from a backup"
 _MERGED_AGAIN = "compare the rows of the generation with the table, and write the right ones again"
 
@@ -125,21 +119,18 @@ CODES: Final[dict[str, Code]] = {
         Repair.CATCHUP,
     ),
     "snapshot-unreadable": Code(
-        _E,
-        "the snapshot of the regions cannot be read",
-        "the repair publishes a new one",
-        Repair.SNAPSHOT,
+        _E, "the snapshot of the regions cannot be read", _PUBLISHED, Repair.SNAPSHOT
     ),
     "snapshot-ahead": Code(
         _E,
         "the snapshot is ahead of the manifests, or names a region without one",
-        "the repair publishes a new one",
+        _PUBLISHED,
         Repair.SNAPSHOT,
     ),
     "snapshot-count": Code(
         _W,
         "the snapshot does not have the number of regions that the details record",
-        "the repair publishes a new one",
+        _PUBLISHED,
         Repair.SNAPSHOT,
     ),
     # The manifests of a region
@@ -156,17 +147,10 @@ CODES: Final[dict[str, Code]] = {
         "machine crashed during a collection",
         "the collector deletes it",
     ),
-    "hint-missing": Code(
-        _W, "the version hint is missing or invalid", "the repair writes it", Repair.HINT
-    ),
-    "hint-late": Code(
-        _W, "the version hint is behind the newest version", "the repair writes it", Repair.HINT
-    ),
+    "hint-missing": Code(_W, "the version hint is missing or invalid", _WRITTEN, Repair.HINT),
+    "hint-late": Code(_W, "the version hint is behind the newest version", _WRITTEN, Repair.HINT),
     "hint-wrong": Code(
-        _W,
-        "the version hint names a version that does not exist yet",
-        "the repair writes it",
-        Repair.HINT,
+        _W, "the version hint names a version that does not exist yet", _WRITTEN, Repair.HINT
     ),
     "epoch-falls": Code(_E, "the writer epoch falls from one manifest to the next", _ASK),
     "generation-falls": Code(_E, "the current generation falls between manifests", _ASK),
@@ -238,25 +222,18 @@ CODES: Final[dict[str, Code]] = {
     "rows-misplaced": Code(
         _E, "rows of a generation belong to another region, and an older row may win", _ASK
     ),
-    "bloom-missing": Code(
-        _W, "a generation has no Bloom filter", "the repair builds it from the rows", Repair.BLOOM
-    ),
-    "bloom-wrong": Code(
-        _E,
-        "a Bloom filter denies keys that are stored",
-        "the repair builds it from the rows",
-        Repair.BLOOM,
-    ),
+    "bloom-missing": Code(_W, "a generation has no Bloom filter", _FROM_ROWS, Repair.BLOOM),
+    "bloom-wrong": Code(_E, "a Bloom filter denies keys that are stored", _FROM_ROWS, Repair.BLOOM),
     "key-index-missing": Code(
         _E,
         "a generation has no key index, which other clients need to read it",
-        "the repair builds it from the rows",
+        _FROM_ROWS,
         Repair.KEY_INDEX,
     ),
     "key-index-wrong": Code(
         _E,
         "the key index of a generation leads to wrong rows, or to none",
-        "the repair builds it from the rows",
+        _FROM_ROWS,
         Repair.KEY_INDEX,
     ),
     "orphan-folder": Code(
@@ -267,25 +244,19 @@ CODES: Final[dict[str, Code]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """A violated invariant.
+class Finding(JsonRecord):
+    """A violated invariant."""
 
-    Attributes
-    ----------
-    code : str
-        A key of :data:`CODES`; it never changes its meaning.
-    object : str
-        What it is about: a key below the table, or the name of an index or a spec.
-    text : str
-        What is wrong there.
-    region : UUID or None
-        None for the table itself.
-    """
+    json_properties: ClassVar[tuple[str, ...]] = ("severity", "repair", "advice")
 
     code: str
+    """A key of :data:`CODES`; it never changes its meaning."""
     object: str
+    """What it is about: a key below the table, or the name of an index or a spec."""
     text: str
+    """What is wrong there."""
     region: UUID | None = None
+    """None for the table itself."""
 
     @property
     def severity(self) -> Severity:
@@ -307,71 +278,40 @@ class Finding:
         """Code, region and object, by which another attempt finds the same violation."""
         return self.code, self.region, self.object
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values, for JSON."""
-        return {
-            "code": self.code,
-            "severity": self.severity.value,
-            "region": str(self.region) if self.region is not None else None,
-            "object": self.object,
-            "text": self.text,
-            "repair": self.repair.value if self.repair is not None else None,
-            "advice": self.advice,
-        }
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VerifyReport:
-    """Report of a verification.
+class VerifyReport(JsonRecord):
+    """Report of a verification."""
 
-    Attributes
-    ----------
-    table : str
-        URI of the table.
-    version : int
-        Version of the base table when it began; 0 if none can be read.
-    regions, tasks : int
-        Number of checked regions, and of tasks.
-    seconds : float
-        Wall time.
-    findings : tuple of Finding
-        Worst first.
-    """
+    json_properties: ClassVar[tuple[str, ...]] = ("errors", "warnings")
 
     table: str
+    """URI of the table."""
     version: int
+    """Version of the base table when it began; 0 if none can be read."""
     regions: int = 0
+    """Number of checked regions."""
     tasks: int = 0
+    """Number of tasks."""
     seconds: float = 0.0
+    """Wall time."""
     findings: tuple[Finding, ...] = ()
+    """Worst first."""
 
-    def count(self, severity: Severity) -> int:
-        """Count the findings of a severity.
+    @property
+    def errors(self) -> int:
+        """Number of errors."""
+        return sum(finding.severity is Severity.ERROR for finding in self.findings)
 
-        Parameters
-        ----------
-        severity : Severity
-            Severity of the findings to count.
-        """
-        return sum(finding.severity is severity for finding in self.findings)
+    @property
+    def warnings(self) -> int:
+        """Number of warnings."""
+        return sum(finding.severity is Severity.WARNING for finding in self.findings)
 
     @property
     def clean(self) -> bool:
         """Return whether all findings are only information."""
         return all(finding.severity is Severity.INFORMATION for finding in self.findings)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values, for JSON."""
-        return {
-            "table": self.table,
-            "version": self.version,
-            "regions": self.regions,
-            "tasks": self.tasks,
-            "seconds": self.seconds,
-            "errors": self.count(Severity.ERROR),
-            "warnings": self.count(Severity.WARNING),
-            "findings": [finding.to_dict() for finding in self.findings],
-        }
 
 
 def worst_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 from uuid import UUID
 
+import lance
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -31,9 +31,6 @@ from memwal.reader.latest import ROW_ADDRESS
 from memwal.region.rows import align_rows, key_column, with_field_ids
 from memwal.storage.location import TableLocation
 
-if TYPE_CHECKING:
-    import lance
-
 Rows = npt.NDArray[np.int64]
 
 PAGES = "page_data.lance"
@@ -42,24 +39,13 @@ DIRECTORY = "page_lookup.lance"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredKeys:
-    """Stored keys of a generation.
+    """Stored keys of a generation."""
 
-    Attributes
-    ----------
-    columns : pyarrow.Table
-        Key columns of every row that is not deleted from the data set, in stored order.
-    encoded : pyarrow.Array
-        The same keys, encoded to one value each.
-    rows : numpy.ndarray of int64
-        Number of each row among all that were ever written to the data set, ascending.
-    written : int
-        Number of rows that were written.
-    """
-
+    # Key columns of every row that is not deleted from the data set, in stored order.
     columns: pa.Table
-    encoded: pa.Array
-    rows: Rows
-    written: int
+    encoded: pa.Array  # the same keys, encoded to one value each
+    rows: Rows  # number of each row among all that were ever written to the data set, ascending
+    written: int  # number of rows that were written
 
 
 def check_bloom(location: TableLocation, folder: str, keys: StoredKeys) -> str | None:
@@ -77,14 +63,9 @@ def check_bloom(location: TableLocation, folder: str, keys: StoredKeys) -> str |
 
 
 def check_key_index(location: TableLocation, folder: str, keys: StoredKeys) -> str | None:
-    """Check a generation's key index, both files of which must exist.
+    """Check a generation's key index, both files of which exist. Returns what is wrong, or None.
 
     The index holds every row that was written, including rows that were deleted from the data set.
-
-    Returns
-    -------
-    str or None
-        What is wrong; None if it is right.
     """
     index = f"{folder}/{PK_INDEX_DIR}"
     try:
@@ -112,14 +93,10 @@ def _read_lance_file(location: TableLocation, path: str) -> pa.Table:
 
 
 def _order_problem(values: pa.Array) -> str | None:
-    ordered = _as_orderable(values)
+    ordered = values.cast(pa.uint8()) if pa.types.is_boolean(values.type) else values
     if len(ordered) > 1 and not pc.all(pc.less_equal(ordered[:-1], ordered[1:])).as_py():
         return "its keys are not in order"
     return None
-
-
-def _as_orderable(values: pa.Array) -> pa.Array:
-    return values.cast(pa.uint8()) if pa.types.is_boolean(values.type) else values
 
 
 def _directory_problem(directory: pa.Table, values: pa.Array) -> str | None:
@@ -163,22 +140,12 @@ def _rows_problem(values: pa.Array, numbers: Rows, keys: StoredKeys) -> str | No
 
 @dataclass(frozen=True, slots=True)
 class GenerationCheck:
-    """A generation to check.
-
-    Attributes
-    ----------
-    base : BaseTable
-    region_id : UUID
-    flushed : FlushedGeneration
-        Its entry in the manifest.
-    merged : bool
-        Whether the base table has its rows.
-    """
+    """A generation to check."""
 
     base: BaseTable
     region_id: UUID
-    flushed: FlushedGeneration
-    merged: bool
+    flushed: FlushedGeneration  # its entry in the manifest
+    merged: bool  # whether the base table has its rows
 
     @property
     def folder(self) -> str:
@@ -191,18 +158,10 @@ class GenerationCheck:
 
 
 def check_generation(check: GenerationCheck, *, rows: bool) -> Iterator[Finding | pa.Table]:
-    """Check a generation.
+    """Check a generation; with ``rows``, read all of its rows too, batch by batch.
 
-    Parameters
-    ----------
-    check : GenerationCheck
-    rows : bool
-        Whether to read all of its rows, batch by batch.
-
-    Yields
-    ------
-    Finding or pyarrow.Table
-        The findings; and, if the rows were read, once the columns from which regions are computed.
+    Yields the findings; and, if the rows were read, once the columns from which regions are
+    computed.
     """
     if parse_generation_name(check.flushed.path) != check.flushed.generation:
         # The check of the manifest reports it.
@@ -211,7 +170,9 @@ def check_generation(check: GenerationCheck, *, rows: bool) -> Iterator[Finding 
     try:
         with damage_as_unreadable(store, check.folder):
             dataset = open_dataset(check.base.location, check.folder)
-            manifest = _read_manifest(check, dataset)
+            keys = table_manifest_keys(int(dataset.version))
+            inverted, plain = (f"{check.folder}/{key}" for key in keys)
+            manifest = store.get(inverted if store.exists(inverted) else plain)
     except Unreadable as error:
         if isinstance(error.__cause__, ObjectNotFoundError):
             code = "merged-generation-missing" if check.merged else "generation-missing"
@@ -231,12 +192,6 @@ def check_generation(check: GenerationCheck, *, rows: bool) -> Iterator[Finding 
     yield from _check_presence(check)
     if rows:
         yield from _check_rows(check, dataset)
-
-
-def _read_manifest(check: GenerationCheck, dataset: lance.LanceDataset) -> bytes:
-    store = check.base.location.store
-    inverted, plain = (f"{check.folder}/{key}" for key in table_manifest_keys(int(dataset.version)))
-    return store.get(inverted if store.exists(inverted) else plain)
 
 
 def _schema_problem(base: BaseTable, dataset: lance.LanceDataset) -> str | None:

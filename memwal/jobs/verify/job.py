@@ -16,8 +16,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 from uuid import UUID
 
-import pyarrow as pa
-
 from memwal.base_table.snapshot import BaseTable
 from memwal.format.paths import generation_dir, parse_generation_name, region_dir
 from memwal.format.region_manifest import RegionManifest
@@ -49,7 +47,7 @@ from memwal.jobs.verify.specs import (
     check_values,
     count_misplaced,
 )
-from memwal.jobs.verify.task import Depth, Unreadable, VerifyTask, damage_as_unreadable, plan_verify
+from memwal.jobs.verify.task import Unreadable, VerifyTask, damage_as_unreadable, plan_verify
 from memwal.jobs.verify.wal import check_log
 from memwal.region.manifest_store import discover_regions
 from memwal.storage.location import TableLocation
@@ -69,7 +67,7 @@ def check_table(task: VerifyTask, base: BaseTable | None) -> Iterator[Finding]:
         yield from check_known(base, manifests)
         yield from check_snapshot(base, manifests)
         yield from check_repeated_values(manifests)
-    if task.depth is Depth.FULL:
+    if not task.options.quick:
         yield from check_older_versions(base)
         if not damaged:
             try:
@@ -103,7 +101,7 @@ def check_regions(
             manifests[region_id] = history.newest
             sampled[region_id] = _sample_generations(task, history.newest)
             yield from _check_generations(task, base, history.newest, sampled[region_id])
-    if base is not None and task.depth is Depth.FULL:
+    if base is not None and not task.options.quick:
         yield from check_merged_rows(base, manifests, sampled=sampled)
 
 
@@ -124,7 +122,7 @@ def _check_region(task: VerifyTask, newest: NewestBase, history: History) -> Ite
     if manifest is None:
         return
     collected = 0 if history.settled is None else history.settled.replay_after
-    rows = task.depth is Depth.FULL
+    rows = not task.options.quick
     yield from check_log(location.store, manifest, collected=collected, rows=rows)
     yield from _check_orphans(task, history)
     if base is not None:
@@ -149,13 +147,14 @@ def _check_orphans(task: VerifyTask, history: History) -> Iterator[Finding]:
 def _sample_generations(task: VerifyTask, manifest: RegionManifest) -> set[int]:
     """Select the generations whose rows are read."""
     numbers = [flushed.generation for flushed in manifest.flushed]
-    if task.depth is Depth.QUICK:
+    sample = task.options.sample_generations
+    if task.options.quick:
         return set()
-    if task.sample is None or task.sample >= len(numbers):
+    if sample is None or sample >= len(numbers):
         return set(numbers)
     # Every attempt of a run selects the same generations, and each run others.
     seed = f"{manifest.region_id}/{task.now:%Y%m%d%H%M%S%f}"
-    return set(random.Random(seed).sample(numbers, task.sample))  # noqa: S311
+    return set(random.Random(seed).sample(numbers, sample))  # noqa: S311
 
 
 def _check_generations(
@@ -165,18 +164,10 @@ def _check_generations(
     for flushed in manifest.flushed:
         check = GenerationCheck(base, manifest.region_id, flushed, flushed.generation <= merged)
         for result in check_generation(check, rows=flushed.generation in sampled):
-            if isinstance(result, pa.Table):
-                yield from _check_misplaced_rows(check, manifest, result)
-            else:
+            if isinstance(result, Finding):
                 yield result
-
-
-def _check_misplaced_rows(
-    check: GenerationCheck, manifest: RegionManifest, rows: pa.Table
-) -> Iterator[Finding]:
-    count = count_misplaced(check.base, manifest, rows)
-    if count:
-        yield check.finding("rows-misplaced", f"{count} of {rows.num_rows} rows")
+            elif count := count_misplaced(base, manifest, result):
+                yield check.finding("rows-misplaced", f"{count} of {result.num_rows} rows")
 
 
 _MAX_ATTEMPTS: Final = 3
@@ -190,15 +181,7 @@ def verify(
     *,
     clock: Callable[[], float] = time.time,
 ) -> VerifyReport:
-    """Check a table, and change nothing.
-
-    Parameters
-    ----------
-    location : TableLocation
-        Location of the table: ``table.location`` of an open one.
-    options : VerifyOptions, optional
-    clock : callable
-        Seconds since the epoch.
+    """Check a table, and change nothing. ``clock`` returns seconds since the epoch.
 
     Raises
     ------
@@ -208,14 +191,7 @@ def verify(
         The store failed, so nothing is known about the table.
     """
     started = time.monotonic()
-    tasks = plan_verify(
-        location,
-        regions=options.regions,
-        depth=Depth.QUICK if options.quick else Depth.FULL,
-        sample=options.sample_generations,
-        max_tasks=options.max_tasks or 1,
-        now=datetime.fromtimestamp(clock(), UTC),
-    )
+    tasks = plan_verify(location, options, now=datetime.fromtimestamp(clock(), UTC))
     outcomes: list[tuple[int, tuple[Finding, ...]]] = options.run(tasks, run_verify_task)
     return VerifyReport(
         table=location.uri,

@@ -31,20 +31,11 @@ _COMMIT_SECONDS = timedelta(seconds=5)
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Stored manifest versions of a region.
-
-    Attributes
-    ----------
-    region_id : UUID
-    manifests : tuple of RegionManifest
-        Those that can be read, oldest first.
-    findings : tuple of Finding
-        Damaged and missing versions.
-    """
+    """Stored manifest versions of a region."""
 
     region_id: UUID
-    manifests: tuple[RegionManifest, ...]
-    findings: tuple[Finding, ...]
+    manifests: tuple[RegionManifest, ...]  # those that can be read, oldest first
+    findings: tuple[Finding, ...]  # damaged and missing versions
 
     @property
     def newest(self) -> RegionManifest | None:
@@ -103,12 +94,9 @@ def _check_gaps(
         hint = _read_hint(store, version_hint_key(region_id))
         collectable = settled is not None and after <= settled.version
         stray = (late or collectable) and (hint is None or hint > before)
-        yield Finding(
-            "manifest-stray" if stray else "manifest-gap",
-            manifest_key(region_id, before),
-            f"after version {before} the next one is {after}",
-            region=region_id,
-        )
+        code = "manifest-stray" if stray else "manifest-gap"
+        text = f"after version {before} the next one is {after}"
+        yield Finding(code, manifest_key(region_id, before), text, region=region_id)
 
 
 def read_newest(store: ObjectStore, region_id: UUID) -> RegionManifest | None:
@@ -129,16 +117,11 @@ def _check_without_manifest(store: ObjectStore, region_id: UUID) -> Iterator[Fin
         # The first manifest was created just now.
         return
     if rows:
-        yield Finding(
-            "manifests-missing",
-            manifest_dir(region_id),
-            "the region has log entries or generations, but no manifest",
-            region=region_id,
-        )
+        text = "the region has log entries or generations, but no manifest"
+        yield Finding("manifests-missing", manifest_dir(region_id), text, region=region_id)
     else:
-        yield Finding(
-            "region-empty", folder, "it has neither a manifest nor rows", region=region_id
-        )
+        text = "it has neither a manifest nor rows"
+        yield Finding("region-empty", folder, text, region=region_id)
 
 
 def _is_gap(store: ObjectStore, region_id: UUID, before: int, after: int) -> bool:
@@ -164,12 +147,8 @@ def _read_manifest(
     except CorruptDataError as error:
         return Finding("manifest-damaged", key, str(error), region=region_id)
     if manifest.version != version or manifest.region_id != region_id:
-        return Finding(
-            "manifest-mislabelled",
-            key,
-            f"it contains version {manifest.version} of region {manifest.region_id}",
-            region=region_id,
-        )
+        text = f"it contains version {manifest.version} of region {manifest.region_id}"
+        return Finding("manifest-mislabelled", key, text, region=region_id)
     return manifest
 
 
@@ -218,11 +197,7 @@ def check_history(
 ) -> Iterator[Finding]:
     """Check that what may only grow does, and that no generation was dropped that is not merged.
 
-    Parameters
-    ----------
-    history : History
-    merged_now : callable
-        Reads the current merge progress; called only if a generation was dropped.
+    ``merged_now`` reads the current merge progress; it is called only if a generation was dropped.
     """
     yield from history.findings
     for manifest in history.manifests:
@@ -243,34 +218,24 @@ def _check_step(before: RegionManifest, after: RegionManifest) -> Iterator[Findi
         if new < old:
             yield _manifest_finding(after, code, f"{what} goes from {old} to {new}")
     if dict(before.region_fields) != dict(after.region_fields) and before.region_fields:
-        yield _manifest_finding(
-            after,
-            "region-values-wrong",
-            "the region values differ from those of the version before",
-        )
+        text = "the region values differ from those of the version before"
+        yield _manifest_finding(after, "region-values-wrong", text)
 
 
 def _check_flushed(manifest: RegionManifest) -> Iterator[Finding]:
     numbers = [flushed.generation for flushed in manifest.flushed]
     if any(second <= first for first, second in pairwise(numbers)):
-        yield _manifest_finding(
-            manifest, "flushed-order", f"the generations are {_join_numbers(numbers)}"
-        )
+        text = f"the generations are {_join_numbers(numbers)}"
+        yield _manifest_finding(manifest, "flushed-order", text)
     ahead = [number for number in numbers if number >= manifest.current_generation]
     if ahead:
-        yield _manifest_finding(
-            manifest,
-            "flushed-ahead",
-            f"{_join_numbers(ahead)} flushed, but the current generation is "
-            f"{manifest.current_generation}",
-        )
+        current = f"the current generation is {manifest.current_generation}"
+        text = f"{_join_numbers(ahead)} flushed, but {current}"
+        yield _manifest_finding(manifest, "flushed-ahead", text)
     for flushed in manifest.flushed:
         if parse_generation_name(flushed.path) != flushed.generation:
-            yield _manifest_finding(
-                manifest,
-                "flushed-path",
-                f"the folder of generation {flushed.generation} is named {flushed.path!r}",
-            )
+            text = f"the folder of generation {flushed.generation} is named {flushed.path!r}"
+            yield _manifest_finding(manifest, "flushed-path", text)
 
 
 def _check_lost(
@@ -286,12 +251,9 @@ def _check_lost(
     merged = merged_now().get(history.region_id, 0)
     lost = [number for number in dropped if number > merged]
     if lost:
-        yield _manifest_finding(
-            newest,
-            "flushed-lost",
-            f"generations {_join_numbers(lost)} were named before and are not now; those up to "
-            f"{merged} are merged",
-        )
+        named_before = f"generations {_join_numbers(lost)} were named before and are not now"
+        text = f"{named_before}; those up to {merged} are merged"
+        yield _manifest_finding(newest, "flushed-lost", text)
 
 
 def _manifest_finding(manifest: RegionManifest, code: str, text: str) -> Finding:

@@ -27,6 +27,7 @@ from memwal.format.paths import BLOOM_FILTER_NAME, generation_dir
 from memwal.format.region_manifest import RegionManifest
 from memwal.jobs.verify.findings import Finding
 from memwal.jobs.verify.task import Unreadable, damage_as_unreadable
+from memwal.quality.checks import combine_column
 from memwal.quality.quarantine import FOLDER, Quarantine
 from memwal.reader.base_indexes import covered_fragments
 from memwal.reader.latest import NewestRows, find_newest, read_keys
@@ -37,28 +38,19 @@ _UNSIGNED = {16: pa.uint16(), 32: pa.uint32(), 64: pa.uint64()}
 
 
 def differing_rows(left: pa.Table, right: pa.Table) -> npt.NDArray[np.int64]:
-    """Return the numbers of the rows that differ, ascending.
+    """Return the numbers of the rows that differ, ascending, of tables with the same columns.
 
     Floats are compared by their bits, so that NaN equals itself. For all types, Arrow only has a
     fast comparison of whole arrays. A column that differs is therefore bisected until the rows are
     found, in as many steps as there are differences, times the logarithm of the rows.
-
-    Parameters
-    ----------
-    left, right : pyarrow.Table
-        With the same columns and the same number of rows.
     """
     differs = np.zeros(left.num_rows, np.bool_)
     for name in left.column_names:
-        values, others = (_floats_as_bits(_as_array(t.column(name))) for t in (left, right))
+        values, others = (_floats_as_bits(combine_column(t, name)) for t in (left, right))
         if others.type != values.type:
             others = others.cast(values.type)
         _mark_differing(values, others, differs, 0)
     return np.flatnonzero(differs)
-
-
-def _as_array(column: pa.ChunkedArray) -> pa.Array:
-    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
 def _mark_differing(
@@ -158,34 +150,16 @@ class _RegionGenerations:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _NewestMerged:
-    """Newest merged row of each key, and the row of that key in the base table.
+    """Newest merged row of each key, and the row of that key in the base table."""
 
-    Attributes
-    ----------
-    stored : tuple of _StoredGeneration
-        Merged generations, to which ``source`` refers.
-    keys : pyarrow.Array
-        Encoded keys; the arrays below have one element for each.
-    source : numpy.ndarray
-        Index of the generation that has the newest row, in ``stored``.
-    addresses : numpy.ndarray
-        Address of that row in the generation.
-    deleted : numpy.ndarray
-        Whether that row is a tombstone.
-    base_row, fragment : numpy.ndarray
-        Row id and fragment in the base table; -1 if it does not have the key.
-    times : numpy.ndarray
-        Number of rows of the key in the base table.
-    """
-
-    stored: tuple[_StoredGeneration, ...]
-    keys: pa.Array
-    source: Numbers
-    addresses: npt.NDArray[np.uint64]
-    deleted: npt.NDArray[np.bool_]
-    base_row: Numbers
-    fragment: Numbers
-    times: Numbers
+    stored: tuple[_StoredGeneration, ...]  # merged generations, to which ``source`` refers
+    keys: pa.Array  # encoded keys; the arrays below have one element for each
+    source: Numbers  # index of the generation that has the newest row, in ``stored``
+    addresses: npt.NDArray[np.uint64]  # address of that row in the generation
+    deleted: npt.NDArray[np.bool_]  # whether that row is a tombstone
+    base_row: Numbers  # row id in the base table; -1 if it does not have the key
+    fragment: Numbers  # fragment of the base table; -1 if it does not have the key
+    times: Numbers  # number of rows of the key in the base table
 
 
 def check_merged_rows(
@@ -194,20 +168,12 @@ def check_merged_rows(
     *,
     sampled: Mapping[UUID, Collection[int]] | None = None,
 ) -> Iterator[Finding]:
-    """Compare the rows of merged generations with the base table.
+    """Compare the rows of merged generations with the base table, which was read before manifests.
 
     Not compared are: regions of an earlier spec, whose keys may have newer rows in regions of a
     later spec, which may be collected by now; keys that a generation deletes which is not merged
     yet, since the delete pass of a merge comes before its commit; and rows that are in the table's
-    quarantine.
-
-    Parameters
-    ----------
-    base : BaseTable
-        Read before the manifests.
-    manifests : mapping of UUID to RegionManifest
-    sampled : mapping of UUID to collection of int, optional
-        Generations whose rows are compared, by region; all by default.
+    quarantine. ``sampled`` has the generations to compare, by region; all by default.
     """
     newest_spec = max((spec.spec_id for spec in base.details.region_specs), default=0)
     group: list[_RegionGenerations] = []

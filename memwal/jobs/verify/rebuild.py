@@ -42,19 +42,8 @@ def rebuild_generation(base: BaseTable, region_id: UUID, lost: FlushedGeneration
     """Rebuild a lost or damaged generation in a new folder, and switch the manifest to it.
 
     Writers, mergers and collectors may be at work meanwhile. The old folder is left to the garbage
-    collector. Memory is bounded as for a flush.
-
-    Parameters
-    ----------
-    base : BaseTable
-    region_id : UUID
-    lost : FlushedGeneration
-        Its entry in the manifest.
-
-    Returns
-    -------
-    bool
-        False if the manifest does not name it any more, or another process rebuilt it.
+    collector. Memory is bounded as for a flush. Returns False if the manifest does not name the
+    generation any more, or another process rebuilt it.
 
     Raises
     ------

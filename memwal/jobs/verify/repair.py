@@ -48,12 +48,12 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import ClassVar, Final
 
 import numpy as np
 import pyarrow.compute as pc
 
-from memwal.base_table.details import update_details
+from memwal.base_table.commit import update_details
 from memwal.base_table.snapshot import BaseTable, lance_errors, open_base, open_dataset
 from memwal.errors import MemWalError, ObjectNotFoundError, StoreError
 from memwal.format.bloom import build_bloom_filter
@@ -76,35 +76,28 @@ from memwal.jobs.verify.specs import check_indexes, check_snapshot
 from memwal.lsm.flush.key_index import NewestKeys, write_key_index
 from memwal.region.manifest_store import RegionManifestStore, read_manifests
 from memwal.storage.location import TableLocation
+from memwal.util.records import JsonRecord
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RepairAction:
-    """Outcome of the repair of one finding.
+class RepairAction(JsonRecord):
+    """Outcome of the repair of one finding."""
 
-    Attributes
-    ----------
-    finding : Finding
-    state : {"would", "done", "nothing", "failed"}
-        ``would`` in a dry run; ``nothing`` if there was nothing to repair any more.
-    text : str
-        What the repair does or did, or why it failed.
-    """
+    json_properties: ClassVar[tuple[str, ...]] = ("repair",)
 
     finding: Finding
+    """The finding; its code has a repair."""
     state: str
+    """``would`` in a dry run; ``nothing`` if there was nothing to repair any more."""
     text: str
+    """What the repair does or did, or why it failed."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values, for JSON."""
-        return {
-            "repair": self.finding.repair.value if self.finding.repair is not None else None,
-            "state": self.state,
-            "text": self.text,
-            "finding": self.finding.to_dict(),
-        }
+    @property
+    def repair(self) -> Repair | None:
+        """The repair that the code of the finding names."""
+        return self.finding.repair
 
 
 def repair(
@@ -114,23 +107,11 @@ def repair(
     dry_run: bool = True,
     clock: Callable[[], float] = time.time,
 ) -> tuple[RepairAction, ...]:
-    """Run the safe repairs of a report.
+    """Run the safe repairs of the ``report`` of a table; findings without one are skipped.
 
-    Parameters
-    ----------
-    location : TableLocation
-    report : VerifyReport
-        Report of this table. Findings without a safe repair are skipped.
-    dry_run : bool, default True
-        Only return what would be done.
-    clock : callable
-        Seconds since the epoch.
-
-    Returns
-    -------
-    tuple of RepairAction
-        One per finding that has a repair; the repair of one finding may fix several. A repair that
-        fails is reported, and does not stop the others.
+    With ``dry_run``, only return what would be done. Returns an action per finding that has a
+    repair; the repair of one finding may fix several. A repair that fails is reported, and does not
+    stop the others. ``clock`` returns seconds since the epoch.
     """
     actions = []
     for finding in report.findings:

@@ -59,26 +59,27 @@ def check_values(base: BaseTable, manifest: RegionManifest) -> Iterator[Finding]
         # The check of the specs reports it.
         return
     fields = {field.field_id: field for field in spec.fields}
+
+    def wrong(text: str) -> Finding:
+        return Finding("region-values-wrong", key, text, region=manifest.region_id)
+
     for field_id, value in manifest.region_fields:
         field = fields.get(field_id)
         if field is None:
-            text = f"it has a value of field {field_id!r}, which its spec does not have"
-            yield Finding("region-values-wrong", key, text, region=manifest.region_id)
+            yield wrong(f"it has a value of field {field_id!r}, which its spec does not have")
             continue
         if None in field.columns:
             continue
         try:
             read = decode_values([value], field.value_type(base.schema))
         except CorruptDataError as error:
-            text = f"{field_id}: {error}"
-            yield Finding("region-values-wrong", key, text, region=manifest.region_id)
+            yield wrong(f"{field_id}: {error}")
             continue
         count = field.transform.num_values
         if count is not None and pa.types.is_integer(read.type):
             number = read[0].as_py()
             if not 0 <= number < count:
-                text = f"{field_id} is {number}, but must be below {count}"
-                yield Finding("region-values-wrong", key, text, region=manifest.region_id)
+                yield wrong(f"{field_id} is {number}, but must be below {count}")
 
 
 def check_repeated_values(manifests: Mapping[UUID, RegionManifest]) -> Iterator[Finding]:
@@ -90,12 +91,9 @@ def check_repeated_values(manifests: Mapping[UUID, RegionManifest]) -> Iterator[
         values = (manifest.spec_id, frozenset(manifest.region_fields))
         other = first.setdefault(values, region_id)
         if other != region_id:
-            yield Finding(
-                "region-values-repeated",
-                manifest_key(region_id, manifest.version),
-                f"region {other} has the same values",
-                region=region_id,
-            )
+            key = manifest_key(region_id, manifest.version)
+            text = f"region {other} has the same values"
+            yield Finding("region-values-repeated", key, text, region=region_id)
 
 
 def count_misplaced(base: BaseTable, manifest: RegionManifest, rows: pa.Table) -> int:
@@ -149,13 +147,9 @@ def check_indexes(base: BaseTable) -> Iterator[Finding]:
         for region_id, generation in covered.items():
             merged = base.details.merged.get(region_id, 0)
             if generation > merged:
-                yield Finding(
-                    "catchup-ahead",
-                    name,
-                    f"the catch-up of {name} is generation {generation}; those up to {merged} are "
-                    "merged",
-                    region=region_id,
-                )
+                at = f"the catch-up of {name} is generation {generation}"
+                text = f"{at}; those up to {merged} are merged"
+                yield Finding("catchup-ahead", name, text, region=region_id)
 
 
 def check_merged(base: BaseTable, manifest: RegionManifest) -> Iterator[Finding]:
@@ -178,12 +172,8 @@ def check_known(base: BaseTable, manifests: Mapping[UUID, RegionManifest]) -> It
     """Check that regions with merge progress exist. ``manifests`` must have all regions."""
     for region_id, generation in base.details.merged.items():
         if region_id not in manifests:
-            yield Finding(
-                "progress-unknown-region",
-                str(region_id),
-                f"generations up to {generation} are recorded as merged",
-                region=region_id,
-            )
+            text = f"generations up to {generation} are recorded as merged"
+            yield Finding("progress-unknown-region", str(region_id), text, region=region_id)
 
 
 def check_snapshot(base: BaseTable, manifests: Mapping[UUID, RegionManifest]) -> Iterator[Finding]:

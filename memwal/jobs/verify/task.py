@@ -2,86 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
-from enum import Enum
-from typing import TYPE_CHECKING
 from uuid import UUID
+
+import lance
 
 from memwal.base_table.snapshot import first_line, is_panic
 from memwal.errors import MemWalError, ObjectNotFoundError, StoreAccessError
 from memwal.format.lance_manifest import read_index_section
 from memwal.format.paths import MEM_WAL_INDEX_NAME
+from memwal.jobs.job import run_in_process
+from memwal.jobs.options import VerifyOptions
 from memwal.region.manifest_store import discover_regions
 from memwal.storage.location import TableLocation
 from memwal.storage.object_store import ObjectStore
 
-if TYPE_CHECKING:
-    import lance
 
-
-class Depth(Enum):
-    """How much a verification reads."""
-
-    QUICK = "quick"
-    """Names, manifests and schemas; no rows."""
-
-    FULL = "full"
-    """All rows of the log and of generations, and the keys of the base table."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class VerifyTask:
-    """Part of a verification that one worker runs.
-
-    Attributes
-    ----------
-    regions : tuple of UUID
-        Regions to check; empty for the base table itself.
-    all_regions : bool
-        Whether the caller restricted no regions, so that the base table's records of regions can be
-        compared with all regions.
-    depth : Depth
-    sample : int or None
-        Number of generations of each region whose rows are read; None for all.
-    now : datetime
-        When the verification began, in UTC.
-    """
+    """Part of a verification that one worker runs."""
 
     location: TableLocation
-    regions: tuple[UUID, ...]
-    all_regions: bool
-    depth: Depth
-    sample: int | None
-    now: datetime
+    regions: tuple[UUID, ...]  # to check; empty for the base table itself
+    options: VerifyOptions  # without the runner, which does not go to workers
+    now: datetime  # when the verification began, in UTC
+
+    @property
+    def all_regions(self) -> bool:
+        """Whether the base table's records of regions can be compared with all regions."""
+        return self.options.regions is None
 
 
 def plan_verify(
-    location: TableLocation,
-    *,
-    regions: Collection[UUID] | None,
-    depth: Depth,
-    sample: int | None,
-    max_tasks: int,
-    now: datetime,
+    location: TableLocation, options: VerifyOptions, *, now: datetime
 ) -> tuple[VerifyTask, ...]:
     """Plan one task for the base table, and at most ``max_tasks`` for the regions."""
+    regions = options.regions
     region_ids = discover_regions(location.store) if regions is None else sorted(set(regions))
-    count = min(max_tasks, len(region_ids))
+    count = min(options.max_tasks or 1, len(region_ids))
     shares = [(), *(tuple(region_ids[start::count]) for start in range(count))]
-    return tuple(
-        VerifyTask(
-            location=location,
-            regions=share,
-            all_regions=regions is None,
-            depth=depth,
-            sample=sample,
-            now=now,
-        )
-        for share in shares
-    )
+    sent = replace(options, run=run_in_process)
+    return tuple(VerifyTask(location, share, sent, now) for share in shares)
 
 
 class Unreadable(Exception):
@@ -116,23 +80,10 @@ def damage_as_unreadable(store: ObjectStore, folder: str | None) -> Iterator[Non
 def find_bad_files(
     location: TableLocation, folder: str, dataset: lance.LanceDataset, manifest: bytes
 ) -> Iterator[tuple[str, str | None]]:
-    """Find the files of a data set that are missing or have a wrong size.
+    """Yield the key of each file of a data set that is missing or wrong, and what is wrong with it.
 
-    Costs three listings, whatever the number of files.
-
-    Parameters
-    ----------
-    location : TableLocation
-    folder : str
-        Folder of the data set, below the table; empty for the table itself.
-    dataset : lance.LanceDataset
-    manifest : bytes
-        The data set's manifest file.
-
-    Yields
-    ------
-    (str, str or None)
-        Key of the file, and what is wrong with it; None if it is missing.
+    The second value is None for a missing file. ``folder`` is that of the data set, below the
+    table; empty for the table itself. Costs three listings, whatever the number of files.
     """
     prefix = f"{folder}/" if folder else ""
     store = location.store

@@ -24,30 +24,19 @@ _FLUSHED_ONLY = frozenset({"log-hole", "log-entry-spoiled"})
 def check_log(
     store: ObjectStore, manifest: RegionManifest, *, collected: int, rows: bool
 ) -> Iterator[Finding]:
-    """Check the log of a region.
+    """Check the log of a region; with ``rows``, read the entries too.
 
-    Parameters
-    ----------
-    store : ObjectStore
-    manifest : RegionManifest
-        Read before the log, so that entries that are written or deleted since do no harm.
-    collected : int
-        Position up to which the collector deletes entries. A crash of the machine may bring any of
-        them back.
-    rows : bool
-        Whether to read the entries too.
+    The manifest was read before the log, so that entries that are written or deleted since do no
+    harm. ``collected`` is the position up to which the collector deletes entries; a crash of the
+    machine may bring any of them back.
     """
     region_id = manifest.region_id
     abandoned: tuple[AbandonedRows, ...] = ()
     try:
         abandoned = tuple(read_abandoned(store, region_id))
     except CorruptDataError as error:
-        yield Finding(
-            "abandoned-unreadable",
-            f"{region_dir(region_id)}/abandoned",
-            str(error),
-            region=region_id,
-        )
+        folder = f"{region_dir(region_id)}/abandoned"
+        yield Finding("abandoned-unreadable", folder, str(error), region=region_id)
     objects = _list_entries(store, region_id)
     findings = list(_check_positions(store, manifest, objects, collected))
     if rows:
@@ -85,24 +74,16 @@ def _check_positions(
     seen = max(manifest.replay_after, manifest.wal_last_seen)
     newest = positions[-1] if positions else 0
     if newest < seen and not store.exists(wal_key(region_id, seen)):
-        yield Finding(
-            "log-tip-lost",
-            wal_key(region_id, seen),
-            f"position {seen} was written, but the newest entry is at {newest or 'no position'}",
-            region=region_id,
-        )
+        text = f"position {seen} was written, but the newest entry is at {newest or 'no position'}"
+        yield _finding("log-tip-lost", region_id, seen, text)
         return
     missing = survey_log(
         store, region_id, after=manifest.replay_after, hint=manifest.wal_last_seen
     ).missing
     if missing is not None:
-        yield Finding(
-            "log-gap",
-            wal_key(region_id, missing),
-            f"position {missing} has no entry; flushed generations cover the log up to "
-            f"{manifest.replay_after}",
-            region=region_id,
-        )
+        covered = f"flushed generations cover the log up to {manifest.replay_after}"
+        text = f"position {missing} has no entry; {covered}"
+        yield _finding("log-gap", region_id, missing, text)
     flushed = [position for position in positions if position <= manifest.replay_after]
     for before, after in pairwise(flushed):
         # Entries are collected oldest first: if the entry before is still stored, the missing ones
@@ -113,12 +94,9 @@ def _check_positions(
             and store.exists(wal_key(region_id, before))
         ):
             late = before == positions[0] and objects[before].modified > objects[after].modified
-            yield Finding(
-                "log-stray" if late or after - 1 <= collected else "log-hole",
-                wal_key(region_id, before + 1),
-                f"positions {before + 1} to {after - 1} have no entries; their rows are flushed",
-                region=region_id,
-            )
+            code = "log-stray" if late or after - 1 <= collected else "log-hole"
+            text = f"positions {before + 1} to {after - 1} have no entries; their rows are flushed"
+            yield _finding(code, region_id, before + 1, text)
 
 
 def _check_entries(
@@ -144,17 +122,14 @@ def _check_entries(
                 torn.append((position, str(error)))
                 continue
             except CorruptDataError as error:
-                yield _entry_finding(manifest, position, str(error))
+                yield _unreadable(manifest, position, str(error))
                 continue
             if not entry.is_sentinel:
                 last_rows = position
             if entry.writer_epoch < epoch:
-                yield Finding(
-                    "log-claim-overtaken" if entry.is_sentinel else "log-epoch-falls",
-                    key,
-                    f"its epoch is {entry.writer_epoch}, but that of an earlier entry is {epoch}",
-                    region=region_id,
-                )
+                code = "log-claim-overtaken" if entry.is_sentinel else "log-epoch-falls"
+                text = f"its epoch is {entry.writer_epoch}, but that of an earlier entry is {epoch}"
+                yield _finding(code, region_id, position, text)
             if entry.writer_epoch > manifest.writer_epoch and not ahead:
                 ahead = position
             epoch = max(epoch, entry.writer_epoch)
@@ -162,12 +137,8 @@ def _check_entries(
     if ahead:
         latest = RegionManifestStore(store, region_id).read_latest()
         if latest is not None and epoch > latest.writer_epoch:
-            yield Finding(
-                "log-epoch-ahead",
-                wal_key(region_id, ahead),
-                f"epoch {epoch} is in the log; the newest claim has {latest.writer_epoch}",
-                region=region_id,
-            )
+            text = f"epoch {epoch} is in the log; the newest claim has {latest.writer_epoch}"
+            yield _finding("log-epoch-ahead", region_id, ahead, text)
 
 
 def _check_torn(
@@ -175,17 +146,16 @@ def _check_torn(
 ) -> Iterator[Finding]:
     for position, text in torn:
         if position < last_rows or position <= manifest.replay_after:
-            yield _entry_finding(manifest, position, text)
+            yield _unreadable(manifest, position, text)
         else:
-            yield Finding(
-                "log-tip-torn",
-                wal_key(manifest.region_id, position),
-                "it was never acknowledged as durable, or the machine crashed before it was",
-                region=manifest.region_id,
-            )
+            text = "it was never acknowledged as durable, or the machine crashed before it was"
+            yield _finding("log-tip-torn", manifest.region_id, position, text)
 
 
-def _entry_finding(manifest: RegionManifest, position: int, text: str) -> Finding:
+def _unreadable(manifest: RegionManifest, position: int, text: str) -> Finding:
     code = "log-entry-spoiled" if position <= manifest.replay_after else "log-entry-damaged"
-    key = wal_key(manifest.region_id, position)
-    return Finding(code, key, text, region=manifest.region_id)
+    return _finding(code, manifest.region_id, position, text)
+
+
+def _finding(code: str, region_id: UUID, position: int, text: str) -> Finding:
+    return Finding(code, wal_key(region_id, position), text, region=region_id)

@@ -6,7 +6,7 @@ index gets other centroids, while the generations keep the old ones. With a numb
 segment over the new rows and joins it with that many of the newest segments; centroids, codebook,
 bounds and rotation stay. Index builds therefore always pass a number. Even with a number, Lance
 trains a vector index again if none of its rows exist any more: such an index is extended by a part,
-as :mod:`memwal.jobs.index.parallel` builds them.
+as :mod:`memwal.jobs.index.job` builds them.
 """
 
 from __future__ import annotations

@@ -70,9 +70,11 @@ def test_repairs_are_told_and_then_done(cli, backlog):
     answer = cli("verify", backlog.uri, "--repair")
     assert answer.code == 1
     assert "--yes" in answer.stdout
+    assert re.search(r"^│ bloom +│ would +│", answer.stdout, re.MULTILINE)
     assert listing(folder(backlog)) == before
     result = cli("verify", backlog.uri, "--repair", "--yes", "--json").json
     assert [action["state"] for action in result["repairs"]] == ["done", "done"]
+    assert {action["repair"] for action in result["repairs"]} == {"bloom", "key-index"}
     assert result["findings"] == []
     assert cli("verify", backlog.uri).code == 0
 

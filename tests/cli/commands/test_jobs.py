@@ -104,8 +104,8 @@ def test_explain_merge(cli, backlog):
     assert backlog.base().details.merged == {}
 
     answer = cli("merge", backlog.uri, "--explain", "--run-bytes", 1)
-    assert PickReason.OVERSIZED.message in answer.stdout
-    assert answer.stdout.count(PickReason.RUN_BYTES.message) == 5
+    assert PickReason.OVERSIZED.text in answer.stdout
+    assert answer.stdout.count(PickReason.RUN_BYTES.text) == 5
     assert backlog.base().details.merged == {}
 
 

@@ -15,13 +15,12 @@ from support.faults.collecting import DAY, HOUR, collect, flush
 from support.stores.faulty_store import FaultyStores
 
 import memwal
-from memwal.base_table.details import update_details
+from memwal.base_table.commit import update_details
 from memwal.errors import MemWalError
 from memwal.format.memwal_index import IndexDetails
 from memwal.jobs.gc import Kind, Reason
 from memwal.jobs.gc.base_table import IndexFileCollector
 from memwal.jobs.gc.collector import GcContext
-from memwal.jobs.gc.options import Ages
 from memwal.jobs.gc.pins import Pins
 from memwal.jobs.options import GcOptions
 
@@ -263,5 +262,5 @@ def with_region_count(details: IndexDetails) -> IndexDetails:
 
 def rehearsal(seconds: float) -> GcContext:
     """A dry run, so many seconds from now."""
-    ages = Ages.of(GcOptions(), now=datetime.now(UTC) + timedelta(seconds=seconds))
-    return GcContext(ages=ages, pins=Pins(()), dry_run=True, explain=False)
+    now = datetime.now(UTC) + timedelta(seconds=seconds)
+    return GcContext(options=GcOptions(), now=now, pins=Pins(()))

@@ -16,7 +16,6 @@ import memwal
 from memwal.base_table.snapshot import base_from_dataset, open_base
 from memwal.errors import MemWalError, TableSetupError
 from memwal.jobs.gc import Reason, collect_garbage
-from memwal.jobs.gc.options import Ages
 from memwal.jobs.gc.pins import read_pins
 from memwal.jobs.options import GcOptions
 from memwal.region.manifest_store import read_manifests
@@ -242,16 +241,16 @@ class TestRequests:
         base = table.base()
         store = faults.of(table.location)
         store.clear()
-        ages = Ages.of(GcOptions(retention_seconds=0), now=_later())
+        options, later = GcOptions(retention_seconds=0), _later()
 
-        pins = read_pins(table.location, ages, base=base)
+        pins = read_pins(table.location, options, now=later, base=base)
 
         assert pins.removable(REGION) == 1
         assert store.count("get", "_versions/*") == 11, store.calls
         assert store.count("list", "_versions") == 1
         assert len(store.calls) == 13, store.calls
         store.clear()
-        read_pins(table.location, ages, base=base)
+        read_pins(table.location, options, now=later, base=base)
         assert store.count("get") == 0, "a manifest never changes"
 
     def test_no_old_manifest_is_read_without_tags_and_retention(
@@ -263,7 +262,7 @@ class TestRequests:
         base = table.base()
         store = faults.of(table.location)
         store.clear()
-        read_pins(table.location, Ages.of(GcOptions(), now=_later()), base=base)
+        read_pins(table.location, GcOptions(), now=_later(), base=base)
         assert store.count("get") == 0
 
     def test_a_table_made_anew_is_not_the_old_one(self, make_table: MakeTable) -> None:
@@ -274,8 +273,8 @@ class TestRequests:
         table.base().dataset.tags.create("t", table.base().version - 1)
         flush(table, {3: 3})
         table.merge()
-        ages = Ages.of(GcOptions(retention_seconds=0), now=_later())
-        assert read_pins(table.location, ages).removable(REGION) == 1
+        options = GcOptions(retention_seconds=0)
+        assert read_pins(table.location, options, now=_later()).removable(REGION) == 1
         shutil.rmtree(table.uri)
         again = memwal.create(
             table.uri, SCHEMA, primary_key=["id"], region_spec=memwal.RegionSpec.unsharded()
@@ -284,8 +283,8 @@ class TestRequests:
             flush(again, {turn: turn})
             again.merge()
         again.base().dataset.tags.create("t", again.base().version - 1)
-        ages = Ages.of(GcOptions(retention_seconds=0), now=_later())
-        assert read_pins(again.location, ages).removable(REGION) == 2
+        options = GcOptions(retention_seconds=0)
+        assert read_pins(again.location, options, now=_later()).removable(REGION) == 2
 
 
 def test_a_kept_version_whose_manifest_is_gone_stops_the_run(merged_singly: memwal.Table) -> None:

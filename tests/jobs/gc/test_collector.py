@@ -9,10 +9,13 @@ from support.faults.collecting import flush
 
 import memwal
 from memwal.jobs.gc import Kind
-from memwal.jobs.gc.collector import RegionState
+from memwal.jobs.gc.base_table import BaseVersionCollector
+from memwal.jobs.gc.collector import GcContext, RegionState
 from memwal.jobs.gc.history import read_history
 from memwal.jobs.gc.job import table_collectors
+from memwal.jobs.gc.pins import Pins
 from memwal.jobs.gc.region import region_collectors
+from memwal.jobs.options import GcOptions
 
 
 def kinds_of_region(table: memwal.Table) -> list[Kind]:
@@ -26,7 +29,7 @@ def kinds_of_region(table: memwal.Table) -> list[Kind]:
 
 def test_every_kind_of_garbage_has_a_collector(table: memwal.Table) -> None:
     flush(table, {1: 1})
-    of_table = table_collectors(table.location, older_than=timedelta(days=1))
+    of_table = table_collectors(table.location)
     kinds = {*kinds_of_region(table), *(collector.kind for collector in of_table)}
     # A region is never garbage: decisions about one report that it cannot be read.
     assert kinds == set(Kind) - {Kind.REGION}
@@ -39,5 +42,11 @@ def test_what_a_run_drops_from_the_manifest_it_cannot_delete(table: memwal.Table
 
 
 def test_versions_of_the_base_table_stay_unless_an_age_is_given(table: memwal.Table) -> None:
-    kinds = [collector.kind for collector in table_collectors(table.location, older_than=None)]
-    assert Kind.BASE_VERSIONS not in kinds
+    flush(table, {1: 1})
+    table.merge()
+    later = datetime.now(UTC) + timedelta(days=1)
+    collector = BaseVersionCollector(table.location)
+    with_age = GcOptions(grace_seconds=0, retention_seconds=0, version_retention_seconds=0)
+    for options, decisions in ((GcOptions(), 0), (with_age, 1)):
+        context = GcContext(options=options, now=later, pins=Pins(()))
+        assert len(list(collector.collect(context))) == decisions

@@ -56,4 +56,4 @@ def test_members_keep_their_fields_when_they_are_sent_to_another_process() -> No
         assert pickle.loads(pickle.dumps(member)) is member
         assert json.loads(json.dumps(member)) == member.value
     assert {kind for kind in Kind if kind.count_figure is None} == {Kind.REGION}
-    assert len({reason.explanation for reason in Reason}) == len(Reason)
+    assert len({reason.text for reason in Reason}) == len(Reason)

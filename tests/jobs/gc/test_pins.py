@@ -12,7 +12,6 @@ from support.data.tables import REGION, MakeTable, rows
 import memwal
 from memwal.errors import MemWalError
 from memwal.jobs.gc.history import StoredVersions
-from memwal.jobs.gc.options import Ages
 from memwal.jobs.gc.pins import read_pins
 from memwal.jobs.options import GcOptions
 
@@ -24,8 +23,8 @@ def now() -> datetime:
 
 
 def removable(table: memwal.Table, cutoff: datetime) -> dict[UUID, int]:
-    ages = Ages.of(GcOptions(grace_seconds=0, retention_seconds=0), now=cutoff)
-    pins = read_pins(table.location, ages)
+    options = GcOptions(grace_seconds=0, retention_seconds=0)
+    pins = read_pins(table.location, options, now=cutoff)
     return {region: pins.removable(region) for region in table.region_ids()}
 
 

@@ -15,7 +15,6 @@ import memwal
 from memwal.base_table.read_tags import ReadTag, place_tag
 from memwal.base_table.snapshot import BaseTable
 from memwal.jobs.gc import Decision, Kind, Reason
-from memwal.jobs.gc.options import Ages
 from memwal.jobs.gc.pins import read_pins
 from memwal.jobs.options import GcOptions
 
@@ -88,7 +87,7 @@ class TestHolding:
         store.delete(read.key)
         store.act("get", lambda: assert_placed(base, late), key=TABLE_MANIFEST)
         now = datetime.now().astimezone() + timedelta(hours=1)
-        pins = read_pins(table.location, Ages.of(GcOptions(retention_seconds=0), now=now))
+        pins = read_pins(table.location, GcOptions(retention_seconds=0), now=now)
         pin = pins.pinned_by(REGION, 2)
         assert pin is not None
         assert pin.reason is Reason.READ

@@ -13,7 +13,7 @@ from support.faults.collecting import DAY, collect
 from support.stores.faulty_store import FaultyStore, FaultyStores
 
 import memwal
-from memwal.base_table.details import update_details
+from memwal.base_table.commit import update_details
 from memwal.base_table.snapshot import BaseTable
 from memwal.format.memwal_index import IndexDetails
 from memwal.format.paths import generation_dir, generation_name, manifest_key, wal_key

@@ -28,13 +28,13 @@ from support.stores.faulty_store import FaultyStores, Killed
 
 import memwal
 from memwal.base_table.snapshot import open_base
-from memwal.errors import ConflictError, MemWalError, TableSetupError
+from memwal.errors import MemWalError, TableSetupError
 from memwal.jobs.index import job
-from memwal.jobs.index.job import build_indexes
-from memwal.jobs.index.parallel import PartTask, commit_parts, run_part_task
+from memwal.jobs.index.job import PartTask, build_indexes, commit_parts, run_part_task
 from memwal.jobs.options import IndexOptions
 from memwal.lsm.indexes.catchup import caught_up
 from memwal.lsm.indexes.maintained import maintained_index
+from memwal.util.retry import LostRaceError
 
 # Their parts could never be joined with what is there.
 UNDIVIDED = ("IVF_SQ", "IVF_HNSW_SQ")
@@ -179,7 +179,7 @@ def test_parts_that_always_meet_others_end_in_one_task(
     backlog(table)
 
     def conflict(*args: Any) -> None:
-        raise ConflictError("somebody came first")
+        raise LostRaceError("somebody came first")
 
     monkeypatch.setattr(job, "commit_parts", conflict)
 

@@ -12,7 +12,7 @@ from support.data.tables import rows
 
 from memwal.errors import StoreUnavailableError
 from memwal.jobs.options import VerifyOptions
-from memwal.jobs.verify import CODES, Finding, Severity, VerifyReport, verify
+from memwal.jobs.verify import CODES, Finding, VerifyReport, verify
 from memwal.jobs.verify import job as verify_regions
 from memwal.jobs.verify.findings import worst_first
 
@@ -34,7 +34,7 @@ def test_tasks_can_be_sent_to_other_machines(make_divided):
     report = verify(spoiled.table.location, VerifyOptions(max_tasks=2, run=elsewhere))
     assert (report.tasks, report.regions, report.version) == (3, 2, spoiled.table.base().version)
     assert [finding.code for finding in report.findings] == ["bloom-missing"] * 2
-    assert report.count(Severity.WARNING) == 2
+    assert report.warnings == 2
     assert not report.clean
     assert json.loads(json.dumps(report.to_dict()))["warnings"] == 2
 

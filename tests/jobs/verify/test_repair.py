@@ -12,7 +12,7 @@ from support.data.tables import REGION, keys, listing, manifest, rows, state
 from support.oracles import native
 from support.stores.faulty_store import TABLE_MANIFEST, skip_waits
 
-from memwal.base_table.details import update_details
+from memwal.base_table.commit import update_details
 from memwal.jobs.verify import repair
 
 

@@ -9,7 +9,7 @@ from uuid import UUID
 from support.data.tables import REGION, folder, manifest, rows
 
 import memwal
-from memwal.base_table.details import update_details
+from memwal.base_table.commit import update_details
 from memwal.format.paths import manifest_key, region_dir
 from memwal.jobs.verify import verify
 

@@ -299,10 +299,7 @@ def _counted(commit: Callable[..., Any]) -> Callable[..., Any]:
         # To a local table a commit is many steps, each of which counts.
         if not isinstance(store, FaultyStore) or store.is_local:
             return commit(base, execute, **options)
-        try:
-            return store.step("commit", "rows", lambda: commit(base, execute, **options))
-        except StoreUnavailableError as error:
-            raise OSError(f"LanceError(IO): {error}") from error
+        return store.step("commit", "rows", lambda: commit(base, execute, **options))
 
     return counted
 

@@ -194,7 +194,7 @@ FACTS = (
         "index-parts",
         "Lance",
         "Segments that are built apart are committed together, and conflict with a compaction.",
-        ("memwal/jobs/index/parallel.py",),
+        ("memwal/jobs/index/job.py",),
         "the index build in parts; it can be turned off by a large --part-rows",
         ("jobs/index/test_parallel.py",),
     ),
