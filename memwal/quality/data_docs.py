@@ -150,6 +150,6 @@ def _validation_result(configuration: Any, values: dict[str, Any], rows: int) ->
         exception_info={
             "raised_exception": values["error"] is not None,
             "exception_message": _escape_html(values["error"]),
-            "exception_traceback": None,
+            "exception_traceback": "",
         },
     )
