@@ -300,7 +300,7 @@ AREAS = (
         "addresses of a catalog",
         _catalog_urls(),
         _catalog,
-        (database, "make_url"),
+        (database.sa, "make_url"),
         _no_network,
         examples=8,
     ),

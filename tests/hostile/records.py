@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from memwal.catalog.records import SNAPSHOT_FORMAT, ManagedTable, Policy, read_snapshot
-from memwal.cli import options as schemas
+from memwal.cli import options
 from memwal.cli.options import schema_from
 from memwal.quality import quarantine
 from memwal.quality.quarantine import RowOrigin
@@ -111,7 +111,7 @@ AREAS = (
         "files with schemas",
         _documents(SCHEMA),
         _schema,
-        (schemas, "_json"),
+        (options, "_json_schema"),
         _folder,
     ),
     Area(

@@ -63,6 +63,14 @@ def airflow_database() -> None:
         importlib.import_module("airflow.api_fastapi.execution_api.app")
 
 
+@pytest.fixture(autouse=True)
+def _no_context_of_a_task() -> Iterator[None]:
+    """Forget what ``DAG.test()`` leaves in the environment: the names of the last task."""
+    yield
+    for name in [name for name in os.environ if name.startswith("AIRFLOW_CTX_")]:
+        del os.environ[name]
+
+
 @pytest.fixture
 def load_dag(airflow_database: None) -> Iterator[Callable[[str, str], Any]]:
     """Give the text of a DAG file and the id of a DAG in it; get the DAG as Airflow loads it."""

@@ -10,11 +10,10 @@ from dataclasses import dataclass, field
 import psutil
 
 _OF_PYTEST = "PYTEST_CURRENT_TEST"
-# Spark and Great Expectations are told these for as long as the process lives, as is the gateway.
-_OF_LIBRARIES = frozenset(
-    {"PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "JAVA_HOME", "SPARK_HOME", "GX_ANALYTICS_ENABLED"}
-)
-_LIVES_ON = ("java", "pyspark.daemon", "multiprocessing", "spark-submit")
+# Libraries set these for as long as the process lives.
+_OF_LIBRARIES = ("SPARK_", "PYSPARK_", "JAVA_HOME", "GX_ANALYTICS_ENABLED")
+# Servers that a whole session shares: Spark's gateway, PostgreSQL, the S3 emulator.
+_SHARED = ("java", "pyspark.daemon", "multiprocessing", "spark-submit", "postgres", "ministack")
 # The standard library joins the threads of its pools at the end of the process.
 _OF_POOLS = "concurrent.futures.thread"
 
@@ -41,7 +40,7 @@ def _variables(before: Belongings) -> Iterator[str]:
     now = dict(os.environ)
     for name in sorted(before.environment.keys() | now.keys()):
         changed = before.environment.get(name) != now.get(name)
-        if changed and name != _OF_PYTEST and name not in _OF_LIBRARIES:
+        if changed and name != _OF_PYTEST and not name.startswith(_OF_LIBRARIES):
             yield f"environment variable {name}"
 
 
@@ -61,5 +60,5 @@ def _processes(before: Belongings) -> Iterator[str]:
             gone = child.status() == psutil.STATUS_ZOMBIE
         except psutil.NoSuchProcess:
             continue
-        if not gone and not any(name in command for name in _LIVES_ON):
+        if not gone and not any(name in command for name in _SHARED):
             yield f"process {child.pid}: {command[:200]}"
