@@ -17,13 +17,13 @@ pytestmark = pytest.mark.usefixtures("quick_faults")
 # Lance's scanner shows them as the bytes they are stored as, whoever wrote them.
 SHOWN_AS_BYTES = ("json",)
 COLUMNS = [column for column in STORED if column.name not in SHOWN_AS_BYTES]
-# Required columns take the same ways but for their nulls.
+# Required columns take the same ways but for their nulls: most of them only with ``soak``.
 FORMS = [
     pytest.param(
         column,
         nullable,
         id=f"{column}{'' if nullable else '-required'}",
-        marks=[] if column.name in chosen else pytest.mark.slow,
+        marks=[] if column.name in chosen else pytest.mark.slow if nullable else pytest.mark.soak,
     )
     for nullable, chosen in ((True, TYPICAL), (False, ("text", "list")))
     for column in COLUMNS
