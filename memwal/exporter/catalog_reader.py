@@ -113,7 +113,7 @@ class CatalogReading:
     tables: list[TableReading]
     # Number of runs that ended, 0 included, by table, job and outcome.
     runs: Mapping[tuple[str, str, str], int]
-    # Sums of the figures of these runs, by metric name, table and job.
+    # Sums of the metrics of these runs, by name, table and job.
     sums: Mapping[tuple[str, str, str], float]
     claims: Mapping[str, int]  # Claims of regions, by table.
     most_claims: Mapping[str, int]  # Maximum of one region within 15 minutes, by table.

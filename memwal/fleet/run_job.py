@@ -392,7 +392,7 @@ def _run_exclusively(
             )
         except ConflictError as error:
             return replace(
-                first, problems=(*first.problems, f"could not get exclusive access: {error}")
+                first, warnings=(*first.warnings, f"could not get exclusive access: {error}")
             )
 
         def check() -> None:

@@ -78,12 +78,12 @@ class JobResult(JsonRecord):
     """Commits to the base table."""
     seconds: float = 0.0
     """Wall time."""
-    figures: dict[str, int] = field(default_factory=dict)
+    metrics: dict[str, int] = field(default_factory=dict)
     """Metrics of this kind of job, by name (``generations``, ``rows_upserted``, ``bytes`` ...)."""
-    problems: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     """What was left undone and why; a job that skips a region says so here."""
     held: tuple[SkippedRegion, ...] = ()
-    """Regions that a merge did not merge to the end. Each is among the problems as well."""
+    """Regions that a merge did not merge to the end. Each is among the warnings as well."""
     quality: dict[str, Any] | None = None
     """:class:`memwal.quality.report.QualityReport` of a gate or a check as plain values; None if no
     row was checked. It contains keys of rows, and no other values."""
@@ -100,7 +100,7 @@ class JobResult(JsonRecord):
         names = {field.name for field in fields(cls)}
         attributes = {key: value for key, value in values.items() if key in names}
         try:
-            attributes["problems"] = tuple(attributes.get("problems", ()))
+            attributes["warnings"] = tuple(attributes.get("warnings", ()))
             attributes["held"] = tuple(SkippedRegion(**held) for held in attributes.get("held", ()))
             return cls(**attributes)
         except TypeError as error:

@@ -60,7 +60,7 @@ class QualityReport:
         """Return whether every expectation was met."""
         return all(tally.success for tally in self.tallies)
 
-    def problems(self) -> tuple[str, ...]:
+    def warnings(self) -> tuple[str, ...]:
         """Describe all expectations that are not met in one line; empty if all are met."""
         failing = [tally for tally in self.tallies if not tally.success]
         if not failing:

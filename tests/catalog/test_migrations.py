@@ -142,7 +142,7 @@ def some(column: Column[Any]) -> Any:
         float: 2.5,
         bool: True,
         datetime: datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
-        object: {"figures": {"rows": 1}},
+        object: {"metrics": {"rows": 1}},
     }
     return values[kind]
 
@@ -165,7 +165,7 @@ def test_every_migration_goes_up_with_rows_from_each_earlier_schema(
     (table,) = catalog.list()
     assert table.name == "a name"
     (run,) = catalog.runs()
-    assert (run.table, run.result) == ("a table_name", {"figures": {"rows": 1}})
+    assert (run.table, run.result) == ("a table_name", {"metrics": {"rows": 1}})
     tables = MetaData()
     with catalog.database.engine.connect() as connection:
         tables.reflect(connection)

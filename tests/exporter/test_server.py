@@ -375,7 +375,7 @@ def test_no_metric_is_named_by_a_region_or_a_secret() -> None:
 
 def finish(catalog: Catalog, table: str, *, job: str = "merge") -> None:
     """A run that went well, with 7 rows."""
-    result = JobResult(job=job, table="/t", version=2, figures={"rows_upserted": 7})
+    result = JobResult(job=job, table="/t", version=2, metrics={"rows_upserted": 7})
     catalog.finish_run(catalog.start_run(table, job), result=result.to_dict())
 
 

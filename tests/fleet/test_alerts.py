@@ -100,7 +100,7 @@ def test_a_job_that_fails_once_more_is_not_over_meanwhile(flights: Catalog) -> N
     flights.finish_run(flights.start_run("flights", "merge"), error="no rights")
     # It is too fresh to be told of by itself.
     assert pending(flights, "ops", now=datetime.now(UTC)) == []
-    flights.finish_run(flights.start_run("flights", "merge"), result={"figures": {}})
+    flights.finish_run(flights.start_run("flights", "merge"), result={"metrics": {}})
     assert [event.over for event in pending(flights, "ops")] == [True]
 
 
@@ -149,11 +149,11 @@ def test_a_lost_lease_has_no_end(
 ) -> None:
     error = f"{LeaseLostError.__name__}: it ran out"
     flights.finish_run(flights.start_run("flights", "gc"), error=error)
-    flights.finish_run(flights.start_run("flights", "gc"), result={"figures": {}})
+    flights.finish_run(flights.start_run("flights", "gc"), result={"metrics": {}})
     assert told() == [("lease_lost", False)]
     assert told() == []
     flights.finish_run(flights.start_run("flights", "gc"), error=error)
-    flights.finish_run(flights.start_run("flights", "gc"), result={"figures": {}})
+    flights.finish_run(flights.start_run("flights", "gc"), result={"metrics": {}})
     assert told() == [("lease_lost", False)]
     assert pending(flights, "ops", now=datetime.now(UTC) + timedelta(days=3)) == []
 

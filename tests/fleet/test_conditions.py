@@ -114,7 +114,7 @@ def test_a_job_that_fails_and_is_not_mended_at_once(flights: Catalog) -> None:
     assert (failed.kind, failed.subject) == (ConditionKind.JOB_FAILED, "merge")
     assert "marker-no-rights" in failed.text
     assert flights.latest_runs()["flights"].ended["merge"].run_id == run
-    flights.finish_run(flights.start_run("flights", "merge"), result={"figures": {}})
+    flights.finish_run(flights.start_run("flights", "merge"), result={"metrics": {}})
     assert conditions(flights, now=later(hours=1)) == []
     flights.backoffs.record_failure("flights", "merge", "boom")
     flights.finish_run(flights.start_run("flights", "merge"), error="boom")
@@ -141,7 +141,7 @@ def test_a_lost_lease_is_known_by_what_a_real_one_says(flights: Catalog) -> None
     ):
         flights.leases.release(resource)
         lease.check()
-    flights.finish_run(flights.start_run("flights", "merge"), result={"figures": {}})
+    flights.finish_run(flights.start_run("flights", "merge"), result={"metrics": {}})
     (lost,) = conditions(flights)
     assert (lost.kind, lost.topic, lost.subject) == (ConditionKind.LEASE_LOST, "lease", "merge")
     assert conditions(flights, now=later(days=2)) == []

@@ -69,9 +69,9 @@ def test_a_compaction_gets_through_where_each_merge_touches_every_fragment(
     assert all(isinstance(found, JobResult) and found.commits for found in lost)
     assert isinstance(refused, Skipped)
     assert refused.reason_code is SkipReason.AT_WORK
-    assert (result.commits, result.problems) == (1, ())
-    assert result.figures["rewrites_lost"] == len(lost) == 2
-    assert result.figures["fragments_removed"] >= FRAGMENTS
+    assert (result.commits, result.warnings) == (1, ())
+    assert result.metrics["rewrites_lost"] == len(lost) == 2
+    assert result.metrics["fragments_removed"] >= FRAGMENTS
     assert catalog.leases.list() == []
     # What had to wait is merged now.
     merged = run_job(catalog, JobRequest("flights", "merge", force=True))
@@ -92,7 +92,7 @@ def test_a_compaction_that_gets_no_turn_says_so(
         )
     assert isinstance(result, JobResult)
     assert result.commits == 0
-    _, no_turn = result.problems
+    _, no_turn = result.warnings
     assert "build-host:4" in no_turn
     assert catalog.leases.list() == []
     assert base_state(fragmented) == crowd.state()
@@ -188,8 +188,8 @@ def test_results_are_added_up() -> None:
         version=1,
         tasks=2,
         seconds=1.5,
-        figures={"rewrites_lost": 2, "fragments_removed": 0},
-        problems=("met others",),
+        metrics={"rewrites_lost": 2, "fragments_removed": 0},
+        warnings=("met others",),
     )
     second = JobResult(
         job="compact",
@@ -198,9 +198,9 @@ def test_results_are_added_up() -> None:
         tasks=1,
         commits=1,
         seconds=0.5,
-        figures={"fragments_removed": 4},
+        metrics={"fragments_removed": 4},
     )
     both = combined_result(first, second)
     assert (both.tasks, both.commits, both.seconds, both.version) == (3, 1, 2.0, 3)
-    assert both.figures == {"rewrites_lost": 2, "fragments_removed": 4}
-    assert both.problems == ()
+    assert both.metrics == {"rewrites_lost": 2, "fragments_removed": 4}
+    assert both.warnings == ()

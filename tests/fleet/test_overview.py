@@ -114,7 +114,7 @@ def test_what_fails_is_told_until_it_succeeds(catalog: Catalog) -> None:
     with catalog.record_run("a", "merge") as run:
         (working,) = overview(catalog)
         assert [one.job for one in working.running] == ["merge"]
-        run.finish(JobResult(job="merge", table="/a", version=1, figures={"rows_upserted": 90}))
+        run.finish(JobResult(job="merge", table="/a", version=1, metrics={"rows_upserted": 90}))
     (found,) = overview(catalog)
     assert (found.health.value, found.errors, found.running) == ("ok", (), ())
     assert found.rates.rows_merged == pytest.approx(0.1)

@@ -52,7 +52,7 @@ def test_a_job_is_recorded_with_its_lease(catalog: Catalog, managed: Managed) ->
     result = done(
         run_job(catalog, JobRequest("flights", "merge"), runtime=Runtime(external_id="dag/1"))
     )
-    assert result.figures["generations"] == 6
+    assert result.metrics["generations"] == 6
     (run,) = catalog.runs()
     assert (run.job, run.state, run.external_id) == ("merge", RunState.SUCCEEDED, "dag/1")
     assert (run.version_before, run.version_after) == (before, table.base().version)
@@ -212,7 +212,7 @@ def test_the_ghost_of_a_crashed_run_expires(
     leave_lease("merge", timedelta(seconds=1), token=7)
     assert skipped(run_job(catalog, JobRequest("flights", "merge"))) is SkipReason.AT_WORK
     result = done(run_job(catalog, JobRequest("flights", "merge", wait=timedelta(seconds=30))))
-    assert result.figures["generations"] == 6
+    assert result.metrics["generations"] == 6
     assert catalog.runs()[0].lease_token == 8
 
 
@@ -396,7 +396,7 @@ def test_one_index_is_judged_and_built_alone_under_its_own_lease(
                 runtime=Runtime(execute=execute),
             )
         )
-    assert result.figures == {"indexes": 1}
+    assert result.metrics == {"indexes": 1}
     assert specs[0].options == IndexOptions(indexes=("id_idx",))
     assert (
         skipped(run_job(catalog, JobRequest("flights", "index", index="id_idx")))

@@ -40,14 +40,14 @@ class TestWarn:
         assert (found["success"], found["failed"]) == (False, 2)
         assert found["examples"] == [{"id": 2}, {"id": 3}]
         assert (result.quality["rows"], result.quality["failed_rows"]) == (3, 2)
-        (problem,) = result.problems
-        assert "expect_column_values_to_be_between" in problem
+        (warning,) = result.warnings
+        assert "expect_column_values_to_be_between" in warning
         assert JobResult.from_dict(result.to_dict()).quality == result.quality
 
     def test_of_good_rows_has_no_problem(self, table: memwal.Table) -> None:
         flush(table, {1: 1, 2: 2})
         result = table.merge(quality=rules("warn"))
-        assert result.problems == ()
+        assert result.warnings == ()
         assert result.quality is not None
         assert result.quality["success"]
 
@@ -110,7 +110,7 @@ class TestQuarantine:
         assert base_state(table) == {}
         assert merged(table) == 1
         assert len(waiting(table)) == 2
-        assert table.merge(quality=rules("quarantine")).figures["generations"] == 0
+        assert table.merge(quality=rules("quarantine")).metrics["generations"] == 0
 
     def test_a_later_row_of_the_key_merges(self, table: memwal.Table) -> None:
         flush(table, {1: -1})

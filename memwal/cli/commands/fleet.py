@@ -206,8 +206,8 @@ def _print_outcome(outcome: Outcome, *, once: bool, as_json: bool) -> None:
             f"{outcome.table}: {outcome.job} failed, try {failed.attempts}, next at "
             f"{failed.next_try_at:%H:%M:%S} UTC: {' '.join(failed.reason.split())}"
         )
-    for problem in getattr(outcome.result, "problems", ()):
-        warn(f"{outcome.table}: {' '.join(problem.split())}")
+    for warning in getattr(outcome.result, "warnings", ()):
+        warn(f"{outcome.table}: {' '.join(warning.split())}")
 
 
 def _print_outcome_line(outcome: Outcome) -> None:
@@ -221,13 +221,13 @@ def _print_outcome_line(outcome: Outcome) -> None:
         case Skipped() as skipped:
             print_line(str(skipped))
         case result:
-            figures = ", ".join(
+            metrics = ", ".join(
                 f"{number} {name.replace('_', ' ')}"
-                for name, number in result.figures.items()
+                for name, number in result.metrics.items()
                 if number and not name.startswith("bytes")
             )
             print_line(
-                f"{outcome.table}: {outcome.job}: {figures or 'nothing to do'} in "
+                f"{outcome.table}: {outcome.job}: {metrics or 'nothing to do'} in "
                 f"{result.seconds:.1f} s ({outcome.reason})"
             )
 

@@ -164,14 +164,14 @@ class MemWalMergeOperator(MemWalJobOperator):
 
     def handle_result(self, result: dict[str, Any], context: Context) -> dict[str, Any]:
         """Describe the merge on its asset; fail if nothing at all could be merged."""
-        if result["figures"]["generations"]:
+        if result["metrics"]["generations"]:
             describe_merge(self, context, result)
             return result
-        if result["held"] or result["problems"]:
+        if result["held"] or result["warnings"]:
             # The next try skips held regions and would succeed: a failure without retries shows
             # users that regions are held.
             kind = AirflowFailException if result["held"] else AirflowException
-            raise kind(f"Nothing could be merged: {result['problems'][0]}")
+            raise kind(f"Nothing could be merged: {result['warnings'][0]}")
         raise TaskSkipped(
             "Nothing was merged: the backlog is gone by now.", reason=SkipReason.NOTHING_TO_DO
         )
@@ -279,7 +279,7 @@ class MemWalQualityOperator(MemWalJobOperator):
             not expectation["success"] and expectation["severity"] in severities
             for expectation in result["quality"]["expectations"]
         ):
-            raise AirflowFailException(f"{result['table']}: {result['problems'][0]}")
+            raise AirflowFailException(f"{result['table']}: {result['warnings'][0]}")
         return result
 
 

@@ -188,7 +188,7 @@ class TestRun:
         assert skipped["skipped"] == SkipReason.NOT_DUE.value
         assert skipped["reason"] in cli("jobs", "run", "flights", "index").stdout
         result = cli("jobs", "run", "flights", "merge", "--region", GOOD, "--json").json
-        assert result["figures"]["generations"] == 3
+        assert result["metrics"]["generations"] == 3
         assert cli("jobs", "run", "flights", "index", "--force", "--json").json["job"] == "index"
 
     def test_dry_run(self, cli, flights):

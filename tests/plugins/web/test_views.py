@@ -154,7 +154,7 @@ def test_the_history_is_thinned_out(as_user: AsUser, catalog: Catalog) -> None:
 def test_runs(as_user: AsUser, catalog: Catalog) -> None:
     catalog.register("a", uri="/data/a.lance")
     result = JobResult(
-        job="merge", table="/a", version=7, figures={"rows_upserted": 5}, problems=("one",)
+        job="merge", table="/a", version=7, metrics={"rows_upserted": 5}, warnings=("one",)
     )
     with catalog.record_run("a", "merge", external_id="d/r/t/-1", version_before=6) as run:
         run.finish(result)
@@ -165,10 +165,10 @@ def test_runs(as_user: AsUser, catalog: Catalog) -> None:
     found = client.get("/memwal/api/tables/a/runs").json()["runs"]
     assert [one["run_id"] for one in found] == [going, failed, run.run_id]
     assert [one["state"] for one in found] == ["running", "failed", "succeeded"]
-    assert (found[0]["finished_at"], found[0]["seconds"], found[0]["figures"]) == (None,) * 3
+    assert (found[0]["finished_at"], found[0]["seconds"], found[0]["metrics"]) == (None,) * 3
     assert (found[1]["error"], found[1]["link"]) == ("no", None)
-    assert found[2]["figures"] == {"rows_upserted": 5}
-    assert found[2]["problems"] == ["one"]
+    assert found[2]["metrics"] == {"rows_upserted": 5}
+    assert found[2]["warnings"] == ["one"]
     assert found[2]["link"] == "/dags/d/runs/r/tasks/t"
     assert (found[2]["rows"], found[2]["version_before"], found[2]["version_after"]) == (5, 6, 7)
     assert found[2]["seconds"] >= 0
@@ -214,7 +214,7 @@ class TestCollection:
         kept = {(one["kind"], one["why"]): one["count"] for one in found["stays"]}
         assert kept["generation", "it is not merged yet"] == 5
         assert {"kind", "what", "region_id", "message", "delete"} <= set(found["examples"][0])
-        assert found["problems"] == []
+        assert found["warnings"] == []
         assert client.get(path).json() == found
         assert len(looks) == 1
         # By another policy it is another question.

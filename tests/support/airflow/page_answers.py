@@ -316,7 +316,7 @@ class Canned:
         pick = random.Random(1_000 + index)
         job = ("merge", "index", "merge", "snapshot", "merge", "gc")[index % 6]
         state = "running" if index == 0 else "failed" if index in (4, 17) else "succeeded"
-        figures = {
+        metrics = {
             "merge": {
                 "generations": pick.randint(4, 30),
                 "rows_upserted": 412_000,
@@ -341,8 +341,8 @@ class Canned:
             "bytes": pick.randint(1 << 20, 900 << 20) if job in ("merge", "gc") else None,
             "version_before": 4_310 - index,
             "version_after": None if state != "succeeded" else 4_311 - index,
-            "figures": figures if state == "succeeded" else None,
-            "problems": ["region 3f2a is held at generation 41, which cannot be read"]
+            "metrics": metrics if state == "succeeded" else None,
+            "warnings": ["region 3f2a is held at generation 41, which cannot be read"]
             if index == 2
             else [],
             "error": ERROR if state == "failed" else None,

@@ -185,8 +185,8 @@ export interface Run {
   bytes: number | null;
   version_before: number | null;
   version_after: number | null;
-  figures: Record<string, number> | null;
-  problems: string[] | null;
+  metrics: Record<string, number> | null;
+  warnings: string[] | null;
   error: string | null;
   quality: Quality | null;
   link: string | null;
@@ -201,7 +201,7 @@ export interface Collection {
   would_delete: { kind: string; count: number; bytes: number | null }[];
   stays: { kind: string; count: number; bytes: number | null; why: string }[];
   examples: unknown[];
-  problems?: string[];
+  warnings?: string[];
 }
 
 export interface RunOrder {
