@@ -83,7 +83,7 @@ TABLE_GAUGES = (
         lambda t: t.table.policy.index_at_age_seconds,
     ),
     TableGauge(
-        "memwal.table.look.age",
+        "memwal.table.status.age",
         "s",
         "Time since the status of the table was read, or since it was registered.",
         lambda t: t.status_age,

@@ -114,11 +114,11 @@ class TestTables:
         age_state(catalog, timedelta(hours=2))
         found = scrape.of("memwal_table_backlog_age_seconds", table=flights)
         assert 7250 <= found < 7400
-        assert 7200 <= scrape.of("memwal_table_look_age_seconds", table=flights) < 7350
+        assert 7200 <= scrape.of("memwal_table_status_age_seconds", table=flights) < 7350
 
-    def test_one_that_nobody_looked_at(self, scrape: Any, flights: str) -> None:
+    def test_one_whose_status_was_never_read(self, scrape: Any, flights: str) -> None:
         found = scrape()
-        assert found["memwal_table_look_age_seconds"][("memwal_table", flights),] >= 0
+        assert found["memwal_table_status_age_seconds"][("memwal_table", flights),] >= 0
         assert "memwal_table_backlog_age_seconds" not in found
 
     def test_one_that_is_gone(self, catalog: Catalog, scrape: Any, flights: str) -> None:
