@@ -102,4 +102,4 @@ def combined_result(first: JobResult, second: JobResult) -> JobResult:
 
 
 def _exclusive_resource(table_name: str) -> str:
-    return job_resource(table_name, "turn")
+    return job_resource(table_name, "exclusive")
