@@ -29,7 +29,7 @@ class TableReading:
 
     table: ManagedTable
     state: TableState | None  # Latest recorded status; None if none was recorded yet.
-    held: int  # Number of regions that merges skip.
+    skipped_regions: int  # Number of regions that merges skip.
     successes: dict[str, datetime]  # When each job last succeeded, if it ever did.
     # Failures in a row of each failed job; ``look`` stands for reading the status of the table.
     attempts: dict[str, int]
@@ -73,7 +73,7 @@ def read_catalog(
     """
     tables = catalog.list()
     states = {state.table: state for state in catalog.states()}
-    held = Counter(record.table for record in catalog.backoffs.skipped_regions())
+    skipped_regions = Counter(record.table for record in catalog.backoffs.skipped_regions())
     successes = {
         name: {job: run.finished_at for job, run in runs.succeeded.items() if run.finished_at}
         for name, runs in catalog.latest_runs().items()
@@ -92,7 +92,7 @@ def read_catalog(
         TableReading(
             table=table,
             state=states.get(table.name),
-            held=held[table.name],
+            skipped_regions=skipped_regions[table.name],
             successes=successes.get(table.name, {}),
             attempts=attempts.get(table.name, {}),
             running=tuple(running.get(table.name, ())),

@@ -126,10 +126,10 @@ TABLE_GAUGES = (
     ),
     TableGauge("memwal.table.regions", "{region}", "Regions.", _status(lambda s: len(s.regions))),
     TableGauge(
-        "memwal.table.held",
+        "memwal.table.skipped_regions",
         "{region}",
         "Regions that merges skip since they cannot be read.",
-        lambda t: t.held,
+        lambda t: t.skipped_regions,
     ),
     TableGauge(
         "memwal.table.base.rows",

@@ -49,7 +49,7 @@ class ReasonCode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkippedRegion:
-    """A region that a merge did not merge to the end; "held" in results and documents."""
+    """A region that a merge did not merge to the end."""
 
     region_id: str
     """UUID as text."""
@@ -59,7 +59,9 @@ class SkippedRegion:
     """Why, and what to do."""
 
     def __str__(self) -> str:
-        return f"region {self.region_id} is held at generation {self.generation}: {self.reason}"
+        return (
+            f"region {self.region_id} is skipped from generation {self.generation}: {self.reason}"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +84,7 @@ class JobResult(JsonRecord):
     """Metrics of this kind of job, by name (``generations``, ``rows_upserted``, ``bytes`` ...)."""
     warnings: tuple[str, ...] = ()
     """What was left undone and why; a job that skips a region says so here."""
-    held: tuple[SkippedRegion, ...] = ()
+    skipped_regions: tuple[SkippedRegion, ...] = ()
     """Regions that a merge did not merge to the end. Each is among the warnings as well."""
     quality: dict[str, Any] | None = None
     """:class:`memwal.quality.report.QualityReport` of a gate or a check as plain values; None if no
@@ -101,7 +103,9 @@ class JobResult(JsonRecord):
         attributes = {key: value for key, value in values.items() if key in names}
         try:
             attributes["warnings"] = tuple(attributes.get("warnings", ()))
-            attributes["held"] = tuple(SkippedRegion(**held) for held in attributes.get("held", ()))
+            attributes["skipped_regions"] = tuple(
+                SkippedRegion(**region) for region in attributes.get("skipped_regions", ())
+            )
             return cls(**attributes)
         except TypeError as error:
             raise InvalidInputError(f"this is not the result of a job: {error}") from error

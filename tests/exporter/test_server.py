@@ -127,11 +127,13 @@ class TestTables:
         catalog.unregister(flights)
         assert flights not in str(scrape())
 
-    def test_held_regions_and_troubles(self, catalog: Catalog, scrape: Any, flights: str) -> None:
-        held = SkippedRegion(region_id="r", generation=2, reason="gone")
-        catalog.backoffs.skip_regions(flights, [held])
+    def test_skipped_regions_and_troubles(
+        self, catalog: Catalog, scrape: Any, flights: str
+    ) -> None:
+        skipped = SkippedRegion(region_id="r", generation=2, reason="gone")
+        catalog.backoffs.skip_regions(flights, [skipped])
         catalog.backoffs.record_failure(flights, "look", "no")
-        assert scrape.of("memwal_table_held", table=flights) == 1
+        assert scrape.of("memwal_table_skipped_regions", table=flights) == 1
         assert scrape.of("memwal_job_attempts", table=flights, job="look") == 1
         assert scrape.of("memwal_job_running", table=flights, job="gc") is None
         with catalog.leases.acquire(job_resource(flights, "gc")):

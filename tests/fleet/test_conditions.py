@@ -88,16 +88,16 @@ def test_only_what_is_maintained_is_watched(flights: Catalog) -> None:
 
 
 def test_a_region_that_stays_unreadable_has_a_damaged_generation(flights: Catalog) -> None:
-    held = [SkippedRegion(region_id=REGION, generation=2, reason="torn\n file")]
+    skipped = [SkippedRegion(region_id=REGION, generation=2, reason="torn\n file")]
     kinds: list[ConditionKind] = []
     found: list[Condition] = []
     for _ in range(3):
-        flights.backoffs.skip_regions("flights", held)
+        flights.backoffs.skip_regions("flights", skipped)
         found = conditions(flights)
         kinds += [one.kind for one in found]
     assert kinds == [
-        ConditionKind.REGION_HELD,
-        ConditionKind.REGION_HELD,
+        ConditionKind.REGION_SKIPPED,
+        ConditionKind.REGION_SKIPPED,
         ConditionKind.GENERATION_POISONED,
     ]
     assert found[0].subject == REGION
@@ -158,7 +158,7 @@ def test_the_critical_come_first(flights: Catalog) -> None:
     assert conditions(catalog)[0].to_dict()["critical"] is True
 
 
-def test_a_held_region_keeps_its_first_moment(flights: Catalog) -> None:
+def test_a_skipped_region_keeps_its_first_moment(flights: Catalog) -> None:
     flights.backoffs.skip_regions(
         "flights", [SkippedRegion(region_id=REGION, generation=2, reason="x")]
     )

@@ -20,7 +20,7 @@ def test_json_and_back() -> None:
         seconds=0.5,
         metrics={"generations": 4},
         warnings=("left out",),
-        held=(SkippedRegion(region_id="r", generation=2, reason="gone"),),
+        skipped_regions=(SkippedRegion(region_id="r", generation=2, reason="gone"),),
     )
     assert JobResult.from_dict(json.loads(json.dumps(result.to_dict()))) == result
 

@@ -117,7 +117,7 @@ def status(catalog: Catalog, as_json: AsJson = False) -> None:
         print_json([table.to_dict() for table in tables])
         return
     now = datetime.now(UTC)
-    header = "table,maintained,generations,bytes,looked at,at work,merged,indexed,collected,held"
+    header = "table,maintained,generations,bytes,looked at,at work,merged,indexed,collected,skipped"
     print_table([*header.split(","), "failing"], [_row(table, now) for table in tables])
     for table in tables:
         for failed in table.failed_jobs:
@@ -189,7 +189,7 @@ def _row(table: TableOverview, now: datetime) -> tuple[object, ...]:
         ago(None if sample is None else sample.at),
         ", ".join(run.job for run in table.running) or None,
         *(ago(table.last_runs.get(job)) for job in ("merge", "index", "gc")),
-        table.held,
+        table.skipped_regions,
         ", ".join(failed.job for failed in table.failed_jobs) or None,
     )
 

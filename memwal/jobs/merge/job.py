@@ -88,7 +88,7 @@ def merge(location: TableLocation, options: MergeOptions = MergeOptions()) -> Jo
             "bytes": total.bytes,
         },
         warnings=(*map(str, skipped), *(report.warnings() if report is not None else ())),
-        held=skipped,
+        skipped_regions=skipped,
         quality=None if report is None else report.to_dict(),
     )
 

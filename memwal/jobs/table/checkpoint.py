@@ -70,9 +70,9 @@ def checkpoint(
         behind = [region for region in _unmerged_regions(location, target) if region not in skipped]
         results.append(merge(location, replace(merge_options, regions=behind)))
         unmerged = _count_unmerged(open_base(location).details.merged, target)
-        idle = idle + 1 if unmerged == remaining and not results[-1].held else 0
+        idle = idle + 1 if unmerged == remaining and not results[-1].skipped_regions else 0
         remaining = unmerged
-        skipped |= {UUID(region.region_id): region for region in results[-1].held}
+        skipped |= {UUID(region.region_id): region for region in results[-1].skipped_regions}
         if remaining and (idle == _MAX_IDLE_MERGES or (skipped and skipped.keys() >= set(behind))):
             reasons = "; ".join(map(str, skipped.values())) or "other mergers were always faster"
             raise ConflictError(f"checkpoint of {location} is not complete: {reasons}")

@@ -70,7 +70,7 @@ class MemWalOperator(BaseOperator):
     policy : Policy or mapping, optional
         Limits that differ from the defaults, for a ``table_uri`` only.
     force : bool, default False
-        Run although not due, in quiet hours, and on held regions.
+        Run although not due, in quiet hours, and on skipped regions.
     dry_run : bool, default False
         Change nothing; the task is skipped with what would be done.
     wait : timedelta, default 2 min

@@ -55,7 +55,7 @@ class MemWalJobOperator(MemWalOperator):
     """Runs one job of a table's policy when a limit of the policy is reached.
 
     Skipped, with the reason, when not due, in quiet hours, while another process runs the job, and
-    when all that is due is held. The job of a table that stores less than ``[memwal]
+    when all that is due is skipped. The job of a table that stores less than ``[memwal]
     local_below_bytes`` of ``airflow.cfg`` (default: 0) runs in the task's own process, without
     Spark. Arguments are those of :class:`~memwal_airflow.operators.base.MemWalOperator`.
     """
@@ -167,10 +167,10 @@ class MemWalMergeOperator(MemWalJobOperator):
         if result["metrics"]["generations"]:
             describe_merge(self, context, result)
             return result
-        if result["held"] or result["warnings"]:
-            # The next try skips held regions and would succeed: a failure without retries shows
-            # users that regions are held.
-            kind = AirflowFailException if result["held"] else AirflowException
+        if result["skipped_regions"] or result["warnings"]:
+            # The next try leaves these regions out and would succeed: a failure without retries
+            # shows users that regions are skipped.
+            kind = AirflowFailException if result["skipped_regions"] else AirflowException
             raise kind(f"Nothing could be merged: {result['warnings'][0]}")
         raise TaskSkipped(
             "Nothing was merged: the backlog is gone by now.", reason=SkipReason.NOTHING_TO_DO

@@ -664,11 +664,11 @@ class TestUnreadableGeneration:
         assert merged(table, good) == 3
         assert merged(table, bad) == 1
         assert len(result.warnings) == 1
-        (held,) = result.held
-        assert (held.region_id, held.generation) == (str(bad), 2)
-        assert result.to_dict()["held"][0]["generation"] == 2
+        (skipped,) = result.skipped_regions
+        assert (skipped.region_id, skipped.generation) == (str(bad), 2)
+        assert result.to_dict()["skipped_regions"][0]["generation"] == 2
         assert sorted(set(base_state(table).values())) == [0, 2]
-        assert table.merge().held[0].generation == 2
+        assert table.merge().skipped_regions[0].generation == 2
         assert merge(table.location, MergeOptions(skip_regions=[bad])).warnings == ()
 
         repair()

@@ -134,12 +134,12 @@ class TestManaged:
         flush(table, {1: 1}, {2: -2})
         result = run_job(catalog, JobRequest("t", "merge", force=True))
         assert not isinstance(result, Skipped)
-        (held,) = catalog.backoffs.skipped_regions("t")
-        assert held.generation == 2
-        assert "expect_column_values_to_be_between" in held.reason
+        (skipped,) = catalog.backoffs.skipped_regions("t")
+        assert skipped.generation == 2
+        assert "expect_column_values_to_be_between" in skipped.reason
         (run,) = catalog.runs(table="t")
         assert run.result is not None
-        assert run.result["quality"]["held"] == [held.region_id]
+        assert run.result["quality"]["skipped_regions"] == [skipped.region_id]
 
         catalog.update("t", policy=Policy(quality=rules("quarantine")))
         run_job(catalog, JobRequest("t", "merge", force=True))

@@ -235,7 +235,7 @@ def test_credentials_are_in_a_private_file_while_the_application_runs(
 
 
 @pytest.mark.usefixtures("without_spark")
-def test_a_region_that_cannot_be_merged_is_held_and_seen(
+def test_a_region_that_cannot_be_merged_is_skipped_and_seen(
     managed: Any, catalog: Catalog, context: Any
 ) -> None:
     region = next(r for r in managed.table.status().regions if r.region_id == managed.hot)
@@ -245,7 +245,7 @@ def test_a_region_that_cannot_be_merged_is_held_and_seen(
     with pytest.raises(AirflowFailException, match=managed.hot):
         merge_task().execute(context)
     assert [record.region_id for record in catalog.backoffs.skipped_regions("t")] == [managed.hot]
-    with skips(SkipReason.HELD):
+    with skips(SkipReason.BACKOFF):
         merge_task().execute(context)
 
 

@@ -73,7 +73,7 @@ def test_the_fleet(flights: Any, as_user: AsUser, catalog: Catalog) -> None:
         "base_rows": status.base_rows,
         "version": status.version,
         "last_runs": {},
-        "held": 0,
+        "skipped_regions": 0,
     }
     assert {key: found[key] for key in expected} == expected
     assert (off["health"], off["backlog"], off["sampled_at"]) == ("off", None, None)
@@ -93,7 +93,9 @@ def test_one_table(flights: Any, as_user: AsUser, catalog: Catalog) -> None:
     assert set(found["due"]) == set(JOBS)
     assert set(found["due"]["merge"]) == {"reason", "held_back", "pressure", "critical", "regions"}
     assert found["due"]["merge"]["regions"] == [flights.hot]
-    assert [(one["region_id"], one["reason"]) for one in found["held"]] == [(flights.cold, "torn")]
+    assert [(one["region_id"], one["reason"]) for one in found["skipped_regions"]] == [
+        (flights.cold, "torn")
+    ]
     assert found["policy"]["late_seconds"] == 60.0
     finished = catalog.run(run).finished_at
     assert found["quality"] == {
@@ -250,7 +252,7 @@ class TestCollection:
 
 
 class TestActions:
-    def test_held_regions_are_tried_again(
+    def test_skipped_regions_are_tried_again(
         self, as_user: AsUser, catalog: Catalog, airflow_database: None
     ) -> None:
         catalog.register("a", uri="/data/a.lance")
