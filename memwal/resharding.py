@@ -103,10 +103,10 @@ def add_region_spec(
     spec_id = _store_pending(location, spec)
     _seal_all(location, spec_id)
     result = merge(location, MergeOptions(run=run))
-    if result.problems:
+    if result.warnings:
         raise CorruptDataError(
             f"{location} takes no writes until its earlier regions are merged: "
-            f"{'; '.join(result.problems)}; repair them and call add_region_spec again"
+            f"{'; '.join(result.warnings)}; repair them and call add_region_spec again"
         )
     _put_in_force(location, spec_id)
     return Table(location)

@@ -18,7 +18,7 @@ def main() -> int:
         job_parser("quality", __doc__),
         QualityOptions,
         lambda application: check_quality(application.table.location, application.options),
-        verdict=lambda result: result.problems[0] if result.problems else None,
+        verdict=lambda result: result.warnings[0] if result.warnings else None,
     )
 
 

@@ -65,7 +65,7 @@ def test_write_crash_merge_index_publish_collect(table: memwal.Table) -> None:
     native = lance.mem_wal.LsmScanner.from_snapshots(base.dataset, snapshots(table))
     assert state(native.to_table()) == expected
 
-    assert table.checkpoint().problems == ()
+    assert table.checkpoint().warnings == ()
     assert table.build_snapshot().commits == 1
     for _ in range(2):
         table.collect_garbage(

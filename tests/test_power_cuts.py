@@ -273,7 +273,7 @@ def hint_at_a_log_of_lance(stage: Stage) -> None:
         native.put(shard, table, rows({10 + n: n}))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(snapshot, "_HINT_LAG", 1)
-        assert table.build_snapshot().figures["hints"] == 1
+        assert table.build_snapshot().metrics["hints"] == 1
     stage.done()
 
 

@@ -57,11 +57,11 @@ def test_a_whole_life(make_table: MakeTable) -> None:
         assert state(writer.lookup(keys(1, 3, 5))) == {1: 0, 5: 0}
     assert state(table) == expected
     assert table.status().backlog_generations == 2
-    assert table.merge().figures["generations"] == 2
-    assert table.build_indexes().problems == ()
-    assert table.build_snapshot().figures["regions"] == 2
-    assert table.collect_garbage().figures["folders"] == 0
-    assert table.checkpoint().problems == ()
+    assert table.merge().metrics["generations"] == 2
+    assert table.build_indexes().warnings == ()
+    assert table.build_snapshot().metrics["regions"] == 2
+    assert table.collect_garbage().metrics["folders"] == 0
+    assert table.checkpoint().warnings == ()
     assert table.status().backlog_generations == 0
     assert state(memwal.open(table.uri)) == expected
 
@@ -156,7 +156,7 @@ def test_columns_that_were_added_later(make_table: MakeTable) -> None:
     expected = {1: None, 2: None, 3: None, 4: 44}
     found = {row["id"]: row["more"] for row in table.scan().to_table().to_pylist()}
     assert found == expected
-    assert table.merge().problems == ()
+    assert table.merge().warnings == ()
     found = {row["id"]: row["more"] for row in table.scan().to_table().to_pylist()}
     assert found == expected
     assert isinstance(table.region_ids()[0], UUID)

@@ -96,8 +96,8 @@ def _compared(folder: Path, uri: str, kind: str) -> Iterator[Line]:
 
 def _in_parts(uri: str) -> None:
     result = build_indexes(memwal.open(uri).location, IndexOptions(max_tasks=_PARTS, part_rows=1))
-    if result.figures.get("parts") != _PARTS:
-        raise SystemExit(f"built in {result.figures.get('parts')} parts instead of {_PARTS}")
+    if result.metrics.get("parts") != _PARTS:
+        raise SystemExit(f"built in {result.metrics.get('parts')} parts instead of {_PARTS}")
 
 
 def _whole(uri: str) -> None:

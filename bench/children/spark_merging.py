@@ -63,7 +63,7 @@ def _merged(
         started = time.perf_counter()
         result = merge(location, MergeOptions(max_tasks=tasks, commit_bytes=commit_bytes, run=run))
         elapsed = time.perf_counter() - started
-        if result.problems:
+        if result.warnings:
             raise SystemExit(f"the merge did not do all: {result}")
         return elapsed, result
     finally:

@@ -205,7 +205,7 @@ def figures(load: Load) -> dict[str, Any]:
 
 def merged_rows(run: dict[str, Any]) -> int:
     """Rows that a run of a merge brought into the base table or took out of it."""
-    counted = run["result"]["figures"]
+    counted = run["result"]["metrics"]
     return int(counted["rows_upserted"] + counted["rows_deleted"])
 
 

@@ -168,7 +168,7 @@ class Summary:
             jobs = [job for job in self.jobs if job.result.job == kind]
             counted: dict[str, int] = {}
             for job in jobs:
-                for name, value in job.result.figures.items():
+                for name, value in job.result.metrics.items():
                     counted[name] = counted.get(name, 0) + value
             yield (
                 kind,

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 # Newest migration. Kept here so that opening a catalog does not load Alembic.
-HEAD_REVISION = "0007"
+HEAD_REVISION = "0008"
 
 Record = TypeVar("Record")
 
@@ -165,7 +165,7 @@ class LeaseRow(Base):
 class SkippedRegionRow(Base):
     """A region that merges skip until its next try."""
 
-    __tablename__ = "held_regions"
+    __tablename__ = "skipped_regions"
 
     table: Mapped[str] = mapped_column("table_name", sa.String(63), primary_key=True)
     region_id: Mapped[str] = mapped_column(sa.String(36), primary_key=True)

@@ -339,13 +339,13 @@ class RunHistory:
 
 def _totals(result: Mapping[str, Any]) -> dict[str, int]:
     """Return the rows, bytes and version of a result, as columns of its run."""
-    figures: Mapping[str, int] = result.get("figures") or {}
+    metrics: Mapping[str, int] = result.get("metrics") or {}
     totals: dict[str, int] = {}
-    rows = [count for name, count in figures.items() if name == "rows" or name[:5] == "rows_"]
+    rows = [count for name, count in metrics.items() if name == "rows" or name[:5] == "rows_"]
     if rows:
         totals["rows"] = sum(rows)
-    if "bytes" in figures:
-        totals["bytes"] = figures["bytes"]
+    if "bytes" in metrics:
+        totals["bytes"] = metrics["bytes"]
     if result.get("version") is not None:
         totals["version_after"] = result["version"]
     return totals

@@ -103,22 +103,22 @@ def print_fields(fields: Iterable[tuple[str, Any]]) -> None:
 
 
 def print_result(result: JobResult, *, as_json: bool, note: str = "") -> None:
-    """Print the result of a job, and its problems as warnings."""
+    """Print the result of a job, and its warnings."""
     if as_json:
         print_json(result.to_dict())
     else:
-        figures = ", ".join(
+        metrics = ", ".join(
             size(number) if name == "bytes" else f"{number} {name.replace('_', ' ')}"
-            for name, number in result.figures.items()
+            for name, number in result.metrics.items()
         )
         print_line(
-            f"{result.job}: {figures or 'nothing to do'}; {plural(result.commits, 'commit')} in "
+            f"{result.job}: {metrics or 'nothing to do'}; {plural(result.commits, 'commit')} in "
             f"{result.seconds:.1f} s; the table is at version {result.version}"
         )
         if note:
             print_line(note)
-    for problem in result.problems:
-        warn(problem)
+    for warning in result.warnings:
+        warn(warning)
 
 
 def print_outcome(outcome: JobResult | Skipped, *, as_json: bool) -> None:

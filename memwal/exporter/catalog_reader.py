@@ -29,7 +29,7 @@ class TableReading:
 
     table: ManagedTable
     state: TableState | None  # Latest recorded status; None if none was recorded yet.
-    held: int  # Number of regions that merges skip.
+    skipped_regions: int  # Number of regions that merges skip.
     successes: dict[str, datetime]  # When each job last succeeded, if it ever did.
     # Failures in a row of each failed job; ``look`` stands for reading the status of the table.
     attempts: dict[str, int]
@@ -73,7 +73,7 @@ def read_catalog(
     """
     tables = catalog.list()
     states = {state.table: state for state in catalog.states()}
-    held = Counter(record.table for record in catalog.backoffs.skipped_regions())
+    skipped_regions = Counter(record.table for record in catalog.backoffs.skipped_regions())
     successes = {
         name: {job: run.finished_at for job, run in runs.succeeded.items() if run.finished_at}
         for name, runs in catalog.latest_runs().items()
@@ -92,7 +92,7 @@ def read_catalog(
         TableReading(
             table=table,
             state=states.get(table.name),
-            held=held[table.name],
+            skipped_regions=skipped_regions[table.name],
             successes=successes.get(table.name, {}),
             attempts=attempts.get(table.name, {}),
             running=tuple(running.get(table.name, ())),
@@ -113,7 +113,7 @@ class CatalogReading:
     tables: list[TableReading]
     # Number of runs that ended, 0 included, by table, job and outcome.
     runs: Mapping[tuple[str, str, str], int]
-    # Sums of the figures of these runs, by metric name, table and job.
+    # Sums of the metrics of these runs, by name, table and job.
     sums: Mapping[tuple[str, str, str], float]
     claims: Mapping[str, int]  # Claims of regions, by table.
     most_claims: Mapping[str, int]  # Maximum of one region within 15 minutes, by table.

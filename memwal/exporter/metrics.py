@@ -83,7 +83,7 @@ TABLE_GAUGES = (
         lambda t: t.table.policy.index_at_age_seconds,
     ),
     TableGauge(
-        "memwal.table.look.age",
+        "memwal.table.status.age",
         "s",
         "Time since the status of the table was read, or since it was registered.",
         lambda t: t.status_age,
@@ -126,10 +126,10 @@ TABLE_GAUGES = (
     ),
     TableGauge("memwal.table.regions", "{region}", "Regions.", _status(lambda s: len(s.regions))),
     TableGauge(
-        "memwal.table.held",
+        "memwal.table.skipped_regions",
         "{region}",
         "Regions that merges skip since they cannot be read.",
-        lambda t: t.held,
+        lambda t: t.skipped_regions,
     ),
     TableGauge(
         "memwal.table.base.rows",

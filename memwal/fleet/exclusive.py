@@ -87,19 +87,19 @@ def wait_for_exclusive(
 
 def lost_all_rewrites(result: JobResult) -> bool:
     """Return whether a compaction lost rewrites to other commits and made no commit itself."""
-    return bool(result.figures.get("rewrites_lost")) and not result.commits
+    return bool(result.metrics.get("rewrites_lost")) and not result.commits
 
 
 def combined_result(first: JobResult, second: JobResult) -> JobResult:
     """Add up the results of a job before and under the exclusive lease."""
-    names = first.figures | second.figures
+    names = first.metrics | second.metrics
     return replace(
         second,
         tasks=first.tasks + second.tasks,
         seconds=first.seconds + second.seconds,
-        figures={name: first.figures.get(name, 0) + second.figures.get(name, 0) for name in names},
+        metrics={name: first.metrics.get(name, 0) + second.metrics.get(name, 0) for name in names},
     )
 
 
 def _exclusive_resource(table_name: str) -> str:
-    return job_resource(table_name, "turn")
+    return job_resource(table_name, "exclusive")

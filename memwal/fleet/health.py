@@ -60,13 +60,13 @@ def health(
     *,
     now: datetime,
     enabled: bool = True,
-    held: int = 0,
+    skipped_regions: int = 0,
     errors: Sequence[JobError] = (),
 ) -> tuple[Health, tuple[str, ...]]:
     """Compute the health of a table, and all reasons for it, the worst first.
 
-    ``held`` is the number of regions that merges skip; ``errors`` are failures of jobs that have
-    not succeeded since.
+    ``skipped_regions`` is the number of regions that merges skip; ``errors`` are failures of jobs
+    that have not succeeded since.
     """
     if not enabled:
         return Health.OFF, ("it is not maintained",)
@@ -80,9 +80,9 @@ def health(
             text = f"the oldest generation waits for {duration(age)}"
             reasons.append((state, f"{text}, {state} is {duration(limit)}"))
             break
-    if held:
-        regions = "1 region is" if held == 1 else f"{held} regions are"
-        reasons.append((Health.TROUBLE, f"{regions} held"))
+    if skipped_regions:
+        regions = "1 region is" if skipped_regions == 1 else f"{skipped_regions} regions are"
+        reasons.append((Health.TROUBLE, f"{regions} skipped"))
     reasons += [
         (Health.TROUBLE, f"{error.job} fails: {_truncated(error.reason)}") for error in errors
     ]
@@ -141,7 +141,7 @@ _LEASE_LOST = f"{LeaseLostError.__name__}: "
 class ConditionKind(StrEnum):
     """Kinds of conditions."""
 
-    REGION_HELD = "region_held"
+    REGION_SKIPPED = "region_skipped"
     GENERATION_POISONED = "generation_poisoned"
     BACKLOG_LATE = "backlog_late"
     BACKLOG_CRITICAL = "backlog_critical"
@@ -219,14 +219,14 @@ def conditions(
 
 
 def _region_conditions(
-    held: Iterable[SkippedRegionRecord], watched: Mapping[str, ManagedTable]
+    skipped_regions: Iterable[SkippedRegionRecord], watched: Mapping[str, ManagedTable]
 ) -> Iterator[Condition]:
-    for record in held:
+    for record in skipped_regions:
         table = watched.get(record.table)
         if table is None:
             continue
         poisoned = record.attempts >= POISONED_AFTER
-        kind = ConditionKind.GENERATION_POISONED if poisoned else ConditionKind.REGION_HELD
+        kind = ConditionKind.GENERATION_POISONED if poisoned else ConditionKind.REGION_SKIPPED
         yield Condition(
             kind=kind,
             table=table.name,

@@ -25,7 +25,7 @@ class SkipReason(StrEnum):
     NOT_DUE = "not due"
     QUIET = "quiet hours"
     AT_WORK = "at work"
-    HELD = "held"
+    BACKOFF = "backoff"
     DRY_RUN = "dry run"
 
 

@@ -121,7 +121,7 @@ class TableOverview:
     running : tuple of JobRun
     last_runs : dict of str to datetime
         When each job last succeeded, in UTC.
-    held : int
+    skipped_regions : int
         Number of skipped regions.
     failed_jobs : tuple of FailedJob
         Failed jobs that are retried after a delay.
@@ -137,7 +137,7 @@ class TableOverview:
     rates: Rates
     running: tuple[JobRun, ...]
     last_runs: dict[str, datetime]
-    held: int
+    skipped_regions: int
     failed_jobs: tuple[FailedJob, ...]
     errors: tuple[JobError, ...]
 
@@ -172,7 +172,7 @@ class TableOverview:
             "rows_merged_per_second": self.rates.rows_merged,
             "running": [run.to_dict() for run in self.running],
             "last_runs": plain_value(self.last_runs),
-            "held": self.held,
+            "skipped_regions": self.skipped_regions,
             "troubles": plain_value(self.failed_jobs),
             "errors": plain_value(self.errors),
         }
@@ -194,7 +194,7 @@ def overview(
     merges = _group_by_table(catalog.merges(since, table=table))
     runs = catalog.latest_runs(table=table)
     failed_jobs = _group_by_table(catalog.backoffs.failed_jobs())
-    held = Counter(record.table for record in catalog.backoffs.skipped_regions(table))
+    skipped_regions = Counter(record.table for record in catalog.backoffs.skipped_regions(table))
     overviews = []
     for managed in tables:
         name = managed.name
@@ -202,7 +202,12 @@ def overview(
         of_table = runs.get(name)
         errors = _errors(of_table, failed_jobs[name])
         state, reasons = health(
-            managed.policy, sample, now=now, enabled=managed.enabled, held=held[name], errors=errors
+            managed.policy,
+            sample,
+            now=now,
+            enabled=managed.enabled,
+            skipped_regions=skipped_regions[name],
+            errors=errors,
         )
         overviews.append(
             TableOverview(
@@ -214,7 +219,7 @@ def overview(
                 rates=current_rates(first.get(name), sample, merges[name]),
                 running=of_table.running if of_table else (),
                 last_runs=_last_runs(of_table),
-                held=held[name],
+                skipped_regions=skipped_regions[name],
                 failed_jobs=tuple(failed_jobs[name]),
                 errors=errors,
             )
@@ -265,7 +270,7 @@ class TableDetail:
     # latest status, with ages as of its time; None if none was recorded yet
     state: TableState | None
     due: Mapping[str, Due]  # computed from the status and the policy; empty without a status
-    held: tuple[SkippedRegionRecord, ...]  # all skipped regions
+    skipped_regions: tuple[SkippedRegionRecord, ...]  # all skipped regions
     # latest run within a week that checked rows, at the gate of a merge or in the base table;
     # with its whole result
     checked: JobRun | None
@@ -276,14 +281,16 @@ def table_detail(catalog: Catalog, name: str, *, now: datetime | None = None) ->
     now = now or datetime.now(UTC)
     (table,) = overview(catalog, table=name, now=now)
     state = next(iter(catalog.states(table=name)), None)
-    held = tuple(catalog.backoffs.skipped_regions(name))
+    skipped_regions = tuple(catalog.backoffs.skipped_regions(name))
     due: dict[str, Due] = {}
     if state is not None:
         status = aged_status(state.status, max(0.0, (now - state.at).total_seconds()))
         policy = table.managed.policy
-        due = due_jobs(status, policy, held, now=now, last_runs=table.last_runs)
+        due = due_jobs(status, policy, skipped_regions, now=now, last_runs=table.last_runs)
     checked = catalog.latest_run_with(name, QUALITY, since=now - _QUALITY_SINCE)
-    return TableDetail(overview=table, state=state, due=due, held=held, checked=checked)
+    return TableDetail(
+        overview=table, state=state, due=due, skipped_regions=skipped_regions, checked=checked
+    )
 
 
 def table_history(

@@ -204,7 +204,7 @@ class _Resolver:
             waiting = _waiting(self.catalog.backoffs.skipped_regions(self.managed.name))
             return self._spec_if_due(request.due, waiting)
         state = self._survey(table)
-        return self._spec_if_due(state.due[request.job], _waiting(state.held))
+        return self._spec_if_due(state.due[request.job], _waiting(state.skipped_regions))
 
     def _survey(self, table: Table) -> Survey:
         regions, index = self.request.regions, self.request.index
@@ -216,8 +216,8 @@ class _Resolver:
             return self.skipped(SkipReason.QUIET, due.held_back)
         if due.reason is None:
             if job == "merge" and waiting:
-                reason = "regions are held and wait for their next try, and no other is due"
-                return self.skipped(SkipReason.HELD, f"{len(waiting)} {reason}")
+                reason = "regions are skipped and wait for their next try, and no other is due"
+                return self.skipped(SkipReason.BACKOFF, f"{len(waiting)} {reason}")
             return self.skipped(SkipReason.NOT_DUE, "no limit of its policy is reached")
         if job != "merge":
             return self._spec(None, ())
@@ -265,8 +265,8 @@ class _Resolver:
         )
 
 
-def _waiting(held: Collection[SkippedRegionRecord]) -> list[UUID]:
-    return [UUID(record.region_id) for record in held if record.waiting]
+def _waiting(records: Collection[SkippedRegionRecord]) -> list[UUID]:
+    return [UUID(record.region_id) for record in records if record.waiting]
 
 
 logger = logging.getLogger(__name__)
@@ -392,7 +392,7 @@ def _run_exclusively(
             )
         except ConflictError as error:
             return replace(
-                first, problems=(*first.problems, f"could not get exclusive access: {error}")
+                first, warnings=(*first.warnings, f"could not get exclusive access: {error}")
             )
 
         def check() -> None:
@@ -409,13 +409,13 @@ def _record_skipped_regions(
     name, options = spec.table.name, spec.options
     if not isinstance(options, MergeOptions):
         return
-    if result.held:
-        catalog.backoffs.skip_regions(name, result.held)
+    if result.skipped_regions:
+        catalog.backoffs.skip_regions(name, result.skipped_regions)
     records = catalog.backoffs.skipped_regions(name)
     if not records:
         return
     merged = table.base().details.merged
-    stuck = {held.region_id for held in result.held}
+    stuck = {region.region_id for region in result.skipped_regions}
     skipped = set(options.skip_regions)
 
     def is_over(record: SkippedRegionRecord) -> bool:

@@ -40,14 +40,14 @@ class Survey:
     status : TableStatus
     due : mapping of str to Due
         By job. For merges, skipped regions that wait for their next try do not count.
-    held : tuple of SkippedRegionRecord
+    skipped_regions : tuple of SkippedRegionRecord
         All skipped regions, whether their next try is due or not.
     """
 
     table: ManagedTable
     status: TableStatus
     due: Mapping[str, Due]
-    held: tuple[SkippedRegionRecord, ...]
+    skipped_regions: tuple[SkippedRegionRecord, ...]
 
     @property
     def backlog_bytes(self) -> int:
@@ -61,7 +61,7 @@ class Survey:
             **self.status.to_dict(),
             "table": self.table.name,
             "due": {job: due.to_dict() for job, due in self.due.items()},
-            "held": [record.to_dict() for record in self.held],
+            "skipped_regions": [record.to_dict() for record in self.skipped_regions],
         }
 
 
@@ -144,21 +144,21 @@ def survey(
         if not only:
             raise InvalidInputError(f"{managed.name} maintains no index {index}; nothing was done.")
         status = replace(status, indexes=only)
-    held = tuple(catalog.backoffs.skipped_regions(managed.name))
+    skipped_regions = tuple(catalog.backoffs.skipped_regions(managed.name))
     due_now = due_jobs(
         status,
         managed.policy,
-        held,
+        skipped_regions,
         now=now or datetime.now(UTC),
         last_runs=catalog.last_runs(managed.name),
     )
-    return Survey(table=managed, status=status, due=due_now, held=held)
+    return Survey(table=managed, status=status, due=due_now, skipped_regions=skipped_regions)
 
 
 def due_jobs(
     status: TableStatus,
     policy: Policy,
-    held: Iterable[SkippedRegionRecord],
+    skipped_regions: Iterable[SkippedRegionRecord],
     *,
     now: datetime,
     last_runs: Mapping[str, datetime],
@@ -168,7 +168,7 @@ def due_jobs(
     For merges, skipped regions that wait for their next try do not count.
     """
     jobs = due(status, policy, now=now, last_runs=last_runs)
-    waiting = {record.region_id for record in held if record.waiting}
+    waiting = {record.region_id for record in skipped_regions if record.waiting}
     if waiting:
         mergeable = tuple(r for r in status.regions if r.region_id not in waiting)
         status = replace(status, regions=mergeable)

@@ -49,7 +49,7 @@ class ReasonCode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkippedRegion:
-    """A region that a merge did not merge to the end; "held" in results and documents."""
+    """A region that a merge did not merge to the end."""
 
     region_id: str
     """UUID as text."""
@@ -59,7 +59,9 @@ class SkippedRegion:
     """Why, and what to do."""
 
     def __str__(self) -> str:
-        return f"region {self.region_id} is held at generation {self.generation}: {self.reason}"
+        return (
+            f"region {self.region_id} is skipped from generation {self.generation}: {self.reason}"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,12 +80,12 @@ class JobResult(JsonRecord):
     """Commits to the base table."""
     seconds: float = 0.0
     """Wall time."""
-    figures: dict[str, int] = field(default_factory=dict)
+    metrics: dict[str, int] = field(default_factory=dict)
     """Metrics of this kind of job, by name (``generations``, ``rows_upserted``, ``bytes`` ...)."""
-    problems: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     """What was left undone and why; a job that skips a region says so here."""
-    held: tuple[SkippedRegion, ...] = ()
-    """Regions that a merge did not merge to the end. Each is among the problems as well."""
+    skipped_regions: tuple[SkippedRegion, ...] = ()
+    """Regions that a merge did not merge to the end. Each is among the warnings as well."""
     quality: dict[str, Any] | None = None
     """:class:`memwal.quality.report.QualityReport` of a gate or a check as plain values; None if no
     row was checked. It contains keys of rows, and no other values."""
@@ -100,8 +102,10 @@ class JobResult(JsonRecord):
         names = {field.name for field in fields(cls)}
         attributes = {key: value for key, value in values.items() if key in names}
         try:
-            attributes["problems"] = tuple(attributes.get("problems", ()))
-            attributes["held"] = tuple(SkippedRegion(**held) for held in attributes.get("held", ()))
+            attributes["warnings"] = tuple(attributes.get("warnings", ()))
+            attributes["skipped_regions"] = tuple(
+                SkippedRegion(**region) for region in attributes.get("skipped_regions", ())
+            )
             return cls(**attributes)
         except TypeError as error:
             raise InvalidInputError(f"this is not the result of a job: {error}") from error

@@ -169,7 +169,7 @@ def _hold_region(region: RegionRows, rules: QualityRules) -> GateDecision:
         newest[: len(part.newest)] = part.newest
     report = report or QualityReport(mode=rules.mode.value)
     if hold is not None:
-        report = replace(report, held=(str(region.region_id),))
+        report = replace(report, skipped_regions=(str(region.region_id),))
     return GateDecision(newest, len(part.generations) if part else 0, hold, None, report)
 
 

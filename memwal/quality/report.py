@@ -52,7 +52,7 @@ class QualityReport:
     rows: int = 0  # rows that were evaluated
     failed_rows: int = 0  # those of them that fail an expectation about rows
     quarantined_rows: int = 0  # rows that were kept out
-    held: tuple[str, ...] = ()  # regions on hold
+    skipped_regions: tuple[str, ...] = ()  # regions that the gate did not let through
     tallies: tuple[Tally, ...] = ()  # in the order of the suite
 
     @property
@@ -60,7 +60,7 @@ class QualityReport:
         """Return whether every expectation was met."""
         return all(tally.success for tally in self.tallies)
 
-    def problems(self) -> tuple[str, ...]:
+    def warnings(self) -> tuple[str, ...]:
         """Describe all expectations that are not met in one line; empty if all are met."""
         failing = [tally for tally in self.tallies if not tally.success]
         if not failing:
@@ -82,7 +82,7 @@ class QualityReport:
             "rows": self.rows,
             "failed_rows": self.failed_rows,
             "quarantined_rows": self.quarantined_rows,
-            "held": list(self.held),
+            "skipped_regions": list(self.skipped_regions),
             "expectations": [tally.to_dict() for tally in self.tallies],
         }
 
@@ -117,7 +117,9 @@ def combine_reports(reports: Iterable[QualityReport]) -> QualityReport | None:
         rows=sum(report.rows for report in parts),
         failed_rows=sum(report.failed_rows for report in parts),
         quarantined_rows=sum(report.quarantined_rows for report in parts),
-        held=tuple(dict.fromkeys(region for report in parts for region in report.held)),
+        skipped_regions=tuple(
+            dict.fromkeys(region for report in parts for region in report.skipped_regions)
+        ),
         tallies=tuple(tallies),
     )
 
@@ -143,7 +145,9 @@ def merge_report_dicts(reports: Iterable[Mapping[str, Any] | None]) -> dict[str,
         **parts[0],
         **{count: sum(part[count] for part in parts) for count in counts},
         "success": all(part["success"] for part in parts),
-        "held": list(dict.fromkeys(region for part in parts for region in part["held"])),
+        "skipped_regions": list(
+            dict.fromkeys(region for part in parts for region in part["skipped_regions"])
+        ),
         "expectations": [
             {
                 **same[0],

@@ -6,7 +6,7 @@ interpreter that memwal is installed in. It prints the result of its job as one 
 Exit codes
 ----------
 0
-    The job ran. What it had to leave out stands under ``problems`` in its result; the caller
+    The job ran. What it had to leave out stands under ``warnings`` in its result; the caller
     decides how to treat that.
 1
     The job failed, or a check found errors; a line on stderr that starts with ``error:`` tells why,

@@ -8,12 +8,12 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 
 class SkipReason(StrEnum):
-    """Why a task was skipped. The first five are those of :class:`memwal.fleet.Why`."""
+    """Why a task was skipped. The first five are those of :class:`memwal.fleet.SkipReason`."""
 
     NOT_DUE = "not due"
     QUIET = "quiet hours"
     AT_WORK = "at work"
-    HELD = "held"
+    BACKOFF = "backoff"
     DRY_RUN = "dry run"
     NOT_REQUESTED = "not requested"
     """The parameters of the run name other jobs or other regions."""

@@ -1,4 +1,4 @@
-"""Held regions and tables in trouble: kept, tried again later and later, and forgotten."""
+"""Skipped regions and tables in trouble: kept, tried again later and later, and forgotten."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from memwal.jobs.job import SkippedRegion
 ONE, TWO = str(UUID(int=1)), str(UUID(int=2))
 
 
-def held(region: str, generation: int = 3, reason: str = "gone") -> SkippedRegion:
+def skipped(region: str, generation: int = 3, reason: str = "gone") -> SkippedRegion:
     return SkippedRegion(region_id=region, generation=generation, reason=reason)
 
 
@@ -33,27 +33,27 @@ def test_pauses_double_up_to_six_hours_and_are_uneven(attempts: int) -> None:
 
 def test_the_pause_grows_with_each_try(each_url: str) -> None:
     catalog = Catalog(each_url)
-    catalog.backoffs.skip_regions("flights", [held(ONE), held(TWO)])
+    catalog.backoffs.skip_regions("flights", [skipped(ONE), skipped(TWO)])
     pauses = []
     for attempt in range(1, 5):
         (first, second) = catalog.backoffs.skipped_regions("flights")
         assert (first.attempts, second.attempts) == (attempt, 1)
         assert first.waiting
         pauses.append(first.next_try_at - first.since)
-        catalog.backoffs.skip_regions("flights", [held(ONE, reason=f"try {attempt}")])
+        catalog.backoffs.skip_regions("flights", [skipped(ONE, reason=f"try {attempt}")])
     assert pauses == sorted(pauses)
     assert pauses[-1] > timedelta(minutes=7)
     assert first.reason == "try 3"
     # Another generation has not failed before.
-    catalog.backoffs.skip_regions("flights", [held(ONE, generation=4)])
+    catalog.backoffs.skip_regions("flights", [skipped(ONE, generation=4)])
     (first, _) = catalog.backoffs.skipped_regions("flights")
     assert (first.attempts, first.generation) == (1, 4)
     catalog.close()
 
 
 def test_retry_and_release(catalog: Catalog) -> None:
-    catalog.backoffs.skip_regions("flights", [held(ONE), held(TWO)])
-    catalog.backoffs.skip_regions("trains", [held(ONE)])
+    catalog.backoffs.skip_regions("flights", [skipped(ONE), skipped(TWO)])
+    catalog.backoffs.skip_regions("trains", [skipped(ONE)])
     (retried,) = catalog.backoffs.retry_regions("flights", [ONE])
     assert (retried.region_id, retried.waiting, retried.attempts) == (ONE, False, 1)
     assert [one.waiting for one in catalog.backoffs.skipped_regions()] == [False, True, True]
@@ -84,7 +84,7 @@ def test_many_write_the_same_at_once(each_catalog: Catalog) -> None:
     backoffs = each_catalog.backoffs
 
     def fail(number: int) -> int:
-        backoffs.skip_regions("flights", [held(ONE)])
+        backoffs.skip_regions("flights", [skipped(ONE)])
         return backoffs.record_failure("flights", "merge", f"{number}").attempts
 
     with ThreadPoolExecutor(8) as pool:
@@ -95,18 +95,18 @@ def test_many_write_the_same_at_once(each_catalog: Catalog) -> None:
 def test_what_is_not_registered_is_forgotten(catalog: Catalog) -> None:
     catalog.register("flights", uri="/data/f.lance")
     for name in ("flights", "trains"):
-        catalog.backoffs.skip_regions(name, [held(ONE)])
+        catalog.backoffs.skip_regions(name, [skipped(ONE)])
         catalog.backoffs.record_failure(name, "merge", "no")
     catalog.prune()
     assert [one.table for one in catalog.backoffs.skipped_regions()] == ["flights"]
     assert [one.table for one in catalog.backoffs.failed_jobs()] == ["flights"]
     with catalog.database.reading() as session:
-        assert session.execute(text("SELECT count(*) FROM held_regions")).scalar_one() == 1
+        assert session.execute(text("SELECT count(*) FROM skipped_regions")).scalar_one() == 1
 
 
 @pytest.mark.parametrize("regions", [[], [TWO]])
 def test_nothing_to_retry(catalog: Catalog, regions: list[str]) -> None:
-    catalog.backoffs.skip_regions("flights", [held(ONE)])
+    catalog.backoffs.skip_regions("flights", [skipped(ONE)])
     assert catalog.backoffs.retry_regions("flights", regions) == []
     assert catalog.backoffs.skipped_regions()[0].waiting
 
@@ -115,7 +115,7 @@ def test_reasons_may_hold_what_is_no_text(each_catalog: Catalog) -> None:
     each_catalog.register("t", uri="/t")
     odd, plain = "torn a\0b\ud800", "torn a?b?"
     each_catalog.backoffs.record_failure("t", "merge", odd)
-    each_catalog.backoffs.skip_regions("t", [held(ONE, reason=odd)])
+    each_catalog.backoffs.skip_regions("t", [skipped(ONE, reason=odd)])
     each_catalog.finish_run(each_catalog.start_run("t", "merge"), error=odd)
     assert each_catalog.backoffs.failed_jobs()[0].reason == plain
     assert each_catalog.backoffs.skipped_regions("t")[0].reason == plain

@@ -18,7 +18,7 @@ from memwal.errors import InvalidInputError, ObjectNotFoundError, StoreUnavailab
 from memwal.jobs.job import JobResult
 from memwal.jobs.status import RegionBacklog, TableStatus
 
-RESULT = JobResult(job="merge", table="/data/a.lance", version=7, commits=1, figures={"rows": 3})
+RESULT = JobResult(job="merge", table="/data/a.lance", version=7, commits=1, metrics={"rows": 3})
 
 
 def status(*, generations: int, wal: int) -> TableStatus:
@@ -134,7 +134,7 @@ def test_versions_rows_and_bytes_are_taken_from_the_result(each_catalog: Catalog
         job="merge",
         table="/data/a.lance",
         version=8,
-        figures={"generations": 2, "rows_upserted": 5, "rows_deleted": 2, "bytes": 1 << 40},
+        metrics={"generations": 2, "rows_upserted": 5, "rows_deleted": 2, "bytes": 1 << 40},
     )
     with each_catalog.record_run("a", "merge", version_before=6) as run:
         run.finish(result)

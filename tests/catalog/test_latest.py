@@ -66,7 +66,7 @@ def test_runs(each_catalog: Catalog) -> None:
     assert each_catalog.latest_runs() == {}
     each = each_catalog
     run(each, "a", "merge", 50)
-    run(each, "a", "merge", 40, rows=7, result={"problems": []})
+    run(each, "a", "merge", 40, rows=7, result={"warnings": []})
     run(each, "a", "merge", 3, RunState.FAILED, error="no")
     run(each, "a", "gc", 20)
     run(each, "b", "index", 2, RunState.RUNNING)

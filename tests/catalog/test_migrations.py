@@ -110,6 +110,7 @@ def test_the_way_back(old_url: str) -> None:
     database.engine.dispose()
 
 
+RENAMED = {"held_regions": "skipped_regions"}
 REVISIONS = [f"{number:04}" for number in range(1, int(HEAD_REVISION) + 1)]
 
 
@@ -142,7 +143,7 @@ def some(column: Column[Any]) -> Any:
         float: 2.5,
         bool: True,
         datetime: datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
-        object: {"figures": {"rows": 1}},
+        object: {"metrics": {"rows": 1}},
     }
     return values[kind]
 
@@ -165,12 +166,13 @@ def test_every_migration_goes_up_with_rows_from_each_earlier_schema(
     (table,) = catalog.list()
     assert table.name == "a name"
     (run,) = catalog.runs()
-    assert (run.table, run.result) == ("a table_name", {"figures": {"rows": 1}})
+    assert (run.table, run.result) == ("a table_name", {"metrics": {"rows": 1}})
     tables = MetaData()
     with catalog.database.engine.connect() as connection:
         tables.reflect(connection)
         for name, row in before.items():
-            (found,) = connection.execute(select(tables.tables[name])).mappings()
+            table_now = tables.tables[RENAMED.get(name, name)]
+            (found,) = connection.execute(select(table_now)).mappings()
             kept = {key: value for key, value in row.items() if key in found and key != "policy"}
             assert {key: as_put(found[key]) for key in kept} == kept
         context = MigrationContext.configure(connection)
@@ -189,6 +191,47 @@ def test_each_migration_can_be_taken_back(each_empty_url: str, revision: str) ->
     before = f"{int(revision) - 1:04}"
     migrate(each_empty_url, before, command.downgrade)
     migrate(each_empty_url, HEAD_REVISION)
+
+
+def test_stored_results_and_conditions_take_the_words_of_today(each_empty_url: str) -> None:
+    old = {
+        "job_runs": {
+            "result": {
+                "figures": {"rows": 1},
+                "problems": ["left out"],
+                "held": [],
+                "quality": {"mode": "hold", "held": ["a region"]},
+            }
+        },
+        "notified_events": {"kind": "region_held", "mark": "region_held 3"},
+    }
+    new = {
+        "job_runs": {
+            "result": {
+                "metrics": {"rows": 1},
+                "warnings": ["left out"],
+                "skipped_regions": [],
+                "quality": {"mode": "hold", "skipped_regions": ["a region"]},
+            }
+        },
+        "notified_events": {"kind": "region_skipped", "mark": "region_skipped 3"},
+    }
+    migrate(each_empty_url, "0007")
+    filled(each_empty_url, Policy().to_dict())
+    database = Database(each_empty_url)
+    tables = MetaData()
+    with database.engine.execution_options(**{WRITES: True}).begin() as connection:
+        tables.reflect(connection)
+        for name, values in old.items():
+            connection.execute(tables.tables[name].update().values(values))
+    migrate(each_empty_url, "0008")
+    for expected in (new, old):
+        with database.engine.connect() as connection:
+            for name, values in expected.items():
+                (found,) = connection.execute(select(tables.tables[name])).mappings()
+                assert {key: found[key] for key in values} == values
+        migrate(each_empty_url, "0007", command.downgrade)
+    database.engine.dispose()
 
 
 def test_the_running_runs_of_a_table_are_found_by_their_index(each_catalog: Catalog) -> None:

@@ -28,9 +28,9 @@ def test_what_is_kept_comes_back(each_catalog: Catalog) -> None:
     with pytest.raises(InvalidInputError, match="flights"):
         each_catalog.register("flights", uri="s3://lake/flights.lance")
     run = each_catalog.start_run("flights", "merge")
-    each_catalog.finish_run(run, result={"figures": {"rows": 1}})
+    each_catalog.finish_run(run, result={"metrics": {"rows": 1}})
     (kept,) = each_catalog.runs()
-    assert (kept.state, kept.result) == (RunState.SUCCEEDED, {"figures": {"rows": 1}})
+    assert (kept.state, kept.result) == (RunState.SUCCEEDED, {"metrics": {"rows": 1}})
 
 
 def test_migrations_make_exactly_the_mapped_schema(empty_postgres_url: str) -> None:

@@ -39,7 +39,7 @@ def tables(catalog: Catalog, backlog: memwal.Table) -> memwal.Table:
         ["catalog", "show"],
         ["catalog", "policy", "set"],
         ["jobs", "list", "--table"],
-        ["jobs", "held", "--table"],
+        ["jobs", "skipped", "--table"],
         ["fleet", "events", "--table"],
     ],
     ids=" ".join,

@@ -103,7 +103,7 @@ def test_a_driver_outlives_its_task_and_ends_with_it(tmp_path: Path, registered:
             state = airflow.wait_run("far", run_id, timeout=300)
             assert state == "success", airflow.task_log("far", run_id, "merge")
             assert kubernetes.asked("POST", "/pods") == 1
-            assert airflow.xcom("far", run_id, "merge")["figures"]["generations"] == 2
+            assert airflow.xcom("far", run_id, "merge")["metrics"]["generations"] == 2
             assert (kubernetes.objects, list((tmp_path / "results").iterdir())) == ({}, [])
 
             # Somebody fails the task by hand.

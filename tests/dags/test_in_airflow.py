@@ -102,7 +102,7 @@ def test_a_table_is_maintained(airflow: AirflowStandalone, registered: Any) -> N
     assert {run.state for run in runs.values()} == {"succeeded"}
     result = airflow.xcom(DAG_ID, first, "merge")
     assert runs["merge"].result == result
-    assert result["figures"]["rows_upserted"] == 300
+    assert result["metrics"]["rows_upserted"] == 300
     (consumed,) = _runs_of(airflow, "consumer")
     assert airflow.wait_run("consumer", consumed) == "success"
     assert airflow.xcom("consumer", consumed, "take") == [

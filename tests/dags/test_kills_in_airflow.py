@@ -91,7 +91,7 @@ def test_a_run_outlives_its_scheduler_and_its_triggerer(tmp_path: Path, register
     assert RunState.RUNNING not in {run.state for run in catalog.runs()}
     (merged,) = [run for run in catalog.runs(job="merge") if run.state is RunState.SUCCEEDED]
     assert merged.result is not None
-    assert merged.result["figures"]["generations"] == 4
+    assert merged.result["metrics"]["generations"] == 4
 
 
 def states(airflow: AirflowStandalone, run_id: str, task: str) -> set[str]:

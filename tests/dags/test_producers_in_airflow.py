@@ -158,8 +158,8 @@ def test_a_new_table_is_maintained_by_itself_while_it_is_written(place: Place) -
             assert set(extra) == {"version", "rows", "generations"}
             if name == "on_merged":
                 assert extra["version"] == merged["version"]
-                assert extra["rows"] == merged["figures"]["rows_upserted"] > 0
-                assert extra["generations"] == merged["figures"]["generations"] >= 2
+                assert extra["rows"] == merged["metrics"]["rows_upserted"] > 0
+                assert extra["generations"] == merged["metrics"]["generations"] >= 2
     assert producer.error is None
     assert len(producer.acknowledged) >= 250
 

@@ -75,7 +75,7 @@ def test_the_retry_of_a_killed_task_waits_for_its_job(tmp_path: Path, registered
         state = airflow.wait_run("attach", run_id, timeout=300)
         log = airflow.task_log("attach", run_id, "merge")
         assert state == "success", log
-        assert airflow.xcom("attach", run_id, "merge")["figures"]["generations"] == 2
+        assert airflow.xcom("attach", run_id, "merge")["metrics"]["generations"] == 2
         path = f"/api/v2/dags/attach/dagRuns/{run_id}/taskInstances/merge/links"
         links = airflow.client().get(path).json()["extra_links"]
         assert links == {"MemWAL table": "/memwal/#/tables/flights", "Spark UI": None}

@@ -210,7 +210,7 @@ def test_a_spark_driver_merges_a_table(engine: Engine) -> None:
         " local:///opt/memwal/spark_apps/merge.py --table /tmp/flights.lance --result /tmp/result"
     )
     result = json.loads(container.shell("cat /tmp/result"))
-    assert result["figures"]["generations"] > 0
+    assert result["metrics"]["generations"] > 0
     count = "import memwal; print(memwal.open('/tmp/flights.lance').base().dataset.count_rows())"
     assert container.shell(f'python -c "{count}"') == "999\n"
     container.remove()

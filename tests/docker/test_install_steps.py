@@ -96,7 +96,7 @@ def test_an_image_does_what_it_is_for(
             "--table", table, "--result", result,
             PYSPARK_PYTHON=f"{installed.folder}/bin/python",
         )  # fmt: skip
-        assert json.loads(result.read_text())["figures"]["rows_deleted"] in {0, 1}
+        assert json.loads(result.read_text())["metrics"]["rows_deleted"] in {0, 1}
         installed.run("python", "-c", "import great_expectations")
     status = json.loads(installed.run("memwal", "status", table, "--json"))
     assert status["backlog_generations"] == 0

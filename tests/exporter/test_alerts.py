@@ -132,11 +132,11 @@ CASES: dict[str, tuple[dict[str, str], str, set[str]]] = {
         {
             **of_policy(),
             **table("memwal_table_backlog_age_seconds", "300x100"),
-            **table("memwal_table_look_age_seconds", "50x100"),
+            **table("memwal_table_status_age_seconds", "50x100"),
             **table("memwal_table_catchup_age_seconds", "600x100"),
             **table("memwal_table_reclaimable_size_bytes", "1000x100"),
             **table("memwal_region_claims_most", "1x100"),
-            **table("memwal_table_held", "0x100"),
+            **table("memwal_table_skipped_regions", "0x100"),
             **success_age("gc", "3000x100"),
             **runs("succeeded", "0+1x100"),
             **runs("failed", "0x100"),
@@ -172,15 +172,15 @@ CASES: dict[str, tuple[dict[str, str], str, set[str]]] = {
         "5m",
         set(),
     ),
-    "nobody looks": (
-        {**of_policy(), **table("memwal_table_look_age_seconds", "781x100")},
+    "nobody reads the status": (
+        {**of_policy(), **table("memwal_table_status_age_seconds", "781x100")},
         "6m",
-        {"MemwalNobodyLooks"},
+        {"MemwalStatusStale"},
     ),
     "looks are daily": (
         {
             **of_policy(interval_seconds=DAY),
-            **table("memwal_table_look_age_seconds", f"{2 * DAY}x100"),
+            **table("memwal_table_status_age_seconds", f"{2 * DAY}x100"),
         },
         "6m",
         set(),
@@ -195,7 +195,11 @@ CASES: dict[str, tuple[dict[str, str], str, set[str]]] = {
         "2m",
         {"MemwalRegionFencedRepeatedly"},
     ),
-    "a region is held": (table("memwal_table_held", "1x100"), "11m", {"MemwalRegionHeld"}),
+    "a region is skipped": (
+        table("memwal_table_skipped_regions", "1x100"),
+        "11m",
+        {"MemwalRegionSkipped"},
+    ),
     "nothing is collected": (
         {
             **of_policy(),

@@ -114,11 +114,11 @@ class TestTables:
         age_state(catalog, timedelta(hours=2))
         found = scrape.of("memwal_table_backlog_age_seconds", table=flights)
         assert 7250 <= found < 7400
-        assert 7200 <= scrape.of("memwal_table_look_age_seconds", table=flights) < 7350
+        assert 7200 <= scrape.of("memwal_table_status_age_seconds", table=flights) < 7350
 
-    def test_one_that_nobody_looked_at(self, scrape: Any, flights: str) -> None:
+    def test_one_whose_status_was_never_read(self, scrape: Any, flights: str) -> None:
         found = scrape()
-        assert found["memwal_table_look_age_seconds"][("memwal_table", flights),] >= 0
+        assert found["memwal_table_status_age_seconds"][("memwal_table", flights),] >= 0
         assert "memwal_table_backlog_age_seconds" not in found
 
     def test_one_that_is_gone(self, catalog: Catalog, scrape: Any, flights: str) -> None:
@@ -127,11 +127,13 @@ class TestTables:
         catalog.unregister(flights)
         assert flights not in str(scrape())
 
-    def test_held_regions_and_troubles(self, catalog: Catalog, scrape: Any, flights: str) -> None:
-        held = SkippedRegion(region_id="r", generation=2, reason="gone")
-        catalog.backoffs.skip_regions(flights, [held])
+    def test_skipped_regions_and_troubles(
+        self, catalog: Catalog, scrape: Any, flights: str
+    ) -> None:
+        skipped = SkippedRegion(region_id="r", generation=2, reason="gone")
+        catalog.backoffs.skip_regions(flights, [skipped])
         catalog.backoffs.record_failure(flights, "look", "no")
-        assert scrape.of("memwal_table_held", table=flights) == 1
+        assert scrape.of("memwal_table_skipped_regions", table=flights) == 1
         assert scrape.of("memwal_job_attempts", table=flights, job="look") == 1
         assert scrape.of("memwal_job_running", table=flights, job="gc") is None
         with catalog.leases.acquire(job_resource(flights, "gc")):
@@ -375,7 +377,7 @@ def test_no_metric_is_named_by_a_region_or_a_secret() -> None:
 
 def finish(catalog: Catalog, table: str, *, job: str = "merge") -> None:
     """A run that went well, with 7 rows."""
-    result = JobResult(job=job, table="/t", version=2, figures={"rows_upserted": 7})
+    result = JobResult(job=job, table="/t", version=2, metrics={"rows_upserted": 7})
     catalog.finish_run(catalog.start_run(table, job), result=result.to_dict())
 
 

@@ -65,8 +65,8 @@ def told(flights: Catalog) -> Callable[..., list[tuple[str, bool]]]:
 
 
 def hold(catalog: Catalog, *, generation: int = 2) -> None:
-    held = SkippedRegion(region_id=REGION, generation=generation, reason="torn")
-    catalog.backoffs.skip_regions("flights", [held])
+    skipped = SkippedRegion(region_id=REGION, generation=generation, reason="torn")
+    catalog.backoffs.skip_regions("flights", [skipped])
 
 
 def test_a_thing_is_told_when_it_begins_and_when_it_ends(
@@ -74,19 +74,19 @@ def test_a_thing_is_told_when_it_begins_and_when_it_ends(
 ) -> None:
     assert told() == []
     hold(flights)
-    assert told() == [("region_held", False)]
+    assert told() == [("region_skipped", False)]
     assert told() == []
     hold(flights)
     assert told() == []
     hold(flights)
     assert told() == [("generation_poisoned", False)]
     hold(flights, generation=5)
-    assert told() == [("region_held", False)]
+    assert told() == [("region_skipped", False)]
     flights.backoffs.clear_regions("flights", [REGION])
-    assert told() == [("region_held", True)]
+    assert told() == [("region_skipped", True)]
     assert told() == []
     hold(flights)
-    assert told() == [("region_held", False)]
+    assert told() == [("region_skipped", False)]
 
 
 def test_a_job_that_fails_once_more_is_not_over_meanwhile(flights: Catalog) -> None:
@@ -100,7 +100,7 @@ def test_a_job_that_fails_once_more_is_not_over_meanwhile(flights: Catalog) -> N
     flights.finish_run(flights.start_run("flights", "merge"), error="no rights")
     # It is too fresh to be told of by itself.
     assert pending(flights, "ops", now=datetime.now(UTC)) == []
-    flights.finish_run(flights.start_run("flights", "merge"), result={"figures": {}})
+    flights.finish_run(flights.start_run("flights", "merge"), result={"metrics": {}})
     assert [event.over for event in pending(flights, "ops")] == [True]
 
 
@@ -108,7 +108,7 @@ def test_every_channel_hears_of_it(
     flights: Catalog, told: Callable[..., list[tuple[str, bool]]]
 ) -> None:
     hold(flights)
-    assert told("ops") == told("air team") == [("region_held", False)]
+    assert told("ops") == told("air team") == [("region_skipped", False)]
     assert told("ops") == told("air team") == []
 
 
@@ -125,7 +125,7 @@ def test_what_could_not_be_told_is_told_the_next_time(
     undelivered = pending(flights, "ops")
     assert [event.over for event in undelivered] == [False]
     assert pending(flights, "ops") == undelivered
-    assert told() == [("region_held", False)]
+    assert told() == [("region_skipped", False)]
 
 
 def test_messages_keep_their_distance(flights: Catalog) -> None:
@@ -139,7 +139,7 @@ def test_messages_keep_their_distance(flights: Catalog) -> None:
     found = notify_channel(flights, "ops", sent.extend, now=now + timedelta(seconds=60))
     assert {(event.kind, event.over) for event in found} == {
         (ConditionKind.JOB_FAILED, False),
-        (ConditionKind.REGION_HELD, True),
+        (ConditionKind.REGION_SKIPPED, True),
     }
     assert len(sent) == 3
 
@@ -149,11 +149,11 @@ def test_a_lost_lease_has_no_end(
 ) -> None:
     error = f"{LeaseLostError.__name__}: it ran out"
     flights.finish_run(flights.start_run("flights", "gc"), error=error)
-    flights.finish_run(flights.start_run("flights", "gc"), result={"figures": {}})
+    flights.finish_run(flights.start_run("flights", "gc"), result={"metrics": {}})
     assert told() == [("lease_lost", False)]
     assert told() == []
     flights.finish_run(flights.start_run("flights", "gc"), error=error)
-    flights.finish_run(flights.start_run("flights", "gc"), result={"figures": {}})
+    flights.finish_run(flights.start_run("flights", "gc"), result={"metrics": {}})
     assert told() == [("lease_lost", False)]
     assert pending(flights, "ops", now=datetime.now(UTC) + timedelta(days=3)) == []
 
@@ -162,7 +162,7 @@ def test_a_table_that_is_given_up_is_no_good_news(
     flights: Catalog, told: Callable[..., list[tuple[str, bool]]]
 ) -> None:
     hold(flights)
-    assert told() == [("region_held", False)]
+    assert told() == [("region_skipped", False)]
     flights.update("flights", enabled=False)
     assert told() == []
 

@@ -88,16 +88,16 @@ def test_only_what_is_maintained_is_watched(flights: Catalog) -> None:
 
 
 def test_a_region_that_stays_unreadable_has_a_damaged_generation(flights: Catalog) -> None:
-    held = [SkippedRegion(region_id=REGION, generation=2, reason="torn\n file")]
+    skipped = [SkippedRegion(region_id=REGION, generation=2, reason="torn\n file")]
     kinds: list[ConditionKind] = []
     found: list[Condition] = []
     for _ in range(3):
-        flights.backoffs.skip_regions("flights", held)
+        flights.backoffs.skip_regions("flights", skipped)
         found = conditions(flights)
         kinds += [one.kind for one in found]
     assert kinds == [
-        ConditionKind.REGION_HELD,
-        ConditionKind.REGION_HELD,
+        ConditionKind.REGION_SKIPPED,
+        ConditionKind.REGION_SKIPPED,
         ConditionKind.GENERATION_POISONED,
     ]
     assert found[0].subject == REGION
@@ -114,7 +114,7 @@ def test_a_job_that_fails_and_is_not_mended_at_once(flights: Catalog) -> None:
     assert (failed.kind, failed.subject) == (ConditionKind.JOB_FAILED, "merge")
     assert "marker-no-rights" in failed.text
     assert flights.latest_runs()["flights"].ended["merge"].run_id == run
-    flights.finish_run(flights.start_run("flights", "merge"), result={"figures": {}})
+    flights.finish_run(flights.start_run("flights", "merge"), result={"metrics": {}})
     assert conditions(flights, now=later(hours=1)) == []
     flights.backoffs.record_failure("flights", "merge", "boom")
     flights.finish_run(flights.start_run("flights", "merge"), error="boom")
@@ -141,7 +141,7 @@ def test_a_lost_lease_is_known_by_what_a_real_one_says(flights: Catalog) -> None
     ):
         flights.leases.release(resource)
         lease.check()
-    flights.finish_run(flights.start_run("flights", "merge"), result={"figures": {}})
+    flights.finish_run(flights.start_run("flights", "merge"), result={"metrics": {}})
     (lost,) = conditions(flights)
     assert (lost.kind, lost.topic, lost.subject) == (ConditionKind.LEASE_LOST, "lease", "merge")
     assert conditions(flights, now=later(days=2)) == []
@@ -158,7 +158,7 @@ def test_the_critical_come_first(flights: Catalog) -> None:
     assert conditions(catalog)[0].to_dict()["critical"] is True
 
 
-def test_a_held_region_keeps_its_first_moment(flights: Catalog) -> None:
+def test_a_skipped_region_keeps_its_first_moment(flights: Catalog) -> None:
     flights.backoffs.skip_regions(
         "flights", [SkippedRegion(region_id=REGION, generation=2, reason="x")]
     )

@@ -1,4 +1,4 @@
-"""A compaction that merges keep out gets its turn, and they get theirs again."""
+"""A compaction that merges keep out gets exclusive access, and they start again behind it."""
 
 from __future__ import annotations
 
@@ -69,9 +69,9 @@ def test_a_compaction_gets_through_where_each_merge_touches_every_fragment(
     assert all(isinstance(found, JobResult) and found.commits for found in lost)
     assert isinstance(refused, Skipped)
     assert refused.reason_code is SkipReason.AT_WORK
-    assert (result.commits, result.problems) == (1, ())
-    assert result.figures["rewrites_lost"] == len(lost) == 2
-    assert result.figures["fragments_removed"] >= FRAGMENTS
+    assert (result.commits, result.warnings) == (1, ())
+    assert result.metrics["rewrites_lost"] == len(lost) == 2
+    assert result.metrics["fragments_removed"] >= FRAGMENTS
     assert catalog.leases.list() == []
     # What had to wait is merged now.
     merged = run_job(catalog, JobRequest("flights", "merge", force=True))
@@ -92,20 +92,18 @@ def test_a_compaction_that_gets_no_turn_says_so(
         )
     assert isinstance(result, JobResult)
     assert result.commits == 0
-    _, no_turn = result.problems
-    assert "build-host:4" in no_turn
+    _, no_access = result.warnings
+    assert "build-host:4" in no_access
     assert catalog.leases.list() == []
     assert base_state(fragmented) == crowd.state()
 
 
-def test_a_turn_that_is_lost_ends_the_compaction(
-    catalog: Catalog, fragmented: memwal.Table
-) -> None:
+def test_a_lost_lease_ends_the_compaction(catalog: Catalog, fragmented: memwal.Table) -> None:
     expected = base_state(fragmented)
 
     def lose(tasks: Sequence[Any], function: Callable[[Any], Any]) -> list[Any]:
         results = [function(task) for task in tasks]
-        if any(lease.resource.endswith("/turn") for lease in catalog.leases.list()):
+        if any(lease.resource.endswith("/exclusive") for lease in catalog.leases.list()):
             catalog.leases.release(job_resource("flights", "merge"))
             return results
         return Crowd(catalog, fragmented)([], function) or results
@@ -117,7 +115,7 @@ def test_a_turn_that_is_lost_ends_the_compaction(
     assert fragmented.base().dataset.count_rows() == len(expected)
 
 
-def test_a_turn_waits_for_who_is_at_work(catalog: Catalog) -> None:
+def test_exclusive_access_waits_for_who_is_at_work(catalog: Catalog) -> None:
     lease = catalog.leases.acquire(job_resource("flights", "merge"))
     ended = threading.Event()
 
@@ -131,7 +129,7 @@ def test_a_turn_waits_for_who_is_at_work(catalog: Catalog) -> None:
         look()
         held = {record.resource for record in catalog.leases.list()}
         assert held == {
-            job_resource("flights", "turn"),
+            job_resource("flights", "exclusive"),
             job_resource("flights", "merge"),
             job_resource("flights", "index"),
             job_resource("flights", "index", part="id_idx"),
@@ -143,8 +141,8 @@ def test_a_turn_waits_for_who_is_at_work(catalog: Catalog) -> None:
 @pytest.mark.parametrize("job", ["merge", "index"])
 def test_others_stand_back_for_a_while(catalog: Catalog, managed: Managed, job: str) -> None:
     managed()
-    # Of the leases of a turn this one alone: it is not their own that keeps the others back.
-    with catalog.leases.acquire(job_resource("flights", "turn"), holder="host-1:17"):
+    # Only the exclusive lease: the others are not kept back by one of their own.
+    with catalog.leases.acquire(job_resource("flights", "exclusive"), holder="host-1:17"):
         found = run_job(catalog, JobRequest("flights", job, force=True))
         assert isinstance(found, Skipped)
         assert found.reason_code is SkipReason.AT_WORK
@@ -156,7 +154,7 @@ def test_others_stand_back_for_a_while(catalog: Catalog, managed: Managed, job: 
         )
     with suppress(ConflictError), exclusive_lease(catalog.leases, "flights", indexes=()):
         # They wait as long as they were told.
-        timer = threading.Timer(0.2, catalog.leases.release, [job_resource("flights", "turn")])
+        timer = threading.Timer(0.2, catalog.leases.release, [job_resource("flights", "exclusive")])
         timer.start()
         left = wait_for_exclusive(catalog.leases, "flights", wait=timedelta(seconds=30))
         assert left is not None
@@ -168,9 +166,9 @@ def test_others_stand_back_for_a_while(catalog: Catalog, managed: Managed, job: 
 def test_nobody_stands_back_from_a_turn_that_ran_out(
     catalog: Catalog, managed: Managed, leave_lease: Callable[..., None]
 ) -> None:
-    """A compaction was killed in its turn: nobody renews its leases, or gives them back."""
+    """A compaction died with exclusive access: nobody renews its leases, or gives them back."""
     managed()
-    for name in ("turn", "merge"):
+    for name in ("exclusive", "merge"):
         leave_lease(name, timedelta(seconds=0.5), holder="dead:1")
     found = run_job(catalog, JobRequest("flights", "merge"))
     assert isinstance(found, Skipped)
@@ -188,8 +186,8 @@ def test_results_are_added_up() -> None:
         version=1,
         tasks=2,
         seconds=1.5,
-        figures={"rewrites_lost": 2, "fragments_removed": 0},
-        problems=("met others",),
+        metrics={"rewrites_lost": 2, "fragments_removed": 0},
+        warnings=("met others",),
     )
     second = JobResult(
         job="compact",
@@ -198,9 +196,9 @@ def test_results_are_added_up() -> None:
         tasks=1,
         commits=1,
         seconds=0.5,
-        figures={"fragments_removed": 4},
+        metrics={"fragments_removed": 4},
     )
     both = combined_result(first, second)
     assert (both.tasks, both.commits, both.seconds, both.version) == (3, 1, 2.0, 3)
-    assert both.figures == {"rewrites_lost": 2, "fragments_removed": 4}
-    assert both.problems == ()
+    assert both.metrics == {"rewrites_lost": 2, "fragments_removed": 4}
+    assert both.warnings == ()

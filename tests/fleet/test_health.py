@@ -42,7 +42,7 @@ def test_a_backlog_ages_on(sample: BacklogSample | None, age: float | None) -> N
     ("sample", "options", "expected", "named"),
     [
         (SAMPLE, {}, Health.OK, []),
-        (SAMPLE, {"enabled": False, "held": 1}, Health.OFF, [[]]),
+        (SAMPLE, {"enabled": False, "skipped_regions": 1}, Health.OFF, [[]]),
         (None, {}, Health.UNKNOWN, [[]]),
         (
             replace(SAMPLE, generations=0, at=NOW - timedelta(hours=2)),
@@ -53,13 +53,13 @@ def test_a_backlog_ages_on(sample: BacklogSample | None, age: float | None) -> N
         (replace(SAMPLE, oldest_seconds=570.0), {}, Health.LATE, [["10 min", "10 min"]]),
         (
             replace(SAMPLE, oldest_seconds=3569.0),
-            {"held": 2},
+            {"skipped_regions": 2},
             Health.TROUBLE,
             [["2"], ["59 min 59 s", "10 min"]],
         ),
         (
             replace(SAMPLE, oldest_seconds=3570.0),
-            {"held": 1, "errors": [ERROR]},
+            {"skipped_regions": 1, "errors": [ERROR]},
             Health.CRITICAL,
             [["1 h", "1 h"], ["1"], ["gc", "StoreAccessError: no"]],
         ),

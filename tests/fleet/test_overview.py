@@ -88,7 +88,12 @@ def test_a_table_that_nobody_has_looked_at(catalog: Catalog) -> None:
     (found,) = overview(catalog)
     assert (found.health.value, found.backlog, found.rates.rows_in) == ("unknown", None, None)
     detail = table_detail(catalog, "a")
-    assert (detail.state, detail.due, detail.held, detail.checked) == (None, {}, (), None)
+    assert (detail.state, detail.due, detail.skipped_regions, detail.checked) == (
+        None,
+        {},
+        (),
+        None,
+    )
     assert table_history(catalog, "a", since=later(hours=-1)) == []
     for ask in (overview, table_detail):
         with pytest.raises(ObjectNotFoundError, match="'b'"):
@@ -114,7 +119,7 @@ def test_what_fails_is_told_until_it_succeeds(catalog: Catalog) -> None:
     with catalog.record_run("a", "merge") as run:
         (working,) = overview(catalog)
         assert [one.job for one in working.running] == ["merge"]
-        run.finish(JobResult(job="merge", table="/a", version=1, figures={"rows_upserted": 90}))
+        run.finish(JobResult(job="merge", table="/a", version=1, metrics={"rows_upserted": 90}))
     (found,) = overview(catalog)
     assert (found.health.value, found.errors, found.running) == ("ok", (), ())
     assert found.rates.rows_merged == pytest.approx(0.1)
@@ -144,8 +149,8 @@ def test_what_is_due_by_now(catalog: Catalog) -> None:
     )
     detail = table_detail(catalog, "a", now=later(seconds=250))
     assert detail.due["merge"].reason is None
-    assert [one.region_id for one in detail.held] == [REGION]
-    assert detail.overview.held == 1
+    assert [one.region_id for one in detail.skipped_regions] == [REGION]
+    assert detail.overview.skipped_regions == 1
 
 
 def test_a_status_ages() -> None:

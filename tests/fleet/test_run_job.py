@@ -52,7 +52,7 @@ def test_a_job_is_recorded_with_its_lease(catalog: Catalog, managed: Managed) ->
     result = done(
         run_job(catalog, JobRequest("flights", "merge"), runtime=Runtime(external_id="dag/1"))
     )
-    assert result.figures["generations"] == 6
+    assert result.metrics["generations"] == 6
     (run,) = catalog.runs()
     assert (run.job, run.state, run.external_id) == ("merge", RunState.SUCCEEDED, "dag/1")
     assert (run.version_before, run.version_after) == (before, table.base().version)
@@ -212,7 +212,7 @@ def test_the_ghost_of_a_crashed_run_expires(
     leave_lease("merge", timedelta(seconds=1), token=7)
     assert skipped(run_job(catalog, JobRequest("flights", "merge"))) is SkipReason.AT_WORK
     result = done(run_job(catalog, JobRequest("flights", "merge", wait=timedelta(seconds=30))))
-    assert result.figures["generations"] == 6
+    assert result.metrics["generations"] == 6
     assert catalog.runs()[0].lease_token == 8
 
 
@@ -309,14 +309,14 @@ def _guarded_task(task: int, *, guard: Callable[[], None] | None = None) -> int:
     return task + 1
 
 
-class TestHeldRegions:
+class TestSkippedRegions:
     def test_a_poisoned_generation_from_end_to_end(
         self, catalog: Catalog, managed: Managed, poison: Poison, try_now: Callable[[], None]
     ) -> None:
         table = managed()
         repair = poison(table, BAD, 2)
         result = done(run_job(catalog, JobRequest("flights", "merge")))
-        assert [held.region_id for held in result.held] == [str(BAD)]
+        assert [region.region_id for region in result.skipped_regions] == [str(BAD)]
         assert (merged(table, BAD), merged(table, GOOD)) == (1, 3)
         (record,) = catalog.backoffs.skipped_regions("flights")
         assert (record.region_id, record.generation, record.attempts) == (str(BAD), 2, 1)
@@ -324,14 +324,14 @@ class TestHeldRegions:
 
         # Nothing else is due, and the region is left alone.
         found = run_job(catalog, JobRequest("flights", "merge"))
-        assert skipped(found) is SkipReason.HELD
+        assert skipped(found) is SkipReason.BACKOFF
         assert len(catalog.runs()) == 1
 
         # The others go on.
         with table.writer() as writer:
             writer.upsert(numbered(0, 20, n=9))
         result = done(run_job(catalog, JobRequest("flights", "merge")))
-        assert result.held == ()
+        assert result.skipped_regions == ()
         assert (merged(table, BAD), merged(table, GOOD)) == (1, 4)
         assert catalog.backoffs.skipped_regions("flights") == [record]
 
@@ -339,7 +339,10 @@ class TestHeldRegions:
         pauses = [record.next_try_at - record.since]
         for attempt in range(2, 5):
             try_now()
-            assert done(run_job(catalog, JobRequest("flights", "merge"))).held[0].generation == 2
+            assert (
+                done(run_job(catalog, JobRequest("flights", "merge"))).skipped_regions[0].generation
+                == 2
+            )
             (record,) = catalog.backoffs.skipped_regions("flights")
             assert (record.attempts, record.waiting) == (attempt, True)
             pauses.append(record.next_try_at - record.since)
@@ -347,12 +350,14 @@ class TestHeldRegions:
         assert pauses[-1] > 4 * pauses[0]
 
         repair()
-        assert skipped(run_job(catalog, JobRequest("flights", "merge"))) is SkipReason.HELD
-        assert done(run_job(catalog, JobRequest("flights", "merge", force=True))).held == ()
+        assert skipped(run_job(catalog, JobRequest("flights", "merge"))) is SkipReason.BACKOFF
+        assert (
+            done(run_job(catalog, JobRequest("flights", "merge", force=True))).skipped_regions == ()
+        )
         assert catalog.backoffs.skipped_regions("flights") == []
         assert base_state(table) == dict.fromkeys(range(20), 9)
 
-    def test_a_region_that_somebody_else_merged_is_not_held(
+    def test_a_region_that_somebody_else_merged_is_not_skipped(
         self, catalog: Catalog, managed: Managed, poison: Poison
     ) -> None:
         table = managed()
@@ -396,7 +401,7 @@ def test_one_index_is_judged_and_built_alone_under_its_own_lease(
                 runtime=Runtime(execute=execute),
             )
         )
-    assert result.figures == {"indexes": 1}
+    assert result.metrics == {"indexes": 1}
     assert specs[0].options == IndexOptions(indexes=("id_idx",))
     assert (
         skipped(run_job(catalog, JobRequest("flights", "index", index="id_idx")))

@@ -178,8 +178,8 @@ class TestOneProcess:
         outcomes = {one.job: one for one in fleet.run_once()}
         result = outcomes["merge"].result
         assert isinstance(result, JobResult)
-        assert len(result.held) == 1
-        assert [one.held for one in overview(catalog)] == [1]
+        assert len(result.skipped_regions) == 1
+        assert [one.skipped_regions for one in overview(catalog)] == [1]
         assert "merge" not in {one.job for one in fleet.run_once()}
         assert catalog.backoffs.failed_jobs() == []
 

@@ -19,7 +19,7 @@ from memwal.fleet.health import ConditionKind
 
 
 def event(
-    kind: ConditionKind = ConditionKind.REGION_HELD, *, over: bool = False, text: str = "torn"
+    kind: ConditionKind = ConditionKind.REGION_SKIPPED, *, over: bool = False, text: str = "torn"
 ) -> Event:
     return Event(
         kind=kind,

@@ -247,7 +247,7 @@ SEARCHES: Final[dict[str, Callable[[Case], Any]]] = {
 
 WRITES: Final[dict[str, Callable[[Case], Any]]] = {
     "replay": lambda case: _by_key(case, _replay(case)),
-    "merge": lambda case: _open(case).merge().problems,
+    "merge": lambda case: _open(case).merge().warnings,
 }
 """Acts that change what they cannot leave as it is."""
 

@@ -70,7 +70,7 @@ def test_no_generation_leads_out_of_the_table(
     ):
         with pytest.raises(CorruptDataError, match=re.escape(repr(path))):
             read()
-    assert repr(path) in table.merge().problems[0]
+    assert repr(path) in table.merge().warnings[0]
     table.collect_garbage(
         dry_run=False,
         grace_seconds=0,
@@ -152,7 +152,7 @@ def test_odd_names_beside_the_regions_are_passed_over(table: memwal.Table) -> No
     again = memwal.open(table.uri)
     assert state(again) == {1: 1}
     assert again.region_ids() == [REGION]
-    assert again.collect_garbage(dry_run=True, explain=True).problems == ()
+    assert again.collect_garbage(dry_run=True, explain=True).warnings == ()
     for words in (["status"], ["verify"], ["gc", "--explain"], ["gc", "--explain", "--json"]):
         told = CliRunner().invoke(app, [words[0], table.uri, *words[1:]])
         assert unexpected(told) is None
@@ -241,7 +241,7 @@ def test_progress_that_nobody_made_takes_no_generation(table: memwal.Table, posi
             orphan_grace_seconds=0,
             index_grace_seconds=0,
         )
-        assert str(generation) in found.problems[0]
+        assert str(generation) in found.warnings[0]
     assert region_folders(table) == kept
     assert [flushed.path for flushed in manifest(table).flushed] == sorted(kept)
     assert base_state(table) == {}

@@ -101,12 +101,12 @@ def collector(process: Process) -> None:
 
 def _merge(process: Process) -> None:
     run_bytes = process.dice.choice([None, None, 1])
-    _told(process, process.table.merge(run_bytes=run_bytes).problems)
+    _told(process, process.table.merge(run_bytes=run_bytes).warnings)
 
 
 def _checkpoint(process: Process) -> None:
     begin = now()
-    _told(process, process.table.checkpoint(flush=False).problems)
+    _told(process, process.table.checkpoint(flush=False).warnings)
     process.recorder.bound(Level.MERGED, begin, None)
 
 
@@ -132,12 +132,12 @@ def _collect(process: Process) -> None:
         index_grace_seconds=(20 * grace).total_seconds(),
         version_retention_seconds=0 if process.dice.random() < 0.2 else None,
     )
-    _told(process, result.problems)
+    _told(process, result.warnings)
 
 
-def _told(process: Process, problems: tuple[str, ...]) -> None:
-    for problem in problems:
-        process.recorder.failed("a job told", RuntimeError(problem))
+def _told(process: Process, warnings: tuple[str, ...]) -> None:
+    for warning in warnings:
+        process.recorder.failed("a job told", RuntimeError(warning))
 
 
 JOBS: dict[str, Callable[[Process], None]] = {

@@ -48,8 +48,8 @@ if sys.argv[2] == "native":
 else:
     # Every generation in a commit of its own.
     result = table.merge(commit_bytes=1)
-    assert not result.problems
-    print(result.figures["generations"])
+    assert not result.warnings
+    print(result.metrics["generations"])
 """
 
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -194,7 +194,7 @@ def test_a_merger_gets_half_way_before_another(
         writer.upsert(rows(upserted))
     wanted = state(table)
     result = merge_meanwhile(table, lambda: native.merge(table, generations=1), before_commit=2)
-    assert result.problems == ()
+    assert result.warnings == ()
     assert base_state(table) == state(table) == wanted
 
 
@@ -212,5 +212,5 @@ def test_a_merger_comes_second(table: memwal.Table) -> None:
         before_commit=1,
         commit_bytes=1,
     )
-    assert (result.figures["generations"], result.problems) == (0, ())
+    assert (result.metrics["generations"], result.warnings) == (0, ())
     assert base_state(table) == {2: 2}

@@ -191,8 +191,8 @@ def test_flushed_rows(old: memwal.Table, change: Change, who: str) -> None:
     assert ordered(native.lookup(old, keys)) == found
     assert ordered(old.scan(filter="id > 1").to_table()) == wanted[1:]
     result = old.merge()
-    assert result.problems == ()
-    assert result.figures["rows_upserted"] == len(NEW)
+    assert result.warnings == ()
+    assert result.metrics["rows_upserted"] == len(NEW)
     assert ordered(native.dataset(old).to_table()) == wanted
     assert everything(old) == wanted
 

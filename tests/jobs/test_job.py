@@ -18,9 +18,9 @@ def test_json_and_back() -> None:
         tasks=2,
         commits=3,
         seconds=0.5,
-        figures={"generations": 4},
-        problems=("left out",),
-        held=(SkippedRegion(region_id="r", generation=2, reason="gone"),),
+        metrics={"generations": 4},
+        warnings=("left out",),
+        skipped_regions=(SkippedRegion(region_id="r", generation=2, reason="gone"),),
     )
     assert JobResult.from_dict(json.loads(json.dumps(result.to_dict()))) == result
 

@@ -120,7 +120,7 @@ def spark(folder: Path) -> None:
     submit = [BINARIES / "spark-submit", "--master", "local[1]", f"{apps}/merge.py"]
     env = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     subprocess.run([*submit, "--table", table.uri, "--result", result], env=env, check=True)
-    assert json.loads(result.read_text())["figures"]["rows_upserted"] == 10
+    assert json.loads(result.read_text())["metrics"]["rows_upserted"] == 10
     assert table.base().dataset.count_rows() == 10
     from memwal.spark import register
     from memwal.spark.session import spark_session

@@ -40,14 +40,14 @@ class TestWarn:
         assert (found["success"], found["failed"]) == (False, 2)
         assert found["examples"] == [{"id": 2}, {"id": 3}]
         assert (result.quality["rows"], result.quality["failed_rows"]) == (3, 2)
-        (problem,) = result.problems
-        assert "expect_column_values_to_be_between" in problem
+        (warning,) = result.warnings
+        assert "expect_column_values_to_be_between" in warning
         assert JobResult.from_dict(result.to_dict()).quality == result.quality
 
     def test_of_good_rows_has_no_problem(self, table: memwal.Table) -> None:
         flush(table, {1: 1, 2: 2})
         result = table.merge(quality=rules("warn"))
-        assert result.problems == ()
+        assert result.warnings == ()
         assert result.quality is not None
         assert result.quality["success"]
 
@@ -110,7 +110,7 @@ class TestQuarantine:
         assert base_state(table) == {}
         assert merged(table) == 1
         assert len(waiting(table)) == 2
-        assert table.merge(quality=rules("quarantine")).figures["generations"] == 0
+        assert table.merge(quality=rules("quarantine")).metrics["generations"] == 0
 
     def test_a_later_row_of_the_key_merges(self, table: memwal.Table) -> None:
         flush(table, {1: -1})
@@ -230,24 +230,24 @@ class TestHold:
         assert base_state(table) == {1: 1}
         assert state(table) == {1: 1, 2: -2, 3: 3}
         assert merged(table) == 1
-        (held,) = result.held
-        assert held.generation == 2
-        assert "expect_column_values_to_be_between" in held.reason
+        (skipped,) = result.skipped_regions
+        assert skipped.generation == 2
+        assert "expect_column_values_to_be_between" in skipped.reason
         assert result.quality is not None
-        assert result.quality["held"] == [held.region_id]
+        assert result.quality["skipped_regions"] == [skipped.region_id]
 
     def test_goes_on_when_the_rules_change(self, table: memwal.Table) -> None:
         flush(table, {1: 1}, {2: -2}, {3: 3})
         table.merge(quality=rules("hold"))
         result = table.merge(quality=rules("warn"))
-        assert result.held == ()
+        assert result.skipped_regions == ()
         assert base_state(table) == {1: 1, 2: -2, 3: 3}
 
     def test_goes_on_when_a_later_generation_corrects_it(self, table: memwal.Table) -> None:
         flush(table, {1: 1}, {2: -2})
         table.merge(quality=rules("hold"))
         flush(table, {2: 2})
-        assert table.merge(quality=rules("hold")).held == ()
+        assert table.merge(quality=rules("hold")).skipped_regions == ()
         assert base_state(table) == {1: 1, 2: 2}
 
     def test_looks_again_at_what_later_rows_had_replaced(self, table: memwal.Table) -> None:
@@ -255,7 +255,7 @@ class TestHold:
         flush(table, {1: -1}, {2: -2}, {1: 1})
         result = table.merge(quality=rules("hold"))
         assert base_state(table) == {}
-        assert result.held[0].generation == 1
+        assert result.skipped_regions[0].generation == 1
 
     def test_of_more_generations_than_calls_nest(self) -> None:
         """A writer goes on while its region waits, and writes the same key again and again."""
@@ -285,7 +285,7 @@ class TestHold:
         with table.writer() as writer:
             writer.upsert(rows({key: -1 if key == 7 else key for key in range(40)}))
         result = table.merge(quality=rules("hold"))
-        assert len(result.held) == 1
+        assert len(result.skipped_regions) == 1
         there = base_state(table)
         assert 7 not in there
         assert 10 < len(there) < 39
@@ -297,7 +297,7 @@ class TestHold:
         }
         flush(table, {1: 1}, {2: 20})
         result = table.merge(quality=rules("hold", most))
-        assert result.held[0].generation == 1
+        assert result.skipped_regions[0].generation == 1
         assert base_state(table) == {}
 
     def test_stops_a_checkpoint(self, table: memwal.Table) -> None:

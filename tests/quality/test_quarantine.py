@@ -161,7 +161,7 @@ def test_a_table_whose_columns_have_the_names_of_ours(make_table: MakeTable) -> 
     }
     with pytest.raises(InvalidInputError, match="quarantine_at"):
         table.merge(quality=rules("quarantine", null))
-    assert table.merge(quality=rules("warn", null)).figures["generations"] == 1
+    assert table.merge(quality=rules("warn", null)).metrics["generations"] == 1
 
 
 def test_vectors_and_several_keys(make_table: MakeTable) -> None:
@@ -243,7 +243,7 @@ def test_a_quarantine_that_cannot_be_settled_fails_no_merge(
 
     monkeypatch.setattr(Quarantine, "settle", settle)
     result = kept.merge(quality=rules("quarantine"))
-    assert result.figures["generations"] == 1
+    assert result.metrics["generations"] == 1
     assert (3, 7, -7) in waiting(kept)
 
 
@@ -285,7 +285,7 @@ def test_where_nothing_can_be_written_nothing_is_merged(table: memwal.Table) -> 
     with pytest.raises(MemWalError, match="/proc"):
         table.merge(quality=rules("quarantine", quarantine_uri="/proc/nowhere/quarantine.lance"))
     assert merged(table) == 0
-    assert table.merge(quality=rules("quarantine")).figures["rows_upserted"] == 1
+    assert table.merge(quality=rules("quarantine")).metrics["rows_upserted"] == 1
     assert waiting(table) == {(1, 1, -1)}
 
 

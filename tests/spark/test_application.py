@@ -66,7 +66,7 @@ def start(session, monkeypatch):
 
 
 def answer(context):
-    return JobResult(job="merge", table=context.table.uri, version=3, problems=("left out",))
+    return JobResult(job="merge", table=context.table.uri, version=3, warnings=("left out",))
 
 
 def fail_with(error):
@@ -84,7 +84,7 @@ def test_the_result_is_a_line_and_a_file(start, session, table, tmp_path, capsys
     assert line.count("\n") == 1
     result = json.loads(line)
     assert (result["job"], result["table"], result["version"]) == ("merge", table.uri, 3)
-    assert result["problems"] == ["left out"]
+    assert result["warnings"] == ["left out"]
     assert file.read_text() == line
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
     assert session.names == [f"memwal merge {table.uri}"]

@@ -48,7 +48,7 @@ for kind in ("BTREE", "IVF_PQ", "INVERTED"):
     other.merge()
     other.build_indexes()
 
-    assert merged.problems == built.problems == shown.problems == collected.problems == ()
+    assert merged.warnings == built.warnings == shown.warnings == collected.warnings == ()
     found, expected = (t.scan().to_table().sort_by("id") for t in (table, other))
     assert found == expected and found.num_rows == 1190
     assert [index.generations for index in table.status().indexes] == [0]
@@ -57,7 +57,7 @@ for kind in ("BTREE", "IVF_PQ", "INVERTED"):
         assert recall(table, ours) >= recall(other, theirs) - 0.005
     else:
         assert ours == theirs
-    print(kind, built.figures)
+    print(kind, built.metrics)
 session.stop()
 """
 

@@ -74,9 +74,9 @@ def test_tasks_outlive_their_credentials(
 
         gateway.rule = slow
         begun = time.monotonic()
-        assert table.merge(max_tasks=2, run=run).problems == ()
+        assert table.merge(max_tasks=2, run=run).warnings == ()
         assert time.monotonic() - begun > _LIFE, "too short to show anything"
-        assert table.build_indexes(run=run).problems == ()
+        assert table.build_indexes(run=run).warnings == ()
         gateway.rule = sessions.rule
         assert state(table.base().dataset.to_table()) == dict.fromkeys(range(40), 1)
     finally:

@@ -89,7 +89,7 @@ def collect(table: memwal.Table, *days: int, base_versions: bool = True) -> list
             ),
             clock=later(day * DAY),
         )
-        assert result.problems == ()
+        assert result.warnings == ()
         decisions += result.decisions
     return decisions
 

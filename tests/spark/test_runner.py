@@ -164,10 +164,10 @@ class TestJobs:
     def test_all_of_them(self, make_backlog, run):
         table, expected = make_backlog(3)
         merged = table.merge(max_tasks=2, commit_bytes=100, run=run)
-        assert (merged.tasks, merged.figures["generations"], merged.problems) == (2, 12, ())
+        assert (merged.tasks, merged.metrics["generations"], merged.warnings) == (2, 12, ())
         assert base_state(table) == expected
         assert table.build_indexes(run=run).commits == 1
-        assert table.build_snapshot(run=run).figures["regions"] == 4
+        assert table.build_snapshot(run=run).metrics["regions"] == 4
         dropped = [
             table.collect_garbage(
                 dry_run=False,
@@ -178,8 +178,8 @@ class TestJobs:
             )
             for _ in range(2)
         ]
-        assert [result.figures["generations_dropped"] for result in dropped] == [12, 0]
-        assert sum(result.figures["folders"] for result in dropped) == 12
+        assert [result.metrics["generations_dropped"] for result in dropped] == [12, 0]
+        assert sum(result.metrics["folders"] for result in dropped) == 12
         assert table.status().backlog_generations == 0
         assert state(table) == expected
 
@@ -198,7 +198,7 @@ class TestJobs:
 
         result = table.merge(run=lambda tasks, function: run(tasks, merge_and_die))
         # The second try finds all of it done, and counts none of it twice.
-        assert (result.tasks, result.figures["generations"]) == (1, 0)
+        assert (result.tasks, result.metrics["generations"]) == (1, 0)
         assert died.exists()
         assert base_state(table) == expected
 
@@ -223,8 +223,8 @@ class TestJobs:
         results.append(table.merge(commit_bytes=1, run=here))
         elsewhere.join()
         assert len(results) == 2
-        assert not any(result.problems for result in results)
+        assert not any(result.warnings for result in results)
         assert base_state(table) == expected
         assert table.base().dataset.count_rows() == len(expected)
         assert table.status().backlog_generations == 0
-        assert sum(result.figures["generations"] for result in results) == 48
+        assert sum(result.metrics["generations"] for result in results) == 48

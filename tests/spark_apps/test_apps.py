@@ -60,8 +60,8 @@ def test_merge(app, make_backlog, result):
     table, expected = make_backlog(3)
     assert app("merge", "--table", table.uri) == 0
     found = result()
-    assert (found["job"], found["tasks"], found["problems"]) == ("merge", 1, [])
-    assert found["figures"]["generations"] == 12
+    assert (found["job"], found["tasks"], found["warnings"]) == ("merge", 1, [])
+    assert found["metrics"]["generations"] == 12
     assert base_state(table) == expected
 
 
@@ -69,7 +69,7 @@ def test_merge_some_regions(app, make_backlog, result):
     table, expected = make_backlog(2)
     first, second, *_ = table.region_ids()
     assert app("merge", "--table", table.uri, "--region", first, "--region", second) == 0
-    assert result()["figures"]["generations"] == 4
+    assert result()["metrics"]["generations"] == 4
     assert set(table.base().details.merged) == {first, second}
     assert state(table) == expected
 
@@ -112,7 +112,7 @@ def test_quality(app, table, result, capsys):
     text = json.dumps(rules("off").to_dict())
     assert app("merge", "--table", table.uri) == 0
     assert app("quality", "--table", table.uri, "--quality", text) == 1
-    assert json.loads(capsys.readouterr().out.splitlines()[-1])["figures"]["failed_rows"] == 1
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["metrics"]["failed_rows"] == 1
     flush(table, {2: 2})
     assert app("merge", "--table", table.uri) == 0
     assert app("quality", "--table", table.uri, "--quality", text, "--sample-rows", 9) == 0
@@ -146,7 +146,7 @@ def test_compact(app, table, result):
             writer.upsert(numbered(start, 20))
         table.merge()
     assert app("compact", "--table", table.uri, "--min-fragments", 2) == 0
-    assert result()["figures"] == {"fragments_removed": 3, "fragments_added": 1}
+    assert result()["metrics"] == {"fragments_removed": 3, "fragments_added": 1}
 
 
 def test_verify(app, make_backlog, result, capsys):
@@ -174,10 +174,10 @@ def test_index_and_snapshot(app, make_backlog, result):
     table, _ = make_backlog(2)
     table.merge()
     assert app("index", "--table", table.uri) == 0
-    assert result()["figures"] == {"indexes": 1}
+    assert result()["metrics"] == {"indexes": 1}
     assert [index.generations for index in table.status().indexes] == [0]
     assert app("snapshot", "--table", table.uri) == 0
-    assert result()["figures"]["regions"] == 4
+    assert result()["metrics"]["regions"] == 4
     assert table.status().snapshot_age_seconds is not None
 
 
@@ -186,10 +186,10 @@ def test_gc(app, make_backlog, result):
     table.checkpoint()
     arguments = ["--table", table.uri, "--grace-seconds", 0, "--retention-seconds", 0]
     assert app("gc", *arguments, "--dry-run") == 0
-    assert result()["figures"]["generations_dropped"] == 8
+    assert result()["metrics"]["generations_dropped"] == 8
     assert all(generations(table, region) for region in table.region_ids())
     assert app("gc", *arguments, "--no-dry-run") == 0
-    assert result()["figures"]["generations_dropped"] == 8
+    assert result()["metrics"]["generations_dropped"] == 8
     assert not any(generations(table, region) for region in table.region_ids())
     assert state(table) == expected
 
@@ -291,7 +291,7 @@ def test_an_index_is_built_in_parts(app, make_table, result):
 
     assert app("index", "--table", table.uri, "--part-rows", 5) == 0
 
-    assert result()["figures"] == {"indexes": 1, "parts": 2}
+    assert result()["metrics"] == {"indexes": 1, "parts": 2}
     assert [index.generations for index in table.status().indexes] == [0]
 
 
@@ -314,7 +314,7 @@ def test_an_index_is_named(app, make_table, result, capsys):
     table.merge()
 
     assert app("index", "--table", table.uri, "--index", "n_idx") == 0
-    assert result()["figures"] == {"indexes": 1}
+    assert result()["metrics"] == {"indexes": 1}
     assert {lag.name: lag.generations for lag in table.status().indexes} == {
         "n_idx": 0,
         "id_idx": 1,
@@ -328,7 +328,7 @@ def test_a_checkpoint(app, make_backlog, result, capsys):
     table, expected = make_backlog(2)
     assert app("checkpoint", "--table", table.uri, "--timeout-seconds", 60) == 0
     found = result()
-    assert (found["job"], found["figures"]["generations"]) == ("checkpoint", 8)
+    assert (found["job"], found["metrics"]["generations"]) == ("checkpoint", 8)
     assert base_state(table) == expected
     assert [index.generations for index in table.status().indexes] == [0]
 

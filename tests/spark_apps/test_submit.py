@@ -36,8 +36,8 @@ def test_a_merge_that_is_killed_and_run_again(submit, make_backlog, until, tmp_p
     found = second.result()
     assert json.loads(file.read_text()) == found
     assert found["job"] == "merge"
-    assert found["figures"]["generations"] == left
-    assert found["problems"] == []
+    assert found["metrics"]["generations"] == left
+    assert found["warnings"] == []
     assert base_state(table) == expected
     assert table.base().dataset.count_rows() == len(expected)
 
@@ -67,19 +67,19 @@ def test_the_other_applications(submit, make_backlog):
     table, expected = make_backlog(2)
     table.merge()
     assert submit("index", "--table", table.uri).result()["commits"] == 1
-    assert submit("snapshot", "--table", table.uri).result()["figures"]["regions"] == 4
+    assert submit("snapshot", "--table", table.uri).result()["metrics"]["regions"] == 4
     collected = submit(
         *("gc", "--table", table.uri, "--no-dry-run"),
         *("--grace-seconds", 0, "--retention-seconds", 0),
     ).result()
-    assert collected["figures"]["generations_dropped"] == 8
+    assert collected["metrics"]["generations_dropped"] == 8
     # An index that covers some fragments only would keep them apart.
     for start in (1_000, 2_000):
         with table.writer() as writer:
             writer.upsert(numbered(start, 20))
         table.merge()
     compacted = submit("compact", "--table", table.uri, "--min-fragments", 2).result()
-    assert compacted["figures"]["fragments_added"] == 1
+    assert compacted["metrics"]["fragments_added"] == 1
     added = [*range(1_000, 1_020), *range(2_000, 2_020)]
     assert state(table) == {**expected, **dict.fromkeys(added, 0)}
     verified = submit("verify", "--table", table.uri).result()

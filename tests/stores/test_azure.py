@@ -63,7 +63,7 @@ def test_signatures_that_end_are_renewed(emulator: azurite.Azurite) -> None:
         assert state(writer.scan().to_table()) == {1: 1}
         writer.flush()
         time.sleep(_LIFE + 1)
-    assert table.checkpoint().problems == ()
+    assert table.checkpoint().warnings == ()
     assert state(table.base().dataset.to_table()) == {1: 1}
     assert len(given) > 3
 

@@ -84,7 +84,7 @@ def test_writers_readers_and_jobs_outlive_their_credentials(
         assert base.count_rows() == 0, "a data set that was opened with keys that have ended"
         writer.flush()
         time.sleep(_LONGER)
-    assert table.checkpoint().problems == ()
+    assert table.checkpoint().warnings == ()
     assert table.build_snapshot().commits == 1
     time.sleep(_LONGER)
     assert state(table.lookup(keys(1, 2, 3))) == {1: 100, 3: 3}
@@ -108,7 +108,7 @@ def test_a_merge_outlives_its_credentials(uri: str, gateway: Gateway, sessions: 
 
     gateway.rule = slow  # type: ignore[assignment]
     issued, begun = sessions.issued, time.monotonic()
-    assert table.merge().problems == ()
+    assert table.merge().warnings == ()
 
     assert time.monotonic() - begun > _LIFE, "too short to show anything"
     assert sessions.issued > issued
@@ -153,7 +153,7 @@ LIFE_OF_A_PROCESS = """
             time.sleep(wait)
             writer.upsert(rows({2: n}))
             assert state(writer.scan().to_table()) == {1: 1, 2: n}
-    assert table.checkpoint().problems == ()
+    assert table.checkpoint().warnings == ()
     assert state(table.base().dataset.to_table()) == {1: 1, 2: 1}
     print("done")
 """

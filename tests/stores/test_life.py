@@ -89,7 +89,7 @@ def test_the_whole_life_of_a_table(place: Place) -> None:
     del expected[4]
     assert {row["id"]: row["text"] for row in native.everything(table)} == expected
 
-    assert table.checkpoint().problems == ()
+    assert table.checkpoint().warnings == ()
     assert table.build_snapshot().commits == 1
     assert table.status().backlog_generations == 0
     native.collect_all(table)
@@ -165,7 +165,7 @@ def test_processes_that_fence_each_other_lose_nothing(place: Place) -> None:
         last.claim()
     assert acknowledged
     assert acknowledged <= set(table.scan(columns=["id"]).to_table()["id"].to_pylist())
-    assert table.checkpoint().problems == ()
+    assert table.checkpoint().warnings == ()
     assert verify(table.location).findings == ()
 
 

@@ -147,7 +147,7 @@ def test_a_table_that_may_only_be_read(table: memwal.Table, gateway: Gateway) ->
         reader.merge()
 
     gateway.rule = pass_on
-    assert table.merge().problems == ()
+    assert table.merge().warnings == ()
     assert state(table.base().dataset.to_table()) == {1: 1}
 
 
@@ -163,10 +163,10 @@ def test_what_may_not_be_deleted_stays_and_is_told(table: memwal.Table, gateway:
             dry_run=False,
             grace_seconds=0,
             retention_seconds=0,
-        ).problems
+        ).warnings
 
-    problems = [problem for _ in range(2) for problem in collect()]
-    assert any("AccessDenied" in problem for problem in problems)
+    warnings = [warning for _ in range(2) for warning in collect()]
+    assert any("AccessDenied" in warning for warning in warnings)
     assert state(table.scan().to_table()) == {1: 1}
     gateway.rule = pass_on
     assert collect() == ()

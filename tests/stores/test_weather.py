@@ -150,7 +150,7 @@ def test_flushes_that_fail_hold_writes_back_and_are_made_up_for(
         writer.flush()
 
     assert 0 < len(written) < 20
-    assert table.checkpoint().problems == ()
+    assert table.checkpoint().warnings == ()
     assert state(table.base().dataset.to_table()) == written
 
 
@@ -188,7 +188,7 @@ def test_a_merge_through_failures_is_done_or_done_again(
     gateway.rule = first(8, work_and_hang_up)
 
     for _ in range(5):
-        if not table.checkpoint().problems and not table.status().backlog_generations:
+        if not table.checkpoint().warnings and not table.status().backlog_generations:
             break
     gateway.rule = pass_on
 

@@ -148,7 +148,7 @@ def test_what_breaks_traces_breaks_no_merge(
     with flights.writer() as writer:
         writer.delete(keys(1))
 
-    assert flights.merge().figures["rows_upserted"] == 19
+    assert flights.merge().metrics["rows_upserted"] == 19
     with pytest.raises(Mine), span("memwal.step", flights.location):
         raise Mine
 

@@ -195,7 +195,7 @@ class Machine(RuleBasedStateMachine):
     def merge(self, one_by_one: bool) -> None:
         self._say("merge")
         result = self.table.merge(commit_bytes=1 if one_by_one else 1 << 30)
-        assert result.problems == ()
+        assert result.warnings == ()
 
     # Lance's own calls merge rows by the names of their columns.
     @precondition(lambda self: not self.evolved)
@@ -218,7 +218,7 @@ class Machine(RuleBasedStateMachine):
     def collect(self) -> None:
         self._say("collect")
         self._settle_flushes()
-        assert self._collect().problems == ()
+        assert self._collect().warnings == ()
 
     # Ends and failures
 
@@ -431,7 +431,7 @@ class Machine(RuleBasedStateMachine):
         self._all_is_durable()
         self._saw_everything()
         self._compare_with_lance()
-        assert self.table.merge().problems == ()
+        assert self.table.merge().warnings == ()
         self._compare_with_lance()
         rows = self.table.base().dataset.count_rows()
         assert rows == len(self.model.values), "the base table has rows twice, or too many"

@@ -88,7 +88,7 @@ def check_rows(make_table: MakeTable, data: pa.Table) -> None:
         wanted.pop(1)
         assert shown_rows(writer.scan().to_table()) == wanted
     assert shown_rows(table.scan().to_table()) == wanted
-    assert table.merge().problems == ()
+    assert table.merge().warnings == ()
     assert shown_rows(table.scan().to_table()) == wanted
     assert shown_rows(table.base().dataset.to_table()) == wanted
     assert shown_rows(table.lookup(data.column("id"))) == wanted

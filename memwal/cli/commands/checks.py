@@ -112,10 +112,10 @@ def _print_due(state: Survey) -> None:
             for job, due in state.due.items()
         ],
     )
-    for record in state.held:
+    for record in state.skipped_regions:
         when = f"at {timestamp(record.next_try_at)} UTC" if record.waiting else "now"
         print_line(
-            f"region {record.region_id} is held at generation {record.generation} after "
+            f"region {record.region_id} is skipped from generation {record.generation} after "
             f"{record.attempts} tries, next {when}: {record.reason}"
         )
 

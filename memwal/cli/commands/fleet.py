@@ -117,7 +117,7 @@ def status(catalog: Catalog, as_json: AsJson = False) -> None:
         print_json([table.to_dict() for table in tables])
         return
     now = datetime.now(UTC)
-    header = "table,maintained,generations,bytes,looked at,at work,merged,indexed,collected,held"
+    header = "table,maintained,generations,bytes,looked at,at work,merged,indexed,collected,skipped"
     print_table([*header.split(","), "failing"], [_row(table, now) for table in tables])
     for table in tables:
         for failed in table.failed_jobs:
@@ -189,7 +189,7 @@ def _row(table: TableOverview, now: datetime) -> tuple[object, ...]:
         ago(None if sample is None else sample.at),
         ", ".join(run.job for run in table.running) or None,
         *(ago(table.last_runs.get(job)) for job in ("merge", "index", "gc")),
-        table.held,
+        table.skipped_regions,
         ", ".join(failed.job for failed in table.failed_jobs) or None,
     )
 
@@ -206,8 +206,8 @@ def _print_outcome(outcome: Outcome, *, once: bool, as_json: bool) -> None:
             f"{outcome.table}: {outcome.job} failed, try {failed.attempts}, next at "
             f"{failed.next_try_at:%H:%M:%S} UTC: {' '.join(failed.reason.split())}"
         )
-    for problem in getattr(outcome.result, "problems", ()):
-        warn(f"{outcome.table}: {' '.join(problem.split())}")
+    for warning in getattr(outcome.result, "warnings", ()):
+        warn(f"{outcome.table}: {' '.join(warning.split())}")
 
 
 def _print_outcome_line(outcome: Outcome) -> None:
@@ -221,13 +221,13 @@ def _print_outcome_line(outcome: Outcome) -> None:
         case Skipped() as skipped:
             print_line(str(skipped))
         case result:
-            figures = ", ".join(
+            metrics = ", ".join(
                 f"{number} {name.replace('_', ' ')}"
-                for name, number in result.figures.items()
+                for name, number in result.metrics.items()
                 if number and not name.startswith("bytes")
             )
             print_line(
-                f"{outcome.table}: {outcome.job}: {figures or 'nothing to do'} in "
+                f"{outcome.table}: {outcome.job}: {metrics or 'nothing to do'} in "
                 f"{result.seconds:.1f} s ({outcome.reason})"
             )
 

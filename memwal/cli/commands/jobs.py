@@ -166,8 +166,8 @@ def gc(
         print_result(result, as_json=True)
         return
     note = "" if delete else "a dry run: nothing was deleted; --yes deletes"
-    figures = {k: n for k, n in result.figures.items() if not k.startswith("bytes_")}
-    print_result(replace(result, figures=figures), as_json=False, note=note)
+    metrics = {k: n for k, n in result.metrics.items() if not k.startswith("bytes_")}
+    print_result(replace(result, metrics=metrics), as_json=False, note=note)
     if options.explain:
         _print_decisions(result)
 

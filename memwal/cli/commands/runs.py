@@ -36,7 +36,7 @@ app = CommandGroup()
 
 @app.callback()
 def jobs() -> None:
-    """Run maintenance jobs of managed tables; show their runs, leases, and held regions."""
+    """Run maintenance jobs of managed tables; show their runs, leases, and skipped regions."""
 
 
 @app.command()
@@ -46,7 +46,8 @@ def run(
         str, Argument(metavar="JOB", help="merge, index, compact, snapshot, gc, quality.")
     ],
     force: Annotated[
-        bool, Option("--force", help="Now: due or not, in quiet hours, and held regions as well.")
+        bool,
+        Option("--force", help="Now: due or not, in quiet hours, and skipped regions as well."),
     ] = False,
     dry_run: Annotated[bool, Option("--dry-run", help="Only show what would run.")] = False,
     wait: Annotated[
@@ -78,7 +79,7 @@ def run(
 
 
 @app.command()
-def held(table: TableFilter = None, *, catalog: Catalog, as_json: AsJson = False) -> None:
+def skipped(table: TableFilter = None, *, catalog: Catalog, as_json: AsJson = False) -> None:
     """List the regions that merges skip since they cannot be read."""
 
     def next_try(record: SkippedRegionRecord) -> datetime | str:
@@ -94,7 +95,7 @@ def held(table: TableFilter = None, *, catalog: Catalog, as_json: AsJson = False
 
 @app.command()
 def retry(name: Name, region: Regions = None, *, catalog: Catalog, as_json: AsJson = False) -> None:
-    """Merge the held regions of a table now, whenever their next try is due."""
+    """Merge the skipped regions of a table now, whenever their next try is due."""
     from memwal.cli.output import progress
     from memwal.fleet import JobRequest, Runtime, run_job
 
@@ -103,11 +104,11 @@ def retry(name: Name, region: Regions = None, *, catalog: Catalog, as_json: AsJs
     regions = skipped if region is None else set(region)
     if regions - skipped:
         raise InvalidInputError(
-            f"{name} does not hold region {', '.join(map(str, sorted(regions - skipped)))}; "
-            f"memwal jobs held --table {name} lists those that it holds"
+            f"{name} does not skip region {', '.join(map(str, sorted(regions - skipped)))}; "
+            f"memwal jobs skipped --table {name} lists those that it skips"
         )
     if not regions:
-        print_either(f"no region of {name} is held", {"held": []}, as_json=as_json)
+        print_either(f"no region of {name} is skipped", {"skipped_regions": []}, as_json=as_json)
         return
     with progress(f"merge of {name}") as runner:
         request = JobRequest(name, "merge", force=True, regions=sorted(regions))

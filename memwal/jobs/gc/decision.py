@@ -1,4 +1,4 @@
-"""Decisions of the collectors and their reasons, figures of a run, and totals of many decisions."""
+"""Decisions of the collectors and their reasons, metrics of a run, and totals of many decisions."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from memwal.util.records import plain_value
 
 
 class Kind(StrEnum):
-    """Kinds of garbage, and the figures that count what is deleted of each.
+    """Kinds of garbage, and the metrics that count what is deleted of each.
 
     A generation that is dropped from the manifest frees no bytes yet, and a region is never
     deleted.
     """
 
-    count_figure: str | None
-    bytes_figure: str | None
+    count_metric: str | None
+    bytes_metric: str | None
     counts_objects: bool  # otherwise each decision counts as one
 
     GENERATION = "generation", "generations_dropped", None, False
@@ -35,13 +35,13 @@ class Kind(StrEnum):
     REGION = "region", None, None, False
 
     def __new__(
-        cls, value: str, count_figure: str | None, bytes_figure: str | None, counts_objects: bool
+        cls, value: str, count_metric: str | None, bytes_metric: str | None, counts_objects: bool
     ) -> Self:
         """Make a member whose value is its name for people."""
         kind = str.__new__(cls, value)
         kind._value_ = value
-        kind.count_figure = count_figure
-        kind.bytes_figure = bytes_figure
+        kind.count_metric = count_metric
+        kind.bytes_metric = bytes_metric
         kind.counts_objects = counts_objects
         return kind
 
@@ -112,22 +112,22 @@ class CollectionResult(JobResult):
     """What is deleted and what is kept, region by region; empty unless ``explain`` was set."""
 
 
-FIGURES = (
-    *(kind.count_figure for kind in Kind if kind.count_figure is not None),
+METRICS = (
+    *(kind.count_metric for kind in Kind if kind.count_metric is not None),
     "bytes",
-    *(kind.bytes_figure for kind in Kind if kind.bytes_figure is not None),
+    *(kind.bytes_metric for kind in Kind if kind.bytes_metric is not None),
 )
-"""Names of the figures of a collection."""
+"""Names of the metrics of a collection."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """Figures of many decisions, the problems, and the decisions themselves if ``explain``."""
+    """Metrics of many decisions, the warnings, and the decisions themselves if ``explain``."""
 
     explain: bool
-    figures: dict[str, int] = field(default_factory=lambda: dict.fromkeys(FIGURES, 0))
+    metrics: dict[str, int] = field(default_factory=lambda: dict.fromkeys(METRICS, 0))
     decisions: list[Decision] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
 
     def add(self, decision: Decision) -> None:
         """Count a decision."""
@@ -136,21 +136,21 @@ class Tally:
         if not decision.delete:
             return
         kind = decision.kind
-        if kind.count_figure is not None:
-            self.figures[kind.count_figure] += decision.objects if kind.counts_objects else 1
+        if kind.count_metric is not None:
+            self.metrics[kind.count_metric] += decision.objects if kind.counts_objects else 1
         if kind is Kind.ORPHAN:
-            # An orphan is one of the folders too; its own figure counts those never in a manifest.
-            self.figures["folders"] += 1
-        if kind.bytes_figure is not None:
-            self.figures[kind.bytes_figure] += decision.bytes
-            self.figures["bytes"] += decision.bytes
+            # An orphan is one of the folders too; its own metric counts those never in a manifest.
+            self.metrics["folders"] += 1
+        if kind.bytes_metric is not None:
+            self.metrics[kind.bytes_metric] += decision.bytes
+            self.metrics["bytes"] += decision.bytes
 
     def merge(self, other: Tally) -> None:
-        """Add the figures, decisions and problems of another tally."""
-        for name, number in other.figures.items():
-            self.figures[name] += number
+        """Add the metrics, decisions and warnings of another tally."""
+        for name, number in other.metrics.items():
+            self.metrics[name] += number
         self.decisions.extend(other.decisions)
-        self.problems.extend(other.problems)
+        self.warnings.extend(other.warnings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

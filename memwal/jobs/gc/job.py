@@ -44,7 +44,7 @@ def collect_garbage(
     Returns
     -------
     CollectionResult
-        Figures ``generations_dropped``, ``folders`` (of which ``orphaned_folders`` were never
+        Metrics ``generations_dropped``, ``folders`` (of which ``orphaned_folders`` were never
         named), ``log_entries``, ``manifests``, ``index_files``, ``staging_files``,
         ``base_versions``, ``read_protections``; ``bytes``, and the same by kind as ``bytes_...``.
 
@@ -88,15 +88,15 @@ def collect_garbage(
                 for decision in collector.collect(context):
                     tally.add(decision)
     except MemWalError as error:
-        tally.problems.append(f"files of the table itself: not collected: {error}")
+        tally.warnings.append(f"files of the table itself: not collected: {error}")
     return CollectionResult(
         job="gc",
         table=location.uri,
         version=base.version,
         tasks=len(tasks),
         seconds=time.monotonic() - started,
-        figures=tally.figures,
-        problems=tuple(tally.problems),
+        metrics=tally.metrics,
+        warnings=tuple(tally.warnings),
         decisions=tuple(tally.decisions),
     )
 

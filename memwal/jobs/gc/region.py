@@ -133,7 +133,7 @@ def _collect_region(location: TableLocation, context: GcContext, region_id: UUID
         for decision in collect_region(store, RegionManifestStore(store, region_id), context):
             tally.add(decision)
     except MemWalError as error:
-        tally.problems.append(f"region {region_id}: not collected: {error}")
+        tally.warnings.append(f"region {region_id}: not collected: {error}")
         tally.add(
             Decision(
                 kind=Kind.REGION,

@@ -48,7 +48,7 @@ from memwal.lsm.indexes.maintained import MaintainedIndex, maintained_index
 from memwal.lsm.indexes.partition_balance import (
     PartitionBalance,
     advice_on,
-    balance_figures,
+    balance_metrics,
     partition_balance,
 )
 from memwal.lsm.indexes.segments import (
@@ -100,7 +100,7 @@ class IndexOutcome:
     commits: int
     balance: PartitionBalance | None = None  # partition balance of a vector index that was extended
     # Why the index does not cover the target, if waiting for other commits does not help.
-    problem: str | None = None
+    warning: str | None = None
 
 
 @dataclass(slots=True)
@@ -110,7 +110,7 @@ class _Tally:
     indexes: set[str] = field(default_factory=set)
     parts: int = 0
     balances: dict[str, PartitionBalance] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
 
 
 def build_indexes(location: TableLocation, options: IndexOptions = IndexOptions()) -> JobResult:
@@ -119,10 +119,10 @@ def build_indexes(location: TableLocation, options: IndexOptions = IndexOptions(
     Returns
     -------
     JobResult
-        Figures ``indexes``, the number of indexes that were behind or had too many segments;
+        Metrics ``indexes``, the number of indexes that were behind or had too many segments;
         ``parts`` if there were any; and for extended vector indexes the worst
         ``unevenness_percent`` (rows of the largest partition by the average) and
-        ``empty_partitions_percent``. A problem for each maintained index that does not exist, and
+        ``empty_partitions_percent``. A warning for each maintained index that does not exist, and
         for each whose partitions are too uneven.
 
     Raises
@@ -155,9 +155,9 @@ def build_indexes(location: TableLocation, options: IndexOptions = IndexOptions(
         for name in maintained
         if name not in existing
     )
-    figures = {"indexes": len(tally.indexes)}
+    metrics = {"indexes": len(tally.indexes)}
     if tally.parts:
-        figures["parts"] = tally.parts
+        metrics["parts"] = tally.parts
     return JobResult(
         job="index",
         table=location.uri,
@@ -165,8 +165,8 @@ def build_indexes(location: TableLocation, options: IndexOptions = IndexOptions(
         tasks=tally.tasks,
         commits=tally.commits,
         seconds=time.monotonic() - started,
-        figures=figures | balance_figures(tally.balances.values()),
-        problems=(*missing, *tally.problems, *advice_on(tally.balances.values())),
+        metrics=metrics | balance_metrics(tally.balances.values()),
+        warnings=(*missing, *tally.warnings, *advice_on(tally.balances.values())),
     )
 
 
@@ -199,7 +199,7 @@ def run_index_task(task: IndexTask, *, guard: Guard | None = None) -> IndexOutco
             continue
         commits += 1
         if _has_no_model(open_base(task.location), task.index):
-            return IndexOutcome(commits, problem=_NO_MODEL.format(task.index))
+            return IndexOutcome(commits, warning=_NO_MODEL.format(task.index))
     raise ConflictError(
         f"index {task.index} of {task.location} did not catch up in {_MAX_ATTEMPTS} attempts; "
         "other commits kept getting in between, try again later"
@@ -292,8 +292,8 @@ def _run_plan(
             parts.setdefault(task.index, []).append(result)
             continue
         tally.commits += result.commits
-        if result.problem is not None:
-            tally.problems.append(result.problem)
+        if result.warning is not None:
+            tally.warnings.append(result.warning)
         if result.balance is not None:
             tally.balances[task.index] = result.balance
     for name, segments in parts.items():

@@ -63,8 +63,8 @@ def merge(location: TableLocation, options: MergeOptions = MergeOptions()) -> Jo
     Returns
     -------
     JobResult
-        Figures ``generations``, ``rows_upserted``, ``rows_deleted``, and the ``bytes`` in memory
-        of these generations; one problem for each region that was not merged to the end; what the
+        Metrics ``generations``, ``rows_upserted``, ``rows_deleted``, and the ``bytes`` in memory
+        of these generations; one warning for each region that was not merged to the end; what the
         quality rules found.
     """
     started = time.monotonic()
@@ -81,14 +81,14 @@ def merge(location: TableLocation, options: MergeOptions = MergeOptions()) -> Jo
         tasks=len(tasks),
         commits=total.commits,
         seconds=time.monotonic() - started,
-        figures={
+        metrics={
             "generations": total.generations,
             "rows_upserted": total.rows_upserted,
             "rows_deleted": total.rows_deleted,
             "bytes": total.bytes,
         },
-        problems=(*map(str, skipped), *(report.problems() if report is not None else ())),
-        held=skipped,
+        warnings=(*map(str, skipped), *(report.warnings() if report is not None else ())),
+        skipped_regions=skipped,
         quality=None if report is None else report.to_dict(),
     )
 

@@ -32,7 +32,7 @@ def checkpoint(
     Returns
     -------
     JobResult
-        The figures of the merges and of the index build together.
+        The metrics of the merges and of the index build together.
 
     Raises
     ------
@@ -70,18 +70,18 @@ def checkpoint(
         behind = [region for region in _unmerged_regions(location, target) if region not in skipped]
         results.append(merge(location, replace(merge_options, regions=behind)))
         unmerged = _count_unmerged(open_base(location).details.merged, target)
-        idle = idle + 1 if unmerged == remaining and not results[-1].held else 0
+        idle = idle + 1 if unmerged == remaining and not results[-1].skipped_regions else 0
         remaining = unmerged
-        skipped |= {UUID(region.region_id): region for region in results[-1].held}
+        skipped |= {UUID(region.region_id): region for region in results[-1].skipped_regions}
         if remaining and (idle == _MAX_IDLE_MERGES or (skipped and skipped.keys() >= set(behind))):
-            problems = "; ".join(map(str, skipped.values())) or "other mergers were always faster"
-            raise ConflictError(f"checkpoint of {location} is not complete: {problems}")
+            reasons = "; ".join(map(str, skipped.values())) or "other mergers were always faster"
+            raise ConflictError(f"checkpoint of {location} is not complete: {reasons}")
     progress(CheckpointProgress(total, total, indexing=True))
     _check_time(location, deadline, "the maintained indexes have not caught up")
     results.append(build_indexes(location, IndexOptions(run=options.run, guard=options.guard)))
-    figures = Counter[str]()
+    metrics = Counter[str]()
     for result in results:
-        figures.update(result.figures)
+        metrics.update(result.metrics)
     return JobResult(
         job="checkpoint",
         table=location.uri,
@@ -89,8 +89,8 @@ def checkpoint(
         tasks=sum(result.tasks for result in results),
         commits=sum(result.commits for result in results),
         seconds=time.monotonic() - started,
-        figures=dict(figures),
-        problems=tuple(problem for result in results for problem in result.problems),
+        metrics=dict(metrics),
+        warnings=tuple(warning for result in results for warning in result.warnings),
         quality=merge_report_dicts(result.quality for result in results),
     )
 

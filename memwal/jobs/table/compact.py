@@ -60,14 +60,14 @@ def compact(location: TableLocation, options: CompactOptions = CompactOptions())
     Returns
     -------
     JobResult
-        Figures ``fragments_removed`` and ``fragments_added``, and ``rewrites_lost`` if some met
-        other commits; a problem if the job gave up because of that.
+        Metrics ``fragments_removed`` and ``fragments_added``, and ``rewrites_lost`` if some met
+        other commits; a warning if the job gave up because of that.
     """
     started = time.monotonic()
     tasks = commits = failures = 0
-    figures = {"fragments_removed": 0, "fragments_added": 0}
+    metrics = {"fragments_removed": 0, "fragments_added": 0}
     budget = options.commit_bytes
-    problems: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     base = open_base(location)
     # Of this version only: with the fragments that merges add meanwhile, the job might never end.
     small = small_fragment_ids(base, target_rows=options.target_rows)
@@ -85,17 +85,17 @@ def compact(location: TableLocation, options: CompactOptions = CompactOptions())
         if not committed:
             failures += 1
             _discard(base, rewritten)
-            figures["rewrites_lost"] = failures
+            metrics["rewrites_lost"] = failures
             if failures == options.attempts:
-                problems = (f"{failures} rewrites of {location} met other commits; run it again",)
+                warnings = (f"{failures} rewrites of {location} met other commits; run it again",)
                 break
             budget = max(budget // _SHRINK, 1)
             time.sleep(conflict_delay(failures, _CONFLICT_WAIT_SECONDS))
         else:
             commits += 1
             for result in rewritten:
-                figures["fragments_removed"] += result.metrics.fragments_removed
-                figures["fragments_added"] += result.metrics.fragments_added
+                metrics["fragments_removed"] += result.metrics.fragments_removed
+                metrics["fragments_added"] += result.metrics.fragments_added
     return JobResult(
         job="compact",
         table=location.uri,
@@ -103,8 +103,8 @@ def compact(location: TableLocation, options: CompactOptions = CompactOptions())
         tasks=tasks,
         commits=commits,
         seconds=time.monotonic() - started,
-        figures=figures,
-        problems=problems,
+        metrics=metrics,
+        warnings=warnings,
     )
 
 

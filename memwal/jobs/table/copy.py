@@ -82,7 +82,7 @@ def copy_table(source: TableLocation, target: TableLocation) -> JobResult:
     """Copy a table with all acknowledged writes, while it is read, written and maintained.
 
     The two locations may be in different stores, and nothing may be stored at the target. The
-    result is that of the target, with figures ``regions``, ``generations``, ``log_entries``,
+    result is that of the target, with metrics ``regions``, ``generations``, ``log_entries``,
     ``objects`` and ``bytes``.
 
     Raises
@@ -160,7 +160,7 @@ def _copy(base: BaseTable, tag: ReadTag, target: TableLocation, started: float) 
         table=target.uri,
         version=base.version,
         seconds=time.monotonic() - started,
-        figures={
+        metrics={
             "regions": len(regions),
             "generations": sum(len(region.manifest.flushed) for region in regions),
             "log_entries": sum(len(region.log) for region in regions),

@@ -39,7 +39,7 @@ def check_quality(location: TableLocation, options: QualityOptions) -> JobResult
     Returns
     -------
     JobResult
-        Job ``quality``, with figures ``rows`` and ``failed_rows``, and the report.
+        Job ``quality``, with metrics ``rows`` and ``failed_rows``, and the report.
 
     Raises
     ------
@@ -58,8 +58,8 @@ def check_quality(location: TableLocation, options: QualityOptions) -> JobResult
         version=base.version,
         tasks=1,
         seconds=time.monotonic() - started,
-        figures={"rows": report.rows, "failed_rows": report.failed_rows},
-        problems=report.problems(),
+        metrics={"rows": report.rows, "failed_rows": report.failed_rows},
+        warnings=report.warnings(),
         quality=report.to_dict(),
     )
 

@@ -87,7 +87,7 @@ def build_snapshot(
     Returns
     -------
     JobResult
-        Figures ``regions``, ``bytes`` of the snapshot, and ``hints`` that were updated.
+        Metrics ``regions``, ``bytes`` of the snapshot, and ``hints`` that were updated.
     """
     started = time.monotonic()
     taken_at = int(clock() * 1000)
@@ -128,7 +128,7 @@ def build_snapshot(
         tasks=len(tasks),
         commits=int(base.details.inline_snapshots == inline),
         seconds=time.monotonic() - started,
-        figures={
+        metrics={
             "regions": len(manifests),
             "bytes": len(data),
             "hints": sum(outcome.hints for outcome in outcomes),

@@ -109,8 +109,8 @@ def partition_balance(base: BaseTable, name: str) -> PartitionBalance | None:
     )
 
 
-def balance_figures(balances: Iterable[PartitionBalance]) -> dict[str, int]:
-    """Return the worst values of several indexes as figures of a job; empty without an index."""
+def balance_metrics(balances: Iterable[PartitionBalance]) -> dict[str, int]:
+    """Return the worst values of several indexes as metrics of a job; empty without an index."""
     balances = list(balances)
     if not balances:
         return {}

@@ -70,7 +70,7 @@ class MemWalOperator(BaseOperator):
     policy : Policy or mapping, optional
         Limits that differ from the defaults, for a ``table_uri`` only.
     force : bool, default False
-        Run although not due, in quiet hours, and on held regions.
+        Run although not due, in quiet hours, and on skipped regions.
     dry_run : bool, default False
         Change nothing; the task is skipped with what would be done.
     wait : timedelta, default 2 min
@@ -183,8 +183,8 @@ class MemWalOperator(BaseOperator):
             clear_state(context)
         if isinstance(outcome, Skipped):
             raise TaskSkipped(outcome.reason, reason=SkipReason(outcome.reason_code))
-        for problem in outcome.problems:
-            self.log.warning("%s: %s", self.job, problem)
+        for warning in outcome.warnings:
+            self.log.warning("%s: %s", self.job, warning)
         # Converted to what JSON holds: XComs and asset events return lists, never tuples.
         result = json.loads(json.dumps(outcome.to_dict()))
         context["ti"].xcom_push(key="result", value=result)
@@ -344,14 +344,14 @@ def external_id(context: Context) -> str:
 
 
 def describe_assets(operator: BaseOperator, context: Context, extra: Mapping[str, Any]) -> None:
-    """Add figures to the events of the operator's assets."""
+    """Add metrics to the events of the operator's assets."""
     for asset in operator.outlets:
         context["outlet_events"][asset].extra.update(extra)
 
 
 def describe_merge(operator: BaseOperator, context: Context, result: Mapping[str, Any]) -> None:
     """Add the version, rows and generations of a merge to the events of the operator's assets."""
-    figures = result["figures"]
-    rows = figures.get("rows_upserted", 0) + figures.get("rows_deleted", 0)
-    extra = {"rows": rows, "generations": figures.get("generations", 0)}
+    metrics = result["metrics"]
+    rows = metrics.get("rows_upserted", 0) + metrics.get("rows_deleted", 0)
+    extra = {"rows": rows, "generations": metrics.get("generations", 0)}
     describe_assets(operator, context, {"version": result["version"], **extra})

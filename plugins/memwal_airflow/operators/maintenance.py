@@ -55,7 +55,7 @@ class MemWalJobOperator(MemWalOperator):
     """Runs one job of a table's policy when a limit of the policy is reached.
 
     Skipped, with the reason, when not due, in quiet hours, while another process runs the job, and
-    when all that is due is held. The job of a table that stores less than ``[memwal]
+    when all that is due is skipped. The job of a table that stores less than ``[memwal]
     local_below_bytes`` of ``airflow.cfg`` (default: 0) runs in the task's own process, without
     Spark. Arguments are those of :class:`~memwal_airflow.operators.base.MemWalOperator`.
     """
@@ -164,14 +164,14 @@ class MemWalMergeOperator(MemWalJobOperator):
 
     def handle_result(self, result: dict[str, Any], context: Context) -> dict[str, Any]:
         """Describe the merge on its asset; fail if nothing at all could be merged."""
-        if result["figures"]["generations"]:
+        if result["metrics"]["generations"]:
             describe_merge(self, context, result)
             return result
-        if result["held"] or result["problems"]:
-            # The next try skips held regions and would succeed: a failure without retries shows
-            # users that regions are held.
-            kind = AirflowFailException if result["held"] else AirflowException
-            raise kind(f"Nothing could be merged: {result['problems'][0]}")
+        if result["skipped_regions"] or result["warnings"]:
+            # The next try leaves these regions out and would succeed: a failure without retries
+            # shows users that regions are skipped.
+            kind = AirflowFailException if result["skipped_regions"] else AirflowException
+            raise kind(f"Nothing could be merged: {result['warnings'][0]}")
         raise TaskSkipped(
             "Nothing was merged: the backlog is gone by now.", reason=SkipReason.NOTHING_TO_DO
         )
@@ -279,7 +279,7 @@ class MemWalQualityOperator(MemWalJobOperator):
             not expectation["success"] and expectation["severity"] in severities
             for expectation in result["quality"]["expectations"]
         ):
-            raise AirflowFailException(f"{result['table']}: {result['problems'][0]}")
+            raise AirflowFailException(f"{result['table']}: {result['warnings'][0]}")
         return result
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from memwal.jobs.job import Guard, JobResult
 
 FailOn = Literal["error", "warning", "never"]
-MAX_PROBLEMS = 20
+MAX_WARNINGS = 20
 _FAILS_ON: dict[FailOn, tuple[str, ...]] = {
     "error": ("errors",),
     "warning": ("errors", "warnings"),
@@ -93,9 +93,9 @@ class MemWalVerifyOperator(MemWalOperator):
             self._report = report = self.submit(
                 target, arguments, context=context, check_lease=guard, earlier=earlier
             )
-            problems = tuple(_describe(finding) for finding in _serious(report)[:MAX_PROBLEMS])
+            warnings = tuple(_describe(finding) for finding in _serious(report)[:MAX_WARNINGS])
             if report["errors"]:
-                target.catalog.backoffs.record_failure(target.name, self.job, problems[0])
+                target.catalog.backoffs.record_failure(target.name, self.job, warnings[0])
             else:
                 target.catalog.backoffs.clear_failure(target.name, self.job)
             return JobResult(
@@ -104,8 +104,8 @@ class MemWalVerifyOperator(MemWalOperator):
                 version=report["version"],
                 tasks=report["tasks"],
                 seconds=report["seconds"],
-                figures={key: report[key] for key in ("regions", "errors", "warnings")},
-                problems=problems,
+                metrics={key: report[key] for key in ("regions", "errors", "warnings")},
+                warnings=warnings,
             )
 
         return run_recorded(

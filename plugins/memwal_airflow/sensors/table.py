@@ -160,9 +160,9 @@ class TableSensor(BaseSensorOperator):
 class RegionBacklogSensor(TableSensor):
     """Waits until one of some regions is due for a merge. Map it over regions.
 
-    Applies the rule that the merge job uses: every limit of the policy, its quiet hours, and held
-    regions. The end of the window skips the task, unless ``soft_fail`` is False: no backlog is the
-    normal state of a table. Returns ``regions`` that are due, ``due`` (the reason), and
+    Applies the rule that the merge job uses: every limit of the policy, its quiet hours, and
+    skipped regions. The end of the window skips the task, unless ``soft_fail`` is False: no backlog
+    is the normal state of a table. Returns ``regions`` that are due, ``due`` (the reason), and
     ``generations``, ``rows``, ``bytes`` of the backlog of all regions that were read.
 
     Parameters

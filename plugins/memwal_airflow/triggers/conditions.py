@@ -91,8 +91,8 @@ class BacklogDue(Condition):
             reason = SkipReason.QUIET
             why = f"held back: {merge.held_back}"
         elif len(ready) < len(selected) and generations:
-            reason = SkipReason.HELD
-            why = f"{len(selected) - len(ready)} regions are held and wait for their next try"
+            reason = SkipReason.BACKOFF
+            why = f"{len(selected) - len(ready)} regions are skipped and wait for their next try"
         else:
             reason = SkipReason.NOT_DUE
             why = f"{generations} generations wait, and no limit of the policy is reached"

@@ -23,7 +23,7 @@ class TableSource:
     """A table to read: its name in the catalog, or its address with its storage options.
 
     ``storage_options_ref`` is the path of a JSON file, or ``airflow:{connection id}``. The catalog
-    of ``$MEMWAL_CATALOG_URL`` holds the address, storage options, policy and held regions of a
+    of ``$MEMWAL_CATALOG_URL`` holds the address, storage options, policy and skipped regions of a
     named table.
     """
 
@@ -51,7 +51,7 @@ class ResolvedSource:
     uri: str
     storage_options_ref: str | None
     policy: Policy = field(default_factory=Policy)
-    # Held regions whose next attempt is still to come.
+    # Skipped regions whose next attempt is still to come.
     regions_in_backoff: frozenset[str] = frozenset()
 
 
@@ -74,12 +74,12 @@ def resolve_source(source: TableSource) -> ResolvedSource:
     name = str(source.table)
     with closing(Catalog()) as catalog:
         managed = catalog.get(name)
-        held = catalog.backoffs.skipped_regions(name)
+        skipped = catalog.backoffs.skipped_regions(name)
     return ResolvedSource(
         uri=managed.uri,
         storage_options_ref=managed.storage_options_ref,
         policy=managed.policy,
-        regions_in_backoff=frozenset(record.region_id for record in held if record.waiting),
+        regions_in_backoff=frozenset(record.region_id for record in skipped if record.waiting),
     )
 
 

@@ -1,4 +1,4 @@
-"""Routes that change something: start runs, and retry held regions."""
+"""Routes that change something: start runs, and retry skipped regions."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class RunBody(_Body):
 
 
 class RetryBody(_Body):
-    """Which held regions to retry."""
+    """Which skipped regions to retry."""
 
 
 async def _read_json_body(request: Request, _user: GetUserDep) -> Any:
@@ -145,7 +145,7 @@ def retry(
     session: SessionDep,
     catalog: CatalogDep,
 ) -> dict[str, Any]:
-    """Let the next merge include held regions; all of them if the request names none."""
+    """Let the next merge include skipped regions; all of them if the request names none."""
     regions = [str(region) for region in body.regions]
     released = catalog.backoffs.retry_regions(managed.name, regions or None)
     _log(session, user, "memwal_retry", dag_id=dag_id(managed), extra={"regions": regions})

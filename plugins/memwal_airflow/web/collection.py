@@ -70,7 +70,7 @@ def _dry_run(table: ManagedTable) -> dict[str, Any]:
     return {
         "at": at.isoformat(),
         **summarise(result.decisions).to_dict(),
-        "problems": list(result.problems),
+        "warnings": list(result.warnings),
     }
 
 

@@ -47,20 +47,20 @@ def fleet_row(overview: TableOverview) -> dict[str, Any]:
         "version": sample and sample.version,
         "running": [_running_row(run) for run in overview.running],
         "last_runs": {job: at.isoformat() for job, at in overview.last_runs.items()},
-        "held": overview.held,
+        "skipped_regions": overview.skipped_regions,
         "errors": [error.to_dict() for error in overview.errors],
     }
 
 
 def table_page(detail: TableDetail) -> dict[str, Any]:
-    """Return one table with its regions; ``held`` lists the regions here."""
+    """Return one table with its regions; ``skipped_regions`` lists the regions here."""
     state: TableState | None = detail.state
     return {
         **fleet_row(detail.overview),
         "policy": detail.overview.managed.policy.to_dict(),
         "status": None if state is None else state.status.to_dict(),
         "due": {job: due.to_dict() for job, due in detail.due.items()},
-        "held": [record.to_dict() for record in detail.held],
+        "skipped_regions": [record.to_dict() for record in detail.skipped_regions],
         "troubles": [trouble.to_dict() for trouble in detail.overview.failed_jobs],
         "quality": None if detail.checked is None else _quality_row(detail.checked),
     }
@@ -83,8 +83,8 @@ def run_row(run: JobRun) -> dict[str, Any]:
         "bytes": run.bytes,
         "version_before": run.version_before,
         "version_after": run.version_after,
-        "figures": result.get("figures"),
-        "problems": result.get("problems"),
+        "metrics": result.get("metrics"),
+        "warnings": result.get("warnings"),
         "error": run.error,
         "quality": result.get(QUALITY),
         "link": task_link(run.external_id),

@@ -1,4 +1,4 @@
-"""memwal fleet and metrics, memwal status of managed tables, memwal jobs run, held and retry."""
+"""memwal fleet and metrics, memwal status of managed tables, memwal jobs run, skipped and retry."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class TestFleet:
         (found,) = cli("fleet", "status", "--json").json
         assert found["backlog"]["generations"] == 6
         assert {"merge", "snapshot", "gc"} <= set(found["last_runs"])
-        assert (found["held"], found["running"], found["troubles"]) == (0, [], [])
+        assert (found["skipped_regions"], found["running"], found["troubles"]) == (0, [], [])
         assert "flights" in cli("fleet", "status").stdout
 
     @pytest.mark.parametrize(
@@ -149,33 +149,39 @@ class TestStatus:
         assert merge["held_back"] in cli("status", "flights").stdout
 
 
-class TestHeld:
+class TestSkippedRegions:
     def test_from_end_to_end(self, cli, flights, catalog):
         repair = poison(flights)
         answer = cli("jobs", "run", "flights", "merge")
         assert answer.code == 0
         assert answer.stderr.startswith("warning: ")
         assert str(BAD) in answer.stderr
-        (held,) = cli("jobs", "held", "--json").json
-        assert (held["table"], held["region_id"], held["attempts"]) == ("flights", str(BAD), 1)
-        assert str(BAD) in cli("jobs", "held", "--table", "flights").stdout
-        assert cli("jobs", "held", "--table", "trains", "--json").json == []
+        (record,) = cli("jobs", "skipped", "--json").json
+        assert (record["table"], record["region_id"], record["attempts"]) == (
+            "flights",
+            str(BAD),
+            1,
+        )
+        assert str(BAD) in cli("jobs", "skipped", "--table", "flights").stdout
+        assert cli("jobs", "skipped", "--table", "trains", "--json").json == []
         last = cli("status", "flights").stdout.splitlines()[-1]
         assert str(BAD) in last
-        assert held["reason"] in last
+        assert record["reason"] in last
 
         skipped = cli("jobs", "run", "flights", "merge", "--json").json
-        assert skipped["skipped"] == SkipReason.HELD.value
-        assert cli("jobs", "retry", "flights", "--json").json["held"][0]["generation"] == 2
-        assert cli("jobs", "held", "--json").json[0]["attempts"] == 2
+        assert skipped["skipped"] == SkipReason.BACKOFF.value
+        assert (
+            cli("jobs", "retry", "flights", "--json").json["skipped_regions"][0]["generation"] == 2
+        )
+        assert cli("jobs", "skipped", "--json").json[0]["attempts"] == 2
         repair()
         assert cli("jobs", "retry", "flights", "--region", BAD).code == 0
         assert merged(flights, BAD) == 3
-        assert cli("jobs", "held", "--json").json == []
-        assert cli("jobs", "retry", "flights", "--json").json == {"held": []}
+        assert cli("jobs", "skipped", "--json").json == []
+        assert cli("jobs", "retry", "flights", "--json").json == {"skipped_regions": []}
         assert cli("jobs", "retry", "flights").code == 0
 
-    def test_retry_of_what_is_not_held(self, cli, flights):
+    def test_retry_of_what_is_not_skipped(self, cli, flights):
         answer = cli("jobs", "retry", "flights", "--region", GOOD)
         assert answer.code == 2
         assert str(GOOD) in answer.stderr
@@ -188,7 +194,7 @@ class TestRun:
         assert skipped["skipped"] == SkipReason.NOT_DUE.value
         assert skipped["reason"] in cli("jobs", "run", "flights", "index").stdout
         result = cli("jobs", "run", "flights", "merge", "--region", GOOD, "--json").json
-        assert result["figures"]["generations"] == 3
+        assert result["metrics"]["generations"] == 3
         assert cli("jobs", "run", "flights", "index", "--force", "--json").json["job"] == "index"
 
     def test_dry_run(self, cli, flights):

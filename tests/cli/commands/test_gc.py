@@ -29,9 +29,9 @@ def test_gc_only_counts_unless_told(cli, backlog):
 def test_gc_deletes(cli, backlog, expected, flag):
     backlog.checkpoint()
     # What is dropped from a manifest goes in the same run or, by a clock of milliseconds, the next.
-    runs = [cli("gc", backlog.uri, flag, *COLLECT_NOW, "--json").json["figures"] for _ in range(2)]
-    assert [figures["generations_dropped"] for figures in runs] == [6, 0]
-    assert sum(figures["folders"] for figures in runs) == 6
+    runs = [cli("gc", backlog.uri, flag, *COLLECT_NOW, "--json").json["metrics"] for _ in range(2)]
+    assert [metrics["generations_dropped"] for metrics in runs] == [6, 0]
+    assert sum(metrics["folders"] for metrics in runs) == 6
     assert not any(generations(backlog, region) for region in backlog.region_ids())
     assert state(backlog) == expected
 
@@ -96,17 +96,17 @@ def test_gc_cleans_base_versions_only_when_told(cli, backlog, expected):
     cli("gc", backlog.uri, "--yes", *COLLECT_NOW)
     assert len(backlog.base().dataset.versions()) == versions
     told = cli("gc", backlog.uri, *COLLECT_NOW, "--version-retention-seconds", 0, "--json").json[
-        "figures"
+        "metrics"
     ]
     assert told["base_versions"] == versions - 1
     assert len(backlog.base().dataset.versions()) == versions
     kept = ("--version-retention-seconds", 3600)
-    figures = cli("gc", backlog.uri, *COLLECT_NOW, *kept, "--json").json["figures"]
-    assert figures.get("base_versions", 0) == 0
+    metrics = cli("gc", backlog.uri, *COLLECT_NOW, *kept, "--json").json["metrics"]
+    assert metrics.get("base_versions", 0) == 0
     done = cli(
         "gc", backlog.uri, "--yes", *COLLECT_NOW, "--version-retention-seconds", 0, "--json"
     ).json
-    assert done["figures"]["base_versions"] == versions - 1
-    assert done["figures"]["bytes_base_versions"] > 0
+    assert done["metrics"]["base_versions"] == versions - 1
+    assert done["metrics"]["bytes_base_versions"] > 0
     assert len(backlog.base().dataset.versions()) == 1
     assert state(backlog) == expected

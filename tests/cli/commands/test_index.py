@@ -36,7 +36,7 @@ def table(tmp_path: Path) -> memwal.Table:
 def test_a_build_needs_no_name(cli: Cli, table: memwal.Table) -> None:
     found = cli("index", table.uri, "--json").json
     assert (found["job"], found["commits"]) == ("index", 1)
-    assert found["figures"]["unevenness_percent"] >= 100
+    assert found["metrics"]["unevenness_percent"] >= 100
     assert cli("index", "build", table.uri, "--max-segments", 1).code == 0
     assert cli("index", "--json", table.uri).json["commits"] == 0
     statistics = table.base().dataset.stats.index_stats("idx")

@@ -18,17 +18,17 @@ def test_merge(cli, backlog, expected):
     assert result["job"] == "merge"
     assert result["table"] == backlog.uri
     assert result["version"] == backlog.base().version
-    assert result["figures"].pop("bytes") > 0
-    assert result["figures"] == {"generations": 6, "rows_upserted": 28, "rows_deleted": 0}
-    assert result["problems"] == []
+    assert result["metrics"].pop("bytes") > 0
+    assert result["metrics"] == {"generations": 6, "rows_upserted": 28, "rows_deleted": 0}
+    assert result["warnings"] == []
     assert base_state(backlog) == expected
-    assert cli("merge", backlog.uri, "--json").json["figures"]["generations"] == 0
+    assert cli("merge", backlog.uri, "--json").json["metrics"]["generations"] == 0
 
 
 def test_merge_one_region(cli, backlog):
     first, second = backlog.region_ids()
     assert (
-        cli("merge", backlog.uri, "--region", first, "--json").json["figures"]["generations"] == 3
+        cli("merge", backlog.uri, "--region", first, "--json").json["metrics"]["generations"] == 3
     )
     assert set(backlog.base().details.merged) == {first}
     cli("merge", backlog.uri, "--region", first, "--region", second)
@@ -52,14 +52,14 @@ def test_merge_in_words(cli, backlog):
 
 def test_index(cli, backlog):
     cli("merge", backlog.uri)
-    assert cli("index", backlog.uri, "--json").json["figures"] == {"indexes": 1}
+    assert cli("index", backlog.uri, "--json").json["metrics"] == {"indexes": 1}
     assert [index.generations for index in backlog.status().indexes] == [0]
     assert cli("index", backlog.uri, "--json").json["commits"] == 0
 
 
 def test_snapshot(cli, backlog):
     result = cli("snapshot", backlog.uri, "--json").json
-    assert result["figures"]["regions"] == 2
+    assert result["metrics"]["regions"] == 2
     assert backlog.status().snapshot_age_seconds is not None
 
 
@@ -74,7 +74,7 @@ def test_checkpoint(cli, backlog, expected):
 @pytest.mark.parametrize("json", [[], ["--json"]])
 def test_problems_are_warnings(cli, table, monkeypatch, json):
     result = JobResult(
-        job="merge", table=table.uri, version=1, figures={"generations": 0}, problems=("problem-1",)
+        job="merge", table=table.uri, version=1, metrics={"generations": 0}, warnings=("problem-1",)
     )
     monkeypatch.setattr(merge_job, "merge", lambda location, options: result)
     answer = cli("merge", table.uri, *json)
@@ -120,7 +120,7 @@ def test_merge_of_some(cli, backlog):
     cli("merge", backlog.uri, "--skip-region", first)
     assert set(backlog.base().details.merged) == {second}
     result = cli("merge", backlog.uri, "--run-bytes", 1, "--json").json
-    assert result["figures"]["generations"] == 1
+    assert result["metrics"]["generations"] == 1
 
 
 def test_compact(cli, table):
@@ -128,9 +128,9 @@ def test_compact(cli, table):
         with table.writer() as writer:
             writer.upsert(numbered(start, 20))
         table.merge()
-    assert cli("compact", table.uri, "--json").json["figures"]["fragments_removed"] == 0
+    assert cli("compact", table.uri, "--json").json["metrics"]["fragments_removed"] == 0
     result = cli("compact", table.uri, "--min-fragments", 2, "--json").json
-    assert result["figures"] == {"fragments_removed": 3, "fragments_added": 1}
+    assert result["metrics"] == {"fragments_removed": 3, "fragments_added": 1}
 
 
 def test_checkpoint_in_time(cli, backlog, expected, monkeypatch):

@@ -81,7 +81,7 @@ def test_a_check(cli: Any, managed: memwal.Table, suite: Path) -> None:
     assert answer.stderr.startswith("warning: ")
     skipped = cli("quality", "check", "t", "--if-due", "--json").json
     assert skipped["skipped"] == SkipReason.NOT_DUE.value
-    assert cli("quality", "check", "t", "--whole", "--json").json["figures"]["failed_rows"] == 1
+    assert cli("quality", "check", "t", "--whole", "--json").json["metrics"]["failed_rows"] == 1
 
 
 def test_a_suite_in_yaml(cli: Any, managed: memwal.Table, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ def runs(catalog):
     catalog.finish_run(failed, error="StoreUnavailableError: timeout")
     done = catalog.start_run("cities", "merge", version_before=4, lease_token=6)
     result = JobResult(
-        job="merge", table="/c.lance", version=5, figures={"rows_upserted": 9, "rows_deleted": 1}
+        job="merge", table="/c.lance", version=5, metrics={"rows_upserted": 9, "rows_deleted": 1}
     )
     catalog.finish_run(done, result=result.to_dict())
     return active, failed, done

@@ -148,7 +148,7 @@ def test_copy(cli, tmp_path):
         writer.upsert(pa.table({"id": [1, 2]}))
     answer = cli("copy", table.uri, tmp_path / "copy.lance", "--json")
     assert answer.json["job"] == "copy"
-    assert answer.json["figures"]["generations"] == 1
+    assert answer.json["metrics"]["generations"] == 1
     assert memwal.open(str(tmp_path / "copy.lance")).scan().count_rows() == 2
     again = cli("copy", table.uri, tmp_path / "copy.lance")
     assert again.code == 2

@@ -91,7 +91,7 @@ def test_the_prepared_table_has_work_for_every_job(
     for name, job in JOBS.items():
         table, _ = actors.copy()
         result = job(table.location)
-        done = {key: value for key, value in result.figures.items() if value}
+        done = {key: value for key, value in result.metrics.items() if value}
         assert done, f"{name} had nothing to do"
         if name.startswith("snapshot"):
             assert done["hints"] == 2

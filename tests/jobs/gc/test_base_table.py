@@ -56,12 +56,12 @@ class TestIndexFiles:
         before = indexes(indexed)
         assert len(before) >= 3
         name = leave_index(indexed)
-        assert collect(indexed, WEEK - HOUR).figures["index_files"] == 0
+        assert collect(indexed, WEEK - HOUR).metrics["index_files"] == 0
         assert name in indexes(indexed)
 
-        figures = collect(indexed, WEEK + HOUR).figures
+        metrics = collect(indexed, WEEK + HOUR).metrics
 
-        assert (figures["index_files"], figures["bytes_index_files"]) == (2, 120)
+        assert (metrics["index_files"], metrics["bytes_index_files"]) == (2, 120)
         assert indexes(indexed) == before
         assert not (folder(indexed) / "_indices" / name).exists()
 
@@ -133,7 +133,7 @@ class TestIndexFiles:
         oldest.write_bytes(b"torn")
         result = collect(indexed, 100 * DAY)
         assert name in indexes(indexed)
-        assert len(result.problems) == 1
+        assert len(result.warnings) == 1
 
     def test_cost_two_listings_where_there_is_nothing(
         self, faults: FaultyStores, make_table: MakeTable
@@ -149,12 +149,12 @@ class TestIndexFiles:
         named = {str(s.uuid) for i in indexed.base().dataset.describe_indices() for s in i.segments}
         age(indexed, WEEK + HOUR, pattern="_indices/**/*")
         result = collect(indexed, version_retention_seconds=0, grace_seconds=0)
-        assert result.problems == ()
-        assert result.figures["base_versions"] > 3
+        assert result.warnings == ()
+        assert result.metrics["base_versions"] > 3
         assert name not in indexes(indexed)
         assert indexes(indexed) <= named
         again = collect(indexed, WEEK + HOUR, version_retention_seconds=0, grace_seconds=0)
-        assert again.figures["index_files"] == 0
+        assert again.metrics["index_files"] == 0
         assert state(indexed) == {0: 0, 1: 1, 2: 2}
 
 
@@ -183,16 +183,16 @@ class TestStagedFiles:
 
     def test_go_when_they_are_old_and_are_counted(self, littered: memwal.Table) -> None:
         table = littered
-        assert collect(table, DAY - HOUR).figures["staging_files"] == 0
+        assert collect(table, DAY - HOUR).metrics["staging_files"] == 0
         assert self.there(table) == set(self.NAMES)
-        planned = collect(table, DAY + HOUR, dry_run=True).figures
+        planned = collect(table, DAY + HOUR, dry_run=True).metrics
         assert self.there(table) == set(self.NAMES)
 
-        figures = collect(table, DAY + HOUR).figures
+        metrics = collect(table, DAY + HOUR).metrics
 
         assert self.there(table) == set()
-        assert figures["staging_files"] == planned["staging_files"] == len(self.NAMES)
-        assert figures["bytes_staging_files"] == 4 * len(self.NAMES)
+        assert metrics["staging_files"] == planned["staging_files"] == len(self.NAMES)
+        assert metrics["bytes_staging_files"] == 4 * len(self.NAMES)
         assert state(table) == {1: 1}
 
     def test_say_until_when_they_stay(self, littered: memwal.Table) -> None:
@@ -242,14 +242,14 @@ class TestBaseVersions:
         dataset.tags.create("kept", tagged)
         before = len(dataset.versions())
         none = collect(indexed, version_retention_seconds=0, retention_seconds=3600)
-        assert none.figures["base_versions"] == 0
+        assert none.metrics["base_versions"] == 0
         time.sleep(0.01)
         planned = collect(indexed, version_retention_seconds=0, grace_seconds=0, dry_run=True)
         assert len(indexed.base().dataset.versions()) == before
 
         done = collect(indexed, version_retention_seconds=0, grace_seconds=0)
 
-        assert planned.figures["base_versions"] == done.figures["base_versions"] == before - 2
+        assert planned.metrics["base_versions"] == done.metrics["base_versions"] == before - 2
         remaining = {int(v["version"]) for v in indexed.base().dataset.versions()}
         assert remaining == {tagged, indexed.base().version}
         assert state(indexed) == {0: 0, 1: 1, 2: 2}

@@ -27,7 +27,7 @@ State = dict[int, int | None]
 def everywhere(table: memwal.Table, *, times: int = 3) -> None:
     """Collect until nothing changes any more."""
     for step in range(times):
-        assert collect(table, DAY * (step + 1)).problems == ()
+        assert collect(table, DAY * (step + 1)).warnings == ()
 
 
 def native_at(table: memwal.Table, dataset: lance.LanceDataset) -> State:
@@ -135,7 +135,7 @@ class TestTags:
         """Within the grace period, on a version that was out of use for longer than that."""
         table = merged_singly
         version = version_with(table, 2)
-        dropped = collect(table, 620).figures
+        dropped = collect(table, 620).metrics
         assert dropped["generations_dropped"] == 4
         assert dropped["folders"] == 0
         before = region_folders(table)

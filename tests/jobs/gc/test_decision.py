@@ -55,5 +55,5 @@ def test_members_keep_their_fields_when_they_are_sent_to_another_process() -> No
     for member in (*Kind, *Reason):
         assert pickle.loads(pickle.dumps(member)) is member
         assert json.loads(json.dumps(member)) == member.value
-    assert {kind for kind in Kind if kind.count_figure is None} == {Kind.REGION}
+    assert {kind for kind in Kind if kind.count_metric is None} == {Kind.REGION}
     assert len({reason.text for reason in Reason}) == len(Reason)

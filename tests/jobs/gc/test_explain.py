@@ -14,7 +14,7 @@ from support.faults.collecting import DAY, GRACE, HOUR, collect, drop, flush
 import memwal
 from memwal.format.paths import manifest_key, region_dir
 from memwal.jobs.gc import Decision, Kind, Reason, collect_garbage
-from memwal.jobs.gc.decision import FIGURES
+from memwal.jobs.gc.decision import METRICS
 
 
 def explain(table: memwal.Table, seconds: float = 0.0, **options: object) -> list[Decision]:
@@ -88,7 +88,7 @@ class TestGenerations:
         ahead = until.timestamp() - later(0)()
         assert ahead <= 3 * HOUR
         done = collect(table, ahead + 5, retention_seconds=10_800)
-        assert done.figures["generations_dropped"] == 1
+        assert done.metrics["generations_dropped"] == 1
 
     def test_sizes_are_told(self, table: memwal.Table) -> None:
         flush(table, {1: 1})
@@ -115,9 +115,9 @@ class TestFolders:
         (decision,) = [d for d in explain(table) if d.kind is Kind.ORPHAN]
         assert (decision.reason, decision.bytes) == (Reason.TOO_YOUNG, 5)
         assert decision.until is not None
-        figures = collect(table, DAY + HOUR).figures
-        assert (figures["orphaned_folders"], figures["folders"]) == (1, 1)
-        assert figures["bytes_orphaned_folders"] == figures["bytes"] == 5
+        metrics = collect(table, DAY + HOUR).metrics
+        assert (metrics["orphaned_folders"], metrics["folders"]) == (1, 1)
+        assert metrics["bytes_orphaned_folders"] == metrics["bytes"] == 5
 
     def test_what_another_try_to_flush_left_is_an_orphan(self, table: memwal.Table) -> None:
         """Its number is that of a generation that is named by another folder, or was."""
@@ -185,8 +185,8 @@ class TestRegion:
         result = collect(table, DAY, explain=True)
         (decision,) = [d for d in result.decisions if d.kind is Kind.REGION]
         assert (decision.delete, decision.reason) == (False, Reason.UNREADABLE)
-        assert len(result.problems) == 1
-        assert set(result.figures.values()) == {0}
+        assert len(result.warnings) == 1
+        assert set(result.metrics.values()) == {0}
 
 
 class TestResult:
@@ -200,9 +200,9 @@ class TestResult:
 
     def test_bytes_are_told_by_kind_and_in_all(self, collected_twice: memwal.Table) -> None:
         result = collect(collected_twice, DAY, explain=True)
-        assert tuple(result.figures) == FIGURES
-        kinds = {name: n for name, n in result.figures.items() if name.startswith("bytes_")}
-        assert result.figures["bytes"] == sum(kinds.values()) > 0
+        assert tuple(result.metrics) == METRICS
+        kinds = {name: n for name, n in result.metrics.items() if name.startswith("bytes_")}
+        assert result.metrics["bytes"] == sum(kinds.values()) > 0
         assert kinds["bytes_folders"] == sum(
             d.bytes for d in result.decisions if d.kind is Kind.FOLDER and d.delete
         )
@@ -215,7 +215,7 @@ class TestResult:
     def test_is_json_and_can_be_pickled(self, collected_twice: memwal.Table) -> None:
         result = collect(collected_twice, DAY, explain=True, dry_run=True)
         stored = json.loads(json.dumps(result.to_dict()))
-        assert stored["figures"] == result.figures
+        assert stored["metrics"] == result.metrics
         assert {d["kind"] for d in stored["decisions"]} >= {"folder", "log entries"}
         assert all(set(d) == set(Decision.__slots__) for d in stored["decisions"])
         assert pickle.loads(pickle.dumps(result)) == result

@@ -88,8 +88,8 @@ def stored(table: memwal.Table) -> set[str]:
 
 def test_the_fixture_has_something_of_every_kind(full: tuple[memwal.Table, Shown, Shown]) -> None:
     table, flushed, _ = full
-    figures = collect(table, LATER).figures
-    zero = {name for name, number in figures.items() if not number}
+    metrics = collect(table, LATER).metrics
+    zero = {name for name, number in metrics.items() if not number}
     assert zero == {"base_versions", "bytes_base_versions"}
     check(table, flushed, "at once")
     assert generations(table) == [5]
@@ -135,7 +135,7 @@ def test_any_request(
             run(table, store, dice.choice(FAULTS), dice.randrange(requests))
             check(table, flushed, where)
         for later in (LATER, 2 * LATER):
-            assert collect(table, later).problems == (), where
+            assert collect(table, later).warnings == (), where
         check(table, flushed, where)
         assert stored(table) == remaining, where
         # One that was put for an orphan, by each run that came so far.

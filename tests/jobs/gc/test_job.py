@@ -68,25 +68,25 @@ class TestStages:
         folders, entries, versions = region_folders(table), log(table), manifest_versions(table)
 
         # Nothing is dropped while a version from within the grace period needs it.
-        assert collect(table).figures["generations_dropped"] == 0
+        assert collect(table).metrics["generations_dropped"] == 0
         assert drop(table) == 3
         assert generations(table) == [4]
         assert region_folders(table) == folders
         # No replay needs the log of what is merged and no longer named.
         assert {4, 5} <= log(table).keys() <= entries.keys()
-        assert set(collect(table, 500).figures.values()) == {0}
+        assert set(collect(table, 500).metrics.values()) == {0}
 
         second = collect(table, 700)
-        assert second.figures["folders"] == 3
+        assert second.metrics["folders"] == 3
         assert region_folders(table) == {manifest(table).flushed[0].path}
         assert sorted(log(table)) == [4, 5]
-        assert second.figures["manifests"] > 0
-        assert second.figures["bytes"] > 0
+        assert second.metrics["manifests"] > 0
+        assert second.metrics["bytes"] > 0
         assert len(manifest_versions(table)) < len(versions)
         assert state(table) == EXPECTED
 
         again = collect(table, 1400)
-        assert set(again.figures.values()) == {0}
+        assert set(again.metrics.values()) == {0}
         assert state(table) == EXPECTED
 
     def test_what_is_left_of_an_idle_table_is_small(self, table: memwal.Table) -> None:
@@ -122,7 +122,7 @@ class TestDryRun:
             merged_table.location, GcOptions(retention_seconds=0), clock=later(DAY)
         )
 
-        assert result.figures["generations_dropped"] == 3
+        assert result.metrics["generations_dropped"] == 3
         assert listing(folder(merged_table)) == before
         assert merged_table.collect_garbage().job == "gc"
         assert listing(folder(merged_table)) == before
@@ -133,8 +133,8 @@ class TestDryRun:
 
         done = collect(merged_table, DAY)
 
-        assert planned.figures == done.figures
-        assert done.figures["folders"] == 3
+        assert planned.metrics == done.metrics
+        assert done.metrics["folders"] == 3
 
     @pytest.mark.parametrize(
         "name",
@@ -433,8 +433,8 @@ class TestReadersWithinGrace:
         flush(table, {1: 1})
         table.merge()
 
-        assert collect(table, 500).figures["generations_dropped"] == 0
-        assert collect(table, 620).figures["generations_dropped"] == 1
+        assert collect(table, 500).metrics["generations_dropped"] == 0
+        assert collect(table, 620).metrics["generations_dropped"] == 1
 
     def test_young_log_entries_stay(self, table: memwal.Table) -> None:
         writer = table.writer()
@@ -588,7 +588,7 @@ class TestConcurrency:
             with ThreadPoolExecutor(3) as pool:
                 jobs = [pool.submit(collect, table, (step + 1) * DAY) for _ in range(3)]
                 for job in jobs:
-                    assert job.result().problems == ()
+                    assert job.result().warnings == ()
         for number in range(4):
             region = bucket_region_id(number)
             assert region_folders(table, region) == set()
@@ -691,7 +691,7 @@ class TestConcurrency:
         store.clear()
         assert len(collections) >= 10
         assert (collections[0], collections[-1]) == (3, 0)
-        assert result.problems == ()
+        assert result.warnings == ()
         assert state(table) == {1: 11, 3: 3}
         assert table.base().dataset.count_rows() == 2
         assert merged(table) == 4
@@ -725,8 +725,8 @@ class TestDamagedRegion:
 
         assert {name for name in listing(folder(table)) if str(bad) in name} == before
         assert result is not None, "one bad region stopped the collection of the table"
-        (problem,) = result.problems
-        assert str(bad) in str(problem)
+        (warning,) = result.warnings
+        assert str(bad) in str(warning)
         assert region_folders(table, good) == set()
 
 
@@ -805,5 +805,5 @@ def test_tasks_and_outcomes_can_be_sent_to_other_machines(make_table: MakeTable)
 
     assert sent == [3]
     assert result.tasks == 3
-    assert result.figures["generations_dropped"] == 4
+    assert result.metrics["generations_dropped"] == 4
     assert {d.region_id for d in result.decisions} == {str(r) for r in table.region_ids()}

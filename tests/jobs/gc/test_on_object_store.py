@@ -48,7 +48,7 @@ def test_everything_that_may_goes(table: memwal.Table, faults: FaultyStores) -> 
         writer.delete(keys(0))
         writer.flush()
     flush(table, {1: 11})
-    assert table.checkpoint().problems == ()
+    assert table.checkpoint().warnings == ()
     flush(table, {2: 22})
     store = table.location.store
     store.put(f"{region_dir(REGION)}/0badf00d_gen_9/data/x.lance", b"rest of a flush")
@@ -57,11 +57,11 @@ def test_everything_that_may_goes(table: memwal.Table, faults: FaultyStores) -> 
     expected = {**{key: key for key in range(1, 30)}, 1: 11, 2: 22}
 
     first = collect(table, 8 * DAY, explain=True)
-    assert first.problems == ()
-    assert first.figures["generations_dropped"] == 2
-    assert first.figures["orphaned_folders"] == 1
-    assert first.figures["index_files"] == 1
-    assert first.figures["staging_files"] == 1
+    assert first.warnings == ()
+    assert first.metrics["generations_dropped"] == 2
+    assert first.metrics["orphaned_folders"] == 1
+    assert first.metrics["index_files"] == 1
+    assert first.metrics["staging_files"] == 1
     assert {d.reason for d in first.decisions if d.kind is Kind.GENERATION} == {
         Reason.UNNEEDED,
         Reason.NOT_MERGED,
@@ -69,9 +69,9 @@ def test_everything_that_may_goes(table: memwal.Table, faults: FaultyStores) -> 
     before = len(log(table))
     faults.of(table.location).clear()
     second = collect(table, 10 * DAY)
-    assert second.problems == ()
-    assert second.figures["folders"] == 2
-    assert second.figures["log_entries"] == before - len(log(table)) > 30
+    assert second.warnings == ()
+    assert second.metrics["folders"] == 2
+    assert second.metrics["log_entries"] == before - len(log(table)) > 30
     assert faults.of(table.location).count("barrier") == 1
     assert generations(table) == [3]
     assert len(region_folders(table)) == 1
@@ -79,9 +79,9 @@ def test_everything_that_may_goes(table: memwal.Table, faults: FaultyStores) -> 
     assert sorted(log(table)) == [before - 1, before]
     assert state(table) == natively(table) == expected
 
-    assert table.checkpoint().problems == ()
+    assert table.checkpoint().warnings == ()
     for step in (12, 14):
-        assert collect(table, step * DAY, version_retention_seconds=0).problems == ()
+        assert collect(table, step * DAY, version_retention_seconds=0).warnings == ()
     assert region_folders(table) == set()
     assert len(log(table)) == 1
     assert state(table) == natively(table) == expected

@@ -231,7 +231,7 @@ class TestTwoCollectors:
             first = meanwhile(
                 store, pause, lambda t=table: collect(t, DAY), lambda t=table: collect(t, DAY)
             )
-            assert first.problems == (), number
+            assert first.warnings == (), number
             assert state(table) == {1: 1, 2: 2, 3: 3}
             for step in (2, 3):
                 collect(table, step * DAY)
@@ -362,8 +362,8 @@ class TestWriterThatSleepsInAFlush:
 
         for step in range(3, 8):
             collect(table, step * DAY, orphan_grace_seconds=0)
-            (held,) = table.merge().held
-            assert (held.region_id, held.generation) == (str(REGION), 2)
+            (skipped,) = table.merge().skipped_regions
+            assert (skipped.region_id, skipped.generation) == (str(REGION), 2)
 
         assert {n: e.generation for n, e in log(table).items() if n in entries} == {
             n: e.generation for n, e in entries.items()
@@ -373,7 +373,7 @@ class TestWriterThatSleepsInAFlush:
         (repaired,) = repair(table.location, verify(table.location), dry_run=False)
         assert repaired.state == "done"
         assert state(table) == state(native.scan(table)) == {1: 1, 2: 2, 3: 3, 4: 4}
-        assert table.merge().problems == ()
+        assert table.merge().warnings == ()
         assert state(table) == {1: 1, 2: 2, 3: 3, 4: 4}
 
     def test_an_orphan_is_looked_at_again_right_before_it_goes(
@@ -419,7 +419,7 @@ class TestWithoutTrust:
         """A collector whose clock is behind finds everything too young."""
         before = region_folders(merged_table)
         result = collect(merged_table, -HOUR)
-        assert set(result.figures.values()) == {0}
+        assert set(result.metrics.values()) == {0}
         assert region_folders(merged_table) == before
 
     def test_in_folders_of_future_times(self, merged_table: memwal.Table) -> None:

@@ -36,7 +36,7 @@ def read(table: memwal.Table) -> ReadTag:
 
 def decided(table: memwal.Table, seconds: float, kind: Kind, **options: Any) -> list[Decision]:
     result = collect(table, seconds, explain=True, **options)
-    assert result.problems == ()
+    assert result.warnings == ()
     return [d for d in result.decisions if d.kind is kind]
 
 
@@ -127,8 +127,8 @@ class TestEnding:
 
         done = collect(table, 5 * HOURS)
 
-        assert done.figures["read_protections"] == 1
-        assert done.figures["bytes_read_protections"] == sum(d.bytes for d in dry if d.delete)
+        assert done.metrics["read_protections"] == 1
+        assert done.metrics["bytes_read_protections"] == sum(d.bytes for d in dry if d.delete)
         assert set(base.dataset.tags.list()) == {live.name, *OTHERS}
 
     def test_one_that_is_renewed_meanwhile_stays(

@@ -99,24 +99,24 @@ def collected(table: memwal.Table, seconds: float, **options: object) -> JobResu
 def test_requests_of_a_region(many: tuple[memwal.Table, FaultyStore]) -> None:
     table, store = many
     planned = collected(table, DAY, dry_run=True)
-    assert planned.figures["generations_dropped"] == REGIONS * FLUSHES
+    assert planned.metrics["generations_dropped"] == REGIONS * FLUSHES
     # Folders, manifests and log are listed; the newest manifest is read, and older ones to find
     # out from where on the log is needed.
     assert per_region(store) == {"list_folders": 1.0, "list": 2.0, "get": 3.0}, per_region(store)
 
     store.clear()
     dropped = collected(table, DAY)
-    assert dropped.problems == ()
+    assert dropped.warnings == ()
     assert dropped.tasks == 4
     counts = per_region(store)
     assert counts.pop("delete", 0) == 0, "what this run drops it cannot delete"
     assert sum(counts.values()) <= 16, counts
 
     store.clear()
-    figures = collected(table, 3 * DAY).figures
-    assert figures["folders"] == REGIONS * FLUSHES
-    assert figures["log_entries"] == REGIONS * FLUSHES
-    assert figures["manifests"] == REGIONS * (FLUSHES + 1)
+    metrics = collected(table, 3 * DAY).metrics
+    assert metrics["folders"] == REGIONS * FLUSHES
+    assert metrics["log_entries"] == REGIONS * FLUSHES
+    assert metrics["manifests"] == REGIONS * (FLUSHES + 1)
     counts = per_region(store)
     # A listing for each folder, two deletes, and one for each manifest: once for each of them.
     assert counts["list"] == 2 + FLUSHES
@@ -127,7 +127,7 @@ def test_requests_of_a_region(many: tuple[memwal.Table, FaultyStore]) -> None:
 
     store.clear()
     idle = collected(table, 5 * DAY)
-    assert set(idle.figures.values()) == {0}
+    assert set(idle.metrics.values()) == {0}
     assert sum(per_region(store).values()) <= 4, per_region(store)
 
 
@@ -155,8 +155,8 @@ def test_a_long_history_is_not_read_whole(
 
     result = collect(table, 3 * DAY)
 
-    assert result.figures["folders"] == 120
-    assert result.figures["log_entries"] == 120
+    assert result.metrics["folders"] == 120
+    assert result.metrics["log_entries"] == 120
     assert store.count("get", "_mem_wal/*/manifest/*.binpb") <= 12
     assert manifest_versions(table)[0] == 121
     assert len(region_folders(table)) == 80

@@ -48,8 +48,8 @@ def test_brings_every_maintained_index_up_to_the_merge(indexed: memwal.Table) ->
     result = indexed.build_indexes()
 
     assert coverage(indexed) == {"id_idx": 2, "n_idx": 2}
-    assert result.figures == {"indexes": 2}
-    assert result.problems == ()
+    assert result.metrics == {"indexes": 2}
+    assert result.warnings == ()
     assert result.version == indexed.base().version
     stats = indexed.base().dataset.stats.index_stats("id_idx")
     assert stats["num_unindexed_rows"] == 0
@@ -104,8 +104,8 @@ def test_a_base_table_without_rows_is_covered_by_any_index(
 
     newest = 2 if emptied else 1
     assert coverage(indexed) == {"id_idx": newest, "n_idx": newest}
-    assert result.problems == ()
-    assert indexed.checkpoint().problems == ()
+    assert result.warnings == ()
+    assert indexed.checkpoint().warnings == ()
 
 
 def test_withdrawn_coverage_is_recorded_again(indexed: memwal.Table) -> None:
@@ -129,8 +129,8 @@ def test_a_maintained_index_that_does_not_exist_is_a_problem(indexed: memwal.Tab
 
     result = indexed.build_indexes()
 
-    (problem,) = result.problems
-    assert "n_idx" in problem
+    (warning,) = result.warnings
+    assert "n_idx" in warning
     assert coverage(indexed)["id_idx"] == 1
 
 
@@ -205,7 +205,7 @@ def test_a_build_beside_a_merger_takes_nothing_back(
         pause.release()
         result = building.result()
 
-    assert result.problems == ()
+    assert result.warnings == ()
     assert merged(indexed) == 3
     assert all(1 <= generation <= 3 for generation in coverage(indexed).values())
     indexed.build_indexes()
@@ -283,9 +283,9 @@ def test_a_vector_index_that_could_not_be_trained_is_a_problem_until_it_can(
 
     few = merged_with(50, 50)
     assert few.commits == 1
-    (problem,) = few.problems
-    assert "vector_idx" in problem
+    (warning,) = few.warnings
+    assert "vector_idx" in warning
     assert table.status().indexes[0].generations == 1
     enough = merged_with(100, 300)
-    assert enough.problems == ()
+    assert enough.warnings == ()
     assert table.status().indexes[0].generations == 0

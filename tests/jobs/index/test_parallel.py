@@ -71,15 +71,15 @@ def test_parts_answer_as_one_build_does(tmp_path: Path, kind: str) -> None:
     result = in_parts(table)
     other.build_indexes()
 
-    assert result.problems == ()
+    assert result.warnings == ()
     assert caught_up(table.base(), "idx") == {REGION: 4}
     statistics = table.base().dataset.stats.index_stats("idx")
     assert statistics["num_unindexed_rows"] == 0
     assert len(segments(table)) == 2
     if kind in UNDIVIDED:
-        assert "parts" not in result.figures
+        assert "parts" not in result.metrics
     else:
-        assert result.figures["parts"] == 3
+        assert result.metrics["parts"] == 3
     if kind in VECTOR:
         assert models(table) == models(other) == before
         assert len(before) == 1
@@ -130,7 +130,7 @@ def test_a_merge_between_parts_and_commit_is_not_counted(tmp_path: Path, kind: s
     result = build_indexes(table.location, IndexOptions(max_tasks=3, part_rows=1, run=run))
 
     base = table.base()
-    assert result.problems == ()
+    assert result.warnings == ()
     # The target of the job, and not what was merged meanwhile.
     assert caught_up(base, "idx") == {REGION: 4}
     assert merged(table) == 6
@@ -168,7 +168,7 @@ def test_a_compaction_in_between_has_the_parts_built_again(tmp_path: Path) -> No
 
     assert len(rounds) > 1
     assert caught_up(table.base(), "idx") == {REGION: 4}
-    assert result.problems == ()
+    assert result.warnings == ()
     assert table.base().dataset.stats.index_stats("idx")["num_unindexed_rows"] == 0
 
 
@@ -185,7 +185,7 @@ def test_parts_that_always_meet_others_end_in_one_task(
 
     result = in_parts(table)
 
-    assert "parts" not in result.figures
+    assert "parts" not in result.metrics
     assert caught_up(table.base(), "idx") == {REGION: 4}
 
 
@@ -252,7 +252,7 @@ def test_few_rows_are_not_divided(tmp_path: Path, kind: str, part_rows: int, par
     result = build_indexes(table.location, IndexOptions(max_tasks=3, part_rows=part_rows))
 
     assert result.tasks == (parts or 1)
-    assert result.figures == ({"indexes": 1, "parts": parts} if parts else {"indexes": 1})
+    assert result.metrics == ({"indexes": 1, "parts": parts} if parts else {"indexes": 1})
 
 
 def test_one_fragment_is_not_divided(tmp_path: Path) -> None:
@@ -261,7 +261,7 @@ def test_one_fragment_is_not_divided(tmp_path: Path) -> None:
 
     result = in_parts(table)
 
-    assert (result.tasks, result.figures) == (1, {"indexes": 1})
+    assert (result.tasks, result.metrics) == (1, {"indexes": 1})
 
 
 def test_a_part_of_no_maintained_index_is_refused(tmp_path: Path) -> None:

@@ -138,9 +138,9 @@ class TestMerge:
         result = table.merge()
 
         check_merged(table, {2: 22, 3: 3, 4: 4})
-        assert result.problems == ()
-        assert result.figures["generations"] == 3
-        assert result.figures["rows_upserted"] == 3
+        assert result.warnings == ()
+        assert result.metrics["generations"] == 3
+        assert result.metrics["rows_upserted"] == 3
         assert result.version == table.base().version
 
     def test_deletes_rows_that_the_base_table_has(self, table: memwal.Table) -> None:
@@ -151,7 +151,7 @@ class TestMerge:
         result = table.merge()
 
         check_merged(table, {2: 2, 3: 3})
-        assert result.figures["rows_deleted"] == 1
+        assert result.metrics["rows_deleted"] == 1
 
     def test_of_deletes_alone_records_the_progress(self, table: memwal.Table) -> None:
         flush(table, [1, 2, 3])
@@ -246,8 +246,8 @@ class TestMerge:
         assert all(decision["age_seconds"] >= 0 for decision in plan["decisions"])
         result = table.merge(commit_bytes=500, skip_regions=[bucket_region_id(2)])
         assert plan["candidates"] == 9
-        assert plan["selected"] == result.figures["generations"] == 6
-        assert plan["bytes"] == result.figures["bytes"]
+        assert plan["selected"] == result.metrics["generations"] == 6
+        assert plan["bytes"] == result.metrics["bytes"]
         assert plan["commits"] == result.commits > 1
 
     def test_keeps_columns_that_take_no_null(self, make_table: MakeTable) -> None:
@@ -320,7 +320,7 @@ class TestOrder:
             assert sorted(set(progress)) == list(range(9))
         if commit_bytes == 1 << 30:
             assert set(progress) == {0, 8}
-        assert result.figures["generations"] == 8
+        assert result.metrics["generations"] == 8
         check_merged(table, moments[-1])
 
     def test_the_budget_is_shared_by_regions(self, make_table: MakeTable) -> None:
@@ -345,7 +345,7 @@ class TestOrder:
         regions = [bucket_region_id(number) for number in range(3)]
         whole = table.status().backlog_bytes
 
-        assert merge(table.location, MergeOptions(run_bytes=1)).figures["generations"] == 1
+        assert merge(table.location, MergeOptions(run_bytes=1)).metrics["generations"] == 1
         merge(table.location, MergeOptions(run_bytes=whole * 4 // 9))
 
         assert sorted(merged(table, region) for region in regions) in (
@@ -441,7 +441,7 @@ class TestTwoMergers:
             flush(table, {10: 100, 2: 200}, {50: 50}, {3: 33})
             table.merge()
 
-        assert slow.result().problems == ()
+        assert slow.result().warnings == ()
         check_merged(table, {1: 11, 2: 200, 3: 33, 10: 100, 50: 50})
 
     @pytest.mark.parametrize("place", BEFORE_COMMITS)
@@ -663,16 +663,16 @@ class TestUnreadableGeneration:
 
         assert merged(table, good) == 3
         assert merged(table, bad) == 1
-        assert len(result.problems) == 1
-        (held,) = result.held
-        assert (held.region_id, held.generation) == (str(bad), 2)
-        assert result.to_dict()["held"][0]["generation"] == 2
+        assert len(result.warnings) == 1
+        (skipped,) = result.skipped_regions
+        assert (skipped.region_id, skipped.generation) == (str(bad), 2)
+        assert result.to_dict()["skipped_regions"][0]["generation"] == 2
         assert sorted(set(base_state(table).values())) == [0, 2]
-        assert table.merge().held[0].generation == 2
-        assert merge(table.location, MergeOptions(skip_regions=[bad])).problems == ()
+        assert table.merge().skipped_regions[0].generation == 2
+        assert merge(table.location, MergeOptions(skip_regions=[bad])).warnings == ()
 
         repair()
-        assert table.merge().problems == ()
+        assert table.merge().warnings == ()
         for region in (bad, good):
             check_merged(table, dict.fromkeys(range(20), 2), region)
 
@@ -684,7 +684,7 @@ class TestUnreadableGeneration:
 
         assert merged(table) == 1
         assert base_state(table) == {1: 1}
-        assert len(result.problems) == 1
+        assert len(result.warnings) == 1
         repair()
         table.merge()
         check_merged(table, {1: 1, 2: 2, 3: 3, 4: 4})
@@ -751,7 +751,7 @@ def test_commits_shrink_where_others_get_in_between(table: memwal.Table) -> None
     result = merge(table.location, MergeOptions(guard=guard))
 
     check_merged(table, {**{key: key for key in range(1, 9)}, 100: 8, **appended})
-    assert result.figures["generations"] == 8
+    assert result.metrics["generations"] == 8
     assert result.commits > 1
 
 

@@ -60,9 +60,9 @@ def test_makes_few_of_many(indexed: memwal.Table) -> None:
 
     result = indexed.compact()
 
-    assert result.figures == {"fragments_removed": 10, "fragments_added": 1}
+    assert result.metrics == {"fragments_removed": 10, "fragments_added": 1}
     assert (result.job, result.tasks, result.commits) == ("compact", 1, 1)
-    assert result.problems == ()
+    assert result.warnings == ()
     assert len(indexed.base().dataset.get_fragments()) == 1
     assert base_state(indexed) == expected
     assert indexed.compact().commits == 0
@@ -150,9 +150,9 @@ def test_a_merge_in_between_is_kept_and_the_rest_is_tried_again(
     result = compact(indexed.location, CompactOptions(guard=arrange))
 
     assert [merged.commits for merged in merges] == [2]
-    assert result.figures["rewrites_lost"] == 1
+    assert result.metrics["rewrites_lost"] == 1
     assert result.commits > 0
-    assert result.problems == ()
+    assert result.warnings == ()
     assert stored_data(indexed) == named_data(indexed)
     expected.update({5: 500})
     del expected[7]
@@ -189,7 +189,7 @@ def test_a_commit_whose_answer_is_lost_is_done(
     monkeypatch.setattr(Compaction, "commit", staticmethod(commit))
     result = indexed.compact()
 
-    assert (result.commits, result.problems) == (1, ())
+    assert (result.commits, result.warnings) == (1, ())
     assert base_state(indexed) == expected
 
 
@@ -223,8 +223,8 @@ def test_ends_beside_merges_that_never_do(indexed: memwal.Table, commit_bytes: i
 
     result = compact(indexed.location, CompactOptions(commit_bytes=commit_bytes, run=run))
 
-    assert result.problems == ()
-    assert result.figures["fragments_removed"] >= 10
+    assert result.warnings == ()
+    assert result.metrics["fragments_removed"] >= 10
     assert base_state(indexed) == {**expected, **dict.fromkeys(turns, 1)}
 
 
@@ -249,8 +249,8 @@ def test_gives_up_where_others_never_stop_and_leaves_the_indexes_alone(
     before = set(indices.iterdir())
     result = compact(indexed.location, CompactOptions(attempts=3, run=run))
 
-    assert (result.commits, result.figures["rewrites_lost"], len(merges)) == (0, 3, 3)
-    assert len(result.problems) == 1
+    assert (result.commits, result.metrics["rewrites_lost"], len(merges)) == (0, 3, 3)
+    assert len(result.warnings) == 1
     assert set(indices.iterdir()) == before
     assert stored_data(indexed) == named_data(indexed)
     touched = (range(number, 100, 10) for number in (1, 2, 3))
@@ -286,7 +286,7 @@ def test_who_dies_or_is_refused_when_it_clears_up_has_changed_nothing(
                 compact(indexed.location, CompactOptions(attempts=1, run=run))
         else:
             assert (
-                compact(indexed.location, CompactOptions(attempts=1, run=run)).figures[
+                compact(indexed.location, CompactOptions(attempts=1, run=run)).metrics[
                     "rewrites_lost"
                 ]
                 == 1
@@ -305,7 +305,7 @@ def test_ends_after_as_many_commits_as_it_may_make(indexed: memwal.Table) -> Non
         indexed.location,
         CompactOptions(min_fragments=2, target_rows=20, commit_bytes=1, max_commits=2),
     )
-    assert (result.commits, result.problems) == (2, ())
+    assert (result.commits, result.warnings) == (2, ())
     assert len(small_fragment_ids(indexed.base(), target_rows=20)) > 2
     assert base_state(indexed) == expected
     for limit in ("max_commits", "attempts"):
@@ -332,7 +332,7 @@ def test_a_commit_that_landed_and_was_replaced_since_loses_nothing(
         patched.setattr(Compaction, "commit", staticmethod(commit))
         result = compact(indexed.location)
 
-    assert (done, result.commits, result.problems) == ([1], 1, ())
+    assert (done, result.commits, result.warnings) == ([1], 1, ())
     del expected[11]
     assert base_state(indexed) == expected
     assert named_data(indexed) <= stored_data(indexed)

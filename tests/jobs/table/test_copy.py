@@ -72,8 +72,8 @@ def test_a_copy_has_all_that_was_acknowledged(
 
     assert everything(tmp_path / "copy") == VALUES
     assert result.version == table.base().version
-    assert result.figures["regions"] == len(read_manifests(table.location.store))
-    assert result.figures["bytes"] > 0
+    assert result.metrics["regions"] == len(read_manifests(table.location.store))
+    assert result.metrics["bytes"] > 0
     assert list_read_tags(table.location) == {}
     # The source is as it was, and its writer goes on.
     writer.upsert(rows({7: 7}))
@@ -89,8 +89,8 @@ def test_merged_generations_stay_behind(table: memwal.Table, tmp_path: Path) -> 
 
     copy = memwal.open(str(tmp_path / "copy"))
     assert [flushed.generation for flushed in manifest(copy).flushed] == [3]
-    assert result.figures["generations"] == 1
-    assert result.figures["log_entries"] == len(log(copy)) == 1
+    assert result.metrics["generations"] == 1
+    assert result.metrics["log_entries"] == len(log(copy)) == 1
 
 
 def test_the_log_of_a_copy_ends_where_its_own_ends(table: memwal.Table, tmp_path: Path) -> None:
@@ -287,7 +287,7 @@ def test_an_index_that_was_behind_catches_up(tmp_path: Path) -> None:
     copy = memwal.open(str(tmp_path / "copy"))
     assert all(not found.flushed for found in read_manifests(copy.location.store).values())
     assert indexed.recall(copy, indexed.answers(copy, "IVF_PQ")) >= indexed.recall(table, before)
-    assert copy.build_indexes().problems == ()
+    assert copy.build_indexes().warnings == ()
     assert copy.verify().clean
     assert lance.dataset(copy.uri).count_rows() == lance.dataset(table.uri).count_rows()
 

@@ -57,9 +57,9 @@ def test_a_whole_check(merged: memwal.Table) -> None:
     assert successes(result) == [False, False, True, True, False, True]
     assert [found["failed"] for found in result.quality["expectations"]] == [3, 2, 0, 0, 0, 3]
     assert result.quality["expectations"][1]["examples"] == [{"id": 38}, {"id": 39}]
-    assert result.figures == {"rows": 40, "failed_rows": 5}
+    assert result.metrics == {"rows": 40, "failed_rows": 5}
     assert result.quality["mode"] == "check"
-    assert len(result.problems) == 1
+    assert len(result.warnings) == 1
 
 
 def test_in_many_batches(merged: memwal.Table, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,14 +71,14 @@ def test_in_many_batches(merged: memwal.Table, monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_sample(merged: memwal.Table) -> None:
     result = check_quality(merged.location, QualityOptions(rules("off", *SUITE), sample_rows=20))
-    assert result.figures["rows"] == 20
+    assert result.metrics["rows"] == 20
     # Of how many rows there are it knows all the same.
     assert successes(result)[2]
 
 
 def test_what_waits_is_not_looked_at(merged: memwal.Table) -> None:
     flush(merged, {50: -50})
-    assert check_quality(merged.location, QualityOptions(rules("off"))).figures == {
+    assert check_quality(merged.location, QualityOptions(rules("off"))).metrics == {
         "rows": 40,
         "failed_rows": 3,
     }
@@ -134,12 +134,12 @@ class TestManaged:
         flush(table, {1: 1}, {2: -2})
         result = run_job(catalog, JobRequest("t", "merge", force=True))
         assert not isinstance(result, Skipped)
-        (held,) = catalog.backoffs.skipped_regions("t")
-        assert held.generation == 2
-        assert "expect_column_values_to_be_between" in held.reason
+        (skipped,) = catalog.backoffs.skipped_regions("t")
+        assert skipped.generation == 2
+        assert "expect_column_values_to_be_between" in skipped.reason
         (run,) = catalog.runs(table="t")
         assert run.result is not None
-        assert run.result["quality"]["held"] == [held.region_id]
+        assert run.result["quality"]["skipped_regions"] == [skipped.region_id]
 
         catalog.update("t", policy=Policy(quality=rules("quarantine")))
         run_job(catalog, JobRequest("t", "merge", force=True))

@@ -66,7 +66,7 @@ def test_says_what_the_manifests_say(make_table: MakeTable) -> None:
     assert len(stored(table)) == 3
     details = table.base().details
     assert (details.num_regions, details.snapshot_ts_millis) == (3, 1_234_500)
-    assert result.figures["regions"] == 3
+    assert result.metrics["regions"] == 3
     assert result.commits == 1
     assert result.version == table.base().version
 
@@ -355,11 +355,11 @@ def test_tells_the_manifest_where_the_log_ends(
     assert manifest is not None
     # One less than the newest entry, which could be torn.
     assert manifest.wal_last_seen == writer.stats().regions[0].next_position - 2
-    assert result.figures["hints"] == 1
+    assert result.metrics["hints"] == 1
     writer.upsert(rows({100: 100}))
     writer.close()
     assert state(table) == {**{number: number for number in range(8)}, 100: 100}
-    assert table.build_snapshot().figures["hints"] == 0
+    assert table.build_snapshot().metrics["hints"] == 0
 
 
 def test_the_log_is_durable_before_the_manifest_says_how_long_it_is(
@@ -373,7 +373,7 @@ def test_the_log_is_durable_before_the_manifest_says_how_long_it_is(
         store = faults.of(table.location)
         store.clear()
 
-        assert table.build_snapshot().figures["hints"] == 1
+        assert table.build_snapshot().metrics["hints"] == 1
 
     names = [name for name, key in store.calls if fnmatch(key, REGION_MANIFEST) or not key]
     assert names.index("barrier") < names.index("create")

@@ -65,9 +65,9 @@ def test_vectors_that_drift_are_a_problem(tmp_path: Path) -> None:
 
     result = build_indexes(table.location)
 
-    assert result.figures["unevenness_percent"] > 500
-    assert result.figures["empty_partitions_percent"] >= 0
-    (problem,) = result.problems
-    assert "idx" in problem
+    assert result.metrics["unevenness_percent"] > 500
+    assert result.metrics["empty_partitions_percent"] >= 0
+    (warning,) = result.warnings
+    assert "idx" in warning
     again = build_indexes(table.location)
-    assert (again.figures, again.problems) == ({"indexes": 0}, ())
+    assert (again.metrics, again.warnings) == ({"indexes": 0}, ())

@@ -128,7 +128,7 @@ def test_segments_stay_few_and_models_the_same(tmp_path: Path, kind: str) -> Non
     for turn in range(5):
         merge_rows(table, rows(1000 + 40 * turn, 40, shift=turn))
         result = build_indexes(table.location, IndexOptions(max_segments=3))
-        assert result.problems == ()
+        assert result.warnings == ()
         assert caught_up(table.base(), "idx") == {REGION: turn + 1}
         counts.append(len(segments(table)))
         if kind in VECTOR:

@@ -246,7 +246,7 @@ def test_a_retry_waits_for_the_driver_that_runs(
     made.server.requests.append(("PATCH", "configmaps"))
     threading.Timer(0.4, lambda: merge(pod)).start()
     result = task().execute(context)
-    assert result["figures"]["generations"] == 4
+    assert result["metrics"]["generations"] == 4
     assert made.server.asked("POST", "pods") == 0
     assert waiting(made) == {made.hot: 0, made.cold: 1}
     assert catalog.runs()[0].state is RunState.SUCCEEDED
@@ -261,7 +261,7 @@ def test_a_retry_takes_the_result_of_a_driver_that_has_ended(
     merge(pod)
     remember(context)
     # By now nothing is due any more, and what was done must not be lost.
-    assert task().execute(context)["figures"]["generations"] == 4
+    assert task().execute(context)["metrics"]["generations"] == 4
     assert catalog.runs()[0].state is RunState.SUCCEEDED
     assert (made.server.pods, left(tmp_path)) == ([], [])
 
@@ -276,7 +276,7 @@ def test_the_lease_of_a_dead_process_of_this_machine_is_given_back(
     catalog.leases.acquire(job_resource("t", "merge"), holder=holder)
     made.server.requests.append(("PATCH", "configmaps"))
     merge(pod)
-    assert task(wait=timedelta(0)).execute(context)["figures"]["generations"] == 4
+    assert task(wait=timedelta(0)).execute(context)["metrics"]["generations"] == 4
 
 
 def vanish(pod: Any, uid: str) -> None:
@@ -302,7 +302,7 @@ def test_what_is_left_of_a_driver_that_comes_to_nothing_is_removed_and_it_is_don
         pod.body["metadata"]["deletionTimestamp"] = "2026-11-22T01:00:00Z"
         threading.Timer(0.3, vanish, [pod, pod.body["metadata"]["uid"]]).start()
     made.server.on_pod = merge
-    assert task().execute(context)["figures"]["generations"] == 4
+    assert task().execute(context)["metrics"]["generations"] == 4
     assert (made.server.pods, left(tmp_path)) == ([], [])
     assert context["task_state_store"].values == {}
 
@@ -335,7 +335,7 @@ def test_a_driver_that_runs_is_waited_for_though_its_submission_was_killed(
 ) -> None:
     monkeypatch.setenv("FAKE_SUBMIT", "late")
     made.server.on_pod = merge
-    assert task().execute(context)["figures"]["generations"] == 4
+    assert task().execute(context)["metrics"]["generations"] == 4
     assert made.server.asked("POST", "pods") == 1
 
 
@@ -350,7 +350,7 @@ def test_two_tries_never_have_two_drivers(made: Any, context: Any) -> None:
     context["ti"].try_number = 2
     made.server.requests.append(("PATCH", "configmaps"))
     threading.Timer(0.2, lambda: merge(pod)).start()
-    assert task().execute(context)["figures"]["generations"] == 4
+    assert task().execute(context)["metrics"]["generations"] == 4
 
 
 @pytest.mark.parametrize(
@@ -430,7 +430,7 @@ def test_a_result_that_cannot_be_read_now_is_read_by_the_retry(
         with pytest.raises(memwal.errors.StoreUnavailableError):
             task().execute(context)
     assert len(made.server.pods) == 1
-    assert task().execute(context)["figures"]["generations"] == 4
+    assert task().execute(context)["metrics"]["generations"] == 4
     assert (made.server.pods, left(tmp_path)) == ([], [])
 
 
@@ -441,7 +441,7 @@ def test_an_api_server_that_is_away_for_a_while_ends_nothing(made: Any, context:
         merge(pod)
 
     made.server.on_pod = drive
-    assert task().execute(context)["figures"]["generations"] == 4
+    assert task().execute(context)["metrics"]["generations"] == 4
 
 
 def test_a_log_that_went_with_its_node_is_not_waited_for(
@@ -449,7 +449,7 @@ def test_a_log_that_went_with_its_node_is_not_waited_for(
 ) -> None:
     made.server.faults.append(Fault(method="GET", path="/log", status=502, times=10**6))
     made.server.on_pod = merge
-    assert task().execute(context)["figures"]["generations"] == 4
+    assert task().execute(context)["metrics"]["generations"] == 4
     assert "502" in caplog.text
 
 
@@ -756,7 +756,7 @@ def test_a_try_that_is_killed_at_any_step_is_gone_on_with(
     # Nobody on another machine would know that the process is dead.
     threading.Timer(2, lambda: catalog.leases.release(lease.resource)).start()
     result = task().execute(context)
-    assert result["figures"]["generations"] == 4
+    assert result["metrics"]["generations"] == 4
     assert waiting(made) == {made.hot: 0, made.cold: 1}
     again = step == "submitting"
     assert made.server.asked("POST", "/pods") == (2 if again else 1)

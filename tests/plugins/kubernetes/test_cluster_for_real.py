@@ -89,7 +89,7 @@ def test_a_whole_merge(
         assert list(open_store(store, emulator.storage_options).list("")) == []
 
     # Rows of the one region that is due; its key is merged once.
-    assert result["figures"]["generations"] == 4
+    assert result["metrics"]["generations"] == 4
     backlog = {r.region_id: r.backlog_generations for r in managed.table.status().regions}
     assert backlog == {managed.hot: 0, managed.cold: 1}
     (record,) = catalog.runs(table="t")

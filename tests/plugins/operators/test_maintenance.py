@@ -96,10 +96,10 @@ def test_a_merge_of_what_is_due_is_leased_recorded_and_described(
         1,
     )
     assert run.result == result
-    figures = result["figures"]
+    metrics = result["metrics"]
     assert context["outlet_events"][merged_asset("t")].extra == {
         "version": result["version"],
-        "rows": figures["rows_upserted"] + figures["rows_deleted"],
+        "rows": metrics["rows_upserted"] + metrics["rows_deleted"],
         "generations": 4,
     }
     pushed = context["ti"].pushed
@@ -223,7 +223,7 @@ def test_credentials_are_in_a_private_file_while_the_application_runs(
         "value = lambda name: sys.argv[sys.argv.index(name) + 1]\n"
         f"shutil.copy2(value('--storage-options-file'), {str(tmp_path / 'seen')!r})\n"
         "result = dict(job='snapshot', table='t', version=1)\n"
-        "result['problems'] = [*sys.argv, *map(str, os.environ.items())]\n"
+        "result['warnings'] = [*sys.argv, *map(str, os.environ.items())]\n"
         "json.dump(result, open(value('--result'), 'w'))\n"
     )
     result = MemWalSnapshotOperator(task_id="snapshot", table="t").execute(context)
@@ -235,7 +235,7 @@ def test_credentials_are_in_a_private_file_while_the_application_runs(
 
 
 @pytest.mark.usefixtures("without_spark")
-def test_a_region_that_cannot_be_merged_is_held_and_seen(
+def test_a_region_that_cannot_be_merged_is_skipped_and_seen(
     managed: Any, catalog: Catalog, context: Any
 ) -> None:
     region = next(r for r in managed.table.status().regions if r.region_id == managed.hot)
@@ -245,7 +245,7 @@ def test_a_region_that_cannot_be_merged_is_held_and_seen(
     with pytest.raises(AirflowFailException, match=managed.hot):
         merge_task().execute(context)
     assert [record.region_id for record in catalog.backoffs.skipped_regions("t")] == [managed.hot]
-    with skips(SkipReason.HELD):
+    with skips(SkipReason.BACKOFF):
         merge_task().execute(context)
 
 
@@ -317,7 +317,7 @@ def test_what_a_check_fails_by(
     else:
         result = check.execute(context)
         assert result["quality"]["failed_rows"] == 1
-        assert len(result["problems"]) == 1
+        assert len(result["warnings"]) == 1
 
 
 @pytest.mark.usefixtures("without_spark")
@@ -361,7 +361,7 @@ def test_a_checkpoint_merges_and_indexes_all(
     assert waiting(managed) == {managed.hot: 0, managed.cold: 0}
     assert context["outlet_events"][merged_asset("t")].extra == {
         "version": result["version"],
-        "rows": result["figures"]["rows_upserted"],
+        "rows": result["metrics"]["rows_upserted"],
         "generations": 5,
     }
     assert catalog.runs()[0].job == "checkpoint"
@@ -392,7 +392,7 @@ def test_a_table_that_is_in_no_catalog(
     task = MemWalMergeOperator(
         task_id="merge", table_uri=backlog.uri, policy=Policy(merge_at_generations=1)
     )
-    assert task.execute(context)["figures"]["generations"] == 5
+    assert task.execute(context)["metrics"]["generations"] == 5
     assert "_link_TablePageLink" not in context["ti"].pushed
     assert (catalog.list(), catalog.runs(), snapshot.exists()) == ([], [], False)
 

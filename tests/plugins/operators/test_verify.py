@@ -23,7 +23,7 @@ def test_a_table_in_order(managed: Any, catalog: Catalog, context: Any) -> None:
     assert context["ti"].pushed["result"] == report
     (run,) = catalog.runs()
     assert run.result is not None
-    assert (run.job, run.result["figures"]["errors"]) == ("verify", 0)
+    assert (run.job, run.result["metrics"]["errors"]) == ("verify", 0)
 
 
 def test_errors_fail_the_task_and_are_recorded(
@@ -36,8 +36,8 @@ def test_errors_fail_the_task_and_are_recorded(
     assert context["ti"].pushed["result"]["errors"] > 0
     (run,) = catalog.runs()
     assert run.result is not None
-    assert run.result["figures"]["errors"] > 0
-    assert run.result["problems"]
+    assert run.result["metrics"]["errors"] > 0
+    assert run.result["warnings"]
     assert [(trouble.table, trouble.job) for trouble in catalog.backoffs.failed_jobs()] == [
         ("t", "verify")
     ]

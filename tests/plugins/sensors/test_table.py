@@ -127,8 +127,8 @@ def test_the_catalog_tells_where_a_table_is_and_when_it_is_due(
     assert deferral(waiting).trigger.serialize()[1]["table"] == "flights"
     catalog.update("flights", policy=Policy(merge_at_generations=4, merge_at_age_seconds=3600))
     assert waiting.execute(context())["regions"] == [flights.hot]
-    held = SkippedRegion(region_id=flights.hot, generation=1, reason="torn")
-    catalog.backoffs.skip_regions("flights", [held])
+    skipped = SkippedRegion(region_id=flights.hot, generation=1, reason="torn")
+    catalog.backoffs.skip_regions("flights", [skipped])
     deferral(waiting)
     some = TableBacklogSensor(task_id="wait", table="flights", policy={"merge_at_generations": 1})
     assert some.execute(context())["regions"] == [flights.cold]

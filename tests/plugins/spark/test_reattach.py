@@ -112,7 +112,7 @@ def test_a_retry_waits_for_what_still_runs_and_records_it(
     threading.Timer(0.5, killed.go.touch).start()
     result = task().execute(context)
 
-    assert result["figures"]["generations"] == 4
+    assert result["metrics"]["generations"] == 4
     assert waiting(managed) == {managed.hot: 0, managed.cold: 1}
     latest, first = catalog.runs()
     assert (latest.state, first.state) == (RunState.SUCCEEDED, RunState.ABANDONED)
@@ -130,7 +130,7 @@ def test_a_retry_takes_the_result_of_what_has_ended(
     list(killed.started.lines(lambda: None))
     # By now nothing is due any more, and what was done must not be lost.
     result = task().execute(context)
-    assert result["figures"]["generations"] == 4
+    assert result["metrics"]["generations"] == 4
     assert catalog.runs()[0].state is RunState.SUCCEEDED
 
 
@@ -139,7 +139,7 @@ def test_what_died_without_a_result_is_done_anew(
 ) -> None:
     killed.started.end()
     killed.lease.release()
-    assert task().execute(context)["figures"]["generations"] == 4
+    assert task().execute(context)["metrics"]["generations"] == 4
     assert not killed.started.folder.exists()
 
 
@@ -160,7 +160,7 @@ def test_what_runs_on_another_machine_is_waited_for_by_its_lease(
         task(wait=timedelta(seconds=0.2)).execute(context)
     assert killed.started.running
     threading.Timer(0.5, killed.lease.release).start()
-    assert task().execute(context)["figures"]["generations"] == 4
+    assert task().execute(context)["metrics"]["generations"] == 4
 
 
 @pytest.mark.usefixtures("no_start")
@@ -200,7 +200,7 @@ def test_an_earlier_try_that_ends_by_itself_meanwhile_leaves_the_rest_to_the_ret
         killed.lease.release()
 
     threading.Timer(0.5, end).start()
-    assert task().execute(context)["figures"]["generations"] == 4
+    assert task().execute(context)["metrics"]["generations"] == 4
 
 
 def test_what_is_in_the_store_leads_to_no_other_folder_or_process(

@@ -87,10 +87,10 @@ def test_quiet_hours_hold_back_what_is_not_critical() -> None:
     assert BacklogDue([A], {}).check(reading(late, policy=quiet)).met
 
 
-def test_a_region_that_is_held_is_not_due() -> None:
+def test_a_region_that_is_skipped_is_not_due() -> None:
     found = BacklogDue([A], {}).check(reading(region(A, 9), regions_in_backoff=frozenset([A])))
     assert not found.met
-    assert found.reason is SkipReason.HELD
+    assert found.reason is SkipReason.BACKOFF
 
 
 def test_a_region_that_does_not_exist_yet_has_no_backlog() -> None:

@@ -42,9 +42,9 @@ def test_fleet(tab: Callable[..., Any], server: PageServer, theme: str) -> None:
     rows = server.answers.rows
     critical = sum(row["health"] == "critical" for row in rows)
     expect(page.get_by_role("button", name=f"Critical {critical}")).to_be_visible()
-    held = sum(row["held"] for row in rows)
-    figure = page.locator(".figure", has_text="Held regions")
-    expect(figure.locator(".figure-value")).to_have_text(str(held))
+    skipped = sum(row["skipped_regions"] for row in rows)
+    figure = page.locator(".figure", has_text="Skipped regions")
+    expect(figure.locator(".figure-value")).to_have_text(str(skipped))
     assert page.locator("html").get_attribute("data-theme") == theme
     picture(page, f"fleet-{theme}")
     # Each kind of row is among fewer, which axe is done with sooner.
@@ -190,11 +190,11 @@ def test_merge_of_one_region_and_retry(tab: Callable[..., Any], server: PageServ
     page.get_by_role("button", name="Start merge").click()
     expect(page.locator("#action-note")).to_contain_text("started as")
     assert server.posted[0][2]["regions"] == [region]
-    held = server.answers.table("flights")["held"][0]["region_id"]
-    page.get_by_role("button", name=f"Retry region {held}").click()
-    expect(page.locator("#held-title + .quiet")).to_contain_text("next merge")
+    skipped = server.answers.table("flights")["skipped_regions"][0]["region_id"]
+    page.get_by_role("button", name=f"Retry region {skipped}").click()
+    expect(page.locator("#skipped-title + .quiet")).to_contain_text("next merge")
     assert server.posted[1][0] == "tables/flights/retry"
-    assert server.posted[1][2] == {"regions": [held]}
+    assert server.posted[1][2] == {"regions": [skipped]}
 
 
 def test_viewer_may_look_only(tab: Callable[..., Any], server: PageServer) -> None:

@@ -73,7 +73,7 @@ def test_the_fleet(flights: Any, as_user: AsUser, catalog: Catalog) -> None:
         "base_rows": status.base_rows,
         "version": status.version,
         "last_runs": {},
-        "held": 0,
+        "skipped_regions": 0,
     }
     assert {key: found[key] for key in expected} == expected
     assert (off["health"], off["backlog"], off["sampled_at"]) == ("off", None, None)
@@ -93,7 +93,9 @@ def test_one_table(flights: Any, as_user: AsUser, catalog: Catalog) -> None:
     assert set(found["due"]) == set(JOBS)
     assert set(found["due"]["merge"]) == {"reason", "held_back", "pressure", "critical", "regions"}
     assert found["due"]["merge"]["regions"] == [flights.hot]
-    assert [(one["region_id"], one["reason"]) for one in found["held"]] == [(flights.cold, "torn")]
+    assert [(one["region_id"], one["reason"]) for one in found["skipped_regions"]] == [
+        (flights.cold, "torn")
+    ]
     assert found["policy"]["late_seconds"] == 60.0
     finished = catalog.run(run).finished_at
     assert found["quality"] == {
@@ -154,7 +156,7 @@ def test_the_history_is_thinned_out(as_user: AsUser, catalog: Catalog) -> None:
 def test_runs(as_user: AsUser, catalog: Catalog) -> None:
     catalog.register("a", uri="/data/a.lance")
     result = JobResult(
-        job="merge", table="/a", version=7, figures={"rows_upserted": 5}, problems=("one",)
+        job="merge", table="/a", version=7, metrics={"rows_upserted": 5}, warnings=("one",)
     )
     with catalog.record_run("a", "merge", external_id="d/r/t/-1", version_before=6) as run:
         run.finish(result)
@@ -165,10 +167,10 @@ def test_runs(as_user: AsUser, catalog: Catalog) -> None:
     found = client.get("/memwal/api/tables/a/runs").json()["runs"]
     assert [one["run_id"] for one in found] == [going, failed, run.run_id]
     assert [one["state"] for one in found] == ["running", "failed", "succeeded"]
-    assert (found[0]["finished_at"], found[0]["seconds"], found[0]["figures"]) == (None,) * 3
+    assert (found[0]["finished_at"], found[0]["seconds"], found[0]["metrics"]) == (None,) * 3
     assert (found[1]["error"], found[1]["link"]) == ("no", None)
-    assert found[2]["figures"] == {"rows_upserted": 5}
-    assert found[2]["problems"] == ["one"]
+    assert found[2]["metrics"] == {"rows_upserted": 5}
+    assert found[2]["warnings"] == ["one"]
     assert found[2]["link"] == "/dags/d/runs/r/tasks/t"
     assert (found[2]["rows"], found[2]["version_before"], found[2]["version_after"]) == (5, 6, 7)
     assert found[2]["seconds"] >= 0
@@ -214,7 +216,7 @@ class TestCollection:
         kept = {(one["kind"], one["why"]): one["count"] for one in found["stays"]}
         assert kept["generation", "it is not merged yet"] == 5
         assert {"kind", "what", "region_id", "message", "delete"} <= set(found["examples"][0])
-        assert found["problems"] == []
+        assert found["warnings"] == []
         assert client.get(path).json() == found
         assert len(looks) == 1
         # By another policy it is another question.
@@ -250,7 +252,7 @@ class TestCollection:
 
 
 class TestActions:
-    def test_held_regions_are_tried_again(
+    def test_skipped_regions_are_tried_again(
         self, as_user: AsUser, catalog: Catalog, airflow_database: None
     ) -> None:
         catalog.register("a", uri="/data/a.lance")

@@ -290,7 +290,7 @@ class TestRaces:
                 result = collect_garbage(
                     table.location, GcOptions(dry_run=False, grace_seconds=1, retention_seconds=0)
                 )
-                deleted += result.figures["folders"]
+                deleted += result.metrics["folders"]
                 if deleted >= 3:
                     enough.set()
 

@@ -53,16 +53,16 @@ class Canned:
         name = {0: "flights", 1: "clicks-wide"}.get(index, name)
         chance = pick.random()
         age: float | None = pick.uniform(5, 900)
-        health, reasons, errors, held = "ok", [], [], 0
+        health, reasons, errors, skipped = "ok", [], [], 0
         if index == 0:
-            held, health, age = 1, "trouble", 214.0
-            reasons = ["1 region is held"]
+            skipped, health, age = 1, "trouble", 214.0
+            reasons = ["1 region is skipped"]
         elif chance < 0.015:
             health, age = "critical", pick.uniform(CRITICAL, 1.6 * CRITICAL)
         elif chance < 0.05 or wide:
             health, age = "late", pick.uniform(LATE, 5 * LATE)
         elif chance < 0.075:
-            health, held = "trouble", pick.randint(0, 2)
+            health, skipped = "trouble", pick.randint(0, 2)
             errors = [{"job": "merge", "reason": ERROR, "at": self.ago(pick.uniform(60, 4000))}]
             reasons = ["merge fails"]
         elif chance < 0.09:
@@ -124,7 +124,7 @@ class Canned:
             }
             if known
             else {},
-            "held": held,
+            "skipped_regions": skipped,
             "errors": errors,
         }
 
@@ -152,7 +152,7 @@ class Canned:
         if row is None:
             return None
         regions = self.regions(row)
-        held = [
+        skipped = [
             {
                 "table": name,
                 "region_id": region["region_id"],
@@ -164,7 +164,7 @@ class Canned:
                 "next_try_at": (self.now + timedelta(seconds=960)).isoformat(),
                 "waiting": True,
             }
-            for region in regions[3 : 3 + row["held"]]
+            for region in regions[3 : 3 + row["skipped_regions"]]
         ]
         known = row["backlog"] is not None
         return {
@@ -172,7 +172,7 @@ class Canned:
             "policy": asdict(Policy(tags=tuple(row["tags"]))),
             "status": self._status(row, regions) if known else None,
             "due": self._due(regions) if known else {},
-            "held": held,
+            "skipped_regions": skipped,
             "troubles": [
                 {**error, "since": error["at"], "attempts": 3, "next_try_at": self.ago(-95)}
                 for error in row["errors"]
@@ -188,7 +188,7 @@ class Canned:
             "rows": 412_310,
             "failed_rows": 37,
             "quarantined_rows": 37,
-            "held": [],
+            "skipped_regions": [],
             "at": self.ago(230),
             "expectations": [
                 {**met, "type": "expect_column_values_to_not_be_null", "column": "id"},
@@ -316,7 +316,7 @@ class Canned:
         pick = random.Random(1_000 + index)
         job = ("merge", "index", "merge", "snapshot", "merge", "gc")[index % 6]
         state = "running" if index == 0 else "failed" if index in (4, 17) else "succeeded"
-        figures = {
+        metrics = {
             "merge": {
                 "generations": pick.randint(4, 30),
                 "rows_upserted": 412_000,
@@ -341,8 +341,8 @@ class Canned:
             "bytes": pick.randint(1 << 20, 900 << 20) if job in ("merge", "gc") else None,
             "version_before": 4_310 - index,
             "version_after": None if state != "succeeded" else 4_311 - index,
-            "figures": figures if state == "succeeded" else None,
-            "problems": ["region 3f2a is held at generation 41, which cannot be read"]
+            "metrics": metrics if state == "succeeded" else None,
+            "warnings": ["region 3f2a is skipped from generation 41, which cannot be read"]
             if index == 2
             else [],
             "error": ERROR if state == "failed" else None,

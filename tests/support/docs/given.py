@@ -120,7 +120,7 @@ def tagged_flights(folder: Path) -> None:
 
 
 @given
-def held_region(folder: Path) -> None:
+def skipped_region(folder: Path) -> None:
     """The same, where data of a generation are gone, a merge has found out, and ``backup`` has
     them."""
     table = _registered(folder, _flights(folder))
@@ -129,7 +129,7 @@ def held_region(folder: Path) -> None:
     with _catalog(folder) as catalog:
         run_job(catalog, JobRequest("flights", "merge", force=True))
     if table.status().backlog_generations != 2:
-        raise RuntimeError("one region was meant to be merged, and one to be held")
+        raise RuntimeError("one region was meant to be merged, and one to be skipped")
 
 
 def _lose_data(folder: Path) -> None:

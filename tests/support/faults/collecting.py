@@ -34,7 +34,7 @@ def drop(table: memwal.Table) -> int:
     folders = region_folders(table)
     time.sleep(0.1)
     ahead = GRACE.total_seconds() - 0.05
-    dropped = collect(table, ahead).figures["generations_dropped"]
+    dropped = collect(table, ahead).metrics["generations_dropped"]
     assert region_folders(table) == folders
     return dropped
 

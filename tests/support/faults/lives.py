@@ -175,7 +175,7 @@ class Life:
 
     def _merge(self) -> None:
         result = self.table.merge(commit_bytes=self.random.choice([1, 1 << 30]))
-        assert result.problems == ()
+        assert result.warnings == ()
         if self.stale is not None:
             self.stale = dict(self.flushed)
 
@@ -198,7 +198,7 @@ class Life:
 
     def _collect(self) -> None:
         result = self.table.collect_garbage(dry_run=False, grace_seconds=0, retention_seconds=0)
-        assert result.problems == ()
+        assert result.warnings == ()
 
     def _snapshot(self) -> None:
         self.table.build_snapshot()

@@ -48,7 +48,7 @@ def of_the_endpoint() -> dict[str, frozenset[str]]:
         list(found.collect())
         catalog.record_backlog("flights", _status())
         result = JobResult(
-            job="merge", table=URI, version=2, commits=1, figures={"rows_upserted": 1, "bytes": 2}
+            job="merge", table=URI, version=2, commits=1, metrics={"rows_upserted": 1, "bytes": 2}
         )
         catalog.finish_run(catalog.start_run("flights", "merge"), result=result.to_dict())
         catalog.backoffs.record_failure("flights", "index", "no")

@@ -112,7 +112,7 @@ export interface Totals {
   lagRows: number | null;
   reclaimable: number | null;
   running: number;
-  held: number;
+  skippedRegions: number;
 }
 
 export function totals(rows: readonly FleetRow[]): Totals {
@@ -138,7 +138,7 @@ export function totals(rows: readonly FleetRow[]): Totals {
     lagRows: add(rows, (row) => row.lag_rows),
     reclaimable: add(rows, (row) => row.reclaimable_bytes),
     running: add(rows, (row) => row.running.length) ?? 0,
-    held: add(rows, (row) => row.held) ?? 0,
+    skippedRegions: add(rows, (row) => row.skipped_regions) ?? 0,
   };
 }
 

@@ -15,7 +15,7 @@ export const HEALTH_NAMES: Record<Health, string> = {
 
 export const HEALTH_MEANINGS: Record<Health, string> = {
   critical: "the oldest unmerged generation is older than the critical limit",
-  trouble: "a job fails, or regions are held",
+  trouble: "a job fails, or regions are skipped",
   late: "the oldest unmerged generation is older than the limit",
   unknown: "its status was not read within the limit",
   ok: "within its limits",

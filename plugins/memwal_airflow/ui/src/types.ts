@@ -55,7 +55,7 @@ export interface FleetRow {
   version: number | null;
   running: RunningJob[];
   last_runs: Record<string, string>;
-  held: number;
+  skipped_regions: number;
   errors: JobError[];
 }
 
@@ -104,7 +104,7 @@ export interface Due {
   regions: string[];
 }
 
-export interface Held {
+export interface SkippedRegion {
   region_id: string;
   generation: number;
   reason: string;
@@ -135,20 +135,20 @@ export interface Quality {
   rows: number;
   failed_rows: number;
   quarantined_rows: number;
-  held?: string[];
+  skipped_regions?: string[];
   expectations?: Expectation[];
   at?: string | null;
   /** Path of the task that found it. */
   link?: string | null;
 }
 
-export interface TableDetail extends Omit<FleetRow, "held"> {
+export interface TableDetail extends Omit<FleetRow, "skipped_regions"> {
   policy: Record<string, unknown>;
   status: Status | null;
   due: Record<string, Due>;
   /** Whether the user may start jobs of this table; `Me` where it is absent. */
   may_write?: boolean;
-  held: Held[];
+  skipped_regions: SkippedRegion[];
   troubles: Trouble[];
   quality: Quality | null;
 }
@@ -185,8 +185,8 @@ export interface Run {
   bytes: number | null;
   version_before: number | null;
   version_after: number | null;
-  figures: Record<string, number> | null;
-  problems: string[] | null;
+  metrics: Record<string, number> | null;
+  warnings: string[] | null;
   error: string | null;
   quality: Quality | null;
   link: string | null;
@@ -201,7 +201,7 @@ export interface Collection {
   would_delete: { kind: string; count: number; bytes: number | null }[];
   stays: { kind: string; count: number; bytes: number | null; why: string }[];
   examples: unknown[];
-  problems?: string[];
+  warnings?: string[];
 }
 
 export interface RunOrder {

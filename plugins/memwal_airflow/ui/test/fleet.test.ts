@@ -28,7 +28,7 @@ function row(table: string, more: Partial<FleetRow> = {}): FleetRow {
     version: null,
     running: [],
     last_runs: {},
-    held: 0,
+    skipped_regions: 0,
     errors: [],
     ...more,
   };
@@ -102,11 +102,11 @@ describe("filter", () => {
 describe("totals", () => {
   it("adds up what is known and does not make up the rest", () => {
     const sums = totals([
-      row("a", { backlog: backlog(5, 100), rows_in_per_second: 3, held: 2, regions: 4 }),
+      row("a", { backlog: backlog(5, 100), rows_in_per_second: 3, skipped_regions: 2, regions: 4 }),
       row("b", { health: "late", backlog: backlog(5, 11) }),
       row("c"),
     ]);
-    expect(sums).toMatchObject({ tables: 3, rows: 111, rowsIn: 3, held: 2, regions: 4 });
+    expect(sums).toMatchObject({ tables: 3, rows: 111, rowsIn: 3, skippedRegions: 2, regions: 4 });
     expect(sums.rowsMerged).toBeNull();
     expect(sums.health).toMatchObject({ ok: 2, late: 1, critical: 0 });
   });

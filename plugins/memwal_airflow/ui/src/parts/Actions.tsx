@@ -88,7 +88,7 @@ export function Actions({ table, why, region, started }: Properties): JSX.Elemen
           <>
             {asked === "merge" && (
               <>
-                <Check checked={force} set={setForce} title="In quiet hours, below every limit, and held regions too">
+                <Check checked={force} set={setForce} title="In quiet hours, below every limit, and skipped regions too">
                   Even if not due
                 </Check>
                 {region !== null && (

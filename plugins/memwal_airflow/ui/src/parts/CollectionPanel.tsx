@@ -50,9 +50,9 @@ export function CollectionPanel({ table }: { table: string }): JSX.Element {
 function Plan({ answer }: { answer: Collection }): JSX.Element {
   return (
     <div class="plan">
-      {answer.problems?.map((problem) => (
-        <p key={problem} class="is-late">
-          {problem}
+      {answer.warnings?.map((warning) => (
+        <p key={warning} class="is-late">
+          {warning}
         </p>
       ))}
       <table>

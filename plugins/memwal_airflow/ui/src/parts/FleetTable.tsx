@@ -88,7 +88,7 @@ function Row({ row, now }: { row: FleetRow; now: number }): JSX.Element {
       </th>
       <td class="col-health">
         <HealthBadge health={row.health} reasons={row.reasons} />
-        <span class="below">{row.held ? plural(row.held, "held region") : "\u00a0"}</span>
+        <span class="below">{row.skipped_regions ? plural(row.skipped_regions, "skipped region") : "\u00a0"}</span>
       </td>
       <td class="col-age">
         {row.backlog ? (

@@ -21,7 +21,7 @@ export function QualityPanel({ quality, now }: Properties): JSX.Element {
       </Panel>
     );
   }
-  const { expectations = [], held = [], at, link } = quality;
+  const { expectations = [], skipped_regions: skipped = [], at, link } = quality;
   return (
     <Panel
       id="quality"
@@ -46,7 +46,7 @@ export function QualityPanel({ quality, now }: Properties): JSX.Element {
           { name: "Checked", value: exact(quality.rows), note: "rows" },
           { name: "Fail", value: exact(quality.failed_rows), note: "rows" },
           { name: "In quarantine", value: exact(quality.quarantined_rows), note: "rows" },
-          { name: "Wait", value: exact(held.length), note: "regions" },
+          { name: "Wait", value: exact(skipped.length), note: "regions" },
         ]}
       />
       {expectations.length > 0 && (

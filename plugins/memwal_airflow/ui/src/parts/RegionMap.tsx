@@ -21,7 +21,7 @@ import { RegionTable } from "./RegionTable";
 
 interface Properties {
   regions: readonly Region[];
-  held: ReadonlySet<string>;
+  skipped: ReadonlySet<string>;
   late: number;
   critical: number;
   chosen: string | null;
@@ -31,7 +31,7 @@ interface Properties {
 const HEIGHT = 280;
 
 /** The regions as cells coloured by a measure, and the same as a table. */
-export function RegionMap({ regions, held, late, critical, chosen, choose }: Properties): JSX.Element {
+export function RegionMap({ regions, skipped, late, critical, chosen, choose }: Properties): JSX.Element {
   const [measureId, setMeasure] = useState(MEASURES[0].id);
   const [byValue, setByValue] = useState(false);
   const [asTable, setAsTable] = useState(false);
@@ -75,10 +75,10 @@ export function RegionMap({ regions, held, late, critical, chosen, choose }: Pro
         </button>
       </div>
       {asTable ? (
-        <RegionTable regions={cells} held={held} />
+        <RegionTable regions={cells} skipped={skipped} />
       ) : (
         <>
-          <Cells {...{ cells, held, measure, largest, late, critical, chosen, choose }} />
+          <Cells {...{ cells, skipped, measure, largest, late, critical, chosen, choose }} />
         </>
       )}
     </>
@@ -92,7 +92,7 @@ interface CellProperties extends Omit<Properties, "regions"> {
 }
 
 function Cells(properties: CellProperties): JSX.Element {
-  const { cells, held, measure, largest, late, critical, chosen, choose } = properties;
+  const { cells, skipped, measure, largest, late, critical, chosen, choose } = properties;
   const frame = useRef<HTMLDivElement>(null);
   const canvas = useRef<HTMLCanvasElement>(null);
   const [width, setWidth] = useState(0);
@@ -107,7 +107,7 @@ function Cells(properties: CellProperties): JSX.Element {
     if (canvas.current !== null && width > 0) {
       draw(canvas.current, layout, properties, hovered ?? -1, chosenIndex);
     }
-  }, [layout, cells, held, measure, largest, late, critical, hovered, chosenIndex, width]);
+  }, [layout, cells, skipped, measure, largest, late, critical, hovered, chosenIndex, width]);
 
   useLayoutEffect(() => {
     const element = frame.current;
@@ -159,10 +159,10 @@ function Cells(properties: CellProperties): JSX.Element {
           }}
         />
       </div>
-      <Legend measure={measure} largest={largest} held={held.size > 0} />
+      <Legend measure={measure} largest={largest} skipped={skipped.size > 0} />
       <p id="cell-told" class="told" aria-live="polite">
         {region ? (
-          <Told region={region} held={held.has(region.region_id)} />
+          <Told region={region} skipped={skipped.has(region.region_id)} />
         ) : (
           <span class="quiet">Point at a cell, or use the arrow keys; a click keeps it.</span>
         )}
@@ -171,10 +171,10 @@ function Cells(properties: CellProperties): JSX.Element {
   );
 }
 
-function Told({ region, held }: { region: Region; held: boolean }): JSX.Element {
+function Told({ region, skipped }: { region: Region; skipped: boolean }): JSX.Element {
   const state = [
     region.sealed ? "sealed" : null,
-    held ? "held" : null,
+    skipped ? "skipped" : null,
     `epoch ${region.writer_epoch}`,
     `generation ${region.current_generation}, merged ${region.merged_generation}`,
   ];
@@ -196,10 +196,10 @@ function Told({ region, held }: { region: Region; held: boolean }): JSX.Element 
 interface LegendProperties {
   measure: Measure;
   largest: number;
-  held: boolean;
+  skipped: boolean;
 }
 
-function Legend({ measure, largest, held }: LegendProperties): JSX.Element {
+function Legend({ measure, largest, skipped }: LegendProperties): JSX.Element {
   return (
     <div class="legend" aria-hidden="true">
       <span class="legend-low">none</span>
@@ -218,9 +218,9 @@ function Legend({ measure, largest, held }: LegendProperties): JSX.Element {
           <span class="swatch heat-critical" /> <span class="legend-end">critical</span>
         </>
       )}
-      {held && (
+      {skipped && (
         <>
-          <span class="swatch heat-held" /> <span>held</span>
+          <span class="swatch heat-skipped" /> <span>skipped</span>
         </>
       )}
     </div>
@@ -228,7 +228,7 @@ function Legend({ measure, largest, held }: LegendProperties): JSX.Element {
 }
 
 /** Colours are read from the style sheet, so that there is one place for both themes. */
-function palette(): Record<"late" | "critical" | "mark" | "onStrong" | "held", string> & { steps: string[] } {
+function palette(): Record<"late" | "critical" | "mark" | "onStrong" | "skipped", string> & { steps: string[] } {
   const style = getComputedStyle(document.documentElement);
   const colour = (name: string): string => style.getPropertyValue(name).trim();
   return {
@@ -237,14 +237,14 @@ function palette(): Record<"late" | "critical" | "mark" | "onStrong" | "held", s
     critical: colour("--critical-fill"),
     mark: colour("--text"),
     onStrong: colour("--heat-strong-text"),
-    held: colour("--trouble-fill"),
+    skipped: colour("--trouble-fill"),
   };
 }
 
 function draw(
   canvas: HTMLCanvasElement,
   layout: Grid,
-  { cells, held, measure, largest, late, critical }: CellProperties,
+  { cells, skipped, measure, largest, late, critical }: CellProperties,
   hovered: number,
   chosen: number,
 ): void {
@@ -275,8 +275,8 @@ function draw(
       context.fillStyle = strength > STEPS / 2 || state !== "fine" ? colours.onStrong : colours.mark;
       context.fillText(measure.show(value), x + across / 2, y + edge / 2, across - 4);
     }
-    if (held.has(region.region_id)) {
-      context.fillStyle = colours.held;
+    if (skipped.has(region.region_id)) {
+      context.fillStyle = colours.skipped;
       const corner = Math.min(14, Math.max(3, Math.floor(edge / 2.5)));
       context.beginPath();
       context.moveTo(x + across - corner, y);

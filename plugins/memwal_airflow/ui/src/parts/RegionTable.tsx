@@ -9,10 +9,10 @@ const PAGE = 100;
 /** The regions as rows, a page of them at a time. */
 export function RegionTable({
   regions,
-  held,
+  skipped,
 }: {
   regions: readonly Region[];
-  held: ReadonlySet<string>;
+  skipped: ReadonlySet<string>;
 }): JSX.Element {
   const [wanted, setPage] = useState(0);
   const pages = Math.max(1, Math.ceil(regions.length / PAGE));
@@ -43,7 +43,7 @@ export function RegionTable({
                 <th scope="row">
                   <code>{region.region_id}</code>
                 </th>
-                <td>{held.has(region.region_id) ? "held" : region.sealed ? "sealed" : "open"}</td>
+                <td>{skipped.has(region.region_id) ? "skipped" : region.sealed ? "sealed" : "open"}</td>
                 <td class="number">{duration(region.oldest_backlog_seconds)}</td>
                 <td class="number">{exact(region.backlog_generations)}</td>
                 <td class="number">{count(region.backlog_rows)}</td>

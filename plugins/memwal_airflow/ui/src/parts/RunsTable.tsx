@@ -79,18 +79,18 @@ function versions(run: Run): string {
 }
 
 function Did({ run }: { run: Run }): JSX.Element {
-  const figures = Object.entries(run.figures ?? {})
+  const metrics = Object.entries(run.metrics ?? {})
     .filter(([name, value]) => value && !name.startsWith("bytes"))
     .map(([name, value]) => `${count(value)} ${words(name)}`);
-  const problems = run.problems ?? [];
+  const warnings = run.warnings ?? [];
   const left = run.job === "quality" || run.job === "verify" ? "found" : "left undone";
-  const line = run.error ?? figures.join(", ");
-  if (run.error === null && problems.length === 0) return <span class="clip" title={line}>{line}</span>;
-  const more = [...(run.error ? [run.error] : []), ...problems];
+  const line = run.error ?? metrics.join(", ");
+  if (run.error === null && warnings.length === 0) return <span class="clip" title={line}>{line}</span>;
+  const more = [...(run.error ? [run.error] : []), ...warnings];
   return (
     <details>
       <summary class={run.error ? "is-critical" : "is-late"}>
-        {run.error ? firstLine(run.error) : `${figures.join(", ")} · ${problems.length} ${left}`}
+        {run.error ? firstLine(run.error) : `${metrics.join(", ")} · ${warnings.length} ${left}`}
       </summary>
       <ul>
         {more.map((text) => (

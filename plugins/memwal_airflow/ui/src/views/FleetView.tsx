@@ -119,9 +119,9 @@ function Sums({ sums }: { sums: Totals }): JSX.Element {
           note: "merged, indexed, stored",
         },
         {
-          name: "Held regions",
-          value: exact(sums.held),
-          note: sums.held ? "cannot be read" : "none",
+          name: "Skipped regions",
+          value: exact(sums.skippedRegions),
+          note: sums.skippedRegions ? "cannot be read" : "none",
         },
       ]}
     />

@@ -12,7 +12,7 @@ import { CollectionPanel } from "../parts/CollectionPanel";
 import { DueTable } from "../parts/DueTable";
 import { Figures } from "../parts/Figures";
 import { HealthBadge } from "../parts/Health";
-import { HeldPanel } from "../parts/HeldPanel";
+import { SkippedPanel } from "../parts/SkippedPanel";
 import { HistoryPanel } from "../parts/History";
 import { Icon } from "../parts/icons";
 import { Indexes } from "../parts/Indexes";
@@ -71,7 +71,7 @@ function Content({ table, me, detail, runs }: Properties): JSX.Element {
   const now = detail.at ?? Date.now();
   const { status, late_seconds: late, critical_seconds: critical } = table;
   const sums = useMemo(() => (status ? sumLevels(status) : null), [status]);
-  const held = useMemo(() => new Set(table.held.map((one) => one.region_id)), [table.held]);
+  const skipped = useMemo(() => new Set(table.skipped_regions.map((one) => one.region_id)), [table.skipped_regions]);
   const refresh = (): void => {
     detail.refresh();
     runs.refresh();
@@ -132,7 +132,7 @@ function Content({ table, me, detail, runs }: Properties): JSX.Element {
           <Panel id="regions" title="Regions" note={`${exact(status.regions.length)} in all`}>
             <RegionMap
               regions={status.regions}
-              held={held}
+              skipped={skipped}
               late={late}
               critical={critical}
               chosen={region}
@@ -142,8 +142,8 @@ function Content({ table, me, detail, runs }: Properties): JSX.Element {
         </>
       )}
 
-      {table.held.length > 0 && (
-        <HeldPanel table={table.table} held={table.held} why={why} now={now} done={refresh} />
+      {table.skipped_regions.length > 0 && (
+        <SkippedPanel table={table.table} skipped={table.skipped_regions} why={why} now={now} done={refresh} />
       )}
       <HistoryPanel table={table.table} late={late} critical={critical} />
       <Panel id="runs" title="Runs" note="the latest 50">

@@ -3,12 +3,12 @@ import { useState } from "preact/hooks";
 
 import { ApiError, post, tablePath } from "../api";
 import { until } from "../format";
-import type { Held } from "../types";
+import type { SkippedRegion } from "../types";
 import { Panel } from "./Panel";
 
 interface Properties {
   table: string;
-  held: readonly Held[];
+  skipped: readonly SkippedRegion[];
   why: string | null;
   now: number;
   done: () => void;
@@ -17,7 +17,7 @@ interface Properties {
 const SHOWN = 100;
 
 /** Regions that merges leave out, and the button that has them tried again. */
-export function HeldPanel({ table, held, why, now, done }: Properties): JSX.Element {
+export function SkippedPanel({ table, skipped, why, now, done }: Properties): JSX.Element {
   const [busy, setBusy] = useState(false);
   const [message, setMessage] = useState("");
   const retry = async (regions: string[]): Promise<void> => {
@@ -34,22 +34,22 @@ export function HeldPanel({ table, held, why, now, done }: Properties): JSX.Elem
   };
   return (
     <Panel
-      id="held"
-      title={`Held regions (${held.length})`}
+      id="skipped"
+      title={`Skipped regions (${skipped.length})`}
       note={<span role="status">{message || "A generation of each cannot be read; merges continue with the other regions."}</span>}
       tools={
         <button
           type="button"
           disabled={busy || why !== null}
           title={why ?? undefined}
-          onClick={() => void retry(held.map((one) => one.region_id))}
+          onClick={() => void retry(skipped.map((one) => one.region_id))}
         >
           Retry all
         </button>
       }
     >
-      <div class="scroll" tabIndex={0} role="region" aria-label="Held regions">
-        <table class="held">
+      <div class="scroll" tabIndex={0} role="region" aria-label="Skipped regions">
+        <table class="skipped">
           <thead>
             <tr>
               <th scope="col">Region</th>
@@ -63,7 +63,7 @@ export function HeldPanel({ table, held, why, now, done }: Properties): JSX.Elem
             </tr>
           </thead>
           <tbody>
-            {held.slice(0, SHOWN).map((one) => (
+            {skipped.slice(0, SHOWN).map((one) => (
               <tr key={one.region_id}>
                 <th scope="row">
                   <code class="nowrap">{one.region_id}</code>
@@ -88,7 +88,7 @@ export function HeldPanel({ table, held, why, now, done }: Properties): JSX.Elem
           </tbody>
         </table>
       </div>
-      {held.length > SHOWN && <p class="quiet">The first {SHOWN} are shown.</p>}
+      {skipped.length > SHOWN && <p class="quiet">The first {SHOWN} are shown.</p>}
     </Panel>
   );
 }
