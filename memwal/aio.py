@@ -16,12 +16,13 @@ import functools
 from collections.abc import AsyncIterator, Callable, Collection, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 from uuid import UUID
 
 import pyarrow as pa
 
 from memwal.errors import InvalidInputError, WriterClosedError
+from memwal.format.values import ArrowStream
 from memwal.lsm.wal.applied_steps import AppliedStep
 from memwal.table import Table, Writer
 from memwal.writer.region_writer.handle import WriteHandle
@@ -105,7 +106,7 @@ class AsyncWriter:
         self._others = others
 
     async def upsert(
-        self, data: Any, *, partial: bool = False, wait: bool | None = None
+        self, data: ArrowStream, *, partial: bool = False, wait: bool | None = None
     ) -> AsyncHandle:
         """Insert or replace rows: :meth:`memwal.writer.table_writer.TableWriter.upsert`.
 
@@ -117,12 +118,19 @@ class AsyncWriter:
             functools.partial(self._writer.upsert, data, partial=partial, wait=False), wait
         )
 
-    async def delete(self, keys: Any, *, wait: bool | None = None) -> AsyncHandle:
+    async def delete(
+        self, keys: ArrowStream | pa.Array, *, wait: bool | None = None
+    ) -> AsyncHandle:
         """Delete rows by key: :meth:`memwal.writer.table_writer.TableWriter.delete`."""
         return await self._write(functools.partial(self._writer.delete, keys, wait=False), wait)
 
     async def apply(
-        self, *, upserts: Any = None, deletes: Any = None, source: str, version: int
+        self,
+        *,
+        upserts: ArrowStream | None = None,
+        deletes: ArrowStream | pa.Array | None = None,
+        source: str,
+        version: int,
     ) -> AppliedStep:
         """Write one step of a source, once: :meth:`memwal.writer.table_writer.TableWriter.apply`.
 
@@ -145,7 +153,9 @@ class AsyncWriter:
         """Seal and flush all MemTables: :meth:`memwal.writer.table_writer.TableWriter.flush`."""
         await _run_on_thread(self._others, self._writer.flush, timeout=timeout)
 
-    async def lookup(self, keys: Any, *, columns: Sequence[str] | None = None) -> pa.Table:
+    async def lookup(
+        self, keys: ArrowStream | pa.Array, *, columns: Sequence[str] | None = None
+    ) -> pa.Table:
         """Look up rows by key, including unflushed rows: :meth:`memwal.Table.lookup`."""
         return await _run_on_thread(self._others, self._writer.lookup, keys, columns=columns)
 
@@ -215,7 +225,7 @@ class AsyncHandle:
         """Return why the write failed; None if it succeeded or is not done yet."""
         return self._handle.exception()
 
-    def __await__(self) -> Generator[Any, None, None]:
+    def __await__(self) -> Generator[object, None, None]:
         return self._wait().__await__()
 
     async def _wait(self) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Unpack
 
+import lance
 import numpy.typing as npt
 import pyarrow as pa
 
 from memwal.base_table.snapshot import BaseTable
 from memwal.errors import InvalidInputError
+from memwal.format.values import ArrowStream
 from memwal.reader.lookup import lookup_rows
 from memwal.reader.scan import Scan, open_newest
 from memwal.reader.sources.generation import ReadSources, open_sources, retry_if_collected
@@ -21,9 +23,6 @@ from memwal.search.text.query import TextQuery
 from memwal.search.vector.query import SearchOptions
 from memwal.storage.location import TableLocation
 from memwal.writer.region_writer.rows import RowSchema
-
-if TYPE_CHECKING:
-    import lance
 
 
 class Queries:
@@ -106,7 +105,7 @@ class Queries:
 
     def lookup(
         self,
-        keys: Any,
+        keys: ArrowStream | pa.Array,
         *,
         columns: Sequence[str] | None = None,
         max_staleness: timedelta | None = None,

@@ -21,7 +21,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import lance
 import pyarrow as pa
@@ -111,7 +111,7 @@ def commit_durably(
         raise translate_lance_error(error, doing) from error
 
 
-def create_durably(location: TableLocation, rows: pa.Table, **options: Any) -> None:
+def create_durably(location: TableLocation, rows: pa.Table, **options: object) -> None:
     """Write a new Lance table; ``options`` are those of ``lance.write_dataset``.
 
     On a local disk its first version appears when all its files are synced, so that a machine that

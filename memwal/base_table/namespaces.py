@@ -53,23 +53,25 @@ class DurableNamespace(lance_namespace.LanceNamespace):  # type: ignore[misc]
     def namespace_id(self) -> str:
         return f"memwal-{self._root}-{self._version}"
 
-    def describe_table(self, request: Any) -> lance_namespace.DescribeTableResponse:
+    def describe_table(self, request: object) -> lance_namespace.DescribeTableResponse:
         return lance_namespace.DescribeTableResponse(
             location=self._location.uri,
             managed_versioning=True,
             storage_options=self._location.lance_options(),
         )
 
-    def list_table_versions(self, request: Any) -> lance_namespace.ListTableVersionsResponse:
+    def list_table_versions(self, request: object) -> lance_namespace.ListTableVersionsResponse:
         latest = self._latest()
         versions = [self._table_version(latest)] if latest else []
         return lance_namespace.ListTableVersionsResponse(versions=versions)
 
-    def describe_table_version(self, request: Any) -> lance_namespace.DescribeTableVersionResponse:
+    def describe_table_version(
+        self, request: object
+    ) -> lance_namespace.DescribeTableVersionResponse:
         version = _value(request, "version")
         return lance_namespace.DescribeTableVersionResponse(version=self._table_version(version))
 
-    def create_table_version(self, request: Any) -> lance_namespace.CreateTableVersionResponse:
+    def create_table_version(self, request: object) -> lance_namespace.CreateTableVersionResponse:
         version = _value(request, "version")
         staging = self._key_of(_value(request, "manifest_path"))
         try:
@@ -154,7 +156,7 @@ class NewTableNamespace(PinnedNamespace):
     def __init__(self, location: TableLocation) -> None:
         super().__init__(location, 0)
 
-    def declare_table(self, request: Any) -> lance_namespace.DeclareTableResponse:
+    def declare_table(self, request: object) -> lance_namespace.DeclareTableResponse:
         return lance_namespace.DeclareTableResponse(
             location=self._location.uri,
             managed_versioning=True,
@@ -172,6 +174,6 @@ def _object_path(location: TableLocation) -> str:
     return path.strip("/") + "/"
 
 
-def _value(request: Any, name: str) -> Any:
+def _value(request: object, name: str) -> Any:
     """Return a field of a request, which is a model or a dictionary, depending on the call."""
     return request[name] if isinstance(request, dict) else getattr(request, name)

@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 from memwal.base_table.snapshot import BaseTable, translate_lance_error
 from memwal.errors import ConflictError, ObjectNotFoundError
@@ -59,7 +59,7 @@ def parse_read_tag(name: str) -> ReadTag | None:
     return ReadTag(int(match.group(1)), int(match.group(2)), match.group(3))
 
 
-def user_tag_names(tags: Mapping[str, Mapping[str, Any]]) -> str:
+def user_tag_names(tags: Mapping[str, Mapping[str, object]]) -> str:
     """Return the names of the users' tags on the main branch, for a message.
 
     ``tags`` is the result of ``dataset.tags.list()``.

@@ -60,7 +60,7 @@ class ColumnBounds:
                 used.append(comparison)
         return cls(data_type, tuple(conditions), tuple(parts), tuple(used))
 
-    def allows(self, value: Any) -> bool:
+    def allows(self, value: object) -> bool:
         """Return whether a plain value, or None for null, meets all conditions."""
         return all(_holds(operator, values, value) for operator, values in self.conditions) and all(
             self._part_holds(part, condition, value) for part, condition in self.parts
@@ -74,9 +74,9 @@ class ColumnBounds:
             if condition_part == part
         )
 
-    def choices(self) -> list[Any] | None:
+    def choices(self) -> list[object] | None:
         """Return all plain values that meet the conditions; None if they cannot be enumerated."""
-        lists: list[list[Any]] = [
+        lists: list[list[object]] = [
             [None] if operator == "is null" else list(dict.fromkeys(values))
             for operator, values in self.conditions
             if operator in ("=", "in", "is null")
@@ -114,7 +114,7 @@ class ColumnBounds:
                 return False
         return True
 
-    def _part_holds(self, part: DatePart, condition: Condition, value: Any) -> bool:
+    def _part_holds(self, part: DatePart, condition: Condition, value: object) -> bool:
         if value is None:
             return False
         number = date_part(part, array_of([value], self.data_type))[0].as_py()
@@ -122,7 +122,7 @@ class ColumnBounds:
         return number is None or _holds(*condition, number)
 
 
-def array_of(values: Iterable[Any], data_type: pa.DataType) -> pa.Array:
+def array_of(values: Iterable[object], data_type: pa.DataType) -> pa.Array:
     """Convert plain values to an array of the type of a column."""
     if pt.is_date32(data_type):
         return pa.array(values, pa.int32()).view(data_type)

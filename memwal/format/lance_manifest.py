@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 import struct
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 import numpy as np
@@ -24,7 +24,7 @@ from memwal.format._proto import lance_index_pb2, lance_manifest_pb2, lance_sche
 from memwal.format.memwal_index import parse_message, parse_uuid
 from memwal.format.paths import MEM_WAL_INDEX_NAME
 
-Numbers = npt.NDArray[Any]
+Numbers = npt.NDArray[np.number]
 # The last bytes of manifests and of data files.
 _MAGIC = b"LANC"
 
@@ -38,7 +38,7 @@ _PLACE: Final = struct.Struct("<QQ")
 
 # A name or a type with a zero byte in the repr of a schema.
 _ZERO_BYTE: Final = re.compile(r'(?:name: |LogicalType\()"(?:[^"\\]|\\[^0])*\\0')
-_DTYPES: Final[dict[int, np.dtype[Any]]] = {
+_DTYPES: Final[dict[int, np.dtype[np.number]]] = {
     1: np.dtype("<f2"),
     2: np.dtype("<f4"),
     3: np.dtype("<f8"),

@@ -7,7 +7,7 @@ would acknowledge rows that could never be flushed, so such columns are refused.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -53,7 +53,13 @@ def check_storable(schema: pa.Schema, version: str) -> None:
             )
 
 
-def to_python_rows(rows: pa.Table) -> list[dict[str, Any]]:
+class ArrowStream(Protocol):
+    """Data that Arrow can import: a table, batch or reader of pyarrow, or a data frame."""
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object: ...
+
+
+def to_python_rows(rows: pa.Table) -> list[dict[str, object]]:
     """Return rows as dictionaries by column name, for display.
 
     Values that Python cannot represent become :data:`NO_VALUE`.
@@ -113,15 +119,15 @@ def _why_unstorable(field: pa.Field, version: str) -> str | None:
     return None
 
 
-def _python_values(column: pa.ChunkedArray) -> list[Any]:
+def _python_values(column: pa.ChunkedArray) -> list[object]:
     try:
-        values: list[Any] = column.to_pylist()
+        values: list[object] = column.to_pylist()
     except (ValueError, ArithmeticError):
         values = [_python_value(scalar) for scalar in column]
     return values
 
 
-def _python_value(scalar: pa.Scalar) -> Any:
+def _python_value(scalar: pa.Scalar) -> object:
     try:
         return scalar.as_py()
     except (ValueError, ArithmeticError):

@@ -6,8 +6,8 @@ import hashlib
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
 
+import lance
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -23,9 +23,6 @@ from memwal.reader.latest import read_keys
 from memwal.reader.row_set import ROW_ID, RowIds, group_batches
 from memwal.reader.sources.generation import GenerationSource, ReadSources
 from memwal.region.rows import key_column
-
-if TYPE_CHECKING:
-    import lance
 
 Positions = npt.NDArray[np.int64]
 
@@ -250,7 +247,7 @@ class _LookupResults:
 
     keys: pa.Array
     rows: RowIds
-    positions: np.ndarray[Any, np.dtype[np.int64]]
+    positions: npt.NDArray[np.int64]
 
     @classmethod
     def empty(cls, key_type: pa.DataType) -> _LookupResults:

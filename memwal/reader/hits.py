@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from memwal.reader.merged_scan import passing_rows
@@ -18,8 +18,8 @@ from memwal.util.concurrency import run_all
 BASE = -1
 """Number of the base table among the sources; generations count from 0."""
 
-_Numbers = np.ndarray[Any, np.dtype[np.int64]]
-_Values = np.ndarray[Any, np.dtype[np.float64]]
+_Numbers = npt.NDArray[np.int64]
+_Values = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Hits:
         return len(self.rows)
 
     @classmethod
-    def of(cls, source: int, rows: RowIds, values: np.ndarray[Any, Any]) -> Hits:
+    def of(cls, source: int, rows: RowIds, values: npt.ArrayLike) -> Hits:
         """Return the hits of one source."""
         return cls(
             np.full(len(rows), source, np.int64),
@@ -58,7 +58,7 @@ class Hits:
         numbers = np.unique(self.source).tolist()
         return [(number, np.flatnonzero(self.source == number)) for number in numbers]
 
-    def take(self, positions: np.ndarray[Any, Any]) -> Hits:
+    def take(self, positions: _Numbers | npt.NDArray[np.bool_]) -> Hits:
         """Return some of the hits, by position or mask."""
         return Hits(self.source[positions], self.rows[positions], self.values[positions])
 
@@ -79,7 +79,7 @@ class Hits:
 
 
 def fetch_rows(
-    sources: ReadSources, hits: Hits, schema: pa.Schema, extra: Sequence[tuple[str, Any]]
+    sources: ReadSources, hits: Hits, schema: pa.Schema, extra: Sequence[tuple[str, npt.ArrayLike]]
 ) -> pa.Table:
     """Read the columns of ``schema`` for hits, in their order.
 
@@ -114,7 +114,7 @@ def _read_source(sources: ReadSources, number: int, rows: RowIds, names: list[st
     return pa.Table.from_arrays(table.columns, schema=schema)
 
 
-def filter_hits(sources: ReadSources, hits: Hits, predicate: str) -> np.ndarray[Any, Any]:
+def filter_hits(sources: ReadSources, hits: Hits, predicate: str) -> npt.NDArray[np.bool_]:
     """Return for each hit whether it passes a SQL predicate; only rows of hits are read."""
     by_source = hits.by_source()
     masks = run_all(
@@ -128,7 +128,7 @@ def filter_hits(sources: ReadSources, hits: Hits, predicate: str) -> np.ndarray[
 
 def _passing(
     sources: ReadSources, number: int, rows: RowIds, predicate: str
-) -> np.ndarray[Any, np.dtype[np.bool_]]:
+) -> npt.NDArray[np.bool_]:
     base = sources.base
     if number != BASE and not sources.generations[number].is_flushed:
         return passing_rows(sources.generations[number], predicate, base)[rows.astype(np.int64)]

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import re
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -163,7 +162,7 @@ def _read_pages(
     return pages
 
 
-def _open_file(location: TableLocation, path: str) -> Any:
+def _open_file(location: TableLocation, path: str) -> LanceFileReader | None:
     try:
         with lance_errors(f"reading {path}"):
             return LanceFileReader(location.child(path), **location.lance_arguments())

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -24,7 +24,7 @@ _PARALLEL_READS = 8
 _KEYS_BYTES = 256 << 20
 _NEWEST_BYTES = 128 << 20
 
-Addresses = np.ndarray[Any, np.dtype[np.uint64]]
+Addresses = npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,8 @@ class GenerationKeys:
     """Keys of one generation."""
 
     keys: pa.Array  # One per row, oldest row first.
-    deleted: np.ndarray[Any, np.dtype[np.bool_]]  # Which rows are tombstones.
-    addresses: np.ndarray[Any, np.dtype[np.uint64]]
+    deleted: npt.NDArray[np.bool_]  # Which rows are tombstones.
+    addresses: npt.NDArray[np.uint64]
 
     @property
     def nbytes(self) -> int:
@@ -47,9 +47,9 @@ class NewestRows:
 
     keys: pa.Array  # Each key that occurs, once: the base table's rows of these keys are outdated.
     # Position of the generation that has the newest row of each key, ascending.
-    source: np.ndarray[Any, np.dtype[np.int64]]
-    addresses: np.ndarray[Any, np.dtype[np.uint64]]  # Address of that row in its generation.
-    deleted: np.ndarray[Any, np.dtype[np.bool_]]  # Whether that row is a tombstone.
+    source: npt.NDArray[np.int64]
+    addresses: npt.NDArray[np.uint64]  # Address of that row in its generation.
+    deleted: npt.NDArray[np.bool_]  # Whether that row is a tombstone.
 
     @property
     def nbytes(self) -> int:

@@ -9,9 +9,10 @@ import functools
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 from uuid import UUID
 
+import lance
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -33,9 +34,6 @@ from memwal.region.router import Router
 from memwal.region.rows import key_column, newest_row_positions
 from memwal.region.spec import RegionSpec
 from memwal.util.concurrency import run_all
-
-if TYPE_CHECKING:
-    import lance
 
 logger = logging.getLogger(__name__)
 
@@ -134,7 +132,7 @@ def _positions_by_values(
 
 def _from_regions(
     sources: ReadSources, keys: _Keys, names: Sequence[str]
-) -> tuple[list[pa.Table], np.ndarray[Any, np.dtype[np.bool_]]]:
+) -> tuple[list[pa.Table], npt.NDArray[np.bool_]]:
     """Read rows from generations; also return which keys a generation has, deleted ones too."""
     regions: dict[UUID, list[GenerationSource]] = {}
     for source in reversed(sources.generations):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
+import lance
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -20,15 +22,10 @@ from memwal.reader.row_set import ROW_ID, contains, group_batches, read_rows, wi
 from memwal.reader.sources.generation import GenerationSource, ReadSources, write_in_memory
 from memwal.region.rows import key_column
 
-if TYPE_CHECKING:
-    import lance
-
 _KEY_FIELD: Final = b"primary-key"
 
 
-def passing_rows(
-    source: GenerationSource, filter: str, base: BaseTable
-) -> np.ndarray[Any, np.dtype[np.bool_]]:
+def passing_rows(source: GenerationSource, filter: str, base: BaseTable) -> npt.NDArray[np.bool_]:
     """Evaluate a SQL predicate over the rows of a MemTable; return a mask of shape (rows,).
 
     Lance evaluates it. Only the columns that the predicate names are copied for Lance, unless the

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
+import lance
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-if TYPE_CHECKING:
-    import lance
-
-RowIds = np.ndarray[Any, np.dtype[np.uint64]]
+RowIds = npt.NDArray[np.uint64]
 
 # Portable roaring format without run containers.
 _COOKIE = 12346
@@ -35,7 +34,7 @@ def encode_row_set(rows: RowIds) -> bytes:
     return b"".join(parts)
 
 
-def _bitmap(values: np.ndarray[Any, np.dtype[np.uint32]]) -> bytes:
+def _bitmap(values: npt.NDArray[np.uint32]) -> bytes:
     chunk = values >> 16
     runs = _runs(chunk)
     headers, bodies = [], []
@@ -48,7 +47,7 @@ def _bitmap(values: np.ndarray[Any, np.dtype[np.uint32]]) -> bytes:
     return b"".join([head, *headers, offsets.tobytes(), *bodies])
 
 
-def _runs(ordered: np.ndarray[Any, np.dtype[np.integer[Any]]]) -> list[tuple[int, int]]:
+def _runs(ordered: npt.NDArray[np.integer]) -> list[tuple[int, int]]:
     """Return start and end of each run of equal values."""
     if not len(ordered):
         return []
@@ -56,7 +55,7 @@ def _runs(ordered: np.ndarray[Any, np.dtype[np.integer[Any]]]) -> list[tuple[int
     return list(zip(starts, [*starts[1:], len(ordered)], strict=True))
 
 
-def _container(values: np.ndarray[Any, np.dtype[np.uint16]]) -> bytes:
+def _container(values: npt.NDArray[np.uint16]) -> bytes:
     if len(values) <= _MAX_ARRAY:
         return values.tobytes()
     bits = np.zeros(1 << 16, np.uint8)
@@ -64,12 +63,12 @@ def _container(values: np.ndarray[Any, np.dtype[np.uint16]]) -> bytes:
     return np.packbits(bits, bitorder="little").tobytes()
 
 
-def contains(ordered: RowIds, rows: RowIds) -> np.ndarray[Any, np.dtype[np.bool_]]:
+def contains(ordered: RowIds, rows: RowIds) -> npt.NDArray[np.bool_]:
     """Return for each of ``rows`` whether it is in the ascending array ``ordered``."""
     if not len(ordered):
         return np.zeros(len(rows), np.bool_)
     at = np.minimum(np.searchsorted(ordered, rows), len(ordered) - 1)
-    mask: np.ndarray[Any, np.dtype[np.bool_]] = ordered[at] == rows
+    mask: npt.NDArray[np.bool_] = ordered[at] == rows
     return mask
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from memwal.errors import InvalidInputError
 from memwal.format.values import is_binary, is_text, value_buffer
 
+Bits = TypeVar("Bits", np.uint32, np.uint64)
 Words: TypeAlias = NDArray[np.uint32]
 
 HASHABLE_TYPES: Final = (
@@ -184,7 +185,7 @@ def finalize(hashes: Words, lengths: Words | np.uint32) -> Words:
     return hashes
 
 
-def canonical_bits(bits: NDArray[Any]) -> NDArray[Any]:
+def canonical_bits(bits: NDArray[Bits]) -> NDArray[Bits]:
     """Return the bits of floats with those of 0 for -0, and the same bits for every NaN."""
     infinity, nan = _SPECIAL[bits.dtype.itemsize]
     magnitudes = bits & bits.dtype.type(np.iinfo(bits.dtype).max >> 1)

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha1
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 import numpy as np
@@ -171,7 +171,9 @@ class Router:
         grid = np.indices(counts, dtype=np.int32).reshape(len(counts), -1)
         return self._regions([pa.array(numbers) for numbers in grid])
 
-    def _classify(self, rows: pa.RecordBatch) -> tuple[NDArray[Any], Sequence[RegionAssignment]]:
+    def _classify(
+        self, rows: pa.RecordBatch
+    ) -> tuple[NDArray[np.integer], Sequence[RegionAssignment]]:
         """Return an index per row, and the list of regions that it refers to."""
         values = [_region_values(field, rows) for field in self._spec.fields]
         if rows.num_rows == 1:

@@ -9,9 +9,10 @@ by name.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
@@ -91,7 +92,7 @@ def key_column(rows: pa.RecordBatch | pa.Table, primary_key: Sequence[str]) -> p
     return columns[0] if len(columns) == 1 else encode_composite_keys(columns)
 
 
-def newest_row_positions(keys: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
+def newest_row_positions(keys: pa.Array) -> npt.NDArray[np.int64]:
     """Return the positions of the last occurrence of each key, ascending."""
     encoded = keys.dictionary_encode()
     distinct = len(encoded.dictionary)

@@ -78,7 +78,7 @@ class Application(Generic[Options]):
 class Result(Protocol):
     """Result of a job."""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the result in the types of JSON."""
 
 
@@ -225,7 +225,7 @@ def _run(
 def _on_spark(options: Options, run: TaskRunner, *, max_tasks: int) -> Options:
     """Let the tasks of a job run on Spark, as many as are useful at once."""
     names = {field.name for field in fields(options)}  # type: ignore[arg-type]
-    changes: dict[str, Any] = {}
+    changes: dict[str, object] = {}
     if "run" in names:
         changes["run"] = run
     if "max_tasks" in names and getattr(options, "max_tasks", None) is None:

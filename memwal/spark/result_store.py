@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 from memwal.errors import ConflictError, CorruptDataError, ObjectNotFoundError, StoreError
@@ -44,7 +43,7 @@ def write_result(target: str, text: str, options: Mapping[str, str] | None = Non
         raise ConflictError(f"another result is at {target}: a name is for one run of a job")
 
 
-def read_result(address: str, options: Mapping[str, str] | None = None) -> dict[str, Any] | None:
+def read_result(address: str, options: Mapping[str, str] | None = None) -> dict[str, object] | None:
     """Read the result at an address; None if there is none."""
     folder, name = _divided(address)
     try:

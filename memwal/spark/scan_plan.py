@@ -7,10 +7,11 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from uuid import UUID
 
 import pyarrow as pa
+from lance.fragment import LanceFragment
 
 from memwal.base_table.read_tags import ReadTag
 from memwal.base_table.snapshot import BaseTable, translate_lance_error
@@ -35,9 +36,6 @@ from memwal.spark.read_tags import (
 )
 from memwal.storage.location import TableLocation
 from memwal.util.safe_json import read_json
-
-if TYPE_CHECKING:
-    from lance.fragment import LanceFragment
 
 DEFAULT_PARTITION_BYTES: Final = 128 << 20
 

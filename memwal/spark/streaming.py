@@ -15,7 +15,7 @@ import time
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 from zlib import crc32
 
@@ -140,7 +140,7 @@ def as_table_types(rows: pa.Table, schema: pa.Schema, required: Collection[str] 
 
 def region_names(router: Router, columns: pa.RecordBatch) -> pa.Array:
     """Return the region id of each row, as text, from its region columns in the table's types."""
-    names: npt.NDArray[Any] = np.empty(columns.num_rows, dtype=object)
+    names: npt.NDArray[np.object_] = np.empty(columns.num_rows, dtype=object)
     numbered = columns.append_column(_ROW, pa.array(np.arange(columns.num_rows)))
     for assignment, part in router.route(numbered):
         names[part.column(_ROW).to_numpy()] = str(assignment.region_id)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from datetime import UTC, datetime, timedelta
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import obstore
 from obstore.exceptions import AlreadyExistsError, PreconditionError
@@ -287,8 +287,8 @@ def _version(meta: ObjectMeta, tag: str) -> UpdateVersion:
     return {"e_tag": tag} if version is None else {"e_tag": tag, "version": version}
 
 
-def _provider(credentials: Credentials) -> Callable[[], dict[str, Any]]:
-    def provide() -> dict[str, Any]:
+def _provider(credentials: Credentials) -> Callable[[], dict[str, str | datetime]]:
+    def provide() -> dict[str, str | datetime]:
         cached = credentials.current()
         named = {_OBSTORE_NAMES[name]: value for name, value in cached.options.items()}
         return {**named, "expires_at": datetime.fromtimestamp(cached.expires_at, UTC)}

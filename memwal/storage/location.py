@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from memwal.storage import object_store, uris
 from memwal.storage.credentials import CREDENTIALS_FROM, credentials_for
@@ -81,7 +81,7 @@ class TableLocation:
         vending = _vending_namespace(self)
         return _static_options(self) or None if vending is None else vending.storage_options()
 
-    def lance_arguments(self) -> dict[str, Any]:
+    def lance_arguments(self) -> dict[str, object]:
         """Return the arguments with which pylance opens this table and keeps access to it.
 
         If the credentials have a source, Lance gets renewed ones from it.

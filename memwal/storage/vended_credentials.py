@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import Any
 
 import lance_namespace
 
@@ -28,7 +27,7 @@ class VendingNamespace(lance_namespace.LanceNamespace):  # type: ignore[misc]
     def namespace_id(self) -> str:
         return self._id
 
-    def describe_table(self, request: Any) -> lance_namespace.DescribeTableResponse:
+    def describe_table(self, request: object) -> lance_namespace.DescribeTableResponse:
         return lance_namespace.DescribeTableResponse(
             location=self._uri, storage_options=self.storage_options()
         )

@@ -7,7 +7,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 import pyarrow as pa
@@ -15,6 +15,7 @@ import pyarrow as pa
 from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.errors import InvalidInputError, MemWalError, PartialWriteError, RegionFailure
 from memwal.format.paths import TOMBSTONE
+from memwal.format.values import ArrowStream
 from memwal.lsm.memtable.indexes import UnflushedRows
 from memwal.lsm.wal.applied_steps import AppliedStep, Step
 from memwal.region.router import RegionAssignment, Router
@@ -36,6 +37,7 @@ from memwal.writer.region_writer.rows import RowSchema
 from memwal.writer.region_writer.stats import WriterStats, warn_if_unclosed
 from memwal.writer.region_writer.writer import WholeRows
 
+Data = TypeVar("Data")
 Route = Callable[[pa.RecordBatch], list[tuple[RegionAssignment, pa.RecordBatch]]]
 """Splits rows by region."""
 
@@ -92,7 +94,9 @@ class TableWriter:
 
     # Writes
 
-    def upsert(self, data: Any, *, partial: bool = False, wait: bool | None = None) -> WriteHandle:
+    def upsert(
+        self, data: ArrowStream, *, partial: bool = False, wait: bool | None = None
+    ) -> WriteHandle:
         """Insert rows, or replace those that have the same key.
 
         Parameters
@@ -132,7 +136,7 @@ class TableWriter:
         routing, batches = self._convert(data, RowSchema.convert_upserts)
         return self._write(routing, batches, WholeRows, wait)
 
-    def delete(self, keys: Any, *, wait: bool | None = None) -> WriteHandle:
+    def delete(self, keys: ArrowStream | pa.Array, *, wait: bool | None = None) -> WriteHandle:
         """Delete rows by key; keys that do not exist are fine.
 
         Parameters
@@ -156,7 +160,12 @@ class TableWriter:
         return self._write(routing, [_concat_batches(batches)], WholeRows, wait, by=by)
 
     def apply(
-        self, *, upserts: Any = None, deletes: Any = None, source: str, version: int
+        self,
+        *,
+        upserts: ArrowStream | None = None,
+        deletes: ArrowStream | pa.Array | None = None,
+        source: str,
+        version: int,
     ) -> AppliedStep:
         """Write one step of a source, which each region applies as a whole and only once.
 
@@ -193,11 +202,11 @@ class TableWriter:
         """
         self._guard.check()
         step = Step(source, version)
-        upserts, deletes = _materialize(upserts), _materialize(deletes)
-        routing, batches = self._convert((upserts, deletes), _convert_step)
+        upserted, deleted = _materialize(upserts), _materialize(deletes)
+        routing, batches = self._convert((upserted, deleted), _convert_step)
         route: Route = routing.router.route
-        if routing.columns_beside_key and deletes is not None and len(deletes):
-            by = _concat_batches(routing.row_schema.convert_partial(deletes))
+        if routing.columns_beside_key and deleted is not None and len(deleted):
+            by = _concat_batches(routing.row_schema.convert_partial(deleted))
             route = functools.partial(_route_step, routing.router, by)
         parts = sorted(self._split(route, batches), key=lambda part: part[0].region_id)
         self._regions.claim(routing, [assignment for assignment, _ in parts])
@@ -313,7 +322,7 @@ class TableWriter:
     # Rows to regions
 
     def _convert(
-        self, data: Any, convert: Callable[[RowSchema, Any], list[pa.RecordBatch]]
+        self, data: Data, convert: Callable[[RowSchema, Data], list[pa.RecordBatch]]
     ) -> tuple[RoutingSchema, list[pa.RecordBatch]]:
         """Convert rows; if they do not fit, try again with the latest version of the table."""
         data = _materialize(data)
@@ -459,12 +468,14 @@ def _row_positions(route: Route, batches: Iterable[pa.RecordBatch]) -> dict[UUID
     return {region_id: pa.concat_arrays(parts) for region_id, parts in positions.items()}
 
 
-def _materialize(data: Any) -> Any:
+def _materialize(data: object) -> Any:
     """Read a stream into a table, since it may be converted twice."""
     return data.read_all() if isinstance(data, pa.RecordBatchReader) else data
 
 
-def _convert_step(row_schema: RowSchema, step: tuple[Any, Any]) -> list[pa.RecordBatch]:
+def _convert_step(
+    row_schema: RowSchema, step: tuple[ArrowStream | None, ArrowStream | pa.Array | None]
+) -> list[pa.RecordBatch]:
     """Convert the rows of a step: upserts, then deletes as one batch."""
     upserts, deletes = step
     upserted = [] if upserts is None else row_schema.convert_upserts(upserts)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from lance.file import LanceFileWriter
@@ -16,7 +16,7 @@ PAGE_ROWS = 8192
 
 _FILE_VERSION = "2.0"
 
-Positions = np.ndarray[Any, np.dtype[np.int64]]
+Positions = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -87,7 +88,7 @@ class NewestRows:
     def __init__(
         self,
         contents: GenerationRows,
-        positions: np.ndarray[Any, np.dtype[np.int64]],
+        positions: npt.NDArray[np.int64],
         base: BaseTable,
     ) -> None:
         self.schema = stored_schema(base.identified_schema, base.primary_key)

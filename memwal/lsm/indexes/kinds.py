@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from memwal.lsm.indexes.parameters import (
     QuantizerReader,
@@ -28,7 +28,7 @@ from memwal.storage.location import TableLocation
 if TYPE_CHECKING:
     from lance.lance.indices import IndexDescription
 
-ParameterReader: TypeAlias = Callable[[TableLocation, "IndexDescription", str], dict[str, Any]]
+ParameterReader: TypeAlias = Callable[[TableLocation, "IndexDescription", str], dict[str, object]]
 """Reads the parameters of an index from one of its segments, which is named by its UUID.
 
 Raises

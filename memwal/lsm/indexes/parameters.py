@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from lance.lance.indices import IndexDescription
 
 QuantizerReader: TypeAlias = Callable[
-    [Mapping[str, Any], LanceFileReader, int, str], dict[str, Any]
+    [Mapping[str, Any], LanceFileReader, int, str], dict[str, object]
 ]
 """Reads a quantizer's parameters: storage metadata, auxiliary file, dimension, index name."""
 
@@ -59,14 +59,14 @@ def open_index_file(
 
 def no_parameters(
     location: TableLocation, description: IndexDescription, segment: str
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return no parameters, for a kind that has none."""
     return {}
 
 
 def read_detail_parameters(
     location: TableLocation, description: IndexDescription, segment: str, *, names: Sequence[str]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return the parameters of these names from the details that pylance describes."""
     return {name: description.details[name] for name in names}
 
@@ -78,7 +78,7 @@ def read_file_parameters(
     *,
     file: str,
     names: Mapping[str, str],
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Read the parameters from the metadata of a file of the segment.
 
     ``names`` has the name for the plugin by the name in the metadata. A parameter that is not in
@@ -99,11 +99,11 @@ def read_file_parameters(
 
 def read_text_parameters(
     location: TableLocation, description: IndexDescription, segment: str
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Read the tokenizer and the format of a text index."""
     _, metadata = open_index_file(location, segment, "metadata.lance")
     try:
-        parameters: dict[str, Any] = read_json(metadata["params"])
+        parameters: dict[str, object] = read_json(metadata["params"])
         parameters["format_version"] = int(metadata["format_version"])
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptDataError(
@@ -121,7 +121,7 @@ def read_vector_parameters(
     segment: str,
     *,
     read_quantizer: QuantizerReader | None,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Read the metric and the model of a vector index from the files of one of its segments."""
     details = description.details
     metric = _METRICS.get(details.get("metric_type", ""))
@@ -153,7 +153,7 @@ def read_vector_parameters(
 
 def read_product_quantizer(
     storage: Mapping[str, Any], auxiliary: LanceFileReader, dimension: int, index: str
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Read the codebook of a product quantizer."""
     sub_vectors = storage["num_sub_vectors"]
     with lance_errors(f"reading the codebook of {index}"):
@@ -169,14 +169,14 @@ def read_product_quantizer(
 
 def read_scalar_quantizer(
     storage: Mapping[str, Any], auxiliary: LanceFileReader, dimension: int, index: str
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Read the number of bits of a scalar quantizer; Lance takes the bounds from the vectors."""
     return {"num_bits": storage["num_bits"]}
 
 
 def read_rabit_quantizer(
     storage: Mapping[str, Any], auxiliary: LanceFileReader, dimension: int, index: str
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Read the number of bits of a RaBitQ quantizer, and its rotation unless it is a matrix."""
     model = {"rabitq_model": json.dumps(storage)} if storage["rotation_type"] == "fast" else {}
     return {"num_bits": storage["num_bits"], **model}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 
@@ -33,7 +32,7 @@ class MemTableIndexes:
         schema: pa.Schema,
         primary_key: Sequence[str],
         *,
-        text: Mapping[str, Mapping[str, Any]] | None = None,
+        text: Mapping[str, Mapping[str, object]] | None = None,
     ) -> None:
         self._rows = RowBuffer(schema)
         self._keys = KeyIndex(primary_key)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,8 @@ import pyarrow.types as pt
 from memwal.errors import InvalidInputError
 from memwal.lsm.memtable.rows import Rows, RowView
 from memwal.lsm.memtable.tokenizer import Tokenizer, hash_terms
+
+Number = TypeVar("Number", bound=np.number)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,7 +50,7 @@ class TextIndex:
     InvalidInputError if they are not those of a text index that can be searched here.
     """
 
-    def __init__(self, column: str, options: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, column: str, options: Mapping[str, object] | None = None) -> None:
         self.column = column
         self._tokenizer = Tokenizer(options)
         self._lock = threading.Lock()
@@ -122,7 +124,7 @@ def _count_term(
     return np.bincount(rows, minlength=len(ends))
 
 
-def _with_room(array: npt.NDArray[Any], used: int, needed: int) -> npt.NDArray[Any]:
+def _with_room(array: npt.NDArray[Number], used: int, needed: int) -> npt.NDArray[Number]:
     """Return an array with room for ``needed`` values.
 
     Readers continue with the old array, which is right for the rows of their views.

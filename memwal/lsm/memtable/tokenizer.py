@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import lance
 import numpy as np
@@ -72,7 +72,7 @@ class Tokenizer:
     option is unknown or invalid.
     """
 
-    def __init__(self, options: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, options: Mapping[str, object] | None = None) -> None:
         passed = dict(options or {})
         unknown = [name for name in passed if name not in _OPTIONS + _IGNORED_OPTIONS]
         if unknown:
@@ -99,7 +99,7 @@ class Tokenizer:
         self._marker = marker[0] if splits_at_spaces and len(marker) == 1 else None
 
     @property
-    def options(self) -> Mapping[str, Any]:
+    def options(self) -> Mapping[str, object]:
         """Options that change tokens, as ``create_scalar_index`` takes them."""
         return self._options
 
@@ -211,7 +211,7 @@ def hash_terms(terms: list[str]) -> Hashes:
     return hash_rows([pa.array(terms, pa.string())])
 
 
-def _sums(counts: npt.NDArray[np.int64], lengths: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+def _sums(counts: npt.NDArray[np.int64], lengths: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
     """Sum consecutive counts, ``lengths[i]`` of them for each i."""
     ends = np.concatenate([[0], np.cumsum(counts)])
     stops = np.cumsum(lengths, dtype=np.int64)

@@ -144,7 +144,7 @@ _FLOAT_METRICS: Final[dict[str, _Distance]] = {
 _METRICS: Final = (*_FLOAT_METRICS, "hamming")
 
 
-def _distance(metric: str, dtype: np.dtype[Any], column: str) -> _Distance:
+def _distance(metric: str, dtype: np.dtype[np.number], column: str) -> _Distance:
     name = metric.lower()
     if name not in _METRICS:
         raise InvalidInputError(f"there is no metric {metric}; choose one of {', '.join(_METRICS)}")
@@ -161,7 +161,7 @@ def _widened(vectors: _Vectors, query: _Vectors) -> _Vectors:
     return vectors.astype(query.dtype, copy=False)
 
 
-def _vector_type(view: RowView, column: str) -> tuple[np.dtype[Any], int]:
+def _vector_type(view: RowView, column: str) -> tuple[np.dtype[np.number], int]:
     kind = view.column_type(column)
     if pt.is_fixed_size_list(kind) and (
         pt.is_floating(kind.value_type) or kind.value_type == pa.uint8()
@@ -174,7 +174,7 @@ def _vector_type(view: RowView, column: str) -> tuple[np.dtype[Any], int]:
 
 
 def _query_vector(
-    query: npt.ArrayLike | pa.Array, dtype: np.dtype[Any], dimension: int, column: str
+    query: npt.ArrayLike | pa.Array, dtype: np.dtype[np.number], dimension: int, column: str
 ) -> _Vectors:
     values = query.to_numpy(zero_copy_only=False) if isinstance(query, pa.Array) else query
     try:
@@ -188,7 +188,7 @@ def _query_vector(
     return numbers.astype(np.float32) if dtype == np.float16 else numbers
 
 
-def _vector_matrix(vectors: pa.FixedSizeListArray, dtype: np.dtype[Any]) -> _Vectors:
+def _vector_matrix(vectors: pa.FixedSizeListArray, dtype: np.dtype[np.number]) -> _Vectors:
     """View the values, shape (rows, dimension); those of null vectors are undefined."""
     dimension = vectors.type.list_size
     values = vectors.values

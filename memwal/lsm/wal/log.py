@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
 from uuid import UUID
 
 import numpy as np
+import numpy.typing as npt
 
 from memwal.errors import ConflictError, CorruptDataError, ObjectNotFoundError, RegionFencedError
 from memwal.format.paths import parse_wal_name, wal_dir, wal_key
@@ -76,7 +76,7 @@ class LogSurvey:
 
     after: int  # position behind which entries were listed
     # Fields ``position`` and ``size``, in the order of the log.
-    entries: np.ndarray[Any, np.dtype[np.void]]
+    entries: npt.NDArray[np.void]
     tip: int  # first free position behind all entries
     # First position before the tip without an entry, although every position was used once.
     missing: int | None
@@ -116,7 +116,7 @@ def survey_log(store: ObjectStore, region_id: UUID, *, after: int, hint: int = 0
 def _first_missing(
     store: ObjectStore,
     region_id: UUID,
-    listed: np.ndarray[Any, np.dtype[np.uint64]],
+    listed: npt.NDArray[np.uint64],
     after: int,
     newest: int,
 ) -> int | None:

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Literal
 from uuid import UUID
 
 from memwal.base_table.snapshot import BaseTable
@@ -167,7 +167,7 @@ class ReadPlan:
             PlannedSource("base", None, 0, self.base.dataset.count_rows()),
         )
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the plan in the types of JSON: ids and times as text."""
         return {
             "table": self.table,
@@ -334,7 +334,7 @@ def _is_unflushed(rows: UnflushedRows, manifest: RegionManifest | None) -> bool:
     return manifest is None or rows.generation >= manifest.current_generation
 
 
-def _to_json(value: PlannedSource | OmittedGenerations) -> dict[str, Any]:
+def _to_json(value: PlannedSource | OmittedGenerations) -> dict[str, object]:
     fields = asdict(value)
     region_id = fields["region_id"]
     return (

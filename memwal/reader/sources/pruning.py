@@ -150,7 +150,7 @@ def _explain(fields: Sequence[tuple[RegionField, pa.Array]], bounds: Sequence[Co
     return f"{values} in all of its rows, and in none where {comparisons}"
 
 
-def _literal(value: Any) -> str:
+def _literal(value: object) -> str:
     return repr(value) if isinstance(value, str | bytes) else str(value).lower()
 
 
@@ -172,7 +172,7 @@ def _is_possible(field: RegionField, value: pa.Array, bounds: Sequence[ColumnBou
 def _any_gives(
     field: RegionField,
     value: pa.Array,
-    choices: Sequence[Sequence[Any]],
+    choices: Sequence[Sequence[object]],
     types: Sequence[pa.DataType],
 ) -> bool:
     """Return whether the transform maps any of the choices to the value of the region."""

@@ -7,8 +7,9 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+import lance
 import numpy as np
 
 from memwal.base_table.snapshot import BaseTable
@@ -34,12 +35,11 @@ from memwal.search.text.documents import (
     count_live,
     phrase_matcher,
 )
-from memwal.search.text.index_files import TextSegment, open_segment
+from memwal.search.text.index_files import LanceTextIndex
 from memwal.util.concurrency import run_all
 from memwal.util.log import warn_once
 
 if TYPE_CHECKING:
-    import lance
     from lance.lance.indices import IndexDescription
 
 
@@ -151,7 +151,7 @@ def _open_column(
     index = require_text_index(base, column)
     segments = run_all(
         [
-            partial(open_segment, base.location, base.location.uri, segment.uuid)
+            partial(LanceTextIndex.open, base.location, base.location.uri, segment.uuid)
             for segment in index.segments
         ]
     )
@@ -171,7 +171,7 @@ class _ColumnOpener:
         newest: NewestRows,
         column: str,
         index: IndexDescription,
-        segments: Sequence[TextSegment],
+        segments: Sequence[LanceTextIndex],
     ) -> None:
         self.sources = sources
         self.newest = newest
@@ -222,11 +222,10 @@ class _ColumnOpener:
         find_phrase = phrase_matcher(version_key(base), base.dataset, fast=True)
         for description, segment in zip(self.index.segments, self.segments, strict=True):
             fragments = frozenset(description.fragment_ids)
-            for number, partition in enumerate(segment.partitions or ()):
-                key = (version_key(base), description.uuid, number)
-                document_sets.append(
-                    base_documents(base, partition, key, fragments, replaced, find_phrase)
-                )
+            document_sets += [
+                base_documents(base, partition, fragments, replaced, find_phrase)
+                for partition in segment.partitions or ()
+            ]
         gap = find_gap(self.sources, self.index)
         if gap is None:
             return document_sets
@@ -258,7 +257,7 @@ class _ColumnOpener:
         ):
             return []
         location = self.sources.base.location
-        segments = [open_segment(location, source.identity, s.uuid) for s in index.segments]
+        segments = [LanceTextIndex.open(location, source.identity, s.uuid) for s in index.segments]
         if any(segment.partitions is None for segment in segments) or any(
             Tokenizer(segment.parameters).options != self.tokenizer.options for segment in segments
         ):
@@ -297,7 +296,7 @@ class _ColumnOpener:
         return TokenizedDocuments(BASE, rows.text, rows.view, rows.rows, alive, self.tokenizer)
 
     def _read(
-        self, key: Any, dataset: lance.LanceDataset, fragments: tuple[int, ...] | None
+        self, key: Hashable, dataset: lance.LanceDataset, fragments: tuple[int, ...] | None
     ) -> _TokenizedRows:
         def make() -> _TokenizedRows:
             rows = dataset.scanner(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import lance
 import numpy as np
@@ -22,6 +22,7 @@ from memwal.lsm.memtable.rows import RowView
 from memwal.lsm.memtable.text_index import TextIndex
 from memwal.lsm.memtable.tokenizer import Tokenizer
 from memwal.reader.base_rows import ReplacedRows
+from memwal.reader.cache.keys import version_key
 from memwal.reader.cache.lru import LruCache
 from memwal.reader.hits import BASE
 from memwal.reader.row_set import RowIds, contains
@@ -202,15 +203,14 @@ class TokenizedDocuments:
 def base_documents(
     base: BaseTable,
     partition: TextPartition,
-    key: tuple[Any, ...],
     fragments: frozenset[int],
     replaced: ReplacedRows,
     find_phrase: Callable[[PhraseQuery], RowIds],
 ) -> DocumentSet:
     """Open the documents of a partition of the base table's index, and mark those that are live.
 
-    ``key`` identifies the version of the table and the partition, ``fragments`` are those that the
-    index covers, and ``find_phrase`` returns the rows that contain a phrase.
+    ``fragments`` are those that the index covers, and ``find_phrase`` returns the rows that contain
+    a phrase.
     """
 
     def make() -> tuple[Mask, tuple[int, int]]:
@@ -218,7 +218,7 @@ def base_documents(
         alive[partition.positions_of(replaced.rows)] = False
         return alive, count_live(partition.lengths, alive)
 
-    alive, size = _live_mask_cache.get((*key, replaced.digest), make)
+    alive, size = _live_mask_cache.get((version_key(base), partition.uri, replaced.digest), make)
     return IndexedDocuments(BASE, partition, partition.rows, alive, size, find_phrase)
 
 
@@ -260,7 +260,7 @@ def find_phrase_rows(
     return rows
 
 
-def count_live(lengths: npt.NDArray[Any], alive: Mask) -> tuple[int, int]:
+def count_live(lengths: npt.NDArray[np.integer], alive: Mask) -> tuple[int, int]:
     """Count live documents and their tokens."""
     return int(np.count_nonzero(alive)), int(lengths[alive].sum(dtype=np.int64))
 

@@ -1,7 +1,7 @@
 """Files of Lance's text indexes: documents, their lengths, tokens, and posting lists.
 
-The posting lists of small partitions are kept in memory; others are read from their file. The
-format's version is checked in one place, ``_is_supported``.
+:class:`LanceTextIndex` opens them and is the one place that checks the version of the format. The
+posting lists of small partitions are kept in memory; others are read from their file.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 import struct
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from lance.file import LanceFileReader
 
@@ -27,11 +27,12 @@ from memwal.storage.location import TableLocation
 from memwal.util.concurrency import Lazy
 from memwal.util.safe_json import read_json
 
-POSTING_COLUMNS = ["_posting", "_length"]
-"""Columns of the posting file that are read; scores here do not depend on the others."""
+# Scores here do not depend on the other columns of the posting file.
+_POSTING_COLUMNS = ["_posting", "_length"]
+Numbers = npt.NDArray[np.int64]
 Blocks = Sequence[bytes | memoryview]
 _FORMATS: Final = ("1", "2")
-_SEGMENT_BYTES = 512 << 20
+_INDEX_BYTES = 512 << 20
 _POSTING_BYTES = 256 << 20
 # The posting lists of so many tokens take a few MiB, and few generations have more. They are read
 # at once: there are many generations, and one request per generation and term would add up.
@@ -46,8 +47,8 @@ _COLUMN_TYPES: Final = {
 }
 
 
-class FilePostingLists:
-    """Posting lists that are read one at a time, by a reader of :data:`POSTING_COLUMNS`."""
+class _FilePostingLists:
+    """Posting lists that are read one at a time, by a reader of ``_POSTING_COLUMNS``."""
 
     nbytes = 0
     in_memory = False
@@ -64,8 +65,8 @@ class FilePostingLists:
         return row.column("_posting")[0].as_py(), row.column("_length")[0].as_py()
 
 
-class MemoryPostingLists:
-    """Posting lists in memory, still encoded: a table with :data:`POSTING_COLUMNS`."""
+class _MemoryPostingLists:
+    """Posting lists in memory, still encoded: a table with ``_POSTING_COLUMNS``."""
 
     in_memory = True
 
@@ -95,11 +96,11 @@ class TextPartition:
     """Partition of a segment of a text index; its files never change.
 
     ``rows`` has the row id of each document, in the order of the index, and ``lengths`` the number
-    of its tokens. Documents without a token are not in them.
+    of its tokens. Documents without a token are not in them. ``uri`` identifies the partition.
     """
 
-    def __init__(self, location: TableLocation, uri: str, metadata: Any) -> None:
-        self._uri = uri
+    def __init__(self, location: TableLocation, uri: str, metadata: Mapping[str, str]) -> None:
+        self.uri = uri
         documents = _read_table(_open_file(location, f"{uri}_docs.lance"), uri)
         self.rows: RowIds = documents.column("_rowid").to_numpy()
         self.lengths = documents.column("_num_tokens").to_numpy()
@@ -107,11 +108,11 @@ class TextPartition:
         name = f"{uri}_tokens.lance"
         if tokens.schema.names[0] != "_token_fst_bytes" or tokens.num_rows != 1:
             raise CorruptDataError(f"{name} holds no map of tokens; build the index again")
-        lists = _open_file(location, f"{uri}_invert.lance", columns=POSTING_COLUMNS)
-        self._posting_lists: MemoryPostingLists | FilePostingLists = (
-            MemoryPostingLists(_read_table(lists, uri))
+        lists = _open_file(location, f"{uri}_invert.lance", columns=_POSTING_COLUMNS)
+        self._posting_lists: _MemoryPostingLists | _FilePostingLists = (
+            _MemoryPostingLists(_read_table(lists, uri))
             if 0 < int(self.lengths.sum(dtype=np.int64)) <= _IN_MEMORY_TOKENS
-            else FilePostingLists(lists)
+            else _FilePostingLists(lists)
         )
         self._tokens = TokenMap(
             tokens.column(0)[0].as_py() or b"", lists=self._posting_lists.count, name=name
@@ -129,12 +130,12 @@ class TextPartition:
     def is_in_memory(self, terms: Sequence[str]) -> bool:
         """Return whether :meth:`postings` of these terms needs no request to storage."""
         return self._posting_lists.in_memory or all(
-            _postings_cache.peek((self._uri, term)) is not None for term in terms
+            _postings_cache.peek((self.uri, term)) is not None for term in terms
         )
 
     def postings(self, term: str) -> tuple[Numbers, Numbers]:
         """Return the documents with a term (positions in ``rows``, ascending), and how often."""
-        return _postings_cache.get((self._uri, term), lambda: self._read(term))
+        return _postings_cache.get((self.uri, term), lambda: self._read(term))
 
     def fuzzy_terms(self, term: str, *, distance: int, prefix: int) -> Iterator[str]:
         """Iterate over the terms within an edit distance, in byte order."""
@@ -161,16 +162,46 @@ class TextPartition:
             length,
             documents=len(self.rows),
             varint_tail=self._varint,
-            name=f"the list of {term!r} in {self._uri}",
+            name=f"the list of {term!r} in {self.uri}",
         )
 
 
-@dataclass(frozen=True, slots=True)
-class TextSegment:
-    """Segment of a text index."""
+class LanceTextIndex:
+    """Text index of one segment, read from the files that Lance wrote.
 
-    parameters: Mapping[str, Any]  # Of the tokenizer and of the build.
-    partitions: tuple[TextPartition, ...] | None  # None if the format is not supported.
+    ``parameters`` are those of the tokenizer and of the build. ``partitions`` is None if the
+    version of the format is not supported; texts must then be tokenized again.
+    """
+
+    parameters: Mapping[str, object]
+    partitions: tuple[TextPartition, ...] | None
+
+    def __init__(self, location: TableLocation, uri: str) -> None:
+        with lance_errors(f"reading {uri}"):
+            raw = _open_file(location, f"{uri}/metadata.lance").metadata().schema.metadata or {}
+            metadata, self.parameters, parts = _parse_metadata(raw, uri)
+            supported = (
+                metadata.get("format_version") in _FORMATS
+                and metadata.get("token_set_format") == "fst"
+                and self.parameters.get("block_size", _BLOCK) == _BLOCK
+            )
+            self.partitions = (
+                tuple(TextPartition(location, f"{uri}/part_{n}", metadata) for n in parts)
+                if supported
+                else None
+            )
+
+    @classmethod
+    def open(cls, location: TableLocation, root: str, segment: str) -> LanceTextIndex:
+        """Open a segment by its UUID, cached, of an index of the dataset at ``root``.
+
+        Raises ObjectNotFoundError if its files are gone, and CorruptDataError if they are not
+        those of a text index.
+        """
+        uri = f"{root}/_indices/{segment}"
+        # A cached segment keeps files open with the credentials it was opened with.
+        options = tuple(sorted(location.storage_options.items()))
+        return _index_cache.get((uri, options), lambda: cls(location, uri))
 
     @property
     def nbytes(self) -> int:
@@ -178,41 +209,9 @@ class TextSegment:
         return sum(partition.nbytes for partition in self.partitions or ())
 
 
-def open_segment(location: TableLocation, root: str, segment: str) -> TextSegment:
-    """Open a segment by its UUID, cached, of an index of the dataset at ``root``.
-
-    Raises ObjectNotFoundError if its files are gone, and CorruptDataError if they are not those of
-    a text index.
-    """
-    uri = f"{root}/_indices/{segment}"
-    # A cached segment keeps files open with the credentials it was opened with.
-    options = tuple(sorted(location.storage_options.items()))
-    return _segment_cache.get((uri, options), lambda: _open_segment(location, uri))
-
-
-def _open_segment(location: TableLocation, uri: str) -> TextSegment:
-    with lance_errors(f"reading {uri}"):
-        raw = _open_file(location, f"{uri}/metadata.lance").metadata().schema.metadata or {}
-        metadata, parameters, parts = _parse_metadata(raw, uri)
-        if not _is_supported(metadata, parameters):
-            return TextSegment(parameters, None)
-        return TextSegment(
-            parameters, tuple(TextPartition(location, f"{uri}/part_{n}", metadata) for n in parts)
-        )
-
-
-def _is_supported(metadata: Mapping[str, str], parameters: Mapping[str, Any]) -> bool:
-    """Check the version of the format: whether this module can read the files of a segment."""
-    return (
-        metadata.get("format_version") in _FORMATS
-        and metadata.get("token_set_format") == "fst"
-        and parameters.get("block_size", BLOCK) == BLOCK
-    )
-
-
 def _parse_metadata(
     raw: Mapping[bytes, bytes], uri: str
-) -> tuple[Mapping[str, str], Mapping[str, Any], Sequence[int]]:
+) -> tuple[Mapping[str, str], Mapping[str, object], Sequence[int]]:
     """Parse a segment's metadata: all entries, build parameters, and partition numbers."""
     try:
         metadata = {key.decode(): value.decode() for key, value in raw.items()}
@@ -249,21 +248,19 @@ def _open_file(
     return LanceFileReader(uri, columns=columns, **location.lance_arguments())
 
 
-_segment_cache: LruCache[TextSegment] = LruCache(_SEGMENT_BYTES, lambda segment: segment.nbytes)
+_index_cache: LruCache[LanceTextIndex] = LruCache(_INDEX_BYTES, lambda index: index.nbytes)
 _postings_cache: LruCache[tuple[Numbers, Numbers]] = LruCache(
     _POSTING_BYTES, lambda postings: postings[0].nbytes + postings[1].nbytes
 )
 
 
-Numbers = np.ndarray[Any, np.dtype[np.int64]]
-
-BLOCK = 128
-"""Documents of a block; the last one may have fewer."""
+# Documents of a block; the last one may have fewer.
+_BLOCK = 128
 
 # A block begins with its best score, which depends on the statistics of the index alone.
 _SCORE_BYTES = 4
 _LANES = 4
-_STEPS = BLOCK // _LANES
+_STEPS = _BLOCK // _LANES
 _WIDEST = 32
 _VARINT_BYTES = 5
 
@@ -282,7 +279,7 @@ def decode_postings(
     ``documents`` the number of those in the index. With ``varint_tail``, the last block, unless it
     is full, has numbers of variable length. CorruptDataError calls the list ``name``.
     """
-    full, tail = divmod(length, BLOCK)
+    full, tail = divmod(length, _BLOCK)
     if len(blocks) != full + (tail > 0):
         raise CorruptDataError(
             f"{name} has {len(blocks)} blocks for {length} documents; build the index again"
@@ -290,7 +287,7 @@ def decode_postings(
     ids = np.empty(length, np.int64)
     counts = np.empty(length, np.int64)
     try:
-        _decode_full(blocks[:full], ids[: full * BLOCK], counts[: full * BLOCK])
+        _decode_full(blocks[:full], ids[: full * _BLOCK], counts[: full * _BLOCK])
         if tail:
             numbers = _decode_tail(blocks[-1][_SCORE_BYTES:], 2 * tail, varint=varint_tail)
             ids[-tail:] = np.cumsum(numbers[:tail]) if varint_tail else numbers[:tail]
@@ -311,16 +308,16 @@ def _decode_full(blocks: Sequence[bytes | memoryview], documents: Numbers, count
         first, width = struct.unpack_from("<IB", block, _SCORE_BYTES)
         firsts[number] = first
         start = _SCORE_BYTES + 5
-        stop = start + width * BLOCK // 8
+        stop = start + width * _BLOCK // 8
         gaps.setdefault(width, []).append((number, block[start:stop]))
         width = block[stop]
         often.setdefault(width, []).append((number, block[stop + 1 :]))
-    by_block = documents.reshape(-1, BLOCK)
+    by_block = documents.reshape(-1, _BLOCK)
     _unpack_into(by_block, gaps)
     if len(blocks):
         by_block[:, 0] += firsts
         np.cumsum(by_block, axis=1, out=by_block)
-    _unpack_into(counts.reshape(-1, BLOCK), often)
+    _unpack_into(counts.reshape(-1, _BLOCK), often)
 
 
 def _unpack_into(target: Numbers, packed: dict[int, list[tuple[int, bytes | memoryview]]]) -> None:
@@ -335,17 +332,17 @@ def _unpack(parts: Sequence[bytes | memoryview], width: int) -> Numbers:
     Numbers stand in four lanes in turn; the words of a lane are every fourth of the part.
     """
     if not width:
-        return np.zeros((len(parts), BLOCK), np.int64)
+        return np.zeros((len(parts), _BLOCK), np.int64)
     if width > _WIDEST:
         raise ValueError(f"numbers of {width} bits")
-    size = width * BLOCK // 8
+    size = width * _BLOCK // 8
     words = np.frombuffer(b"".join(part[:size] for part in parts), "<u4")
     lanes = words.reshape(len(parts), width, _LANES).astype(np.uint64)
     bits = np.arange(_STEPS) * width
     word, shift = bits // 32, (bits % 32).astype(np.uint64)[None, :, None]
     both = lanes[:, word] | (lanes[:, np.minimum(word + 1, width - 1)] << np.uint64(32))
     values = (both >> shift) & np.uint64((1 << width) - 1)
-    return values.reshape(len(parts), BLOCK).astype(np.int64)
+    return values.reshape(len(parts), _BLOCK).astype(np.int64)
 
 
 def _decode_tail(data: bytes | memoryview, count: int, *, varint: bool) -> Numbers:

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, pairwise
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -157,7 +156,7 @@ def in_all_groups(groups: Sequence[Sequence[str]], at: Mapping[str, Numbers], co
     return in_all
 
 
-def document_hits(column: TextColumn, documents: Numbers, values: npt.NDArray[Any]) -> Hits:
+def document_hits(column: TextColumn, documents: Numbers, values: npt.NDArray[np.number]) -> Hits:
     """Convert documents of a column, ascending, to hits in the same order."""
     parts = [
         Hits.of(docs.source, docs.rows[documents[first:last] - start], values[first:last])

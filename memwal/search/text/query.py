@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from memwal.errors import InvalidInputError
 
@@ -239,7 +239,7 @@ def leaves(query: TextQuery) -> list[Leaf]:
     )
 
 
-def _parse_choice(value: Any, known: tuple[str, ...]) -> str:
+def _parse_choice(value: object, known: tuple[str, ...]) -> str:
     """Return a choice in lower case; members of Lance's enumerations are accepted too."""
     name = str(getattr(value, "value", value)).lower()
     if name not in known:

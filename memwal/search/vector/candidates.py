@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import lance
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -32,7 +33,6 @@ from memwal.search.vector.query import VectorQuery, canonical_metric, index_metr
 from memwal.util.log import warn_once
 
 if TYPE_CHECKING:
-    import lance
     from lance.lance.indices import IndexDescription
 
 logger = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ _GROWTH = 4
 
 def nearest_multivectors(
     vectors: pa.ChunkedArray,
-    query: npt.NDArray[Any],
+    query: npt.NDArray[np.number],
     *,
     k: int,
     metric: str,
@@ -212,7 +212,9 @@ def base_candidates(
     return Candidates(Hits.of(BASE, rows, distances), exact=True)
 
 
-def _vector_distances(vectors: npt.NDArray[Any], query: npt.NDArray[Any], metric: str) -> Any:
+def _vector_distances(
+    vectors: npt.NDArray[np.floating], query: npt.NDArray[np.floating], metric: str
+) -> Any:
     with np.errstate(all="ignore"):
         if metric == "l2":
             difference = vectors - query
@@ -238,9 +240,9 @@ def _search_dataset(
     allowed: bytes | None = None,
     blocked: RowIds | None = None,
     covered: bool = False,
-) -> tuple[RowIds, npt.NDArray[Any]]:
-    options: dict[str, Any] = {}
-    nearest: dict[str, Any] = {
+) -> tuple[RowIds, npt.NDArray[np.float32]]:
+    options: dict[str, object] = {}
+    nearest: dict[str, object] = {
         "column": query.column,
         "q": query.vector,
         "k": k,

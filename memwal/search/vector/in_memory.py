@@ -12,8 +12,9 @@ import itertools
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+import lance
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -31,7 +32,6 @@ from memwal.search.vector.query import VectorQuery
 from memwal.util.concurrency import run_all
 
 if TYPE_CHECKING:
-    import lance
     from lance.lance.indices import IndexDescription
 
 _MEMORY_BYTES = 512 << 20
@@ -207,7 +207,7 @@ class Partitions:
         matrix = as_matrix(centroids).astype(np.float32)
         return cls(matrix, metric, hashlib.blake2b(matrix.tobytes() + metric.encode()).digest())
 
-    def nearest(self, vectors: npt.NDArray[Any], count: int) -> npt.NDArray[np.int64]:
+    def nearest(self, vectors: npt.NDArray[np.number], count: int) -> npt.NDArray[np.int64]:
         """Return the nearest partitions of each vector, unordered, shape (vectors, count)."""
         count = min(count, len(self.centroids))
         nearest = np.empty((len(vectors), count), np.int64)
@@ -321,13 +321,13 @@ class Estimates:
         return near
 
 
-def as_matrix(vectors: pa.ChunkedArray | pa.Array) -> npt.NDArray[Any]:
+def as_matrix(vectors: pa.ChunkedArray | pa.Array) -> npt.NDArray[np.number]:
     """Convert vectors without nulls to an array, shape (rows, dimension)."""
-    values: npt.NDArray[Any] = np.asarray(pc.list_flatten(vectors))
+    values: npt.NDArray[np.number] = np.asarray(pc.list_flatten(vectors))
     return values.reshape(-1, vectors.type.list_size)
 
 
-def as_arrow(vectors: npt.NDArray[Any]) -> pa.FixedSizeListArray:
+def as_arrow(vectors: npt.NDArray[np.number]) -> pa.FixedSizeListArray:
     """Convert vectors to an Arrow array, without a copy."""
     return pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), vectors.shape[1])
 

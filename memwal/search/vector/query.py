@@ -68,7 +68,9 @@ class VectorQuery:
     """Validated query for the nearest vectors."""
 
     column: str
-    vector: Any  # Shape (dimension,), of a column of multivectors (vectors, dimension).
+    vector: npt.NDArray[
+        np.number
+    ]  # Shape (dimension,), of a column of multivectors (vectors, dimension).
     k: int
     candidates: int  # Number of candidates from each source.
     metric: str
@@ -187,7 +189,9 @@ def _column_type(schema: pa.Schema, path: str) -> pa.DataType | None:
     return kind
 
 
-def parse_query_vector(base: BaseTable, column: str, vector: npt.ArrayLike | pa.Array) -> Any:
+def parse_query_vector(
+    base: BaseTable, column: str, vector: npt.ArrayLike | pa.Array
+) -> npt.NDArray[np.number]:
     """Convert a query vector to the element type of a column."""
     kind = _column_type(base.schema, column)
     if kind is None or not (_is_vector(kind) or _is_multivector(kind)):
@@ -196,7 +200,7 @@ def parse_query_vector(base: BaseTable, column: str, vector: npt.ArrayLike | pa.
             "fixed-size lists of float16, float32, float64 or uint8, multivectors lists of such "
             "lists of floats"
         )
-    values: Any = vector
+    values: object = vector
     if isinstance(vector, pa.Array | pa.ChunkedArray):
         values = vector.to_pylist()
     try:

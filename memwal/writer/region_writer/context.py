@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 
@@ -36,7 +35,7 @@ class WriterContext:
     log_store: ObjectStore  # for log entries; the same, but without fsync if the options say so
     options: WriterOptions
     # Text columns that MemTables can search, with the options of their index.
-    text: Mapping[str, Mapping[str, Any]]
+    text: Mapping[str, Mapping[str, object]]
     flushes: Executor
     # Runs claims, and appends that no caller waits for. Appends wait only for the store.
     appends: Executor
@@ -83,7 +82,7 @@ class WriterContext:
             pool.shutdown(wait=wait)
 
 
-def text_columns(base: BaseTable, schema: pa.Schema) -> dict[str, Mapping[str, Any]]:
+def text_columns(base: BaseTable, schema: pa.Schema) -> dict[str, Mapping[str, object]]:
     """Return the text columns with a maintained index, and the options of its tokenizer.
 
     An index whose documents are not text is left out: its rows are found after their flush.

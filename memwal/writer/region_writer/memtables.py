@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 import pyarrow as pa
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
@@ -53,7 +53,7 @@ class MemTable:
         generation: int,
         *,
         first_row: int = 0,
-        text: Mapping[str, Mapping[str, Any]] | None = None,
+        text: Mapping[str, Mapping[str, object]] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.row_schema = row_schema

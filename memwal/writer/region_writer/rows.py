@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.types as pt
@@ -17,7 +17,7 @@ import pyarrow.types as pt
 from memwal.base_table.snapshot import BaseTable
 from memwal.errors import InvalidInputError
 from memwal.format.paths import TOMBSTONE
-from memwal.format.values import VERSIONS_WITHOUT_NULL_STRUCTS
+from memwal.format.values import VERSIONS_WITHOUT_NULL_STRUCTS, ArrowStream
 from memwal.region.rows import align_rows, stored_schema
 
 _CAST_ERRORS = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError)
@@ -61,7 +61,7 @@ class RowSchema:
             null_structs=base.dataset.data_storage_version not in VERSIONS_WITHOUT_NULL_STRUCTS,
         )
 
-    def convert_upserts(self, data: Any) -> list[pa.RecordBatch]:
+    def convert_upserts(self, data: ArrowStream) -> list[pa.RecordBatch]:
         """Convert whole rows to stored rows. Empty batches are dropped.
 
         The columns are in any order; their types are equal to the table's, or widened to them
@@ -75,7 +75,7 @@ class RowSchema:
             for rows, columns in self._columns(plan, batches)
         ]
 
-    def convert_partial(self, data: Any) -> list[pa.RecordBatch]:
+    def convert_partial(self, data: ArrowStream) -> list[pa.RecordBatch]:
         """Convert the columns of partial rows to the order and the types of the table.
 
         They are the key columns and any others. The result has these columns, without the flag of
@@ -89,7 +89,7 @@ class RowSchema:
             for _, columns in self._columns(plan, batches)
         ]
 
-    def convert_deletes(self, keys: Any) -> list[pa.RecordBatch]:
+    def convert_deletes(self, keys: ArrowStream | pa.Array) -> list[pa.RecordBatch]:
         """Convert keys to stored rows that delete them: the key, nulls, and the flag.
 
         Other columns of the table are ignored. If there is one key column, an array of its values
@@ -302,19 +302,21 @@ class _PlanCache:
         return plan
 
 
-def _as_batches(data: Any) -> tuple[pa.Schema, list[pa.RecordBatch]]:
+def _as_batches(data: ArrowStream) -> tuple[pa.Schema, list[pa.RecordBatch]]:
     if isinstance(data, pa.RecordBatch):
         return data.schema, [data]
     if isinstance(data, pa.RecordBatchReader):
-        data = data.read_all()
-    elif not isinstance(data, pa.Table):
+        table = data.read_all()
+    elif isinstance(data, pa.Table):
+        table = data
+    else:
         if not hasattr(data, "__arrow_c_stream__"):
             raise InvalidInputError(
                 "rows must be Arrow data (a table, a record batch, a reader), not "
                 f"{type(data).__name__}; convert them with pyarrow.Table.from_pandas or from_pylist"
             )
-        data = pa.table(data)
-    return data.schema, data.to_batches()
+        table = pa.table(data)
+    return table.schema, table.to_batches()
 
 
 def _widen(name: str, array: pa.Array, target: pa.DataType) -> pa.Array:

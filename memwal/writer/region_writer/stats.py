@@ -11,7 +11,7 @@ import os
 import weakref
 from collections.abc import Iterable
 from dataclasses import KW_ONLY, asdict, dataclass, fields
-from typing import Any, Protocol
+from typing import Protocol
 from uuid import UUID
 
 from memwal.storage.location import TableLocation
@@ -100,7 +100,7 @@ class RegionStats:
     last_error: str | None
     fenced: bool
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the fields as JSON values."""
         return {**asdict(self), "region_id": str(self.region_id)}
 
@@ -150,7 +150,7 @@ class WriterStats:
         """Age of the oldest row that no generation has yet; 0 without one."""
         return max((r.unflushed_age_seconds for r in self.regions), default=0.0)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the fields and sums as JSON values."""
         return {
             "uri": self.uri,

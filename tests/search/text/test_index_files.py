@@ -6,7 +6,6 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import lance
 import numpy as np
@@ -19,7 +18,7 @@ from memwal.errors import CorruptDataError, ObjectNotFoundError
 from memwal.search.text import index_files
 from memwal.search.text.documents import edit_distance
 from memwal.search.text.fst import TokenMap
-from memwal.search.text.index_files import TextPartition, decode_postings, open_segment
+from memwal.search.text.index_files import LanceTextIndex, TextPartition, decode_postings
 from memwal.storage.location import TableLocation
 
 PLAIN = {
@@ -32,15 +31,20 @@ PLAIN = {
 }
 
 
-def open_partition(folder: Path, texts: list[str], **options: Any) -> TextPartition:
+def open_index(folder: Path, texts: list[str], **options: object) -> LanceTextIndex:
     """Index texts with Lance, and open what it wrote."""
     uri = str(folder / "texts")
     dataset = lance.write_dataset(pa.table({"t": texts}), uri, mode="overwrite")
     dataset.create_scalar_index("t", "INVERTED", **{**PLAIN, **options})
     (index,) = lance.dataset(uri).describe_indices()
-    segment = open_segment(TableLocation(uri, {}), uri, index.segments[0].uuid)
-    assert segment.partitions is not None
-    (partition,) = segment.partitions
+    return LanceTextIndex.open(TableLocation(uri, {}), uri, index.segments[0].uuid)
+
+
+def open_partition(folder: Path, texts: list[str], **options: object) -> TextPartition:
+    """Open the one partition of an index of some texts."""
+    index = open_index(folder, texts, **options)
+    assert index.partitions is not None
+    (partition,) = index.partitions
     return partition
 
 
@@ -140,9 +144,16 @@ def test_rows_are_found_by_their_ids(tmp_path: Path) -> None:
     assert partition.rows[found].tolist() == [0, 3]
 
 
+@pytest.mark.parametrize("options", [{"format_version": 3}, {"block_size": 256}])
+def test_other_formats_are_not_read(tmp_path: Path, options: dict[str, int]) -> None:
+    index = open_index(tmp_path, ["a", "b"], **options)
+    assert index.partitions is None
+    assert index.parameters["base_tokenizer"] == "whitespace"
+
+
 def test_what_is_no_index_is_told(tmp_path: Path) -> None:
     with pytest.raises(ObjectNotFoundError):
-        open_segment(TableLocation(str(tmp_path), {}), str(tmp_path), "nowhere")
+        LanceTextIndex.open(TableLocation(str(tmp_path), {}), str(tmp_path), "nowhere")
     with pytest.raises(CorruptDataError):
         TokenMap(b"\x07" * 64, lists=1, name="it")
     for blocks, length in (
