@@ -18,6 +18,7 @@ from memwal.cli.output import (
     print_line,
     print_outcome,
     print_records,
+    progress,
     size,
     timestamp,
     warn,
@@ -61,7 +62,6 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Run one job of a managed table if it is due, under its lease and its policy's limits."""
-    from memwal.cli.output import progress
     from memwal.fleet import JobRequest, Runtime, run_job
 
     request = JobRequest(
@@ -95,7 +95,6 @@ def held(table: TableFilter = None, *, catalog: Catalog, as_json: AsJson = False
 @app.command()
 def retry(name: Name, region: Regions = None, *, catalog: Catalog, as_json: AsJson = False) -> None:
     """Merge the held regions of a table now, whenever their next try is due."""
-    from memwal.cli.output import progress
     from memwal.fleet import JobRequest, Runtime, run_job
 
     catalog.get(name)
