@@ -6,7 +6,7 @@ exported snapshot in particular, needs nothing but the standard library.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from memwal.catalog.records import BacklogSample, ManagedTable, Pruned, TableState, read_snapshot
 from memwal.jobs.job import JobRun, RunState
@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name == "Catalog":
         with requires_extra("catalog"):
             from memwal.catalog.catalog import Catalog

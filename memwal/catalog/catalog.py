@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import TypedDict, Unpack
 
 from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
@@ -272,8 +272,8 @@ class Catalog(History):
         return row
 
 
-def _checked(changes: TableChanges) -> dict[str, Any]:
-    values: dict[str, Any] = {**changes}
+def _checked(changes: TableChanges) -> dict[str, object]:
+    values: dict[str, object] = {**changes}
     if "uri" in changes:
         check_uri(changes["uri"])
     if "storage_options_ref" in changes:

@@ -12,7 +12,6 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.orm import InstrumentedAttribute, Session, aliased, defer
@@ -29,6 +28,7 @@ from memwal.catalog.records import BacklogSample, Pruned, TableState
 from memwal.catalog.runs import RunHistory, as_run
 from memwal.jobs.job import JobRun, RunState
 from memwal.jobs.status import TableStatus
+from memwal.util.records import JsonObject
 
 # Merges that took longer are left out of History.merges.
 LONGEST_RUN = timedelta(hours=6)
@@ -303,7 +303,7 @@ def _latest_run_id(
     )
 
 
-def _replace_state(session: Session, table: str, at: datetime, status: dict[str, Any]) -> None:
+def _replace_state(session: Session, table: str, at: datetime, status: JsonObject) -> None:
     """Replace the stored status of a table."""
     query = sa.update(TableStateRow).where(TableStateRow.table == table)
     if not _row_count(session.execute(query.values(at=at, status=status))):
@@ -312,5 +312,5 @@ def _replace_state(session: Session, table: str, at: datetime, status: dict[str,
             session.add(TableStateRow(table=table, at=at, status=status))
 
 
-def _row_count(result: Any) -> int:
+def _row_count(result: object) -> int:
     return result.rowcount if isinstance(result, sa.CursorResult) else 0

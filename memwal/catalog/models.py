@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import fields
 from datetime import UTC, datetime
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from memwal.util.records import JsonObject
 
 # Newest migration. Kept here so that opening a catalog does not load Alembic.
 HEAD_REVISION = "0008"
@@ -25,7 +27,7 @@ class UtcDateTime(sa.TypeDecorator[datetime]):
         """Convert to UTC, since SQLite drops the time zone."""
         return value if value is None else value.astimezone(UTC)
 
-    def process_result_value(self, value: Any, dialect: sa.Dialect) -> datetime | None:
+    def process_result_value(self, value: object, dialect: sa.Dialect) -> datetime | None:
         """Add the time zone that SQLite dropped."""
         if not isinstance(value, datetime):
             return None
@@ -57,11 +59,11 @@ class Base(DeclarativeBase):
     )
     type_annotation_map: ClassVar = {
         datetime: UtcDateTime,
-        dict[str, Any]: sa.JSON(none_as_null=True),
+        JsonObject: sa.JSON(none_as_null=True),
     }
 
 
-def record_of(kind: type[Record], row: Base, **computed: Any) -> Record:
+def record_of(kind: type[Record], row: Base, **computed: object) -> Record:
     """Build a dataclass from the columns that have the names of its fields, and ``computed``."""
     names = {field.name for field in fields(kind)} - computed.keys()  # type: ignore[arg-type]
     return kind(**{name: getattr(row, name) for name in names}, **computed)
@@ -76,7 +78,7 @@ class ManagedTableRow(Base):
     name: Mapped[str] = mapped_column(sa.String(63), unique=True)
     uri: Mapped[str] = mapped_column(sa.Text)
     storage_options_ref: Mapped[str | None] = mapped_column(sa.Text)
-    policy: Mapped[dict[str, Any]]
+    policy: Mapped[JsonObject]
     owner: Mapped[str] = mapped_column(sa.String(200))
     enabled: Mapped[bool]
     created_at: Mapped[datetime]
@@ -104,7 +106,7 @@ class JobRunRow(Base):
     state: Mapped[str] = mapped_column(sa.String(16))
     started_at: Mapped[datetime]
     finished_at: Mapped[datetime | None]
-    result: Mapped[dict[str, Any] | None]
+    result: Mapped[JsonObject | None]
     error: Mapped[str | None] = mapped_column(Words)
     external_id: Mapped[str | None] = mapped_column(sa.String(400))
     done: Mapped[int | None] = mapped_column(sa.BigInteger)
@@ -146,7 +148,7 @@ class TableStateRow(Base):
 
     table: Mapped[str] = mapped_column("table_name", sa.String(63), primary_key=True)
     at: Mapped[datetime]
-    status: Mapped[dict[str, Any]]
+    status: Mapped[JsonObject]
 
 
 class LeaseRow(Base):

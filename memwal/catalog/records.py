@@ -16,14 +16,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Self
+from types import UnionType
+from typing import Self
 from urllib.parse import urlsplit
 
 from memwal.errors import InvalidInputError, ObjectNotFoundError
 from memwal.jobs.policy import Policy
 from memwal.jobs.status import TableStatus
 from memwal.storage.uris import parse_uri
-from memwal.util.records import JsonRecord
+from memwal.util.records import JsonMapping, JsonObject, JsonRecord
 from memwal.util.safe_json import is_unicode, read_json
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
@@ -37,7 +38,7 @@ SNAPSHOT_VARIABLE = "MEMWAL_CATALOG_SNAPSHOT"
 _FILE_REF = re.compile(r"/[^\0\n]*\.json")
 
 # JSON types of the fields of a record.
-_KINDS: Mapping[str, Any] = {
+_KINDS: Mapping[str, type | UnionType] = {
     "str": str,
     "str | None": str | None,
     "bool": bool,
@@ -79,12 +80,12 @@ class ManagedTable(JsonRecord):
     created_at: datetime
     updated_at: datetime
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Return plain values, for JSON."""
         return {**JsonRecord.to_dict(self), "policy": self.policy.to_dict()}
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+    def from_dict(cls, values: JsonMapping) -> Self:
         """Build a record from ``values``, the result of :meth:`to_dict`.
 
         Raises ``InvalidInputError`` if the policy is invalid (see :meth:`Policy.from_dict`), a key

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, TypedDict, Unpack
+from typing import TypedDict, Unpack
 
 from sqlalchemy import ColumnElement, and_, func, literal, or_, select, update
 
@@ -19,8 +19,9 @@ from memwal.catalog.database import Database, database_time
 from memwal.catalog.leases import Lease
 from memwal.catalog.models import JobRunRow, record_of
 from memwal.errors import InvalidInputError, MemWalError, ObjectNotFoundError
-from memwal.jobs.job import JobResult, JobRun, RunState, run_in_process
+from memwal.jobs.job import JobResult, JobRun, Result, RunState, Task, run_in_process
 from memwal.jobs.metrics import job_metrics
+from memwal.util.records import JsonMapping
 
 logger = logging.getLogger(__name__)
 
@@ -67,12 +68,12 @@ class ActiveRun:
             self._progress.update(progress)
             self._changed = True
 
-    def run_tasks(self, tasks: Sequence[Any], function: Callable[[Any], Any]) -> list[Any]:
+    def run_tasks(self, tasks: Sequence[Task], function: Callable[[Task], Result]) -> list[Result]:
         """Run tasks in this process and count them; pass this as ``run`` to a job's methods."""
         self.progress(done=0, total=len(tasks))
         done = 0
 
-        def step(task: Any) -> Any:
+        def step(task: Task) -> Result:
             nonlocal done
             result = function(task)
             done += 1
@@ -195,7 +196,7 @@ class RunHistory:
         self,
         run_id: int,
         *,
-        result: Mapping[str, Any] | None = None,
+        result: JsonMapping | None = None,
         error: str | None = None,
         progress: Progress | None = None,
     ) -> JobRun:
@@ -337,7 +338,7 @@ class RunHistory:
             return {job: at for job, at in session.execute(query) if at is not None}
 
 
-def _totals(result: Mapping[str, Any]) -> dict[str, int]:
+def _totals(result: JsonMapping) -> dict[str, int]:
     """Return the rows, bytes and version of a result, as columns of its run."""
     metrics: Mapping[str, int] = result.get("metrics") or {}
     totals: dict[str, int] = {}
@@ -359,7 +360,7 @@ def _no_run(run_id: int) -> ObjectNotFoundError:
     return ObjectNotFoundError(f"The catalog holds no job run {run_id}.")
 
 
-def as_run(row: JobRunRow, now: datetime, **computed: Any) -> JobRun:
+def as_run(row: JobRunRow, now: datetime, **computed: object) -> JobRun:
     """Convert a row to a run, abandoned if its heartbeats stopped; ``computed`` wins."""
     state = RunState(row.state)
     beat = row.heartbeat_at

@@ -6,7 +6,6 @@ import sys
 import traceback
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import Any
 
 import typer
 from typer.core import TyperGroup
@@ -74,7 +73,7 @@ class ReportingGroup(TyperGroup):
         rest: list[str] = super().parse_args(ctx, args)
         return rest
 
-    def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
+    def invoke(self, ctx: typer.Context) -> object:  # type: ignore[override]
         """Run the command, and convert an error to an exit code."""
         try:
             return super().invoke(ctx)

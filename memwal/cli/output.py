@@ -15,7 +15,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from memwal.jobs.job import JobResult, TaskRunner, run_in_process
+from memwal.jobs.job import JobResult, Result, Task, TaskRunner, run_in_process
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -39,7 +39,7 @@ def plain(text: str) -> str:
     return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
-def print_json(value: Any) -> None:
+def print_json(value: object) -> None:
     """Print one JSON document."""
     sys.stdout.write(json.dumps(_json_value(value)) + "\n")
 
@@ -54,7 +54,7 @@ def warn(text: str) -> None:
     sys.stderr.write(f"warning: {plain(text)}\n")
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print a table. Numbers are aligned to the right; text that is too wide is folded."""
     from rich.console import Console
     from rich.table import Table
@@ -75,7 +75,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
 def print_records(
     records: Iterable[Any],
     columns: Sequence[str],
-    attributes: Sequence[str | Callable[[Any], Any]],
+    attributes: Sequence[str | Callable[[Any], object]],
     *,
     as_json: bool = False,
 ) -> None:
@@ -87,14 +87,14 @@ def print_records(
     print_table(columns, [[_short(get(record)) for get in getters] for record in records])
 
 
-def _short(value: Any) -> Any:
+def _short(value: object) -> object:
     """Shorten a time, and an enum member to its value."""
     if isinstance(value, Enum):
         return value.value
     return timestamp(value) if isinstance(value, datetime) else value
 
 
-def print_fields(fields: Iterable[tuple[str, Any]]) -> None:
+def print_fields(fields: Iterable[tuple[str, object]]) -> None:
     """Print names and values, one pair a line."""
     pairs = list(fields)
     width = max(len(name) for name, _ in pairs)
@@ -129,7 +129,7 @@ def print_outcome(outcome: JobResult | Skipped, *, as_json: bool) -> None:
         print_either(str(outcome), outcome.to_dict(), as_json=as_json)
 
 
-def print_either(text: str, value: Any, *, as_json: bool) -> None:
+def print_either(text: str, value: object, *, as_json: bool) -> None:
     """Print a line of text, or a JSON document."""
     if as_json:
         print_json(value)
@@ -165,7 +165,7 @@ def plural(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def _cell(value: Any) -> str:
+def _cell(value: object) -> str:
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -173,7 +173,7 @@ def _cell(value: Any) -> str:
     return plain(str(_json_value(value)))
 
 
-def _json_value(value: Any) -> Any:
+def _json_value(value: object) -> object:
     """Convert a value to types that JSON has."""
     match value:
         case Mapping():
@@ -204,10 +204,10 @@ def progress(description: str) -> Iterator[TaskRunner]:
     with _bars() as bars:
         bar = bars.add_task(description, total=None)
 
-        def run(tasks: Sequence[Any], function: Callable[[Any], Any]) -> list[Any]:
+        def run(tasks: Sequence[Task], function: Callable[[Task], Result]) -> list[Result]:
             bars.reset(bar, total=len(tasks))
 
-            def step(task: Any) -> Any:
+            def step(task: Task) -> Result:
                 result = function(task)
                 bars.advance(bar)
                 return result

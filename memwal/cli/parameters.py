@@ -41,7 +41,7 @@ Command = TypeVar("Command", bound=Callable[..., None])
 Changes = dict[str, Any]
 Storage = dict[str, str]
 
-_TYPES: dict[Kind, Any] = {
+_TYPES: dict[Kind, object] = {
     Kind.COUNT: int | None,
     Kind.SECONDS: float | None,
     Kind.SWITCH: bool,
@@ -68,9 +68,9 @@ class CommandGroup(typer.Typer):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{"no_args_is_help": True, "rich_markup_mode": None, **settings})
 
-    def command(self, *args: Any, **settings: Any) -> Callable[[Command], Command]:
+    def command(self, name: str | None = None, **settings: Any) -> Callable[[Command], Command]:
         """Add a command."""
-        register = super().command(*args, **settings)
+        register = super().command(name, **settings)
 
         def add(command: Command) -> Command:
             register(_with_resources(command))
@@ -91,7 +91,7 @@ def takes_options_of(
 
     def decorate(command: Command) -> Command:
         @wraps(command)
-        def call(**values: Any) -> None:
+        def call(**values: object) -> None:
             changes = {name: _value(option, values.pop(name)) for name, option in options.items()}
             command(**values, changes={k: v for k, v in changes.items() if v is not None})
 
@@ -157,7 +157,7 @@ def _with_signature(
     return call  # type: ignore[return-value]
 
 
-def _parameter(name: str, annotation: Any, default: Any = Parameter.empty) -> Parameter:
+def _parameter(name: str, annotation: object, default: object = Parameter.empty) -> Parameter:
     return Parameter(name, Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
 
 
@@ -171,13 +171,13 @@ def _option_parameter(job: type[JobOptions], name: str, option: Option) -> Param
         settings["min"] = option.low
     if option.kind is Kind.REGIONS:
         settings["autocompletion"] = region_ids
-    annotation: Any = Annotated[
+    annotation: object = Annotated[
         _TYPES[option.kind], typer.Option(flag_of(name, option), **settings)
     ]
     return _parameter(name, annotation, False if option.kind is Kind.SWITCH else None)
 
 
-def _value(option: Option, value: Any) -> Any:
+def _value(option: Option, value: object) -> object:
     """Return the value of an option; None when it was not set."""
     if option.kind is Kind.SWITCH:
         return value or None

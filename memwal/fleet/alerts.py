@@ -16,16 +16,17 @@ import re
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from memwal.catalog.notifications import Notification
 from memwal.errors import ConflictError, InvalidInputError, MemWalError
 from memwal.fleet.health import LEASE_TOPIC, Condition, ConditionKind, conditions
+from memwal.util.records import JsonMapping, JsonObject
 
 if TYPE_CHECKING:
     from memwal.catalog import Catalog
@@ -56,7 +57,7 @@ class Event(Condition):
         """Whether the condition needs a person at once."""
         return self.kind.is_critical and not self.over
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Return plain values, for JSON."""
         values = Condition.to_dict(self)
         return {key: value for key, value in values.items() if key not in ("topic", "mark")}
@@ -185,7 +186,7 @@ class WebhookResponse:
     retry_after: str | None = None  # value of the ``Retry-After`` header
 
 
-Post = Callable[[Mapping[str, Any]], WebhookResponse]
+Post = Callable[[JsonMapping], WebhookResponse]
 """Posts a body as JSON, once, and returns the response, whatever its status.
 
 Without a response, or with one that is not HTTP, it raises ``OSError`` or ``HTTPException``."""
@@ -222,7 +223,7 @@ class Webhook:
                 f"{path} must hold the address of a webhook, such as https://host/path"
             ) from None
 
-    def post(self, body: Mapping[str, Any]) -> WebhookResponse:
+    def post(self, body: JsonMapping) -> WebhookResponse:
         """Post a body once."""
         request = urllib.request.Request(  # noqa: S310 - http or https, as checked
             self.url,
@@ -279,7 +280,7 @@ def deliver(
     )
 
 
-def slack_body(events: Sequence[Event]) -> dict[str, Any]:
+def slack_body(events: Sequence[Event]) -> JsonObject:
     """Return a message in the format of Slack's webhooks: critical events first, ended last."""
     ranked = sorted(events, key=lambda event: (event.over, not event.kind.is_critical))
     return {"text": "\n".join(_message_lines(ranked))}
@@ -327,7 +328,5 @@ def _is_webhook_url(url: str) -> bool:
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
     """Handler that follows no redirect: the message goes to the configured address only."""
 
-    def redirect_request(
-        self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str
-    ) -> None:
+    def redirect_request(self, *_: object, **__: object) -> None:
         return None

@@ -18,13 +18,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 from memwal.catalog.leases import DEFAULT_TTL, Leases, job_resource
 from memwal.errors import ConflictError
-
-if TYPE_CHECKING:
-    from memwal.jobs.job import Guard, JobResult
+from memwal.jobs.job import Guard, JobResult
 
 # Jobs that do not start while the exclusive lease is held; its holder acquires their leases.
 BLOCKED_JOBS = ("merge", "index")

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from memwal.catalog.records import BacklogSample, ManagedTable
 from memwal.errors import LeaseLostError
 from memwal.jobs.job import JobRun, RunState
+from memwal.jobs.policy import Policy
 from memwal.util.records import JsonRecord
 
 if TYPE_CHECKING:
     from memwal.catalog import Catalog
     from memwal.catalog.backoff import SkippedRegionRecord
-    from memwal.jobs.policy import Policy
 
 _REASON_LENGTH = 300
 

@@ -6,16 +6,17 @@ from collections.abc import Callable, Collection
 from dataclasses import KW_ONLY, dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import UUID
 
+from memwal.catalog.records import ManagedTable
 from memwal.jobs.arguments import to_arguments
+from memwal.jobs.due import Due
 from memwal.jobs.job import Guard, JobResult, TaskRunner, run_in_process
 from memwal.jobs.options import JobOptions, MergeOptions, RunOptions
+from memwal.util.records import JsonObject
 
 if TYPE_CHECKING:
-    from memwal.catalog.records import ManagedTable
-    from memwal.jobs.due import Due
     from memwal.table import Table
 
 
@@ -50,7 +51,7 @@ class Skipped:
     def __str__(self) -> str:
         return f"{self.job} of {self.table} skipped: {self.reason}"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Return plain values, for JSON."""
         return {
             "job": self.job,

@@ -12,23 +12,25 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
-from memwal.catalog.records import BacklogSample, ManagedTable
+from memwal.catalog.records import BacklogSample, ManagedTable, TableState
 from memwal.fleet.health import Health, JobError, backlog_age, health
 from memwal.fleet.tables import due_jobs
 from memwal.jobs.due import Due
 from memwal.jobs.job import JobRun, RunState
 from memwal.jobs.status import RegionBacklog, TableStatus
-from memwal.util.records import plain_value
+from memwal.util.records import JsonObject, plain_value
 
 if TYPE_CHECKING:
-    from memwal.catalog import Catalog, TableState
+    from memwal.catalog import Catalog
     from memwal.catalog.backoff import FailedJob, SkippedRegionRecord
     from memwal.catalog.history import LatestRuns, MergedRows
 
 # Time window of the current rates.
 WINDOW = timedelta(minutes=15)
+
+Record = TypeVar("Record", "MergedRows", "FailedJob")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +53,7 @@ class HistoryPoint:
     sample: BacklogSample
     rates: Rates | None  # None for the first sample
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Return plain values, for JSON."""
         values = plain_value(self.sample)
         omitted = ("table", "version", "regions")
@@ -156,7 +158,7 @@ class TableOverview:
         """Return whether the table is maintained."""
         return self.managed.enabled
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Return plain values, for JSON."""
         return {
             "table": self.table,
@@ -227,8 +229,8 @@ def overview(
     return overviews
 
 
-def _group_by_table(records: Iterable[Any]) -> defaultdict[str, list[Any]]:
-    groups: defaultdict[str, list[Any]] = defaultdict(list)
+def _group_by_table(records: Iterable[Record]) -> defaultdict[str, list[Record]]:
+    groups: defaultdict[str, list[Record]] = defaultdict(list)
     for record in records:
         groups[record.table].append(record)
     return groups

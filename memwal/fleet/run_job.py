@@ -11,14 +11,15 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
+from memwal.catalog.records import ManagedTable
 from memwal.errors import ConflictError, InvalidInputError, MemWalError
 from memwal.fleet.job_spec import JobExecutor, JobRequest, JobSpec, Skipped, SkipReason, run_locally
 from memwal.fleet.tables import Survey, check_regions, open_managed, survey
 from memwal.jobs.due import JOBS, Due
-from memwal.jobs.job import Guard, JobResult, TaskRunner, run_in_process
+from memwal.jobs.job import Guard, JobResult, Result, Task, TaskRunner, run_in_process
 from memwal.jobs.options import (
     CompactOptions,
     IndexOptions,
@@ -29,7 +30,7 @@ from memwal.jobs.options import (
 from memwal.telemetry.spans import JOB, TABLE, span
 
 if TYPE_CHECKING:
-    from memwal.catalog import Catalog, ManagedTable
+    from memwal.catalog import Catalog
     from memwal.catalog.backoff import SkippedRegionRecord
     from memwal.catalog.leases import Lease
     from memwal.catalog.runs import ActiveRun
@@ -433,14 +434,14 @@ def _record_skipped_regions(
 def _guarded_runner(active: ActiveRun, run: TaskRunner, guard: Guard) -> TaskRunner:
     """Return a runner that calls the guard before each local task, and records the progress."""
 
-    def here(tasks: Sequence[Any], function: Callable[[Any], Any]) -> list[Any]:
-        def step(task: Any) -> Any:
+    def here(tasks: Sequence[Task], function: Callable[[Task], Result]) -> list[Result]:
+        def step(task: Task) -> Result:
             guard()
             return function(task)
 
         return active.run_tasks(tasks, step)
 
-    def elsewhere(tasks: Sequence[Any], function: Callable[[Any], Any]) -> list[Any]:
+    def elsewhere(tasks: Sequence[Task], function: Callable[[Task], Result]) -> list[Result]:
         guard()
         active.progress(done=0, total=len(tasks))
         results = run(tasks, function)

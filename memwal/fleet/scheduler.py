@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from memwal.catalog.records import STATUS_JOB
+from memwal.catalog.records import STATUS_JOB, ManagedTable
 from memwal.errors import ConflictError, InvalidInputError, MemWalError, StoreUnavailableError
 from memwal.fleet.fair_queue import Candidate, Choice, FairQueue
 from memwal.fleet.job_spec import JobRequest, Skipped
@@ -27,9 +27,10 @@ from memwal.fleet.tables import Survey, survey
 from memwal.jobs.due import JOBS
 from memwal.jobs.job import JobResult, TaskRunner, run_in_process
 from memwal.util.memory import release_free_memory
+from memwal.util.records import JsonObject
 
 if TYPE_CHECKING:
-    from memwal.catalog import Catalog, ManagedTable
+    from memwal.catalog import Catalog
     from memwal.catalog.backoff import FailedJob
 
 _GIB = 1 << 30
@@ -87,7 +88,7 @@ class Outcome:
     result: JobResult | Skipped | None = None
     failed_job: FailedJob | None = None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Return plain values, for JSON."""
         return {
             "table": self.table,

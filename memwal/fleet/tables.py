@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from memwal.catalog.records import CONNECTION_PREFIX, ManagedTable
@@ -19,14 +19,14 @@ from memwal.jobs.policy import Policy
 from memwal.jobs.status import TableStatus
 from memwal.storage.credentials import read_options_file
 from memwal.storage.location import TableLocation
+from memwal.storage.object_store import ObjectStore
 from memwal.storage.open import open_store
 from memwal.storage.uris import parse_uri
-from memwal.util.records import JsonRecord
+from memwal.util.records import JsonObject, JsonRecord
 
 if TYPE_CHECKING:
     from memwal.catalog import Catalog
     from memwal.catalog.backoff import SkippedRegionRecord
-    from memwal.storage.object_store import ObjectStore
     from memwal.table import Table
 
 
@@ -55,7 +55,7 @@ class Survey:
         due_regions = set(self.due["merge"].regions)
         return sum(r.backlog_bytes for r in self.status.regions if r.region_id in due_regions)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Return plain values, for JSON."""
         return {
             **self.status.to_dict(),

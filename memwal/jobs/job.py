@@ -9,24 +9,31 @@ process that holds a lease can check it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from enum import StrEnum
 from functools import partial
-from typing import Any, Self, TypeVar
+from typing import Protocol, Self, TypeVar
 
 from memwal.errors import InvalidInputError
-from memwal.util.records import JsonRecord
+from memwal.util.records import JsonMapping, JsonObject, JsonRecord
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
-TaskRunner = Callable[[Sequence[Any], Callable[[Any], Any]], list[Any]]
-"""Runs one function over every task and returns the results in the order of the tasks.
 
-Tasks, results and the function can be pickled, so that a runner may send them to other machines.
-"""
+class TaskRunner(Protocol):
+    """Runs one function over every task and returns the results in the order of the tasks.
+
+    Tasks, results and the function can be pickled, so that a runner may send them to other
+    machines.
+    """
+
+    def __call__(
+        self, tasks: Sequence[Task], function: Callable[[Task], Result], /
+    ) -> list[Result]:
+        """Run the tasks."""
 
 
 def run_in_process(tasks: Sequence[Task], function: Callable[[Task], Result]) -> list[Result]:
@@ -86,12 +93,12 @@ class JobResult(JsonRecord):
     """What was left undone and why; a job that skips a region says so here."""
     skipped_regions: tuple[SkippedRegion, ...] = ()
     """Regions that a merge did not merge to the end. Each is among the warnings as well."""
-    quality: dict[str, Any] | None = None
+    quality: JsonObject | None = None
     """:class:`memwal.quality.report.QualityReport` of a gate or a check as plain values; None if no
     row was checked. It contains keys of rows, and no other values."""
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+    def from_dict(cls, values: JsonMapping) -> Self:
         """Make a result of ``values`` as :meth:`to_dict` returns; unknown keys are ignored.
 
         Raises
@@ -115,7 +122,7 @@ Guard = Callable[[], None]
 """Lease check: returns if the job may go on, and raises if it may not."""
 
 
-def guarded(function: Callable[..., Any], guard: Guard | None) -> Callable[[Any], Any]:
+def guarded(function: Callable[..., Result], guard: Guard | None) -> Callable[..., Result]:
     """Bind a guard to a function of tasks that takes ``guard=``.
 
     Only the process that holds a lease can check it. When the function is sent to another machine,
@@ -165,7 +172,7 @@ class JobRun(JsonRecord):
     """In UTC."""
     finished_at: datetime | None
     """None while it runs."""
-    result: dict[str, Any] | None
+    result: JsonObject | None
     """``JobResult.to_dict()`` of a run that succeeded."""
     error: str | None
     """Error of a run that failed."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from memwal.errors import InvalidInputError
@@ -26,6 +26,10 @@ _DAY: Final = 86_400.0
 # What databases and Arrow can count.
 _MAX_INTEGER: Final = 2**63 - 1
 _METADATA: Final = "option"
+
+Value = TypeVar("Value")
+Count = TypeVar("Count", bound=int | None)
+Seconds = TypeVar("Seconds", bound=float | None)
 
 
 class Kind(Enum):
@@ -94,36 +98,36 @@ class Option:
             )
 
 
-def option_field(default: object, option: Option) -> Any:
+def option_field(default: Value, option: Option) -> Value:
     """Return a dataclass field with this default and this option."""
     return field(default=default, metadata={_METADATA: option})
 
 
 def count(
-    default: int | None,
+    default: Count,
     help: str,
     *,
     low: int = 1,
     high: int | None = None,
     optional: bool = False,
-) -> Any:
+) -> Count:
     """Define a whole number from ``low`` to ``high``; None is a value if it is the default."""
     optional = optional or default is None
     option = Option(kind=Kind.COUNT, help=help, low=low, high=high, optional=optional)
     return option_field(default, option)
 
 
-def seconds(default: float | None, help: str, *, low: float = 0) -> Any:
+def seconds(default: Seconds, help: str, *, low: float = 0) -> Seconds:
     """Define a duration in seconds of at least ``low``; None is a value if it is the default."""
     option = Option(kind=Kind.SECONDS, help=help, low=low, optional=default is None)
     return option_field(default, option)
 
 
-def _switch(default: bool, help: str) -> Any:
+def _switch(default: bool, help: str) -> bool:
     return option_field(default, Option(kind=Kind.SWITCH, help=help))
 
 
-def _regions(default: tuple[UUID, ...] | None, help: str, *, argument: str) -> Any:
+def _regions(default: Value, help: str, *, argument: str) -> Value:
     return option_field(default, Option(kind=Kind.REGIONS, help=help, argument=argument))
 
 

@@ -20,6 +20,7 @@ from memwal.jobs.options import (
     MergeOptions,
     Option,
     QualityOptions,
+    Value,
     count,
     default_of,
     option_field,
@@ -27,7 +28,7 @@ from memwal.jobs.options import (
     seconds,
 )
 from memwal.quality.rules import QualityRules
-from memwal.util.records import JsonRecord
+from memwal.util.records import JsonMapping, JsonRecord
 
 MIB = 1024 * 1024
 
@@ -144,7 +145,7 @@ def _from_job(cls: type[JobOptions], name: str, *, low: int, note: str = "") -> 
     return option_field(default_of(cls, name), replace(option, low=low, help=help))
 
 
-def _key(kind: Kind, default: object, help: str) -> Any:
+def _key(kind: Kind, default: Value, help: str) -> Value:
     return option_field(default, Option(kind=kind, help=help, optional=default is None))
 
 
@@ -353,7 +354,7 @@ class Policy(JsonRecord):
         )
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+    def from_dict(cls, values: JsonMapping) -> Self:
         """Make a policy of ``values`` as :meth:`to_dict` returns; absent keys take their defaults.
 
         Raises

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
-from memwal.util.records import JsonRecord
+from memwal.util.records import JsonMapping, JsonObject, JsonRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +122,7 @@ class TableStatus(JsonRecord):
         return max(ages, default=None)
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+    def from_dict(cls, values: JsonMapping) -> Self:
         """Make a status of ``values`` as :meth:`to_dict` returns; unknown keys are ignored."""
         return cls(
             **{
@@ -139,5 +138,7 @@ class TableStatus(JsonRecord):
         )
 
 
-def _attributes(kind: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
+def _attributes(
+    kind: type[TableStatus | RegionBacklog | IndexLag], values: JsonMapping
+) -> JsonObject:
     return {field.name: values[field.name] for field in fields(kind) if field.name in values}

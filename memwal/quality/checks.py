@@ -8,19 +8,22 @@ Expectations has no expectations about vectors.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from memwal.errors import InvalidInputError
+from memwal.util.records import JsonMapping
 
-Mask = np.ndarray[Any, np.dtype[np.bool_]]
-Check = Callable[[pa.Table, Mapping[str, Any]], tuple[Mask, Mask]]
+Mask = npt.NDArray[np.bool_]
+Check = Callable[[pa.Table, JsonMapping], tuple[Mask, Mask]]
 """Returns two masks over the rows: failing, and evaluated."""
-Whole = Callable[[pa.Table, Mapping[str, Any]], bool]
+Whole = Callable[[pa.Table, JsonMapping], bool]
+Compare = Callable[[pa.Array, pa.Array], pa.BooleanArray]
 # Rows whose vector elements are converted to float64 at a time.
 _PART = 16_384
 _BOUNDS = ("min_value", "max_value")
@@ -51,7 +54,7 @@ def is_present(column: pa.Array) -> Mask:
     return ~to_mask(column.is_null(nan_is_null=_has_nan(column.type)))
 
 
-def between(values: pa.Array, kwargs: Mapping[str, Any]) -> Mask:
+def between(values: pa.Array, kwargs: JsonMapping) -> Mask:
     """Mark values within ``min_value`` and ``max_value``; a null value is not within them."""
     inside = pa.array(np.ones(len(values), np.bool_))
     for key, strict, loose, tight, up in (
@@ -75,7 +78,7 @@ def between(values: pa.Array, kwargs: Mapping[str, Any]) -> Mask:
     return to_mask(pc.fill_null(inside, False))
 
 
-def vector_failures(type_: str, column: pa.Array, kwargs: Mapping[str, Any]) -> Mask:
+def vector_failures(type_: str, column: pa.Array, kwargs: JsonMapping) -> Mask:
     """Mark the rows that fail an expectation about vectors.
 
     Raises InvalidInputError if the column holds no vectors.
@@ -98,8 +101,8 @@ def to_mask(array: pa.Array) -> Mask:
     return np.asarray(array.to_numpy(zero_copy_only=False), np.bool_)
 
 
-def _value_check(expected: Callable[[pa.Array, Mapping[str, Any]], Mask]) -> Check:
-    def check(rows: pa.Table, kwargs: Mapping[str, Any]) -> tuple[Mask, Mask]:
+def _value_check(expected: Callable[[pa.Array, JsonMapping], Mask]) -> Check:
+    def check(rows: pa.Table, kwargs: JsonMapping) -> tuple[Mask, Mask]:
         column = combine_column(rows, kwargs["column"])
         present = is_present(column)
         return present & ~expected(column, kwargs), present
@@ -107,8 +110,8 @@ def _value_check(expected: Callable[[pa.Array, Mapping[str, Any]], Mask]) -> Che
     return check
 
 
-def _pair_check(compare: Callable[[Any, Any], Any], or_equal: Callable[[Any, Any], Any]) -> Check:
-    def check(rows: pa.Table, kwargs: Mapping[str, Any]) -> tuple[Mask, Mask]:
+def _pair_check(compare: Compare, or_equal: Compare) -> Check:
+    def check(rows: pa.Table, kwargs: JsonMapping) -> tuple[Mask, Mask]:
         left, right = (combine_column(rows, kwargs[name]) for name in ("column_A", "column_B"))
         left_present, right_present = is_present(left), is_present(right)
         match kwargs.get("ignore_row_if", "both_values_are_missing"):
@@ -127,26 +130,26 @@ def _pair_check(compare: Callable[[Any, Any], Any], or_equal: Callable[[Any, Any
 
 
 def _presence_check(*, required: bool) -> Check:
-    def check(rows: pa.Table, kwargs: Mapping[str, Any]) -> tuple[Mask, Mask]:
+    def check(rows: pa.Table, kwargs: JsonMapping) -> tuple[Mask, Mask]:
         present = is_present(combine_column(rows, kwargs["column"]))
         return present != required, np.ones(len(present), np.bool_)
 
     return check
 
 
-def _negated(expected: Callable[[pa.Array, Mapping[str, Any]], Mask]) -> Check:
+def _negated(expected: Callable[[pa.Array, JsonMapping], Mask]) -> Check:
     return _value_check(lambda column, kwargs: ~expected(column, kwargs))
 
 
-def _in_set(column: pa.Array, kwargs: Mapping[str, Any]) -> Mask:
+def _in_set(column: pa.Array, kwargs: JsonMapping) -> Mask:
     return to_mask(pc.is_in(column, _values_of_type(kwargs["value_set"], column.type)))
 
 
-def _regex(column: pa.Array, kwargs: Mapping[str, Any]) -> Mask:
+def _regex(column: pa.Array, kwargs: JsonMapping) -> Mask:
     return _matching(column, kwargs["regex"])
 
 
-def _regex_list(column: pa.Array, kwargs: Mapping[str, Any]) -> Mask:
+def _regex_list(column: pa.Array, kwargs: JsonMapping) -> Mask:
     matches = [_matching(column, pattern) for pattern in kwargs["regex_list"]]
     join = np.logical_and if kwargs.get("match_on", "any") == "all" else np.logical_or
     return np.asarray(join.reduce(matches), np.bool_)
@@ -191,13 +194,13 @@ ROW_CHECKS: dict[str, Check] = {
 """Checks of expectations about a row alone, by type."""
 
 
-def _unique(rows: pa.Table, kwargs: Mapping[str, Any]) -> tuple[Mask, Mask]:
+def _unique(rows: pa.Table, kwargs: JsonMapping) -> tuple[Mask, Mask]:
     column = combine_column(rows, kwargs["column"])
     present = is_present(column)
     return present & _repeated(_codes(column)), present
 
 
-def _unique_together(rows: pa.Table, kwargs: Mapping[str, Any]) -> tuple[Mask, Mask]:
+def _unique_together(rows: pa.Table, kwargs: JsonMapping) -> tuple[Mask, Mask]:
     columns = [combine_column(rows, name) for name in kwargs["column_list"]]
     present = np.stack([is_present(column) for column in columns])
     match kwargs.get("ignore_row_if", "all_values_are_missing"):
@@ -220,11 +223,11 @@ def _unique_together(rows: pa.Table, kwargs: Mapping[str, Any]) -> tuple[Mask, M
     return failed, evaluated
 
 
-def _repeated(codes: np.ndarray[Any, np.dtype[np.int64]]) -> Mask:
+def _repeated(codes: npt.NDArray[np.int64]) -> Mask:
     return np.asarray(np.bincount(codes, minlength=1)[codes] > 1)
 
 
-def _codes(column: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
+def _codes(column: pa.Array) -> npt.NDArray[np.int64]:
     """Number equal values the same, from 0 up; all missing values have the same number."""
     encoded = column.dictionary_encode()
     codes = _to_numpy(pc.fill_null(encoded.indices, len(encoded.dictionary))).astype(np.int64)
@@ -240,20 +243,20 @@ UNIQUE_CHECKS: dict[str, Check] = {
 """Checks of expectations that compare rows, by type. All rows of a set of equals fail."""
 
 
-def _vector_not_null(column: pa.Array, kwargs: Mapping[str, Any]) -> Mask:
+def _vector_not_null(column: pa.Array, kwargs: JsonMapping) -> Mask:
     """Mark missing vectors, and vectors with a missing element."""
     return to_mask(column.is_null()) | _rows_with_element(
         column, to_mask(_elements(column).is_null())
     )
 
 
-def _vector_dimension(column: pa.Array, kwargs: Mapping[str, Any]) -> Mask:
+def _vector_dimension(column: pa.Array, kwargs: JsonMapping) -> Mask:
     """Mark vectors with another number of elements."""
     lengths = pc.fill_null(pc.list_value_length(column), kwargs["dimension"])
     return np.asarray(_to_numpy(lengths) != kwargs["dimension"])
 
 
-def _vector_finite(column: pa.Array, kwargs: Mapping[str, Any]) -> Mask:
+def _vector_finite(column: pa.Array, kwargs: JsonMapping) -> Mask:
     """Mark vectors with an element that is NaN or infinite."""
     values = _elements(column)
     if not pa.types.is_floating(values.type):
@@ -261,7 +264,7 @@ def _vector_finite(column: pa.Array, kwargs: Mapping[str, Any]) -> Mask:
     return _rows_with_element(column, ~np.isfinite(_to_numpy(pc.fill_null(values, 0))))
 
 
-def _vector_norm(column: pa.Array, kwargs: Mapping[str, Any]) -> Mask:
+def _vector_norm(column: pa.Array, kwargs: JsonMapping) -> Mask:
     """Mark vectors whose Euclidean norm is out of bounds; a NaN is out of any bounds."""
     present = ~to_mask(column.is_null())
     norms = np.concatenate(
@@ -277,7 +280,7 @@ def _vector_norm(column: pa.Array, kwargs: Mapping[str, Any]) -> Mask:
     return present & ~inside
 
 
-def _norms(column: pa.Array) -> np.ndarray[Any, np.dtype[np.float64]]:
+def _norms(column: pa.Array) -> npt.NDArray[np.float64]:
     # The square of a float16 or float32 may overflow.
     numbers = _to_numpy(pc.fill_null(_elements(column), 0)).astype(np.float64)
     if _is_dense(column):
@@ -296,7 +299,7 @@ def _rows_with_element(column: pa.Array, elements: Mask) -> Mask:
     return rows
 
 
-def _element_rows(column: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
+def _element_rows(column: pa.Array) -> npt.NDArray[np.int64]:
     """Return the row number of each element."""
     lengths = _to_numpy(pc.fill_null(pc.list_value_length(column), 0))
     return np.repeat(np.arange(len(column)), lengths)
@@ -311,7 +314,7 @@ def _is_dense(column: pa.Array) -> bool:
     return bool(pa.types.is_fixed_size_list(column.type) and column.null_count == 0)
 
 
-VECTOR_CHECKS: dict[str, Callable[[pa.Array, Mapping[str, Any]], Mask]] = {
+VECTOR_CHECKS: dict[str, Callable[[pa.Array, JsonMapping], Mask]] = {
     "expect_vector_values_to_not_be_null": _vector_not_null,
     "expect_vector_dimension_to_equal": _vector_dimension,
     "expect_vector_values_to_be_finite": _vector_finite,
@@ -328,24 +331,24 @@ def _distinct_share(values: pa.Array) -> pa.Scalar:
     return pa.scalar(len(values.unique()) / len(values) if len(values) else None, pa.float64())
 
 
-def _present_share(rows: pa.Table, kwargs: Mapping[str, Any]) -> bool:
+def _present_share(rows: pa.Table, kwargs: JsonMapping) -> bool:
     present = is_present(combine_column(rows, kwargs["column"]))
     share = float(np.mean(present)) if len(present) else None
     return _within(pa.scalar(share, pa.float64()), kwargs)
 
 
-def _type_in(rows: pa.Table, kwargs: Mapping[str, Any]) -> bool:
+def _type_in(rows: pa.Table, kwargs: JsonMapping) -> bool:
     kind = str(rows.schema.field(kwargs["column"]).type)
     names = kwargs.get("type_list") or [kwargs["type_"]]
     return any(kind in (name, *_SAME_TYPES.get(str(name).lower(), ())) for name in names)
 
 
-def _within(value: pa.Scalar, kwargs: Mapping[str, Any]) -> bool:
+def _within(value: pa.Scalar, kwargs: JsonMapping) -> bool:
     """Return whether a value is within the bounds; null is not."""
     return value.is_valid and bool(between(pa.array([value.as_py()], value.type), kwargs)[0])
 
 
-def _present_values(rows: pa.Table, kwargs: Mapping[str, Any]) -> pa.Array:
+def _present_values(rows: pa.Table, kwargs: JsonMapping) -> pa.Array:
     column = combine_column(rows, kwargs["column"])
     return column.filter(pa.array(is_present(column)))
 
@@ -379,7 +382,7 @@ def _is_list(kind: pa.DataType) -> bool:
     )
 
 
-def _to_numpy(array: pa.Array) -> np.ndarray[Any, Any]:
+def _to_numpy(array: pa.Array) -> npt.NDArray[Any]:
     return np.asarray(array.to_numpy(zero_copy_only=False))
 
 
@@ -414,7 +417,7 @@ def _parse_time(text: str, kind: pa.DataType) -> pa.Scalar:
         raise InvalidInputError(f"{text!r} is no {kind}: give it as ISO 8601 does") from error
 
 
-def _values_of_type(values: list[Any], kind: pa.DataType) -> pa.Array:
+def _values_of_type(values: Iterable[object], kind: pa.DataType) -> pa.Array:
     """Keep the values that a column of this type can hold."""
     fitting = []
     for value in values:

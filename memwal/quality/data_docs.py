@@ -13,6 +13,7 @@ from typing import Any
 from memwal.errors import InvalidInputError
 from memwal.quality.evaluate import check_with_gx, new_context
 from memwal.quality.expectations import Expectation
+from memwal.util.records import JsonObject
 
 _SITE = "quality"
 
@@ -24,7 +25,7 @@ class RunResult:
     at: datetime  # aware
     run: str  # name of the run
     # ``JobResult.quality``. Its expectations are those of the suite, in the same order.
-    quality: dict[str, Any]
+    quality: JsonObject
 
 
 def build_data_docs(
@@ -68,7 +69,7 @@ def _build(
         "site_index_builder": {"class_name": "DefaultSiteIndexBuilder"},
     }
     context.add_data_docs_site(site_name=_SITE, site_config=site)
-    expectations: list[Any] = [
+    expectations: list[JsonObject] = [
         {"type": o.type, "kwargs": _escape_html(dict(o.kwargs)), "severity": o.severity.value}
         for o in suite
     ]
@@ -129,11 +130,11 @@ def _escape_html(value: Any) -> Any:
     return value
 
 
-def _validation_result(configuration: Any, values: dict[str, Any], rows: int) -> Any:
+def _validation_result(configuration: Any, values: JsonObject, rows: int) -> Any:
     from great_expectations.core import ExpectationValidationResult
 
     failed = values["failed"]
-    result: dict[str, Any] = {"element_count": rows}
+    result: JsonObject = {"element_count": rows}
     if failed:
         result |= {
             "unexpected_count": failed,

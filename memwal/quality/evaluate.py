@@ -11,6 +11,7 @@ import threading
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,9 +31,11 @@ from memwal.quality.checks import (
 from memwal.quality.expectations import Expectation
 from memwal.quality.registry import EXPECTATION_RULES, ExpectationKind
 from memwal.util.optional_deps import requires_extra
+from memwal.util.records import JsonMapping, JsonObject
 
 if TYPE_CHECKING:
     import pandas as pd
+    from great_expectations.core import ExpectationValidationResult as _Result
     from great_expectations.data_context.data_context.ephemeral_data_context import (
         EphemeralDataContext,
     )
@@ -120,10 +123,10 @@ def undecided_finding(expectation: Expectation, why: str) -> Finding:
 
 # Contexts of Great Expectations are not thread-safe, and global.
 _lock = threading.Lock()
-_registered: list[Any] = []
+_registered: list[type] = []
 
 
-def load_gx() -> Any:
+def load_gx() -> ModuleType:
     """Import Great Expectations, silent and offline, with the expectations about vectors.
 
     Raises MissingExtraError if it is not installed.
@@ -193,7 +196,7 @@ def evaluate_all_with_gx(suite: Sequence[Expectation], rows: pa.Table) -> list[F
     ]
 
 
-def _validate_separately(suite: Sequence[Expectation], frame: pd.DataFrame) -> list[Any]:
+def _validate_separately(suite: Sequence[Expectation], frame: pd.DataFrame) -> list[_Result | None]:
     """Validate a suite; the result of an expectation that makes Great Expectations fail is None."""
     try:
         return _validate(suite, frame)
@@ -206,7 +209,7 @@ def _validate_separately(suite: Sequence[Expectation], frame: pd.DataFrame) -> l
         return [result for one in suite for result in _validate_separately([one], frame)]
 
 
-def _validate(suite: Sequence[Expectation], frame: pd.DataFrame) -> list[Any]:
+def _validate(suite: Sequence[Expectation], frame: pd.DataFrame) -> list[_Result | None]:
     context = new_context()
     from great_expectations.core import ExpectationSuite
 
@@ -220,7 +223,7 @@ def _validate(suite: Sequence[Expectation], frame: pd.DataFrame) -> list[Any]:
         result_format={"result_format": "COMPLETE", "return_unexpected_index_query": False},
     )
     # Results come in another order than the suite.
-    results: dict[int, Any] = {}
+    results: dict[int, _Result | None] = {}
     for result in validated.results:
         configuration: Any = result.expectation_config
         results[configuration.meta[_NUMBER]] = result
@@ -230,7 +233,7 @@ def _validate(suite: Sequence[Expectation], frame: pd.DataFrame) -> list[Any]:
 _NUMBER = "memwal_number"
 
 
-def _configuration(one: Expectation, number: int) -> dict[str, Any]:
+def _configuration(one: Expectation, number: int) -> JsonObject:
     return {
         "type": one.type,
         "kwargs": dict(one.kwargs),
@@ -240,7 +243,7 @@ def _configuration(one: Expectation, number: int) -> dict[str, Any]:
     }
 
 
-def _parse_result(one: Expectation, result: Any, rows: int) -> Finding:
+def _parse_result(one: Expectation, result: _Result | None, rows: int) -> Finding:
     if result is None or _has_exception(result.exception_info):
         return undecided_finding(
             one, "Great Expectations could not decide it for a column of this type"
@@ -254,13 +257,13 @@ def _parse_result(one: Expectation, result: Any, rows: int) -> Finding:
     return row_finding(one, failed, evaluated)
 
 
-def _has_exception(info: dict[str, Any]) -> bool:
+def _has_exception(info: JsonMapping) -> bool:
     if "raised_exception" in info:
         return bool(info["raised_exception"])
     return any(one.get("raised_exception") for one in info.values())
 
 
-def _vector_classes() -> list[Any]:
+def _vector_classes() -> list[type]:
     """Define the vector expectations for Great Expectations; each registers itself."""
     from great_expectations.execution_engine.pandas_execution_engine import PandasExecutionEngine
     from great_expectations.expectations.expectation import ColumnMapExpectation
@@ -268,8 +271,8 @@ def _vector_classes() -> list[Any]:
 
     providers: Any = map_metric_provider
 
-    def metric(type_: str, keys: tuple[str, ...]) -> Any:
-        def pandas(cls: Any, column: Any, **kwargs: Any) -> Any:
+    def metric(type_: str, keys: tuple[str, ...]) -> type:
+        def pandas(cls: type, column: pd.Series, **kwargs: object) -> Mask:
             vectors = pa.array(list(column), from_pandas=False)
             return ~vector_failures(type_, vectors, {key: kwargs.get(key) for key in keys})
 

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Self, TypeGuard
+from typing import TYPE_CHECKING, Self, TypeGuard
 
 from memwal.errors import InvalidInputError
 from memwal.quality.registry import (
@@ -17,7 +17,7 @@ from memwal.quality.registry import (
     ExpectationKind,
     ExpectationRule,
 )
-from memwal.util.records import JsonRecord
+from memwal.util.records import JsonMapping, JsonRecord
 from memwal.util.safe_json import check_data
 
 if TYPE_CHECKING:
@@ -60,11 +60,11 @@ class Expectation(JsonRecord):
 
     type: str
     """One of :data:`memwal.quality.registry.EXPECTATION_RULES`."""
-    kwargs: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    kwargs: JsonMapping = field(default_factory=dict, hash=False)
     """Arguments, in values that JSON has."""
     severity: Severity = Severity.CRITICAL
     """Failures that are less than critical are only reported."""
-    meta: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    meta: JsonMapping = field(default_factory=dict, hash=False)
     """Notes of its author."""
 
     def __post_init__(self) -> None:

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 from uuid import UUID
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from memwal.errors import InvalidInputError
@@ -25,7 +25,7 @@ from memwal.quality.report import QualityReport, tally_finding
 from memwal.quality.rules import Mode, QualityRules
 from memwal.region.rows import newest_row_positions
 
-Positions = np.ndarray[Any, np.dtype[np.int64]]
+Positions = npt.NDArray[np.int64]
 
 
 class QualityHold(InvalidInputError):

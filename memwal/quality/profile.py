@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -57,7 +56,7 @@ def _propose_for_column(
     present = is_present(column)
     share = float(np.mean(present))
     if share > 0.5:
-        kwargs: dict[str, Any] = {"column": name}
+        kwargs: dict[str, object] = {"column": name}
         if share < 1:
             kwargs["mostly"] = max(math.floor((share - 0.05) * 100) / 100, 0.0)
         yield Expectation("expect_column_values_to_not_be_null", kwargs)

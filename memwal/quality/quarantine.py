@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any, Self
+from typing import Self
 from uuid import UUID
 
 import lance
@@ -35,6 +35,7 @@ from memwal.quality.gate import QuarantinedRows
 from memwal.quality.report import keys_as_json
 from memwal.quality.rules import quarantine_beside
 from memwal.storage.location import TableLocation
+from memwal.util.records import JsonObject
 from memwal.util.retry import LostRaceError, retry_lost_races
 
 PREFIX = "quarantine_"
@@ -332,7 +333,7 @@ class Quarantine:
             ),
         )
 
-    def _commit(self, base: BaseTable, change: Callable[[lance.LanceDataset], Any]) -> None:
+    def _commit(self, base: BaseTable, change: Callable[[lance.LanceDataset], object]) -> None:
         """Commit directly behind the version that was read, so that no row is inserted twice."""
         doing = f"writing to {self.location}"
         commit_durably(base, change, doing=doing, accept=lambda version: False)
@@ -393,7 +394,9 @@ def _cast_to_schema(rows: pa.Table, schema: pa.Schema, location: TableLocation |
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def describe_rows(rows: pa.Table, primary_key: Sequence[str], *, values: bool = False) -> list[Any]:
+def describe_rows(
+    rows: pa.Table, primary_key: Sequence[str], *, values: bool = False
+) -> list[JsonObject]:
     """Describe rows of the quarantine as JSON: origin, time, reason and key, or all values."""
     own = [name for name in rows.schema.names if not name.startswith(PREFIX)]
     keys = keys_as_json(rows.select([name for name in primary_key if name in own]))

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, time
-from typing import Any
 
 import pyarrow as pa
 
 from memwal.format.values import to_python_rows
 from memwal.quality.evaluate import Finding
 from memwal.quality.expectations import Expectation
+from memwal.util.records import JsonMapping, JsonObject
 
 MAX_EXAMPLES = 5
 """Number of failing rows whose keys a report has, per expectation."""
@@ -27,10 +27,10 @@ class Tally:
     expectation: Expectation
     success: bool  # whether every evaluation met the expectation
     failed: int  # failing rows, including those that ``mostly`` allows
-    examples: tuple[dict[str, Any], ...] = ()  # keys of some of them
+    examples: tuple[JsonObject, ...] = ()  # keys of some of them
     error: str | None = None  # why the expectation could not be evaluated
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Return plain values for JSON."""
         columns = self.expectation.columns
         return {
@@ -74,7 +74,7 @@ class QualityReport:
         out = f"; {self.quarantined_rows} are in quarantine" if self.quarantined_rows else ""
         return (f"{self.failed_rows} of {self.rows} rows are not as expected{out}: {names}",)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Return plain values for JSON: the ``quality`` of a job result."""
         return {
             "mode": self.mode,
@@ -89,7 +89,7 @@ class QualityReport:
 
 def tally_finding(finding: Finding, keys: pa.Table) -> Tally:
     """Count the failing rows of a finding, and take some of their keys as examples."""
-    examples: tuple[dict[str, Any], ...] = ()
+    examples: tuple[JsonObject, ...] = ()
     if finding.failed is not None and finding.failures:
         few = finding.failed.nonzero()[0][:MAX_EXAMPLES]
         examples = tuple(keys_as_json(keys.take(pa.array(few)), max_characters=MAX_CHARACTERS))
@@ -134,7 +134,7 @@ def _combine_tallies(parts: Sequence[Tally]) -> Tally:
     )
 
 
-def merge_report_dicts(reports: Iterable[Mapping[str, Any] | None]) -> dict[str, Any] | None:
+def merge_report_dicts(reports: Iterable[JsonMapping | None]) -> JsonObject | None:
     """Combine results of :meth:`QualityReport.to_dict` about the same suite into one."""
     parts = [part for part in reports if part is not None]
     if not parts:
@@ -161,7 +161,7 @@ def merge_report_dicts(reports: Iterable[Mapping[str, Any] | None]) -> dict[str,
     }
 
 
-def keys_as_json(keys: pa.Table, *, max_characters: int | None = None) -> list[dict[str, Any]]:
+def keys_as_json(keys: pa.Table, *, max_characters: int | None = None) -> list[JsonObject]:
     """Convert keys to values that JSON has, with texts cut at ``max_characters``."""
     return [
         {name: _value_as_json(value, max_characters) for name, value in row.items()}
@@ -169,7 +169,7 @@ def keys_as_json(keys: pa.Table, *, max_characters: int | None = None) -> list[d
     ]
 
 
-def _value_as_json(value: Any, max_characters: int | None) -> Any:
+def _value_as_json(value: object, max_characters: int | None) -> object:
     if value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(value, datetime | date | time):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from memwal.errors import InvalidInputError
 from memwal.quality.expectations import Expectation, read_suite
@@ -130,7 +130,7 @@ def read_rules(text: str) -> QualityRules:
         raise InvalidInputError(f"the quality rules are not JSON: {error}") from error
 
 
-def read_yaml(text: str) -> Any:
+def read_yaml(text: str) -> object:
     """Parse a YAML text of plain values; ValueError for tags, aliases and what check_data refuses.
 
     A few lines of nested aliases expand to more than fits into memory, already during parsing.
@@ -139,7 +139,7 @@ def read_yaml(text: str) -> Any:
         import yaml
 
     class Plain(yaml.SafeLoader):
-        def compose_node(self, parent: Any, index: Any) -> Any:
+        def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
             if self.check_event(yaml.AliasEvent):
                 raise ValueError("aliases (*name) are not supported; write the value out")
             return super().compose_node(parent, index)

@@ -9,6 +9,10 @@ from enum import Enum
 from typing import Any, ClassVar
 from uuid import UUID
 
+JsonObject = dict[str, Any]
+JsonMapping = Mapping[str, Any]
+"""The same, to be read only."""
+
 
 @dataclass(frozen=True, slots=True)
 class JsonRecord:
@@ -17,13 +21,13 @@ class JsonRecord:
     json_properties: ClassVar[tuple[str, ...]] = ()
     """Properties that the JSON form has besides the fields."""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Return plain values, for JSON: ids and times as text, enum members as their values."""
         names = (*(field.name for field in fields(self)), *self.json_properties)
         return {name: plain_value(getattr(self, name)) for name in names}
 
 
-def plain_value(value: Any) -> Any:
+def plain_value(value: object) -> Any:
     """Return the JSON form of a value: containers are copied, types unknown to it stay as is."""
     match value:
         case JsonRecord():

@@ -34,7 +34,8 @@ def check_data(value: object) -> None:
 
     The message holds no value of the data.
     """
-    level, values = [value], 0
+    level: list[object] = [value]
+    values = 0
     for _ in range(MAX_DEPTH):
         values += len(level)
         keys = [key for item in level if isinstance(item, dict) for key in item]
@@ -55,9 +56,9 @@ def is_unicode(text: str) -> bool:
     return True
 
 
-def _children(level: list[Any], *, limit: int) -> list[Any]:
+def _children(level: list[object], *, limit: int) -> list[object]:
     """Return the values inside the lists and objects of one level."""
-    children: list[Any] = []
+    children: list[object] = []
     for item in level:
         if isinstance(item, dict):
             children += item.values()

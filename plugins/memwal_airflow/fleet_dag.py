@@ -23,12 +23,15 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG, get_current_context, task
 
+from memwal.catalog.records import read_snapshot
+from memwal.spark.result_store import clean_results
 from memwal_airflow.dag_factory import START, snapshot_path
 from memwal_airflow.fleet_settings import FleetSettings
 from memwal_airflow.hooks.storage_options import read_options
 from memwal_airflow.kubernetes.results_folder import ResultsFolder
 from memwal_airflow.operators.maintenance import MemWalVerifyOperator
 from memwal_airflow.skips import SkipReason, TaskSkipped
+from memwal_airflow.spark.settings import is_kubernetes
 
 if TYPE_CHECKING:
     from memwal.catalog import Catalog
@@ -142,9 +145,7 @@ def prune() -> dict[str, int]:
 @task
 def clean_up() -> dict[str, int]:
     """Delete results and ended pods of drivers that no retry fetched within a week."""
-    from memwal.spark.result_store import clean_results
     from memwal_airflow.kubernetes.cluster import connect_cluster, delete_old_drivers
-    from memwal_airflow.spark.settings import is_kubernetes
     from memwal_airflow.spark.submit import submit_hook
 
     results = ResultsFolder.configured()
@@ -157,7 +158,7 @@ def clean_up() -> dict[str, int]:
 @task
 def export() -> int:
     """Write the snapshot of the catalog, and return how many tables are in it."""
-    from memwal.catalog import Catalog, read_snapshot
+    from memwal.catalog import Catalog
 
     path = snapshot_path()
     with closing(Catalog()) as catalog:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
 from airflow.sdk import BaseOperatorLink
@@ -78,7 +78,7 @@ def pod_address(reattach_state: Mapping[str, str]) -> str:
     return page.replace("{pod}", reattach_state["pod"])
 
 
-def table_address(table: Any) -> str:
+def table_address(table: object) -> str:
     """Return the path of a managed table's page in Airflow's UI."""
     if table is None:
         return ""

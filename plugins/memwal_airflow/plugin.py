@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
 
@@ -14,12 +13,12 @@ from memwal_airflow.web.places import URL_PREFIX, app_path
 class _Apps:
     """Creates the app on access: every task loads this module, but only the API server serves."""
 
-    def __get__(self, instance: object, owner: type) -> list[dict[str, Any]]:
+    def __get__(self, instance: object, owner: type) -> list[dict[str, object]]:
         return _apps()
 
 
 @cache
-def _apps() -> list[dict[str, Any]]:
+def _apps() -> list[dict[str, object]]:
     from memwal_airflow.web.app import create_app
 
     return [{"app": create_app(), "url_prefix": URL_PREFIX, "name": "memwal"}]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 from airflow.sdk import Param
 from airflow.sdk.definitions.param import ParamsDict
 
 from memwal.jobs.due import JOBS
+from memwal.util.records import JsonMapping, JsonObject
 from memwal_airflow.skips import SkipReason, TaskSkipped
 
 _UUID = "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
@@ -33,7 +33,7 @@ class RunRequest:
     dry_run: bool = False
 
     @classmethod
-    def of(cls, params: Mapping[str, Any]) -> Self:
+    def of(cls, params: JsonMapping) -> Self:
         """Read the parameters of a run, with defaults for those that a user's own DAG lacks."""
         return cls(
             jobs=tuple(params.get("jobs") or ()),
@@ -59,7 +59,7 @@ class _UncheckedParams(ParamsDict):
 
     __slots__ = ()
 
-    def validate(self) -> dict[str, Any]:
+    def validate(self) -> JsonObject:
         return {name: self.get_param(name).value for name in self}
 
 

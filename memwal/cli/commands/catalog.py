@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +20,8 @@ from memwal.cli.output import (
 )
 from memwal.cli.parameters import CommandGroup
 from memwal.errors import InvalidInputError
+from memwal.storage.credentials import read_options_file
+from memwal.util.records import JsonMapping, JsonObject
 from memwal.util.safe_json import read_json
 
 if TYPE_CHECKING:
@@ -213,7 +215,6 @@ def discover(
     from memwal.catalog import Policy
     from memwal.catalog.records import CONNECTION_PREFIX
     from memwal.fleet.tables import find_tables, register_tables
-    from memwal.storage.credentials import read_options_file
 
     options = None
     if storage_options_ref is not None:
@@ -276,9 +277,9 @@ def _changed_policy(policy: Policy, settings: Sequence[str]) -> Policy:
     return Policy.from_dict({**policy.to_dict(), **parse_settings(settings)})
 
 
-def parse_settings(settings: Sequence[str]) -> Mapping[str, Any]:
+def parse_settings(settings: Sequence[str]) -> JsonMapping:
     """Parse settings of a policy, ``KEY=VALUE``."""
-    values: dict[str, Any] = {}
+    values: JsonObject = {}
     for number, setting in enumerate(settings, start=1):
         key, separator, text = setting.partition("=")
         if not separator or not key:

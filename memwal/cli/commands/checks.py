@@ -30,6 +30,7 @@ from memwal.cli.output import (
     print_line,
     print_records,
     print_table,
+    progress,
     size,
     timestamp,
 )
@@ -185,7 +186,6 @@ def verify(
     if yes and not repair:
         raise InvalidInputError("--yes only goes with --repair")
     options = VerifyOptions(max_tasks=_TASKS, **changes)
-    from memwal.cli.output import progress
     from memwal.jobs.verify import repair as do_repair
     from memwal.jobs.verify import verify as check
     from memwal.storage.location import TableLocation

@@ -10,7 +10,7 @@ from typer import Option
 from typer.core import TyperGroup
 
 from memwal.cli.options import AsJson
-from memwal.cli.output import print_fields, print_json, print_result
+from memwal.cli.output import print_fields, print_json, print_result, progress
 from memwal.cli.parameters import Changes, CommandGroup, takes_options_of
 from memwal.jobs.options import IndexOptions
 
@@ -57,7 +57,6 @@ def build(table: Table, changes: Changes, as_json: AsJson = False) -> None:
 
     To give a vector index a new model, see: memwal index migrate --help
     """
-    from memwal.cli.output import progress
     from memwal.jobs.index.job import build_indexes
 
     with progress("indexing") as run:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 from uuid import UUID
 
 from typer import Argument, Option
@@ -92,7 +92,7 @@ def wal(
         ) from error
     entry = decode_entry(data, name=key)
     first = _first_rows(entry.batches, rows)
-    fields: dict[str, Any] = {
+    fields: dict[str, object] = {
         "region_id": region,
         "position": position,
         "writer_epoch": entry.writer_epoch,
@@ -129,7 +129,7 @@ def details(
     stored = base.details
     names = {field_id: name for name, field_id in base.field_ids().items()}
     taken = stored.snapshot_ts_millis
-    fields: dict[str, Any] = {
+    fields: dict[str, object] = {
         "uri": table.uri,
         "version": base.version,
         "primary_key": list(base.primary_key),
@@ -193,7 +193,7 @@ def _newest_position(table: Table, region: UUID) -> int:
     return newest
 
 
-def _first_rows(batches: Sequence[pa.RecordBatch], count: int) -> list[dict[str, Any]]:
+def _first_rows(batches: Sequence[pa.RecordBatch], count: int) -> list[dict[str, object]]:
     import pyarrow as pa
 
     from memwal.format.values import to_python_rows
@@ -204,7 +204,7 @@ def _first_rows(batches: Sequence[pa.RecordBatch], count: int) -> list[dict[str,
     return to_python_rows(table.slice(0, min(count, table.num_rows)))
 
 
-def _truncated(value: Any) -> Any:
+def _truncated(value: object) -> object:
     text = str(value)
     return value if len(text) <= _MAX_CELL else f"{text[: _MAX_CELL - 3]}..."
 
@@ -218,7 +218,7 @@ def _format_spec(stored: StoredRegionSpec, names: Mapping[int, str]) -> str:
         return f"not usable: {error}"
 
 
-def _joined(value: Any) -> Any:
+def _joined(value: object) -> object:
     if isinstance(value, Mapping):
         return ", ".join(f"{key}={item}" for key, item in value.items()) or None
     return ", ".join(value) or None if isinstance(value, list) else value

@@ -12,8 +12,18 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Option
 
 from memwal.cli.options import AsJson, CatalogUrl, NameOrUri, open_named
-from memwal.cli.output import age, print_json, print_line, print_records, print_result, size
+from memwal.cli.output import (
+    age,
+    counter,
+    print_json,
+    print_line,
+    print_records,
+    print_result,
+    progress,
+    size,
+)
 from memwal.cli.parameters import Changes, Storage, takes_options_of
+from memwal.jobs.job import CheckpointProgress
 from memwal.jobs.options import (
     CheckpointOptions,
     CompactOptions,
@@ -24,7 +34,6 @@ from memwal.jobs.options import (
 
 if TYPE_CHECKING:
     from memwal.jobs.gc import CollectionResult, Decision
-    from memwal.jobs.job import CheckpointProgress
     from memwal.jobs.merge.picker import MergePlan, PickDecision
     from memwal.table import Table
 
@@ -51,7 +60,6 @@ def merge(
     memwal jobs run does the same under a lease, and records it.
     """
     opened, policy = open_named(table, url, storage)
-    from memwal.cli.output import progress
     from memwal.fleet.tables import check_regions
     from memwal.jobs.merge.job import explain_merge, merge
 
@@ -85,7 +93,6 @@ def _print_plan(plan: MergePlan, *, as_json: bool) -> None:
 @takes_options_of(CompactOptions)
 def compact(table: Table, changes: Changes, as_json: AsJson = False) -> None:
     """Rewrite small fragments of the base table, and those with many deleted rows."""
-    from memwal.cli.output import progress
     from memwal.jobs.table.compact import compact
 
     with progress("compacting") as run:
@@ -96,7 +103,6 @@ def compact(table: Table, changes: Changes, as_json: AsJson = False) -> None:
 @takes_options_of(SnapshotOptions, leave_out=("max_tasks",))
 def snapshot(table: Table, changes: Changes, as_json: AsJson = False) -> None:
     """Publish the state of all regions for readers."""
-    from memwal.cli.output import progress
     from memwal.jobs.table.snapshot import build_snapshot
 
     with progress("reading regions") as run:
@@ -126,8 +132,6 @@ def checkpoint(
     A name that is in the catalog means that table, with the gate of its policy; ./NAME is a folder.
     """
     opened, policy = open_named(table, url, storage)
-    from memwal.cli.output import counter
-
     defaults = CheckpointOptions() if policy is None else policy.checkpoint_options()
     options = replace(defaults, **changes)
     with counter("merging") as show:
@@ -156,7 +160,6 @@ def gc(
     as_json: AsJson = False,
 ) -> None:
     """Delete objects that no reader and no writer needs. Only counts them without --yes."""
-    from memwal.cli.output import progress
     from memwal.jobs.gc import collect_garbage
 
     options = GcOptions(dry_run=not delete, **changes)

@@ -23,16 +23,16 @@ from memwal.cli.output import (
 )
 from memwal.cli.parameters import CommandGroup
 from memwal.errors import InvalidInputError
+from memwal.jobs.job import Guard, JobResult
 from memwal.jobs.options import QualityOptions
-from memwal.quality.rules import read_yaml
+from memwal.quality.expectations import check_columns, read_suite
+from memwal.quality.rules import QualityRules, read_yaml
 from memwal.util.clock import duration
 from memwal.util.safe_json import read_json
 
 if TYPE_CHECKING:
     from memwal.catalog import Catalog, ManagedTable
-    from memwal.jobs.job import JobResult
     from memwal.quality.quarantine import Quarantine, RowOrigin
-    from memwal.quality.rules import QualityRules
     from memwal.table import Table
 
 app = CommandGroup()
@@ -64,7 +64,6 @@ class _Opened:
 @contextmanager
 def _opened(name: str, url: str | None) -> Iterator[_Opened]:
     from memwal.fleet.tables import open_managed
-    from memwal.quality.rules import QualityRules
 
     with open_catalog(url) as catalog:
         managed = catalog.get(name)
@@ -117,8 +116,6 @@ def set_rules(
     as_json: AsJson = False,
 ) -> None:
     """Set the suite of a table, and what a merge does about rows that fail it."""
-    from memwal.quality.expectations import check_columns, read_suite
-
     with _opened(name, url) as opened:
         changes: dict[str, Any] = {}
         if suite is not None:
@@ -149,8 +146,6 @@ def set_rules(
 @app.command()
 def rules(name: Name, catalog: Catalog, as_json: AsJson = False) -> None:
     """Show the rules for the rows of a table."""
-    from memwal.quality.rules import QualityRules
-
     _print_rules(catalog.get(name).policy.quality or QualityRules(), as_json=as_json)
 
 
@@ -167,7 +162,6 @@ def check(
     Rows that fail the suite are in the result; the command fails only when it could not check.
     """
     from memwal.fleet import JobRequest, JobSpec, Runtime, run_job
-    from memwal.jobs.job import Guard
     from memwal.jobs.table.quality_check import check_quality
 
     with _opened(name, url) as opened:
@@ -283,7 +277,6 @@ def docs(
 ) -> None:
     """Write the results of merges and checks as Data Docs of Great Expectations."""
     from memwal.quality.data_docs import RunResult, build_data_docs
-    from memwal.quality.rules import QualityRules
 
     rules = catalog.get(name).policy.quality or QualityRules()
     checked = [run for run in catalog.runs(table=name) if (run.result or {}).get("quality")]
@@ -300,7 +293,7 @@ def docs(
     print_either(f"{len(results)} runs are shown by {page}", value, as_json=as_json)
 
 
-def read_suite_file(file: Path) -> Any:
+def read_suite_file(file: Path) -> object:
     """Read a suite from a file: YAML by its name, else JSON."""
     try:
         text = file.read_text(encoding="utf-8")

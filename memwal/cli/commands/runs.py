@@ -18,6 +18,7 @@ from memwal.cli.output import (
     print_line,
     print_outcome,
     print_records,
+    progress,
     size,
     timestamp,
     warn,
@@ -62,7 +63,6 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Run one job of a managed table if it is due, under its lease and its policy's limits."""
-    from memwal.cli.output import progress
     from memwal.fleet import JobRequest, Runtime, run_job
 
     request = JobRequest(
@@ -96,7 +96,6 @@ def skipped(table: TableFilter = None, *, catalog: Catalog, as_json: AsJson = Fa
 @app.command()
 def retry(name: Name, region: Regions = None, *, catalog: Catalog, as_json: AsJson = False) -> None:
     """Merge the skipped regions of a table now, whenever their next try is due."""
-    from memwal.cli.output import progress
     from memwal.fleet import JobRequest, Runtime, run_job
 
     catalog.get(name)

@@ -25,7 +25,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, ClassVar
+from typing import ClassVar
 from uuid import UUID
 
 from memwal.base_table.read_tags import ReadTag, delete_tag
@@ -286,7 +286,7 @@ class BaseVersionCollector:
             # Lance keeps the version that is open; another process may have committed it just now,
             # and Lance does not sync its commits.
             self.location.store.barrier()
-        bounds: dict[str, Any] = {"older_than": age, "error_if_tagged_old_versions": False}
+        bounds: dict[str, object] = {"older_than": age, "error_if_tagged_old_versions": False}
         with lance_errors(f"cleaning up old versions of {self.location}"):
             stats = (
                 dataset.explain_cleanup_old_versions(**bounds).stats

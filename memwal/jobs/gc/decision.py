@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Self
+from typing import Self
 
 from memwal.jobs.job import JobResult, ReasonCode
-from memwal.util.records import plain_value
+from memwal.util.records import JsonObject, plain_value
 
 
 class Kind(StrEnum):
@@ -162,7 +162,7 @@ class DecisionGroup:
     count: int  # number of objects; a generation or folder counts as one
     bytes: int  # their size, where it is known
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Return plain values, for JSON."""
         return {
             "kind": self.kind.value,
@@ -183,7 +183,7 @@ class Summary:
     # Some of what is deleted, then some of what is kept; every kind and reason is among them.
     examples: tuple[Decision, ...]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Return plain values, for JSON."""
         return {
             "would_delete": [group.to_dict() for group in self.deleted],

@@ -20,13 +20,13 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 from uuid import UUID
 
 from memwal.format.region_manifest import FlushedGeneration, RegionManifest
 from memwal.jobs.job import ReasonCode
 from memwal.jobs.options import MergeOptions
-from memwal.util.records import JsonRecord
+from memwal.util.records import JsonObject, JsonRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ class MergePlan:
     decisions: tuple[PickDecision, ...]
     """By region in the order of the candidates, ascending within a region."""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Return plain values, for JSON, with sums in place of the tasks."""
         selected = [decision for decision in self.decisions if decision.selected]
         return {

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 from uuid import UUID
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -192,7 +192,7 @@ def _masked(
 
 
 def _owning(
-    rows: pa.RecordBatch, positions: np.ndarray[Any, np.dtype[np.int64]], schema: pa.Schema
+    rows: pa.RecordBatch, positions: npt.NDArray[np.int64], schema: pa.Schema
 ) -> pa.RecordBatch:
     """Return some of the rows in a batch that holds no larger buffer than it needs."""
     if len(positions) < rows.num_rows or rows.get_total_buffer_size() > _SLACK * rows.nbytes:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 from uuid import uuid4
 
 from memwal.base_table.commit import is_conflict
@@ -21,7 +21,7 @@ from memwal.storage import uris
 from memwal.storage.credentials import describe_credentials
 from memwal.storage.location import COMMITS_IN, TableLocation
 from memwal.storage.object_store import create_settled
-from memwal.util.records import plain_value
+from memwal.util.records import JsonObject, plain_value
 
 _SAMPLES: Final = 30
 _SAMPLE_BYTES: Final = 2048
@@ -72,7 +72,7 @@ class Diagnosis:
         """Number of checks that failed: a table must not be here."""
         return sum(check.state is CheckState.ERROR for check in self.checks)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Return plain values, for JSON."""
         return {
             "uri": self.uri,

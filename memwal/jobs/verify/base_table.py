@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -155,7 +155,7 @@ def check_repeated_keys(base: BaseTable, *, max_bytes: int = DEFAULT_BYTES) -> I
         )
 
 
-def _hash_keys(base: BaseTable) -> Iterator[npt.NDArray[Any]]:
+def _hash_keys(base: BaseTable) -> Iterator[npt.NDArray[np.void]]:
     scanner = base.dataset.scanner(columns=list(base.primary_key), with_row_id=True)
     for batch in scanner.to_batches():
         if not batch.num_rows:
@@ -166,7 +166,7 @@ def _hash_keys(base: BaseTable) -> Iterator[npt.NDArray[Any]]:
         yield hashes
 
 
-def _partition(batches: Iterable[npt.NDArray[Any]], files: list[Path]) -> None:
+def _partition(batches: Iterable[npt.NDArray[np.void]], files: list[Path]) -> None:
     with ExitStack() as stack:
         opened = [stack.enter_context(file.open("wb")) for file in files]
         for batch in batches:
@@ -181,7 +181,7 @@ def _partition(batches: Iterable[npt.NDArray[Any]], files: list[Path]) -> None:
 
 
 def _find_repeated(
-    base: BaseTable, hashed: npt.NDArray[Any]
+    base: BaseTable, hashed: npt.NDArray[np.void]
 ) -> tuple[int, int, list[tuple[object, ...]]]:
     """Return the surplus rows of one partition, the number of their keys, and some of these."""
     ordered = np.sort(hashed["hash"])

@@ -85,7 +85,7 @@ def temporary_options(
 
 
 def _assume_role(session: Any, identity: AwsIdentity) -> dict[str, str]:
-    request: dict[str, Any] = {"RoleArn": identity.role_arn, "RoleSessionName": _SESSION}
+    request: dict[str, object] = {"RoleArn": identity.role_arn, "RoleSessionName": _SESSION}
     if identity.seconds is not None:
         request["DurationSeconds"] = int(identity.seconds)
     # Any region knows the role; without a region there is no endpoint.

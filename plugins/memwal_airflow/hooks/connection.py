@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 
 from memwal.errors import InvalidInputError
 from memwal.storage.credentials import parse_options
+from memwal.util.records import JsonMapping, JsonObject
 from memwal.util.safe_json import read_json
 from memwal_airflow.hooks.aws_credentials import AwsIdentity, temporary_options
 
@@ -74,7 +75,7 @@ class AirflowConnection(Protocol):
     password: str | None
 
     @property
-    def extra_dejson(self) -> dict[str, Any]:
+    def extra_dejson(self) -> JsonObject:
         """The extra, as an object."""
 
 
@@ -176,7 +177,7 @@ def _azure_options(connection: AirflowConnection) -> dict[str, str]:
     parts = _azure_parts(str(fields.pop("connection_string", "")))
     host = (connection.host or "").removeprefix("https://").partition("/")[0]
     if tenant is not None:
-        account: dict[str, Any] = {
+        account: dict[str, object] = {
             "azure_storage_account_name": host.partition(".")[0],
             "azure_storage_tenant_id": tenant,
             "azure_storage_client_id": connection.login,
@@ -216,7 +217,7 @@ def _with_credentials(
     return options
 
 
-def _parse_secret_options(text: Any, connection: AirflowConnection) -> Any:
+def _parse_secret_options(text: object, connection: AirflowConnection) -> object:
     if not isinstance(text, str):
         return text
     try:
@@ -229,14 +230,12 @@ def _parse_secret_options(text: Any, connection: AirflowConnection) -> Any:
         ) from None
 
 
-def _without_empty(fields: Mapping[str, Any]) -> dict[str, Any]:
+def _without_empty(fields: JsonMapping) -> JsonObject:
     """Return the fields with a value; a form sends the others as null or empty."""
     return {name: value for name, value in fields.items() if value is not None and value != ""}
 
 
-def _object_field(
-    fields: Mapping[str, Any], name: str, connection: AirflowConnection
-) -> Mapping[str, Any]:
+def _object_field(fields: JsonMapping, name: str, connection: AirflowConnection) -> JsonMapping:
     """Return a field whose value is an object; empty if the field is missing."""
     value = fields.get(name) or {}
     if not isinstance(value, Mapping):

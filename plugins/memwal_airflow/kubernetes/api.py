@@ -18,6 +18,7 @@ from airflow.sdk.exceptions import AirflowException
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_chain, wait_fixed
 
 from memwal.errors import InvalidInputError
+from memwal.util.records import JsonMapping, JsonObject
 from memwal_airflow.spark.settings import MASTER_PREFIX
 
 ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -58,17 +59,17 @@ class Cluster:
         self._context = context
         self._api = self._connect()
 
-    def pod(self, name: str) -> dict[str, Any] | None:
+    def pod(self, name: str) -> JsonObject | None:
         """Return a pod as the API has it; None without a pod of this name."""
         return self._request_json("get", f"pods/{name}", "read_namespaced_pod", name=name)
 
-    def pods(self, labels: Mapping[str, str]) -> list[dict[str, Any]]:
+    def pods(self, labels: Mapping[str, str]) -> list[JsonObject]:
         """Return the pods that have all of these labels."""
         selector = ",".join(f"{name}={value}" for name, value in labels.items())
         pods = self._request_json("list", "pods", "list_namespaced_pod", label_selector=selector)
         return list((pods or {}).get("items") or ())
 
-    def delete(self, pod: Mapping[str, Any], *, grace_seconds: int) -> None:
+    def delete(self, pod: JsonMapping, *, grace_seconds: int) -> None:
         """Request the deletion of this pod, never of a later pod of the same name."""
         from kubernetes.client import V1DeleteOptions, V1Preconditions
 
@@ -95,7 +96,7 @@ class Cluster:
         if since is not None:
             query.append(("sinceTime", since))
 
-        def read_log(api: Any, **options: Any) -> Any:
+        def read_log(api: Any, **options: object) -> Any:
             # read_namespaced_pod_log has no sinceTime. Its since_seconds counts back from the
             # node's clock: lines would be lost where this clock differs from it.
             return api.api_client.call_api(
@@ -113,9 +114,9 @@ class Cluster:
         return "" if text is None else text.decode(errors="replace")
 
     def _request_json(
-        self, verb: str, path: str, method: str, **arguments: Any
-    ) -> dict[str, Any] | None:
-        def request(api: Any, **options: Any) -> Any:
+        self, verb: str, path: str, method: str, **arguments: object
+    ) -> JsonObject | None:
+        def request(api: Any, **options: object) -> Any:
             return getattr(api, method)(namespace=self.namespace, **arguments, **options)
 
         body = self._send(verb, path, request, missing=(_NOT_FOUND, _CONFLICT, _GONE))

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
 
 from airflow.sdk.configuration import conf
@@ -22,6 +22,7 @@ from memwal.catalog.records import CONNECTION_PREFIX
 from memwal.errors import InvalidInputError
 from memwal.spark.result_store import KEEP
 from memwal.spark.runner import trace_environment
+from memwal.util.records import JsonMapping
 from memwal_airflow.kubernetes.api import Cluster, own_namespace
 from memwal_airflow.kubernetes.driver_pod import (
     ATTEMPT_LABEL,
@@ -209,7 +210,7 @@ def delete_old_drivers(cluster: Cluster) -> int:
     return len(old)
 
 
-def _is_old(pod: Mapping[str, Any]) -> bool:
+def _is_old(pod: JsonMapping) -> bool:
     if attempt_of(pod) is None or not PodState.of(pod).ended:
         return False
     created = datetime.fromisoformat(pod["metadata"]["creationTimestamp"])
@@ -229,7 +230,7 @@ def _options_arguments(ref: str | None) -> list[str]:
     return ["--storage-options-file", ref]
 
 
-def _merged_regions(pod: Mapping[str, Any]) -> tuple[UUID, ...] | None:
+def _merged_regions(pod: JsonMapping) -> tuple[UUID, ...] | None:
     """Return the regions in a driver's arguments; None for all, or for another job."""
     arguments: list[str] = pod["spec"]["containers"][0].get("args") or []
     regions = [value for flag, value in pairwise(arguments) if flag == "--region"]

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator
 
 from airflow.sdk.configuration import conf
 
 from memwal.errors import MemWalError
 from memwal.spark.result_store import delete_result, read_result
+from memwal.util.records import JsonMapping, JsonObject
 from memwal_airflow.kubernetes.api import Cluster, KubernetesUnavailableError
 from memwal_airflow.kubernetes.pod_log import LogPosition
 from memwal_airflow.kubernetes.pod_state import PodState, config_maps
@@ -64,7 +64,7 @@ class DriverPod(RunningJob):
         self._uid = uid
         self._ended: PodState | None = None
         self._outcome = "was not submitted"
-        self._result: dict[str, Any] | None = None
+        self._result: JsonObject | None = None
         self._settled = False
 
     @property
@@ -96,7 +96,7 @@ class DriverPod(RunningJob):
                 return
         yield from self._follow(_StartLimits(check_lease))
 
-    def result(self) -> dict[str, Any] | None:
+    def result(self) -> JsonObject | None:
         if self._result is None:
             self._result = read_result(self.result_uri, self.result_options)
             # From here on, this process needs neither the pod nor the stored result.
@@ -129,7 +129,7 @@ class DriverPod(RunningJob):
         except (KubernetesUnavailableError, MemWalError) as error:
             log.warning("The %s or its result is deleted later: %s", self.name, error)
 
-    def _find(self) -> dict[str, Any] | None:
+    def _find(self) -> JsonObject | None:
         """Return the pod of this driver, never another driver's pod of the same name."""
         pod = self.cluster.pod(self.pod_name)
         return pod if pod is not None and attempt_of(pod) == self.attempt else None
@@ -221,13 +221,13 @@ class _StartLimits:
             self._checked_at = time.monotonic()
 
 
-def attempt_of(pod: Mapping[str, Any]) -> str | None:
+def attempt_of(pod: JsonMapping) -> str | None:
     """Return the attempt that a pod belongs to, from its label."""
     attempt: str | None = (pod["metadata"].get("labels") or {}).get(ATTEMPT_LABEL)
     return attempt
 
 
-def is_complete(cluster: Cluster, pod: Mapping[str, Any]) -> bool:
+def is_complete(cluster: Cluster, pod: JsonMapping) -> bool:
     """Return whether everything that a pod needs to start exists, as far as it may be read.
 
     ``spark-submit`` creates the driver's config map last. If it died before, the pod waits for the
@@ -236,7 +236,7 @@ def is_complete(cluster: Cluster, pod: Mapping[str, Any]) -> bool:
     return all(cluster.has_config_map(name) is not False for name in config_maps(pod))
 
 
-def delete_and_wait(cluster: Cluster, pod: Mapping[str, Any]) -> None:
+def delete_and_wait(cluster: Cluster, pod: JsonMapping) -> None:
     """Delete a pod and wait until it is gone.
 
     Raises KubernetesUnavailableError if it may still exist: the API server or the pod's node does

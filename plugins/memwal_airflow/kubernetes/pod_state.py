@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
+
+from memwal.util.records import JsonMapping
 
 DRIVER_CONTAINER = "spark-kubernetes-driver"
 """Name that Spark gives the driver's container, unless a pod template names it."""
@@ -30,7 +31,7 @@ class PodState:
     message: str
 
     @classmethod
-    def of(cls, pod: Mapping[str, Any]) -> Self:
+    def of(cls, pod: JsonMapping) -> Self:
         """Derive the state from a pod as the API has it."""
         status = pod.get("status") or {}
         phase = status.get("phase") or "Pending"
@@ -58,18 +59,18 @@ class PodState:
         )
 
 
-def config_maps(pod: Mapping[str, Any]) -> list[str]:
+def config_maps(pod: JsonMapping) -> list[str]:
     """Return the names of the config maps that a pod cannot start without."""
     volumes = pod["spec"].get("volumes") or ()
     return [volume["configMap"]["name"] for volume in volumes if "configMap" in volume]
 
 
-def _driver_container(pod: Mapping[str, Any]) -> str:
+def _driver_container(pod: JsonMapping) -> str:
     names: list[str] = [container["name"] for container in pod["spec"]["containers"]]
     return DRIVER_CONTAINER if DRIVER_CONTAINER in names else names[0]
 
 
-def _failure_message(status: Mapping[str, Any], terminated: Mapping[str, Any]) -> str:
+def _failure_message(status: JsonMapping, terminated: JsonMapping) -> str:
     reason = terminated.get("reason") or status.get("reason") or ""
     code = terminated.get("exitCode")
     if reason == _OUT_OF_MEMORY:
@@ -93,7 +94,7 @@ def _failure_message(status: Mapping[str, Any], terminated: Mapping[str, Any]) -
     return f"ended with exit code {code}" if code is not None else "failed without an exit code"
 
 
-def _waiting_message(status: Mapping[str, Any], waiting: Mapping[str, Any]) -> str:
+def _waiting_message(status: JsonMapping, waiting: JsonMapping) -> str:
     reason, message = waiting.get("reason") or "", waiting.get("message") or "no details"
     if reason in _IMAGE:
         return (

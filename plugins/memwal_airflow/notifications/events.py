@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
 
 from airflow.sdk import BaseHook
 from airflow.sdk.configuration import conf
@@ -32,6 +31,7 @@ from memwal.fleet.alerts import (
     deliver,
     notify_channel,
 )
+from memwal.util.records import JsonMapping
 from memwal.util.safe_json import read_json
 from memwal_airflow.spark.settings import SECTION
 
@@ -174,7 +174,7 @@ def _slack_post(conn_id: str, timeout: float) -> tuple[Post, str]:
     )
     client = hook.client
 
-    def post(body: Mapping[str, Any]) -> WebhookResponse:
+    def post(body: JsonMapping) -> WebhookResponse:
         answer = client.send_dict(dict(body))
         named = {name.lower(): value for name, value in answer.headers.items()}
         return WebhookResponse(answer.status_code, named.get("retry-after"))
@@ -190,7 +190,7 @@ def _http_post(conn_id: str, timeout: float, path: str | None) -> tuple[Post, st
     url = hook.url_from_endpoint(path)
     send = partial(session.post, url, timeout=timeout, allow_redirects=False)
 
-    def post(body: Mapping[str, Any]) -> WebhookResponse:
+    def post(body: JsonMapping) -> WebhookResponse:
         with send(json=dict(body)) as answer:
             return WebhookResponse(answer.status_code, answer.headers.get("Retry-After"))
 

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 @hookimpl
-def on_task_instance_failed(previous_state: Any, task_instance: Any, error: Any) -> None:
+def on_task_instance_failed(previous_state: object, task_instance: Any, error: object) -> None:
     """Send the events of the table, in the process of the failed task, which ends right after."""
     dag_id = str(task_instance.dag_id)
     if not dag_id.startswith(DAG_PREFIX):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -13,6 +13,9 @@ from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from memwal.errors import InvalidInputError, MemWalError
+from memwal.jobs.job import JobResult
+from memwal.jobs.policy import Policy
+from memwal.util.records import JsonMapping, JsonObject
 from memwal_airflow.hooks.storage_options import options_file
 from memwal_airflow.links import (
     SparkUiLink,
@@ -35,8 +38,6 @@ from memwal_airflow.spark.reattach import (
 
 if TYPE_CHECKING:
     from memwal.fleet import Skipped
-    from memwal.jobs.job import JobResult
-    from memwal.jobs.policy import Policy
     from memwal_airflow.kubernetes.cluster import TaskDriver
     from memwal_airflow.spark.submit import JobSubmitHook
 
@@ -109,12 +110,12 @@ class MemWalOperator(BaseOperator):
         table: str | None = None,
         table_uri: str | None = None,
         storage_options_ref: str | None = None,
-        policy: Policy | Mapping[str, Any] | None = None,
+        policy: Policy | JsonMapping | None = None,
         force: bool = False,
         dry_run: bool = False,
         wait: timedelta = timedelta(minutes=2),
         spark_conn_id: str | None = None,
-        spark_options: Mapping[str, Any] | None = None,
+        spark_options: JsonMapping | None = None,
         **kwargs: Any,
     ) -> None:
         kwargs.setdefault("retries", 2)
@@ -151,11 +152,11 @@ class MemWalOperator(BaseOperator):
         """Run the job; ``earlier`` is the application of an earlier try to wait for."""
         raise NotImplementedError
 
-    def handle_result(self, result: dict[str, Any], context: Context) -> Any:
+    def handle_result(self, result: JsonObject, context: Context) -> JsonObject:
         """Act on a result, for example raise a skip or describe the asset; return it."""
         return result
 
-    def execute(self, context: Context) -> Any:
+    def execute(self, context: Context) -> JsonObject:
         """Run the job, record it, and return its result; skip with a reason if it does not run."""
         from memwal.fleet import Skipped
 
@@ -239,7 +240,7 @@ class MemWalOperator(BaseOperator):
         check_lease: Callable[[], None],
         earlier: EarlierTry | None = None,
         regions: Sequence[UUID] | None = None,
-    ) -> dict[str, Any]:
+    ) -> JsonObject:
         """Run ``spark_apps/{job}.py``, or wait for the ``earlier`` one, and return its result.
 
         ``arguments`` are those of the application, besides the table and the address of its
@@ -343,13 +344,13 @@ def external_id(context: Context) -> str:
     return name if len(name) <= _MAX_ID_LENGTH else sha256(name.encode()).hexdigest()
 
 
-def describe_assets(operator: BaseOperator, context: Context, extra: Mapping[str, Any]) -> None:
+def describe_assets(operator: BaseOperator, context: Context, extra: JsonMapping) -> None:
     """Add metrics to the events of the operator's assets."""
     for asset in operator.outlets:
         context["outlet_events"][asset].extra.update(extra)
 
 
-def describe_merge(operator: BaseOperator, context: Context, result: Mapping[str, Any]) -> None:
+def describe_merge(operator: BaseOperator, context: Context, result: JsonMapping) -> None:
     """Add the version, rows and generations of a merge to the events of the operator's assets."""
     metrics = result["metrics"]
     rows = metrics.get("rows_upserted", 0) + metrics.get("rows_deleted", 0)

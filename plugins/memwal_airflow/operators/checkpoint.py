@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowException
 
+from memwal.jobs.arguments import to_arguments
+from memwal.jobs.job import Guard, JobResult
+from memwal.util.records import JsonObject
 from memwal_airflow.operators.base import MemWalOperator, describe_merge, external_id
 from memwal_airflow.operators.target import Target
 from memwal_airflow.skips import SkipReason, TaskSkipped
@@ -17,7 +20,6 @@ from memwal_airflow.spark.reattach import EarlierTry
 
 if TYPE_CHECKING:
     from memwal.fleet import Skipped
-    from memwal.jobs.job import Guard, JobResult
 
 
 class TableCheckpointOperator(MemWalOperator):
@@ -57,8 +59,6 @@ class TableCheckpointOperator(MemWalOperator):
     ) -> JobResult | Skipped:
         """Run it under the leases of the jobs whose work it does."""
         from memwal.fleet import Runtime, Skipped, run_recorded
-        from memwal.jobs.arguments import to_arguments
-        from memwal.jobs.job import JobResult
 
         if self.is_dry_run(context):
             raise TaskSkipped(
@@ -89,7 +89,7 @@ class TableCheckpointOperator(MemWalOperator):
             raise AirflowException(f"The checkpoint did not begin in time: {outcome.reason}")
         return outcome
 
-    def handle_result(self, result: dict[str, Any], context: Context) -> dict[str, Any]:
+    def handle_result(self, result: JsonObject, context: Context) -> JsonObject:
         """Describe the checkpoint on its assets."""
         describe_merge(self, context, result)
         return result

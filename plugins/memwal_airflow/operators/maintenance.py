@@ -13,6 +13,9 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 import memwal
 from memwal.errors import InvalidInputError
+from memwal.jobs.due import Due
+from memwal.jobs.job import Guard, JobResult
+from memwal.util.records import JsonObject
 from memwal_airflow.operators.base import (
     MemWalOperator,
     describe_assets,
@@ -28,7 +31,6 @@ from memwal_airflow.spark.settings import SECTION
 
 if TYPE_CHECKING:
     from memwal.fleet import JobSpec, Skipped
-    from memwal.jobs.job import Guard, JobResult
 
 __all__ = [
     "MemWalCollectOperator",
@@ -85,8 +87,6 @@ class MemWalJobOperator(MemWalOperator):
     ) -> JobResult | Skipped:
         """Run the job under its lease, as :func:`memwal.fleet.run_job` does."""
         from memwal.fleet import JobRequest, Runtime, run_job
-        from memwal.jobs.due import Due
-        from memwal.jobs.job import JobResult
 
         request = JobRequest(
             target.name,
@@ -162,7 +162,7 @@ class MemWalMergeOperator(MemWalJobOperator):
             )
         return tuple(sorted(selected))
 
-    def handle_result(self, result: dict[str, Any], context: Context) -> dict[str, Any]:
+    def handle_result(self, result: JsonObject, context: Context) -> JsonObject:
         """Describe the merge on its asset; fail if nothing at all could be merged."""
         if result["metrics"]["generations"]:
             describe_merge(self, context, result)
@@ -202,7 +202,7 @@ class MemWalIndexOperator(MemWalJobOperator):
         """Return the index of the operator."""
         return self.index
 
-    def handle_result(self, result: dict[str, Any], context: Context) -> dict[str, Any]:
+    def handle_result(self, result: JsonObject, context: Context) -> JsonObject:
         """Describe the build on its asset."""
         if not result["commits"]:
             raise TaskSkipped(
@@ -272,7 +272,7 @@ class MemWalQualityOperator(MemWalJobOperator):
             )
         return super().run_on(target, context, earlier)
 
-    def handle_result(self, result: dict[str, Any], context: Context) -> dict[str, Any]:
+    def handle_result(self, result: JsonObject, context: Context) -> JsonObject:
         """Fail if an expectation of a severity of ``fail_on`` is not met."""
         severities = _QUALITY_FAILS_ON[self.fail_on]
         if any(

@@ -11,6 +11,8 @@ from airflow.sdk import BaseOperator, Context
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowFailException
 
+from memwal.catalog.records import ManagedTable
+from memwal.util.records import JsonObject
 from memwal_airflow.deadlines import LATE
 from memwal_airflow.hooks.storage_options import read_options
 from memwal_airflow.operators.base import describe_assets
@@ -18,7 +20,7 @@ from memwal_airflow.run_params import RunRequest
 from memwal_airflow.skips import SkipReason, TaskSkipped
 
 if TYPE_CHECKING:
-    from memwal.catalog import Catalog, ManagedTable
+    from memwal.catalog import Catalog
     from memwal.fleet.tables import Survey
 
 LAG = "lag"
@@ -52,7 +54,7 @@ class PlanOperator(CatalogTableOperator):
     Skipped when the run does not include merges; fails for a region that does not exist.
     """
 
-    def execute(self, context: Context) -> list[dict[str, Any]]:
+    def execute(self, context: Context) -> list[JsonObject]:
         """Plan the merges."""
         from memwal.catalog import Catalog
 
@@ -144,7 +146,7 @@ class AnnounceIndexedOperator(BaseOperator):
         self.plan_task_id = plan_task_id
         self.index_task_id = index_task_id
 
-    def execute(self, context: Context) -> dict[str, Any]:
+    def execute(self, context: Context) -> JsonObject:
         """Describe the builds on the asset."""
         pulled = context["ti"].xcom_pull(task_ids=self.index_task_id)
         results = pulled if isinstance(pulled, list) else [pulled]

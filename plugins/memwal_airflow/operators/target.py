@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import UUID
 
+from memwal.catalog.records import ManagedTable
 from memwal.errors import InvalidInputError
 from memwal.jobs.policy import Policy
+from memwal.util.records import JsonMapping
 from memwal_airflow.hooks.storage_options import read_options
 
 if TYPE_CHECKING:
-    from memwal.catalog import Catalog, ManagedTable
+    from memwal.catalog import Catalog
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +39,7 @@ def open_target(
     table: str | None,
     uri: str | None,
     storage_options_ref: str | None,
-    policy: Policy | Mapping[str, Any] | None,
+    policy: Policy | JsonMapping | None,
 ) -> Iterator[Target]:
     """Find a table in the catalog by name, or register an address in a temporary catalog."""
     from memwal.catalog import Catalog
@@ -73,7 +75,7 @@ def _target(catalog: Catalog, managed: ManagedTable, ref: str | None) -> Target:
     )
 
 
-def region_ids(regions: Iterable[Any]) -> set[UUID]:
+def region_ids(regions: Iterable[object]) -> set[UUID]:
     """Parse the regions of an operator or a run; raise InvalidInputError unless all are UUIDs."""
     try:
         return {UUID(str(region)) for region in regions}

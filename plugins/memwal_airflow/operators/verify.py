@@ -10,14 +10,16 @@ from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowFailException
 
 from memwal.errors import InvalidInputError
+from memwal.jobs.arguments import to_arguments
+from memwal.jobs.job import Guard, JobResult
 from memwal.jobs.options import VerifyOptions
+from memwal.util.records import JsonObject
 from memwal_airflow.operators.base import MemWalOperator, external_id
 from memwal_airflow.operators.target import Target, region_ids
 from memwal_airflow.spark.reattach import EarlierTry
 
 if TYPE_CHECKING:
     from memwal.fleet import Skipped
-    from memwal.jobs.job import Guard, JobResult
 
 FailOn = Literal["error", "warning", "never"]
 MAX_WARNINGS = 20
@@ -76,15 +78,13 @@ class MemWalVerifyOperator(MemWalOperator):
         self.fail_on = fail_on
         self.options = VerifyOptions(quick=quick, sample_generations=sample_generations)
         self.regions = regions
-        self._report: dict[str, Any] = {}
+        self._report: JsonObject = {}
 
     def run_on(
         self, target: Target, context: Context, earlier: EarlierTry | None
     ) -> JobResult | Skipped:
         """Run the check under a lease of its own."""
         from memwal.fleet import Runtime, run_recorded
-        from memwal.jobs.arguments import to_arguments
-        from memwal.jobs.job import JobResult
 
         regions = tuple(sorted(region_ids(self.regions or ()))) or None
         arguments = to_arguments(replace(self.options, regions=regions))
@@ -117,7 +117,7 @@ class MemWalVerifyOperator(MemWalOperator):
             runtime=Runtime(external_id=external_id(context), guard=self.raise_if_killed),
         )
 
-    def handle_result(self, result: dict[str, Any], context: Context) -> dict[str, Any]:
+    def handle_result(self, result: JsonObject, context: Context) -> JsonObject:
         """Return the whole report; fail if it has findings of a severity of ``fail_on``."""
         report = self._report
         context["ti"].xcom_push(key="result", value=report)
@@ -130,9 +130,9 @@ class MemWalVerifyOperator(MemWalOperator):
         return report
 
 
-def _serious(report: dict[str, Any]) -> list[dict[str, Any]]:
+def _serious(report: JsonObject) -> list[JsonObject]:
     return [item for item in report["findings"] if item["severity"] in ("error", "warning")]
 
 
-def _describe(finding: dict[str, Any]) -> str:
+def _describe(finding: JsonObject) -> str:
     return f"{finding['severity']} {finding['code']} at {finding['object']}: {finding['text']}"

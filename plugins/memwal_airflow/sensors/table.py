@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import timedelta
 from typing import Any, ClassVar
@@ -17,6 +17,7 @@ from airflow.sdk.exceptions import (
 )
 
 from memwal.errors import InvalidInputError
+from memwal.util.records import JsonMapping
 from memwal_airflow.skips import SkipReason, TaskSkipped
 from memwal_airflow.triggers.conditions import (
     BacklogDue,
@@ -100,7 +101,7 @@ class TableSensor(BaseSensorOperator):
     def condition(self) -> Condition:
         """Return the condition to wait for."""
 
-    def execute(self, context: Context) -> Any:
+    def execute(self, context: Context) -> object:
         """Read once; succeed, or wait in the triggerer or here."""
         if not self.deferrable:
             return super().execute(context)
@@ -186,7 +187,7 @@ class RegionBacklogSensor(TableSensor):
         self,
         *,
         regions: str | Sequence[str],
-        policy: Mapping[str, Any] | None = None,
+        policy: JsonMapping | None = None,
         wait: bool = True,
         force: bool = False,
         **kwargs: Any,
@@ -203,7 +204,7 @@ class RegionBacklogSensor(TableSensor):
         regions = [self.regions] if isinstance(self.regions, str) else list(self.regions)
         return BacklogDue(regions, dict(self.policy or {}))
 
-    def execute(self, context: Context) -> Any:
+    def execute(self, context: Context) -> object:
         """Read once; succeed, skip, or wait."""
         if self.force:
             return {"regions": [], "due": "forced by the run's parameters"}
@@ -222,7 +223,7 @@ class TableBacklogSensor(TableSensor):
 
     trigger_type = BacklogTrigger
 
-    def __init__(self, *, policy: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
+    def __init__(self, *, policy: JsonMapping | None = None, **kwargs: Any) -> None:
         kwargs.setdefault("soft_fail", True)
         super().__init__(**kwargs)
         self.policy = policy

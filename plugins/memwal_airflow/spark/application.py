@@ -19,11 +19,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 
 from airflow.sdk.configuration import conf
 
 from memwal.errors import InvalidInputError
+from memwal.util.records import JsonObject
 from memwal_airflow.spark.processes import EXIT_SECONDS, ProcessId, end_session
 from memwal_airflow.spark.settings import SECTION
 
@@ -71,7 +72,7 @@ class RunningJob(Protocol):
         application.
         """
 
-    def result(self) -> dict[str, Any] | None:
+    def result(self) -> JsonObject | None:
         """Return the result that the application wrote; None without one."""
 
     def end(self) -> None:
@@ -191,12 +192,12 @@ class SparkJob(RunningJob):
         """Exit code; None while the application runs, or if another process started it."""
         return None if self.child is None else self.child.poll()
 
-    def result(self) -> dict[str, Any] | None:
+    def result(self) -> JsonObject | None:
         try:
             text = (self.folder / RESULT_FILE).read_text(encoding="utf-8")
         except FileNotFoundError:
             return None
-        result: dict[str, Any] = json.loads(text)
+        result: JsonObject = json.loads(text)
         return result
 
     def lines(self, check_lease: Callable[[], None]) -> Iterator[str]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import psutil
+
+from memwal.util.records import JsonMapping
 
 EXIT_SECONDS = 2.0
 _POLL_SECONDS = 0.05
@@ -41,7 +42,7 @@ class ProcessId:
         return psutil.pid_exists(self.pid) and self._find() is None
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+    def from_dict(cls, values: JsonMapping) -> Self:
         """Build an id from the values of its fields."""
         return cls(pid=int(values["pid"]), created=float(values["created"]))
 

@@ -18,13 +18,14 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from airflow.sdk import Context
+
 from memwal.errors import ConflictError
+from memwal.util.records import JsonObject
 from memwal_airflow.spark.application import RunningJob, SparkJob, state_folder
 from memwal_airflow.spark.processes import ProcessId
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
-
     from memwal.catalog import Catalog
 
 ClusterDriver = tuple[RunningJob, tuple[UUID, ...] | None]
@@ -77,7 +78,7 @@ def save_state(context: Context, job: RunningJob, *, regions: Sequence[UUID] | N
     if store is None:
         log.warning("Airflow gives this task no state: a retry will not find its application.")
         return
-    state: dict[str, Any] = {
+    state: JsonObject = {
         "host": socket.gethostname(),
         **job.reattach_state,
         "task": asdict(ProcessId.of(os.getpid())),

@@ -5,11 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import Self
 
 from memwal.errors import InvalidInputError
 from memwal.jobs.due import Measurements, evaluate_policy
 from memwal.jobs.policy import Policy
+from memwal.util.records import JsonMapping, JsonObject
 from memwal_airflow.skips import SkipReason
 from memwal_airflow.triggers.table_status import TableReading
 
@@ -20,7 +21,7 @@ class ConditionResult:
 
     met: bool
     message: str
-    value: dict[str, Any]  # What a sensor returns, in plain values.
+    value: JsonObject  # What a sensor returns, in plain values.
     reason: SkipReason | None = None  # Why no merge is due; None for other conditions.
 
 
@@ -47,7 +48,7 @@ class Condition(ABC):
         """Return the condition to wait for when the wait starts with this reading."""
         return self
 
-    def arguments(self) -> dict[str, Any]:
+    def arguments(self) -> JsonObject:
         """Return the arguments that build an equal condition."""
         return asdict(self)  # type: ignore[call-overload,no-any-return]
 
@@ -57,7 +58,7 @@ class BacklogDue(Condition):
     """True when a region is due for a merge, by the rule that the merge job uses."""
 
     region_ids: list[str] | None  # None for all. One that does not exist yet has no backlog.
-    policy: Mapping[str, Any]  # Keys that replace those of the table's policy.
+    policy: JsonMapping  # Keys that replace those of the table's policy.
 
     @property
     def regions(self) -> frozenset[str] | None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 from weakref import WeakKeyDictionary
 
 from memwal.errors import StoreUnavailableError
@@ -22,7 +22,7 @@ class ReadTableStatus(Protocol):
 
     def __call__(
         self, source: TableSource, *, regions: frozenset[str] | None
-    ) -> Coroutine[Any, Any, TableReading]: ...
+    ) -> Awaitable[TableReading]: ...
 
 
 class TablePolls:

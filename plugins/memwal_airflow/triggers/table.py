@@ -17,6 +17,7 @@ from airflow.triggers.base import (
 )
 
 from memwal.errors import MemWalError
+from memwal.util.records import JsonObject
 from memwal_airflow.triggers.conditions import (
     BacklogDue,
     Condition,
@@ -77,7 +78,7 @@ class TableTrigger(BaseTrigger):
         self.soft_fail = soft_fail
         self.condition = self.condition_type(**condition)
 
-    def serialize(self) -> tuple[str, dict[str, Any]]:
+    def serialize(self) -> tuple[str, JsonObject]:
         """Return the class path and the arguments that build an equal trigger elsewhere."""
         return (
             f"{type(self).__module__}.{type(self).__qualname__}",

@@ -22,6 +22,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from memwal.jobs.due import JOBS
+from memwal.util.records import JsonObject
 from memwal.util.safe_json import read_json
 from memwal_airflow.dag_factory import dag_id
 from memwal_airflow.web.access import CatalogDep, StartableTable, from_this_page
@@ -62,7 +63,7 @@ class RetryBody(_Body):
     """Which skipped regions to retry."""
 
 
-async def _read_json_body(request: Request, _user: GetUserDep) -> Any:
+async def _read_json_body(request: Request, _user: GetUserDep) -> object:
     """Return the JSON of a request; the body is read for logged-in users only."""
     content = bytearray()
     async for chunk in request.stream():
@@ -78,7 +79,7 @@ async def _read_json_body(request: Request, _user: GetUserDep) -> Any:
         raise HTTPException(status.HTTP_400_BAD_REQUEST, "The request is not JSON.") from error
 
 
-def _validate(kind: type[Model], values: Any) -> Model:
+def _validate(kind: type[Model], values: object) -> Model:
     try:
         return kind.model_validate(values)
     except ValidationError as error:
@@ -89,11 +90,11 @@ def _validate(kind: type[Model], values: Any) -> Model:
         raise HTTPException(status.HTTP_422_UNPROCESSABLE_CONTENT, "; ".join(problems)) from error
 
 
-def _run_body(values: Annotated[Any, Depends(_read_json_body)]) -> RunBody:
+def _run_body(values: Annotated[object, Depends(_read_json_body)]) -> RunBody:
     return _validate(RunBody, values)
 
 
-def _retry_body(values: Annotated[Any, Depends(_read_json_body)]) -> RetryBody:
+def _retry_body(values: Annotated[object, Depends(_read_json_body)]) -> RetryBody:
     return _validate(RetryBody, values)
 
 
@@ -104,7 +105,7 @@ def start_run(
     user: GetUserDep,
     session: SessionDep,
     request: Request,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Start a run of the table's DAG as the user, with the request as its parameters."""
     dag = dag_id(managed)
     conf = {
@@ -144,7 +145,7 @@ def retry(
     user: GetUserDep,
     session: SessionDep,
     catalog: CatalogDep,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Let the next merge include skipped regions; all of them if the request names none."""
     regions = [str(region) for region in body.regions]
     released = catalog.backoffs.retry_regions(managed.name, regions or None)

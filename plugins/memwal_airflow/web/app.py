@@ -98,7 +98,7 @@ _STATUS: tuple[tuple[type[MemWalError], int], ...] = (
 )
 
 
-def _error_response(_: Request, error: Any) -> JSONResponse:
+def _error_response(_: Request, error: Exception) -> JSONResponse:
     codes = (code for kind, code in _STATUS if isinstance(error, kind))
     code = next(codes, status.HTTP_500_INTERNAL_SERVER_ERROR)
     return JSONResponse({"detail": str(error)}, status_code=code)
@@ -110,7 +110,7 @@ def _validation_error_response(_: Request, error: Any) -> JSONResponse:
     return JSONResponse({"detail": detail}, status_code=status.HTTP_422_UNPROCESSABLE_CONTENT)
 
 
-def _unexpected_error_response(_: Request, __: Any) -> JSONResponse:
+def _unexpected_error_response(_: Request, __: Exception) -> JSONResponse:
     """Answer an unexpected error, which the server logs."""
     return JSONResponse(
         {"detail": "This failed unexpectedly; the log of the API server says why."},

@@ -6,7 +6,6 @@ import threading
 import time
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any
 
 from airflow.sdk.exceptions import AirflowException
 from fastapi import HTTPException, status
@@ -15,6 +14,7 @@ from memwal.catalog import ManagedTable
 from memwal.errors import MemWalError
 from memwal.jobs.gc import collect_garbage
 from memwal.jobs.gc.decision import summarise
+from memwal.util.records import JsonObject
 from memwal_airflow.hooks.storage_options import table_at
 
 CACHE_SECONDS = 30.0
@@ -26,7 +26,7 @@ class _CachedAnswer:
     """An answer, and the lock under which one request computes it for all that wait."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
-    answer: dict[str, Any] | None = None
+    answer: JsonObject | None = None
     until: float = 0.0
 
 
@@ -34,7 +34,7 @@ _cache: dict[tuple[str, datetime], _CachedAnswer] = {}
 _cache_lock = threading.Lock()
 
 
-def explain_collection(table: ManagedTable) -> dict[str, Any]:
+def explain_collection(table: ManagedTable) -> JsonObject:
     """Return what a collection would delete and keep, at most 30 s old; 502 for a broken table."""
     entry = _cache_entry(table)
     with entry.lock:
@@ -53,7 +53,7 @@ def _cache_entry(table: ManagedTable) -> _CachedAnswer:
         return _cache.setdefault(key, _CachedAnswer())
 
 
-def _dry_run(table: ManagedTable) -> dict[str, Any]:
+def _dry_run(table: ManagedTable) -> JsonObject:
     at = datetime.now(UTC)
     try:
         opened = table_at(table.uri, table.storage_options_ref)

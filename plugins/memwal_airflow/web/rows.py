@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from memwal.catalog import JobRun, TableState
 from memwal.fleet import TableOverview
 from memwal.fleet.overview import QUALITY, TableDetail
+from memwal.util.records import JsonObject
 from memwal_airflow.dag_factory import dag_id
 from memwal_airflow.web.places import dag_link, task_link
 
 
-def fleet_row(overview: TableOverview) -> dict[str, Any]:
+def fleet_row(overview: TableOverview) -> JsonObject:
     """Return one table of the fleet."""
     policy, sample = overview.managed.policy, overview.backlog
     dag = dag_id(overview.managed)
@@ -52,7 +51,7 @@ def fleet_row(overview: TableOverview) -> dict[str, Any]:
     }
 
 
-def table_page(detail: TableDetail) -> dict[str, Any]:
+def table_page(detail: TableDetail) -> JsonObject:
     """Return one table with its regions; ``skipped_regions`` lists the regions here."""
     state: TableState | None = detail.state
     return {
@@ -66,7 +65,7 @@ def table_page(detail: TableDetail) -> dict[str, Any]:
     }
 
 
-def run_row(run: JobRun) -> dict[str, Any]:
+def run_row(run: JobRun) -> JsonObject:
     """Return one run of a job."""
     result = run.result or {}
     ended = run.finished_at
@@ -91,7 +90,7 @@ def run_row(run: JobRun) -> dict[str, Any]:
     }
 
 
-def _quality_row(run: JobRun) -> dict[str, Any]:
+def _quality_row(run: JobRun) -> JsonObject:
     """Return the findings of a gate or of a check, with the run that made them."""
     ended = run.finished_at
     return {
@@ -102,6 +101,6 @@ def _quality_row(run: JobRun) -> dict[str, Any]:
     }
 
 
-def _running_row(run: JobRun) -> dict[str, Any]:
+def _running_row(run: JobRun) -> JsonObject:
     row = run_row(run)
     return {key: row[key] for key in ("run_id", "job", "started_at", "done", "total", "link")}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any
+from typing import Annotated
 
 from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import APIRouter, Query
 
 from memwal.fleet import overview
 from memwal.fleet.overview import table_detail, table_history
+from memwal.util.records import JsonObject
 from memwal_airflow.dag_factory import dag_id
 from memwal_airflow.web import collection
 from memwal_airflow.web.access import (
@@ -27,13 +28,13 @@ router = APIRouter()
 
 
 @router.get("/me")
-def me(user: GetUserDep, catalog: CatalogDep) -> dict[str, Any]:
+def me(user: GetUserDep, catalog: CatalogDep) -> JsonObject:
     """Return the user, and whether the page shows buttons."""
     return {"name": user.get_name(), "may_write": may_start_any_runs(user, catalog)}
 
 
 @router.get("/fleet")
-def fleet(user: GetUserDep, catalog: CatalogDep) -> dict[str, Any]:
+def fleet(user: GetUserDep, catalog: CatalogDep) -> JsonObject:
     """Return the tables that the user may see."""
     now = datetime.now(UTC)
     tables = overview(catalog, now=now)
@@ -45,7 +46,7 @@ def fleet(user: GetUserDep, catalog: CatalogDep) -> dict[str, Any]:
 
 
 @router.get("/tables/{name}")
-def table(managed: ReadableTable, user: GetUserDep, catalog: CatalogDep) -> dict[str, Any]:
+def table(managed: ReadableTable, user: GetUserDep, catalog: CatalogDep) -> JsonObject:
     """Return one table with its regions, and the jobs that are due."""
     page = table_page(table_detail(catalog, managed.name))
     return {**page, "may_write": may_start_runs(user, dag_id(managed))}
@@ -56,7 +57,7 @@ def history(
     managed: ReadableTable,
     catalog: CatalogDep,
     hours: Annotated[float, Query(gt=0, le=24 * 366)] = 24,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return samples of the backlog."""
     since = datetime.now(UTC) - timedelta(hours=hours)
     points = table_history(catalog, managed.name, since=since, most=MAX_POINTS)
@@ -69,13 +70,13 @@ def runs(
     catalog: CatalogDep,
     limit: Annotated[int, Query(ge=1, le=1000)] = 50,
     job: Annotated[str | None, Query(max_length=32, pattern=r"^[\w-]*$")] = None,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return the latest runs of the table's jobs, newest first."""
     latest = catalog.runs(table=managed.name, job=job or None, limit=limit)
     return {"runs": [run_row(run) for run in latest]}
 
 
 @router.get("/tables/{name}/collection")
-def explain_garbage(managed: ReadableTable) -> dict[str, Any]:
+def explain_garbage(managed: ReadableTable) -> JsonObject:
     """Return what a collection would delete now, what it would keep, and why."""
     return collection.explain_collection(managed)
