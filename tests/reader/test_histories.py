@@ -194,7 +194,7 @@ def play(run: Run, history: list[tuple[str, list[int], int]]) -> None:
         run.writer.abort()
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", every(2, KINDS, lambda kind: kind.name))
 @pytest.mark.parametrize("seed", every(2, [1, 2]))
 def test_a_long_history(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Kind, seed: int

@@ -94,7 +94,7 @@ def test_a_missing_sync_is_noticed(
     survive_not(recorder, missing, tmp_path, checked(prepared, CUT[job], finish))
 
 
-@pytest.mark.parametrize("job", ["merge", "collection"])
+@pytest.mark.parametrize("job", ["merge"])
 def test_some_syncs(prepared: Prepared, finish: Finish, tmp_path: Path, job: str) -> None:
     recorder = recorded(prepared, tmp_path, CUT[job])
     survive(recorder.crashes(), tmp_path, checked(prepared, CUT[job], finish), most=2)

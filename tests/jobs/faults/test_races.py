@@ -58,7 +58,10 @@ def remove(table: memwal.Table, auditor: Auditor, *gone: int) -> None:
 @pytest.mark.parametrize(
     "job", ["snapshot build", pytest.param("snapshot build in a file", marks=pytest.mark.slow)]
 )
-@pytest.mark.parametrize("first", [merger, native_merger, indexer, our_writer])
+@pytest.mark.parametrize(
+    "first",
+    every(2, [merger, native_merger, indexer, our_writer], lambda one: one.__name__),
+)
 @pytest.mark.parametrize("operation", ["head", "create"], ids=["when it was read", "at its end"])
 def test_the_details_commit_that_takes_back_progress(
     actors: Actors, play: Play, finish: Finish, job: str, first: Other, operation: str
@@ -163,7 +166,7 @@ def test_the_merge_that_inserts_a_new_key_that_was_written_directly(
     auditor.look_at_base(table)
 
 
-@pytest.mark.parametrize("native", [False, True], ids=["ours", "Lance's"])
+@pytest.mark.parametrize("native", every(2, [False, True], {False: "ours", True: "Lance's"}.get))
 @pytest.mark.parametrize("skip", [0, 1], ids=["delete pass", "marked commit"])
 def test_a_key_that_one_generation_brings_and_the_next_deletes(
     actors: Actors, play: Play, finish: Finish, skip: int, native: bool
@@ -252,7 +255,7 @@ def test_the_collector_that_is_ahead_of_an_index_build(
 
 @pytest.mark.parametrize("skip", [0, 1], ids=["reservation", "commit"])
 @pytest.mark.parametrize(
-    "first", every(2, [merger, update, append, compactor, native_merger], lambda one: one.__name__)
+    "first", every(3, [merger, update, append, compactor, native_merger], lambda one: one.__name__)
 )
 def test_compaction_and_merge(
     actors: Actors, play: Play, finish: Finish, skip: int, first: Other
@@ -323,6 +326,7 @@ def test_a_snapshot_that_sleeps_never_replaces_a_newer_one(
     finish(table, auditor)
 
 
+@pytest.mark.slow
 def test_deletes_of_several_mergers_in_any_order(
     actors: Actors, play: Play, finish: Finish
 ) -> None:

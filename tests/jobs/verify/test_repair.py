@@ -8,6 +8,7 @@ from datetime import timedelta
 
 import pyarrow as pa
 import pytest
+from support.data.sampled import every
 from support.data.tables import REGION, keys, listing, manifest, rows, state
 from support.oracles import native
 from support.stores.faulty_store import TABLE_MANIFEST, skip_waits
@@ -62,7 +63,7 @@ def test_bloom_filters(spoiled, number):
     assert native.everything(spoiled.table)
 
 
-@pytest.mark.parametrize("number", [1, 3])
+@pytest.mark.parametrize("number", every(2, [1, 3]))
 @pytest.mark.parametrize("name", ["page_data.lance", "page_lookup.lance", None])
 def test_key_indexes(spoiled, number, name):
     index = spoiled.generation(number) / "_pk_index"

@@ -24,6 +24,7 @@ from support.data.indexed import (
     rows,
     segments,
 )
+from support.data.sampled import every
 from support.data.some_kinds import some
 from support.data.tables import REGION
 
@@ -120,7 +121,7 @@ def test_coverage_is_read_off_the_manifest(tmp_path: Path) -> None:
     assert describe_index(base, "other") is None
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", every(2, KINDS))
 def test_segments_stay_few_and_models_the_same(tmp_path: Path, kind: str) -> None:
     table = indexed_table(tmp_path, kind)
     before = models(table) if kind in VECTOR else None
