@@ -68,12 +68,6 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
     return report
 
 
-def pytest_collection_finish() -> None:
-    """Leave what was imported and collected out of later garbage collections."""
-    gc.collect()
-    gc.freeze()
-
-
 _belongings: dict[Path, Belongings] = {}
 
 
