@@ -89,7 +89,7 @@ class Lease:
 
     @property
     def lost(self) -> bool:
-        """Whether the lease is known to be lost or was not renewed in time, without a query."""
+        """True if the lease is known to be lost or was not renewed in time; asks no database."""
         return self._lost is not None or boot_seconds() >= self._ends_at
 
     def check(self) -> None:

@@ -54,7 +54,7 @@ class Event(Condition):
 
     @property
     def critical(self) -> bool:
-        """Whether the condition needs a person at once."""
+        """True if the condition needs a person immediately."""
         return self.kind.is_critical and not self.over
 
     def to_dict(self) -> JsonObject:

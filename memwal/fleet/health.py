@@ -150,7 +150,7 @@ class ConditionKind(StrEnum):
 
     @property
     def is_critical(self) -> bool:
-        """Whether the condition needs a person at once."""
+        """True if the condition needs a person immediately."""
         return self in (ConditionKind.GENERATION_POISONED, ConditionKind.BACKLOG_CRITICAL)
 
 
@@ -192,7 +192,7 @@ class Condition(JsonRecord):
 
     @property
     def critical(self) -> bool:
-        """Whether the condition needs a person at once."""
+        """True if the condition needs a person immediately."""
         return self.kind.is_critical
 
 

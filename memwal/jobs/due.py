@@ -19,9 +19,9 @@ class Due(JsonRecord):
     """Decision about one job: run it now or not."""
 
     reason: str | None = None
-    """Why the job is due; None when it is not."""
+    """Limit that makes the job due; None if it is not due."""
     held_back: str | None = None
-    """Why a job that reached a limit is not due all the same: quiet hours."""
+    """Quiet hours that hold back a job although it reached a limit; None without them."""
     pressure: float = 0.0
     """Largest ratio of a measurement to its limit; the job has reached a limit from 1 on. Tables
     that share workers are ordered by it."""

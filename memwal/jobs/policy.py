@@ -366,12 +366,12 @@ class Policy(JsonRecord):
             raise InvalidInputError(
                 f"A policy is an object of keys and values, not {type(values).__name__}."
             )
-        known = {field.name for field in fields(cls)}
-        unknown = sorted(str(key) for key in values if key not in known)
+        keys = {field.name for field in fields(cls)}
+        unknown = sorted(str(key) for key in values if key not in keys)
         if unknown:
             raise InvalidInputError(
                 f"Unknown policy keys: {', '.join(map(repr, unknown))}. "
-                f"Known are: {', '.join(sorted(known))}."
+                f"Known are: {', '.join(sorted(keys))}."
             )
         options = dict(values)
         for key in _TUPLES:

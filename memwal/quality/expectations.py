@@ -74,14 +74,14 @@ class Expectation(JsonRecord):
                 f"there is no expectation {self.type!r} here; known are: "
                 f"{', '.join(sorted(EXPECTATION_RULES))}"
             )
-        known = {
+        arguments = {
             *rule.required,
             *rule.optional,
             *(COMMON_ARGUMENTS if rule.kind != ExpectationKind.WHOLE else ()),
         }
         for problem, names in (
             ("lacks", [n for n in rule.required if self.kwargs.get(n) is None]),
-            ("does not take", sorted(set(self.kwargs) - known)),
+            ("does not take", sorted(set(self.kwargs) - arguments)),
         ):
             if names:
                 raise self._wrong(f"{problem} {', '.join(map(repr, names))}")

@@ -469,8 +469,11 @@ def _row_positions(route: Route, batches: Iterable[pa.RecordBatch]) -> dict[UUID
 
 
 def _materialize(data: object) -> Any:
-    """Read a stream into a table, since it may be converted twice."""
-    return data.read_all() if isinstance(data, pa.RecordBatchReader) else data
+    """Read a stream into a table, since it may be converted twice, and has no length."""
+    if isinstance(data, pa.RecordBatchReader):
+        return data.read_all()
+    is_stream = hasattr(data, "__arrow_c_stream__") and not hasattr(data, "__len__")
+    return pa.table(data) if is_stream else data
 
 
 def _convert_step(

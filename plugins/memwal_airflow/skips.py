@@ -8,7 +8,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 
 class SkipReason(StrEnum):
-    """Why a task was skipped. The first five are those of :class:`memwal.fleet.SkipReason`."""
+    """Reason for skipping a task. The first five are those of :class:`memwal.fleet.SkipReason`."""
 
     NOT_DUE = "not due"
     QUIET = "quiet hours"

@@ -473,3 +473,23 @@ class TestSeveralRegionsAtOnce:
         with table.writer() as again:
             again.upsert(numbered(0, 20, n=3))
         assert state(table) == dict.fromkeys(range(20), 3)
+
+
+class OneShotStream:
+    """A stream of Arrow data without a length, which can be read once."""
+
+    def __init__(self, data: pa.Table) -> None:
+        self._reader = data.to_reader()
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self._reader.__arrow_c_stream__(requested_schema)
+
+
+def test_a_step_takes_streams_where_regions_depend_on_another_column(
+    make_table: MakeTable,
+) -> None:
+    table = make_table(region_spec=memwal.RegionSpec.identity("n", immutable=True))
+    with table.writer() as writer:
+        writer.apply(upserts=OneShotStream(rows({1: 1, 2: 2})), source="s", version=1)
+        writer.apply(deletes=OneShotStream(rows({1: 1}).select(["id", "n"])), source="s", version=2)
+    assert state(table) == {2: 2}

@@ -75,7 +75,7 @@ class Decision:
     """Decision to delete or keep one object, folder or range of objects, with its reason."""
 
     kind: Kind
-    """What kind of garbage it may be."""
+    """Kind of garbage that the object may be."""
     what: str
     """Name in its region, or below the table if it belongs to no region; ``a..b`` for a range."""
     region_id: str | None = None
@@ -86,7 +86,7 @@ class Decision:
     bytes: int = 0
     """Size of these objects."""
     delete: bool = field(init=False)
-    """Whether it is deleted, by this run or, if this is a dry run, by a real one: exactly if the
+    """True if it is deleted, by this run or, if this is a dry run, by a real one: exactly if the
     reason is ``UNNEEDED``."""
     reason: Reason
     """Code for programs."""
@@ -109,7 +109,7 @@ class CollectionResult(JobResult):
     """Result of a collection."""
 
     decisions: tuple[Decision, ...] = field(default=())
-    """What is deleted and what is kept, region by region; empty unless ``explain`` was set."""
+    """Decisions about all objects, region by region; empty unless ``explain`` was set."""
 
 
 METRICS = (

@@ -143,7 +143,7 @@ class MigrationStatus:
     step: MigrationStep
     """Last step that was reached."""
     caught_up: bool
-    """Whether the new index covers everything merged."""
+    """True if the new index covers all merged rows."""
     lacking: tuple[tuple[UUID, int], ...] = ()
     """Region and number of each stored generation that does not carry the new index."""
     old_balance: PartitionBalance | None = None

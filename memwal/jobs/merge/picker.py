@@ -90,7 +90,7 @@ class RegionSelection:
 
 
 class PickReason(ReasonCode):
-    """Why a candidate is selected, or left out of a plan."""
+    """Reason for selecting a candidate, or for leaving it out of a plan."""
 
     SELECTED = "selected", "fits the limits"
     OVERSIZED = "oversized", "larger than a limit: goes alone"
@@ -119,7 +119,7 @@ class PickDecision(JsonRecord):
     age_seconds: float | None
     """Time since its flush."""
     reason: PickReason
-    """Why it is selected or left out."""
+    """Reason for selecting it or leaving it out."""
     task: int | None = None
     """Number of its task, from 1; None when left out."""
     commit: int | None = None

@@ -114,7 +114,7 @@ class _StoreChecks:
         self._checks.append(Check("credentials", *self._credentials()))
         try:
             if self._run_check("list", self._list) and self._run_check("write", self._write):
-                self._run_check("read", self._read)
+                self._run_check("read", self._read_object)
                 self._run_check("put-if-absent", self._put_if_absent)
                 self._run_check("replace", self._replace)
                 self._run_check("clock", self._clock)
@@ -152,7 +152,7 @@ class _StoreChecks:
         self._store.put(self._key("object"), b"0123456789")
         return _ok("can be written")
 
-    def _read(self) -> _Result:
+    def _read_object(self) -> _Result:
         whole = self._store.get(self._key("object"))
         part = self._store.get_range(self._key("object"), start=3, length=4)
         if (whole, part) != (b"0123456789", b"3456"):
