@@ -36,7 +36,8 @@ dist: ui ## Build the wheel and the sdist into dist/
 	$(BIN)/python -m hatchling build -d dist
 
 test: setup ## Run the tests that CI runs
-	$(BIN)/python -m pytest -q -n 3 --dist worksteal
+	PYTEST_DEBUG_TEMPROOT=$$($(BIN)/python scripts/test_folder.py) \
+	  $(BIN)/python -m pytest -q -n 4 --dist worksteal
 
 # Parts of the slow tests. What stands in none of the others is the core.
 AREA ?= all
