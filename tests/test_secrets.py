@@ -149,8 +149,8 @@ def test_a_run_that_failed_keeps_none(
     (run,) = catalog.runs()
     assert run.error is not None
     assert "SignatureDoesNotMatch" in run.error
-    (trouble,) = catalog.backoffs.failed_jobs()
-    told = [str(one) for one in (run, trouble, *catalog.list())]
+    (failed,) = catalog.backoffs.failed_jobs()
+    told = [str(one) for one in (run, failed, *catalog.list())]
     for words in (["jobs", "list"], ["fleet", "status"], ["catalog", "show", "flights"]):
         answer = CliRunner().invoke(app, [*words, "--json", "--catalog", f"sqlite:///{database}"])
         assert answer.exit_code == 0, answer.stderr

@@ -181,7 +181,7 @@ class SkippedRegionRow(Base):
 class FailedJobRow(Base):
     """A failed job of a table, or a failure to read its status, with the time of the next try."""
 
-    __tablename__ = "job_troubles"
+    __tablename__ = "failed_jobs"
 
     table: Mapped[str] = mapped_column("table_name", sa.String(63), primary_key=True)
     job: Mapped[str] = mapped_column(sa.String(32), primary_key=True)

@@ -31,7 +31,7 @@ NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 CONNECTION_PREFIX = "airflow:"
 CONNECTION_REF = re.compile(r"airflow:[A-Za-z0-9_.-]{1,200}")
 # Name under which a failure to read the status of a table is stored, among the names of jobs.
-STATUS_JOB = "look"
+STATUS_JOB = "status"
 SNAPSHOT_FORMAT = 2
 SNAPSHOT_VARIABLE = "MEMWAL_CATALOG_SNAPSHOT"
 

@@ -29,7 +29,7 @@ class Health(StrEnum):
 
     OFF = "off"
     CRITICAL = "critical"
-    TROUBLE = "trouble"
+    FAILING = "failing"
     LATE = "late"
     UNKNOWN = "unknown"
     OK = "ok"
@@ -82,9 +82,9 @@ def health(
             break
     if skipped_regions:
         regions = "1 region is" if skipped_regions == 1 else f"{skipped_regions} regions are"
-        reasons.append((Health.TROUBLE, f"{regions} skipped"))
+        reasons.append((Health.FAILING, f"{regions} skipped"))
     reasons += [
-        (Health.TROUBLE, f"{error.job} fails: {_truncated(error.reason)}") for error in errors
+        (Health.FAILING, f"{error.job} fails: {_truncated(error.reason)}") for error in errors
     ]
     stale = _stale_reason(policy, sample, now)
     if stale is not None:

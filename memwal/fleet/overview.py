@@ -175,7 +175,7 @@ class TableOverview:
             "running": [run.to_dict() for run in self.running],
             "last_runs": plain_value(self.last_runs),
             "skipped_regions": self.skipped_regions,
-            "troubles": plain_value(self.failed_jobs),
+            "failed_jobs": plain_value(self.failed_jobs),
             "errors": plain_value(self.errors),
         }
 

@@ -213,8 +213,8 @@ class _Resolver:
 
     def _spec_if_due(self, due: Due, waiting: Sequence[UUID]) -> JobSpec | Skipped:
         job = self.request.job
-        if due.held_back is not None and due.reason is None:
-            return self.skipped(SkipReason.QUIET, due.held_back)
+        if due.postponed is not None and due.reason is None:
+            return self.skipped(SkipReason.QUIET, due.postponed)
         if due.reason is None:
             if job == "merge" and waiting:
                 reason = "regions are skipped and wait for their next try, and no other is due"

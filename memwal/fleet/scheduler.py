@@ -95,7 +95,7 @@ class Outcome:
             "job": self.job,
             "reason": self.reason,
             "result": self.result and self.result.to_dict(),
-            "trouble": self.failed_job and self.failed_job.to_dict(),
+            "failed_job": self.failed_job and self.failed_job.to_dict(),
         }
 
 

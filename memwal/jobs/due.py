@@ -20,7 +20,7 @@ class Due(JsonRecord):
 
     reason: str | None = None
     """Limit that makes the job due; None if it is not due."""
-    held_back: str | None = None
+    postponed: str | None = None
     """Quiet hours that hold back a job although it reached a limit; None without them."""
     pressure: float = 0.0
     """Largest ratio of a measurement to its limit; the job has reached a limit from 1 on. Tables
@@ -136,7 +136,7 @@ def _decide(window: str | None, *limits: _Limit, never: str | None = None) -> Du
     if never is not None:
         pressure = max(pressure, 1.0)
     if reason is not None and window is not None and not critical:
-        return Due(held_back=f"quiet hours ({window}); {reason}", pressure=pressure)
+        return Due(postponed=f"quiet hours ({window}); {reason}", pressure=pressure)
     return Due(reason=reason, pressure=pressure, critical=critical)
 
 
@@ -153,8 +153,8 @@ def _merge(regions: Iterable[RegionBacklog], policy: Policy, window: str | None)
         if decision.reason is not None
     }
     if not ready:
-        held_back = next((d.held_back for d in decisions.values() if d.held_back), None)
-        return Due(held_back=held_back, pressure=pressure)
+        postponed = next((d.postponed for d in decisions.values() if d.postponed), None)
+        return Due(postponed=postponed, pressure=pressure)
     first, reason = next(iter(ready.items()))
     others = f", and {len(ready) - 1} more regions" if len(ready) > 1 else ""
     return Due(

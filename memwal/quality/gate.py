@@ -85,7 +85,7 @@ class GateDecision:
 
 def screen(region: RegionRows, rules: QualityRules) -> GateDecision:
     """Evaluate the rows of a region that would enter, and decide which of them do."""
-    if rules.mode == Mode.HOLD:
+    if rules.mode == Mode.SKIP:
         return _hold_region(region, rules)
     chosen = region.newest & ~region.deleted
     findings = _evaluate_rows(region, rules.suite, chosen)

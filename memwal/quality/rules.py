@@ -23,7 +23,7 @@ class Mode(StrEnum):
     OFF = "off"
     WARN = "warn"
     QUARANTINE = "quarantine"
-    HOLD = "hold"
+    SKIP = "skip"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class QualityRules(JsonRecord):
 
     mode: Mode = Mode.OFF
     """Mode of the gate in the merge. ``warn`` merges all rows and reports; ``quarantine`` writes
-    failing rows to the quarantine table instead; ``hold`` does not merge the region."""
+    failing rows to the quarantine table instead; ``skip`` does not merge the region."""
     suite: tuple[Expectation, ...] = ()
     """Also accepted: the list, or the whole object, that Great Expectations writes."""
     quarantine_uri: str | None = None

@@ -1,4 +1,4 @@
-"""Skipped regions and tables in trouble: kept, tried again later and later, and forgotten."""
+"""Skipped regions and failed jobs: kept, tried again later and later, and forgotten."""
 
 from __future__ import annotations
 
@@ -62,18 +62,18 @@ def test_retry_and_release(catalog: Catalog) -> None:
     assert [one.table for one in catalog.backoffs.skipped_regions()] == ["trains"]
 
 
-def test_troubles(each_catalog: Catalog) -> None:
+def test_failed_jobs(each_catalog: Catalog) -> None:
     backoffs = each_catalog.backoffs
     first = backoffs.record_failure("flights", "merge", "no such bucket")
     # Another process met the same.
     assert backoffs.record_failure("flights", "merge", "no such bucket") == first
     with each_catalog.database.writing() as session:
-        session.execute(text("UPDATE job_troubles SET next_try_at = since"))
+        session.execute(text("UPDATE failed_jobs SET next_try_at = since"))
     second = backoffs.record_failure("flights", "merge", "x" * 5_000)
     assert (first.attempts, second.attempts, first.since) == (1, 2, second.since)
     assert second.next_try_at - second.since > first.next_try_at - first.since
     backoffs.record_failure("flights", STATUS_JOB, "no")
-    assert [one.job for one in backoffs.failed_jobs()] == [STATUS_JOB, "merge"]
+    assert [one.job for one in backoffs.failed_jobs()] == ["merge", STATUS_JOB]
     assert len(second.reason) == 2_000
     assert second.to_dict()["since"] == second.since.isoformat()
     backoffs.clear_failure("flights", "merge")

@@ -110,7 +110,7 @@ def test_the_way_back(old_url: str) -> None:
     database.engine.dispose()
 
 
-RENAMED = {"held_regions": "skipped_regions"}
+RENAMED = {"held_regions": "skipped_regions", "job_troubles": "failed_jobs"}
 REVISIONS = [f"{number:04}" for number in range(1, int(HEAD_REVISION) + 1)]
 
 
@@ -204,6 +204,8 @@ def test_stored_results_and_conditions_take_the_words_of_today(each_empty_url: s
             }
         },
         "notified_events": {"kind": "region_held", "mark": "region_held 3"},
+        "job_troubles": {"job": "look"},
+        "managed_tables": {"policy": {"quality": {"mode": "hold"}}},
     }
     new = {
         "job_runs": {
@@ -211,10 +213,12 @@ def test_stored_results_and_conditions_take_the_words_of_today(each_empty_url: s
                 "metrics": {"rows": 1},
                 "warnings": ["left out"],
                 "skipped_regions": [],
-                "quality": {"mode": "hold", "skipped_regions": ["a region"]},
+                "quality": {"mode": "skip", "skipped_regions": ["a region"]},
             }
         },
         "notified_events": {"kind": "region_skipped", "mark": "region_skipped 3"},
+        "failed_jobs": {"job": "status"},
+        "managed_tables": {"policy": {"quality": {"mode": "skip"}}},
     }
     migrate(each_empty_url, "0007")
     filled(each_empty_url, Policy().to_dict())
@@ -227,6 +231,8 @@ def test_stored_results_and_conditions_take_the_words_of_today(each_empty_url: s
     migrate(each_empty_url, "0008")
     for expected in (new, old):
         with database.engine.connect() as connection:
+            tables.clear()
+            tables.reflect(connection)
             for name, values in expected.items():
                 (found,) = connection.execute(select(tables.tables[name])).mappings()
                 assert {key: found[key] for key in values} == values

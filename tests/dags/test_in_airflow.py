@@ -158,9 +158,9 @@ def test_a_run_that_is_late_is_written_down_until_the_next(tmp_path: Path, regis
     with embedded(tmp_path, registered) as airflow:
         run_id = airflow.trigger(DAG_ID)
         airflow.wait(lambda: catalog.backoffs.failed_jobs(), timeout=240, what="miss the deadline")
-        (trouble,) = catalog.backoffs.failed_jobs()
-        assert (trouble.table, trouble.job) == ("flights", "late")
-        assert run_id in trouble.reason
+        (failed,) = catalog.backoffs.failed_jobs()
+        assert (failed.table, failed.job) == ("flights", "late")
+        assert run_id in failed.reason
         assert airflow.wait_run(DAG_ID, run_id, timeout=400) == "success"
         assert states(airflow, run_id)["wait_for_backlog"] == {"skipped"}
         assert states(airflow, run_id)["merge"] == {"skipped"}

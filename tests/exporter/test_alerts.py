@@ -237,7 +237,7 @@ CASES: dict[str, tuple[dict[str, str], str, set[str]]] = {
         "500m",
         set(),
     ),
-    "a job is in trouble": (
+    "a job fails": (
         {'memwal_job_attempts{memwal_table="t",memwal_job="index"}': "3x100"},
         "6m",
         {"MemwalJobFailing"},

@@ -127,14 +127,14 @@ class TestTables:
         catalog.unregister(flights)
         assert flights not in str(scrape())
 
-    def test_skipped_regions_and_troubles(
+    def test_skipped_regions_and_failed_jobs(
         self, catalog: Catalog, scrape: Any, flights: str
     ) -> None:
         skipped = SkippedRegion(region_id="r", generation=2, reason="gone")
         catalog.backoffs.skip_regions(flights, [skipped])
-        catalog.backoffs.record_failure(flights, "look", "no")
+        catalog.backoffs.record_failure(flights, "status", "no")
         assert scrape.of("memwal_table_skipped_regions", table=flights) == 1
-        assert scrape.of("memwal_job_attempts", table=flights, job="look") == 1
+        assert scrape.of("memwal_job_attempts", table=flights, job="status") == 1
         assert scrape.of("memwal_job_running", table=flights, job="gc") is None
         with catalog.leases.acquire(job_resource(flights, "gc")):
             assert scrape.of("memwal_job_running", table=flights, job="gc") == 1

@@ -99,7 +99,7 @@ def try_now(catalog: Catalog) -> Callable[[], None]:
 
     def go() -> None:
         with catalog.database.writing() as session:
-            for name in ("skipped_regions", "job_troubles"):
+            for name in ("skipped_regions", "failed_jobs"):
                 session.execute(text(f"UPDATE {name} SET next_try_at = since"))
 
     return go

@@ -133,7 +133,7 @@ def test_messages_keep_their_distance(flights: Catalog) -> None:
     sent: list[Event] = []
     hold(flights)
     notify_channel(flights, "ops", sent.extend, now=now)
-    flights.backoffs.record_failure("flights", "look", "no bucket")
+    flights.backoffs.record_failure("flights", "status", "no bucket")
     flights.backoffs.clear_regions("flights", [REGION])
     assert notify_channel(flights, "ops", sent.extend, now=now + timedelta(seconds=59)) == []
     found = notify_channel(flights, "ops", sent.extend, now=now + timedelta(seconds=60))
@@ -170,11 +170,11 @@ def test_a_table_that_is_given_up_is_no_good_news(
 def test_tables_of_others_are_left_to_them(flights: Catalog) -> None:
     flights.register("trains", uri="/r")
     hold(flights)
-    flights.backoffs.record_failure("trains", "look", "no bucket")
+    flights.backoffs.record_failure("trains", "status", "no bucket")
     sent: list[Event] = []
     notify_channel(flights, "rail", sent.extend, tables=["trains"])
     assert [event.table for event in sent] == ["trains"]
-    flights.backoffs.clear_failure("trains", "look")
+    flights.backoffs.clear_failure("trains", "status")
     later = datetime.now(UTC) + PAUSE
     assert (
         notify_channel(flights, "rail", sent.extend, tables=["flights"], now=later)[0].over is False

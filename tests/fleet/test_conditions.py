@@ -80,7 +80,7 @@ def test_only_what_is_maintained_is_watched(flights: Catalog) -> None:
     flights.backoffs.skip_regions(
         "flights", [SkippedRegion(region_id=REGION, generation=2, reason="torn")]
     )
-    flights.backoffs.record_failure("flights", "look", "no such bucket")
+    flights.backoffs.record_failure("flights", "status", "no such bucket")
     assert len(conditions(flights)) == 3
     assert conditions(flights, tables=["trains"]) == []
     flights.update("flights", enabled=False)

@@ -54,7 +54,7 @@ def test_a_backlog_ages_on(sample: BacklogSample | None, age: float | None) -> N
         (
             replace(SAMPLE, oldest_seconds=3569.0),
             {"skipped_regions": 2},
-            Health.TROUBLE,
+            Health.FAILING,
             [["2"], ["59 min 59 s", "10 min"]],
         ),
         (
@@ -63,7 +63,7 @@ def test_a_backlog_ages_on(sample: BacklogSample | None, age: float | None) -> N
             Health.CRITICAL,
             [["1 h", "1 h"], ["1"], ["gc", "StoreAccessError: no"]],
         ),
-        (None, {"errors": [ERROR]}, Health.TROUBLE, [["gc"], []]),
+        (None, {"errors": [ERROR]}, Health.FAILING, [["gc"], []]),
     ],
 )
 def test_health(

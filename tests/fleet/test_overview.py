@@ -107,14 +107,14 @@ def test_what_fails_is_told_until_it_succeeds(catalog: Catalog) -> None:
     catalog.record_backlog("a", status())
     catalog.finish_run(catalog.start_run("a", "merge"), error="ConflictError: busy")
     catalog.backoffs.record_failure("a", "merge", "an older word")
-    catalog.backoffs.record_failure("a", "look", "no access")
+    catalog.backoffs.record_failure("a", "status", "no access")
     (found,) = overview(catalog)
-    assert found.health.value == "trouble"
+    assert found.health.value == "failing"
     assert {one.job: one.reason for one in found.errors} == {
         "merge": "ConflictError: busy",
-        "look": "no access",
+        "status": "no access",
     }
-    catalog.backoffs.clear_failure("a", "look")
+    catalog.backoffs.clear_failure("a", "status")
     catalog.backoffs.clear_failure("a", "merge")
     with catalog.record_run("a", "merge") as run:
         (working,) = overview(catalog)
@@ -134,7 +134,7 @@ def test_a_run_that_died_is_an_error(catalog: Catalog) -> None:
         session.execute(text("UPDATE job_runs SET heartbeat_at = '2020-01-01 00:00:00'"))
     (found,) = overview(catalog)
     assert [one.job for one in found.errors] == ["gc"]
-    assert found.health is Health.TROUBLE
+    assert found.health is Health.FAILING
 
 
 def test_what_is_due_by_now(catalog: Catalog) -> None:

@@ -101,14 +101,14 @@ class TestOneProcess:
         assert base_state(good) == dict.fromkeys(range(20), 2)
         bad = {"torn", "absent", "closed", "foreign", "unreachable"}
         for name in bad:
-            assert found[name, "look"] == "failed"
-        troubles = {one.table: one for one in catalog.backoffs.failed_jobs()}
-        assert set(troubles) == bad
-        assert "StoreUnavailableError" in troubles["unreachable"].reason
-        assert "hush-hush" not in caplog.text + str(troubles)
-        assert str(tmp_path / "absent.lance") in troubles["absent"].reason
-        assert str(tmp_path / "no.json") in troubles["closed"].reason
-        assert "'lake'" in troubles["foreign"].reason
+            assert found[name, "status"] == "failed"
+        failed = {one.table: one for one in catalog.backoffs.failed_jobs()}
+        assert set(failed) == bad
+        assert "StoreUnavailableError" in failed["unreachable"].reason
+        assert "hush-hush" not in caplog.text + str(failed)
+        assert str(tmp_path / "absent.lance") in failed["absent"].reason
+        assert str(tmp_path / "no.json") in failed["closed"].reason
+        assert "'lake'" in failed["foreign"].reason
 
     def test_memory_is_given_back_after_each_job_whatever_came_of_it(
         self, catalog: Catalog, managed: Managed, monkeypatch: pytest.MonkeyPatch
@@ -137,7 +137,7 @@ class TestOneProcess:
         table = managed("late")
         aside = tmp_path / "aside"
         folder(table).rename(aside)
-        assert kinds(fleet.run_once()) == {("late", "look"): "failed"}
+        assert kinds(fleet.run_once()) == {("late", "status"): "failed"}
         assert fleet.run_once() == []
         try_now()
         (outcome,) = fleet.run_once()
@@ -165,8 +165,8 @@ class TestOneProcess:
         assert found["flights", "snapshot"] == "failed"
         assert found["flights", "merge"] == "JobResult"
         assert merged(table, bucket_region_id(0)) == 3
-        (trouble,) = catalog.backoffs.failed_jobs()
-        assert (trouble.job, trouble.reason) == ("snapshot", "RuntimeError: unexpected")
+        (failed,) = catalog.backoffs.failed_jobs()
+        assert (failed.job, failed.reason) == ("snapshot", "RuntimeError: unexpected")
         assert ("flights", "snapshot") not in kinds(fleet.run_once())
 
     def test_a_poisoned_generation(

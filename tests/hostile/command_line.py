@@ -107,7 +107,7 @@ _USUAL = {
     "maintain": ("id_idx",),
     "add": ("id_idx",),
     "state": ("succeeded",),
-    "mode": ("off", "warn", "hold"),
+    "mode": ("off", "warn", "skip"),
     "row": ("all", "x/y/1"),
     "runbook_url": ("https://h/{alert}", "{alert.__class__}{0}"),
     "host": ("127.0.0.1", "256.0.0.1"),

@@ -115,7 +115,7 @@ def _policy(_: Any, values: Any) -> None:
 def _settings() -> SearchStrategy[list[str]]:
     key = st.sampled_from([*POLICY, "tags", "quiet_hours", "quality"]) | texts()
     value = one_of_these(*NUMBERS).map(str) | texts(
-        "22:00-06:00 ../../etc", "23:59-23:58 UTC", "* * * * *", "{}", '{"mode": "hold"}', "true"
+        "22:00-06:00 ../../etc", "23:59-23:58 UTC", "* * * * *", "{}", '{"mode": "skip"}', "true"
     )
     return st.lists(st.builds("{}={}".format, key, value) | texts(), max_size=3)
 

@@ -51,7 +51,7 @@ def decide(found: TableStatus, policy: Policy | None = None, **ago: float) -> di
 def test_a_table_in_order_is_due_for_nothing() -> None:
     found = decide(status(region(1, 0), region(2, 3, 10.0)), index=0, gc=0)
     assert list(found) == list(JOBS)
-    assert [job for job, one in found.items() if one.reason or one.held_back] == []
+    assert [job for job, one in found.items() if one.reason or one.postponed] == []
     assert found["merge"].pressure == 0.75
 
 
@@ -134,7 +134,7 @@ def test_quiet_hours_hold_back_what_is_not_critical() -> None:
     assert held["merge"].critical
     assert held["snapshot"].critical
     assert held["index"].reason is None
-    assert "13:00-12:00 UTC" in (held["index"].held_back or "")
+    assert "13:00-12:00 UTC" in (held["index"].postponed or "")
     assert held["gc"].reason is None
     open_hours = due(found, ALL_DAY_BUT_NOON, now=NOON, last_runs={})
     assert open_hours["merge"].regions == (calm.region_id, critical.region_id)
@@ -211,7 +211,7 @@ def test_quiet_hours_only_ever_take_away(backlogs: Any, policy: Policy) -> None:
     quiet = evaluate_policy([backlog], figures, policy, now=MIDNIGHT)
     free = evaluate_policy([backlog], figures, replace(policy, quiet_hours=()), now=MIDNIGHT)
     for job in JOBS:
-        assert bool(free[job].reason) == bool(quiet[job].reason or quiet[job].held_back)
+        assert bool(free[job].reason) == bool(quiet[job].reason or quiet[job].postponed)
         assert quiet[job].pressure == free[job].pressure
         if policy.quiet_hours:
             assert bool(quiet[job].reason) == (bool(free[job].reason) and free[job].critical)
@@ -221,4 +221,4 @@ def test_quiet_hours_only_ever_take_away(backlogs: Any, policy: Policy) -> None:
 def test_what_reached_its_limit_presses(backlogs: Any, policy: Policy) -> None:
     backlog, figures = backlogs[1]
     for one in evaluate_policy([backlog], figures, policy, now=MIDNIGHT).values():
-        assert (one.pressure >= 1) == bool(one.reason or one.held_back)
+        assert (one.pressure >= 1) == bool(one.reason or one.postponed)

@@ -9,14 +9,14 @@ from memwal_airflow.deadlines import record_late
 from memwal.catalog import Catalog
 
 
-def test_a_run_that_is_late_becomes_a_trouble_of_its_table(
+def test_a_run_that_is_late_is_a_failed_job_of_its_table(
     catalog: Catalog, caplog: pytest.LogCaptureFixture
 ) -> None:
     context = {"dag_run": {"dag_run_id": "scheduled__1"}}
     with caplog.at_level(logging.ERROR):
         asyncio.run(record_late(table="flights", seconds=90, context=context))
-    (trouble,) = catalog.backoffs.failed_jobs()
-    assert (trouble.table, trouble.job) == ("flights", "late")
-    assert "scheduled__1" in trouble.reason
-    assert "90 s" in trouble.reason
-    assert trouble.reason in caplog.text
+    (failed,) = catalog.backoffs.failed_jobs()
+    assert (failed.table, failed.job) == ("flights", "late")
+    assert "scheduled__1" in failed.reason
+    assert "90 s" in failed.reason
+    assert failed.reason in caplog.text

@@ -237,7 +237,7 @@ def test_no_secret_is_seen_anywhere(
     catalog = Catalog(f"sqlite:///{tmp_path / 'catalog.db'}")
     catalog.migrate()
     catalog.register("flights", uri=table.uri, storage_options_ref="airflow:lake")
-    catalog.backoffs.record_failure("flights", "look", "no such bucket")
+    catalog.backoffs.record_failure("flights", "status", "no such bucket")
 
     ui_port = free_port()
     airflow = airflow_at(tmp_path, scratch, emulator, webhook, table, ui_port)

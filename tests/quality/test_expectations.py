@@ -152,7 +152,7 @@ class TestRules:
                 read(given)
 
     def test_of_a_command_line(self, tmp_path: Path) -> None:
-        known = rules("hold")
+        known = rules("skip")
         text = json.dumps(known.to_dict())
         (tmp_path / "rules.json").write_text(text)
         assert read_rules(text) == read_rules(f"@{tmp_path}/rules.json") == known

@@ -225,7 +225,7 @@ class TestHold:
     ) -> None:
         flush(table, {1: 1}, {2: -2}, {3: 3})
 
-        result = table.merge(quality=rules("hold"))
+        result = table.merge(quality=rules("skip"))
 
         assert base_state(table) == {1: 1}
         assert state(table) == {1: 1, 2: -2, 3: 3}
@@ -238,22 +238,22 @@ class TestHold:
 
     def test_goes_on_when_the_rules_change(self, table: memwal.Table) -> None:
         flush(table, {1: 1}, {2: -2}, {3: 3})
-        table.merge(quality=rules("hold"))
+        table.merge(quality=rules("skip"))
         result = table.merge(quality=rules("warn"))
         assert result.skipped_regions == ()
         assert base_state(table) == {1: 1, 2: -2, 3: 3}
 
     def test_goes_on_when_a_later_generation_corrects_it(self, table: memwal.Table) -> None:
         flush(table, {1: 1}, {2: -2})
-        table.merge(quality=rules("hold"))
+        table.merge(quality=rules("skip"))
         flush(table, {2: 2})
-        assert table.merge(quality=rules("hold")).skipped_regions == ()
+        assert table.merge(quality=rules("skip")).skipped_regions == ()
         assert base_state(table) == {1: 1, 2: 2}
 
     def test_looks_again_at_what_later_rows_had_replaced(self, table: memwal.Table) -> None:
         """Key 1 fails in generation 1 as well, which the good row of generation 3 hid."""
         flush(table, {1: -1}, {2: -2}, {1: 1})
-        result = table.merge(quality=rules("hold"))
+        result = table.merge(quality=rules("skip"))
         assert base_state(table) == {}
         assert result.skipped_regions[0].generation == 1
 
@@ -274,7 +274,7 @@ class TestHold:
             take=lambda mask, columns: numbers.filter(pa.array(mask)),
             primary_key=("id",),
         )
-        found = screen(region, rules("hold"))
+        found = screen(region, rules("skip"))
         # The number 0 is as expected.
         assert found.accepted == 1
         assert found.newest.tolist() == [True, *[False] * (count - 1)]
@@ -284,7 +284,7 @@ class TestHold:
         table = make_table(region_spec=memwal.RegionSpec.bucket("id", 4))
         with table.writer() as writer:
             writer.upsert(rows({key: -1 if key == 7 else key for key in range(40)}))
-        result = table.merge(quality=rules("hold"))
+        result = table.merge(quality=rules("skip"))
         assert len(result.skipped_regions) == 1
         there = base_state(table)
         assert 7 not in there
@@ -296,14 +296,14 @@ class TestHold:
             "kwargs": {"column": "n", "max_value": 10},
         }
         flush(table, {1: 1}, {2: 20})
-        result = table.merge(quality=rules("hold", most))
+        result = table.merge(quality=rules("skip", most))
         assert result.skipped_regions[0].generation == 1
         assert base_state(table) == {}
 
     def test_stops_a_checkpoint(self, table: memwal.Table) -> None:
         flush(table, {1: 1}, {2: -2})
         with pytest.raises(memwal.errors.ConflictError, match="expect_column_values_to_be_between"):
-            table.checkpoint(quality=rules("hold"))
+            table.checkpoint(quality=rules("skip"))
         assert base_state(table) == {1: 1}
 
 
@@ -311,7 +311,7 @@ def test_the_keys_alone_are_deleted(table: memwal.Table) -> None:
     with table.writer() as writer:
         writer.upsert(rows({1: -1}))
         writer.delete(keys(1))
-    table.merge(quality=rules("hold"))
+    table.merge(quality=rules("skip"))
     assert base_state(table) == {}
 
 

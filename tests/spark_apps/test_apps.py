@@ -93,7 +93,7 @@ def test_rules_of_quality_of_a_merge(app, table, calls, tmp_path):
         name="flights",
         uri=table.uri,
         storage_options_ref=None,
-        policy=Policy(quality=rules("hold")),
+        policy=Policy(quality=rules("skip")),
         owner="data",
         enabled=True,
         created_at=datetime.now(UTC),
@@ -104,7 +104,7 @@ def test_rules_of_quality_of_a_merge(app, table, calls, tmp_path):
     assert app("merge", "--table", table.uri, *arguments) == 0
     assert app("merge", "--table", table.uri, "--quality", f"@{tmp_path}/rules.json") == 0
     assert app("merge", "--table", table.uri, "--quality", "{") == 2
-    assert [call.quality for call in calls] == [rules("hold")] * 2
+    assert [call.quality for call in calls] == [rules("skip")] * 2
 
 
 def test_quality(app, table, result, capsys):
@@ -218,7 +218,7 @@ def test_options_of_gc(app, table, calls):
 
 REGIONS = (uuid4(), uuid4())
 OPTIONS = {
-    "merge": MergeOptions(regions=REGIONS, run_bytes=7, max_tasks=2, quality=rules("hold")),
+    "merge": MergeOptions(regions=REGIONS, run_bytes=7, max_tasks=2, quality=rules("skip")),
     "index": IndexOptions(indexes=("a_idx", "b_idx"), part_rows=2**62, max_tasks=2),
     "compact": CompactOptions(min_fragments=2, attempts=2, max_commits=1),
     "snapshot": SnapshotOptions(max_tasks=2, inline_regions=0),

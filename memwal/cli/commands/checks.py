@@ -106,8 +106,8 @@ def _print_due(state: Survey) -> None:
         [
             (
                 job,
-                "now" if due.reason else "later" if due.held_back else "no",
-                due.reason or due.held_back,
+                "now" if due.reason else "later" if due.postponed else "no",
+                due.reason or due.postponed,
                 f"{100 * due.pressure:.0f}%",
             )
             for job, due in state.due.items()

@@ -66,7 +66,7 @@ class PlanOperator(CatalogTableOperator):
             catalog.backoffs.clear_failure(self.table, LATE)
             catalog.record_backlog(self.table, survey.status)
         for job, due in survey.due.items():
-            self.log.info("%s: %s.", job, due.reason or due.held_back or "not due")
+            self.log.info("%s: %s.", job, due.reason or due.postponed or "not due")
         policy = managed.policy
         age = survey.status.oldest_backlog_seconds or 0.0
         if age >= policy.late_seconds:
@@ -118,8 +118,8 @@ class PlanIndexesOperator(CatalogTableOperator):
             )
         if due.reason is None and not request.force:
             raise TaskSkipped(
-                f"Not due: {due.held_back or 'no limit is reached'}.",
-                reason=SkipReason.NOT_DUE if due.held_back is None else SkipReason.QUIET,
+                f"Not due: {due.postponed or 'no limit is reached'}.",
+                reason=SkipReason.NOT_DUE if due.postponed is None else SkipReason.QUIET,
             )
         if request.dry_run:
             raise TaskSkipped(

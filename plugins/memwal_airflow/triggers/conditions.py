@@ -88,9 +88,9 @@ class BacklogDue(Condition):
         }
         if merge.reason is not None:
             return ConditionResult(met=True, message=merge.reason, value=value)
-        if merge.held_back is not None:
+        if merge.postponed is not None:
             reason = SkipReason.QUIET
-            why = f"held back: {merge.held_back}"
+            why = f"postponed: {merge.postponed}"
         elif len(ready) < len(selected) and generations:
             reason = SkipReason.BACKOFF
             why = f"{len(selected) - len(ready)} regions are skipped and wait for their next try"

@@ -60,7 +60,7 @@ def table_page(detail: TableDetail) -> JsonObject:
         "status": None if state is None else state.status.to_dict(),
         "due": {job: due.to_dict() for job, due in detail.due.items()},
         "skipped_regions": [record.to_dict() for record in detail.skipped_regions],
-        "troubles": [trouble.to_dict() for trouble in detail.overview.failed_jobs],
+        "failed_jobs": [job.to_dict() for job in detail.overview.failed_jobs],
         "quality": None if detail.checked is None else _quality_row(detail.checked),
     }
 

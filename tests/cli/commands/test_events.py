@@ -22,7 +22,7 @@ def server() -> Iterator[WebhookServer]:
 def catalog(catalog: Catalog) -> Catalog:
     for name in ("flights", "trains"):
         catalog.register(name, uri=f"/{name}", owner="transport")
-        catalog.backoffs.record_failure(name, "look", "NoSuchBucket")
+        catalog.backoffs.record_failure(name, "status", "NoSuchBucket")
     return catalog
 
 
@@ -34,7 +34,7 @@ def test_what_is_wrong_is_shown_each_time(cli, catalog):
     shown = cli("fleet", "events", "--table", "trains").stdout
     assert "NoSuchBucket" in shown
     assert "flights" not in shown
-    catalog.backoffs.clear_failure("trains", "look")
+    catalog.backoffs.clear_failure("trains", "status")
     assert cli("fleet", "events", "--table", "trains", "--json").json == {"events": []}
     assert cli("fleet", "events", "--table", "ships").code != 0
 
@@ -46,7 +46,7 @@ def test_a_webhook_hears_of_it_once(cli, catalog, server, tmp_path):
     told = cli(*command, "--json")
     assert len(told.json["events"]) == 2
     assert cli(*command, "--json").json == {"events": []}
-    catalog.backoffs.clear_failure("trains", "look")
+    catalog.backoffs.clear_failure("trains", "status")
     assert "trains" in cli(*command).stdout
     assert len(server.received) == 2
     assert ":white_check_mark: trains" in server.texts[1]

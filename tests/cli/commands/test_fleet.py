@@ -76,7 +76,7 @@ class TestFleet:
         cli("fleet", "run", "--once", "--table", "flights")
         assert merged(flights, GOOD) == 3
 
-    def test_troubles_are_warnings(self, cli, flights, catalog, tmp_path):
+    def test_failed_jobs_are_warnings(self, cli, flights, catalog, tmp_path):
         catalog.register("gone", uri=str(tmp_path / "gone.lance"))
         answer = cli("fleet", "run", "--once")
         assert answer.code == 0
@@ -86,9 +86,9 @@ class TestFleet:
         assert "gone" in answer.stdout
         (gone,) = (one for one in cli("fleet", "status", "--json").json if one["table"] == "gone")
         assert gone["backlog"] is None
-        (trouble,) = gone["troubles"]
-        assert (trouble["job"], trouble["attempts"]) == ("look", 1)
-        assert "TableSetupError" in trouble["reason"]
+        (failed,) = gone["failed_jobs"]
+        assert (failed["job"], failed["attempts"]) == ("status", 1)
+        assert "TableSetupError" in failed["reason"]
 
     def test_status(self, cli, flights):
         (found,) = cli("fleet", "status", "--json").json
@@ -97,7 +97,7 @@ class TestFleet:
         (found,) = cli("fleet", "status", "--json").json
         assert found["backlog"]["generations"] == 6
         assert {"merge", "snapshot", "gc"} <= set(found["last_runs"])
-        assert (found["skipped_regions"], found["running"], found["troubles"]) == (0, [], [])
+        assert (found["skipped_regions"], found["running"], found["failed_jobs"]) == (0, [], [])
         assert "flights" in cli("fleet", "status").stdout
 
     @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ class TestStatus:
         catalog.update("flights", policy=policy)
         merge = cli("status", "flights", "--json").json["due"]["merge"]
         assert merge["reason"] is None
-        assert merge["held_back"] in cli("status", "flights").stdout
+        assert merge["postponed"] in cli("status", "flights").stdout
 
 
 class TestSkippedRegions:

@@ -130,7 +130,7 @@ class TestManaged:
         assert done.count("quality") == 1
 
     def test_merges_go_by_the_policy(self, table: memwal.Table, catalog: Catalog) -> None:
-        catalog.register("t", uri=table.uri, policy=Policy(quality=rules("hold")))
+        catalog.register("t", uri=table.uri, policy=Policy(quality=rules("skip")))
         flush(table, {1: 1}, {2: -2})
         result = run_job(catalog, JobRequest("t", "merge", force=True))
         assert not isinstance(result, Skipped)

@@ -29,10 +29,10 @@ def secrecy(caplog: pytest.LogCaptureFixture) -> Secrecy:
 
 
 @pytest.fixture
-def trouble(catalog: Catalog) -> Catalog:
+def failing(catalog: Catalog) -> Catalog:
     for name, owner in (("flights", "air team"), ("trains", "rail")):
         catalog.register(name, uri=f"/{name}", owner=owner)
-        catalog.backoffs.record_failure(name, "look", "no such bucket")
+        catalog.backoffs.record_failure(name, "status", "no such bucket")
     return catalog
 
 
@@ -66,14 +66,14 @@ def warned(caplog: pytest.LogCaptureFixture) -> str:
     return "\n".join(one.getMessage() for one in records)
 
 
-def test_nobody_is_told_unless_somebody_is_named(trouble: Catalog, server: WebhookServer) -> None:
+def test_nobody_is_told_unless_somebody_is_named(failing: Catalog, server: WebhookServer) -> None:
     assert notify_events() == 0
     assert server.received == []
 
 
 @pytest.mark.parametrize("conn_type", ["slackwebhook", "http"])
 def test_events_are_told_once_and_their_end_too(
-    trouble: Catalog,
+    failing: Catalog,
     server: WebhookServer,
     secrecy: Secrecy,
     connect: Callable[..., str],
@@ -91,7 +91,7 @@ def test_events_are_told_once_and_their_end_too(
 @pytest.mark.parametrize("conn_type", ["slackwebhook", "http"])
 @pytest.mark.parametrize("broken", ["refuses", "redirects", "is slow", "is gone"])
 def test_a_webhook_that_does_not_work_fails_nothing_and_is_not_shown(
-    trouble: Catalog,
+    failing: Catalog,
     server: WebhookServer,
     secrecy: Secrecy,
     connect: Callable[..., str],
@@ -122,7 +122,7 @@ def test_a_webhook_that_does_not_work_fails_nothing_and_is_not_shown(
 
 
 def test_owners_can_have_a_connection_of_their_own(
-    trouble: Catalog,
+    failing: Catalog,
     server: WebhookServer,
     connect: Callable[..., str],
     monkeypatch: pytest.MonkeyPatch,
@@ -134,14 +134,14 @@ def test_owners_can_have_a_connection_of_their_own(
     assert sorted(text.split()[1] for text in server.texts) == ["flights", "trains"]
     assert notify_events() == 0
     monkeypatch.delenv("AIRFLOW__MEMWAL__NOTIFY_CONN_ID")
-    trouble.register("ships", uri="/s", owner="sea")
-    trouble.backoffs.record_failure("ships", "look", "no such bucket")
+    failing.register("ships", uri="/s", owner="sea")
+    failing.backoffs.record_failure("ships", "status", "no such bucket")
     assert notify_events() == 0
     assert notify_events(conn_id="sea") == 0
 
 
 def test_headers_of_an_http_connection_are_sent_and_not_logged(
-    trouble: Catalog, server: WebhookServer, secrecy: Secrecy, connect: Callable[..., str]
+    failing: Catalog, server: WebhookServer, secrecy: Secrecy, connect: Callable[..., str]
 ) -> None:
     extra = {"X-Token": f"token {secrecy.marker}"}
     connect("http", host=f"{server.address}/all", login="me", password=secrecy.marker, extra=extra)
@@ -163,7 +163,7 @@ def test_headers_of_an_http_connection_are_sent_and_not_logged(
     ],
 )
 def test_wrong_settings_are_named_and_fail_nothing(
-    trouble: Catalog,
+    failing: Catalog,
     connect: Callable[..., str],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -182,7 +182,7 @@ class Failed:
 
 
 def test_a_failed_task_is_told_at_once_with_its_table_only(
-    trouble: Catalog, server: WebhookServer, connect: Callable[..., str]
+    failing: Catalog, server: WebhookServer, connect: Callable[..., str]
 ) -> None:
     connect("slackwebhook")
     other = Failed()

@@ -38,7 +38,7 @@ def test_errors_fail_the_task_and_are_recorded(
     assert run.result is not None
     assert run.result["metrics"]["errors"] > 0
     assert run.result["warnings"]
-    assert [(trouble.table, trouble.job) for trouble in catalog.backoffs.failed_jobs()] == [
+    assert [(failed.table, failed.job) for failed in catalog.backoffs.failed_jobs()] == [
         ("t", "verify")
     ]
 

@@ -62,7 +62,7 @@ def test_the_fleet(flights: Any, as_user: AsUser, catalog: Catalog) -> None:
         "enabled": True,
         "tags": ["air"],
         "dag_id": "memwal__flights",
-        "health": "trouble",
+        "health": "failing",
         "reasons": ["gc fails: StoreAccessError: no"],
         "late_seconds": 60.0,
         "critical_seconds": 43_200.0,
@@ -91,7 +91,7 @@ def test_one_table(flights: Any, as_user: AsUser, catalog: Catalog) -> None:
     assert {one["region_id"] for one in found["status"]["regions"]} == {flights.hot, flights.cold}
     assert found["status"]["backlog_rows"] == status["backlog_rows"]
     assert set(found["due"]) == set(JOBS)
-    assert set(found["due"]["merge"]) == {"reason", "held_back", "pressure", "critical", "regions"}
+    assert set(found["due"]["merge"]) == {"reason", "postponed", "pressure", "critical", "regions"}
     assert found["due"]["merge"]["regions"] == [flights.hot]
     assert [(one["region_id"], one["reason"]) for one in found["skipped_regions"]] == [
         (flights.cold, "torn")
@@ -104,7 +104,7 @@ def test_one_table(flights: Any, as_user: AsUser, catalog: Catalog) -> None:
         "job": "merge",
         "link": "/dags/memwal__flights/runs/r1/tasks/merge",
     }
-    assert (found["troubles"], found["may_write"]) == ([], False)
+    assert (found["failed_jobs"], found["may_write"]) == ([], False)
     assert as_user("admin").get("/memwal/api/tables/flights").json()["may_write"] is True
     assert as_user("viewer").get("/memwal/api/tables/absent").status_code == 404
 

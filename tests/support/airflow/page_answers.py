@@ -55,14 +55,14 @@ class Canned:
         age: float | None = pick.uniform(5, 900)
         health, reasons, errors, skipped = "ok", [], [], 0
         if index == 0:
-            skipped, health, age = 1, "trouble", 214.0
+            skipped, health, age = 1, "failing", 214.0
             reasons = ["1 region is skipped"]
         elif chance < 0.015:
             health, age = "critical", pick.uniform(CRITICAL, 1.6 * CRITICAL)
         elif chance < 0.05 or wide:
             health, age = "late", pick.uniform(LATE, 5 * LATE)
         elif chance < 0.075:
-            health, skipped = "trouble", pick.randint(0, 2)
+            health, skipped = "failing", pick.randint(0, 2)
             errors = [{"job": "merge", "reason": ERROR, "at": self.ago(pick.uniform(60, 4000))}]
             reasons = ["merge fails"]
         elif chance < 0.09:
@@ -173,7 +173,7 @@ class Canned:
             "status": self._status(row, regions) if known else None,
             "due": self._due(regions) if known else {},
             "skipped_regions": skipped,
-            "troubles": [
+            "failed_jobs": [
                 {**error, "since": error["at"], "attempts": 3, "next_try_at": self.ago(-95)}
                 for error in row["errors"]
             ],
@@ -255,7 +255,7 @@ class Canned:
         }
 
     def _due(self, regions: list[dict[str, Any]]) -> dict[str, Any]:
-        rest = {"held_back": None, "critical": False, "regions": []}
+        rest = {"postponed": None, "critical": False, "regions": []}
         return {
             "merge": {
                 **rest,
@@ -273,7 +273,7 @@ class Canned:
             "gc": {
                 **rest,
                 "reason": None,
-                "held_back": "quiet hours (22:00-06:00 Europe/Berlin); last garbage collection "
+                "postponed": "quiet hours (22:00-06:00 Europe/Berlin); last garbage collection "
                 "4102 s ago (limit 3600 s)",
                 "pressure": 1.14,
             },

@@ -1,4 +1,4 @@
-"""Regions that merges leave out are skipped regions; results name metrics and warnings."""
+"""Regions are skipped, jobs fail, results name metrics and warnings, status is a job's name."""
 
 from __future__ import annotations
 
@@ -18,18 +18,26 @@ _PAGE = 1_000
 
 
 def upgrade() -> None:
-    """Rename the table, the notified condition, and the keys of stored results."""
+    """Rename the tables, the notified condition, and the words in stored values."""
     _rename_table("held_regions", "skipped_regions")
+    _rename_table("job_troubles", "failed_jobs")
     _rename_condition("region_held", "region_skipped")
-    _rename_keys(_RESULT, _QUALITY)
+    _rename_job("failed_jobs", "look", "status")
+    _rename_in_results(_RESULT, _QUALITY, {"hold": "skip"})
+    _rename_in_policies({"hold": "skip"})
 
 
 def downgrade() -> None:
     """Give them their earlier names."""
-    _rename_keys(
-        {new: old for old, new in _RESULT.items()}, {new: old for old, new in _QUALITY.items()}
+    _rename_in_policies({"skip": "hold"})
+    _rename_in_results(
+        {new: old for old, new in _RESULT.items()},
+        {new: old for old, new in _QUALITY.items()},
+        {"skip": "hold"},
     )
+    _rename_job("failed_jobs", "status", "look")
     _rename_condition("region_skipped", "region_held")
+    _rename_table("failed_jobs", "job_troubles")
     _rename_table("skipped_regions", "held_regions")
 
 
@@ -52,7 +60,14 @@ def _rename_condition(old: str, new: str) -> None:
     )
 
 
-def _rename_keys(names: Mapping[str, str], of_quality: Mapping[str, str]) -> None:
+def _rename_job(table: str, old: str, new: str) -> None:
+    rows = sa.table(table, sa.column("job", sa.String()))
+    op.execute(sa.update(rows).where(rows.c.job == old).values(job=new))
+
+
+def _rename_in_results(
+    names: Mapping[str, str], of_quality: Mapping[str, str], modes: Mapping[str, str]
+) -> None:
     runs = sa.table(
         "job_runs",
         sa.column("id", sa.Integer()),
@@ -69,9 +84,29 @@ def _rename_keys(names: Mapping[str, str], of_quality: Mapping[str, str]) -> Non
                 continue
             result = _renamed(row.result, names)
             if isinstance(result.get("quality"), dict):
-                result["quality"] = _renamed(result["quality"], of_quality)
+                quality = _renamed(result["quality"], of_quality)
+                result["quality"] = _with_mode(quality, modes)
             if result != row.result:
                 connection.execute(sa.update(runs).where(runs.c.id == row.id).values(result=result))
+
+
+def _rename_in_policies(modes: Mapping[str, str]) -> None:
+    tables = sa.table(
+        "managed_tables", sa.column("name", sa.String()), sa.column("policy", sa.JSON())
+    )
+    connection = op.get_bind()
+    for row in connection.execute(sa.select(tables.c.name, tables.c.policy)).all():
+        quality = row.policy.get("quality")
+        if isinstance(quality, dict) and quality.get("mode") in modes:
+            policy = {**row.policy, "quality": _with_mode(quality, modes)}
+            connection.execute(
+                sa.update(tables).where(tables.c.name == row.name).values(policy=policy)
+            )
+
+
+def _with_mode(quality: Mapping[str, Any], modes: Mapping[str, str]) -> dict[str, Any]:
+    mode = str(quality.get("mode"))
+    return {**quality, "mode": modes[mode]} if mode in modes else dict(quality)
 
 
 def _renamed(values: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:

@@ -118,7 +118,7 @@ export interface Totals {
 export function totals(rows: readonly FleetRow[]): Totals {
   const health: Record<Health, number> = {
     critical: 0,
-    trouble: 0,
+    failing: 0,
     late: 0,
     unknown: 0,
     ok: 0,

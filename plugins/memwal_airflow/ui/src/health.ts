@@ -2,11 +2,11 @@
 
 import type { Health } from "./types";
 
-export const HEALTHS: readonly Health[] = ["critical", "trouble", "late", "unknown", "ok", "off"];
+export const HEALTHS: readonly Health[] = ["critical", "failing", "late", "unknown", "ok", "off"];
 
 export const HEALTH_NAMES: Record<Health, string> = {
   critical: "Critical",
-  trouble: "Trouble",
+  failing: "Failing",
   late: "Late",
   unknown: "Unknown",
   ok: "OK",
@@ -15,7 +15,7 @@ export const HEALTH_NAMES: Record<Health, string> = {
 
 export const HEALTH_MEANINGS: Record<Health, string> = {
   critical: "the oldest unmerged generation is older than the critical limit",
-  trouble: "a job fails, or regions are skipped",
+  failing: "a job fails, or regions are skipped",
   late: "the oldest unmerged generation is older than the limit",
   unknown: "its status was not read within the limit",
   ok: "within its limits",

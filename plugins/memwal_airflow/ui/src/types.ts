@@ -1,6 +1,6 @@
 /** What the API of the page answers. Ages and durations are seconds, sizes bytes, times ISO 8601. */
 
-export type Health = "ok" | "late" | "critical" | "trouble" | "unknown" | "off";
+export type Health = "ok" | "late" | "critical" | "failing" | "unknown" | "off";
 export const JOBS = ["merge", "index", "compact", "snapshot", "gc", "quality"] as const;
 
 export interface Me {
@@ -98,7 +98,7 @@ export interface Status {
 
 export interface Due {
   reason: string | null;
-  held_back: string | null;
+  postponed: string | null;
   pressure: number;
   critical: boolean;
   regions: string[];
@@ -112,7 +112,7 @@ export interface SkippedRegion {
   next_try_at: string | null;
 }
 
-export interface Trouble {
+export interface FailedJob {
   job: string;
   reason: string;
   attempts: number;
@@ -149,7 +149,7 @@ export interface TableDetail extends Omit<FleetRow, "skipped_regions"> {
   /** Whether the user may start jobs of this table; `Me` where it is absent. */
   may_write?: boolean;
   skipped_regions: SkippedRegion[];
-  troubles: Trouble[];
+  failed_jobs: FailedJob[];
   quality: Quality | null;
 }
 

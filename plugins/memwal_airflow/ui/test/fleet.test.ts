@@ -50,13 +50,13 @@ describe("order", () => {
     row("late", { health: "late", backlog: backlog(4000, 9) }),
     row("later", { health: "late", backlog: backlog(30_000, 2) }),
     row("critical", { health: "critical", backlog: backlog(50_000, 70) }),
-    row("trouble", { health: "trouble", backlog: backlog(10) }),
+    row("failing", { health: "failing", backlog: backlog(10) }),
   ];
 
   it("starts with the worst, and among them with the oldest", () => {
     expect(names(sorted(rows, FIRST_ORDER))).toEqual([
       "critical",
-      "trouble",
+      "failing",
       "later",
       "late",
       "fine",

@@ -45,22 +45,22 @@ export function DueTable({ table, now }: { table: TableDetail; now: number }): J
 
 function DueRow({ job, table, now }: { job: string; table: TableDetail; now: number }): JSX.Element {
   const due = table.due[job];
-  const trouble = table.troubles.find((one) => one.job === job);
+  const failedJob = table.failed_jobs.find((one) => one.job === job);
   const running = table.running.some((run) => run.job === job);
   const state = running
     ? { icon: "running", name: "running", kind: "running" }
-    : trouble
-      ? { icon: "trouble", name: "fails", kind: "trouble" }
-      : due?.held_back
-        ? { icon: "off", name: "held back", kind: "off" }
+    : failedJob
+      ? { icon: "failing", name: "fails", kind: "failing" }
+      : due?.postponed
+        ? { icon: "off", name: "postponed", kind: "off" }
         : due?.reason
           ? { icon: "late", name: due.critical ? "overdue" : "due", kind: due.critical ? "critical" : "late" }
           : due
             ? { icon: "ok", name: "not due", kind: "ok" }
             : { icon: "unknown", name: "unknown", kind: "unknown" };
-  const why = trouble
-    ? `${trouble.reason} (${trouble.attempts}×, again ${until(trouble.next_try_at, now)})`
-    : (due?.held_back ?? due?.reason ?? (due ? `${Math.round(due.pressure * 100)} % of its nearest limit` : ""));
+  const why = failedJob
+    ? `${failedJob.reason} (${failedJob.attempts}×, again ${until(failedJob.next_try_at, now)})`
+    : (due?.postponed ?? due?.reason ?? (due ? `${Math.round(due.pressure * 100)} % of its nearest limit` : ""));
   return (
     <tr>
       <th scope="row">{jobName(job)}</th>

@@ -95,7 +95,7 @@ function Row({ expectation }: { expectation: Expectation }): JSX.Element {
 function Verdict({ good, yes, no }: { good: boolean; yes: string; no: string }): JSX.Element {
   return (
     <span class={good ? "is-ok state-cell" : "is-critical state-cell"}>
-      <Icon name={good ? "ok" : "trouble"} />
+      <Icon name={good ? "ok" : "failing"} />
       {good ? yes : no}
     </span>
   );

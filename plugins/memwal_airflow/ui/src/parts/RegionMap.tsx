@@ -237,7 +237,7 @@ function palette(): Record<"late" | "critical" | "mark" | "onStrong" | "skipped"
     critical: colour("--critical-fill"),
     mark: colour("--text"),
     onStrong: colour("--heat-strong-text"),
-    skipped: colour("--trouble-fill"),
+    skipped: colour("--failing-fill"),
   };
 }
 

@@ -9,7 +9,7 @@ import { OutLink } from "./OutLink";
 const STATES: Record<Run["state"], { icon: string; kind: string }> = {
   running: { icon: "running", kind: "running" },
   succeeded: { icon: "ok", kind: "ok" },
-  failed: { icon: "trouble", kind: "critical" },
+  failed: { icon: "failing", kind: "critical" },
   abandoned: { icon: "off", kind: "late" },
 };
 

@@ -21,7 +21,7 @@ const PATHS: Record<string, JSX.Element> = {
       <path d="M8 6.2v3.4M8 11.4v.3" />
     </>
   ),
-  trouble: (
+  failing: (
     <>
       <path d="M5.3 1.8h5.4l3.5 3.5v5.4l-3.5 3.5H5.3l-3.5-3.5V5.3Z" />
       <path d="m5.9 5.9 4.2 4.2m0-4.2-4.2 4.2" />
