@@ -39,7 +39,7 @@ TWO = RegionSpec.bucket("id", 2)
 PAIRS = [
     pytest.param(first, second, marks=() if (row + column) % 2 == 0 else pytest.mark.slow)
     for row, first in enumerate((*SPECS, None))
-    for column, second in enumerate((TWO, MANY))
+    for column, second in enumerate((MANY, TWO))
 ]
 
 
