@@ -86,7 +86,7 @@ def _compare(folder: Path, options: dict[str, Any], *, seed: int) -> None:
     table = searched.table
 
     def check(reads: Any) -> None:
-        for _ in range(5):
+        for _ in range(3):
             filter = searched.random.choice([None, None, "n < 4"])
             searched.check_text(reads, searched.query(fuzzy=fuzzy), filter=filter)
 
