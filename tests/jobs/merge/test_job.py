@@ -509,7 +509,7 @@ class TestTwoMergers:
         table = make_table(buckets=2)
         expected: Rows = {}
         dice = random.Random(3)
-        for _ in range(3):
+        for _ in range(2):
             with table.writer() as writer:
                 for turn in range(4):
                     changed = dice.sample(range(40), 20)

@@ -52,8 +52,15 @@ def test_no_hint_is_given_where_versions_are_missing(spoiled):
     assert not spoiled.hint.exists()
 
 
-@pytest.mark.parametrize("client", ["ours", "native"])
-@pytest.mark.parametrize("number", [1, 3])
+@pytest.mark.parametrize(
+    ("client", "number"),
+    [
+        ("ours", 1),
+        ("native", 3),
+        pytest.param("ours", 3, marks=pytest.mark.slow),
+        pytest.param("native", 1, marks=pytest.mark.slow),
+    ],
+)
 def test_bloom_filters(spoiled, number):
     path = spoiled.generation(number) / "bloom_filter.bin"
     path.unlink()
@@ -64,9 +71,18 @@ def test_bloom_filters(spoiled, number):
     assert native.everything(spoiled.table)
 
 
-@pytest.mark.parametrize("client", ["ours", "native"])
 @pytest.mark.parametrize("number", every(2, [1, 3]))
-@pytest.mark.parametrize("name", ["page_data.lance", "page_lookup.lance", None])
+@pytest.mark.parametrize(
+    ("client", "name"),
+    [
+        ("native", "page_data.lance"),
+        ("ours", "page_lookup.lance"),
+        ("native", None),
+        pytest.param("ours", "page_data.lance", marks=pytest.mark.slow),
+        pytest.param("native", "page_lookup.lance", marks=pytest.mark.slow),
+        pytest.param("ours", None, marks=pytest.mark.slow),
+    ],
+)
 def test_key_indexes(spoiled, number, name):
     index = spoiled.generation(number) / "_pk_index"
     if name is None:

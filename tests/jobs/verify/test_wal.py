@@ -123,8 +123,15 @@ def test_a_crash_brings_back_what_was_collected(spoiled):
     assert spoiled.only("log-stray").severity.value == "information"
 
 
-@pytest.mark.parametrize("client", ["ours", "native"])
-@pytest.mark.parametrize("damage", ["gap", "torn"])
+@pytest.mark.parametrize(
+    ("client", "damage"),
+    [
+        ("ours", "gap"),
+        ("native", "torn"),
+        pytest.param("ours", "torn", marks=pytest.mark.slow),
+        pytest.param("native", "gap", marks=pytest.mark.slow),
+    ],
+)
 def test_what_was_given_up_is_on_record(spoiled, damage):
     path = spoiled.entry(last(spoiled) - 1)
     if damage == "gap":
