@@ -40,7 +40,7 @@ TOKENIZERS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", every(5, TOKENIZERS))
+@pytest.mark.parametrize("name", every(10, TOKENIZERS))
 def test_every_tokenizer(tmp_path: Path, name: str) -> None:
     _compare(tmp_path, TOKENIZERS[name], seed=len(name))
 
