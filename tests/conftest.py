@@ -113,7 +113,7 @@ def _quick_disk(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture(
-    params=[pytest.param(4, id="some"), pytest.param(None, id="every", marks=pytest.mark.slow)]
+    params=[pytest.param(3, id="some"), pytest.param(None, id="every", marks=pytest.mark.slow)]
 )
 def most_disks(request: pytest.FixtureRequest) -> int | None:
     """How many of the disks that power cuts leave a test looks at; None for all."""

@@ -34,6 +34,13 @@ SPECS = [
     MANY,
     RegionSpec.expression("abs(murmur3(col0)) % 2", ["id"], pa.int32()),
 ]
+TWO = RegionSpec.bucket("id", 2)
+# Every spec is left for another one; half of the changes are slow.
+PAIRS = [
+    pytest.param(first, second, marks=() if (row + column) % 2 == 0 else pytest.mark.slow)
+    for row, first in enumerate((*SPECS, None))
+    for column, second in enumerate((MANY, TWO))
+]
 
 
 def statuses(table: memwal.Table) -> dict[int, set[RegionStatus | int]]:
@@ -44,8 +51,7 @@ def statuses(table: memwal.Table) -> dict[int, set[RegionStatus | int]]:
     return found
 
 
-@pytest.mark.parametrize("first", [*SPECS, None], ids=str)
-@pytest.mark.parametrize("second", [RegionSpec.bucket("id", 2), MANY], ids=str)
+@pytest.mark.parametrize(("first", "second"), PAIRS, ids=str)
 def test_rows_of_both_specs(
     make_table: MakeTable, first: RegionSpec | None, second: RegionSpec
 ) -> None:
@@ -234,7 +240,7 @@ def test_a_change_that_fails_anywhere_is_finished_later(
     assert base_state(table) == {1: 2, 2: 1, 3: 1}
 
 
-@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_changes(make_table: MakeTable, data: st.DataObject) -> None:
     table = make_table(buckets=2)

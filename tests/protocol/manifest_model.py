@@ -171,4 +171,5 @@ class ManifestModel:
 def _with(state: State, number: int, process: Process) -> State:
     processes = list(state.processes)
     processes[number] = process
-    return state._replace(processes=tuple(processes))
+    # In one order: which of them is where makes no difference, and half of the states.
+    return state._replace(processes=tuple(sorted(processes)))

@@ -196,4 +196,5 @@ def _changed(state: State, number: int, **changed: bool) -> State:
 def _with(state: State, number: int, run: Collector) -> State:
     runs = list(state.collectors)
     runs[number] = run if run.at != "off" else Collector()
-    return state._replace(collectors=tuple(runs))
+    # In one order: which of them is where makes no difference, and half of the states.
+    return state._replace(collectors=tuple(sorted(runs)))

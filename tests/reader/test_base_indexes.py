@@ -128,7 +128,7 @@ def test_searches_see_what_was_updated_by_hand(
     searched = Searched(tmp_path, rows=300)
 
     def check() -> None:
-        for _ in range(4):
+        for _ in range(2):
             searched.check_nearest(searched.table, least=10, refine_factor=40, nprobes=10)
             searched.check_text(searched.table, searched.query())
 

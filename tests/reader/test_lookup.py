@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from lance.file import LanceFileReader
 from support.data.tables import SCHEMA, MakeTable, folder, keys, numbered, rows, state
@@ -58,6 +58,7 @@ class TestAnswer:
     def test_has_the_newest_row_of_each_key_that_exists(self, spread: Any) -> None:
         assert state(spread.lookup(keys(*range(12)))) == EXPECTED
 
+    @settings(max_examples=30)
     @given(asked=st.lists(st.integers(0, 10), max_size=12))
     def test_is_in_the_order_of_the_keys(self, asked: list[int]) -> None:
         order = self._found(asked)
@@ -333,7 +334,7 @@ def test_of_every_key_in_random_histories(make_table: MakeTable) -> None:
 
     model: dict[tuple[int, str], int] = {}
     with table.writer() as writer:
-        for step in range(40):
+        for step in range(28):
             chosen = chance.sample(every, chance.randint(1, 8))
             match chance.choice(["upsert", "upsert", "delete", "flush", "merge"]):
                 case "upsert":

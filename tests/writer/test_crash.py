@@ -103,7 +103,7 @@ def recovered(table: memwal.Table) -> dict[int, int | None]:
 def test_nothing_that_was_acknowledged_is_lost(make_table: MakeTable) -> None:
     table, auditor = make_table(buckets=2), Auditor()
     dice = random.Random(7)
-    for turn in range(3):
+    for turn in range(2):
         run_producer(table, auditor, seed=turn, lines=dice.randint(30, 400))
         auditor.check(recovered(table))
     assert any(generations(table, bucket_region_id(n)) for n in range(2))

@@ -6,8 +6,7 @@ import subprocess
 import sys
 import textwrap
 
-import pytest
-from support.data.tables import generations, log, state
+from support.data.tables import MakeTable, generations, log, state
 
 import memwal
 from memwal.util.concurrency import ForkGuard
@@ -200,43 +199,46 @@ writer.close()
         assert lines == ["some locks", *["WriterClosedError"] * 10, "no error", "status 0"]
         assert state(table) == {1: 1, 3: 3}
 
-    @pytest.mark.parametrize(
-        ("end", "told"),
-        [
-            ("pass", "WriterClosedError"),
-            ("sys.exit(0)", "SystemExit"),
-            ("raise KeyError('of the child')", "KeyError"),
-        ],
-    )
     def test_of_the_parent_goes_on_when_a_child_leaves_its_block(
-        self, table: memwal.Table, end: str, told: str
+        self, make_table: MakeTable
     ) -> None:
+        """By its end, by leaving the process and by an error."""
+        tables = [make_table() for _ in range(3)]
         lines = run(
             OPEN
-            + f"""
+            + """
+def fail():
+    raise KeyError("of the child")
 child = None
-try:
-    with table.writer(options=BUFFERED) as writer:
-        writer.upsert(rows(1), wait=True)
-        writer.upsert(rows(2))
-        child = os.fork()
-        if child == 0:
-            signal.alarm(60)
-            {end}
-        else:
-            print("status", os.waitpid(child, 0)[1])
-            print("entries", writer.stats().totals.entries, writer.stats().buffered_writes)
-            writer.upsert(rows(3))
-except BaseException as error:
-    if child != 0:
-        raise
-    print(type(error).__name__)
+for uri, end in zip(sys.argv[1:], (lambda: None, sys.exit, fail)):
+    try:
+        with memwal.open(uri).writer(options=BUFFERED) as writer:
+            writer.upsert(rows(1), wait=True)
+            writer.upsert(rows(2))
+            child = os.fork()
+            if child == 0:
+                signal.alarm(60)
+                end()
+            else:
+                print("status", os.waitpid(child, 0)[1])
+                print("entries", writer.stats().totals.entries, writer.stats().buffered_writes)
+                writer.upsert(rows(3))
+    except BaseException as error:
+        if child != 0:
+            raise
+        print(type(error).__name__)
+    if child == 0:
+        # It ends as any program does.
+        break
+    sys.stdout.flush()
 """,
-            table.uri,
+            *(table.uri for table in tables),
         )
-        assert lines == [told, "status 0", "entries 1 1"]
-        assert generations(table) == [1]
-        assert state(table) == {1: 1, 2: 2, 3: 3}
+        ends = ("WriterClosedError", "SystemExit", "KeyError")
+        assert lines == [line for end in ends for line in (end, "status 0", "entries 1 1")]
+        for table in tables:
+            assert generations(table) == [1]
+            assert state(table) == {1: 1, 2: 2, 3: 3}
 
     def test_of_the_parent_goes_on_when_a_child_collects_it(self, table: memwal.Table) -> None:
         """Neither the collector nor the end of the child flushes, fences or deletes anything."""

@@ -626,8 +626,8 @@ CHECKS = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_t
 class TestAnyHistory(Machine.TestCase):
     # Without shrinking, which takes minutes: the history that is printed is short as it is.
     settings = settings(
-        max_examples=5,
-        stateful_step_count=25,
+        max_examples=4,
+        stateful_step_count=20,
         suppress_health_check=CHECKS,
         phases=[phase for phase in Phase if phase not in (Phase.shrink, Phase.explain)],
     )

@@ -229,8 +229,8 @@ def test_a_failure_at_some_requests(
     monkeypatch: pytest.MonkeyPatch,
     kind: str,
 ) -> None:
-    """At every fourth, which are others for each kind."""
-    go_through(quick_faults, make_table, monkeypatch, kind, buckets=None, step=4)
+    """At every sixth, which are others for each kind."""
+    go_through(quick_faults, make_table, monkeypatch, kind, buckets=None, step=6)
 
 
 @pytest.mark.slow

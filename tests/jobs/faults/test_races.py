@@ -122,7 +122,9 @@ def test_the_delete_pass_that_wakes_late(
     finish(table, auditor)
 
 
-@pytest.mark.parametrize("other", [oldest_merger, merger, native_merger])
+@pytest.mark.parametrize(
+    "other", every(2, [oldest_merger, merger, native_merger], lambda one: one.__name__)
+)
 def test_the_merge_that_inserts_the_same_new_key_twice(
     actors: Actors, play: Play, finish: Finish, other: Other
 ) -> None:
@@ -289,8 +291,15 @@ def test_merge_and_compaction(actors: Actors, play: Play, finish: Finish, skip: 
     finish(table, auditor)
 
 
-@pytest.mark.parametrize("staged", [False, True], ids=["before it is written", "when it is staged"])
-@pytest.mark.parametrize("skip", [0, 1], ids=["first index", "second index"])
+@pytest.mark.parametrize(
+    ("skip", "staged"),
+    [
+        pytest.param(0, False, id="first index-before it is written"),
+        pytest.param(0, True, id="first index-when it is staged", marks=pytest.mark.slow),
+        pytest.param(1, False, id="second index-before it is written", marks=pytest.mark.slow),
+        pytest.param(1, True, id="second index-when it is staged"),
+    ],
+)
 def test_an_index_never_covers_what_was_merged_meanwhile(
     actors: Actors, play: Play, finish: Finish, skip: int, staged: bool
 ) -> None:

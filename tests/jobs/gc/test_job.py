@@ -597,7 +597,7 @@ class TestConcurrency:
 
     @pytest.mark.parametrize(
         "step",
-        [pytest.param(3, id="some"), pytest.param(1, id="every", marks=pytest.mark.slow)],
+        [pytest.param(4, id="some"), pytest.param(1, id="every", marks=pytest.mark.slow)],
     )
     def test_between_any_two_requests_of_a_writer(
         self, quick_faults: FaultyStores, make_table: MakeTable, step: int

@@ -11,12 +11,13 @@ import lance
 import numpy as np
 import pyarrow as pa
 import pytest
+from support.data.copied import copy_of
 from support.data.indexed import (
     DIMENSION,
     SCHEMA,
     VECTOR,
     create_index,
-    indexed_table,
+    indexed_copy,
     models,
     rows,
 )
@@ -43,11 +44,16 @@ def migration(table: memwal.Table) -> IndexMigration:
 @pytest.fixture
 def table(tmp_path: Path) -> memwal.Table:
     """Return a table of 600 rows with a vector index that is maintained by name."""
-    uri = str(tmp_path / "migrated")
+    copy_of("migrated", tmp_path, make_table)
+    return memwal.open(str(tmp_path / "migrated"))
+
+
+def make_table(folder: Path) -> None:
+    uri = str(folder / "migrated")
     dataset = lance.write_dataset(rows(0, 600), uri, schema=SCHEMA)
     create_index(dataset, "IVF_PQ", num_partitions=2)
     lance.dataset(uri).create_scalar_index("id", "BTREE", name="id_idx")
-    return memwal.enable(
+    memwal.enable(
         uri,
         primary_key=["id"],
         region_spec=memwal.RegionSpec.unsharded(),
@@ -323,7 +329,7 @@ def test_the_order_survives_merges_and_builds(table: memwal.Table) -> None:
 
 @pytest.mark.parametrize("kind", some(VECTOR, "IVF_FLAT", "IVF_SQ", "IVF_HNSW_PQ"))
 def test_all_kinds_of_a_table_that_maintains_everything(tmp_path: Path, kind: str) -> None:
-    table = indexed_table(tmp_path, kind)
+    table = indexed_copy(tmp_path, kind)
     assert table.base().details.maintain_all_indexes
 
     assert migration(table).start(num_partitions=3).step == "started"

@@ -14,7 +14,7 @@ from support.data.indexed import (
     SCALAR,
     VECTOR,
     answers,
-    indexed_table,
+    indexed_copy,
     merge_rows,
     models,
     recall,
@@ -55,18 +55,12 @@ def in_parts(table: memwal.Table, **options: Any) -> Any:
     )
 
 
-def backlog(table: memwal.Table) -> None:
-    """Four merges: new rows and changed ones, also of fragments that are indexed."""
-    merge_rows(table, *(rows(600 + 200 * n, 200) for n in range(3)), rows(550, 100, seed=1))
-
-
 @pytest.mark.parametrize("kind", every(2, KINDS))
 def test_parts_answer_as_one_build_does(tmp_path: Path, kind: str) -> None:
-    table = indexed_table(tmp_path, kind)
-    backlog(table)
+    table = indexed_copy(tmp_path, kind, backlog=True)
     before = models(table) if kind in VECTOR else None
     copy = tmp_path / "copy"
-    shutil.copytree(tmp_path / "indexed", copy)
+    shutil.copytree(table.uri, copy)
     other = memwal.open(str(copy))
 
     result = in_parts(table)
@@ -97,8 +91,7 @@ def test_parts_answer_as_one_build_does(tmp_path: Path, kind: str) -> None:
     some([k for k in KINDS if k not in UNDIVIDED], "BTREE", "INVERTED", "IVF_PQ", "IVF_HNSW_FLAT"),
 )
 def test_parts_can_be_joined_with_the_rest_later(tmp_path: Path, kind: str) -> None:
-    table = indexed_table(tmp_path, kind)
-    backlog(table)
+    table = indexed_copy(tmp_path, kind, backlog=True)
     in_parts(table)
     before = models(table) if kind in VECTOR else None
     merge_rows(table, rows(2000, 50))
@@ -116,8 +109,7 @@ def test_parts_can_be_joined_with_the_rest_later(tmp_path: Path, kind: str) -> N
 
 @pytest.mark.parametrize("kind", ["BTREE", "INVERTED", "IVF_PQ"])
 def test_a_merge_between_parts_and_commit_is_not_counted(tmp_path: Path, kind: str) -> None:
-    table = indexed_table(tmp_path, kind)
-    backlog(table)
+    table = indexed_copy(tmp_path, kind, backlog=True)
     calls = 0
 
     def run(tasks: Any, function: Any) -> list[Any]:
@@ -141,8 +133,7 @@ def test_a_merge_between_parts_and_commit_is_not_counted(tmp_path: Path, kind: s
 
 
 def test_an_index_that_is_covered_in_part_only_has_not_caught_up(tmp_path: Path) -> None:
-    table = indexed_table(tmp_path, "BTREE")
-    backlog(table)
+    table = indexed_copy(tmp_path, "BTREE", backlog=True)
     base = table.base()
     index = maintained_index(base, "idx")
     assert index is not None
@@ -154,8 +145,7 @@ def test_an_index_that_is_covered_in_part_only_has_not_caught_up(tmp_path: Path)
 
 
 def test_a_compaction_in_between_has_the_parts_built_again(tmp_path: Path) -> None:
-    table = indexed_table(tmp_path, "BTREE")
-    backlog(table)
+    table = indexed_copy(tmp_path, "BTREE", backlog=True)
     rounds = []
 
     def run(tasks: Any, function: Any) -> list[Any]:
@@ -176,8 +166,7 @@ def test_a_compaction_in_between_has_the_parts_built_again(tmp_path: Path) -> No
 def test_parts_that_always_meet_others_end_in_one_task(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = indexed_table(tmp_path, "BTREE")
-    backlog(table)
+    table = indexed_copy(tmp_path, "BTREE", backlog=True)
 
     def conflict(*args: Any) -> None:
         raise LostRaceError("somebody came first")
@@ -194,8 +183,7 @@ def test_parts_that_always_meet_others_end_in_one_task(
 def test_a_build_that_dies_is_repeated(
     faults: FaultyStores, tmp_path: Path, committed: bool
 ) -> None:
-    table = indexed_table(tmp_path, "IVF_PQ")
-    backlog(table)
+    table = indexed_copy(tmp_path, "IVF_PQ", backlog=True)
     before = models(table)
     version = table.base().version
     store = faults.of(table.location)
@@ -214,8 +202,7 @@ def test_a_build_that_dies_is_repeated(
 
 
 def test_two_builds_in_parts_at_once_index_nothing_twice(tmp_path: Path) -> None:
-    table = indexed_table(tmp_path, "IVF_FLAT")
-    backlog(table)
+    table = indexed_copy(tmp_path, "IVF_FLAT", backlog=True)
     second = []
 
     def run(tasks: Any, function: Any) -> list[Any]:
@@ -247,8 +234,7 @@ def test_two_builds_in_parts_at_once_index_nothing_twice(tmp_path: Path) -> None
 )
 def test_few_rows_are_not_divided(tmp_path: Path, kind: str, part_rows: int, parts: int) -> None:
     """What is missing are 700 rows; a scalar index is divided from sixteen times as many on."""
-    table = indexed_table(tmp_path, kind)
-    backlog(table)
+    table = indexed_copy(tmp_path, kind, backlog=True)
 
     result = build_indexes(table.location, IndexOptions(max_tasks=3, part_rows=part_rows))
 
@@ -257,7 +243,7 @@ def test_few_rows_are_not_divided(tmp_path: Path, kind: str, part_rows: int, par
 
 
 def test_one_fragment_is_not_divided(tmp_path: Path) -> None:
-    table = indexed_table(tmp_path, "BTREE")
+    table = indexed_copy(tmp_path, "BTREE")
     merge_rows(table, rows(600, 300))
 
     result = in_parts(table)
@@ -266,14 +252,14 @@ def test_one_fragment_is_not_divided(tmp_path: Path) -> None:
 
 
 def test_a_part_of_no_maintained_index_is_refused(tmp_path: Path) -> None:
-    table = indexed_table(tmp_path, "BTREE")
+    table = indexed_copy(tmp_path, "BTREE")
     base = open_base(table.location)
     with pytest.raises(TableSetupError, match="other"):
         run_part_task(PartTask(table.location, base.version, "other", (0,)))
 
 
 def test_numbers_below_one_are_refused(tmp_path: Path) -> None:
-    table = indexed_table(tmp_path, "BTREE")
+    table = indexed_copy(tmp_path, "BTREE")
     for wrong in ("max_tasks", "part_rows", "max_segments"):
         with pytest.raises(memwal.errors.InvalidInputError):
             build_indexes(table.location, IndexOptions(**{wrong: 0}))

@@ -425,8 +425,18 @@ class TestDeath:
 
 
 class TestTwoMergers:
-    @pytest.mark.parametrize("place", PLACES)
-    @pytest.mark.parametrize("at_once", [False, True], ids=["one by one", "at once"])
+    @pytest.mark.parametrize(
+        ("at_once", "place"),
+        [
+            *((False, place) for place in PLACES),
+            *((True, place) for place in BEFORE_COMMITS),
+            *(
+                pytest.param(True, place, marks=pytest.mark.slow)
+                for place in PLACES
+                if place not in BEFORE_COMMITS
+            ),
+        ],
+    )
     def test_one_sleeps_while_the_other_does_all(
         self, faults: FaultyStores, table: memwal.Table, place: str, at_once: bool
     ) -> None:
@@ -499,7 +509,7 @@ class TestTwoMergers:
         table = make_table(buckets=2)
         expected: Rows = {}
         dice = random.Random(3)
-        for _ in range(3):
+        for _ in range(2):
             with table.writer() as writer:
                 for turn in range(4):
                     changed = dice.sample(range(40), 20)
@@ -547,41 +557,52 @@ class TestTwoMergers:
         check_merged(table, expected)
 
 
+DIRECT_WRITES: list[tuple[str, Callable[[str], object], Rows]] = [
+    ("append", lambda uri: lance.write_dataset(rows({7: 7}), uri, mode="append"), {7: 7}),
+    (
+        "upsert",
+        lambda uri: (
+            lance.dataset(uri)
+            .merge_insert("id")
+            .when_matched_update_all()
+            .when_not_matched_insert_all()
+            .execute(rows({5: 55, 7: 7}))
+        ),
+        {5: 55, 7: 7},
+    ),
+    ("delete", lambda uri: lance.dataset(uri).delete("id = 5"), {5: None}),
+    (
+        "update",
+        lambda uri: lance.dataset(uri).update({"n": "50", "text": "'5=50'"}, "id = 5"),
+        {5: 50},
+    ),
+    ("compaction", lambda uri: lance.dataset(uri).optimize.compact_files(), {}),
+    ("index", lambda uri: lance.dataset(uri).create_scalar_index("n", "BTREE"), {}),
+]
+
+
+def places_of(write: str) -> tuple[str, ...]:
+    """Where it is tried by default: at both commits, or at one of them."""
+    if write in ("upsert", "delete", "compaction"):
+        return BEFORE_COMMITS
+    return ("opened", "read") if write == "append" else ("opened again",)
+
+
 class TestDirectWrites:
     """Whoever writes straight into the base table while a merge runs."""
 
-    @pytest.mark.parametrize("place", ["opened", *BEFORE_COMMITS])
     @pytest.mark.parametrize(
-        ("act", "expected"),
+        ("act", "expected", "place"),
         [
             pytest.param(
-                lambda uri: lance.write_dataset(rows({7: 7}), uri, mode="append"),
-                {7: 7},
-                id="append",
-            ),
-            pytest.param(
-                lambda uri: (
-                    lance.dataset(uri)
-                    .merge_insert("id")
-                    .when_matched_update_all()
-                    .when_not_matched_insert_all()
-                    .execute(rows({5: 55, 7: 7}))
-                ),
-                {5: 55, 7: 7},
-                id="upsert",
-            ),
-            pytest.param(lambda uri: lance.dataset(uri).delete("id = 5"), {5: None}, id="delete"),
-            pytest.param(
-                lambda uri: lance.dataset(uri).update({"n": "50", "text": "'5=50'"}, "id = 5"),
-                {5: 50},
-                id="update",
-            ),
-            pytest.param(
-                lambda uri: lance.dataset(uri).optimize.compact_files(), {}, id="compaction"
-            ),
-            pytest.param(
-                lambda uri: lance.dataset(uri).create_scalar_index("n", "BTREE"), {}, id="index"
-            ),
+                act,
+                expected,
+                place,
+                id=f"{name}-{place}",
+                marks=() if place in places_of(name) else pytest.mark.slow,
+            )
+            for name, act, expected in DIRECT_WRITES
+            for place in ("opened", *BEFORE_COMMITS)
         ],
     )
     def test_are_kept(
@@ -755,8 +776,17 @@ def test_commits_shrink_where_others_get_in_between(table: memwal.Table) -> None
     assert result.commits > 1
 
 
-@pytest.mark.parametrize("place", BEFORE_COMMITS)
-@pytest.mark.parametrize("change", ["add", "drop", "rename"])
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        ("add", "read"),
+        ("drop", "read"),
+        ("drop", "opened again"),
+        ("rename", "opened again"),
+        pytest.param("add", "opened again", marks=pytest.mark.slow),
+        pytest.param("rename", "read", marks=pytest.mark.slow),
+    ],
+)
 def test_columns_that_change_under_it_are_as_they_are_then(
     faults: FaultyStores, table: memwal.Table, place: str, change: str
 ) -> None:
@@ -785,8 +815,15 @@ def test_columns_that_change_under_it_are_as_they_are_then(
     assert table.scan().count_rows() == 3
 
 
-@pytest.mark.parametrize("place", BEFORE_COMMITS)
-@pytest.mark.parametrize("run_bytes", [1, None])
+@pytest.mark.parametrize(
+    ("run_bytes", "place"),
+    [
+        (1, "read"),
+        (None, "opened again"),
+        pytest.param(1, "opened again", marks=pytest.mark.slow),
+        pytest.param(None, "read", marks=pytest.mark.slow),
+    ],
+)
 def test_two_mergers_of_a_table_with_stable_row_ids(
     faults: FaultyStores, tmp_path: Path, place: str, run_bytes: int | None
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from uuid import UUID
 
 import pyarrow as pa
 import pytest
+from support.data.sampled import sampled
 from support.data.tables import REGION, SCHEMA, MakeTable, age, folder, keys, manifest, rows
 from support.oracles import native
 
@@ -139,10 +141,20 @@ def merge_two(table: memwal.Table, client: str) -> None:
     assert manifest(table).flushed[-1] == waiting
 
 
-@pytest.fixture(params=["ours", "native"])
-def client(request: pytest.FixtureRequest) -> str:
-    """Return who writes and merges."""
-    return str(request.param)
+CLIENTS = ("ours", "native")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Spoil the table of one client by default, and of the other in the slow tests.
+
+    The checks are the same for both, and both tables are clean before. Which one it is differs from
+    test to test. Tests of what the clients do write in ways of their own name both.
+    """
+    marks = metafunc.definition.iter_markers("parametrize")
+    named = any("client" in mark.args[0] for mark in marks)
+    if "client" in metafunc.fixturenames and not named:
+        default = CLIENTS[zlib.crc32(metafunc.function.__name__.encode()) % 2]
+        metafunc.parametrize("client", sampled(CLIENTS, default.__eq__))
 
 
 @pytest.fixture(scope="session")

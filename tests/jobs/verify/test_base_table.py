@@ -104,6 +104,7 @@ def test_equal_hashes_are_not_equal_keys(table, monkeypatch):
     assert list(base_table.check_repeated_keys(table.base())) == []
 
 
+@pytest.mark.parametrize("client", ["ours", "native"])
 def test_rows_that_were_deleted_beside(spoiled):
     spoiled.table.base().dataset.delete("id in (50, 51)")
     finding = spoiled.only("merged-row-changed")
@@ -111,6 +112,7 @@ def test_rows_that_were_deleted_beside(spoiled):
     assert numbers(finding)[0] == 2
 
 
+@pytest.mark.parametrize("client", ["ours", "native"])
 def test_rows_that_were_updated_beside(spoiled):
     spoiled.table.base().dataset.update({"n": "77"}, where="id = 50")
     assert "merged-row-differs" in spoiled.only("merged-row-changed").object
@@ -133,11 +135,13 @@ def right(spoiled):
     return dataset.to_table(filter="not _tombstone").drop_columns(["_tombstone"])
 
 
+@pytest.mark.parametrize("client", ["ours", "native"])
 def test_a_right_merge(spoiled):
     bad_merge(spoiled.table, 3, right(spoiled))
     assert spoiled.codes() == []
 
 
+@pytest.mark.parametrize("client", ["ours", "native"])
 def test_a_merge_that_lost_rows(spoiled):
     # Key 20 is in the first two generations, and 10 in the third and the first.
     bad_merge(

@@ -91,6 +91,7 @@ def test_a_manifest_that_counts_wrong(spoiled):
     assert spoiled.only("generation-rows").text.endswith("7")
 
 
+@pytest.mark.parametrize("client", ["ours", "native"])
 def test_a_key_that_is_shown_twice(spoiled):
     folder = spoiled.generation(3)
     dataset = lance.dataset(str(folder))
@@ -141,12 +142,14 @@ def put_key_index(spoiled, ids, positions):
     write_key_index(spoiled.table.location, f"{folder}/_pk_index", newest)
 
 
+@pytest.mark.parametrize("client", ["ours", "native"])
 def test_the_key_index_of_the_tests_is_right(spoiled):
     ids, positions = stored(spoiled)
     put_key_index(spoiled, ids, positions)
     assert spoiled.codes() == []
 
 
+@pytest.mark.parametrize("client", ["ours", "native"])
 def test_a_key_index_that_leads_to_other_rows(spoiled):
     ids, positions = stored(spoiled)
     put_key_index(spoiled, ids, np.roll(positions, 1))

@@ -52,7 +52,15 @@ def test_no_hint_is_given_where_versions_are_missing(spoiled):
     assert not spoiled.hint.exists()
 
 
-@pytest.mark.parametrize("number", [1, 3])
+@pytest.mark.parametrize(
+    ("client", "number"),
+    [
+        ("ours", 1),
+        ("native", 3),
+        pytest.param("ours", 3, marks=pytest.mark.slow),
+        pytest.param("native", 1, marks=pytest.mark.slow),
+    ],
+)
 def test_bloom_filters(spoiled, number):
     path = spoiled.generation(number) / "bloom_filter.bin"
     path.unlink()
@@ -64,7 +72,17 @@ def test_bloom_filters(spoiled, number):
 
 
 @pytest.mark.parametrize("number", every(2, [1, 3]))
-@pytest.mark.parametrize("name", ["page_data.lance", "page_lookup.lance", None])
+@pytest.mark.parametrize(
+    ("client", "name"),
+    [
+        ("native", "page_data.lance"),
+        ("ours", "page_lookup.lance"),
+        ("native", None),
+        pytest.param("ours", "page_data.lance", marks=pytest.mark.slow),
+        pytest.param("native", "page_lookup.lance", marks=pytest.mark.slow),
+        pytest.param("ours", None, marks=pytest.mark.slow),
+    ],
+)
 def test_key_indexes(spoiled, number, name):
     index = spoiled.generation(number) / "_pk_index"
     if name is None:
@@ -82,6 +100,7 @@ def test_key_indexes(spoiled, number, name):
     assert native.everything(spoiled.table)
 
 
+@pytest.mark.parametrize("client", ["ours", "native"])
 def test_a_generation_that_was_written_with_deletions(spoiled, client):
     # Lance's own has deleted rows in it, whose keys its own index holds too.
     dataset = native.lance.dataset(str(spoiled.generation(3)))
@@ -94,6 +113,7 @@ def spoil_rows(spoiled, number):
         path.write_bytes(b"\xff" * path.stat().st_size)
 
 
+@pytest.mark.parametrize("client", ["ours", "native"])
 def test_a_generation_that_is_gone(spoiled):
     before, seen = state(spoiled.table), native.everything(spoiled.table)
     shutil.rmtree(spoiled.generation(3))
@@ -128,6 +148,7 @@ def test_a_snapshot_that_is_not_published_leaves_what_was_repaired(faults, spoil
     assert state(spoiled.table) == before
 
 
+@pytest.mark.parametrize("client", ["ours", "native"])
 @pytest.mark.parametrize("number", [1, 3])
 def test_a_generation_that_is_damaged(spoiled, number):
     before, seen = state(spoiled.table), native.everything(spoiled.table)
@@ -165,6 +186,7 @@ def test_catch_up_that_is_ahead(spoiled):
     assert spoiled.table.base().details.catchup == {"id_idx": {REGION: 2}}
 
 
+@pytest.mark.parametrize("client", ["ours", "native"])
 def test_catch_up_that_is_not_true(spoiled):
     table = spoiled.table
     table.merge()
@@ -207,6 +229,7 @@ def test_a_repair_that_fails_does_not_stop_the_others(spoiled):
     assert states == {"failed", "done"}
 
 
+@pytest.mark.parametrize("client", ["ours", "native"])
 def test_nothing_is_changed_by_looking(spoiled):
     before = listing(spoiled.root)
     spoiled.verify()

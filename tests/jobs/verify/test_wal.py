@@ -43,6 +43,7 @@ def test_an_empty_log(spoiled):
     spoiled.only("log-tip-lost")
 
 
+@pytest.mark.parametrize("client", ["ours", "native"])
 @pytest.mark.parametrize("size", [0, 100, -1])
 def test_a_torn_entry_with_rows_behind(spoiled, size):
     path = spoiled.entry(last(spoiled) - 1)
@@ -59,6 +60,7 @@ def test_a_flipped_bit_with_rows_behind(spoiled):
     spoiled.only("log-entry-damaged")
 
 
+@pytest.mark.parametrize("client", ["ours", "native"])
 def test_a_torn_tip_is_fine(spoiled):
     path = spoiled.entry(last(spoiled))
     path.write_bytes(path.read_bytes()[:-7])
@@ -121,7 +123,15 @@ def test_a_crash_brings_back_what_was_collected(spoiled):
     assert spoiled.only("log-stray").severity.value == "information"
 
 
-@pytest.mark.parametrize("damage", ["gap", "torn"])
+@pytest.mark.parametrize(
+    ("client", "damage"),
+    [
+        ("ours", "gap"),
+        ("native", "torn"),
+        pytest.param("ours", "torn", marks=pytest.mark.slow),
+        pytest.param("native", "gap", marks=pytest.mark.slow),
+    ],
+)
 def test_what_was_given_up_is_on_record(spoiled, damage):
     path = spoiled.entry(last(spoiled) - 1)
     if damage == "gap":

@@ -10,7 +10,7 @@ import lance
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.data.tables import REGION, MakeTable, keys, numbered, region_folders, rows
 
@@ -204,14 +204,17 @@ class TestErrors:
 
 
 class TestNewestKeys:
+    @settings(max_examples=30)
     @given(st.lists(st.integers(0, 20), min_size=1))
     def test_against_a_dict(self, values: list[int]) -> None:
         self._check(pa.array(values), values)
 
+    @settings(max_examples=30)
     @given(st.lists(st.text(max_size=2), min_size=1))
     def test_texts(self, values: list[str]) -> None:
         self._check(pa.array(values, pa.string()), [value.encode() for value in values])
 
+    @settings(max_examples=30)
     @given(st.lists(st.booleans(), min_size=1))
     def test_flags(self, values: list[bool]) -> None:
         self._check(pa.array(values), values)

@@ -17,6 +17,7 @@ from support.data.indexed import (
     VECTOR,
     answers,
     create_index,
+    indexed_copy,
     indexed_table,
     merge_rows,
     models,
@@ -121,9 +122,9 @@ def test_coverage_is_read_off_the_manifest(tmp_path: Path) -> None:
     assert describe_index(base, "other") is None
 
 
-@pytest.mark.parametrize("kind", every(2, KINDS))
+@pytest.mark.parametrize("kind", every(3, KINDS))
 def test_segments_stay_few_and_models_the_same(tmp_path: Path, kind: str) -> None:
-    table = indexed_table(tmp_path, kind)
+    table = indexed_copy(tmp_path, kind)
     before = models(table) if kind in VECTOR else None
     counts = []
     for turn in range(5):
@@ -201,7 +202,7 @@ def test_small_and_large_partitions_stay(tmp_path: Path, kind: str, case: str, o
 def test_an_index_of_which_no_row_is_left_keeps_its_model(
     tmp_path: Path, kind: str, max_tasks: int
 ) -> None:
-    table = indexed_table(tmp_path, kind)
+    table = indexed_copy(tmp_path, kind)
     before = models(table)
     merge_rows(table, rows(0, 300, seed=1, shift=2.0), rows(300, 300, seed=2, shift=2.0))
 
@@ -230,7 +231,7 @@ def test_rows_that_keep_their_ids_are_not_found_by_what_they_held(
     tmp_path: Path, kind: str, ours: bool
 ) -> None:
     """Lance asks every segment, also those that are older than the row's last change."""
-    table = indexed_table(tmp_path, kind, stable_row_ids=True)
+    table = indexed_copy(tmp_path, kind, stable_row_ids=True)
     changed = rows(1000, 100)
     changed = changed.set_column(0, SCHEMA.field("id"), pa.array(range(100, 200)))
     changed = changed.set_column(1, "n", pa.array([5000] * 100, pa.int64()))
@@ -257,7 +258,7 @@ def test_rows_that_keep_their_ids_are_not_found_by_what_they_held(
 
 @pytest.mark.parametrize("kind", some(VECTOR, "IVF_FLAT", "IVF_SQ", "IVF_HNSW_PQ"))
 def test_vector_indexes_over_rows_that_keep_their_ids(tmp_path: Path, kind: str) -> None:
-    table = indexed_table(tmp_path, kind, stable_row_ids=True)
+    table = indexed_copy(tmp_path, kind, stable_row_ids=True)
     before = models(table)
     for turn in range(2):
         merge_rows(table, rows(500 + turn, 200, seed=turn))

@@ -64,7 +64,7 @@ STEPS = st.lists(
 
 @settings(
     deadline=None,
-    max_examples=60,
+    max_examples=30,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(kinds=KEYS, steps=STEPS)

@@ -102,20 +102,27 @@ def same(found: Hits, expected: dict[int, float]) -> None:
     assert (np.diff(found.values.astype(np.float32)) <= 0).all()
 
 
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"stem": False, "remove_stop_words": False, "ascii_folding": False},
+    {"base_tokenizer": "ngram", "min_ngram_length": 3, "max_ngram_length": 4},
+    {"base_tokenizer": "whitespace", "lower_case": False, "with_position": True},
+    {"base_tokenizer": "icu"},
+    {"base_tokenizer": "raw"},
+    {"analyzer": "code"},
+]
+
+
 @pytest.mark.parametrize(
-    "options",
+    ("size", "options"),
     [
-        {},
-        {"stem": False, "remove_stop_words": False, "ascii_folding": False},
-        {"base_tokenizer": "ngram", "min_ngram_length": 3, "max_ngram_length": 4},
-        {"base_tokenizer": "whitespace", "lower_case": False, "with_position": True},
-        {"base_tokenizer": "icu"},
-        {"base_tokenizer": "raw"},
-        {"analyzer": "code"},
+        # How rows are divided has nothing to do with how texts are.
+        pytest.param(size, options, marks=() if size == 30 or not options else pytest.mark.slow)
+        for size in (400, 30, 1)
+        for options in OPTIONS
     ],
     ids=str,
 )
-@pytest.mark.parametrize("size", [400, 30, 1])
 def test_scores_are_those_of_lance(tmp_path: Path, size: int, options: dict[str, Any]) -> None:
     texts = documents(400)
     alive = np.arange(400) % 7 != 6

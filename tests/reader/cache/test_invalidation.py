@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import shutil
 import weakref
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,14 @@ from memwal.reader.cache.keys import (
 from memwal.reader.cache.lru import LruCache, all_caches
 from memwal.reader.sources import snapshot
 from memwal.reader.sources.snapshot import open_version
+
+
+@pytest.fixture(autouse=True)
+def _only_what_is_new_is_collected() -> Iterator[None]:
+    """Looking through all that the run made before takes longer than what is tested."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 def names(table: memwal.Table) -> set[CacheTag]:

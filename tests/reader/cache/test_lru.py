@@ -86,7 +86,7 @@ def test_threads_leave_it_right(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def live(seed: int) -> None:
         chance = random.Random(seed)
-        for _ in range(20_000):
+        for _ in range(6_000):
             cache, segment = chance.choice(caches), chance.choice(segments)
             number = chance.randrange(10)
             key, value = (f"a/_indices/{segment.uuid}", number), f"{segment.uuid}-{number}"

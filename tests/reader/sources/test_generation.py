@@ -288,7 +288,7 @@ class TestRaces:
             while not stop.is_set():
                 table.merge()
                 result = collect_garbage(
-                    table.location, GcOptions(dry_run=False, grace_seconds=1, retention_seconds=0)
+                    table.location, GcOptions(dry_run=False, grace_seconds=0.3, retention_seconds=0)
                 )
                 deleted += result.metrics["folders"]
                 if deleted >= 3:

@@ -130,7 +130,7 @@ def test_no_region_with_a_row_of_the_answer_is_left_out(
 ) -> None:
     base = tables[name]
 
-    @settings(max_examples=100)
+    @settings(max_examples=40)
     @given(drawn=rows, predicate=predicates)
     def check(drawn: list[Any], predicate: str) -> None:
         data = pa.Table.from_pylist(

@@ -58,7 +58,10 @@ def test_of_one_key_only_its_region_is_asked(divided: memwal.Table, faults: Faul
 
 
 def test_every_key_is_found(divided: memwal.Table) -> None:
-    assert {key: looked_up(divided, key)[key] for key in EXPECTED} == EXPECTED
+    some = sorted(EXPECTED)[::5]
+    assert {key: looked_up(divided, key) for key in some} == {
+        key: {key: EXPECTED[key]} for key in some
+    }
     assert looked_up(divided, *range(-5, 160)) == EXPECTED
     assert looked_up(divided, 999) == {}
     assert regions_read(divided, *EXPECTED) == 8

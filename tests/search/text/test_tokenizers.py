@@ -40,7 +40,7 @@ TOKENIZERS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", every(5, TOKENIZERS))
+@pytest.mark.parametrize("name", every(10, TOKENIZERS))
 def test_every_tokenizer(tmp_path: Path, name: str) -> None:
     _compare(tmp_path, TOKENIZERS[name], seed=len(name))
 
@@ -86,7 +86,7 @@ def _compare(folder: Path, options: dict[str, Any], *, seed: int) -> None:
     table = searched.table
 
     def check(reads: Any) -> None:
-        for _ in range(5):
+        for _ in range(3):
             filter = searched.random.choice([None, None, "n < 4"])
             searched.check_text(reads, searched.query(fuzzy=fuzzy), filter=filter)
 

@@ -11,7 +11,6 @@ import lance
 import numpy as np
 import pyarrow as pa
 import pytest
-from support.data.sampled import every
 from support.data.searched import DIMENSION, SCHEMA, Searched
 from support.oracles.read_sources import sources_now
 
@@ -22,8 +21,15 @@ from memwal.reader.scan import open_newest
 from memwal.search import search
 
 
-@pytest.mark.parametrize("in_memory", [False, True])
-@pytest.mark.parametrize("seed", every(2, range(4)))
+@pytest.mark.parametrize(
+    ("seed", "in_memory"),
+    [
+        pytest.param(seed, in_memory, marks=() if default else pytest.mark.slow)
+        for seed in range(4)
+        for in_memory in (False, True)
+        for default in [(seed, in_memory) in ((0, False), (2, True))]
+    ],
+)
 @pytest.mark.timeout(120)
 def test_histories(
     tmp_path: Path, seed: int, in_memory: bool, search_in_memory: Callable[[bool], None]

@@ -8,6 +8,7 @@ from typing import Any
 import lance
 import numpy as np
 import pyarrow as pa
+from support.data.copied import copy_of
 
 import memwal
 from memwal.lsm.indexes.segments import describe_index
@@ -88,6 +89,27 @@ def indexed_table(
         # Lance takes few kinds by name, and any with "all of them".
         maintained_indexes=None,
     )
+
+
+def indexed_copy(
+    folder: Path, kind: str, *, stable_row_ids: bool = False, backlog: bool = False
+) -> memwal.Table:
+    """Copy such a table, which all tests share.
+
+    With a backlog of four merges, if wanted: new rows and changed ones, also of fragments that are
+    indexed.
+    """
+
+    def make(made: Path) -> None:
+        if not backlog:
+            indexed_table(made, kind, stable_row_ids=stable_row_ids)
+            return
+        table = indexed_copy(made, kind, stable_row_ids=stable_row_ids)
+        parts = [rows(600 + 200 * n, 200) for n in range(3)]
+        merge_rows(table, *parts, rows(550, 100, seed=1))
+
+    copy_of(f"indexed {kind} {stable_row_ids} {backlog}", folder, make)
+    return memwal.open(str(folder / "indexed"))
 
 
 def merge_rows(table: memwal.Table, *parts: pa.Table) -> None:

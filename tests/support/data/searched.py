@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import lance
 import lance.query as lq
 import numpy as np
 import pyarrow as pa
+from support.data.copied import copy_of
 from support.oracles.read_sources import collect_sources
 
 import memwal
@@ -55,7 +56,7 @@ class Searched:
     seed : int
     text : mapping, optional
         Options of the text indexes.
-    maintained : sequence of str
+    maintained : collection of str
         Indexes that generations get.
     rows : int
         In the base table at first.
@@ -69,7 +70,7 @@ class Searched:
         *,
         seed: int = 0,
         text: Mapping[str, Any] | None = None,
-        maintained: Iterable[str] = ALL_INDEXES,
+        maintained: Collection[str] = ALL_INDEXES,
         rows: int = 150,
         words: Sequence[str] = WORDS,
     ) -> None:
@@ -79,15 +80,22 @@ class Searched:
         self.text = {"with_position": True, **(text or {})}
         self.model: dict[int, dict[str, Any]] = {}
         self.uri = str(folder / "searched")
-        dataset = lance.write_dataset(self.rows(range(rows)), self.uri, schema=SCHEMA)
-        dataset.create_index("v", "IVF_PQ", num_partitions=2, num_sub_vectors=4, num_bits=4)
-        self._index_texts(lance.dataset(self.uri))
-        self.table = memwal.enable(
-            self.uri,
-            primary_key=["id"],
-            region_spec=memwal.RegionSpec.bucket("id", 2),
-            maintained_indexes=list(maintained),
-        )
+        first = self.rows(range(rows))
+
+        def make(made: Path) -> None:
+            uri = str(made / "searched")
+            dataset = lance.write_dataset(first, uri, schema=SCHEMA)
+            dataset.create_index("v", "IVF_PQ", num_partitions=2, num_sub_vectors=4, num_bits=4)
+            self._index_texts(lance.dataset(uri))
+            memwal.enable(
+                uri,
+                primary_key=["id"],
+                region_spec=memwal.RegionSpec.bucket("id", 2),
+                maintained_indexes=list(maintained),
+            )
+
+        copy_of(f"searched {seed} {self.text} {[*maintained]} {rows} {words}", folder, make)
+        self.table = memwal.open(self.uri)
 
     def rows(self, ids: Iterable[int]) -> pa.Table:
         """New rows of some keys, which from now on must be there."""

@@ -35,6 +35,9 @@ from memwal.storage.location import TableLocation
 Job = Callable[[TableLocation], Any]
 Finish = Callable[[memwal.Table, Auditor], None]
 
+KnownSteps = dict[tuple[Job, bool], "list[Step]"]
+"""Of each job, without and with commits as steps."""
+
 CHANGES = frozenset({"create", "put", "replace", "delete", "delete_folder", "commit"})
 """Steps after which something is different; the others only look."""
 
@@ -156,15 +159,23 @@ class Actors:
         Is copied for each fault; ends with ``.lance``, by which LanceDB knows tables.
     auditor : Auditor
         Knows the prepared table.
+    known : KnownSteps
+        Steps that were counted before, to which others are added.
     """
 
     def __init__(
-        self, prepared: memwal.Table, auditor: Auditor, stores: FaultyStores, root: Path
+        self,
+        prepared: memwal.Table,
+        auditor: Auditor,
+        stores: FaultyStores,
+        root: Path,
+        known: KnownSteps,
     ) -> None:
         self._prepared = prepared
         self._auditor = auditor
         self._stores = stores
         self._root = root
+        self._known = known
         self._numbers = itertools.count()
 
     def copy(self) -> tuple[memwal.Table, Auditor]:
@@ -181,6 +192,8 @@ class Actors:
 
     def steps(self, job: Job, *, commits: bool = False) -> list[Step]:
         """What a job does when nothing is in its way."""
+        if (job, commits) in self._known:
+            return self._known[job, commits]
         table, auditor = self.copy()
         location, store = self.location(table)
         store.is_local = not commits
@@ -189,7 +202,8 @@ class Actors:
         auditor.look(table)
         calls = list(store.calls)
         self.drop(table)
-        return [Step(number, *call) for number, call in enumerate(calls)]
+        steps = [Step(number, *call) for number, call in enumerate(calls)]
+        return self._known.setdefault((job, commits), steps)
 
     def suffer(
         self, table: memwal.Table, job: Job, fault: Fault, step: Step, *, remote: bool = False

@@ -241,7 +241,7 @@ def test_composite_keys_and_many_regions(tmp_path: Path) -> None:
     model: dict[tuple[str, int], list[int | None]] = {}
     chance = random.Random(7)
     with table.writer() as writer:
-        for step in range(30):
+        for step in range(20):
             count = chance.randint(1, 30)
             ks = [f"k{chance.randint(0, 9)}" for _ in range(count)]
             ns = [chance.randint(0, 3) for _ in range(count)]

@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.data.entries import encode_entry
 from support.stores.faulty_store import WAL, FaultyStore, Killed
@@ -183,6 +183,7 @@ class TestGenerations:
 
         assert replayed(store, max_bytes=max_bytes) == {1: [1], 3: [2, 3, 4], 4: [5]}
 
+    @settings(max_examples=40)
     @given(
         numbers=st.lists(st.integers(1, 6) | st.none(), max_size=12),
         current=st.integers(1, 4),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import re
 import subprocess
@@ -10,9 +9,8 @@ import sys
 from uuid import UUID
 
 import pytest
-from support.data.tables import log, state
+from support.data.tables import MakeTable, log, state
 
-import memwal
 from memwal.storage.location import TableLocation
 from memwal.writer.region_writer.stats import WriterCounters, warn_if_unclosed
 
@@ -41,7 +39,6 @@ class TestWarnIfUnclosed:
         warn_if_unclosed(writer, counters)
         with caplog.at_level(logging.WARNING):
             del writer
-            gc.collect()
         (warning,) = [record.getMessage() for record in caplog.records]
         assert "/lake/flights" in warning
         assert "2" in warning.split("/lake/flights")[1]
@@ -57,52 +54,35 @@ class TestWarnIfUnclosed:
             watch.detach()
         with caplog.at_level(logging.DEBUG):
             del writer
-            gc.collect()
         assert caplog.text == ""
 
-    def test_warns_at_the_end_of_the_process(self) -> None:
-        code = (
-            "import uuid\n"
-            "from memwal.storage.location import TableLocation\n"
-            "from memwal.writer.region_writer.stats import WriterCounters, warn_if_unclosed\n"
-            "class Writer: pass\n"
-            "writer, counters = Writer(), WriterCounters(TableLocation('/lake/flights'))\n"
-            "counters.region(uuid.uuid4()).add_buffered(5, 500)\n"
-            "warn_if_unclosed(writer, counters)\n"
-        )
-        done = subprocess.run(
-            [sys.executable, "-c", code], timeout=LONG, capture_output=True, text=True
-        )
-        assert done.returncode == 0
-        assert re.search(r"\b5\b", done.stderr)
 
-
-def run_forgetful(table: memwal.Table, durable: bool) -> str:
-    """What a producer leaves on standard error that writes and never closes its writer."""
-    code = f"""
+def test_a_producer_that_never_closes_its_writers(make_table: MakeTable) -> None:
+    """What was durable is there; what was buffered is lost, which its standard error says."""
+    buffered, durable = make_table(), make_table()
+    code = """
 import sys
 import pyarrow as pa, memwal
-table = memwal.open(sys.argv[1])
-options = memwal.WriterOptions(durable={durable}, buffer_interval=3600.0)
-writer = table.writer(options=options)
-for n in range(3):
-    data = {{"id": [n], "n": [n], "text": [f"{{n}}={{n}}"]}}
-    writer.upsert(pa.table(data, schema=table.schema))
+writers = []
+for uri, durable in zip(sys.argv[1:], (False, True)):
+    table = memwal.open(uri)
+    options = memwal.WriterOptions(durable=durable, buffer_interval=3600.0)
+    writers.append(table.writer(options=options))
+    for n in range(3):
+        data = {"id": [n], "n": [n], "text": [f"{n}={n}"]}
+        writers[-1].upsert(pa.table(data, schema=table.schema))
 """
     done = subprocess.run(
-        [sys.executable, "-c", code, table.uri], timeout=LONG, capture_output=True, text=True
+        [sys.executable, "-c", code, buffered.uri, durable.uri],
+        timeout=LONG,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0
-    return done.stderr
-
-
-class TestForgottenWriter:
-    def test_loses_what_was_buffered_and_says_so(self, table: memwal.Table) -> None:
-        assert re.search(r"\b3\b", run_forgetful(table, durable=False))
-        assert log(table) == {}
-
-    def test_loses_nothing_that_was_durable_and_says_nothing(self, table: memwal.Table) -> None:
-        assert run_forgetful(table, durable=True) == ""
-        with table.writer() as writer:
-            writer.claim()
-            assert state(writer) == {0: 0, 1: 1, 2: 2}
+    assert durable.uri not in done.stderr
+    (told,) = done.stderr.splitlines()
+    assert re.search(r"\b3\b", told.split(buffered.uri)[1])
+    assert log(buffered) == {}
+    with durable.writer() as writer:
+        writer.claim()
+        assert state(writer) == {0: 0, 1: 1, 2: 2}

@@ -1,0 +1,32 @@
+"""Tables that are made once in a run, of which each test gets a copy of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import mkdtemp
+
+_made: dict[str, Path] = {}
+
+
+def copy_of(name: str, folder: Path, make: Callable[[Path], object]) -> None:
+    """Copy into a folder what is made when it is asked for first.
+
+    Parameters
+    ----------
+    name : str
+        Of what is made, unlike any other.
+    folder : Path
+        The temporary folder of a test.
+    make : callable
+        Makes tables in the folder that it is given.
+    """
+    if name not in _made or not _made[name].exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        made = Path(mkdtemp(prefix="made-", dir=folder))
+        make(made)
+        _made[name] = made
+    # Files of a table never change.
+    shutil.copytree(_made[name], folder, copy_function=os.link, dirs_exist_ok=True)
