@@ -55,7 +55,7 @@ def until(holds: Callable[[], bool]) -> None:
 def many(make_table: MakeTable, catalog: Catalog) -> dict[str, memwal.Table]:
     """Return more registered tables than there are workers, with a generation each."""
     found = {}
-    for number in range(16):
+    for number in range(10):
         table = make_table()
         with table.writer() as writer:
             writer.upsert(numbered(0, 3, n=number))
