@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import itertools
 import logging
@@ -12,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+import typer.main
+import typer.testing
 from hypothesis import HealthCheck, settings
 from support.data.tables import SCHEMA, MakeTable
 from support.leftovers import Belongings, leftovers
@@ -121,6 +124,16 @@ def most_disks(request: pytest.FixtureRequest) -> int | None:
     return most
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _one_command_line() -> Iterator[None]:
+    """Build the commands of an application once, and not for each call of hundreds."""
+    build = functools.cache(typer.main.get_command)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.main, "get_command", build)
+        patch.setattr(typer.testing, "_get_command", build)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _no_catalog_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
@@ -137,10 +150,12 @@ def url(tmp_path: Path) -> str:
 @pytest.fixture
 def catalog(url: str) -> Iterator[Catalog]:
     """Return an empty catalog on SQLite."""
+    from support.stores.empty_catalog import put_empty_catalog
+
     from memwal.catalog import Catalog
 
+    put_empty_catalog(Path(url.removeprefix("sqlite:///")))
     catalog = Catalog(url)
-    catalog.migrate()
     yield catalog
     catalog.close()
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -71,14 +74,24 @@ def enabled(path: Path, *, data: pa.Table, index: Callable[[lance.LanceDataset],
     )
 
 
-def vector_table(path: Path, kind: str, *, metric: str = "l2", **options: Any) -> memwal.Table:
-    return enabled(
-        path,
+@functools.cache
+def first_table(kind: str, metric: str) -> tuple[tempfile.TemporaryDirectory[str], str]:
+    """The table that each test gets a copy of, and the folder that goes with the process."""
+    home = tempfile.TemporaryDirectory(prefix="memwal-vectors-")
+    table = enabled(
+        Path(home.name),
         data=vectors(range(BASE_ROWS)),
         index=lambda d: d.create_index(
-            "v", kind, name="i", metric=metric, num_partitions=2, **VECTOR_KINDS[kind], **options
+            "v", kind, name="i", metric=metric, num_partitions=2, **VECTOR_KINDS[kind]
         ),
     )
+    return home, table.uri
+
+
+def vector_table(path: Path, kind: str, *, metric: str = "l2") -> memwal.Table:
+    uri = str(path / "table")
+    shutil.copytree(first_table(kind, metric)[1], uri)
+    return memwal.open(uri)
 
 
 def generation(table: memwal.Table) -> lance.LanceDataset:
@@ -158,7 +171,7 @@ def test_native_vector_search_sees_flushed_rows(tmp_path: Path, kind: str, metri
     found = nearest(table, POINTS[5], k=60, metric=metric)
     assert found[1000] == found[5]
     if metric != "dot":
-        for key in range(BASE_ROWS, BASE_ROWS + 60):
+        for key in range(BASE_ROWS, BASE_ROWS + 60, 4):
             assert next(iter(nearest(table, POINTS[key], metric=metric))) == key
 
 

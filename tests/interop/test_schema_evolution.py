@@ -6,8 +6,10 @@ are flushed and not merged, or durable in the log and not flushed.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import lance
@@ -147,14 +149,42 @@ def change(request: pytest.FixtureRequest) -> Change:
     return CHANGES[request.param]
 
 
-@pytest.fixture
-def old(make_table: Callable[..., memwal.Table]) -> memwal.Table:
-    """A table with merged rows."""
-    table = make_table(SCHEMA)
+def each_change_with(*ways: tuple[str, ...], default: int) -> list[Any]:
+    """Names of changes, each with all ways; by default with one of the first ``default`` in turn.
+
+    Who wrote the rows has no part in how a change is applied to them.
+    """
+    return [
+        pytest.param(
+            name,
+            *way,
+            id="-".join((name.replace(" ", "-"), *way)),
+            marks=() if way == ways[turn % default] else pytest.mark.slow,
+        )
+        for turn, name in enumerate(CHANGES)
+        for way in ways
+    ]
+
+
+@pytest.fixture(scope="module")
+def first_old(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The table that each test gets a copy of."""
+    table = memwal.create(
+        str(tmp_path_factory.mktemp("old") / "table"),
+        SCHEMA,
+        primary_key=["id"],
+        region_spec=memwal.RegionSpec.unsharded(),
+    )
     with table.writer() as writer:
         writer.upsert(rows(OLD))
     table.merge()
-    return table
+    return table.uri
+
+
+@pytest.fixture
+def old(first_old: str, tmp_path: Path) -> memwal.Table:
+    """A table with merged rows."""
+    return memwal.open(shutil.copytree(first_old, str(tmp_path / "table")))
 
 
 def write(table: memwal.Table, who: str, *, flush: bool) -> None:
@@ -179,7 +209,9 @@ def expected(change: Change, values: dict[int, int]) -> Rows:
     return ordered([change.then(row(key, n)) for key, n in values.items()])
 
 
-@pytest.mark.parametrize("who", ["ours", "native"])
+@pytest.mark.parametrize(
+    ("change", "who"), each_change_with(("native",), ("ours",), default=2), indirect=["change"]
+)
 def test_flushed_rows(old: memwal.Table, change: Change, who: str) -> None:
     write(old, who, flush=True)
     change.make(native.dataset(old))
@@ -198,13 +230,11 @@ def test_flushed_rows(old: memwal.Table, change: Change, who: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("who", "taker"),
-    [
-        ("ours", "native"),
-        ("native", "ours"),
-        pytest.param("ours", "ours", marks=pytest.mark.slow),
-        pytest.param("native", "native", marks=pytest.mark.slow),
-    ],
+    ("change", "who", "taker"),
+    each_change_with(
+        ("ours", "native"), ("native", "ours"), ("ours", "ours"), ("native", "native"), default=2
+    ),
+    indirect=["change"],
 )
 def test_rows_in_the_log(old: memwal.Table, change: Change, who: str, taker: str) -> None:
     write(old, who, flush=False)

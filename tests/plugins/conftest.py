@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -72,8 +73,13 @@ def _no_context_of_a_task() -> Iterator[None]:
 
 
 @pytest.fixture
-def load_dag(airflow_database: None) -> Iterator[Callable[[str, str], Any]]:
+def load_dag(
+    airflow_database: None, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[str, str], Any]]:
     """Give the text of a DAG file and the id of a DAG in it; get the DAG as Airflow loads it."""
+    # DAG.test() sleeps a second after each round in which no task could run.
+    sleep = time.sleep
+    monkeypatch.setattr(time, "sleep", lambda seconds: sleep(min(seconds, 0.02)))
     folder = HOME / "dags"
     folder.mkdir(exist_ok=True)
     path = folder / "under_test.py"

@@ -147,17 +147,17 @@ def test_enabled_tables_have_dags_and_others_none(snapshot: Path, catalog: Catal
     assert set(build_dags(snapshot)) == {"memwal__a"}
 
 
-def test_of_500_tables_a_task_builds_its_own_only(
+def test_of_many_tables_a_task_builds_its_own_only(
     snapshot: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = register(name="t").created_at.isoformat()
     entry = json.loads(snapshot.read_text())["tables"][0] | {"created_at": now, "updated_at": now}
-    tables = [entry | {"name": f"t{number}"} for number in range(500)]
+    tables = [entry | {"name": f"t{number}"} for number in range(50)]
     snapshot.write_text(json.dumps({"format": 2, "tables": tables}))
-    assert len(build_dags(snapshot)) == 500
-    monkeypatch.setenv("_AIRFLOW_PARSING_CONTEXT_DAG_ID", "memwal__t123")
+    assert len(build_dags(snapshot)) == 50
+    monkeypatch.setenv("_AIRFLOW_PARSING_CONTEXT_DAG_ID", "memwal__t12")
     monkeypatch.setenv("_AIRFLOW_PARSING_CONTEXT_TASK_ID", "merge")
-    assert list(build_dags(snapshot)) == ["memwal__t123"]
+    assert list(build_dags(snapshot)) == ["memwal__t12"]
 
 
 def test_without_a_snapshot_there_are_no_tables_yet(tmp_path: Path) -> None:

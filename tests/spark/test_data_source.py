@@ -64,7 +64,7 @@ class TestRows:
             writer.delete(keys(500))
         expected |= {5: 101, 501: 2}
         del expected[7]
-        frame = load(spark, table, partitions=5)
+        frame = load(spark, table, partitions=3)
         assert shown(frame) == expected == state(table)
         assert frame.count() == len(expected)
 
@@ -99,7 +99,7 @@ class TestRows:
             return pa.table({"n": [value] * len(a), "a": a, "b": b}, schema=schema)
 
         with table.writer() as writer:
-            for step in range(10):
+            for step in range(4 if composite else 10):
                 for _ in range(dice.randint(1, 3)):
                     writer.upsert(some(step))
                 writer.delete(some(step).select(key))
@@ -154,7 +154,8 @@ class TestSnapshot:
     @pytest.mark.parametrize("newer", [False, True], ids=["alone", "with newer rows"])
     def test_what_was_collected(self, spark, make_backlog, newer):
         table, expected = make_backlog(2)
-        frame = load(spark, table, partitions=3)
+        # A task that fails is tried three times.
+        frame = load(spark, table, partitions=1 if newer else 3)
         if newer:
             with table.writer() as writer:
                 writer.upsert(rows({5: 7}))
@@ -280,10 +281,14 @@ class TestFilter:
             ("n = 3 or text = '1=2'", {4: 3, 1: 2}),
             ("n > 9", {}),
         ]:
-            assert shown(load(spark, table, filter=predicate, partitions=3)) == expected
-            assert shown(load(spark, table).filter(predicate)) == expected
+            assert shown(load(spark, table, filter=predicate, partitions=2)) == expected
+        # What Spark itself filters is the same for every predicate.
+        assert shown(load(spark, table).filter("n = 1")) == {3: 1}
 
-    @pytest.mark.parametrize("predicate", ["nothing = 1", "n =", "n = 1 n = 2", "n + 1"])
+    @pytest.mark.parametrize(
+        "predicate",
+        ["nothing = 1", "n =", pytest.param("n = 1 n = 2", marks=pytest.mark.slow), "n + 1"],
+    )
     def test_a_wrong_one(self, spark, table, predicate):
         with pytest.raises(AnalysisException, match="filter"):
             load(spark, table, filter=predicate)
@@ -344,8 +349,15 @@ class TestTypes:
         "place": {"name": "x", "at": [1.0, 2.0]},
     }
 
-    @pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
-    @pytest.mark.parametrize("merged", [False, True])
+    @pytest.mark.parametrize(
+        ("merged", "zone"),
+        [
+            (False, "America/New_York"),
+            (True, "UTC"),
+            pytest.param(False, "UTC", marks=pytest.mark.slow),
+            pytest.param(True, "America/New_York", marks=pytest.mark.slow),
+        ],
+    )
     def test_values(self, spark, make_table, merged, zone):
         table = make_table(self.SCHEMA)
         nothing = dict.fromkeys(self.SCHEMA.names) | {"id": 2}
@@ -484,7 +496,10 @@ class TestSecrets:
 
         return read
 
-    @pytest.mark.parametrize("name", ["aws_secret_access_key", "token", "anything"])
+    @pytest.mark.parametrize(
+        "name",
+        ["aws_secret_access_key", pytest.param("token", marks=pytest.mark.slow), "anything"],
+    )
     def test_a_storage_option_is_refused(self, spark, table, told, name, capfd):
         reader = spark.read.format("memwal").option(name, SECRET)
         with pytest.raises(AnalysisException, match="storage_options_file") as caught:

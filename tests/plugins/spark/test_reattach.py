@@ -34,12 +34,13 @@ pytestmark = pytest.mark.usefixtures("fake_spark")
 MERGE = """
 import json, sys, time, uuid
 from pathlib import Path
-import memwal
 
 value = lambda name: sys.argv[sys.argv.index(name) + 1]
 print("begun", flush=True)
 while not Path({go!r}).exists():
     time.sleep(0.05)
+# Most are ended before they come here, and loading Lance takes a second.
+import memwal
 result = memwal.open(value("--table")).merge(regions=[uuid.UUID(value("--region"))])
 json.dump(result.to_dict(), open(value("--result"), "w"))
 """
@@ -50,7 +51,7 @@ def task(**options: Any) -> MemWalMergeOperator:
 
 
 def dead_process() -> ProcessId:
-    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    process = subprocess.Popen([sys.executable, "-ISc", "input()"], stdin=subprocess.PIPE)
     found = ProcessId.of(process.pid)
     process.communicate(b"\n")
     return found
@@ -146,7 +147,7 @@ def test_what_died_without_a_result_is_done_anew(
 def test_what_dies_while_it_is_waited_for_fails_the_try(
     killed: Killed, context: Any, catalog: Catalog
 ) -> None:
-    threading.Timer(2, killed.started.end).start()
+    threading.Timer(1, killed.started.end).start()
     with pytest.raises(AirflowException):
         task().execute(context)
     assert catalog.runs()[0].state is RunState.FAILED
@@ -207,7 +208,7 @@ def test_what_is_in_the_store_leads_to_no_other_folder_or_process(
     managed: Any, killed: Killed, context: Any, tmp_path: Path
 ) -> None:
     killed.lease.release()
-    victim = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    victim = subprocess.Popen([sys.executable, "-ISc", "input()"], stdin=subprocess.PIPE)
     folder = tmp_path / "precious"
     folder.mkdir()
     process = {"host": socket.gethostname(), "process": asdict(ProcessId.of(victim.pid))}
@@ -249,7 +250,7 @@ def test_ending_the_task_while_it_waits_for_the_lease_ends_the_application(
 
 def test_a_try_that_was_given_up_ends_first(killed: Killed, context: Any) -> None:
     """It takes its application along, which the retry must not wait for."""
-    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    process = subprocess.Popen([sys.executable, "-ISc", "input()"], stdin=subprocess.PIPE)
     killed.state["task"] = asdict(ProcessId.of(process.pid))
     context["task_state_store"].set(STATE_KEY, killed.state)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
@@ -55,11 +56,19 @@ class Column:
         return not pa.types.is_null(self.field.type)
 
 
-def shown(rows: pa.Table) -> dict[int, str]:
-    """Key to value, told apart as finely as text can: -0 from 0, and NaN equal to itself."""
-    ids, values = rows.column("id").to_pylist(), rows.column("v").to_pylist()
-    assert len(set(ids)) == len(ids)
-    return dict(sorted(zip(ids, map(repr, values), strict=True)))
+def shown(rows: pa.Table) -> dict[int, dict[str, str]]:
+    """Key to values, told apart as finely as text can: -0 from 0, and NaN equal to itself."""
+    return shown_rows(rows.to_pylist())
+
+
+def shown_rows(rows: list[dict[str, Any]]) -> dict[int, dict[str, str]]:
+    """The same, of rows that are no table."""
+    found = {
+        row["id"]: {name: repr(value) for name, value in row.items() if name != "id"}
+        for row in rows
+    }
+    assert len(found) == len(rows)
+    return dict(sorted(found.items()))
 
 
 def _column(name: str, kind: pa.DataType, *values: Any) -> Column:
@@ -171,12 +180,34 @@ STORED: list[Column] = [
     _column("tensor", pa.fixed_shape_tensor(pa.float32(), [2]), [1.0, 2.0]),
 ]
 """Types that Lance stores, and reads again as they were."""
-TYPICAL = (
-    *("null", "bool", "int64", "uint8", "float16", "timestamp-us", "decimal128", "text"),
-    *("text-view", "binary", "fixed-binary", "list", "list-of-structs", "vector", "struct"),
-    *("map", "dictionary", "uuid"),
-)
-"""Names of those that are tried wherever trying all takes long."""
+
+
+def side_by_side(columns: Iterable[Column], *, nullable: bool = True) -> pa.Table:
+    """A table of all the columns, each under its name, but the one of large values.
+
+    Of those one column is enough, and has its own tests. Without nulls, those are left out that
+    have nothing else.
+    """
+    chosen = [
+        column
+        for column in columns
+        if column.name != "large-values" and (nullable or column.may_be_required)
+    ]
+    values = {
+        column.name: column.values if nullable else column.values.slice(0, len(column.values) - 1)
+        for column in chosen
+    }
+    count = max(len(some) for some in values.values())
+    schema = pa.schema(
+        [
+            pa.field("id", pa.int64(), nullable=False),
+            *(c.field.with_name(c.name).with_nullable(nullable) for c in chosen),
+        ]
+    )
+    repeated = {
+        name: pa.concat_arrays([some] * count).slice(0, count) for name, some in values.items()
+    }
+    return pa.table({"id": pa.array(range(count)), **repeated}, schema=schema)
 
 
 @dataclass(frozen=True)

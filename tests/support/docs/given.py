@@ -6,7 +6,9 @@ Each makes its tables, and damages them, in the folder that it is given, and wri
 from __future__ import annotations
 
 import contextlib
+import functools
 import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,6 +18,7 @@ import lance
 import numpy as np
 import pyarrow as pa
 from support.data.tables import age
+from support.stores.empty_catalog import put_empty_catalog
 
 import memwal
 from memwal.catalog import Catalog, Policy
@@ -42,8 +45,19 @@ def given(make: Callable[[Path], None]) -> Callable[[Path], None]:
 def _flights(folder: Path) -> memwal.Table:
     """A table of two regions with two generations each: flights 0 to 99, of which the second
     generations have every tenth again, later."""
+    uri = folder / "flights.lance"
+    # Not the times of the files, by which a generation is as old as the first of the tables.
+    shutil.copytree(_first_flights()[1], uri, copy_function=shutil.copyfile)
+    return memwal.open(str(uri))
+
+
+@functools.cache
+def _first_flights() -> tuple[tempfile.TemporaryDirectory[str], Path]:
+    """The table that each page gets a copy of, and the folder that goes with the process."""
+    home = tempfile.TemporaryDirectory(prefix="memwal-flights-")
+    uri = Path(home.name) / "flights.lance"
     table = memwal.create(
-        str(folder / "flights.lance"),
+        str(uri),
         FLIGHTS,
         primary_key=["id"],
         region_spec=memwal.RegionSpec.bucket("id", 2),
@@ -53,7 +67,7 @@ def _flights(folder: Path) -> memwal.Table:
         for step in (1, 10):
             writer.upsert(_rows(range(0, 100, step), delay=float(step)))
             writer.flush()
-    return table
+    return home, uri
 
 
 def _rows(ids: Iterable[int], *, delay: float) -> pa.Table:
@@ -66,8 +80,9 @@ def _rows(ids: Iterable[int], *, delay: float) -> pa.Table:
 @contextlib.contextmanager
 def _catalog(folder: Path) -> Iterator[Catalog]:
     """The catalog that the command line takes by itself when this folder is its home."""
-    catalog = Catalog(f"sqlite:///{folder}/.local/share/memwal/catalog.db")
-    catalog.migrate()
+    path = folder / ".local" / "share" / "memwal" / "catalog.db"
+    put_empty_catalog(path)
+    catalog = Catalog(f"sqlite:///{path}")
     yield catalog
     catalog.close()
 
