@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import json
 import os
 import shutil
@@ -22,6 +23,7 @@ from support.kubernetes.kubernetes_server import KubernetesServer, running_kuber
 import memwal
 from memwal.catalog import Catalog, Policy
 
+_NUMBERS = itertools.count()
 HOME = Path(tempfile.mkdtemp(prefix="memwal-airflow-"))
 os.environ["AIRFLOW_HOME"] = str(HOME)
 os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
@@ -82,18 +84,23 @@ def load_dag(
     monkeypatch.setattr(time, "sleep", lambda seconds: sleep(min(seconds, 0.02)))
     folder = HOME / "dags"
     folder.mkdir(exist_ok=True)
-    path = folder / "under_test.py"
+    written: list[Path] = []
 
     def load(text: str, dag_id: str) -> Any:
         from airflow.dag_processing.dagbag import DagBag
 
+        # Each has a name of its own: of two files of the same name, length and second, Python
+        # takes the stored bytecode of the first for that of the second.
+        path = folder / f"under_test_{next(_NUMBERS)}.py"
         path.write_text(text)
-        bag = DagBag(folder, bundle_name="dags-folder")
+        written.append(path)
+        bag = DagBag(path, bundle_name="dags-folder")
         assert bag.import_errors == {}
         return bag.dags[dag_id]
 
     yield load
-    path.unlink(missing_ok=True)
+    for path in written:
+        path.unlink()
 
 
 @pytest.fixture(scope="session")
