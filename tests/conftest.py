@@ -16,6 +16,7 @@ import pytest
 import typer.main
 import typer.testing
 from hypothesis import HealthCheck, settings
+from support.data import copied
 from support.data.tables import SCHEMA, MakeTable
 from support.leftovers import Belongings, leftovers
 from support.oracles.facts import FACTS, facts_of, told
@@ -132,6 +133,12 @@ def _one_command_line() -> Iterator[None]:
         patch.setattr(typer.main, "get_command", build)
         patch.setattr(typer.testing, "_get_command", build)
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _folder_of_copied_tables(tmp_path_factory: pytest.TempPathFactory) -> None:
+    # The folder of a test goes when the test has passed.
+    copied.keep_in(tmp_path_factory.mktemp("copied"))
 
 
 @pytest.fixture(autouse=True)

@@ -44,7 +44,7 @@ class _Body(BaseModel):
 
 
 class RunBody(_Body):
-    """Which jobs to run, and how: the parameters of a table's DAG."""
+    """Body of a request to run jobs of a table, with the parameters of its DAG."""
 
     jobs: list[str] = Field(default_factory=list)
     force: StrictBool = False
@@ -60,7 +60,7 @@ class RunBody(_Body):
 
 
 class RetryBody(_Body):
-    """Which skipped regions to retry."""
+    """Body of a request to retry the skipped regions of a table."""
 
 
 async def _read_json_body(request: Request, _user: GetUserDep) -> object:

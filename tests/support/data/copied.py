@@ -9,6 +9,13 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 _made: dict[str, Path] = {}
+_home: list[Path] = []
+
+
+def keep_in(folder: Path) -> None:
+    """Keep what is made in a folder that outlives the tests and is on their file system."""
+    _home[:] = [folder]
+    _made.clear()
 
 
 def copy_of(name: str, folder: Path, make: Callable[[Path], object]) -> None:
@@ -23,9 +30,9 @@ def copy_of(name: str, folder: Path, make: Callable[[Path], object]) -> None:
     make : callable
         Makes tables in the folder that it is given.
     """
-    if name not in _made or not _made[name].exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        made = Path(mkdtemp(prefix="made-", dir=folder))
+    if name not in _made:
+        (home,) = _home
+        made = Path(mkdtemp(dir=home))
         make(made)
         _made[name] = made
     # Files of a table never change.
