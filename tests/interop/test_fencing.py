@@ -107,7 +107,7 @@ class Writer:
             ours.claim()
             self.put, self.delete, self.close = ours.upsert, ours.delete, ours.close
         else:
-            lances = native.writer(table, max_memtable_rows=size, max_wal_flush_interval_ms=5)
+            lances = native.writer(table, max_memtable_rows=size)
             self.put = lambda data: native.put(lances, table, data)
             self.delete = lambda key: lances.delete(pa.table({"id": key}))
             self.close = lances.close

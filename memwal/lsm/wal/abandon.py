@@ -182,8 +182,7 @@ def _describe_unflushed(store: ObjectStore, claim: Claim, now: datetime) -> Aban
     """Return the record of the rows that the claim would abandon."""
     manifest, survey = claim.manifest, claim.survey
     first, end = manifest.replay_after + 1, claim.next_position
-    # Entries appended between the survey and the fence have no gaps.
-    positions = chain(map(int, survey.entries["position"]), range(survey.tip, end))
+    positions = chain(map(int, survey.entries["position"]), range(survey.last_listed + 1, end))
     entries = rows = size = newest = 0
     missing: list[tuple[int, int]] = []
     damaged: list[int] = []

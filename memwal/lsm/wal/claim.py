@@ -65,8 +65,7 @@ from memwal.util.clock import boot_seconds
 
 logger = logging.getLogger(__name__)
 
-# A writer with small MemTables commits a manifest every few milliseconds, so that a claim may lose
-# many races before it commits its own.
+# A claim may lose many races against a writer with small MemTables: see _EpochRaise.
 _MAX_ATTEMPTS = 100
 # No attempt starts after this time: a single one takes minutes if the store never answers.
 _MAX_SECONDS = 120.0
@@ -111,7 +110,8 @@ def claim_region(
         A log entry or the manifest is missing, or the manifest is older than ``merged``. The
         region stays with its present writer.
     ConflictError
-        Too many processes claim this region at once.
+        Other processes committed the region's manifest first in every attempt. The region stays
+        with its present writer.
     """
     manifests = RegionManifestStore(store, region_id)
     first = RegionManifest(
@@ -122,6 +122,7 @@ def claim_region(
         region_fields=region_fields,
         current_generation=merged + 1,
     )
+    raising = _EpochRaise(store, manifests, first, replay, clock)
     # After an ambiguous answer of the store, the stored manifest may be ours, and cannot be
     # distinguished from that of another claim: claiming again costs an epoch and is always right.
     retrying = Retrying(
@@ -130,7 +131,14 @@ def claim_region(
         wait=wait_random_exponential(multiplier=0.01, max=0.5),
         reraise=True,
     )
-    unfenced = retrying(_raise_epoch, store, manifests, first, replay, clock)
+    try:
+        unfenced = retrying(raising.attempt)
+    except ConflictError as error:
+        raise ConflictError(
+            f"region {region_id} was not claimed: in each of up to {_MAX_ATTEMPTS} attempts within "
+            f"{_MAX_SECONDS:.0f} s, other processes committed its manifest first. The region stays "
+            "with its present writer: stop that one, or give it larger MemTables, and claim again"
+        ) from error
     writer_id = uuid.uuid4().hex
     if unfenced.manifest.version == 1:
         return replace(unfenced, writer_id=writer_id)
@@ -147,48 +155,79 @@ def claim_region(
     return _record_tip(manifests, claim, clock)
 
 
-def _raise_epoch(
-    store: ObjectStore,
-    manifests: RegionManifestStore,
-    first: RegionManifest,
-    replay: bool,
-    clock: Callable[[], float],
-) -> Claim:
-    """Commit the manifest of the next epoch, and return the claim, which has no fence yet."""
-    latest = manifests.read_latest()
-    if latest is not None and latest.status != RegionStatus.ACTIVE:
-        raise RegionSealedError(
-            f"region {latest.region_id} is sealed (status {int(latest.status)}) and takes no "
-            "writer; write to the regions of the table's newest region spec"
+@dataclass(slots=True)
+class _EpochRaise:
+    """Attempts to commit the manifest of the next epoch.
+
+    A writer with small MemTables commits a manifest every few milliseconds, and its log may take
+    seconds to list. A claim that listed the log in each attempt would lose every race against it.
+    Only the first attempt lists the log. Each later one reads the newest manifest, looks at the
+    entries that were appended since, and commits at once.
+
+    That is as safe as listing again. The survey says that every position up to its tip was
+    used, and which of them was missing when it was made. Entries are only removed up to
+    ``replay_after``, which never decreases. A position behind the ``replay_after`` of the newest
+    manifest is therefore still there if the survey found it; and if the survey found it missing,
+    it was missing while no flush had covered it, so that no collector had deleted it. Positions up
+    to ``replay_after`` do not matter any more. The manifest that the attempt read is certainly the
+    one that its commit follows, since the commit creates exactly the next version: a process that
+    is paused between the two either finds that version taken, and reads again, or nothing was
+    flushed or collected meanwhile. Entries that the writer appends between the look and the commit
+    are found by the fence, and read by the replay.
+    """
+
+    store: ObjectStore
+    manifests: RegionManifestStore
+    first: RegionManifest  # manifest of a new region
+    replay: bool
+    clock: Callable[[], float]
+    survey: LogSurvey | None = None  # of the last attempt
+
+    def attempt(self) -> Claim:
+        """Commit the manifest of the next epoch, and return the claim, which has no fence yet."""
+        latest = self.manifests.read_latest()
+        if latest is not None and latest.status != RegionStatus.ACTIVE:
+            raise RegionSealedError(
+                f"region {latest.region_id} is sealed (status {int(latest.status)}) and takes no "
+                "writer; write to the regions of the table's newest region spec"
+            )
+        base = self.first if latest is None else latest
+        survey = self.survey = survey_log(
+            self.store,
+            base.region_id,
+            after=base.replay_after,
+            hint=base.wal_last_seen,
+            earlier=self.survey,
         )
-    base = first if latest is None else latest
-    survey = survey_log(store, base.region_id, after=base.replay_after, hint=base.wal_last_seen)
-    damage = _find_damage(
-        base,
-        survey,
-        has_manifest=latest is not None,
-        min_generation=first.current_generation,
-        replay=replay,
-    )
-    if damage is not None:
-        # If the manifest is still the latest, no flush has covered the missing entries since, so
-        # that the garbage collector cannot have deleted them: the damage is real.
-        if latest is None and manifests.read_latest() is None:
-            raise damage
-        if latest is not None and manifests.is_latest(latest):
-            raise damage
-        raise ConflictError(f"the manifest of region {base.region_id} changed during a claim")
-    claimed = (
-        first
-        if latest is None
-        else replace(latest, version=latest.version + 1, writer_epoch=latest.writer_epoch + 1)
-    )
-    if latest is not None:
-        # The previous manifest may come from a writer that does not sync.
-        store.barrier(up_to=manifest_key(latest.region_id, latest.version))
-    verified_at = clock()
-    manifests.commit_exclusively(claimed)
-    return Claim(claimed, "", survey.tip, survey, verified_at)
+        damage = self._find_damage(latest, survey)
+        if damage is not None:
+            # The entries may have been flushed and collected, or the region claimed for the first
+            # time, since the manifest was read.
+            if self._find_damage(self.manifests.read_latest(), survey) is not None:
+                raise damage
+            raise ConflictError(f"the manifest of region {base.region_id} changed during a claim")
+        claimed = (
+            self.first
+            if latest is None
+            else replace(latest, version=latest.version + 1, writer_epoch=latest.writer_epoch + 1)
+        )
+        if latest is not None:
+            # The previous manifest may come from a writer that does not sync.
+            self.store.barrier(up_to=manifest_key(latest.region_id, latest.version))
+        verified_at = self.clock()
+        self.manifests.commit_exclusively(claimed)
+        return Claim(claimed, "", survey.tip, survey, verified_at)
+
+    def _find_damage(
+        self, latest: RegionManifest | None, survey: LogSurvey
+    ) -> CorruptDataError | None:
+        return _find_damage(
+            self.first if latest is None else latest,
+            survey,
+            has_manifest=latest is not None,
+            min_generation=self.first.current_generation,
+            replay=self.replay,
+        )
 
 
 def _find_damage(
@@ -218,7 +257,7 @@ def _find_damage(
             f"on to entry {survey.tip - 1}. Nothing was changed: restore the manifest from a "
             "backup, or move the region's folder away"
         )
-    if replay and survey.missing is not None:
+    if replay and survey.missing is not None and survey.missing > manifest.replay_after:
         return gap_error(region_id, survey.missing, newest=survey.tip - 1)
     return None
 

@@ -50,6 +50,11 @@ def fenced_error(region_id: UUID, epoch: int, other: int) -> RegionFencedError:
 # For an entry that was appended after the listing.
 _ASSUMED_SIZE = 1 << 20
 
+# If more entries than this were appended since an earlier listing, the log is listed again.
+_MAX_UNLISTED = 64
+# A search for the tip is repeated this often while a writer appends.
+_TIP_SEARCHES = 5
+
 
 def find_tip(store: ObjectStore, region_id: UUID, *, start: int) -> int:
     """Return the first free position at or after ``start``.
@@ -81,6 +86,11 @@ class LogSurvey:
     # First position before the tip without an entry, although every position was used once.
     missing: int | None
 
+    @property
+    def last_listed(self) -> int:
+        """Last position up to which the listing told what exists."""
+        return int(self.entries["position"][-1]) if len(self.entries) else self.after
+
     def size(self, position: int) -> int:
         """Return the size of an entry in bytes, or an estimate if it was not listed."""
         index = int(np.searchsorted(self.entries["position"], np.uint64(position)))
@@ -88,13 +98,25 @@ class LogSurvey:
         return int(self.entries["size"][index]) if is_listed else _ASSUMED_SIZE
 
 
-def survey_log(store: ObjectStore, region_id: UUID, *, after: int, hint: int = 0) -> LogSurvey:
+def survey_log(
+    store: ObjectStore,
+    region_id: UUID,
+    *,
+    after: int,
+    hint: int = 0,
+    earlier: LogSurvey | None = None,
+) -> LogSurvey:
     """List the log behind a position, and find its tip and its first gap.
 
     A listing may omit existing objects, so a position counts as missing only after a request for it
     found nothing. ``after`` is the last position that flushed generations cover: missing entries up
-    to it were collected. ``hint`` is a position that is known to be used, or 0.
+    to it were collected. ``hint`` is a position that is known to be used, or 0. With an ``earlier``
+    survey the log is not listed again if few entries were appended since.
     """
+    if earlier is not None:
+        extended = _extend_survey(store, region_id, earlier, after=after, hint=hint)
+        if extended is not None:
+            return extended
     folder = f"{wal_dir(region_id)}/"
     listed = (
         (position, info.size)
@@ -111,6 +133,41 @@ def survey_log(store: ObjectStore, region_id: UUID, *, after: int, hint: int = 0
         tip=find_tip(store, region_id, start=newest + 1),
         missing=_first_missing(store, region_id, entries["position"], after, newest),
     )
+
+
+def _extend_survey(
+    store: ObjectStore, region_id: UUID, earlier: LogSurvey, *, after: int, hint: int
+) -> LogSurvey | None:
+    """Return an earlier survey with the entries appended since; None if the log must be listed.
+
+    Each position behind those that were listed is requested, as if a listing had left it out. If
+    one of them is missing, the log is listed.
+    """
+    if after < earlier.after or (earlier.missing is not None and earlier.missing <= after):
+        return None
+    first = max(earlier.last_listed, after) + 1
+    tip = _find_tip_of_active_log(store, region_id, start=max(earlier.tip, first, hint + 1))
+    if tip is None or tip - first > _MAX_UNLISTED:
+        return None
+    if not all(store.exists(wal_key(region_id, position)) for position in range(first, tip)):
+        return None
+    appended = np.empty(max(0, tip - first), dtype=earlier.entries.dtype)
+    appended["position"], appended["size"] = np.arange(first, tip), _ASSUMED_SIZE
+    listed = earlier.entries[earlier.entries["position"] > after]
+    return LogSurvey(after, np.concatenate([listed, appended]), tip, earlier.missing)
+
+
+def _find_tip_of_active_log(store: ObjectStore, region_id: UUID, *, start: int) -> int | None:
+    """Return the first free position, if none behind it is used; None if that does not settle.
+
+    A writer that appends makes the position used between the two requests, and the next search
+    finds a later one. If an entry is lost, all searches find the same position.
+    """
+    for _ in range(_TIP_SEARCHES):
+        start = find_tip(store, region_id, start=start)
+        if not store.exists(wal_key(region_id, start + 1)):
+            return start
+    return None
 
 
 def _first_missing(

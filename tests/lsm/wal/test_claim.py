@@ -467,6 +467,159 @@ def test_a_claim_that_always_loses_gives_up(
     assert isinstance(caught.value, ConflictError)
 
 
+class TestBusyWriter:
+    """A writer that commits manifests, and collects, faster than its log can be listed."""
+
+    @staticmethod
+    def busy(
+        store: FaultyStore, writer: Appender, monkeypatch: pytest.MonkeyPatch, *, entries: int = 1
+    ) -> None:
+        """During each listing, append, flush all but the last two entries, and collect those."""
+        whole = store.inner.list
+        manifests = RegionManifestStore(store.inner, REGION)
+        ids = iter(range(100, 1_000_000))
+
+        def listing(prefix: str) -> list[ObjectInfo]:
+            found = list(whole(prefix))
+            if prefix.endswith("/wal/") and TestBusyWriter.is_in_force(manifests, writer):
+                for _ in range(entries):
+                    newest = writer.append(next(ids))
+                flushed = manifests.update(
+                    lambda m: replace(m, replay_after=max(m.replay_after, newest - 2))
+                )
+                for position in range(1, flushed.replay_after):
+                    store.inner.delete(wal_key(REGION, position))
+            return found
+
+        monkeypatch.setattr(store.inner, "list", listing)
+
+    @staticmethod
+    def is_in_force(manifests: RegionManifestStore, writer: Appender) -> bool:
+        latest = manifests.read_latest()
+        return latest is not None and latest.writer_epoch == writer.claim.manifest.writer_epoch
+
+    @pytest.mark.parametrize("entries", [1, 2, 5])
+    def test_does_not_keep_a_claim_from_winning(
+        self, store: FaultyStore, monkeypatch: pytest.MonkeyPatch, entries: int
+    ) -> None:
+        skip_waits(monkeypatch)
+        writer = claim(store)
+        for key in range(6):
+            writer.append(key)
+        self.busy(store, writer, monkeypatch, entries=entries)
+
+        second = claim(store)
+
+        assert store.count("list", "*/wal/") == 2, "one for each claim"
+        assert second.claim.manifest.writer_epoch == 2
+        acknowledged = [*range(6), *range(100, 100 + entries)]
+        assert replayed(store, second.claim) == acknowledged[-2:]
+        with pytest.raises(RegionFencedError):
+            writer.append(7)
+
+    def test_that_appends_much_has_its_log_listed_again(
+        self, store: FaultyStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        skip_waits(monkeypatch)
+        writer = claim(store)
+        writer.append(0)
+        whole = store.inner.list
+
+        def listing(prefix: str) -> list[ObjectInfo]:
+            found = list(whole(prefix))
+            if prefix.endswith("/wal/") and store.count("list", "*/wal/") == 2:
+                for key in range(1, 100):
+                    writer.append(key)
+                RegionManifestStore(store.inner, REGION).update(lambda m: replace(m))
+            return found
+
+        monkeypatch.setattr(store.inner, "list", listing)
+        second = claim(store)
+
+        assert store.count("list", "*/wal/") == 3
+        assert replayed(store, second.claim) == list(range(100))
+
+    @pytest.mark.parametrize("lost", [7, 8, 9])
+    def test_that_loses_an_entry_after_the_listing_keeps_its_region(
+        self, store: FaultyStore, monkeypatch: pytest.MonkeyPatch, lost: int
+    ) -> None:
+        """Also where the claim would put its sentinel into the place of the lost entry."""
+        skip_waits(monkeypatch)
+        writer = claim(store)
+        for key in range(1, 7):
+            writer.append(key)
+        whole = store.inner.list
+        manifests = RegionManifestStore(store.inner, REGION)
+
+        def listing(prefix: str) -> list[ObjectInfo]:
+            found = list(whole(prefix))
+            if prefix.endswith("/wal/") and store.count("list", "*/wal/") == 2:
+                for key in range(7, 11):
+                    writer.append(key)
+                store.inner.delete(wal_key(REGION, lost))
+                manifests.update(lambda m: replace(m))
+            return found
+
+        monkeypatch.setattr(store.inner, "list", listing)
+        with pytest.raises(CorruptDataError, match=wal_key(REGION, lost)):
+            claim(store)
+
+        latest = manifests.read_latest()
+        assert latest is not None
+        assert latest.writer_epoch == 1
+        assert writer.append(11) == 11
+
+    def test_is_fenced_by_a_claim_that_pauses_at_any_request(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """While the claim stands still, the writer appends, flushes and collects."""
+        skip_waits(monkeypatch)
+        number, fenced = 0, set()
+        while True:
+            store = FaultyStore(open_store(tmp_path / f"call-{number}", durable=False))
+            writer = claim(FaultyStore(store.inner))
+            for key in range(6):
+                writer.append(key)
+            with monkeypatch.context() as patch:
+                self.busy(store, writer, patch)
+                pause = store.pause("*", skip=number)
+                try:
+                    with pause.holding(claim, store) as claiming:
+                        acknowledged = self.go_on(store, writer)
+                except AssertionError:
+                    break
+            second = claiming.result()
+            fenced.add(len(acknowledged))
+            behind = second.claim.manifest.replay_after
+            stored = {position: ids for position, ids in acknowledged if position > behind}
+            found = replayed(store, second.claim)
+            assert set(stored.values()) <= set(found), f"paused at request {number}"
+            with pytest.raises(RegionFencedError):
+                writer.append(9)
+            number += 1
+        assert number > 12
+        assert fenced == {0, 3}, "the pauses did not cover both sides of the fence"
+
+    @staticmethod
+    def go_on(store: FaultyStore, writer: Appender) -> list[tuple[int, int]]:
+        """Append three entries, flush up to the first, collect; return what was acknowledged."""
+        acknowledged = []
+        for key in (201, 202, 203):
+            with suppress(RegionFencedError):
+                acknowledged.append((writer.append(key), key))
+        if acknowledged:
+
+            def flush(latest: RegionManifest) -> RegionManifest | None:
+                if latest.writer_epoch != 1:
+                    return None
+                return replace(latest, replay_after=acknowledged[0][0])
+
+            flushed = RegionManifestStore(store.inner, REGION).update(flush)
+            for position in range(1, flushed.replay_after + 1):
+                store.inner.delete(wal_key(REGION, position))
+        return acknowledged
+
+
 class TestGap:
     """Whoever has the region may still have in memory what is missing."""
 

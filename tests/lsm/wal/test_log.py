@@ -165,6 +165,41 @@ class TestSurvey:
 
         assert (survey.tip, survey.missing) == (taken + 1, None)
 
+    @given(
+        first=st.integers(0, 30),
+        lost=st.sets(st.integers(1, 40), max_size=2),
+        appended=st.integers(0, 80),
+        lost_later=st.none() | st.integers(0, 80),
+        flushed=st.integers(0, 30),
+        collected=st.integers(0, 30),
+    )
+    def test_goes_on_from_an_earlier_one_as_if_the_log_were_listed(
+        self,
+        first: int,
+        lost: set[int],
+        appended: int,
+        lost_later: int | None,
+        flushed: int,
+        collected: int,
+    ) -> None:
+        """Except that an entry that was listed and is lost since is for the replay to notice."""
+        before = StubLog(set(range(1, first + 1)) - lost)
+        earlier = survey_log(before, REGION, after=0)  # type: ignore[arg-type]
+        after = min(flushed, first)
+        lost = {position for position in lost if position < earlier.tip}
+        taken = set(range(1, earlier.tip + appended)) - lost
+        if lost_later is not None:
+            taken -= {earlier.tip + lost_later}
+        taken -= set(range(1, min(collected, after) + 1))
+        log = StubLog(taken)
+
+        listed = survey_log(log, REGION, after=after)  # type: ignore[arg-type]
+        survey = survey_log(log, REGION, after=after, earlier=earlier)  # type: ignore[arg-type]
+
+        assert (survey.after, survey.tip) == (listed.after, listed.tip)
+        assert survey.missing == listed.missing
+        assert survey.entries["position"].tolist() == listed.entries["position"].tolist()
+
     def test_leaves_other_files_alone(self, store: FaultyStore) -> None:
         put(store, 1, b"x")
         store.put(wal_key(REGION, 2) + ".copy", b"x")
