@@ -14,6 +14,8 @@ _OF_PYTEST = "PYTEST_CURRENT_TEST"
 _OF_LIBRARIES = ("SPARK_", "PYSPARK_", "JAVA_HOME", "GX_ANALYTICS_ENABLED")
 # Servers that a whole session shares: Spark's gateway, PostgreSQL, the S3 emulator.
 _SHARED = ("java", "pyspark.daemon", "multiprocessing", "spark-submit", "postgres", "ministack")
+# A thread that was told to end, as those of an event loop that closes, may need a moment.
+_SECONDS_TO_END = 5.0
 # The standard library joins the threads of its pools at the end of the process.
 _OF_POOLS = "concurrent.futures.thread"
 
@@ -47,7 +49,10 @@ def _variables(before: Belongings) -> Iterator[str]:
 def _threads(before: Belongings) -> Iterator[str]:
     for thread in threading.enumerate():
         pooled = getattr(getattr(thread, "_target", None), "__module__", "") == _OF_POOLS
-        if thread.ident not in before.threads and not thread.daemon and not pooled:
+        if thread.ident in before.threads or thread.daemon or pooled:
+            continue
+        thread.join(_SECONDS_TO_END)
+        if thread.is_alive():
             yield f"thread {thread.name}"
 
 
