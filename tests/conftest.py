@@ -51,8 +51,9 @@ INDEPENDENT = ("jobs/faults/", "simulation/", "histories/", "hostile/", "fuzz/",
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark facts that memwal leans on (``-m fact``), and which slow tests run in one process."""
+    paths = {path: path.relative_to(TESTS).as_posix() for path in {item.path for item in items}}
     for item in items:
-        path = item.path.relative_to(TESTS).as_posix()
+        path = paths[item.path]
         for fact in facts_of(f"{path}::{item.name}"):
             item.add_marker(pytest.mark.fact(name=fact.name))
         if item.get_closest_marker("slow") is not None and not path.startswith(INDEPENDENT):

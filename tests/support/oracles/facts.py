@@ -6,6 +6,7 @@ report then says what leans on it and what to look at again. ``docs/compatibilit
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -259,10 +260,19 @@ LEAN = ("Lance", "LanceDB")
 
 def facts_of(test: str) -> Iterator[Fact]:
     """Facts that a test shows, by its path and name below ``tests``."""
-    for fact in FACTS:
+    for fact in _facts_of_file().get(test.partition("::")[0], ()):
         starts = tuple(f"{shown}{end}" for shown in fact.tests for end in ("::", "["))
         if test in fact.tests or test.startswith(starts):
             yield fact
+
+
+@functools.cache
+def _facts_of_file() -> dict[str, list[Fact]]:
+    facts: dict[str, list[Fact]] = {}
+    for fact in FACTS:
+        for path in sorted({shown.partition("::")[0] for shown in fact.tests}):
+            facts.setdefault(path, []).append(fact)
+    return facts
 
 
 def told(fact: Fact) -> str:
