@@ -42,6 +42,10 @@ settings.load_profile("ci" if os.environ.get("CI") else "default")
 logging.getLogger("py4j").setLevel(logging.WARNING)
 
 
+# Tests of one Spark session are run by one process: each session costs a JVM and half a minute.
+SPARK = ("spark/",)
+# Default tests that wait long. They begin first, so that no process waits for them at the end.
+LONGEST = (*SPARK, "jobs/faults/", "interop/", "writer/", "plugins/", "examples/", "catalog/")
 # Real Airflows run one after another: two at once starve each other.
 AIRFLOW = ("dags/", "plugins/", "examples/test_airflow_demo.py")
 # Each case of these stands alone, and takes long; other modules share servers and tables.
@@ -50,15 +54,26 @@ INDEPENDENT = ("jobs/faults/", "simulation/", "histories/", "hostile/", "fuzz/",
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark facts that memwal leans on (``-m fact``), and which slow tests run in one process."""
+    """Mark facts that memwal leans on (``-m fact``), and which tests run in one process."""
     paths = {path: path.relative_to(TESTS).as_posix() for path in {item.path for item in items}}
     for item in items:
         path = paths[item.path]
         for fact in facts_of(f"{path}::{item.name}"):
             item.add_marker(pytest.mark.fact(name=fact.name))
-        if item.get_closest_marker("slow") is not None and not path.startswith(INDEPENDENT):
-            group = "airflow" if path.startswith(AIRFLOW) else path
-            item.add_marker(pytest.mark.xdist_group(name=group))
+        is_slow = item.get_closest_marker("slow") is not None
+        if is_slow and path.startswith(INDEPENDENT):
+            continue
+        if is_slow and path.startswith(AIRFLOW):
+            group = "airflow"
+        else:
+            group = "spark" if path.startswith(SPARK) else path
+        item.add_marker(pytest.mark.xdist_group(name=group))
+    items.sort(key=lambda item: _rank(paths[item.path]))
+
+
+def _rank(path: str) -> int:
+    starts = (rank for rank, start in enumerate(LONGEST) if path.startswith(start))
+    return next(starts, len(LONGEST))
 
 
 @pytest.hookimpl(wrapper=True)
