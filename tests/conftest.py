@@ -53,7 +53,7 @@ INDEPENDENT = ("jobs/faults/", "simulation/", "histories/", "hostile/", "fuzz/",
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark facts that memwal leans on (``-m fact``), and which tests run in one process."""
     paths = {path: path.relative_to(TESTS).as_posix() for path in {item.path for item in items}}
     for item in items:
@@ -68,7 +68,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         else:
             group = "spark" if path.startswith(SPARK) else path
         item.add_marker(pytest.mark.xdist_group(name=group))
-    items.sort(key=lambda item: _rank(paths[item.path]))
+    if not config.pluginmanager.has_plugin("randomly"):
+        items.sort(key=lambda item: _rank(paths[item.path]))
 
 
 def _rank(path: str) -> int:

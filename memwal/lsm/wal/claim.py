@@ -110,8 +110,7 @@ def claim_region(
         A log entry or the manifest is missing, or the manifest is older than ``merged``. The
         region stays with its present writer.
     ConflictError
-        Other processes committed the region's manifest first in every attempt. The region stays
-        with its present writer.
+        Other processes committed the region's manifest first in every attempt.
     """
     manifests = RegionManifestStore(store, region_id)
     first = RegionManifest(
@@ -136,8 +135,8 @@ def claim_region(
     except ConflictError as error:
         raise ConflictError(
             f"region {region_id} was not claimed: in each of up to {_MAX_ATTEMPTS} attempts within "
-            f"{_MAX_SECONDS:.0f} s, other processes committed its manifest first. The region stays "
-            "with its present writer: stop that one, or give it larger MemTables, and claim again"
+            f"{_MAX_SECONDS:.0f} s, other processes committed its manifest first. Stop its present "
+            "writer, or give that one larger MemTables, and claim again"
         ) from error
     writer_id = uuid.uuid4().hex
     if unfenced.manifest.version == 1:
@@ -161,19 +160,20 @@ class _EpochRaise:
 
     A writer with small MemTables commits a manifest every few milliseconds, and its log may take
     seconds to list. A claim that listed the log in each attempt would lose every race against it.
-    Only the first attempt lists the log. Each later one reads the newest manifest, looks at the
-    entries that were appended since, and commits at once.
+    The first attempt lists the log. Each later one reads the newest manifest, requests the few
+    entries that were appended since, and commits at once; it lists the log again only if they are
+    many, or one of them is missing.
 
-    That is as safe as listing again. The survey says that every position up to its tip was
-    used, and which of them was missing when it was made. Entries are only removed up to
-    ``replay_after``, which never decreases. A position behind the ``replay_after`` of the newest
-    manifest is therefore still there if the survey found it; and if the survey found it missing,
-    it was missing while no flush had covered it, so that no collector had deleted it. Positions up
-    to ``replay_after`` do not matter any more. The manifest that the attempt read is certainly the
-    one that its commit follows, since the commit creates exactly the next version: a process that
-    is paused between the two either finds that version taken, and reads again, or nothing was
-    flushed or collected meanwhile. Entries that the writer appends between the look and the commit
-    are found by the fence, and read by the replay.
+    That is as safe as listing again. The survey says that every position up to its tip was used,
+    and which of them was the first that was missing when it was made. Entries are only removed up
+    to ``replay_after``, which never decreases. A position behind the ``replay_after`` of the newest
+    manifest is therefore still there if the survey found it; and if the survey found it missing, it
+    was missing while no flush had covered it, so that no collector had deleted it. Positions up to
+    ``replay_after`` do not matter any more. The manifest that the attempt read is certainly the one
+    that its commit follows, since the commit creates exactly the next version: a process that is
+    paused between the two either finds that version taken, or taken and trimmed, which the commit
+    notices, and reads again; or nothing was flushed or collected meanwhile. Entries that the writer
+    appends between the look and the commit are found by the fence, and read by the replay.
     """
 
     store: ObjectStore

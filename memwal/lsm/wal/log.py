@@ -151,7 +151,7 @@ def _extend_survey(
         return None
     if not all(store.exists(wal_key(region_id, position)) for position in range(first, tip)):
         return None
-    appended = np.empty(max(0, tip - first), dtype=earlier.entries.dtype)
+    appended = np.empty(tip - first, dtype=earlier.entries.dtype)
     appended["position"], appended["size"] = np.arange(first, tip), _ASSUMED_SIZE
     listed = earlier.entries[earlier.entries["position"] > after]
     return LogSurvey(after, np.concatenate([listed, appended]), tip, earlier.missing)
