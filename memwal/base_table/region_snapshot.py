@@ -119,7 +119,7 @@ def read_snapshot(store: ObjectStore, details: IndexDetails) -> dict[UUID, Regio
     except ObjectNotFoundError:
         return None
     except InvalidInputError as error:
-        # The key is not a file, but for example a loop of links.
+        # The pointer has a key that no file can have.
         raise _unreadable(error) from error
     try:
         manifests = _decode_manifests(rows)

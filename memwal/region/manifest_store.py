@@ -89,7 +89,7 @@ class RegionManifestStore:
         if recent is not None and not self._exists(recent + 1):
             with suppress(ObjectNotFoundError):
                 return self.read(recent)
-        hint = self._read_hint()
+        hint = self.read_hint()
         if hint is not None:
             newest = self._probe_from(hint)
             if newest is not None:
@@ -115,7 +115,7 @@ class RegionManifestStore:
         return (
             not self._exists(manifest.version + 1)
             and self._exists(manifest.version)
-            and not self._was_trimmed(manifest.version, self._read_hint())
+            and not self._was_trimmed(manifest.version, self.read_hint())
         )
 
     def list_versions(self) -> dict[int, ObjectInfo]:
@@ -163,6 +163,10 @@ class RegionManifestStore:
             raise ConflictError(f"{key} exists already") from error
         self._confirm(manifest.version)
 
+    def read_hint(self) -> int | None:
+        """Return the version that the hint names; None if there is no readable hint."""
+        return _parse_hint(self._read_hint_bytes())
+
     def refresh_hint(self, version: int) -> None:
         """Make the hint name a version that stays. Required before older versions are trimmed.
 
@@ -176,7 +180,10 @@ class RegionManifestStore:
             with suppress(ConflictError, ObjectExistsError):
                 self._replace_hint(stored, version)
                 return
-        raise ConflictError(f"the version hint of region {self.region_id} changes all the time")
+        raise ConflictError(
+            f"{version_hint_key(self.region_id)} was replaced in each of {_MAX_ATTEMPTS} attempts; "
+            "try again later, or delete it if it is not a file"
+        )
 
     def _confirm(self, version: int) -> None:
         """Verify that a new version was created at the end of the history, and update the hint."""
@@ -283,14 +290,11 @@ class RegionManifestStore:
             )
         return manifest
 
-    def _read_hint(self) -> int | None:
-        return _parse_hint(self._read_hint_bytes())
-
     def _read_hint_bytes(self) -> bytes | None:
-        try:
+        # A hint that is no readable file is worth as much as an absent one.
+        with suppress(ObjectNotFoundError, CorruptDataError):
             return self._store.get(version_hint_key(self.region_id))
-        except ObjectNotFoundError:
-            return None
+        return None
 
 
 def discover_regions(store: ObjectStore) -> list[UUID]:

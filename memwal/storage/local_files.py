@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from memwal.errors import (
+    CorruptDataError,
     InvalidInputError,
     MemWalError,
     ObjectExistsError,
@@ -52,7 +53,7 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 _ACCESS = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _TOO_MANY = frozenset({errno.EMFILE, errno.ENFILE})
-_NAME = frozenset({errno.ENAMETOOLONG, errno.EINVAL, errno.ENOTDIR, errno.EISDIR, errno.ELOOP})
+_NAME = frozenset({errno.ENAMETOOLONG, errno.EINVAL, errno.ENOTDIR, errno.EISDIR})
 
 
 def read_file(path: str, *, start: int = 0, length: int | None = None) -> bytes:
@@ -358,6 +359,10 @@ def from_os_error(error: OSError, action: str, path: str) -> MemWalError:
         return ObjectNotFoundError(what)
     if code == errno.EEXIST:
         return ObjectExistsError(what)
+    if code == errno.ELOOP:
+        return CorruptDataError(
+            f"{what}; a link that leads to itself stands there: restore the file"
+        )
     if code in _NAME:
         return InvalidInputError(f"{what}; a file stands where a folder must, or the name is bad")
     if code in _TOO_MANY:

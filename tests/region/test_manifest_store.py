@@ -39,9 +39,9 @@ def manifests(store: FaultyStore) -> RegionManifestStore:
     return RegionManifestStore(store, REGION)
 
 
-def fill(manifests: RegionManifestStore, versions: int) -> RegionManifest:
-    """Commit so many versions, each with the epoch of its number."""
-    for version in range(1, versions + 1):
+def fill(manifests: RegionManifestStore, versions: int, *, first: int = 1) -> RegionManifest:
+    """Commit versions up to this one, each with the epoch of its number."""
+    for version in range(first, versions + 1):
         manifests.commit(replace(FIRST, version=version, writer_epoch=version))
     latest = manifests.read_latest()
     assert latest is not None
@@ -99,6 +99,23 @@ def test_no_hint_leads_to_the_newest_version(
     store.delete(version_hint_key(REGION))
 
     assert manifests.read_latest() == replace(FIRST, version=5, writer_epoch=5)
+
+
+@pytest.mark.parametrize("makes", ["link to itself", "folder"])
+def test_a_hint_that_is_no_file_counts_as_absent(tmp_path: Path, makes: str) -> None:
+    manifests = RegionManifestStore(open_store(tmp_path), REGION)
+    fill(manifests, 2)
+    hint = tmp_path / version_hint_key(REGION)
+    hint.unlink()
+    if makes == "folder":
+        hint.mkdir()
+    else:
+        hint.symlink_to(hint.name)
+
+    assert fill(manifests, 4, first=3).version == 4
+    assert manifests.is_latest(manifests.read(4))
+    with pytest.raises((ConflictError, CorruptDataError)):
+        manifests.refresh_hint(4)
 
 
 def test_a_hint_at_a_collected_version_leads_to_the_newest_one(

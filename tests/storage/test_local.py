@@ -14,6 +14,7 @@ import pytest
 
 from memwal.errors import (
     ConflictError,
+    CorruptDataError,
     InvalidInputError,
     ObjectExistsError,
     ObjectNotFoundError,
@@ -364,7 +365,7 @@ def test_a_barrier_up_to_what_cannot_be_looked_at_says_so(root: Path) -> None:
     store.create("a", b"x")
     (root / "loop").symlink_to("loop")
 
-    with pytest.raises(InvalidInputError):
+    with pytest.raises(CorruptDataError):
         store.barrier(up_to="loop")
 
 

@@ -6,6 +6,7 @@ import os
 import pytest
 
 from memwal.errors import (
+    CorruptDataError,
     InvalidInputError,
     MemWalError,
     ObjectExistsError,
@@ -29,6 +30,7 @@ from memwal.storage.local_files import from_os_error
         (errno.ENOENT, ObjectNotFoundError, "cannot read"),
         (errno.EEXIST, ObjectExistsError, "cannot read"),
         (errno.ENAMETOOLONG, InvalidInputError, "name"),
+        (errno.ELOOP, CorruptDataError, "restore"),
         (errno.EMFILE, StoreUnavailableError, "ulimit -n"),
         (errno.EIO, StoreUnavailableError, "disk"),
         (errno.ESTALE, StoreUnavailableError, "try again"),

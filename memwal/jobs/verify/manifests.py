@@ -11,7 +11,6 @@ from uuid import UUID
 
 from memwal.errors import CorruptDataError, ObjectNotFoundError
 from memwal.format.paths import (
-    MAX_COUNTER,
     manifest_dir,
     manifest_key,
     parse_generation_name,
@@ -23,7 +22,6 @@ from memwal.format.region_manifest import RegionManifest
 from memwal.jobs.verify.findings import Finding
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage.object_store import ObjectInfo, ObjectStore
-from memwal.util.safe_json import read_json
 
 _PARALLEL_READS = 8
 _COMMIT_SECONDS = timedelta(seconds=5)
@@ -91,7 +89,7 @@ def _check_gaps(
             continue
         alone = before == versions[0] and before in objects and after in objects
         late = alone and objects[before].modified > objects[after].modified
-        hint = _read_hint(store, version_hint_key(region_id))
+        hint = RegionManifestStore(store, region_id).read_hint()
         collectable = settled is not None and after <= settled.version
         stray = (late or collectable) and (hint is None or hint > before)
         code = "manifest-stray" if stray else "manifest-gap"
@@ -161,7 +159,7 @@ def check_hint(store: ObjectStore, region_id: UUID, *, now: datetime) -> list[Fi
     """
     manifests = RegionManifestStore(store, region_id)
     key = version_hint_key(region_id)
-    before = _read_hint(store, key)
+    before = manifests.read_hint()
     objects = manifests.list_versions()
     if not objects:
         return []
@@ -172,7 +170,7 @@ def check_hint(store: ObjectStore, region_id: UUID, *, now: datetime) -> list[Fi
     if before is not None and before > newest:
         text = f"it names version {before}; the newest is {newest}"
         return [Finding("hint-wrong", f"{key} ({before})", text, region=region_id)]
-    after = _read_hint(store, key)
+    after = manifests.read_hint()
     if objects[newest].modified + _COMMIT_SECONDS > now:
         return []
     if after is None:
@@ -182,14 +180,6 @@ def check_hint(store: ObjectStore, region_id: UUID, *, now: datetime) -> list[Fi
         text = f"it names version {after}; the newest is at least {newest}"
         return [Finding("hint-late", f"{key} ({after})", text, region=region_id)]
     return []
-
-
-def _read_hint(store: ObjectStore, key: str) -> int | None:
-    try:
-        version = read_json(store.get(key))["version"]
-    except (ObjectNotFoundError, ValueError, KeyError, TypeError):
-        return None
-    return version if isinstance(version, int) and 0 < version <= MAX_COUNTER else None
 
 
 def check_history(
