@@ -47,8 +47,14 @@ class BrokenPromise(AssertionError):
     """What was found: the promise, the seed, and the last of what happened."""
 
 
-def explore(seed: int, steps: int = STEPS) -> Explored:
+def explore(seed: int, steps: int = STEPS, *, harsh: str | None = None) -> Explored:
     """Explore the world of a seed once.
+
+    Parameters
+    ----------
+    harsh : str, optional
+        The fault that is frequent, in a world with as many processes as there may be; by default
+        the seed decides about both.
 
     Raises
     ------
@@ -57,11 +63,11 @@ def explore(seed: int, steps: int = STEPS) -> Explored:
     """
     # Not the dice of the world: what it draws first would go with how the world is.
     dice = Random(f"world {seed}")
-    world = World(seed, _odds(dice))
+    world = World(seed, _odds(dice, harsh))
     # With few keys writes meet; with many a lost one is not covered by the next.
     lake = Lake(world, dice.choice([1, 1, 2, 3]), dice.choice([5, 50]), RETENTION)
     try:
-        _Cast(world, lake).live(steps)
+        _Cast(world, lake, crowded=harsh is not None).live(steps)
     except AssertionError as broken:
         told = "\n".join(world.told[-80:])
         raise BrokenPromise(
@@ -71,12 +77,13 @@ def explore(seed: int, steps: int = STEPS) -> Explored:
     return Explored(world.steps, lake.truth.acknowledged, lake.truth.reads, world.faults, world.now)
 
 
-def _odds(dice: Random) -> Odds:
+def _odds(dice: Random, harsh: str | None) -> Odds:
     """Some worlds are harsh in one way, some in all, some in none."""
     odds = Odds()
-    harsh = dice.choice(
+    drawn = dice.choice(
         ["nothing", "all", "late", "twice", "after", "pause", "doze", "kill", "cut_off"]
     )
+    harsh = harsh or drawn
     if harsh == "nothing":
         return CALM
     if harsh == "all":
@@ -87,9 +94,10 @@ def _odds(dice: Random) -> Odds:
 class _Cast:
     """The processes of a world."""
 
-    def __init__(self, world: World, lake: Lake) -> None:
+    def __init__(self, world: World, lake: Lake, *, crowded: bool) -> None:
         self._world = world
         self._lake = lake
+        self._crowded = crowded
         self._failure: BaseException | None = None
         self._processes: list[Process] = []
 
@@ -112,7 +120,7 @@ class _Cast:
             ("tagger", Client.tag, 600.0, 0, 1),
             ("direct", Client.write_directly, 60.0, 1, 1),
         ):
-            for number in range(dice.randint(least, most)):
+            for number in range(most if self._crowded else dice.randint(least, most)):
                 self._enter(
                     f"{name} {number}",
                     lambda process, job=job, seconds=seconds: self._client(process, job, seconds),
