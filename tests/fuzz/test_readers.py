@@ -16,7 +16,6 @@ from fuzz.readers import READERS, Reader
 from memwal.errors import MemWalError
 from memwal.format.wal_entry import decode_entry
 from memwal.region.manifest_store import RegionManifestStore
-from memwal.storage.object_store import ObjectStore
 
 FIXED = 150
 FRESH = int(os.environ.get("MEMWAL_FUZZ_INPUTS", "30"))
@@ -121,10 +120,10 @@ def test_memory_that_arrow_takes_is_found(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_hint_that_misleads_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def misled(self: ObjectStore) -> int:
+    def misled(self: RegionManifestStore) -> int:
         return 1 << 64
 
-    monkeypatch.setattr(RegionManifestStore, "_read_hint", misled)
+    monkeypatch.setattr(RegionManifestStore, "read_hint", misled)
     with pytest.raises(Found):
         fuzz_readers.fuzz("version-hint", 1, 1)
 
