@@ -134,7 +134,11 @@ def _quick_disk(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture(
-    params=[pytest.param(3, id="some"), pytest.param(None, id="every", marks=pytest.mark.slow)]
+    params=[
+        pytest.param(3, id="some"),
+        pytest.param(40, id="many", marks=pytest.mark.slow),
+        pytest.param(None, id="every", marks=pytest.mark.soak),
+    ]
 )
 def most_disks(request: pytest.FixtureRequest) -> int | None:
     """How many of the disks that power cuts leave a test looks at; None for all."""

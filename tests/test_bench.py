@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.data.sampled import drawn
 
 ROOT = Path(__file__).parents[1]
 LINES = {
@@ -187,8 +188,7 @@ def test_a_region_costs_the_same_requests_however_many_there_are(tmp_path: Path)
     ]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("below", ["0", "1000000"])
+@pytest.mark.parametrize("below", drawn(1, ["0", "1000000"], seed="backlogs"))
 def test_backlogs_of_many_tables_in_airflow(tmp_path: Path, below: str) -> None:
     printed = run("airflow.py", tmp_path, "--json", "--tables", "2", "--local-below", below)
     report = json.loads(printed)

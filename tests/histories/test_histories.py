@@ -69,6 +69,7 @@ def test_a_writer_that_sleeps_through_everything_and_is_killed_harms_nobody() ->
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_writer_that_does_not_look_after_a_pause_is_noticed() -> None:
     def direct(children: list[Child]) -> None:
         (writer,) = children
@@ -81,7 +82,7 @@ def test_a_writer_that_does_not_look_after_a_pause_is_noticed() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(1, 7))
+@pytest.mark.parametrize("seed", range(1, 4))
 def test_a_play_keeps_its_promises(seed: int) -> None:
     print(run_history(seed, SECONDS))
 
@@ -93,9 +94,18 @@ def test_fresh_plays_keep_their_promises() -> None:
         print(seed, run_history(seed, SECONDS))
 
 
-@pytest.mark.slow
+# Without pinned deletes, it takes minutes until two merges meet as they must.
+SOON = sorted(SAFEGUARDS.keys() - {"no_look_after_a_pause", "no_pinned_deletes"})
+
+
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("without", sorted(SAFEGUARDS.keys() - {"no_look_after_a_pause"}))
+@pytest.mark.parametrize(
+    "without",
+    [
+        *(pytest.param(without, marks=pytest.mark.slow) for without in SOON),
+        pytest.param("no_pinned_deletes", marks=pytest.mark.soak),
+    ],
+)
 def test_a_missing_safeguard_is_noticed(without: str) -> None:
     roles = {
         "no_pinned_deletes": ("writer", "jobs", "jobs"),

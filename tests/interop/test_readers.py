@@ -6,12 +6,13 @@ and takeovers; after each of them scans, counts, lookups, and searches by vector
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import lance
 import pyarrow as pa
 import pytest
-from support.data.sampled import every
+from support.data.sampled import drawn, every
 from support.faults.lives import DIMENSION, DIVISIONS, KEYS, STEPS, Life
 from support.stores.faulty_store import FaultyStores
 
@@ -30,9 +31,9 @@ def test_every_query_after_every_step(tmp_path: Path, name: str) -> None:
     assert life.pruned, "no filter ruled a region out"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(10, 12))
-@pytest.mark.parametrize("name", DIVISIONS)
+@pytest.mark.parametrize(
+    ("name", "seed"), drawn(6, itertools.product(DIVISIONS, range(10, 12)), seed="long lives")
+)
 def test_every_query_in_a_long_life(tmp_path: Path, name: str, seed: int) -> None:
     life = Life(tmp_path, DIVISIONS[name], f"{name}-{seed}")
     life.play(40)

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from support.data.columns import STORED, Column, shown, shown_rows, side_by_side
-from support.data.sampled import every, sampled
+from support.data.sampled import drawn, every
 from support.data.tables import MakeTable
 from support.oracles import native
 
@@ -20,18 +20,22 @@ SHOWN_AS_BYTES = ("json",)
 COLUMNS = [column for column in STORED if column.name not in SHOWN_AS_BYTES]
 # The others stand side by side by default; these have a table of their own as well.
 ALONE = ("null", "text-view", "list-of-structs", "dictionary", "large-values")
-# Required columns take the same ways but for their nulls: most of them only with ``soak``.
 FORMS = [
-    pytest.param(
-        column,
-        nullable,
-        id=f"{column}{'' if nullable else '-required'}",
-        marks=[] if column.name in chosen else pytest.mark.slow if nullable else pytest.mark.soak,
-    )
-    for nullable, chosen in ((True, ALONE), (False, ("list",)))
+    (column, nullable)
+    for nullable in (True, False)
     for column in COLUMNS
     if nullable or column.may_be_required
 ]
+
+
+def forms(seed: str) -> list[Any]:
+    """Columns, with and without nulls, as parameters."""
+
+    def by_default(form: tuple[Column, bool]) -> bool:
+        column, nullable = form
+        return column.name in ALONE if nullable else column.name == "list"
+
+    return drawn(30, FORMS, seed=seed, ids=str, default=by_default)
 
 
 def changed(data: pa.Table) -> tuple[pa.Table, dict[int, dict[str, str]]]:
@@ -53,7 +57,7 @@ def compact(rows: pa.Table) -> pa.Table:
     return pa.ipc.open_stream(sink.getvalue(), options=aligned).read_all()
 
 
-@pytest.mark.parametrize(("column", "nullable"), FORMS)
+@pytest.mark.parametrize(("column", "nullable"), forms("lance reads"))
 def test_lance_reads_ours(make_table: MakeTable, column: Column, nullable: bool) -> None:
     check_lance_reads_ours(make_table, column.rows(nullable=nullable))
 
@@ -83,7 +87,7 @@ def check_lance_reads_ours(make_table: MakeTable, data: pa.Table) -> None:
     assert shown(native.dataset(table).to_table()) == wanted
 
 
-@pytest.mark.parametrize(("column", "nullable"), FORMS)
+@pytest.mark.parametrize(("column", "nullable"), forms("ours reads"))
 def test_ours_reads_what_lance_wrote(make_table: MakeTable, column: Column, nullable: bool) -> None:
     check_ours_reads_what_lance_wrote(make_table, column.rows(nullable=nullable))
 
@@ -110,7 +114,9 @@ def check_ours_reads_what_lance_wrote(make_table: MakeTable, data: pa.Table) -> 
     assert shown(table.scan().to_table()) == wanted
 
 
-@pytest.mark.parametrize("column", sampled(COLUMNS, lambda c: c.name in ALONE))
+@pytest.mark.parametrize(
+    "column", drawn(15, COLUMNS, seed="lance replays", default=lambda c: c.name in ALONE)
+)
 def test_lance_replays_ours(make_table: MakeTable, column: Column) -> None:
     check_lance_replays_ours(make_table, column.rows())
 

@@ -139,10 +139,14 @@ def never_lost(table: memwal.Table) -> None:
 
 
 def some(steps: list[Step], count: int, seed: str) -> list[Step]:
-    return sorted(random.Random(seed).sample(steps, count))
+    return sorted(random.Random(seed).sample(steps, min(count, len(steps))))
 
 
-COUNTS = [2, pytest.param(None, marks=[pytest.mark.slow, pytest.mark.timeout(1_800)])]
+COUNTS = [
+    2,
+    pytest.param(12, marks=pytest.mark.slow),
+    pytest.param(None, marks=[pytest.mark.soak, pytest.mark.timeout(1_800)]),
+]
 
 
 @pytest.mark.parametrize("count", COUNTS)

@@ -6,6 +6,7 @@ equals all that was acknowledged, and a read of the table equals all that was fl
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -261,8 +262,10 @@ def test_short_histories(
         play(Run(kind, table, WriterOptions()), history)
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-@pytest.mark.parametrize("seed", drawn(1, range(10, 16), seed="histories"))
+@pytest.mark.parametrize(
+    ("kind", "seed"),
+    drawn(2, itertools.product(KINDS, range(10, 16)), seed="histories"),
+)
 def test_a_very_long_history(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Kind, seed: int
 ) -> None:

@@ -634,6 +634,12 @@ class TestAnyHistory(Machine.TestCase):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(1_800)
 class TestManyHistories(Machine.TestCase):
+    settings = settings(max_examples=40, stateful_step_count=60, suppress_health_check=CHECKS)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3_600)
+class TestVeryManyHistories(Machine.TestCase):
     settings = settings(max_examples=200, stateful_step_count=60, suppress_health_check=CHECKS)

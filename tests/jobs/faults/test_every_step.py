@@ -78,7 +78,7 @@ def test_a_fault_at_every_step(actors: Actors, finish: Finish, job: str, fault: 
 
 @pytest.mark.timeout(1_800)
 @pytest.mark.parametrize(
-    ("job", "fault"), drawn(8, itertools.product(REMOTE, FAULTS), seed="where Lance commits")
+    ("job", "fault"), drawn(4, itertools.product(REMOTE, FAULTS), seed="where Lance commits")
 )
 def test_a_fault_where_lance_commits(actors: Actors, finish: Finish, job: str, fault: str) -> None:
     attempt(actors, job, fault, finish, most=None, remote=True)

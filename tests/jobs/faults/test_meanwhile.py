@@ -17,11 +17,12 @@ import memwal
 SECOND = "a second copy"
 NAMES = (SECOND, *OTHERS)
 # A twelfth of them by default: every job meets others, and every other one meets jobs.
-PAIRS = [
-    pytest.param(job, name, marks=[] if (row + column) % 12 == 0 else pytest.mark.slow)
+BY_DEFAULT = {
+    (job, name)
     for row, job in enumerate(JOBS)
     for column, name in enumerate(NAMES)
-]
+    if (row + column) % 12 == 0
+}
 STANDING = Fault("standing", lambda store, number: store.pause("*", skip=number), common=True)
 
 
@@ -53,7 +54,10 @@ def attempt(actors: Actors, job: str, name: str, finish: Finish, steps: list[Ste
             actors.drop(table)
 
 
-@pytest.mark.parametrize(("job", "name"), PAIRS)
+@pytest.mark.parametrize(
+    ("job", "name"),
+    drawn(50, itertools.product(JOBS, NAMES), seed="pairs", default=BY_DEFAULT.__contains__),
+)
 def test_somebody_goes_on(actors: Actors, finish: Finish, job: str, name: str) -> None:
     """At one of the steps, which is another one for each."""
     steps = actors.steps(JOBS[job])
@@ -63,7 +67,7 @@ def test_somebody_goes_on(actors: Actors, finish: Finish, job: str, name: str) -
 
 @pytest.mark.timeout(3_600)
 @pytest.mark.parametrize(
-    ("job", "name"), drawn(8, itertools.product(JOBS, NAMES), seed="every kind of step")
+    ("job", "name"), drawn(4, itertools.product(JOBS, NAMES), seed="every kind of step")
 )
 def test_somebody_goes_on_at_every_kind_of_step(
     actors: Actors, finish: Finish, job: str, name: str

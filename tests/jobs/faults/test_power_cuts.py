@@ -67,7 +67,7 @@ def checked(prepared: Prepared, job: Job, finish: Finish) -> Callable[[Path, Cra
     return check
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(1_800)
 @pytest.mark.parametrize("job", CUT)
 def test_every_sync(prepared: Prepared, finish: Finish, tmp_path: Path, job: str) -> None:
@@ -94,7 +94,12 @@ def test_a_missing_sync_is_noticed(
     survive_not(recorder, missing, tmp_path, checked(prepared, CUT[job], finish))
 
 
-@pytest.mark.parametrize("job", ["merge"])
-def test_some_syncs(prepared: Prepared, finish: Finish, tmp_path: Path, job: str) -> None:
+@pytest.mark.parametrize(
+    ("job", "most"),
+    [("merge", 2), *(pytest.param(job, 15, marks=pytest.mark.slow) for job in CUT)],
+)
+def test_some_syncs(
+    prepared: Prepared, finish: Finish, tmp_path: Path, job: str, most: int
+) -> None:
     recorder = recorded(prepared, tmp_path, CUT[job])
-    survive(recorder.crashes(), tmp_path, checked(prepared, CUT[job], finish), most=2)
+    survive(recorder.crashes(), tmp_path, checked(prepared, CUT[job], finish), most=most)

@@ -13,22 +13,34 @@ def sampled(
     values: Iterable[Any], default: Callable[[Any], bool], ids: Callable[[Any], str] = str
 ) -> list[Any]:
     """Every value as a parameter; those that are not for the default run are marked slow."""
-    return [
-        pytest.param(value, id=ids(value), marks=() if default(value) else pytest.mark.slow)
-        for value in values
-    ]
+    listed = list(values)
+    return drawn(len(listed), listed, seed="all", ids=ids, default=default)
 
 
 def drawn(
-    count: int, values: Iterable[Any], *, seed: str, ids: Callable[[Any], str] = str
+    count: int,
+    values: Iterable[Any],
+    *,
+    seed: str,
+    ids: Callable[[Any], str] = str,
+    default: Callable[[Any], bool] = lambda value: False,
 ) -> list[Any]:
-    """Parameters for slow tests: ``count`` values, drawn by ``seed``, and the rest by ``soak``."""
+    """Every value as a parameter: ``count`` of them, drawn by ``seed``, are slow, the rest soak.
+
+    Those that are for the default run are neither.
+    """
     listed = list(values)
     chosen = set(random.Random(seed).sample(range(len(listed)), count))
+
+    def marks(number: int) -> Any:
+        if default(listed[number]):
+            return ()
+        return pytest.mark.slow if number in chosen else pytest.mark.soak
+
     return [
         pytest.param(
             *(value if isinstance(value, tuple) else (value,)),
-            marks=pytest.mark.slow if number in chosen else pytest.mark.soak,
+            marks=marks(number),
             id="-".join(map(ids, value)) if isinstance(value, tuple) else ids(value),
         )
         for number, value in enumerate(listed)

@@ -170,7 +170,7 @@ def survive(
 ) -> None:
     """Check the disks that crashes leave: all, or so many from all over."""
     assert found
-    wrong = list(problems(_spread(found, most or len(found)), folder, check))
+    wrong = list(problems(_spread(found, min(most or len(found), len(found))), folder, check))
     assert not wrong, f"{len(wrong)} of {len(found)}:\n" + "\n".join(wrong)
 
 
