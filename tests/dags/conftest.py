@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from support.airflow.quiet import QUIET
 
 import memwal
 from memwal.catalog import Catalog, Policy
@@ -42,6 +43,7 @@ def registered(tmp_path: Path) -> Registered:
     env = {
         "MEMWAL_CATALOG_URL": f"sqlite:///{tmp_path / 'catalog.db'}",
         "MEMWAL_CATALOG_SNAPSHOT": str(tmp_path / "tables.json"),
+        **QUIET,
     }
     catalog = Catalog(env["MEMWAL_CATALOG_URL"], snapshot_path=env["MEMWAL_CATALOG_SNAPSHOT"])
     catalog.migrate()

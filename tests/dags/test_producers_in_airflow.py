@@ -77,7 +77,7 @@ def place(server: PostgresServer, tmp_path: Path) -> Iterator[Place]:
         dags_folder=dags,
         env=env,
         settings={
-            "memwal": {"spark_master": "local[1]"},
+            "memwal": {"spark_master": "local[1]", "fleet_schedule": "none"},
             # One driver for both, which Airflow does not choose by itself.
             "database": {"sql_alchemy_conn": airflow_url, "sql_alchemy_conn_async": airflow_url},
         },

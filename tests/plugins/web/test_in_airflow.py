@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 from airflow_demo.standalone import AirflowStandalone
+from support.airflow.quiet import QUIET
 
 import memwal
 from memwal.catalog import Catalog, Policy
@@ -60,6 +61,7 @@ def airflow(folder: Path, catalog: Catalog) -> Iterator[AirflowStandalone]:
     env = {
         "MEMWAL_CATALOG_URL": catalog.database.shown_url,
         "MEMWAL_CATALOG_SNAPSHOT": str(folder / "snapshot.json"),
+        **QUIET,
     }
     with AirflowStandalone(
         folder / "home",
