@@ -76,6 +76,10 @@ def test_a_run_outlives_its_scheduler_and_its_triggerer(tmp_path: Path, register
         airflow.wait(lambda: any(began.iterdir()), timeout=240, what="start the merge")
         airflow.kill("scheduler")
         airflow.restart("scheduler")
+        # Airflow ends the first try once it has started a second. If the first could go on until
+        # then, it might end before it or after its commit, and the second would merge or be
+        # skipped by chance.
+        airflow.wait(lambda: tries(airflow, run_id, "merge") == {2}, timeout=240, what="try again")
         go.touch()
         state = airflow.wait_run(DAG_ID, run_id, timeout=500)
         log = airflow.task_log(DAG_ID, run_id, "merge")
@@ -97,6 +101,11 @@ def test_a_run_outlives_its_scheduler_and_its_triggerer(tmp_path: Path, register
 def states(airflow: AirflowStandalone, run_id: str, task: str) -> set[str]:
     found = airflow.task_instances(DAG_ID, run_id)
     return {instance["state"] for instance in found if instance["task_id"] == task}
+
+
+def tries(airflow: AirflowStandalone, run_id: str, task: str) -> set[int]:
+    found = airflow.task_instances(DAG_ID, run_id)
+    return {instance["try_number"] for instance in found if instance["task_id"] == task}
 
 
 def running(apps: Path) -> list[list[str]]:

@@ -264,7 +264,12 @@ def test_short_histories(
 
 @pytest.mark.parametrize(
     ("kind", "seed"),
-    drawn(2, itertools.product(KINDS, range(10, 16)), seed="histories"),
+    drawn(
+        2,
+        itertools.product(KINDS, range(10, 16)),
+        seed="histories",
+        ids=lambda value: getattr(value, "name", str(value)),
+    ),
 )
 def test_a_very_long_history(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Kind, seed: int
