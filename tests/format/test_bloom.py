@@ -171,3 +171,22 @@ def test_columns_must_fit_together() -> None:
 def test_a_filter_has_one_size(size: int) -> None:
     with pytest.raises(CorruptDataError):
         BloomFilter.from_bytes(b"\0" * size)
+
+
+@pytest.mark.parametrize("page", range(8))
+def test_a_page_that_was_never_written_is_damage(page: int) -> None:
+    content = bytearray(build_bloom_filter([pa.array(np.arange(300))]))
+    assert BloomFilter.from_bytes(bytes(content)).bits.any()
+    content[page * 4096 : (page + 1) * 4096] = bytes(4096)
+    with pytest.raises(CorruptDataError):
+        BloomFilter.from_bytes(bytes(content))
+
+
+def test_a_filter_of_zeros_is_damage() -> None:
+    with pytest.raises(CorruptDataError):
+        BloomFilter.from_bytes(bytes(FILTER_BYTES))
+
+
+def test_few_keys_may_leave_pages_empty() -> None:
+    key = [pa.array([1])]
+    assert BloomFilter.from_bytes(build_bloom_filter(key)).might_contain(key).all()

@@ -211,6 +211,12 @@ def test_snapshots_can_be_taken_away() -> None:
     assert IndexDetails.decode(replace(read, inline_snapshots=None).encode()) == IndexDetails()
 
 
+def test_defaults_of_writers_can_be_taken_away() -> None:
+    written = IndexDetails(writer_config_defaults={"a": "1", "b": "2"}).encode()
+    changed = replace(IndexDetails.decode(written), writer_config_defaults={"b": "3"}).encode()
+    assert IndexDetails.decode(changed).writer_config_defaults == {"b": "3"}
+
+
 @pytest.mark.parametrize(
     "changes", [{"num_regions": -1}, {"merged": {uuid4(): 2**64}}, {"snapshot_ts_millis": 2**63}]
 )

@@ -10,7 +10,9 @@ from support.data.tables import REGION, MakeTable, age, later, numbered, rows
 from support.stores.faulty_store import FaultyStores
 
 import memwal
+from memwal.base_table.region_snapshot import MAX_CLOCK_SKEW_SECONDS, snapshot_age
 from memwal.errors import CorruptDataError, TableSetupError
+from memwal.format.memwal_index import IndexDetails
 from memwal.format.paths import manifest_key
 from memwal.jobs.backlog import read_status
 from memwal.jobs.gc import collect_garbage
@@ -100,6 +102,14 @@ def test_the_age_of_the_snapshot(table: memwal.Table) -> None:
     found = read_status(table.location, clock=later(500))
     assert found.snapshot_age_seconds is not None
     assert 499 < found.snapshot_age_seconds < 800
+
+
+def test_a_snapshot_may_be_as_far_ahead_as_clocks_may_differ() -> None:
+    details = IndexDetails(snapshot_ts_millis=1_000_000)
+    assert snapshot_age(details, 1_000 - MAX_CLOCK_SKEW_SECONDS) == 0
+    assert snapshot_age(details, 999.9 - MAX_CLOCK_SKEW_SECONDS) is None
+    assert snapshot_age(details, 1_005) == 5
+    assert snapshot_age(IndexDetails(), 1_005) is None
 
 
 def test_a_snapshot_of_a_clock_that_was_far_ahead_is_none(table: memwal.Table) -> None:

@@ -93,6 +93,9 @@ class TestVectors:
         assert failing(self.DENSE, norm, max_value=5, strict_max=True) == [0, 2, 3]
         assert failing(self.GAPS, norm, min_value=2) == [2, 3, 4]
         assert failing(self.FIXED_GAPS, norm, min_value=2) == [2, 3]
+        # A missing number counts as 0.
+        assert failing(self.GAPS, norm, max_value=1) == [0, 2]
+        assert failing(self.FIXED_GAPS, norm, max_value=1) == [0, 2]
 
     def test_finite(self) -> None:
         finite = "expect_vector_values_to_be_finite"

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memwal.region.rows import key_column, newest_row_positions
+from memwal.format.paths import TOMBSTONE
+from memwal.region.rows import key_column, newest_row_positions, stored_schema
 
 KEYS = st.lists(st.integers(-3, 3), max_size=40)
 
@@ -64,3 +65,13 @@ def test_slices_are_read_from_their_start() -> None:
     batch = pa.record_batch({"k": [9, 1, 2, 1]}).slice(1)
 
     assert newest_row_positions(key_column(batch, ["k"])).tolist() == [1, 2]
+
+
+def test_stored_rows_need_their_key_and_their_tombstone() -> None:
+    fields = [pa.field("k", pa.int64(), nullable=False), pa.field("v", pa.int8(), nullable=False)]
+    stored = stored_schema(pa.schema(fields), ["k"])
+    assert {field.name: field.nullable for field in stored} == {
+        "k": False,
+        "v": True,
+        TOMBSTONE: False,
+    }

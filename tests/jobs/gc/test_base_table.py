@@ -16,13 +16,15 @@ from support.stores.faulty_store import FaultyStores
 
 import memwal
 from memwal.base_table.commit import update_details
+from memwal.base_table.region_snapshot import read_snapshot
 from memwal.errors import MemWalError
 from memwal.format.memwal_index import IndexDetails
 from memwal.jobs.gc import Kind, Reason
 from memwal.jobs.gc.base_table import IndexFileCollector
 from memwal.jobs.gc.collector import GcContext
 from memwal.jobs.gc.pins import Pins
-from memwal.jobs.options import GcOptions
+from memwal.jobs.options import GcOptions, SnapshotOptions
+from memwal.jobs.table.snapshot import build_snapshot
 
 WEEK = GcOptions().index_grace_seconds
 
@@ -52,6 +54,18 @@ def indexed(make_table: MakeTable) -> memwal.Table:
 
 
 class TestIndexFiles:
+    def test_the_file_of_a_region_snapshot_stays_while_a_version_names_it(
+        self, make_table: MakeTable
+    ) -> None:
+        table = make_table(buckets=5, maintained_indexes=["id_idx"])
+        flush(table, {key: key for key in range(20)})
+        build_snapshot(table.location, SnapshotOptions(inline_regions=4))
+        table.merge()
+        table.build_indexes()
+        # Lance has given the index of the MemWAL details other identities since.
+        collect(table, WEEK + DAY)
+        assert read_snapshot(table.location.store, table.base().details) is not None
+
     def test_that_no_version_names_go_when_they_are_old(self, indexed: memwal.Table) -> None:
         before = indexes(indexed)
         assert len(before) >= 3

@@ -92,7 +92,7 @@ def test_the_whole_of_it(table: memwal.Table) -> None:
     flush(table, 600, 50)
     old = models(table)
 
-    status = migration(table).start(num_partitions=1)
+    status = migration(table).start(num_partitions=1, num_sub_vectors=DIMENSION)
 
     assert (status.step, status.old, status.new) == ("started", "idx", NEW)
     assert status.lacking == ((REGION, 1),)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -639,6 +640,24 @@ class TestDirectWrites:
                 .when_not_matched_insert_all()
                 .execute(rows({1: 100, 3: 300}))
             )
+        slow.result()
+
+        check_merged(table, {1: 11, 3: 3})
+
+    @pytest.mark.parametrize("place", BEFORE_COMMITS)
+    def test_of_versions_that_are_cleaned_up_leave_one_row_each(
+        self, faults: FaultyStores, table: memwal.Table, place: str
+    ) -> None:
+        """What such a version changed cannot be found out: the merge starts over."""
+        flush(table, {1: 1, 2: 2})
+        table.merge()
+        flush(table, {1: 11, 3: 3}, [2])
+        with standing_at(place, faults, table) as slow:
+            dataset = lance.dataset(table.uri)
+            dataset.tags.create("read", dataset.version)
+            dataset = lance.write_dataset(rows({3: 300}), table.uri, mode="append")
+            dataset.update_config({"a": "b"})
+            dataset.cleanup_old_versions(timedelta(0), error_if_tagged_old_versions=False)
         slow.result()
 
         check_merged(table, {1: 11, 3: 3})

@@ -6,6 +6,7 @@ import json
 import pickle
 import re
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from support.data.tables import rows
@@ -75,6 +76,18 @@ def test_the_worst_comes_first():
         "region-empty",
     ]
     assert VerifyReport(table="t", version=1, findings=findings[3:]).clean
+
+
+def test_findings_of_a_region_stand_together():
+    first, second = sorted((uuid4(), uuid4()), key=str)
+    findings = worst_first(
+        Finding(code, "o", "t", region)
+        for region in (second, first, None)
+        for code in ("manifest-gap", "log-gap")
+    )
+    assert [(f.region, f.code) for f in findings] == [
+        (region, code) for region in (None, first, second) for code in ("log-gap", "manifest-gap")
+    ]
 
 
 def test_every_code_is_in_the_guide_with_its_severity():

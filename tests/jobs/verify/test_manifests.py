@@ -15,6 +15,8 @@ from support.oracles import native
 
 from memwal.format.paths import region_dir, version_hint_key
 from memwal.format.region_manifest import FlushedGeneration
+from memwal.jobs.verify.manifests import read_history
+from memwal.region.manifest_store import RegionManifestStore
 
 
 def test_a_version_that_cannot_be_read(spoiled):
@@ -31,6 +33,19 @@ def test_a_missing_version(spoiled):
     spoiled.manifest_path(3).unlink()
     text = spoiled.only("manifest-gap").text
     assert [int(number) for number in re.findall(r"\d+", text)] == [2, 4]
+
+
+def test_versions_that_are_committed_after_the_listing_are_read(spoiled, monkeypatch):
+    listed = RegionManifestStore.list_versions
+
+    def list_before_the_last(self):
+        versions = listed(self)
+        return {version: versions[version] for version in sorted(versions)[:-2]}
+
+    stored = spoiled.table.location.store
+    whole = read_history(stored, REGION)
+    monkeypatch.setattr(RegionManifestStore, "list_versions", list_before_the_last)
+    assert read_history(stored, REGION).manifests == whole.manifests
 
 
 def test_versions_trimmed_from_the_front_are_no_gap(spoiled):

@@ -10,7 +10,7 @@ from support.data.tables import REGION, log, manifest, rows
 from support.oracles import native
 
 import memwal
-from memwal.format.paths import region_dir
+from memwal.format.paths import region_dir, wal_key
 from memwal.format.wal_encoder import encode_sentinel
 from memwal.format.wal_entry import decode_entry
 
@@ -103,7 +103,10 @@ def test_rows_of_an_older_writer_behind_a_newer_one(spoiled):
 def test_an_epoch_that_nobody_claimed(spoiled):
     at = last(spoiled) + 1
     spoiled.entry(at).write_bytes(encode_sentinel(writer_epoch=99, writer_id="nobody"))
-    assert spoiled.only("log-epoch-ahead").text.split().count("99") == 1
+    spoiled.entry(at + 1).write_bytes(encode_sentinel(writer_epoch=100, writer_id="nobody"))
+    finding = spoiled.only("log-epoch-ahead")
+    assert finding.text.split().count("100") == 1
+    assert finding.object == wal_key(REGION, at)
 
 
 def test_a_process_that_woke_late_leaves_a_stray(spoiled):
