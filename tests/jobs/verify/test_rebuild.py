@@ -159,7 +159,7 @@ class TestRows:
     def test_of_a_random_history(self, table: memwal.Table) -> None:
         play(table, random.Random(1), steps=12)
 
-    @pytest.mark.parametrize("seed", drawn(6, range(100, 160), seed="rebuild"))
+    @pytest.mark.parametrize("seed", drawn(4, range(100, 160), seed="rebuild"))
     def test_of_many_random_histories(self, table: memwal.Table, seed: int) -> None:
         play(table, random.Random(seed), steps=80)
 
