@@ -12,6 +12,7 @@ import pytest
 from support.data import indexed
 from support.data.indexed import indexed_table
 from support.data.quarantined import rules, waiting
+from support.data.sampled import drawn
 from support.data.tables import SCHEMA, generations, keys, log, rows, state
 from support.faults.power_loss import BEGINNING, END, Crash, Recorder, since, survive, survive_not
 from support.oracles import native
@@ -353,27 +354,30 @@ def test_nothing_is_lost(tmp_path: Path, most_disks: int | None, scene: str) -> 
     survive(found, tmp_path, SCENES[scene].check, most=most_disks)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scene", "missing", "after"),
-    [
-        ("create", "^syncfs", BEGINNING),
-        ("create", "_versions/", BEGINNING),
-        ("create", "_versions$", END),
-        ("create", "table$", END),
-        ("enable", "_versions/", BEGINNING),
-        ("new rows", "^syncfs", DONE),
-        ("direct commit", "^syncfs", BEGINNING),
-        ("tags", "^syncfs", BEGINNING),
-        ("copy", "copy/_mem_wal/.*(data|wal)/", BEGINNING),
-        ("copy", "copy/_versions", BEGINNING),
-        ("quarantine", "^syncfs", BEGINNING),
-        ("steps", "/applied/", BEGINNING),
-        ("steps", "/applied$", BEGINNING),
-        ("hint", "^syncfs", DONE),
-        ("IVF_PQ", "_gen_2/_indices/", BEGINNING),
-        ("INVERTED", "_gen_2/_indices/", BEGINNING),
-    ],
+    drawn(
+        8,
+        [
+            ("create", "^syncfs", BEGINNING),
+            ("create", "_versions/", BEGINNING),
+            ("create", "_versions$", END),
+            ("create", "table$", END),
+            ("enable", "_versions/", BEGINNING),
+            ("new rows", "^syncfs", DONE),
+            ("direct commit", "^syncfs", BEGINNING),
+            ("tags", "^syncfs", BEGINNING),
+            ("copy", "copy/_mem_wal/.*(data|wal)/", BEGINNING),
+            ("copy", "copy/_versions", BEGINNING),
+            ("quarantine", "^syncfs", BEGINNING),
+            ("steps", "/applied/", BEGINNING),
+            ("steps", "/applied$", BEGINNING),
+            ("hint", "^syncfs", DONE),
+            ("IVF_PQ", "_gen_2/_indices/", BEGINNING),
+            ("INVERTED", "_gen_2/_indices/", BEGINNING),
+        ],
+        seed="a sync",
+    ),
 )
 def test_a_missing_sync_is_noticed(tmp_path: Path, scene: str, missing: str, after: str) -> None:
     recorder = SCENES[scene].record(tmp_path)

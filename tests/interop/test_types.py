@@ -35,7 +35,7 @@ def forms(seed: str) -> list[Any]:
         column, nullable = form
         return column.name in ALONE if nullable else column.name == "list"
 
-    return drawn(30, FORMS, seed=seed, ids=str, default=by_default)
+    return drawn(15, FORMS, seed=seed, ids=str, default=by_default)
 
 
 def changed(data: pa.Table) -> tuple[pa.Table, dict[int, dict[str, str]]]:
@@ -115,7 +115,7 @@ def check_ours_reads_what_lance_wrote(make_table: MakeTable, data: pa.Table) -> 
 
 
 @pytest.mark.parametrize(
-    "column", drawn(15, COLUMNS, seed="lance replays", default=lambda c: c.name in ALONE)
+    "column", drawn(8, COLUMNS, seed="lance replays", default=lambda c: c.name in ALONE)
 )
 def test_lance_replays_ours(make_table: MakeTable, column: Column) -> None:
     check_lance_replays_ours(make_table, column.rows())

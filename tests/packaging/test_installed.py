@@ -14,10 +14,11 @@ from pathlib import Path
 
 import pytest
 from support.data.postgres import PostgresServer
+from support.data.sampled import drawn
 
 from memwal.spark.session import find_java
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = pytest.mark.timeout(1200)
 ROOT = Path(__file__).resolve().parents[2]
 SMOKE = Path(__file__).with_name("_smoke.py")
 UV = shutil.which("uv", path=str(Path(sys.executable).parent)) or "uv"
@@ -69,11 +70,13 @@ def postgres_url() -> Iterator[str]:
     server.close()
 
 
+@pytest.mark.slow
 def test_every_extra_of_users_is_tried() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert set(project["optional-dependencies"]) - {"demo", "dev", "docs"} == set(BROUGHT) - {""}
 
 
+@pytest.mark.slow
 def test_an_sdist_builds_the_same_wheel(dist: Path, wheel: Path, tmp_path: Path) -> None:
     (sdist,) = dist.glob("*.tar.gz")
     shutil.unpack_archive(sdist, tmp_path, filter="data")
@@ -92,7 +95,9 @@ def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-@pytest.mark.parametrize("extra", BROUGHT, ids=lambda extra: extra or "none")
+@pytest.mark.parametrize(
+    "extra", drawn(6, BROUGHT, seed="an extra", ids=lambda extra: extra or "none")
+)
 def test_each_extra_alone(
     wheel: Path, tmp_path: Path, extra: str, request: pytest.FixtureRequest
 ) -> None:

@@ -30,7 +30,7 @@ def test_columns_of_every_type_side_by_side(make_table: MakeTable, nullable: boo
 
 @pytest.mark.parametrize(
     "column",
-    drawn(20, STORED, seed="a column", default=lambda c: c.name in (*ALONE, "large-values")),
+    drawn(10, STORED, seed="a column", default=lambda c: c.name in (*ALONE, "large-values")),
 )
 def test_a_column(make_table: MakeTable, column: Column) -> None:
     check_rows(make_table, column.rows())
@@ -39,7 +39,7 @@ def test_a_column(make_table: MakeTable, column: Column) -> None:
 @pytest.mark.parametrize(
     "column",
     drawn(
-        20,
+        10,
         (column for column in STORED if column.may_be_required),
         seed="no nulls",
         default=lambda c: c.name in ALONE,
@@ -84,7 +84,7 @@ def check_rows(make_table: MakeTable, data: pa.Table) -> None:
 
 
 @pytest.mark.parametrize(
-    "column", drawn(20, STORED, seed="partial", default=lambda c: c.name in ALONE)
+    "column", drawn(10, STORED, seed="partial", default=lambda c: c.name in ALONE)
 )
 def test_a_partial_upsert_beside_a_column(make_table: MakeTable, column: Column) -> None:
     check_partial_upserts(make_table, column.rows())
@@ -471,7 +471,7 @@ def test_a_composite_key(make_table: MakeTable, first: str, second: str) -> None
     check_keys(make_table, both(first, second))
 
 
-@pytest.mark.parametrize(("first", "second"), drawn(20, PAIRS, seed="composite keys"))
+@pytest.mark.parametrize(("first", "second"), drawn(10, PAIRS, seed="composite keys"))
 def test_every_composite_key(make_table: MakeTable, first: str, second: str) -> None:
     check_keys(make_table, both(first, second))
 

@@ -56,7 +56,7 @@ def attempt(actors: Actors, job: str, name: str, finish: Finish, steps: list[Ste
 
 @pytest.mark.parametrize(
     ("job", "name"),
-    drawn(50, itertools.product(JOBS, NAMES), seed="pairs", default=BY_DEFAULT.__contains__),
+    drawn(30, itertools.product(JOBS, NAMES), seed="pairs", default=BY_DEFAULT.__contains__),
 )
 def test_somebody_goes_on(actors: Actors, finish: Finish, job: str, name: str) -> None:
     """At one of the steps, which is another one for each."""

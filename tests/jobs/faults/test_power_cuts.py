@@ -96,7 +96,7 @@ def test_a_missing_sync_is_noticed(
 
 @pytest.mark.parametrize(
     ("job", "most"),
-    [("merge", 2), *(pytest.param(job, 15, marks=pytest.mark.slow) for job in CUT)],
+    [("merge", 2), *(pytest.param(job, 6, marks=pytest.mark.slow) for job in CUT)],
 )
 def test_some_syncs(
     prepared: Prepared, finish: Finish, tmp_path: Path, job: str, most: int
