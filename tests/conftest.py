@@ -18,6 +18,7 @@ import typer.testing
 from hypothesis import HealthCheck, settings
 from support.data import copied
 from support.data.tables import SCHEMA, MakeTable
+from support.groups import make_scheduler, rank
 from support.leftovers import Belongings, leftovers
 from support.oracles.facts import FACTS, facts_of, told
 from support.stores.faulty_store import FaultyStores
@@ -42,39 +43,21 @@ settings.load_profile("ci" if os.environ.get("CI") else "default")
 logging.getLogger("py4j").setLevel(logging.WARNING)
 
 
-# Tests of one Spark session are run by one process: each session costs a JVM and half a minute.
-SPARK = ("spark/",)
-# Default tests that wait long. They begin first, so that no process waits for them at the end.
-LONGEST = (*SPARK, "jobs/faults/", "interop/", "writer/", "plugins/", "examples/", "catalog/")
-# Real Airflows run one after another: two at once starve each other.
-AIRFLOW = ("dags/", "plugins/", "examples/test_airflow_demo.py")
-# Each case of these stands alone, and takes long; other modules share servers and tables.
-INDEPENDENT = ("jobs/faults/", "simulation/", "histories/", "hostile/", "fuzz/", "protocol/")
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark facts that memwal leans on (``-m fact``), and which tests run in one process."""
+    """Mark facts that memwal leans on (``-m fact``), and begin with the longest default tests."""
     paths = {path: path.relative_to(TESTS).as_posix() for path in {item.path for item in items}}
     for item in items:
-        path = paths[item.path]
-        for fact in facts_of(f"{path}::{item.name}"):
+        for fact in facts_of(f"{paths[item.path]}::{item.name}"):
             item.add_marker(pytest.mark.fact(name=fact.name))
-        is_slow = item.get_closest_marker("slow") is not None
-        if is_slow and path.startswith(INDEPENDENT):
-            continue
-        if is_slow and path.startswith(AIRFLOW):
-            group = "airflow"
-        else:
-            group = "spark" if path.startswith(SPARK) else path
-        item.add_marker(pytest.mark.xdist_group(name=group))
     if not config.pluginmanager.has_plugin("randomly"):
-        items.sort(key=lambda item: _rank(paths[item.path]))
+        items.sort(key=lambda item: rank(paths[item.path]))
 
 
-def _rank(path: str) -> int:
-    starts = (rank for rank, start in enumerate(LONGEST) if path.startswith(start))
-    return next(starts, len(LONGEST))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Distribute whole groups of tests over the processes."""
+    return make_scheduler(config, log) if config.getvalue("dist") == "loadgroup" else None
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,0 +1,49 @@
+"""Which tests run in one process, one after another, and which tests begin first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+# Tests of one Spark session are run by one process: each session costs a JVM and half a minute.
+SPARK = ("spark/",)
+# Default tests that wait long. They begin first, so that no process waits for them at the end.
+LONGEST = (*SPARK, "jobs/faults/", "interop/", "writer/", "plugins/", "examples/", "catalog/")
+# Real Airflows run one after another: two at once starve each other.
+AIRFLOW = ("dags/", "plugins/", "examples/test_airflow_demo.py")
+# Each slow case of these stands alone, and takes long; other modules share servers and tables.
+INDEPENDENT = ("jobs/faults/", "simulation/", "histories/", "hostile/", "fuzz/", "protocol/")
+
+
+def rank(path: str) -> int:
+    """Return the place of a file of tests in the order of the default run."""
+    starts = (place for place, start in enumerate(LONGEST) if path.startswith(start))
+    return next(starts, len(LONGEST))
+
+
+def group_of(nodeid: str, *, slow: bool) -> str:
+    """Return the name of the group of a test; ``slow`` in a run of slow or soak tests."""
+    path = nodeid.partition("::")[0].removeprefix("tests/")
+    if slow and path.startswith(INDEPENDENT):
+        return nodeid
+    if slow and path.startswith(AIRFLOW):
+        return "airflow"
+    return "spark" if path.startswith(SPARK) else path
+
+
+def make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Return the scheduler of pytest-xdist that sends each group to one process.
+
+    The marker ``xdist_group`` has no effect with pytest 9.2: xdist 3.8 appends the group to the
+    id of a test, which can no longer be changed.
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    slow = config.getoption("markexpr") in ("slow", "soak")
+
+    class GroupScheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return group_of(nodeid, slow=slow)
+
+    return GroupScheduling(config, log)
