@@ -3,8 +3,9 @@
 A field has its unit in its name, and in its metadata an :class:`Option`: limits and help text. The
 rest follows from that: the options of the commands (:mod:`memwal.cli.parameters`), the arguments
 of the Spark applications (:mod:`memwal.jobs.arguments`), the keywords of the methods of
-:class:`memwal.Table`, the keys of the policy that begin with the name of the job, and the tables of
-the documentation. ``docs/design/0009-from-policy-to-commit.md`` follows one value through them.
+:class:`memwal.Table`, and the tables of the documentation. A key of the policy that sets an option
+takes default and help from it; :mod:`memwal.jobs.policy` declares the key and passes its value.
+``docs/design/0009-from-policy-to-commit.md`` follows one value through them.
 """
 
 from __future__ import annotations
@@ -265,7 +266,12 @@ class SnapshotOptions(RunOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GcOptions(RunOptions):
-    """Options of a garbage collection: :func:`memwal.jobs.gc.collect_garbage`."""
+    """Options of a garbage collection: :func:`memwal.jobs.gc.collect_garbage`.
+
+    A ``grace_seconds`` below two minutes, the limit of the policy's ``gc_grace_seconds``, is safe
+    only while no other process reads or writes the table: readers rely for two minutes on a
+    manifest that they read.
+    """
 
     dry_run: bool = _switch(True, "only count what would be deleted")
     grace_seconds: float = seconds(

@@ -28,6 +28,7 @@ from memwal.jobs.options import (
     seconds,
 )
 from memwal.quality.rules import QualityRules
+from memwal.region.manifest_store import RECENT_SECONDS
 from memwal.util.records import JsonMapping, JsonRecord
 
 MIB = 1024 * 1024
@@ -256,7 +257,8 @@ class Policy(JsonRecord):
         "late it can be.",
         low=1,
     )
-    gc_grace_seconds: float = _from_job(GcOptions, "grace_seconds", low=60)
+    # Readers rely for so long on a manifest that they read.
+    gc_grace_seconds: float = _from_job(GcOptions, "grace_seconds", low=RECENT_SECONDS)
     gc_retention_seconds: float = _from_job(GcOptions, "retention_seconds", low=0)
     gc_index_grace_seconds: float = _from_job(GcOptions, "index_grace_seconds", low=60)
     gc_version_retention_seconds: float | None = _from_job(

@@ -112,7 +112,7 @@ def test_the_limits_of_the_policy_reach_the_job(catalog: Catalog, managed: Manag
         catalog.get("flights").policy,
         merge_commit_bytes=2 << 20,
         merge_run_bytes=3 << 20,
-        gc_grace_seconds=70,
+        gc_grace_seconds=170,
         gc_retention_seconds=80,
         gc_index_grace_seconds=85,
         gc_version_retention_seconds=90,
@@ -137,7 +137,7 @@ def test_the_limits_of_the_policy_reach_the_job(catalog: Catalog, managed: Manag
         CompactOptions(min_fragments=2, commit_bytes=2 << 20, attempts=2),
         GcOptions(
             dry_run=False,
-            grace_seconds=70,
+            grace_seconds=170,
             retention_seconds=80,
             index_grace_seconds=85,
             version_retention_seconds=90,

@@ -163,7 +163,7 @@ FACTS = (
         "generations",
         "Lance",
         "Lance's readers take the generations that memwal flushes, with their sidecars.",
-        ("memwal/lsm/flush/generation.py", "memwal/lsm/flush/generation.py"),
+        ("memwal/lsm/flush/generation.py", "memwal/lsm/flush/key_index.py"),
         "the folder of a generation: columns, ids, key index, filter",
         ("interop/test_native_reads_ours.py",),
     ),
