@@ -322,6 +322,11 @@ class GcOptions(RunOptions):
         return timedelta(seconds=max(self.grace_seconds, self.orphan_grace_seconds))
 
     @property
+    def index_age(self) -> timedelta:
+        """Age of index files that no version names before they are taken for leftovers."""
+        return timedelta(seconds=self.index_grace_seconds)
+
+    @property
     def version_age(self) -> timedelta | None:
         """Age at which versions of the base table are cleaned up; None keeps all of them."""
         if self.version_retention_seconds is None:
