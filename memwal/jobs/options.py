@@ -71,7 +71,7 @@ class Option:
             case Kind.SECONDS:
                 self._check_seconds(name, value)
             case Kind.RULES if not isinstance(value, QualityRules):
-                raise InvalidInputError(f"{name} is no QualityRules.")
+                raise InvalidInputError(f"{name} is not a QualityRules.")
 
     def _check_count(self, name: str, value: object) -> None:
         is_whole = isinstance(value, int) and not isinstance(value, bool)
@@ -84,7 +84,7 @@ class Option:
             choice = ", or None for no limit" if self.optional else ""
             raise InvalidInputError(f"{name} is {value!r}; give a whole number {limits}{choice}.")
         if isinstance(value, int) and value > _MAX_INTEGER:
-            raise InvalidInputError(f"{name} is larger than any number; give less.")
+            raise InvalidInputError(f"{name} is above 2^63-1; give less.")
 
     def _check_seconds(self, name: str, value: object) -> None:
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -137,12 +137,14 @@ def options_of(cls: Any) -> dict[str, Option]:
 
     Fields without an option, such as a callback, are left out.
     """
-    return {one.name: one.metadata[_METADATA] for one in fields(cls) if _METADATA in one.metadata}
+    return {
+        item.name: item.metadata[_METADATA] for item in fields(cls) if _METADATA in item.metadata
+    }
 
 
 def default_of(cls: Any, name: str) -> Any:
     """Return the default of a field."""
-    return next(one.default for one in fields(cls) if one.name == name)
+    return next(item.default for item in fields(cls) if item.name == name)
 
 
 class JobOptions:
@@ -371,7 +373,7 @@ class VerifyOptions(JobOptions):
     and has no guard."""
 
     def __post_init__(self) -> None:
-        # A class with slots is made twice, and super() is that of the first.
+        # `slots=True` makes a second class, so zero-argument super() would fail.
         JobOptions.__post_init__(self)
         if self.quick and self.sample_generations is not None:
             raise InvalidInputError(

@@ -293,7 +293,7 @@ class RegionManifestStore:
         return manifest
 
     def _read_hint_bytes(self) -> bytes | None:
-        # A hint that is no readable file is worth as much as an absent one.
+        # A hint that is not a readable file is worth as much as an absent one.
         with suppress(ObjectNotFoundError, CorruptDataError):
             return self._store.get(version_hint_key(self.region_id))
         return None
