@@ -45,7 +45,7 @@ POLICY = Policy(
     snapshot_at_age_seconds=60.0,
     compact_at_fragments=16,
     gc_interval_seconds=60.0,
-    gc_grace_seconds=60.0,
+    gc_grace_seconds=120.0,
     gc_retention_seconds=60.0,
     # A build takes seconds here.
     gc_index_grace_seconds=300.0,

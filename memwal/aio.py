@@ -183,7 +183,7 @@ class AsyncWriter:
         Parameters
         ----------
         timeout : float, optional
-            Maximum time of the flush in seconds. After it the writer is closed all the same, and
+            Maximum time of the flush in seconds. After it the writer is closed in any case, and
             unflushed rows stay in the log for the next claim.
 
         Raises

@@ -194,7 +194,9 @@ def s3_policy(uri: str, roles: Iterable[Role], *, conditions: bool = True) -> di
             "memwal.permissions.PERMISSIONS, and the guide to security lists them for other stores"
         )
     if _SPECIAL.search(address.authority + address.path):
-        raise InvalidInputError(f"{uri} has a character in it that means something in a policy")
+        raise InvalidInputError(
+            f"{uri} contains a character that is special in an S3 policy (*, ? or $)"
+        )
     bucket = f"arn:aws:s3:::{address.authority}"
     below = f"{address.path}/" if address.path else ""
     statements: list[dict[str, Any]] = []

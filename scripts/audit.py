@@ -101,10 +101,10 @@ def read_accepted(path: Path) -> list[Accepted]:
         accepted = [Accepted(**entry) for entry in entries]
     except TypeError as error:
         raise ValueError(f"{path.name}: each entry has package, id, reason, until") from error
-    for one in accepted:
+    for entry in accepted:
         # A time of day would not compare with a day.
-        if type(one.until) is not date or not one.reason.strip():
-            raise ValueError(f"{path.name}: {one.id} needs a reason, and until as a date")
+        if type(entry.until) is not date or not entry.reason.strip():
+            raise ValueError(f"{path.name}: {entry.id} needs a reason, and until as a date")
     return accepted
 
 
@@ -127,16 +127,16 @@ class AskedIndex:
         return [*self._of_files(package), *self._of_advisories(package)]
 
     def _of_files(self, package: Package) -> Iterator[Finding]:
-        files = {one["hashes"].get("sha256"): one for one in self.index.files(package)}
-        gone = [one for one in package.hashes if one not in files]
+        files = {file["hashes"].get("sha256"): file for file in self.index.files(package)}
+        gone = [digest for digest in package.hashes if digest not in files]
         if gone:
             text = f"the index has {len(gone)} of {len(package.hashes)} locked files no more"
             yield Finding(package.name, package.version, "files", text)
         # The reason, or just true.
-        found = [files[one].get("yanked", False) for one in package.hashes & files.keys()]
+        found = [files[digest].get("yanked", False) for digest in package.hashes & files.keys()]
         yanked = [why for why in found if why is not False]
         if yanked:
-            why = next((one for one in yanked if isinstance(one, str)), "no reason given")
+            why = next((reason for reason in yanked if isinstance(reason, str)), "no reason given")
             yield Finding(package.name, package.version, "yanked", f"the release was yanked: {why}")
 
     def _of_advisories(self, package: Package) -> Iterator[Finding]:
@@ -179,13 +179,13 @@ class Advisories:
             Finding(
                 package.name,
                 package.version,
-                one["advisory"]["id"],
-                one["advisory"].get("summary") or one["advisory"].get("details", ""),
-                tuple(version for kind, version in _events(one) if kind == "fixed"),
-                tuple(one["advisory"].get("aliases", ())),
+                known["advisory"]["id"],
+                known["advisory"].get("summary") or known["advisory"].get("details", ""),
+                tuple(version for kind, version in _events(known) if kind == "fixed"),
+                tuple(known["advisory"].get("aliases", ())),
             )
-            for one in self._by_name.get(package.name, ())
-            if _affects(one, package.version)
+            for known in self._by_name.get(package.name, ())
+            if _affects(known, package.version)
         ]
 
 
@@ -262,9 +262,10 @@ def audit(
     result = Audit()
     asked = [(source, package) for package in sorted(set(packages)) for source in sources]
 
-    def ask(one: tuple[Source, Package]) -> list[Finding] | LookupError:
+    def ask(question: tuple[Source, Package]) -> list[Finding] | LookupError:
+        source, package = question
         try:
-            return one[0].findings(one[1])
+            return source.findings(package)
         except LookupError as error:
             return error
 
@@ -277,23 +278,24 @@ def audit(
         else:
             found |= set(answer)
     for finding in sorted(found):
-        covering = [one for one in accepted if one.covers(finding)]
-        if any(today <= one.until for one in covering):
+        covering = [entry for entry in accepted if entry.covers(finding)]
+        if any(today <= entry.until for entry in covering):
             result.accepted.append(finding)
         else:
             result.findings.append(finding)
             result.expired += covering
     if not result.unknown:
-        result.idle = [one for one in accepted if not any(one.covers(f) for f in found)]
+        result.idle = [entry for entry in accepted if not any(map(entry.covers, found))]
     return result
 
 
 def report(result: Audit, packages: int) -> Iterator[str]:
     """What the audit came to, line by line."""
-    for one in result.findings:
-        fixed = f"; fixed in {', '.join(one.fixed_in)}" if one.fixed_in else ""
-        names = " ".join((one.id, *one.aliases))
-        yield f"{one.package} {one.version}: {names}: {' '.join(one.text.split())[:200]}{fixed}"
+    for finding in result.findings:
+        fixed = f"; fixed in {', '.join(finding.fixed_in)}" if finding.fixed_in else ""
+        names = " ".join((finding.id, *finding.aliases))
+        text = " ".join(finding.text.split())[:200]
+        yield f"{finding.package} {finding.version}: {names}: {text}{fixed}"
     for entry in result.expired:
         yield f"{entry.package}: {entry.id} was accepted until {entry.until}: look at it again"
     for entry in result.idle:
@@ -319,7 +321,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not given.offline:
         sources.append(AskedIndex(Index.of_pip(), given.advisories is None))
     locks = given.locks or sorted(REQUIREMENTS.glob("*.lock"))
-    packages = {one for lock in locks for one in read_lock(lock.read_text())}
+    packages = {package for lock in locks for package in read_lock(lock.read_text())}
     today = datetime.now(UTC).date()
     result = audit(packages, sources, read_accepted(ACCEPTED), today=today)
     print("\n".join(report(result, len(packages))))

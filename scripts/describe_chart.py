@@ -61,22 +61,6 @@ def described(text: str) -> Iterator[Value]:
             comment = []
 
 
-def undescribed(text: str) -> list[str]:
-    """Paths of values that no comment is about."""
-    known = {value.path for value in described(text) if not value.section}
-
-    def missing(values: Any, path: str) -> Iterator[str]:
-        if path in known:
-            return
-        if isinstance(values, dict) and values:
-            for key, value in values.items():
-                yield from missing(value, f"{path}.{key}" if path else str(key))
-        else:
-            yield path
-
-    return list(missing(yaml.safe_load(text), ""))
-
-
 def table(text: str) -> str:
     """The table, as Markdown."""
     lines = ["| value | default | |", "|---|---|---|"]

@@ -55,20 +55,20 @@ This page is written by `python scripts/licences.py`.
 """
 
 
-def licence_of(told: Message) -> str:
-    """The licence of a package, from its metadata."""
-    expression = told.get("License-Expression")
+def licence_of(headers: Message) -> str:
+    """The licence of a package, from the headers of its metadata."""
+    expression = headers.get("License-Expression")
     if expression:
         return str(expression)
     classifiers = [
-        one.rpartition(" :: ")[2]
-        for one in told.get_all("Classifier") or []
-        if one.startswith("License :: OSI Approved :: ")
+        item.rpartition(" :: ")[2]
+        for item in headers.get_all("Classifier") or []
+        if item.startswith("License :: OSI Approved :: ")
     ]
     if classifiers:
-        return " OR ".join(sorted({_SPELT.get(one, one) for one in classifiers}))
+        return " OR ".join(sorted({_SPELT.get(item, item) for item in classifiers}))
     # Some put the whole text here, which may begin with its name.
-    first, _, rest = (told.get("License") or "").strip().partition("\n")
+    first, _, rest = (headers.get("License") or "").strip().partition("\n")
     if first in _SPELT:
         return _SPELT[first]
     return first if not rest and re.fullmatch(r"[\w .,()+-]{2,60}", first) else UNKNOWN
@@ -87,27 +87,27 @@ def page(licences: Mapping[str, str], images: Mapping[str, Iterable[str]]) -> st
     return _HEAD + "\n".join(lines) + "\n"
 
 
-def told_by(index: Index) -> Callable[[Package], Message]:
+def metadata_reader(index: Index) -> Callable[[Package], Message]:
     """A function that reads the metadata of a package here, or from an index."""
 
-    def told(package: Package) -> Message:
+    def read_metadata(package: Package) -> Message:
         try:
             return metadata.distribution(package.name).metadata  # type: ignore[return-value]
         except metadata.PackageNotFoundError:
             return HeaderParser().parsestr(index.metadata(package))
 
-    return told
+    return read_metadata
 
 
 def main() -> int:
     """Write the page."""
-    told = told_by(Index.of_pip())
+    read_metadata = metadata_reader(Index.of_pip())
     locked = {
-        image: {one.name: one for one in read_lock((REQUIREMENTS / lock).read_text())}
+        image: {package.name: package for package in read_lock((REQUIREMENTS / lock).read_text())}
         for image, lock in IMAGES.items()
     }
-    packages = {name: one for of in locked.values() for name, one in of.items()}
-    licences = {name: licence_of(told(one)) for name, one in packages.items()}
+    packages = {name: package for of in locked.values() for name, package in of.items()}
+    licences = {name: licence_of(read_metadata(package)) for name, package in packages.items()}
     PAGE.write_text(page(licences, locked))
     unknown = sorted(name for name, licence in licences.items() if licence == UNKNOWN)
     for name in unknown:

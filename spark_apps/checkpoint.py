@@ -1,5 +1,5 @@
-"""Merges and indexes everything that is flushed when it starts, however little that is. Ends with 1
-when it is not done in time; what was merged by then stays merged.
+"""Merges and indexes all generations that are flushed when it starts. Exit code 1 if it is not done
+in time; what was merged by then stays merged.
 
 For example::
 

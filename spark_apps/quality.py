@@ -1,5 +1,5 @@
-"""Checks the rows of the base table of a MemWAL table. Ends with 1 when they are not as expected;
-the result tells what was found all the same.
+"""Checks the rows of the base table of a MemWAL table. Exit code 1 if they are not as expected; the
+result lists the findings.
 
 For example::
 
@@ -18,7 +18,7 @@ def main() -> int:
         job_parser("quality", __doc__),
         QualityOptions,
         lambda application: check_quality(application.table.location, application.options),
-        verdict=lambda result: result.warnings[0] if result.warnings else None,
+        failure_of=lambda result: result.warnings[0] if result.warnings else None,
     )
 
 

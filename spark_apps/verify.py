@@ -1,5 +1,5 @@
-"""Checks every invariant of a MemWAL table, while others read and write it. Ends with 1 when there
-are errors; the result lists them all the same.
+"""Checks every invariant of a MemWAL table, while others read and write it. Exit code 1 if there
+are errors; the result lists the findings.
 
 For example::
 
@@ -20,14 +20,16 @@ from memwal.spark.application import Application, Result, job_parser, run_applic
 def main() -> int:
     parser = job_parser("verify", __doc__)
     parser.add_argument(
-        "--repair", action="store_true", help="tell which repairs are safe; with --yes, do them"
+        "--repair", action="store_true", help="list the repairs that are safe; with --yes, do them"
     )
     parser.add_argument("--yes", action="store_true", help="do the repairs")
-    return run_application(parser, VerifyOptions, verify, verdict=verdict, in_any_state=True)
+    return run_application(
+        parser, VerifyOptions, verify, failure_of=describe_errors, in_any_state=True
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class Verified:
+class VerifyResult:
     """A report, and what was repaired."""
 
     report: VerifyReport
@@ -43,15 +45,15 @@ def verify(application: Application[VerifyOptions]) -> Result:
         raise InvalidInputError("--yes only goes with --repair")
     report = check(location, application.options)
     if not arguments.repair:
-        return Verified(report, [])
+        return VerifyResult(report, [])
     actions = repair(location, report, dry_run=not arguments.yes)
     if any(action.state == "done" for action in actions):
         report = check(location, application.options)
-    return Verified(report, [action.to_dict() for action in actions])
+    return VerifyResult(report, [action.to_dict() for action in actions])
 
 
-def verdict(verified: Verified) -> str | None:
-    errors = verified.report.errors
+def describe_errors(result: VerifyResult) -> str | None:
+    errors = result.report.errors
     return f"{errors} errors were found; the result lists them" if errors else None
 
 

@@ -25,7 +25,7 @@ POLICY = Policy(
     merge_at_age_seconds=30.0,
     sensor_poke_seconds=2.0,
     sensor_timeout_seconds=20.0,
-    gc_grace_seconds=60.0,
+    gc_grace_seconds=120.0,
     gc_retention_seconds=60.0,
     quality=QualityRules.from_dict(
         {

@@ -81,7 +81,7 @@ def place_tag(base: BaseTable, tag: ReadTag) -> bool:
     """Create a read tag; False if a tag with this name exists.
 
     Raises ObjectNotFoundError if the version is no longer stored, and errors of the store as for
-    any write: if the tag was created all the same, it expires by itself.
+    any write: if the tag was created despite the error, it expires by itself.
     """
     try:
         base.dataset.tags.create(tag.name, tag.version)

@@ -237,7 +237,7 @@ def database_time(session: Session) -> datetime:
         case _:
             now = session.scalar(sa.select(sa.func.current_timestamp()))
     if not isinstance(now, datetime):
-        raise StoreUnavailableError(f"The catalog's database does not tell the time, but {now!r}.")
+        raise StoreUnavailableError(f"The catalog's database returned {now!r} instead of the time.")
     return now.replace(tzinfo=UTC) if now.tzinfo is None else now.astimezone(UTC)
 
 

@@ -34,7 +34,7 @@ class UtcDateTime(sa.TypeDecorator[datetime]):
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
-class Words(sa.TypeDecorator[str]):
+class MessageText(sa.TypeDecorator[str]):
     """Text of a message, which can hold any file name and so characters that databases refuse."""
 
     impl = sa.Text
@@ -107,7 +107,7 @@ class JobRunRow(Base):
     started_at: Mapped[datetime]
     finished_at: Mapped[datetime | None]
     result: Mapped[JsonObject | None]
-    error: Mapped[str | None] = mapped_column(Words)
+    error: Mapped[str | None] = mapped_column(MessageText)
     external_id: Mapped[str | None] = mapped_column(sa.String(400))
     done: Mapped[int | None] = mapped_column(sa.BigInteger)
     total: Mapped[int | None] = mapped_column(sa.BigInteger)
@@ -172,7 +172,7 @@ class SkippedRegionRow(Base):
     table: Mapped[str] = mapped_column("table_name", sa.String(63), primary_key=True)
     region_id: Mapped[str] = mapped_column(sa.String(36), primary_key=True)
     generation: Mapped[int] = mapped_column(sa.BigInteger)
-    reason: Mapped[str] = mapped_column(Words)
+    reason: Mapped[str] = mapped_column(MessageText)
     since: Mapped[datetime]
     attempts: Mapped[int]
     next_try_at: Mapped[datetime]
@@ -185,7 +185,7 @@ class FailedJobRow(Base):
 
     table: Mapped[str] = mapped_column("table_name", sa.String(63), primary_key=True)
     job: Mapped[str] = mapped_column(sa.String(32), primary_key=True)
-    reason: Mapped[str] = mapped_column(Words)
+    reason: Mapped[str] = mapped_column(MessageText)
     since: Mapped[datetime]
     attempts: Mapped[int]
     next_try_at: Mapped[datetime]

@@ -110,5 +110,5 @@ def _parse_text(column: pa.Array) -> pa.TimestampArray:
         return column.cast(pa.timestamp("us"))
     except pa.ArrowInvalid as error:
         raise InvalidInputError(
-            f"a text is no date: {error}; write dates as 2026-01-31 or 2026-01-31T12:00:00"
+            f"a text is not a date: {error}; write dates as 2026-01-31 or 2026-01-31T12:00:00"
         ) from error

@@ -82,12 +82,12 @@ class _Parser:
 
     def __init__(self, tokens: Sequence[tuple[str, str]]) -> None:
         self._tokens = tokens
-        self._at = 0
+        self._position = 0
         self._depth = 0
 
     def parse(self) -> Truth:
         predicate = self._truth(self._or())
-        if self._at != len(self._tokens):
+        if self._position != len(self._tokens):
             raise NotUnderstoodError
         return predicate
 
@@ -108,13 +108,13 @@ class _Parser:
         if not self._is_word(word):
             return first
         parts = [self._truth(first)]
-        while self._takes_word(word):
+        while self._accept_word(word):
             parts.append(self._truth(parse_part()))
         return Junction(word == "and", tuple(parts))
 
     def _not(self) -> Truth | Value:
         negations = 0
-        while self._takes_word("not"):
+        while self._accept_word("not"):
             negations += 1
         if negations > _MAX_DEPTH:
             raise NotUnderstoodError
@@ -126,21 +126,21 @@ class _Parser:
     def _comparison(self) -> Truth | Value:
         operand = self._sum()
         node: Truth | Value = operand
-        kind, token = self._next()
+        kind, token = self._peek()
         word = token.casefold() if kind == "name" else ""
         if kind == "sign" and token in _SIGNS:
-            self._at += 1
+            self._position += 1
             node = _compare(operand, _SIGNS[token], self._sum())
         elif word == "is":
-            self._at += 1
+            self._position += 1
             node = self._is(operand)
         elif word in ("in", "between", "not"):
-            negated = self._takes_word("not")
-            if self._takes_word("in"):
+            negated = self._accept_word("not")
+            if self._accept_word("in"):
                 node = self._in(operand)
-            elif self._takes_word("between"):
+            elif self._accept_word("between"):
                 low = self._sum()
-                self._needs_word("and")
+                self._expect_word("and")
                 high = self._sum()
                 node = Junction(True, (_compare(operand, ">=", low), _compare(operand, "<=", high)))
             elif self._is_word("like") or self._is_word("ilike"):
@@ -152,25 +152,25 @@ class _Parser:
             node = self._like(operand)
         if node is not operand:
             # Refuse ``a = 1 is null`` and the like, which SQL groups in an unexpected way.
-            kind, token = self._next()
+            kind, token = self._peek()
             ends = kind == "" or token in (")", ",") or token.casefold() in ("and", "or")
             if not ends or kind in ("text", "quoted"):
                 raise NotUnderstoodError
         return node
 
     def _is(self, operand: Truth | Value) -> Truth:
-        negated = self._takes_word("not")
+        negated = self._accept_word("not")
         node: Truth
-        if self._takes_word("null"):
+        if self._accept_word("null"):
             if not isinstance(operand, Column) or operand.part is not None:
                 return Opaque()
             return Comparison(operand.name, "is not null" if negated else "is null")
         if self._is_word("true") or self._is_word("false"):
-            node = _truth_test(self._truth(operand), value=self._takes_word("true"))
+            node = _truth_test(self._truth(operand), value=self._accept_word("true"))
             # If the word was not "true", it is still the next token.
-            self._takes_word("false")
-        elif self._takes_word("distinct"):
-            self._needs_word("from")
+            self._accept_word("false")
+        elif self._accept_word("distinct"):
+            self._expect_word("from")
             # Unlike with ``=``, everything that follows belongs to the right side.
             node = Not(_necessary(_compare(operand, "=", self._or())))
         else:
@@ -178,19 +178,19 @@ class _Parser:
         return Not(node) if negated else node
 
     def _like(self, operand: Truth | Value) -> Truth:
-        exact = self._takes_word("like")
+        exact = self._accept_word("like")
         if not exact:
-            self._needs_word("ilike")
+            self._expect_word("ilike")
         pattern = self._sum()
         # A match that ignores case has no fixed prefix.
         return _match_like(operand, pattern) if exact else Opaque()
 
     def _in(self, operand: Truth | Value) -> Truth:
-        self._needs("(")
+        self._expect("(")
         values = [self._sum()]
-        while self._takes(","):
+        while self._accept(","):
             values.append(self._sum())
-        self._needs(")")
+        self._expect(")")
         constants = [value for value in values if isinstance(value, Constant)]
         if not isinstance(operand, Column) or len(constants) != len(values):
             return Opaque()
@@ -203,24 +203,24 @@ class _Parser:
 
     def _sum(self) -> Truth | Value:
         node = self._primary()
-        while self._next()[0] == "sign" and self._next()[1] in _ARITHMETIC:
-            self._at += 1
+        while self._peek()[0] == "sign" and self._peek()[1] in _ARITHMETIC:
+            self._position += 1
             self._primary()
             node = Opaque()
         return node
 
     def _primary(self) -> Truth | Value:
-        node = self._unit()
-        while self._takes("::"):
+        node = self._operand()
+        while self._accept("::"):
             node = _cast(node, self._type())
         return node
 
-    def _unit(self) -> Truth | Value:
-        kind, word = self._next()
-        self._at += 1
+    def _operand(self) -> Truth | Value:
+        kind, word = self._peek()
+        self._position += 1
         if (kind, word) == ("sign", "("):
             inner = self._or()
-            self._needs(")")
+            self._expect(")")
             return inner
         if (kind, word) == ("sign", "-"):
             # A cast binds more tightly than the sign.
@@ -239,9 +239,9 @@ class _Parser:
 
     def _named(self, token: str) -> Truth | Value:
         word = token.casefold()
-        kind, following = self._next()
+        kind, following = self._peek()
         if kind == "text":
-            self._at += 1
+            self._position += 1
             value = _unquote(following, "'")
             if word in ("date", "timestamp"):
                 return Constant(word, value)
@@ -255,34 +255,34 @@ class _Parser:
             return Constant("boolean", word == "true")
         if word == "null":
             return Constant("null", None)
-        if word in ("cast", "try_cast") and self._takes("("):
+        if word in ("cast", "try_cast") and self._accept("("):
             inner = self._or()
-            self._needs_word("as")
+            self._expect_word("as")
             node = _cast(inner, self._type())
-            self._needs(")")
+            self._expect(")")
             return node
         if word in _RESERVED:
             raise NotUnderstoodError
-        if self._takes("("):
+        if self._accept("("):
             return _call(word, self._arguments())
         return Column(token)
 
     def _arguments(self) -> list[Truth | Value]:
         arguments: list[Truth | Value] = []
-        if not self._takes(")"):
+        if not self._accept(")"):
             arguments.append(self._or())
-            while self._takes(","):
+            while self._accept(","):
                 arguments.append(self._or())
-            self._needs(")")
+            self._expect(")")
         return arguments
 
     def _type(self) -> str:
         """Return the name of a type; empty for a type with arguments, which is not supported."""
-        kind, word = self._next()
+        kind, word = self._peek()
         if kind != "name":
             raise NotUnderstoodError
-        self._at += 1
-        if self._takes("("):
+        self._position += 1
+        if self._accept("("):
             self._arguments()
             return ""
         return word.casefold()
@@ -294,29 +294,29 @@ class _Parser:
             return Opaque()
         return node
 
-    def _next(self) -> tuple[str, str]:
-        return self._tokens[self._at] if self._at < len(self._tokens) else ("", "")
+    def _peek(self) -> tuple[str, str]:
+        return self._tokens[self._position] if self._position < len(self._tokens) else ("", "")
 
     def _is_word(self, word: str) -> bool:
-        kind, token = self._next()
+        kind, token = self._peek()
         return kind == "name" and token.casefold() == word
 
-    def _takes_word(self, word: str) -> bool:
+    def _accept_word(self, word: str) -> bool:
         matches = self._is_word(word)
-        self._at += matches
+        self._position += matches
         return matches
 
-    def _needs_word(self, word: str) -> None:
-        if not self._takes_word(word):
+    def _expect_word(self, word: str) -> None:
+        if not self._accept_word(word):
             raise NotUnderstoodError
 
-    def _takes(self, sign: str) -> bool:
-        matches = self._next() == ("sign", sign)
-        self._at += matches
+    def _accept(self, sign: str) -> bool:
+        matches = self._peek() == ("sign", sign)
+        self._position += matches
         return matches
 
-    def _needs(self, sign: str) -> None:
-        if not self._takes(sign):
+    def _expect(self, sign: str) -> None:
+        if not self._accept(sign):
             raise NotUnderstoodError
 
 

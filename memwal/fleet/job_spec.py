@@ -25,7 +25,7 @@ class SkipReason(StrEnum):
 
     NOT_DUE = "not due"
     QUIET = "quiet hours"
-    AT_WORK = "at work"
+    RUNNING = "running"
     BACKOFF = "backoff"
     DRY_RUN = "dry run"
 
@@ -86,7 +86,7 @@ class JobRequest:
         Why the job is due, if the caller knows; by default it follows from the table's status and
         policy.
     wait : timedelta or None
-        How long to wait while the job is running already. None does not wait.
+        How long to wait for the lease if another process runs the job. None does not wait.
     """
 
     table: str

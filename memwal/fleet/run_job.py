@@ -140,7 +140,7 @@ def run_recorded(
                 lease = _acquire(catalog, job_resource(table_name, job), wait, runtime)
             except ConflictError as error:
                 return Skipped(
-                    job=name, table=table_name, reason_code=SkipReason.AT_WORK, reason=str(error)
+                    job=name, table=table_name, reason_code=SkipReason.RUNNING, reason=str(error)
                 )
             leases.append(stack.enter_context(lease))
         guard = _guard(leases, runtime)
@@ -321,7 +321,7 @@ def run_job(
         resource = job_resource(table_name, job, part=request.index)
         lease = _acquire(catalog, resource, wait, runtime)
     except ConflictError as error:
-        return resolver.skipped(SkipReason.AT_WORK, str(error))
+        return resolver.skipped(SkipReason.RUNNING, str(error))
     with lease:
         try:
             table, spec = resolver.resolve()

@@ -56,10 +56,8 @@ class IndexEntry:
     fields: tuple[int, ...]  # Lance field ids of the indexed columns
     dataset_version: int  # version of the table that it was built on
     index_version: int  # version of the index format; 0 if absent
-    details_type: str  # empty if absent
     details: bytes  # a protobuf message; empty if absent
     fragment_bitmap: bytes | None  # fragments it covers, as a serialised 32-bit roaring bitmap
-    created_at_millis: int | None  # since the epoch
 
 
 def read_index_section(manifest: bytes, *, name: str = "the table's manifest") -> list[IndexEntry]:
@@ -205,10 +203,8 @@ def _entry_from(entry: lance_manifest_pb2.IndexMetadata, name: str) -> IndexEntr
         fields=tuple(entry.fields),
         dataset_version=entry.dataset_version,
         index_version=entry.index_version,
-        details_type=entry.index_details.type_url,
         details=entry.index_details.value,
         fragment_bitmap=entry.fragment_bitmap if entry.HasField("fragment_bitmap") else None,
-        created_at_millis=entry.created_at if entry.HasField("created_at") else None,
     )
 
 
@@ -234,7 +230,7 @@ def _tensor_values(tensor: lance_index_pb2.Tensor, name: str) -> Numbers:
     dtype = _DTYPES.get(tensor.data_type)
     if dtype is None or len(tensor.data) % dtype.itemsize:
         raise CorruptDataError(
-            f"{name} holds {len(tensor.data)} bytes of type {tensor.data_type}, which is no array "
-            "of numbers; look at the index it belongs to"
+            f"{name} holds {len(tensor.data)} bytes of type {tensor.data_type}, which is not an "
+            "array of numbers; look at the index it belongs to"
         )
     return np.frombuffer(tensor.data, dtype)

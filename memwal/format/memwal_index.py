@@ -93,7 +93,7 @@ class IndexDetails:
         if not 0 <= message.snapshot_ts_millis <= _MAX_MILLIS:
             raise CorruptDataError(
                 f"{name} has a region snapshot of millisecond "
-                f"{message.snapshot_ts_millis}, which is no date; keep the table's manifest and "
+                f"{message.snapshot_ts_millis}, which is not a date; keep the table's manifest and "
                 "look at its bytes"
             )
         return cls(

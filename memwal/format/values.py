@@ -22,11 +22,11 @@ VERSIONS_WITHOUT_NULL_STRUCTS: Final = frozenset({"0.1", "legacy", "2.0"})
 NO_VALUE = "out of Python's range"
 """Shown for a value that Python cannot represent, such as a date after the year 9999."""
 
-_NOT_IN_NAMES: Final = frozenset("`.\0")
+_FORBIDDEN_CHARACTERS: Final = frozenset("`.\0")
 _MAPS_SINCE: Final = "2.2"
 _BLOB: Final = b"lance-encoding:blob"
 _BLOB_TYPES: Final = "lance.blob"
-_NEVER: Final[tuple[Callable[[pa.DataType], bool], ...]] = (
+_UNSUPPORTED_TYPES: Final[tuple[Callable[[pa.DataType], bool], ...]] = (
     pt.is_interval,
     pt.is_decimal32,
     pt.is_decimal64,
@@ -40,7 +40,7 @@ _NEVER: Final[tuple[Callable[[pa.DataType], bool], ...]] = (
 def check_storable(schema: pa.Schema, version: str) -> None:
     """Refuse columns that Lance cannot store in a file version."""
     for field in schema:
-        if not field.name or _NOT_IN_NAMES & set(field.name):
+        if not field.name or _FORBIDDEN_CHARACTERS & set(field.name):
             raise InvalidInputError(
                 f"column {field.name!r}: Lance finds no column whose name is empty or has a dot, a "
                 "backtick or a NUL; give it another name"
@@ -94,11 +94,11 @@ def value_buffer(column: pa.Array, dtype: str) -> npt.NDArray[Any]:
 
 def _why_unstorable(field: pa.Field, version: str) -> str | None:
     kind = getattr(field.type, "storage_type", field.type)
-    if any(is_(kind) for is_ in _NEVER):
+    if any(is_(kind) for is_ in _UNSUPPORTED_TYPES):
         return f"values of type {kind}"
     name = getattr(field.type, "extension_name", "")
     if _BLOB in (field.metadata or {}) or name.startswith(_BLOB_TYPES):
-        return "blobs of their own in rows that are not merged yet (leave that encoding out)"
+        return "blob-encoded columns in unmerged rows (leave that encoding out)"
     if pt.is_struct(kind) and not kind.num_fields:
         return "structs without a field"
     if pt.is_map(kind) and version < _MAPS_SINCE:

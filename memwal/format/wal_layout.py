@@ -88,7 +88,7 @@ def decode_applied(data: bytes, *, name: str) -> dict[str, int]:
     except ValueError as error:
         raise _unreadable(name, str(error)) from error
     if not isinstance(applied, dict):
-        raise _unreadable(name, "it is no object")
+        raise _unreadable(name, "it is not an object")
     for source, version in applied.items():
         if type(version) is not int or not 0 <= version <= MAX_U64:
             raise _unreadable(name, f"the version of {source!r} is {version!r}")

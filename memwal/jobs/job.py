@@ -165,7 +165,7 @@ class JobRun(JsonRecord):
     table: str
     """Name of the managed table. Runs outlast the registration of their table."""
     job: str
-    """``merge``, ``index``, ``snapshot`` or ``gc``."""
+    """One of :data:`memwal.jobs.due.JOBS`, or other recorded work such as ``checkpoint``."""
     state: RunState
     """``running``, or how the run ended."""
     started_at: datetime

@@ -3,8 +3,9 @@
 A field has its unit in its name, and in its metadata an :class:`Option`: limits and help text. The
 rest follows from that: the options of the commands (:mod:`memwal.cli.parameters`), the arguments
 of the Spark applications (:mod:`memwal.jobs.arguments`), the keywords of the methods of
-:class:`memwal.Table`, the keys of the policy that begin with the name of the job, and the tables of
-the documentation. ``docs/design/0009-from-policy-to-commit.md`` follows one value through them.
+:class:`memwal.Table`, and the tables of the documentation. A key of the policy that sets an option
+takes default and help from it; :mod:`memwal.jobs.policy` declares the key and passes its value.
+``docs/design/0009-from-policy-to-commit.md`` follows one value through them.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class Option:
             case Kind.SECONDS:
                 self._check_seconds(name, value)
             case Kind.RULES if not isinstance(value, QualityRules):
-                raise InvalidInputError(f"{name} is no QualityRules.")
+                raise InvalidInputError(f"{name} is not a QualityRules.")
 
     def _check_count(self, name: str, value: object) -> None:
         is_whole = isinstance(value, int) and not isinstance(value, bool)
@@ -83,7 +84,7 @@ class Option:
             choice = ", or None for no limit" if self.optional else ""
             raise InvalidInputError(f"{name} is {value!r}; give a whole number {limits}{choice}.")
         if isinstance(value, int) and value > _MAX_INTEGER:
-            raise InvalidInputError(f"{name} is larger than any number; give less.")
+            raise InvalidInputError(f"{name} is above 2^63-1; give less.")
 
     def _check_seconds(self, name: str, value: object) -> None:
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -136,12 +137,14 @@ def options_of(cls: Any) -> dict[str, Option]:
 
     Fields without an option, such as a callback, are left out.
     """
-    return {one.name: one.metadata[_METADATA] for one in fields(cls) if _METADATA in one.metadata}
+    return {
+        item.name: item.metadata[_METADATA] for item in fields(cls) if _METADATA in item.metadata
+    }
 
 
 def default_of(cls: Any, name: str) -> Any:
     """Return the default of a field."""
-    return next(one.default for one in fields(cls) if one.name == name)
+    return next(item.default for item in fields(cls) if item.name == name)
 
 
 class JobOptions:
@@ -265,7 +268,12 @@ class SnapshotOptions(RunOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GcOptions(RunOptions):
-    """Options of a garbage collection: :func:`memwal.jobs.gc.collect_garbage`."""
+    """Options of a garbage collection: :func:`memwal.jobs.gc.collect_garbage`.
+
+    A ``grace_seconds`` below two minutes, the limit of the policy's ``gc_grace_seconds``, is safe
+    only while no other process reads or writes the table: readers rely for two minutes on a
+    manifest that they read.
+    """
 
     dry_run: bool = _switch(True, "only count what would be deleted")
     grace_seconds: float = seconds(
@@ -316,6 +324,11 @@ class GcOptions(RunOptions):
         return timedelta(seconds=max(self.grace_seconds, self.orphan_grace_seconds))
 
     @property
+    def index_age(self) -> timedelta:
+        """Age of index files that no version names before they are taken for leftovers."""
+        return timedelta(seconds=self.index_grace_seconds)
+
+    @property
     def version_age(self) -> timedelta | None:
         """Age at which versions of the base table are cleaned up; None keeps all of them."""
         if self.version_retention_seconds is None:
@@ -360,7 +373,7 @@ class VerifyOptions(JobOptions):
     and has no guard."""
 
     def __post_init__(self) -> None:
-        # A class with slots is made twice, and super() is that of the first.
+        # `slots=True` makes a second class, so zero-argument super() would fail.
         JobOptions.__post_init__(self)
         if self.quick and self.sample_generations is not None:
             raise InvalidInputError(

@@ -28,6 +28,7 @@ from memwal.jobs.options import (
     seconds,
 )
 from memwal.quality.rules import QualityRules
+from memwal.region.manifest_store import RECENT_SECONDS
 from memwal.util.records import JsonMapping, JsonRecord
 
 MIB = 1024 * 1024
@@ -39,7 +40,7 @@ _SCHEDULE_SECONDS = Option(kind=Kind.SECONDS, help="pause between two runs", low
 
 
 def check_schedule(key: str, value: object) -> None:
-    """Refuse what is no cron expression, number of seconds or None."""
+    """Raise unless the value is a cron expression, a number of seconds or None."""
     if value is None:
         return
     if isinstance(value, str):
@@ -56,14 +57,14 @@ def check_schedule(key: str, value: object) -> None:
 
 
 def check_tuple(key: str, value: object) -> tuple[object, ...]:
-    """Return the value when it is a tuple, and refuse it when not."""
+    """Return the value. Raises InvalidInputError unless it is a tuple."""
     if not isinstance(value, tuple):
         raise InvalidInputError(f"Policy key {key!r} is {value!r}; give a tuple of texts.")
     return value
 
 
 def check_tags(key: str, value: object) -> None:
-    """Refuse what is no tuple of tags."""
+    """Raise unless the value is a tuple of tags."""
     for tag in check_tuple(key, value):
         if not isinstance(tag, str) or not _TAG.fullmatch(tag):
             raise InvalidInputError(
@@ -73,7 +74,7 @@ def check_tags(key: str, value: object) -> None:
 
 
 def check_pool(key: str, value: object) -> None:
-    """Refuse what is no name of a pool, nor None."""
+    """Raise unless the value is the name of a pool or None."""
     if value is None or (isinstance(value, str) and 0 < len(value.strip()) <= 256):
         return
     raise InvalidInputError(
@@ -89,9 +90,9 @@ _WINDOW = re.compile(r"(\d\d):(\d\d)-(\d\d):(\d\d) (\S+)")
 class QuietWindow:
     """A daily window, such as 22:00 to 06:00 in Berlin.
 
-    What counts is what the clocks of the place show. Where they are put forward or back inside
-    the window, it lasts an hour less or more; a window that lies within the hour that is left out
-    does not come that day, and one within the hour that comes twice, comes twice.
+    Times are local wall-clock times. On a DST change the window lasts an hour less or more; a
+    window inside the hour that is skipped is left out that day, and a window inside the hour that
+    is repeated occurs twice.
     """
 
     start: time
@@ -103,19 +104,21 @@ class QuietWindow:
         """Read ``"HH:MM-HH:MM Area/City"``; a window to midnight ends at 00:00."""
         match = _WINDOW.fullmatch(text) if isinstance(text, str) else None
         if match is None:
-            raise _wrong(text, "write HH:MM-HH:MM and a time zone")
+            raise _invalid_window(text, "write HH:MM-HH:MM and a time zone")
         try:
             start = time(int(match[1]), int(match[2]))
             end = time(int(match[3]), int(match[4]))
         except ValueError:
-            raise _wrong(text, "hours go from 00 to 23 and minutes from 00 to 59") from None
+            raise _invalid_window(
+                text, "hours go from 00 to 23 and minutes from 00 to 59"
+            ) from None
         if start == end:
-            raise _wrong(text, "a window must not end where it starts")
+            raise _invalid_window(text, "a window must not end where it starts")
         try:
             zone = ZoneInfo(match[5])
         # A name can be unknown, no key at all, or that of a folder of the database of zones.
         except (KeyError, ValueError, OSError):
-            raise _wrong(text, f"this machine knows no time zone {match[5]!r}") from None
+            raise _invalid_window(text, f"this machine knows no time zone {match[5]!r}") from None
         return cls(start, end, zone)
 
     def contains(self, moment: datetime) -> bool:
@@ -128,7 +131,7 @@ class QuietWindow:
         return shown >= self.start or shown < self.end
 
 
-def _wrong(text: object, why: str) -> InvalidInputError:
+def _invalid_window(text: object, why: str) -> InvalidInputError:
     return InvalidInputError(
         f"Policy key 'quiet_hours' holds {text!r}: {why}, as in '22:00-06:00 Europe/Berlin'."
     )
@@ -139,7 +142,7 @@ _TUPLES = ("tags", "quiet_hours")
 
 
 def _from_job(cls: type[JobOptions], name: str, *, low: int, note: str = "") -> Any:
-    """Define a key that sets the option of a job: its default and help, and a limit of our own."""
+    """Define a key that sets the option of a job, with the policy's own lower limit."""
     option = options_of(cls)[name]
     help = f"{option.help}. {note}" if note else option.help
     return option_field(default_of(cls, name), replace(option, low=low, help=help))
@@ -153,9 +156,9 @@ def _key(kind: Kind, default: Value, help: str) -> Value:
 class Policy(JsonRecord):
     """Maintenance policy of one table. Every value is checked when the object is made.
 
-    A job is due as soon as one of its limits is reached, whichever comes first. A limit that is
-    None never is. A key that sets an option of a job has the name of that option, behind the name
-    of the job: ``gc_grace_seconds`` is ``grace_seconds`` of
+    A job is due as soon as one of its limits is reached, whichever comes first. A limit of None
+    never makes a job due. A key that sets an option of a job has the name of that option, behind
+    the name of the job: ``gc_grace_seconds`` is ``grace_seconds`` of
     :class:`~memwal.jobs.options.GcOptions`.
 
     Raises
@@ -226,7 +229,7 @@ class Policy(JsonRecord):
         "``quiet_critical_seconds`` runs.",
     )
     quiet_critical_seconds: float = seconds(
-        3600.0, "How far beyond its age limit a job must be to run in quiet hours all the same."
+        3600.0, "How far beyond its age limit a job must be to run in quiet hours."
     )
     run_retention_seconds: float = seconds(
         30 * _DAY,
@@ -251,12 +254,13 @@ class Policy(JsonRecord):
     )
     sensor_timeout_seconds: float = seconds(
         60.0,
-        "How long one run waits for a region to become due before it ends, green. A region that "
+        "How long one run waits for a region to become due before it succeeds. A region that "
         "becomes due after the others were merged waits for the next run, so this also bounds how "
         "late it can be.",
         low=1,
     )
-    gc_grace_seconds: float = _from_job(GcOptions, "grace_seconds", low=60)
+    # Readers rely for so long on a manifest that they read.
+    gc_grace_seconds: float = _from_job(GcOptions, "grace_seconds", low=RECENT_SECONDS)
     gc_retention_seconds: float = _from_job(GcOptions, "retention_seconds", low=0)
     gc_index_grace_seconds: float = _from_job(GcOptions, "index_grace_seconds", low=60)
     gc_version_retention_seconds: float | None = _from_job(

@@ -124,9 +124,9 @@ def _escape_html(value: Any) -> Any:
         case str():
             return html.escape(value)
         case list():
-            return [_escape_html(one) for one in value]
+            return [_escape_html(item) for item in value]
         case dict():
-            return {_escape_html(key): _escape_html(one) for key, one in value.items()}
+            return {_escape_html(key): _escape_html(item) for key, item in value.items()}
     return value
 
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ExpectationResult:
     """Result of one expectation over some rows."""
 
     expectation: Expectation
@@ -58,51 +58,51 @@ class Finding:
         return 0 if self.failed is None else int(np.count_nonzero(self.failed))
 
 
-def evaluate(suite: Sequence[Expectation], rows: pa.Table) -> list[Finding]:
-    """Evaluate rows against a suite; findings have the order of the suite.
+def evaluate(suite: Sequence[Expectation], rows: pa.Table) -> list[ExpectationResult]:
+    """Evaluate rows against a suite; results have the order of the suite.
 
     Most expectations are evaluated over Arrow. Great Expectations, which takes seconds to load, is
     loaded only for the others.
     """
-    findings = {
+    results = {
         number: _evaluate_in_arrow(expectation, rows)
         for number, expectation in enumerate(suite)
         if expectation.rule.in_arrow
     }
-    rest = [number for number in range(len(suite)) if number not in findings]
+    rest = [number for number in range(len(suite)) if number not in results]
     if rest:
-        findings |= zip(
+        results |= zip(
             rest, evaluate_with_gx([suite[number] for number in rest], rows), strict=True
         )
-    return [findings[number] for number in range(len(suite))]
+    return [results[number] for number in range(len(suite))]
 
 
-def row_finding(expectation: Expectation, failed: Mask, evaluated: int) -> Finding:
-    """Build the finding of an expectation about rows from its failing rows."""
+def row_result(expectation: Expectation, failed: Mask, evaluated: int) -> ExpectationResult:
+    """Build the result of an expectation about rows from its failing rows."""
     failures = int(np.count_nonzero(failed))
     success = not failures or (evaluated - failures) / evaluated >= expectation.mostly
-    return Finding(expectation, success, evaluated, failed)
+    return ExpectationResult(expectation, success, evaluated, failed)
 
 
-def _evaluate_in_arrow(expectation: Expectation, rows: pa.Table) -> Finding:
+def _evaluate_in_arrow(expectation: Expectation, rows: pa.Table) -> ExpectationResult:
     kwargs, type_ = expectation.kwargs, expectation.type
     absent = [name for name in expectation.columns if name not in rows.schema.names]
     if absent and type_ != "expect_column_to_exist":
-        return undecided_finding(expectation, f"there is no column {', '.join(absent)}")
+        return undecided_result(expectation, f"there is no column {', '.join(absent)}")
     try:
         if expectation.kind == ExpectationKind.WHOLE:
-            return Finding(expectation, WHOLE_CHECKS[type_](rows, kwargs), rows.num_rows)
+            return ExpectationResult(expectation, WHOLE_CHECKS[type_](rows, kwargs), rows.num_rows)
         if type_ in VECTOR_CHECKS:
             column = combine_column(rows, kwargs["column"])
             failed = vector_failures(type_, column, kwargs)
             counts_missing = type_ == "expect_vector_values_to_not_be_null"
-            return row_finding(
+            return row_result(
                 expectation, failed, len(column) - (0 if counts_missing else column.null_count)
             )
         failed, evaluated = {**ROW_CHECKS, **UNIQUE_CHECKS}[type_](rows, kwargs)
-        return row_finding(expectation, failed, int(np.count_nonzero(evaluated)))
+        return row_result(expectation, failed, int(np.count_nonzero(evaluated)))
     except InvalidInputError as error:
-        return undecided_finding(expectation, str(error))
+        return undecided_result(expectation, str(error))
     except (
         pa.ArrowInvalid,
         pa.ArrowTypeError,
@@ -111,14 +111,14 @@ def _evaluate_in_arrow(expectation: Expectation, rows: pa.Table) -> Finding:
         TypeError,
     ) as error:
         # The error's text may contain a value of the rows.
-        return undecided_finding(
+        return undecided_result(
             expectation, f"the column's type does not go with it ({type(error).__name__})"
         )
 
 
-def undecided_finding(expectation: Expectation, why: str) -> Finding:
-    """Build the finding of an expectation that cannot be evaluated."""
-    return Finding(expectation, False, 0, error=why)
+def undecided_result(expectation: Expectation, why: str) -> ExpectationResult:
+    """Build the result of an expectation that cannot be evaluated."""
+    return ExpectationResult(expectation, False, 0, error=why)
 
 
 # Contexts of Great Expectations are not thread-safe, and global.
@@ -166,17 +166,17 @@ def check_with_gx(suite: Sequence[Expectation]) -> None:
     load_gx()
     from great_expectations.core import ExpectationSuite
 
-    for one in suite:
+    for expectation in suite:
         try:
-            ExpectationSuite(name="checked", expectations=[_configuration(one, 0)])
+            ExpectationSuite(name="checked", expectations=[_configuration(expectation, 0)])
         except Exception as error:
             # It raises errors of any type for arguments that it refuses.
             raise InvalidInputError(
-                f"Great Expectations does not take {one}: {str(error).splitlines()[0]}"
+                f"Great Expectations does not take {expectation}: {str(error).splitlines()[0]}"
             ) from error
 
 
-def evaluate_with_gx(suite: Sequence[Expectation], rows: pa.Table) -> list[Finding]:
+def evaluate_with_gx(suite: Sequence[Expectation], rows: pa.Table) -> list[ExpectationResult]:
     """Evaluate a suite with Great Expectations over the columns that it names, without vectors."""
     columns = {column for expectation in suite for column in expectation.columns}
     # Great Expectations takes minutes to compare vectors.
@@ -185,14 +185,14 @@ def evaluate_with_gx(suite: Sequence[Expectation], rows: pa.Table) -> list[Findi
     return evaluate_all_with_gx(suite, rows.select(names or rows.schema.names[:1]))
 
 
-def evaluate_all_with_gx(suite: Sequence[Expectation], rows: pa.Table) -> list[Finding]:
+def evaluate_all_with_gx(suite: Sequence[Expectation], rows: pa.Table) -> list[ExpectationResult]:
     """Evaluate a suite with Great Expectations alone, over all columns."""
     with _lock, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         results = _validate_separately(suite, rows.to_pandas())
     return [
-        _parse_result(one, result, rows.num_rows)
-        for one, result in zip(suite, results, strict=True)
+        _parse_result(expectation, result, rows.num_rows)
+        for expectation, result in zip(suite, results, strict=True)
     ]
 
 
@@ -206,7 +206,9 @@ def _validate_separately(suite: Sequence[Expectation], frame: pd.DataFrame) -> l
         # It raises errors of any type. One expectation must not stop a merge, nor the others.
         if len(suite) == 1:
             return [None]
-        return [result for one in suite for result in _validate_separately([one], frame)]
+        return [
+            result for expectation in suite for result in _validate_separately([expectation], frame)
+        ]
 
 
 def _validate(suite: Sequence[Expectation], frame: pd.DataFrame) -> list[_Result | None]:
@@ -218,7 +220,9 @@ def _validate(suite: Sequence[Expectation], frame: pd.DataFrame) -> list[_Result
     validated = batch.validate(
         ExpectationSuite(
             name="suite",
-            expectations=[_configuration(one, number) for number, one in enumerate(suite)],
+            expectations=[
+                _configuration(expectation, number) for number, expectation in enumerate(suite)
+            ],
         ),
         result_format={"result_format": "COMPLETE", "return_unexpected_index_query": False},
     )
@@ -233,34 +237,34 @@ def _validate(suite: Sequence[Expectation], frame: pd.DataFrame) -> list[_Result
 _NUMBER = "memwal_number"
 
 
-def _configuration(one: Expectation, number: int) -> JsonObject:
+def _configuration(expectation: Expectation, number: int) -> JsonObject:
     return {
-        "type": one.type,
-        "kwargs": dict(one.kwargs),
-        "severity": one.severity.value,
+        "type": expectation.type,
+        "kwargs": dict(expectation.kwargs),
+        "severity": expectation.severity.value,
         # Great Expectations drops duplicates, so equal expectations must differ here.
         "meta": {_NUMBER: number},
     }
 
 
-def _parse_result(one: Expectation, result: _Result | None, rows: int) -> Finding:
+def _parse_result(expectation: Expectation, result: _Result | None, rows: int) -> ExpectationResult:
     if result is None or _has_exception(result.exception_info):
-        return undecided_finding(
-            one, "Great Expectations could not decide it for a column of this type"
+        return undecided_result(
+            expectation, "Great Expectations could not decide it for a column of this type"
         )
     details = dict(result.result)
-    if one.kind == ExpectationKind.WHOLE:
-        return Finding(one, bool(result.success), rows)
+    if expectation.kind == ExpectationKind.WHOLE:
+        return ExpectationResult(expectation, bool(result.success), rows)
     failed = np.zeros(rows, np.bool_)
     failed[details.get("unexpected_index_list") or []] = True
     evaluated = details.get("element_count", rows) - (details.get("missing_count") or 0)
-    return row_finding(one, failed, evaluated)
+    return row_result(expectation, failed, evaluated)
 
 
 def _has_exception(info: JsonMapping) -> bool:
     if "raised_exception" in info:
         return bool(info["raised_exception"])
-    return any(one.get("raised_exception") for one in info.values())
+    return any(item.get("raised_exception") for item in info.values())
 
 
 def _vector_classes() -> list[type]:

@@ -84,7 +84,7 @@ class Expectation(JsonRecord):
             ("does not take", sorted(set(self.kwargs) - arguments)),
         ):
             if names:
-                raise self._wrong(f"{problem} {', '.join(map(repr, names))}")
+                raise self._invalid(f"{problem} {', '.join(map(repr, names))}")
         self._check_values(rule)
 
     @property
@@ -142,31 +142,31 @@ class Expectation(JsonRecord):
     def _check_values(self, rule: ExpectationRule) -> None:
         for key, value in self.kwargs.items():
             if isinstance(value, Mapping) and "$PARAMETER" in value:
-                raise self._wrong(f"has a parameter for {key!r}; give the value itself")
+                raise self._invalid(f"has a parameter for {key!r}; give the value itself")
             if key in _COLUMNS and not isinstance(value, str):
-                raise self._wrong(f"needs the name of a column as {key!r}")
+                raise self._invalid(f"needs the name of a column as {key!r}")
             listed = key == "column_list" or (
                 key in rule.required and key.endswith(("_set", "_list"))
             )
             if listed and (not isinstance(value, list) or not value):
-                raise self._wrong(f"needs a list that is not empty as {key!r}")
+                raise self._invalid(f"needs a list that is not empty as {key!r}")
         mostly = self.kwargs.get("mostly", 1)
         if not _is_number(mostly) or not 0 <= mostly <= 1:
-            raise self._wrong("has a 'mostly' that is no number from 0 to 1")
+            raise self._invalid("has a 'mostly' that is not a number from 0 to 1")
         if "min_value" in rule.optional:
             low, high = self.kwargs.get("min_value"), self.kwargs.get("max_value")
             if low is None and high is None:
-                raise self._wrong("needs 'min_value' or 'max_value'")
+                raise self._invalid("needs 'min_value' or 'max_value'")
             if _is_number(low) and _is_number(high) and low > high:
-                raise self._wrong("has a 'min_value' above its 'max_value'")
+                raise self._invalid("has a 'min_value' above its 'max_value'")
         for key in _PATTERNS:
             _check_patterns(self, key)
         if self.type == "expect_vector_dimension_to_equal":
             dimension = self.kwargs["dimension"]
             if not isinstance(dimension, int) or isinstance(dimension, bool) or dimension < 1:
-                raise self._wrong("needs a whole number from 1 up as 'dimension'")
+                raise self._invalid("needs a whole number from 1 up as 'dimension'")
 
-    def _wrong(self, what: str) -> InvalidInputError:
+    def _invalid(self, what: str) -> InvalidInputError:
         column = f" of {', '.join(self.columns)}" if self.columns else ""
         return InvalidInputError(f"{self.type}{column} {what}")
 
@@ -252,22 +252,22 @@ def check_columns(suite: Iterable[Expectation], schema: pa.Schema) -> None:
     """
     from memwal.quality.checks import is_vector
 
-    suite = [one for one in suite if one.type != "expect_column_to_exist"]
-    absent = sorted({c for one in suite for c in one.columns if c not in schema.names})
+    suite = [item for item in suite if item.type != "expect_column_to_exist"]
+    absent = sorted({c for item in suite for c in item.columns if c not in schema.names})
     if absent:
         raise InvalidInputError(
             f"the suite names columns that the table does not have: {', '.join(absent)}; it has "
             f"{', '.join(schema.names)}"
         )
-    for one in suite:
-        for column in one.columns:
+    for item in suite:
+        for column in item.columns:
             vector = is_vector(schema.field(column).type)
-            if one.type.startswith(_VECTOR) != vector and not (vector and one.type in _ANY_TYPE):
+            if item.type.startswith(_VECTOR) != vector and not (vector and item.type in _ANY_TYPE):
                 raise InvalidInputError(
-                    f"{one.type} cannot look at {column}, which "
+                    f"{item.type} cannot look at {column}, which "
                     f"{'holds vectors; use expect_vector_...' if vector else 'holds no vectors'}"
                 )
 
 
 def _suite_json(suite: Iterable[Expectation]) -> str:
-    return json.dumps([one.to_dict() for one in suite], sort_keys=True, allow_nan=False)
+    return json.dumps([item.to_dict() for item in suite], sort_keys=True, allow_nan=False)

@@ -18,10 +18,10 @@ import pyarrow as pa
 
 from memwal.errors import InvalidInputError
 from memwal.quality.checks import Mask
-from memwal.quality.evaluate import Finding, evaluate
+from memwal.quality.evaluate import ExpectationResult, evaluate
 from memwal.quality.expectations import Expectation, Severity
 from memwal.quality.registry import ExpectationKind
-from memwal.quality.report import QualityReport, tally_finding
+from memwal.quality.report import QualityReport, tally_result
 from memwal.quality.rules import Mode, QualityRules
 from memwal.region.rows import newest_row_positions
 
@@ -88,25 +88,27 @@ def screen(region: RegionRows, rules: QualityRules) -> GateDecision:
     if rules.mode == Mode.SKIP:
         return _hold_region(region, rules)
     chosen = region.newest & ~region.deleted
-    findings = _evaluate_rows(region, rules.suite, chosen)
+    results = _evaluate_rows(region, rules.suite, chosen)
     passed = GateDecision(
         region.newest,
         len(region.generations),
         None,
         None,
-        _report(region, rules, findings, chosen),
+        _report(region, rules, results, chosen),
     )
-    has_failing_rows = any(f.failures for f in _critical_failures(findings))
+    has_failing_rows = any(f.failures for f in _critical_failures(results))
     if not has_failing_rows or rules.mode == Mode.WARN:
         return passed
-    return _quarantine_rows(region, findings, np.flatnonzero(chosen), passed)
+    return _quarantine_rows(region, results, np.flatnonzero(chosen), passed)
 
 
-def _critical_failures(findings: Sequence[Finding]) -> list[Finding]:
-    return [f for f in findings if not f.success and _is_critical(f.expectation)]
+def _critical_failures(results: Sequence[ExpectationResult]) -> list[ExpectationResult]:
+    return [f for f in results if not f.success and _is_critical(f.expectation)]
 
 
-def _evaluate_rows(region: RegionRows, suite: Sequence[Expectation], chosen: Mask) -> list[Finding]:
+def _evaluate_rows(
+    region: RegionRows, suite: Sequence[Expectation], chosen: Mask
+) -> list[ExpectationResult]:
     if not chosen.any():
         return []
     columns = {column for expectation in suite for column in expectation.columns}
@@ -114,16 +116,16 @@ def _evaluate_rows(region: RegionRows, suite: Sequence[Expectation], chosen: Mas
 
 
 def _report(
-    region: RegionRows, rules: QualityRules, findings: Sequence[Finding], chosen: Mask
+    region: RegionRows, rules: QualityRules, results: Sequence[ExpectationResult], chosen: Mask
 ) -> QualityReport:
-    masks = [f.failed for f in findings if f.failed is not None]
+    masks = [f.failed for f in results if f.failed is not None]
     positions = np.flatnonzero(chosen)
     failed = np.logical_or.reduce(masks) if masks else np.zeros(len(positions), np.bool_)
     # Only the keys of failing rows are read, so masks are reduced to these rows.
     keys = region.take(_mask_at(positions[failed], len(chosen)), region.primary_key)
     tallies = [
-        tally_finding(f if f.failed is None else replace(f, failed=f.failed[failed]), keys)
-        for f in findings
+        tally_result(f if f.failed is None else replace(f, failed=f.failed[failed]), keys)
+        for f in results
     ]
     return QualityReport(
         mode=rules.mode.value,
@@ -144,9 +146,9 @@ def _hold_region(region: RegionRows, rules: QualityRules) -> GateDecision:
     hold: QualityHold | None = None
     while part is not None:
         chosen = part.newest & ~part.deleted
-        findings = _evaluate_rows(part, rules.suite, chosen)
-        report = report or _report(part, rules, findings, chosen)
-        failing = _critical_failures(findings)
+        results = _evaluate_rows(part, rules.suite, chosen)
+        report = report or _report(part, rules, results, chosen)
+        failing = _critical_failures(results)
         if not failing:
             break
         names = "; ".join(
@@ -194,14 +196,17 @@ def _first_generations(region: RegionRows, generations: int) -> RegionRows:
 
 
 def _quarantine_rows(
-    region: RegionRows, findings: Sequence[Finding], positions: Positions, passed: GateDecision
+    region: RegionRows,
+    results: Sequence[ExpectationResult],
+    positions: Positions,
+    passed: GateDecision,
 ) -> GateDecision:
     """Keep failing rows out; the next newest row of the key that passes enters instead."""
     count = len(region.newest)
     failures = [
-        (finding.expectation, _failed_mask(finding, positions, count))
-        for finding in findings
-        if not finding.success and _is_critical(finding.expectation) and finding.failures
+        (result.expectation, _failed_mask(result, positions, count))
+        for result in results
+        if not result.success and _is_critical(result.expectation) and result.failures
     ]
     bad = np.logical_or.reduce([mask for _, mask in failures])
     codes = np.asarray(region.keys.dictionary_encode().indices.to_numpy(zero_copy_only=False))
@@ -212,15 +217,15 @@ def _quarantine_rows(
     # An expectation that was met within its `mostly` stays met for the few older rows.
     alone = [
         f.expectation
-        for f in _evaluated(findings, ExpectationKind.ROW)
+        for f in _evaluated(results, ExpectationKind.ROW)
         if not (f.success and f.expectation.mostly < 1)
     ]
-    for finding in _evaluate_rows(region, alone, older):
-        if finding.failures:
-            failed = _failed_mask(finding, np.flatnonzero(older), count)
-            failures.append((finding.expectation, failed))
+    for result in _evaluate_rows(region, alone, older):
+        if result.failures:
+            failed = _failed_mask(result, np.flatnonzero(older), count)
+            failures.append((result.expectation, failed))
             bad |= failed
-    among = [f.expectation for f in _evaluated(findings, ExpectationKind.UNIQUE)]
+    among = [f.expectation for f in _evaluated(results, ExpectationKind.UNIQUE)]
     while True:
         last = np.full(len(affected), -1, np.int64)
         able = np.flatnonzero(rivals & ~bad)
@@ -252,11 +257,13 @@ def _quarantine_rows(
     )
 
 
-def _evaluated(findings: Sequence[Finding], kind: ExpectationKind) -> list[Finding]:
-    """Return the findings about critical expectations of a kind that could be evaluated."""
+def _evaluated(
+    results: Sequence[ExpectationResult], kind: ExpectationKind
+) -> list[ExpectationResult]:
+    """Return the results about critical expectations of a kind that could be evaluated."""
     return [
         f
-        for f in findings
+        for f in results
         if f.expectation.kind == kind and _is_critical(f.expectation) and f.error is None
     ]
 
@@ -267,10 +274,10 @@ def _failures_among(
     """Return which older rows, chosen as the newest of their keys, fail beside the other rows."""
     chosen = newest & ~region.deleted
     failures = []
-    for finding in _evaluate_rows(region, expectations, chosen) if (chosen & older).any() else ():
-        again = _failed_mask(finding, np.flatnonzero(chosen), len(newest)) & older
+    for result in _evaluate_rows(region, expectations, chosen) if (chosen & older).any() else ():
+        again = _failed_mask(result, np.flatnonzero(chosen), len(newest)) & older
         if again.any():
-            failures.append((finding.expectation, again))
+            failures.append((result.expectation, again))
     return failures
 
 
@@ -278,8 +285,8 @@ def _is_critical(expectation: Expectation) -> bool:
     return expectation.severity == Severity.CRITICAL
 
 
-def _failed_mask(finding: Finding, positions: Positions, count: int) -> Mask:
-    return _mask_at(positions[finding.failed], count)
+def _failed_mask(result: ExpectationResult, positions: Positions, count: int) -> Mask:
+    return _mask_at(positions[result.failed], count)
 
 
 def _mask_at(positions: Positions, count: int) -> Mask:

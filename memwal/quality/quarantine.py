@@ -247,7 +247,7 @@ class Quarantine:
 
         Only rows in this ``state``, in any if it is None; with ``origins``, only these rows.
         """
-        base = self._open()
+        base = self._open_base()
         if base is None or (origins is not None and not origins):
             return (base.schema if base is not None else _META).empty_table()
         parts = [f"{_STATE} = '{state}'"] if state is not None else []
@@ -299,7 +299,7 @@ class Quarantine:
         self._repeat(delete)
         return deleted
 
-    def _open(self) -> BaseTable | None:
+    def _open_base(self) -> BaseTable | None:
         try:
             dataset = open_dataset(self.location)
         except ObjectNotFoundError:
@@ -312,7 +312,7 @@ class Quarantine:
         """Run a step on the latest version; repeat it while other commits get in between."""
 
         def attempt() -> None:
-            base = self._open()
+            base = self._open_base()
             if base is None:
                 if create is None:
                     return

@@ -9,7 +9,7 @@ from datetime import date, datetime, time
 import pyarrow as pa
 
 from memwal.format.values import to_python_rows
-from memwal.quality.evaluate import Finding
+from memwal.quality.evaluate import ExpectationResult
 from memwal.quality.expectations import Expectation
 from memwal.util.records import JsonMapping, JsonObject
 
@@ -87,18 +87,18 @@ class QualityReport:
         }
 
 
-def tally_finding(finding: Finding, keys: pa.Table) -> Tally:
-    """Count the failing rows of a finding, and take some of their keys as examples."""
+def tally_result(result: ExpectationResult, keys: pa.Table) -> Tally:
+    """Count the failing rows of a result, and take some of their keys as examples."""
     examples: tuple[JsonObject, ...] = ()
-    if finding.failed is not None and finding.failures:
-        few = finding.failed.nonzero()[0][:MAX_EXAMPLES]
+    if result.failed is not None and result.failures:
+        few = result.failed.nonzero()[0][:MAX_EXAMPLES]
         examples = tuple(keys_as_json(keys.take(pa.array(few)), max_characters=MAX_CHARACTERS))
     return Tally(
-        expectation=finding.expectation,
-        success=finding.success,
-        failed=finding.failures,
+        expectation=result.expectation,
+        success=result.success,
+        failed=result.failures,
         examples=examples,
-        error=finding.error,
+        error=result.error,
     )
 
 

@@ -127,8 +127,8 @@ class Gap:
 
     fragments: tuple[int, ...]  # Uncovered fragments.
     bridges: tuple[Bridge, ...]  # Rows that came from generations that are still stored.
-    rest: RowIds  # Row ids of the others, ascending: a search compares them one by one.
-    rest_keys: pa.Array
+    unbridged: RowIds  # Row ids of the others, ascending: a search compares them one by one.
+    unbridged_keys: pa.Array
     key: tuple[Hashable, ...]  # Permanent cache key of these rows.
 
     @property
@@ -138,7 +138,7 @@ class Gap:
             bridge.addresses.nbytes + bridge.rows.nbytes + bridge.keys.nbytes
             for bridge in self.bridges
         )
-        return int(bridged + self.rest.nbytes + self.rest_keys.nbytes)
+        return int(bridged + self.unbridged.nbytes + self.unbridged_keys.nbytes)
 
 
 def find_index(
@@ -173,7 +173,7 @@ def find_gap(sources: ReadSources, index: IndexDescription) -> Gap | None:
     """Find the rows of the base table that an index does not cover; None if it covers all.
 
     A row that a merge wrote came from the newest of the stored generations that has its key. Rows
-    that were appended or updated directly are in ``rest``. The result is cached, as it never
+    that were appended or updated directly are in ``unbridged``. The result is cached, as it never
     changes for a version.
     """
     base = sources.base

@@ -26,7 +26,8 @@ from memwal.storage.location import TableLocation
 
 logger = logging.getLogger(__name__)
 
-# If a filter has a larger share of its bits set, eight set bits are too likely by chance.
+# If a filter has a larger share of its bits set, eight set bits are too likely by chance. Some
+# 75,000 keys set so many.
 _SATURATED = 0.9
 _FILTER_BYTES = 64 << 20
 _DIRECTORIES = 1024

@@ -59,23 +59,23 @@ class NewestRows:
 
     def live_addresses(self, source: int) -> Addresses:
         """Return the row addresses, ascending, of the live rows of one generation."""
-        mine = self._of(source)
-        return np.sort(self.addresses[mine][~self.deleted[mine]])
+        positions = self._positions_of(source)
+        return np.sort(self.addresses[positions][~self.deleted[positions]])
 
     def keys_at(self, source: int, addresses: Addresses) -> pa.Array:
         """Return the keys of some newest rows of one generation, by their addresses."""
-        mine = self._of(source)
-        own = self.addresses[mine]
+        positions = self._positions_of(source)
+        own = self.addresses[positions]
         order = np.argsort(own)
         at = order[np.searchsorted(own, addresses, sorter=order)]
-        return self.keys.take(pa.array(at + mine.start))
+        return self.keys.take(pa.array(at + positions.start))
 
     def only(self, keys: pa.Array) -> NewestRows:
         """Return the same keys, with all rows deleted except those of the given keys."""
         others = pc.invert(pc.is_in(self.keys, value_set=keys))
         return replace(self, deleted=self.deleted | others.to_numpy(zero_copy_only=False))
 
-    def _of(self, source: int) -> slice:
+    def _positions_of(self, source: int) -> slice:
         first, last = np.searchsorted(self.source, [source, source + 1])
         return slice(int(first), int(last))
 

@@ -52,7 +52,7 @@ def _named_columns(snapshot: MemTableSnapshot, filter: str, base: BaseTable) -> 
 
 
 def _without_key(field: pa.Field) -> pa.Field:
-    """Return the field without the mark of a key column: some of a key's columns are no key."""
+    """Return the field without the mark of a key column: some of the key columns are not a key."""
     metadata = {k: value for k, value in (field.metadata or {}).items() if _KEY_FIELD not in k}
     return field.with_nullable(True).with_metadata(metadata)
 

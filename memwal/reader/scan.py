@@ -100,7 +100,7 @@ class Scan:
     def _start(self) -> pa.RecordBatchReader:
         sources, newest = _open_newest_once(self._open_sources)
         schema = output_schema(sources.base, self._columns)
-        batches = self._run(self._rows(sources, newest, schema, self._extra))
+        batches = self._limited_batches(self._rows(sources, newest, schema, self._extra))
         # The first batch is read now, while the scan can still start over.
         first = list(itertools.islice(batches, 1))
         return pa.RecordBatchReader.from_batches(
@@ -152,7 +152,7 @@ class Scan:
             reread_keys=reread_keys if retries else None,
         )
 
-    def _run(self, rows: MergedRows) -> Iterator[pa.RecordBatch]:
+    def _limited_batches(self, rows: MergedRows) -> Iterator[pa.RecordBatch]:
         skip = self._offset
         remaining = self._limit
         if remaining == 0:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Container
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from memwal.errors import (
@@ -51,8 +51,9 @@ _PARALLEL_LOCAL_READS = 16
 _PARALLEL_READS = 64
 _MAX_REMEMBERED_REGIONS = 100_000
 
-# Shorter than the grace period of any garbage collector should be.
-_RECENT_SECONDS = 120.0
+# How long a reader relies on a manifest that was the newest one. The policy key
+# ``gc_grace_seconds`` is at least as long: see ``RegionManifestStore.read_latest``.
+RECENT_SECONDS: Final = 120
 
 
 class RegionManifestStore:
@@ -83,8 +84,9 @@ class RegionManifestStore:
         it, and the version. A hint that is behind costs one HEAD per version; a hint that is ahead
         or absent costs a listing.
 
-        ``recent`` is a version that was the newest one less than the collector's grace period ago.
-        If it still is, two requests suffice.
+        ``recent`` is a version that was the newest one less than the collector's grace period ago
+        (:data:`RECENT_SECONDS` at most). If it still is, two requests suffice: the collector trims
+        no version so soon after it was the newest one, so an absent successor was never written.
         """
         if recent is not None and not self._exists(recent + 1):
             with suppress(ObjectNotFoundError):
@@ -291,7 +293,7 @@ class RegionManifestStore:
         return manifest
 
     def _read_hint_bytes(self) -> bytes | None:
-        # A hint that is no readable file is worth as much as an absent one.
+        # A hint that is not a readable file is worth as much as an absent one.
         with suppress(ObjectNotFoundError, CorruptDataError):
             return self._store.get(version_hint_key(self.region_id))
         return None
@@ -322,7 +324,7 @@ def read_manifests(
 
     def read(region: UUID) -> RegionManifest | None:
         seen = _last_seen.get((store.uri, region))
-        recent = seen.version if seen is not None and now - seen.at < _RECENT_SECONDS else None
+        recent = seen.version if seen is not None and now - seen.at < RECENT_SECONDS else None
         return RegionManifestStore(store, region).read_latest(recent=recent)
 
     with ThreadPoolExecutor(min(parallel_reads(store), len(region_ids))) as pool:

@@ -128,8 +128,8 @@ def decode_values(stored: Sequence[bytes | None], data_type: pa.DataType) -> pa.
         wrong = next((value for value in stored if value is not None and len(value) != width), None)
         if wrong is not None:
             raise CorruptDataError(
-                f"a region value of {len(wrong)} bytes is no {data_type}; look at the manifest of "
-                "the region"
+                f"a region value of {len(wrong)} bytes is not a valid {data_type}; look at the "
+                "manifest of the region"
             )
     if pt.is_boolean(data_type):
         return pa.array([None if value is None else value != b"\x00" for value in stored])
@@ -137,7 +137,7 @@ def decode_values(stored: Sequence[bytes | None], data_type: pa.DataType) -> pa.
         try:
             return pa.array(stored, pa.large_binary()).cast(data_type)
         except pa.ArrowInvalid as error:
-            raise CorruptDataError(f"a region value is no text: {error}") from error
+            raise CorruptDataError(f"a region value is not a valid text: {error}") from error
     if _is_bytes(data_type):
         return pa.array(stored, data_type)
     fixed = pa.array(stored, pa.binary(data_type.byte_width))
@@ -149,14 +149,14 @@ def encode_for_id(values: pa.Array) -> list[bytes]:
     data_type = values.type
     if pt.is_null(data_type):
         return [_NULL_IN_ID] * len(values)
-    kind, meanings = _meanings(values, data_type)
+    kind, meanings = _canonical_values(values, data_type)
     return [
         _NULL_IN_ID if meaning is None else kind + len(meaning).to_bytes(4, "little") + meaning
         for meaning in meanings
     ]
 
 
-def _meanings(values: pa.Array, data_type: pa.DataType) -> tuple[bytes, list[bytes | None]]:
+def _canonical_values(values: pa.Array, data_type: pa.DataType) -> tuple[bytes, list[bytes | None]]:
     if pt.is_boolean(data_type):
         return b"?", encode_values(values)
     if pt.is_integer(data_type):

@@ -35,8 +35,8 @@ def register(spark: SparkSession, *, storage_options: Mapping[str, str] | None =
     spark : SparkSession
         Also one of Spark Connect.
     storage_options : mapping of str to str, optional
-        As Lance takes them, for every load of the session that names no file of its own. They are
-        sent inside the tasks and appear neither in Spark's configuration nor in a plan.
+        As Lance takes them, for every load of the session that does not set an options file. They
+        are sent inside the tasks and appear neither in Spark's configuration nor in a plan.
     """
     with requires_extra("spark"):
         from memwal.spark import data_source
@@ -48,15 +48,15 @@ def release(uri: str, *, storage_options: Mapping[str, str] | None = None) -> in
     """End the protection of what the loads of this process read of a table.
 
     Without it a protection ends by itself, ``protect_seconds`` after the last query or task that
-    read it. Data frames that were loaded before may fail from here on, once what they read is
-    collected. Returns how many tags there were.
+    read it. Data frames that were loaded before may fail after this call, as soon as the
+    generations that they read are collected. Returns how many tags there were.
 
     Parameters
     ----------
     uri : str
         Address of the table: a path, ``s3://``, ``gs://`` or ``az://``.
     storage_options : mapping of str to str, optional
-        As Lance takes them; they go wherever the table goes.
+        As Lance takes them.
 
     Raises
     ------

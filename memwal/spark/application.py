@@ -6,11 +6,11 @@ interpreter that memwal is installed in. It prints the result of its job as one 
 Exit codes
 ----------
 0
-    The job ran. What it had to leave out stands under ``warnings`` in its result; the caller
-    decides how to treat that.
+    The job ran. ``warnings`` in the result lists what it could not do; the caller decides how to
+    treat that.
 1
-    The job failed, or a check found errors; a line on stderr that starts with ``error:`` tells why,
-    and what to do. Running it again is safe.
+    The job failed, or a check found errors; a line on stderr that starts with ``error:`` gives the
+    reason and the next step. Running it again is safe.
 2
     The command line, the storage options or the table's address are wrong; nothing was done.
 130, 143
@@ -44,7 +44,7 @@ from memwal.jobs.arguments import add_arguments, parse_options
 from memwal.jobs.job import TaskRunner
 from memwal.jobs.options import JobOptions
 from memwal.spark.result_store import check_target, write_result
-from memwal.spark.runner import application_span, carrying, spark_reason, spark_runner
+from memwal.spark.runner import application_span, spark_reason, spark_runner, with_trace_context
 from memwal.spark.session import APPLICATION_LINE, is_submitted, spark_session
 from memwal.storage.credentials import read_options_file
 from memwal.storage.location import TableLocation
@@ -87,7 +87,7 @@ def job_parser(job: str, description: str) -> ArgumentParser:
     parser = ArgumentParser(
         prog=f"{job}.py",
         description=description,
-        epilog="exit codes: 0 done (what was left out stands in the result), 1 failed, 2 usage, "
+        epilog="exit codes: 0 done (see warnings in the result), 1 failed, 2 usage, "
         "130 and 143 ended by a signal",
         formatter_class=RawDescriptionHelpFormatter,
     )
@@ -103,7 +103,7 @@ def job_parser(job: str, description: str) -> ArgumentParser:
         "--result",
         metavar="FILE_OR_URI",
         help="also write the result to this file, or to this object (s3://bucket/name.json, "
-        "file:///folder/name.json), whose name must be free",
+        "file:///folder/name.json), which must not exist yet",
     )
     parser.add_argument(
         "--result-options-file",
@@ -134,16 +134,15 @@ def run_application(
     job: Callable[[Application[Options]], Result],
     *,
     max_tasks: int | None = None,
-    verdict: Callable[[Any], str | None] = lambda result: None,
+    failure_of: Callable[[Any], str | None] = lambda result: None,
     in_any_state: bool = False,
 ) -> int:
     """Run a job with the command line of this process, and return the exit code.
 
     Each field of ``options`` becomes an option of the command line. ``max_tasks`` bounds the tasks
-    that the job is divided into unless ``--max-tasks`` names a number. ``verdict`` returns the
-    reason why the process is to end with 1 although there is a result, which is written all the
-    same, or None. A job that takes ``in_any_state`` also gets a table that does not open, or has no
-    MemWAL.
+    that the job is divided into unless ``--max-tasks`` names a number. ``failure_of`` returns why
+    the exit code is 1, or None; the result is written in both cases. A job that takes
+    ``in_any_state`` also gets a table that does not open, or has no MemWAL.
     """
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
@@ -156,7 +155,7 @@ def run_application(
         result_options = read_options_file(file) if file is not None else None
         if arguments.result is not None:
             check_target(arguments.result, result_options)
-        result = _run(arguments, parsed, job, max_tasks=max_tasks, in_any_state=in_any_state)
+        result = _run_job(arguments, parsed, job, max_tasks=max_tasks, in_any_state=in_any_state)
     except InvalidInputError as error:
         return _fail(error, USAGE)
     except MemWalError as error:
@@ -176,11 +175,11 @@ def run_application(
                 f"the job is done, but its result cannot be written to {arguments.result}: {error}",
                 FAILED,
             )
-    wrong = verdict(result)
-    return OK if wrong is None else _fail(wrong, FAILED)
+    failure = failure_of(result)
+    return OK if failure is None else _fail(failure, FAILED)
 
 
-def _run(
+def _run_job(
     arguments: Namespace,
     options: Options,
     job: Callable[[Application[Options]], Result],
@@ -189,7 +188,7 @@ def _run(
     in_any_state: bool,
 ) -> Result:
     file = arguments.storage_options_file
-    # Before the session: what is wrong here is told at once.
+    # Read before the session starts, so that invalid options fail without waiting for Spark.
     storage_options = read_options_file(file) if file is not None else {}
     if in_any_state:
         table = Table(TableLocation(arguments.table, storage_options))
@@ -197,10 +196,10 @@ def _run(
         table = open_table(arguments.table, storage_options=storage_options)
     spark = spark_session(f"memwal {arguments.job} {table.uri}")
     if is_submitted():
-        _introduce(spark.sparkContext)
-    # After the session is there: Spark has a handler of its own, which would not survive a call.
-    _received.clear()
-    _on_end(_end)
+        _print_application_id(spark.sparkContext)
+    # Install our handlers after the session: starting it installs Spark's own.
+    _received_signals.clear()
+    _install_signal_handlers(_shut_down)
     try:
         cores = int(spark.sparkContext.defaultParallelism)
         runner = spark_runner(
@@ -211,12 +210,12 @@ def _run(
         with application_span(arguments.job, table.location):
             parallelism = arguments.parallelism or cores
             tasks = parallelism if max_tasks is None else min(parallelism, max_tasks)
-            options = _on_spark(options, carrying(runner), max_tasks=tasks)
+            options = _on_spark(options, with_trace_context(runner), max_tasks=tasks)
             return job(Application(table=table, options=options, arguments=arguments))
     except Exception as error:
-        if _received:
+        if _received_signals:
             # The signal came while Py4J could only answer it with an error of its own.
-            raise _ShutdownRequested(_received[0]) from error
+            raise _ShutdownRequested(_received_signals[0]) from error
         raise
     finally:
         spark.stop()
@@ -233,33 +232,38 @@ def _on_spark(options: Options, run: TaskRunner, *, max_tasks: int) -> Options:
     return replace(options, **changes)  # type: ignore[type-var]
 
 
-def _introduce(context: SparkContext) -> None:
-    """Write Spark's id of the application and its UI's address to stderr, for the starter."""
+def _print_application_id(context: SparkContext) -> None:
+    """Write Spark's application id and its UI's address to stderr, for the starting process."""
     address = f": {context.uiWebUrl}" if context.uiWebUrl else ""
     sys.stderr.write(f"{APPLICATION_LINE}{context.applicationId}{address}\n")
     sys.stderr.flush()
 
 
-_received: list[int] = []
+_received_signals: list[int] = []
 
 
 class _ShutdownRequested(KeyboardInterrupt):
-    """A signal to shut down. Py4J gives up the call it waits for on this kind of exception only;
-    after any other it would take the answer of that call for the answer of the next."""
+    """A signal to shut down.
+
+    A KeyboardInterrupt, because Py4J abandons a pending call only for that; after any other
+    exception it would read the old call's answer as the next one's.
+    """
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
         self.signal = number
 
 
-def _end(number: int, frame: FrameType | None) -> NoReturn:
-    # Once is enough: the clean-up that this starts must not be interrupted.
-    _on_end(signal.SIG_IGN)
-    _received.append(number)
+def _shut_down(number: int, frame: FrameType | None) -> NoReturn:
+    # Ignore further signals: the clean-up that this starts must not be interrupted.
+    _install_signal_handlers(signal.SIG_IGN)
+    _received_signals.append(number)
     raise _ShutdownRequested(number)
 
 
-def _on_end(handler: Callable[[int, FrameType | None], NoReturn] | signal.Handlers) -> None:
+def _install_signal_handlers(
+    handler: Callable[[int, FrameType | None], NoReturn] | signal.Handlers,
+) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, handler)
 

@@ -201,7 +201,7 @@ def trace_environment() -> dict[str, str]:
 
 @contextlib.contextmanager
 def application_span(job: str, location: TableLocation) -> Iterator[None]:
-    """A span around a program's work, below the one that the environment tells of.
+    """A span around a program's work, as a child of the trace context in the environment.
 
     Without :data:`VARIABLES` and :data:`EXPORTER` in the environment, and in a process that has a
     ``TracerProvider`` of its own, nothing is set up.
@@ -213,14 +213,14 @@ def application_span(job: str, location: TableLocation) -> Iterator[None]:
         yield
 
 
-def carrying(run: TaskRunner) -> TaskRunner:
+def with_trace_context(run: TaskRunner) -> TaskRunner:
     """Return a runner whose tasks, on other machines, have spans below the current one."""
 
-    def carried(tasks: Sequence[Any], function: Callable[[Any], Any]) -> list[Any]:
+    def run_traced(tasks: Sequence[Any], function: Callable[[Any], Any]) -> list[Any]:
         carrier = _carrier()
         return run(tasks, partial(_task, carrier, function) if carrier else function)
 
-    return carried
+    return run_traced
 
 
 def start_tracing() -> None:

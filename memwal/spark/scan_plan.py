@@ -332,8 +332,8 @@ def _divide(plan: ReadPlan, options: ReadOptions) -> tuple[PartitionPlan, ...]:
 def _group_generations(plan: ReadPlan) -> list[list[int]]:
     """Return positions of the generations that one partition has to read: those of a region.
 
-    Once they are merged, the region is all that tells their rows apart; and not even that where
-    the spec in force does not have all the regions.
+    Once they are merged, only the region distinguishes their rows, and only if all the regions are
+    of the spec in force.
     """
     newest = _newest_spec(plan.base)
     manifests = plan.snapshot.manifests

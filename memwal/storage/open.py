@@ -88,9 +88,9 @@ def check_put_if_absent(store: ObjectStore) -> None:
     store.delete(key)
     if not refused:
         raise UnsupportedStoreError(
-            f"{store.uri} lets a second writer take a name that is taken, so two writers would "
-            "overwrite each other's log: use a store with conditional puts (If-None-Match), or let "
-            f"a database decide (memwal_commits_in); memwal doctor {store.uri} tells more"
+            f"{store.uri} overwrites an existing object on a conditional create, so two writers "
+            "would overwrite each other's log: use a store with conditional puts (If-None-Match), "
+            f"or let a database decide (memwal_commits_in); memwal doctor {store.uri} shows details"
         )
 
 

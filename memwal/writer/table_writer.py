@@ -273,7 +273,7 @@ class TableWriter:
         ----------
         timeout : float, optional
             Maximum time of the flush in seconds; unlimited by default. After it the writer is
-            closed all the same: the next claim replays the rows that are in the log.
+            closed in any case: the next claim replays the rows that are in the log.
 
         Raises
         ------
@@ -286,7 +286,7 @@ class TableWriter:
         try:
             self._regions.barrier(seals=True, deadline=_deadline(timeout))
         finally:
-            self._end(wait=timeout is None)
+            self._release(wait=timeout is None)
 
     def abort(self) -> None:
         """Refuse further writes, without a flush: the logs keep the rows for the next claim.
@@ -294,7 +294,7 @@ class TableWriter:
         Buffered writes that are not in the log yet fail.
         """
         self._guard.check()
-        self._end(wait=True)
+        self._release(wait=True)
 
     # State
 
@@ -422,7 +422,7 @@ class TableWriter:
         except MemWalError as error:
             return finished_write(error)
 
-    def _end(self, *, wait: bool) -> None:
+    def _release(self, *, wait: bool) -> None:
         self._regions.close()
         self._context.close(wait=wait)
         self._unwatch()

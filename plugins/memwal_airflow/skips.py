@@ -12,7 +12,7 @@ class SkipReason(StrEnum):
 
     NOT_DUE = "not due"
     QUIET = "quiet hours"
-    AT_WORK = "at work"
+    RUNNING = "running"
     BACKOFF = "backoff"
     DRY_RUN = "dry run"
     NOT_REQUESTED = "not requested"

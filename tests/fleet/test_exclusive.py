@@ -68,7 +68,7 @@ def test_a_compaction_gets_through_where_each_merge_touches_every_fragment(
     *lost, refused = crowd.outcomes
     assert all(isinstance(found, JobResult) and found.commits for found in lost)
     assert isinstance(refused, Skipped)
-    assert refused.reason_code is SkipReason.AT_WORK
+    assert refused.reason_code is SkipReason.RUNNING
     assert (result.commits, result.warnings) == (1, ())
     assert result.metrics["rewrites_lost"] == len(lost) == 2
     assert result.metrics["fragments_removed"] >= FRAGMENTS
@@ -145,7 +145,7 @@ def test_others_stand_back_for_a_while(catalog: Catalog, managed: Managed, job: 
     with catalog.leases.acquire(job_resource("flights", "exclusive"), holder="host-1:17"):
         found = run_job(catalog, JobRequest("flights", job, force=True))
         assert isinstance(found, Skipped)
-        assert found.reason_code is SkipReason.AT_WORK
+        assert found.reason_code is SkipReason.RUNNING
         assert "host-1:17" in found.reason
         with pytest.raises(ConflictError):
             wait_for_exclusive(catalog.leases, "flights", wait=timedelta(seconds=0.1))

@@ -27,7 +27,7 @@ def test_it_is_recorded_and_keeps_the_jobs_away_that_it_stands_for(
         guard()
         found = run_job(catalog, JobRequest("flights", "merge"))
         assert isinstance(found, Skipped)
-        assert found.reason_code is SkipReason.AT_WORK
+        assert found.reason_code is SkipReason.RUNNING
         assert isinstance(run_job(catalog, JobRequest("flights", "snapshot")), JobResult)
         return RESULT
 
@@ -62,7 +62,7 @@ def test_it_waits_for_those_jobs_and_then_says_so(catalog: Catalog, managed: Man
             wait=timedelta(seconds=0.1),
         )
     assert isinstance(found, Skipped)
-    assert found.reason_code is SkipReason.AT_WORK
+    assert found.reason_code is SkipReason.RUNNING
     assert (catalog.runs(), catalog.leases.list()) == ([], [])
 
 

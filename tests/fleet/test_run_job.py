@@ -112,7 +112,7 @@ def test_the_limits_of_the_policy_reach_the_job(catalog: Catalog, managed: Manag
         catalog.get("flights").policy,
         merge_commit_bytes=2 << 20,
         merge_run_bytes=3 << 20,
-        gc_grace_seconds=70,
+        gc_grace_seconds=170,
         gc_retention_seconds=80,
         gc_index_grace_seconds=85,
         gc_version_retention_seconds=90,
@@ -137,7 +137,7 @@ def test_the_limits_of_the_policy_reach_the_job(catalog: Catalog, managed: Manag
         CompactOptions(min_fragments=2, commit_bytes=2 << 20, attempts=2),
         GcOptions(
             dry_run=False,
-            grace_seconds=70,
+            grace_seconds=170,
             retention_seconds=80,
             index_grace_seconds=85,
             version_retention_seconds=90,
@@ -190,7 +190,7 @@ def test_a_second_run_skips_or_waits(catalog: Catalog, managed: Managed) -> None
     table = managed()
     lease = catalog.leases.acquire(job_resource("flights", "merge"), holder="host-1:17")
     found = run_job(catalog, JobRequest("flights", "merge"))
-    assert skipped(found) is SkipReason.AT_WORK
+    assert skipped(found) is SkipReason.RUNNING
     assert "host-1:17" in str(found)
     threading.Timer(0.3, lease.release).start()
     assert (
@@ -210,7 +210,7 @@ def test_the_ghost_of_a_crashed_run_expires(
 ) -> None:
     managed()
     leave_lease("merge", timedelta(seconds=1), token=7)
-    assert skipped(run_job(catalog, JobRequest("flights", "merge"))) is SkipReason.AT_WORK
+    assert skipped(run_job(catalog, JobRequest("flights", "merge"))) is SkipReason.RUNNING
     result = done(run_job(catalog, JobRequest("flights", "merge", wait=timedelta(seconds=30))))
     assert result.metrics["generations"] == 6
     assert catalog.runs()[0].lease_token == 8
@@ -386,7 +386,7 @@ def test_one_index_is_judged_and_built_alone_under_its_own_lease(
     with catalog.leases.acquire(job_resource("flights", "index", part="n_idx")):
         assert (
             skipped(run_job(catalog, JobRequest("flights", "index", index="n_idx")))
-            is SkipReason.AT_WORK
+            is SkipReason.RUNNING
         )
         specs: list[JobSpec] = []
 

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from memwal.errors import CorruptDataError, MemWalError
 from memwal.format._proto import lance_manifest_pb2
 from memwal.format.lance_manifest import IndexEntry, find_mem_wal_index, read_index_section
-from memwal.format.memwal_index import DETAILS_TYPE_URL
 from memwal.format.paths import MEM_WAL_INDEX_NAME, table_manifest_keys
 
 
@@ -33,11 +32,8 @@ def test_indexes_of_a_lance_table(golden: Path) -> None:
     btree = entries["k0_idx"]
     assert btree.fields == (0,)
     assert btree.dataset_version == 1
-    assert btree.details_type == "/lance.table.BTreeIndexDetails"
     assert btree.fragment_bitmap
-    assert btree.created_at_millis
     assert entries["__lance_mem_wal"].fields == ()
-    assert entries["__lance_mem_wal"].details_type == DETAILS_TYPE_URL
 
 
 def test_entries_are_those_that_lance_lists(tmp_path: Path) -> None:
@@ -81,10 +77,8 @@ def test_what_an_entry_leaves_out() -> None:
             fields=(),
             dataset_version=0,
             index_version=0,
-            details_type="",
             details=b"",
             fragment_bitmap=None,
-            created_at_millis=None,
         )
     ]
 

@@ -236,7 +236,7 @@ def test_a_look_a_moment_later_takes_fewer_requests(
     requests()
     # The ages of generations that were met before are known.
     assert len(requests()) == 3 * 3
-    monkeypatch.setattr(manifest_store, "_RECENT_SECONDS", 0.0)
+    monkeypatch.setattr(manifest_store, "RECENT_SECONDS", 0)
     assert len(requests()) == 3 * 4
     writer = table.writer()
     writer.upsert(numbered(0, 30))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -8,8 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memwal.errors import InvalidInputError
+from memwal.jobs.options import GcOptions, JobOptions, MergeOptions, options_of
 from memwal.jobs.policy import Policy
 from memwal.jobs.status import RegionBacklog
+from memwal.region.manifest_store import RECENT_SECONDS
 
 
 def region(generations: int, age: float | None) -> RegionBacklog:
@@ -45,7 +48,7 @@ def test_defaults_are_the_documented_ones() -> None:
         merge_commit_bytes=st.integers(1 << 20, 1 << 50),
         schedule=st.one_of(st.none(), st.just("*/5 * * * *"), st.floats(1, 1e6)),
         sensor_poke_seconds=st.floats(1, 100),
-        gc_grace_seconds=st.floats(60, 1e6),
+        gc_grace_seconds=st.floats(RECENT_SECONDS, 1e6),
         merge_at_bytes=st.one_of(st.none(), st.integers(1, 1 << 50)),
         merge_run_bytes=st.one_of(st.none(), st.integers(1 << 20, 1 << 50)),
         quiet_hours=st.sampled_from([(), ("22:00-06:00 Europe/Berlin", "12:00-13:30 UTC")]),
@@ -76,7 +79,7 @@ def test_json_round_trip(policy: Policy) -> None:
         ("pool", 5),
         ("retries", -1),
         ("sensor_timeout_seconds", float("inf")),
-        ("gc_grace_seconds", 59),
+        ("gc_grace_seconds", RECENT_SECONDS - 1),
         ("gc_retention_seconds", None),
         ("merge_at_bytes", 0),
         ("merge_run_bytes", 5),
@@ -116,6 +119,23 @@ def test_wrong_values_are_refused_by_name(key: str, value: Any) -> None:
 )
 def test_schedules_that_are_taken(schedule: Any) -> None:
     assert Policy(schedule=schedule).schedule == schedule
+
+
+@pytest.mark.parametrize(
+    ("job", "options_class", "options_under"),
+    [
+        ("merge", MergeOptions, Policy.merge_options),
+        ("gc", GcOptions, Policy.gc_options),
+    ],
+)
+def test_every_key_that_sets_an_option_reaches_it(
+    job: str, options_class: type[JobOptions], options_under: Callable[[Policy], JobOptions]
+) -> None:
+    names = [name for name in options_of(options_class) if f"{job}_{name}" in options_of(Policy)]
+    values = {name: 5_000_000 + turn for turn, name in enumerate(names)}
+    policy = Policy(**{f"{job}_{name}": value for name, value in values.items()})
+    assert len(values) >= 2
+    assert {name: getattr(options_under(policy), name) for name in values} == values
 
 
 def test_unknown_keys_are_all_named() -> None:

@@ -15,7 +15,7 @@ from support.data.tables import MakeTable, base_state, numbered
 from support.metrics.otel_collector import Collector, collecting
 
 from memwal.jobs.job import run_in_process
-from memwal.spark.runner import carrying, trace_environment
+from memwal.spark.runner import trace_environment, with_trace_context
 from memwal.spark.session import ensure_java
 from memwal.telemetry.spans import span
 
@@ -44,7 +44,7 @@ class TestWithoutATrace:
             given.append(function)
             return run_in_process(tasks, function)
 
-        assert carrying(run)([1, 2], double) == [2, 4]
+        assert with_trace_context(run)([1, 2], double) == [2, 4]
         assert given == [double]
 
     def test_of_a_wrong_environment_nothing_is_traced(self) -> None:
@@ -66,13 +66,13 @@ class TestWithATrace:
         code = """
 from memwal.jobs.job import run_in_process
 from memwal.storage.location import TableLocation
-from memwal.spark.runner import application_span, carrying
+from memwal.spark.runner import application_span, with_trace_context
 
 def double(task):
     return 2 * task
 
 with application_span("merge", TableLocation("/lake/flights")):
-    print(carrying(run_in_process)([1, 2], double))
+    print(with_trace_context(run_in_process)([1, 2], double))
 """
         traceparent = {"TRACEPARENT": f"00-{TRACE}-{PARENT}-01"}
         done = run(code, {**collector.variables, **traceparent})

@@ -56,7 +56,8 @@ def merge(
 ) -> None:
     """Merge flushed generations into the base table, due or not.
 
-    A name that is in the catalog means that table, with the gate of its policy; ./NAME is a folder.
+    A name that is in the catalog means that table, with the quality rules of its policy.
+    Write ./NAME for a folder of that name.
     memwal jobs run does the same under a lease, and records it.
     """
     opened, policy = open_named(table, url, storage)
@@ -129,7 +130,8 @@ def checkpoint(
 ) -> None:
     """Merge and index all generations that are flushed by now.
 
-    A name that is in the catalog means that table, with the gate of its policy; ./NAME is a folder.
+    A name that is in the catalog means that table, with the quality rules of its policy.
+    Write ./NAME for a folder of that name.
     """
     opened, policy = open_named(table, url, storage)
     defaults = CheckpointOptions() if policy is None else policy.checkpoint_options()
@@ -187,7 +189,7 @@ def _print_decisions(result: CollectionResult) -> None:
     print_records(
         sorted(result.decisions, key=order),
         ("region", "kind", "what", "objects", "size", "", "why", "until"),
-        ("region_id", "kind", "what", "objects", _size, _fate, "message", "until"),
+        ("region_id", "kind", "what", "objects", _size, _action, "message", "until"),
     )
 
 
@@ -199,5 +201,5 @@ def _age(decision: PickDecision) -> str:
     return age(decision.age_seconds)
 
 
-def _fate(decision: Decision) -> str:
-    return "goes" if decision.delete else "stays"
+def _action(decision: Decision) -> str:
+    return "delete" if decision.delete else "keep"

@@ -143,7 +143,7 @@ def list_runs(
             "job",
             "state",
             "started_at",
-            _took,
+            _duration,
             _progress,
             "rows",
             _size,
@@ -172,7 +172,7 @@ def show(
             ("job", record.job),
             ("state", record.state.value),
             ("started", f"{timestamp(record.started_at)} UTC"),
-            ("took", _took(record)),
+            ("took", _duration(record)),
             ("last heartbeat", beat and f"{beat} UTC"),
             ("progress", _progress(record)),
             ("rows", record.rows),
@@ -225,10 +225,10 @@ def release(
     lease = catalog.leases.release(resource, token=token)
     if lease.held:
         warn(
-            f"{lease.holder} had {resource} with token {lease.token}; if it lives, it stops at its "
-            "next check of the lease"
+            f"{lease.holder} had {resource} with token {lease.token}; if that process still "
+            "runs, it stops at its next check of the lease"
         )
-    text = f"{resource} is free" + ("" if lease.held else "; nobody had it")
+    text = f"{resource} is free" + ("" if lease.held else "; it was not held")
     print_either(text, lease.to_dict(), as_json=as_json)
 
 
@@ -244,7 +244,7 @@ def _version(run: JobRun) -> str | None:
     return f"{run.version_before} > {run.version_after or '?'}"
 
 
-def _took(run: JobRun) -> str:
+def _duration(run: JobRun) -> str:
     is_running = run.state is RunState.RUNNING
     end = run.finished_at or (datetime.now(UTC) if is_running else run.heartbeat_at)
     return age(max(0.0, (end - run.started_at).total_seconds()) if end else None)

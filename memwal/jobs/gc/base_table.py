@@ -10,8 +10,8 @@ does not. They are read only if there is a candidate, and only if there are not 
 
 Staged files are left by writes and commits that died half-way: never named, never read, only taking
 space. Staged manifests that never became a version are objects like any other, in every store; a
-commit that slept for longer than their minimum age finds its own staged manifest gone, and fails as
-a whole. On a local disk there are the temporary files of memwal and Lance too.
+commit that was paused for longer than their minimum age finds its own staged manifest gone, and
+fails as a whole. On a local disk there are the temporary files of memwal and Lance too.
 
 Old versions are cleaned up by Lance, which keeps the newest version, tagged ones, and those that
 branches start from, and deletes the data, index and transaction files that only the others name.
@@ -24,7 +24,7 @@ import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import ClassVar
 from uuid import UUID
 
@@ -141,18 +141,18 @@ class IndexFileCollector:
     def _decide(self, index_id: UUID, context: GcContext, *, versions: int | None) -> Decision:
         """Decide about a folder. ``versions`` is the number of versions if too many to be read."""
         extent = measure(self.location.store, f"{INDICES_DIR}/{index_id}")
-        grace = timedelta(seconds=context.options.index_grace_seconds)
+        age = context.options.index_age
         until = None
         if versions is not None:
             reason = Reason.TOO_MANY_VERSIONS
             message = (
                 f"{versions} versions are stored, any of which may name it; clean old ones up first"
             )
-        elif extent.youngest is None or extent.youngest + grace > context.now:
+        elif extent.youngest is None or extent.youngest + age > context.now:
             reason = Reason.TOO_YOUNG
             message = "no version names it, and a build may still be writing it"
             if extent.youngest is not None:
-                until = moment(extent.youngest + grace)
+                until = moment(extent.youngest + age)
         else:
             reason, message = Reason.UNNEEDED, "no version of the table or of a branch names it"
         return Decision(
@@ -218,8 +218,11 @@ class StagedManifestCollector:
 
     def collect(self, context: GcContext) -> Iterator[Decision]:
         """Decide about each staged manifest."""
+        age = context.options.orphan_age
         for info in StoredVersions.list(self.location).staged:
-            decision = _decide_by_age(info.key, info.size, info.modified, context)
+            decision = _decide_by_age(
+                self.kind, info.key, info.size, info.modified + age, context.now
+            )
             if decision.delete and not context.options.dry_run:
                 self.location.store.delete(info.key)
             yield decision
@@ -252,14 +255,15 @@ class TemporaryFileCollector:
                 continue
             modified = datetime.fromtimestamp(status.st_mtime, UTC)
             path = os.path.relpath(file.path, root)
-            yield _decide_by_age(path, status.st_size, modified, context)
+            end = modified + context.options.orphan_age
+            yield _decide_by_age(self.kind, path, status.st_size, end, context.now)
 
 
-def _decide_by_age(what: str, size: int, modified: datetime, context: GcContext) -> Decision:
-    end = modified + context.options.orphan_age
-    old = end <= context.now
+def _decide_by_age(kind: Kind, what: str, size: int, end: datetime, now: datetime) -> Decision:
+    """Decide about an object that a write may still need until ``end``."""
+    old = end <= now
     return Decision(
-        kind=Kind.STAGING,
+        kind=kind,
         what=what,
         objects=1,
         bytes=size,

@@ -2,7 +2,9 @@
 
 A new rule of garbage collection is a class with a ``collect`` method, one line in the list of
 :func:`memwal.jobs.gc.region.region_collectors` or :func:`memwal.jobs.gc.job.table_collectors`, and,
-if it has an age, a field of the options.
+if it has an age, a field of the options. A new kind of garbage also needs a member of
+:class:`memwal.jobs.gc.decision.Kind`, and a new path its right to delete in
+:mod:`memwal.permissions`.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ reader that still holds an older manifest has finished.
 
 An orphan is a folder that no manifest ever named: left by a flush that died, or written by a flush
 that has yet to name it. Which of the two cannot be observed; the age of the folder must decide. A
-flush that slept for longer than that age may wake while its folder is deleted. The collector
+flush that was paused for longer than that age may go on while its folder is deleted. The collector
 therefore first writes a mark into the folder, and then a new version of the region's manifest in
 which nothing is changed. Writers of this package read the manifest, check that the folder has no
 mark and still exists, and name it in the very next version. A writer that checked before the mark
@@ -285,8 +285,8 @@ class OrphanCollector:
     def _empty(self, folder: str) -> None:
         """Delete what is in a folder except its bloom filter and the mark, which are deleted last.
 
-        A flush that slept before it wrote the filter may do so while this runs, or later: it then
-        finds that what it wrote first is gone, or the filter itself.
+        A flush that was paused before it wrote the filter may do so while this runs, or later: it
+        then finds that what it wrote first is gone, or the filter itself.
         """
         store = self.region.store
         last = {f"{folder}/{name}" for name in (BLOOM_FILTER_NAME, ORPHAN_MARK_NAME)}

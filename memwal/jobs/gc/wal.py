@@ -144,7 +144,7 @@ class ManifestCollector:
 
     That version stays, and so does everything newer: later bounds are read from those. Versions are
     deleted oldest first, one by one. While a version exists, no version after it was ever trimmed;
-    by this, a process that slept tells the end of the history from a gap in it.
+    by this, a process that was paused tells the end of the history from a gap in it.
     """
 
     kind: ClassVar[Kind] = Kind.MANIFESTS

@@ -115,7 +115,7 @@ class _MergeCommit:
         """Commit on top of the latest version, or raise LostRaceError."""
         base = open_base(self.location)
         base.require_mem_wal()
-        source = self._read(base)
+        source = self._pending_source(base)
         if not source.selections:
             return self._outcome(base, source)
         self._check_lease()
@@ -140,7 +140,7 @@ class _MergeCommit:
             )
         return self._outcome(base, source, rows_upserted)
 
-    def _read(self, base: BaseTable) -> MergeSource:
+    def _pending_source(self, base: BaseTable) -> MergeSource:
         """Return the rows of all that is pending; those of the last attempt if they still are."""
         stops = {region_id: region.generation for region_id, region in self.skipped.items()}
         pending = still_pending(self.selections, base.details.merged, stops=stops)

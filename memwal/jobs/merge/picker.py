@@ -28,6 +28,9 @@ from memwal.jobs.job import ReasonCode
 from memwal.jobs.options import MergeOptions
 from memwal.util.records import JsonObject, JsonRecord
 
+_CandidateKey = tuple[UUID, int]
+"""Region and number of a candidate."""
+
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
@@ -188,17 +191,31 @@ class MergePicker:
             for region in candidates
             if region.generations and region.region_id not in excluded
         ]
+        omitted = {
+            (region.region_id, generation.number): excluded[region.region_id]
+            for region in candidates
+            if region.region_id in excluded
+            for generation in region.generations
+        }
         if self.options.run_bytes is not None:
-            selections = _select_within_budget(selections, self.options.run_bytes, seed)
+            selections, over_budget = _select_within_budget(
+                selections, self.options.run_bytes, seed
+            )
+            omitted |= over_budget
         tasks = _divide(selections, self.options.commit_bytes, self.options.max_tasks or 1)
-        return MergePlan(tasks, tuple(self._decisions(candidates, excluded, tasks)))
+        return MergePlan(tasks, tuple(self._decisions(candidates, omitted, tasks)))
 
     def _decisions(
         self,
         candidates: Iterable[RegionCandidates],
-        excluded: Mapping[UUID, PickReason],
+        omitted: Mapping[_CandidateKey, PickReason],
         tasks: Iterable[Sequence[RegionSelection]],
     ) -> Iterator[PickDecision]:
+        """Yield the decision about each candidate.
+
+        Raises KeyError for a candidate that is in no task and that no step of the selection has
+        ``omitted`` with its reason.
+        """
         commit_bytes, run_bytes = self.options.commit_bytes, self.options.run_bytes
         limit = commit_bytes if run_bytes is None else min(commit_bytes, run_bytes)
         places = {
@@ -210,9 +227,10 @@ class MergePicker:
         }
         for region in candidates:
             for generation in region.generations:
-                task, commit = places.get((region.region_id, generation.number), (None, None))
+                key = (region.region_id, generation.number)
+                task, commit = places.get(key, (None, None))
                 if task is None:
-                    reason = excluded.get(region.region_id, PickReason.RUN_BYTES)
+                    reason = omitted[key]
                 else:
                     fits = generation.bytes <= limit
                     reason = PickReason.SELECTED if fits else PickReason.OVERSIZED
@@ -229,11 +247,12 @@ class MergePicker:
 
 def _select_within_budget(
     selections: Sequence[RegionSelection], max_bytes: int, seed: float
-) -> list[RegionSelection]:
+) -> tuple[list[RegionSelection], dict[_CandidateKey, PickReason]]:
     """Select generations round-robin over the regions, oldest first, up to ``max_bytes``.
 
     The region order is random: with a fixed order and a budget smaller than one round, the last
-    regions would starve. Selects at least one generation, however large.
+    regions would starve. Selects at least one generation, however large. Also returns the reason
+    for each generation that it leaves out.
     """
     order = random.Random(seed).sample(range(len(selections)), len(selections))  # noqa: S311
     rounds = max((len(selection.generations) for selection in selections), default=0)
@@ -246,11 +265,17 @@ def _select_within_budget(
         if total > max_bytes and any(counts):
             break
         counts[region] = number + 1
-    return [
+    omitted = {
+        (selection.region_id, generation.number): PickReason.RUN_BYTES
+        for selection, count in zip(selections, counts, strict=True)
+        for generation in selection.generations[count:]
+    }
+    selected = [
         replace(selection, generations=selection.generations[:count])
         for selection, count in zip(selections, counts, strict=True)
         if count
     ]
+    return selected, omitted
 
 
 def _divide(

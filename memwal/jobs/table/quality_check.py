@@ -14,10 +14,10 @@ from memwal.base_table.snapshot import BaseTable, lance_errors, open_base
 from memwal.errors import InvalidInputError
 from memwal.jobs.job import JobResult
 from memwal.jobs.options import QualityOptions
-from memwal.quality.evaluate import Finding, evaluate, undecided_finding
+from memwal.quality.evaluate import ExpectationResult, evaluate, undecided_result
 from memwal.quality.expectations import Expectation
 from memwal.quality.registry import ExpectationKind
-from memwal.quality.report import MAX_EXAMPLES, QualityReport, Tally, tally_finding
+from memwal.quality.report import MAX_EXAMPLES, QualityReport, Tally, tally_result
 from memwal.storage.location import TableLocation
 
 _BATCH_ROWS = 64 * 1024
@@ -93,21 +93,21 @@ def _report(
     else:
         rows = row_count
     for batch in batches:
-        findings = evaluate(in_batches, batch)
+        results = evaluate(in_batches, batch)
         rows += batch.num_rows
-        masks = [finding.failed for finding in findings if finding.failed is not None]
+        masks = [result.failed for result in results if result.failed is not None]
         failed += int(np.any(masks, axis=0).sum())
-        for of_expectation, finding in zip(totals.values(), findings, strict=True):
-            of_expectation.add(finding, batch.select(keys))
+        for of_expectation, result in zip(totals.values(), results, strict=True):
+            of_expectation.add(result, batch.select(keys))
     tallies = {number: of_expectation.tally() for number, of_expectation in totals.items()}
-    for number, finding in from_metadata.items():
-        tallies[number] = tally_finding(finding, base.schema.empty_table())
+    for number, result in from_metadata.items():
+        tallies[number] = tally_result(result, base.schema.empty_table())
     for number, expectation in enumerate(suite):
         if number not in tallies:
             whole = dataset.to_table(columns=_column_names(base, [expectation]))
-            finding = evaluate([expectation], whole)[0]
-            tallies[number] = tally_finding(finding, whole.select(keys))
-            failed += finding.failures
+            result = evaluate([expectation], whole)[0]
+            tallies[number] = tally_result(result, whole.select(keys))
+            failed += result.failures
     return QualityReport(
         mode="check",
         rows=rows,
@@ -127,13 +127,13 @@ class _Totals:
     examples: tuple[dict[str, object], ...] = ()
     error: str | None = None
 
-    def add(self, finding: Finding, keys: pa.Table) -> None:
-        self.checked += finding.evaluated
-        self.failed += finding.failures
-        self.success &= finding.success or finding.failed is not None
-        self.error = self.error or finding.error
+    def add(self, result: ExpectationResult, keys: pa.Table) -> None:
+        self.checked += result.evaluated
+        self.failed += result.failures
+        self.success &= result.success or result.failed is not None
+        self.error = self.error or result.error
         if len(self.examples) < MAX_EXAMPLES:
-            self.examples = (*self.examples, *tally_finding(finding, keys).examples)[:MAX_EXAMPLES]
+            self.examples = (*self.examples, *tally_result(result, keys).examples)[:MAX_EXAMPLES]
 
     def tally(self) -> Tally:
         mostly = self.expectation.mostly
@@ -147,7 +147,7 @@ class _Totals:
         )
 
 
-def _check_metadata(expectation: Expectation, schema: pa.Schema, total: int) -> Finding:
+def _check_metadata(expectation: Expectation, schema: pa.Schema, total: int) -> ExpectationResult:
     """Evaluate an expectation about the schema or the number of rows, without reading rows."""
     if expectation.type in _SCHEMAS:
         return evaluate([expectation], schema.empty_table())[0]
@@ -160,8 +160,8 @@ def _check_metadata(expectation: Expectation, schema: pa.Schema, total: int) -> 
             expectation.kwargs.get("strict_max") and total == high
         )
     except TypeError:
-        return undecided_finding(expectation, "its bounds are not numbers")
-    return Finding(expectation, inside and not edge, total)
+        return undecided_result(expectation, "its bounds are not numbers")
+    return ExpectationResult(expectation, inside and not edge, total)
 
 
 def _column_names(base: BaseTable, suite: Sequence[Expectation]) -> list[str]:

@@ -159,7 +159,7 @@ class _NewestMerged:
     deleted: npt.NDArray[np.bool_]  # whether that row is a tombstone
     base_row: Numbers  # row id in the base table; -1 if it does not have the key
     fragment: Numbers  # fragment of the base table; -1 if it does not have the key
-    times: Numbers  # number of rows of the key in the base table
+    row_count: Numbers  # number of rows of the key in the base table
 
 
 def check_merged_rows(
@@ -221,16 +221,16 @@ def _check_group(
 ) -> Iterator[Finding]:
     try:
         newest = _find_newest_stored(base, regions)
-        sound = np.zeros(len(newest.keys), np.bool_)
+        unchanged = np.zeros(len(newest.keys), np.bool_)
         for number, stored in enumerate(newest.stored):
             source = stored.source
             if sampled is None or source.generation in sampled.get(source.region_id, ()):
-                yield from _check_generation(base, newest, number, sound)
+                yield from _check_generation(base, newest, number, unchanged)
     except Unreadable as error:
         text = f"rows of version {base.version} cannot be read: {error}"
         yield Finding("table-file-damaged", "data", text)
         return
-    yield from _check_coverage(base, newest, sound)
+    yield from _check_coverage(base, newest, unchanged)
 
 
 def _find_newest_stored(base: BaseTable, regions: Sequence[_RegionGenerations]) -> _NewestMerged:
@@ -268,7 +268,7 @@ def _find_newest_merged(base: BaseTable, regions: Sequence[_RegionGenerations]) 
     compared &= ~_find_quarantined(base, stored, newest)
     keys = newest.keys.filter(pa.array(compared))
     with damage_as_unreadable(base.location.store, None):
-        base_row, fragment, times = _locate_in_base(base, keys)
+        base_row, fragment, row_count = _locate_in_base(base, keys)
     return _NewestMerged(
         stored=stored,
         keys=keys,
@@ -277,7 +277,7 @@ def _find_newest_merged(base: BaseTable, regions: Sequence[_RegionGenerations]) 
         deleted=newest.deleted[compared],
         base_row=base_row,
         fragment=fragment,
-        times=times,
+        row_count=row_count,
     )
 
 
@@ -293,8 +293,8 @@ def _find_quarantined(
         if folder in folders:
             of_folder = rows.filter(pc.equal(rows.column(FOLDER), folder))
             keys = key_column(of_folder, base.primary_key)
-            here = pc.is_in(newest.keys, value_set=keys.cast(newest.keys.type))
-            mask |= (newest.source == number) & here.to_numpy(zero_copy_only=False)
+            is_quarantined = pc.is_in(newest.keys, value_set=keys.cast(newest.keys.type))
+            mask |= (newest.source == number) & is_quarantined.to_numpy(zero_copy_only=False)
     return mask
 
 
@@ -302,7 +302,7 @@ def _locate_in_base(base: BaseTable, keys: pa.Array) -> tuple[Numbers, Numbers, 
     """Find row id, fragment and number of rows of each key in the base table, in one scan."""
     row = np.full(len(keys), -1, np.int64)
     fragment = np.full(len(keys), -1, np.int64)
-    times = np.zeros(len(keys), np.int64)
+    row_count = np.zeros(len(keys), np.int64)
     scanner = base.dataset.scanner(
         columns=list(base.primary_key), with_row_id=True, with_row_address=True
     )
@@ -313,7 +313,7 @@ def _locate_in_base(base: BaseTable, keys: pa.Array) -> tuple[Numbers, Numbers, 
         matching = np.flatnonzero(indices.is_valid().to_numpy(zero_copy_only=False))
         matched = indices.drop_null().to_numpy()
         row[matched] = table.column("_rowid").to_numpy()[matching].astype(np.int64)
-        np.add.at(times, matched, 1)
+        np.add.at(row_count, matched, 1)
         addresses = table.column("_rowaddr").to_numpy()[matching]
         fragment[matched] = (addresses >> np.uint64(32)).astype(np.int64)
 
@@ -326,29 +326,29 @@ def _locate_in_base(base: BaseTable, keys: pa.Array) -> tuple[Numbers, Numbers, 
             buffered = []
     if buffered:
         locate(buffered)
-    return row, fragment, times
+    return row, fragment, row_count
 
 
 def _check_generation(
-    base: BaseTable, newest: _NewestMerged, number: int, sound: npt.NDArray[np.bool_]
+    base: BaseTable, newest: _NewestMerged, number: int, unchanged: npt.NDArray[np.bool_]
 ) -> Iterator[Finding]:
     """Compare the rows of one generation that are the newest of their keys."""
     stored = newest.stored[number]
-    mine = newest.source == number
-    here = newest.base_row >= 0
-    live = np.flatnonzero(mine & here & ~newest.deleted)
+    of_generation = newest.source == number
+    in_base = newest.base_row >= 0
+    live = np.flatnonzero(of_generation & in_base & ~newest.deleted)
     differing = _find_differing(base, newest, stored, live)
-    sound[np.setdiff1d(live, differing)] = True
+    unchanged[np.setdiff1d(live, differing)] = True
     problems = (
         (
             "merged-row-lost",
-            int(np.count_nonzero(mine & ~here & ~newest.deleted)),
+            int(np.count_nonzero(of_generation & ~in_base & ~newest.deleted)),
             "are not in the base table",
         ),
         ("merged-row-differs", len(differing), "have other values in the base table"),
         (
             "deleted-row-present",
-            int(np.count_nonzero(mine & here & newest.deleted)),
+            int(np.count_nonzero(of_generation & in_base & newest.deleted)),
             "are deleted, but are in the base table",
         ),
     )
@@ -361,7 +361,7 @@ def _check_generation(
             yield Finding(
                 code if certain else "merged-row-changed",
                 stored.folder if certain else f"{stored.folder} ({code})",
-                f"{count} of {int(np.count_nonzero(mine))} rows {what}",
+                f"{count} of {int(np.count_nonzero(of_generation))} rows {what}",
                 region=region_id,
             )
 
@@ -403,7 +403,7 @@ def _comparable_columns(base: BaseTable, stored: _StoredGeneration) -> list[str]
 
 
 def _check_coverage(
-    base: BaseTable, newest: _NewestMerged, sound: npt.NDArray[np.bool_]
+    base: BaseTable, newest: _NewestMerged, unchanged: npt.NDArray[np.bool_]
 ) -> Iterator[Finding]:
     """Check that indexes cover the rows that their recorded catch-up includes.
 
@@ -419,7 +419,9 @@ def _check_coverage(
         reached = np.array([progress.get(s.region_id, 0) for s in sources], np.int64)
         included = generation[newest.source] <= reached[newest.source]
         covered = np.array(sorted(covered_fragments(index)), np.int64)
-        uncovered = sound & (newest.times == 1) & included & ~np.isin(newest.fragment, covered)
+        uncovered = (
+            unchanged & (newest.row_count == 1) & included & ~np.isin(newest.fragment, covered)
+        )
         if uncovered.any():
             fragments = np.unique(newest.fragment[uncovered])
             yield Finding(

@@ -78,7 +78,7 @@ class IndexKind:
     # Whether a MemTable builds an index over its rows with the same parameters. Keys and vectors
     # are found in a MemTable without one.
     memtable_index: bool = False
-    # Whether lookups by primary key ask it. It must find values exactly, and many at once.
+    # Whether lookups by primary key use it. It must find values exactly, and many at once.
     finds_keys: bool = False
     # Whether the distances that it returns are those of the stored vectors.
     exact_distances: bool = False

@@ -243,7 +243,7 @@ def _mark_carried_out(store: ObjectStore, record: AbandonedRows) -> None:
     try:
         store.put(record.key, replace(record, carried_out=True).encode())
     except StoreError as error:
-        # The rows are abandoned all the same; the next writer that abandons rows marks the record.
+        # The rows are abandoned even so; the next writer that abandons rows marks the record.
         logger.warning("%s is not marked as carried out yet: %s", record.key, error)
 
 

@@ -119,7 +119,7 @@ class LogAppender:
         Raises
         ------
         RegionFencedError
-            Another writer claimed the region. The entry may be in the log all the same; the other
+            Another writer claimed the region. The entry may nevertheless be in the log; the other
             writer then replays its rows. They are not acknowledged.
         OutcomeUnknownError
             Whether the entry is stored is unknown. Nothing may be appended after it.

@@ -264,7 +264,7 @@ def fence(
     A claim that a newer claim has overtaken should not write its sentinel behind the newer
     sentinel: the newer writer would find it at the position of its next append. The last entry is
     therefore read first. If the newer claim wins the race after that read, the sentinel lands
-    behind it all the same, and costs the newer writer one position.
+    behind it, and costs the newer writer one position.
 
     ``after`` is the last position that flushed generations cover, ``hint`` a position that is known
     to be used, or 0. Raises RegionFencedError if the region was claimed with a higher epoch.

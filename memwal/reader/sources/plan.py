@@ -113,7 +113,7 @@ class ReadPlan:
         base table has caught up, the generation's own index answers for its rows (spec: Indexed
         Read Plan).
     pruned : tuple of OmittedGenerations
-        Generations that the filter rules out.
+        Generations that the read may leave out, such as those that the filter rules out.
     newer : tuple of OmittedGenerations
         Generations that a read of a version does not see, since that version does not contain them.
     base_plan : str
@@ -185,7 +185,7 @@ class ReadPlan:
         lines = [f"{self.table}, version {self.version} ({self.consistency}{since})", "read:"]
         lines += [f"  {source}" for source in self.sources]
         for title, omissions in (
-            ("pruned by the filter:", self.pruned),
+            ("left out:", self.pruned),
             ("newer than the version:", self.newer),
         ):
             lines += [title] * bool(omissions)
@@ -239,9 +239,7 @@ def plan_read(
         if rows.generation > progress.get(region_id, 0)
         and _is_unflushed(rows, snapshot.manifests.get(region_id))
     ]
-    numbers = [(s.region_id, s.generation) for s in unmerged]
-    numbers += [(region_id, rows.generation) for region_id, rows in unflushed]
-    pruned = _prune(snapshot, numbers, filter)
+    pruned = _prune(snapshot, unmerged, unflushed, filter)
     excluded = {(omitted.region_id, n) for omitted in pruned for n in omitted.generations}
     unmerged.sort(key=lambda s: s.generation)
     consistency: Consistency = "fresh" if snapshot.snapshot_time is None else "eventual"
@@ -287,22 +285,29 @@ def _plan_version(
 
 
 def _prune(
-    snapshot: TableSnapshot, generations: Sequence[tuple[UUID, int]], filter: str | None
+    snapshot: TableSnapshot,
+    stored: Sequence[StoredGeneration],
+    unflushed: Sequence[tuple[UUID, UnflushedRows]],
+    filter: str | None,
 ) -> tuple[OmittedGenerations, ...]:
-    """Find the generations that a filter rules out: those of regions in which no row can pass.
+    """Find the generations that the read may leave out, each with the reason.
 
     A generation may be left out only if it hides no row of an older generation or of the base
-    table that passes; see :mod:`memwal.reader.sources.pruning`.
+    table that the read returns. A filter rules out the regions in which no row can pass; see
+    :mod:`memwal.reader.sources.pruning`.
     """
-    if filter is None:
-        return ()
-    pruner = RegionPruner(snapshot.base, filter)
     pruned = []
-    for region_id, numbers in _by_region(generations).items():
-        manifest = snapshot.manifests.get(region_id)
-        reason = pruner.reason_against(manifest) if manifest is not None else None
-        if reason is not None:
-            pruned.append(OmittedGenerations(region_id, numbers, reason))
+    if filter is not None:
+        pruner = RegionPruner(snapshot.base, filter)
+        numbers_of = _by_region(
+            [(source.region_id, source.generation) for source in stored]
+            + [(region_id, rows.generation) for region_id, rows in unflushed]
+        )
+        for region_id, numbers in numbers_of.items():
+            manifest = snapshot.manifests.get(region_id)
+            reason = pruner.reason_against(manifest) if manifest is not None else None
+            if reason is not None:
+                pruned.append(OmittedGenerations(region_id, numbers, reason))
     return tuple(pruned)
 
 

@@ -217,7 +217,7 @@ class _ColumnOpener:
                 self.column,
                 str(base.location),
             )
-            return [self._rest(tuple(sorted(base.dataset.fragment_ids())), None, replaced)]
+            return [self._unindexed(tuple(sorted(base.dataset.fragment_ids())), None, replaced)]
         document_sets: list[DocumentSet] = []
         find_phrase = phrase_matcher(version_key(base), base.dataset, fast=True)
         for description, segment in zip(self.index.segments, self.segments, strict=True):
@@ -229,14 +229,14 @@ class _ColumnOpener:
         gap = find_gap(self.sources, self.index)
         if gap is None:
             return document_sets
-        rest = gap.rest
+        unbridged = gap.unbridged
         answers = run_all([partial(self._bridged, bridge, replaced) for bridge in gap.bridges])
         for bridge, answered in zip(gap.bridges, answers, strict=True):
             document_sets += answered
             if not answered:
-                rest = np.concatenate([rest, bridge.rows])
-        if len(rest):
-            document_sets.append(self._rest(gap.fragments, np.sort(rest), replaced))
+                unbridged = np.concatenate([unbridged, bridge.rows])
+        if len(unbridged):
+            document_sets.append(self._unindexed(gap.fragments, np.sort(unbridged), replaced))
         return document_sets
 
     def _bridged(self, bridge: Bridge, replaced: ReplacedRows) -> list[DocumentSet]:
@@ -279,23 +279,23 @@ class _ColumnOpener:
 
     def _tokenized(self, number: int, source: GenerationSource, live: RowIds) -> DocumentSet:
         """Open the rows of a generation without a usable text index."""
-        rows = self._read(source.identity, source.dataset, None)
+        rows = self._tokenize_rows(source.identity, source.dataset, None)
         alive = contains(live, rows.rows)
         return TokenizedDocuments(number, rows.text, rows.view, rows.rows, alive, self.tokenizer)
 
-    def _rest(
+    def _unindexed(
         self, fragments: tuple[int, ...], included: RowIds | None, replaced: ReplacedRows
     ) -> DocumentSet:
         """Open the rows of the base table that no index covers."""
         base = self.sources.base
         key = (version_key(base), fragments)
-        rows = self._read(key, base.dataset, fragments)
+        rows = self._tokenize_rows(key, base.dataset, fragments)
         alive = ~contains(replaced.rows, rows.rows)
         if included is not None:
             alive &= contains(included, rows.rows)
         return TokenizedDocuments(BASE, rows.text, rows.view, rows.rows, alive, self.tokenizer)
 
-    def _read(
+    def _tokenize_rows(
         self, key: Hashable, dataset: lance.LanceDataset, fragments: tuple[int, ...] | None
     ) -> _TokenizedRows:
         def make() -> _TokenizedRows:

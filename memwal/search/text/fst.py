@@ -51,7 +51,9 @@ class TokenMap:
     def __init__(self, data: bytes, *, lists: int, name: str) -> None:
         version = struct.unpack_from("<Q", data)[0] if len(data) >= 2 * _HEADER else 0
         if version not in _VERSIONS:
-            raise CorruptDataError(f"{name} is no map of tokens that is known; build it again")
+            raise CorruptDataError(
+                f"{name} is not a map of tokens of a known version; build it again"
+            )
         # Version 3 ends with a checksum.
         end = len(data) - (4 if version > 2 else 0)
         self._data = data
@@ -134,7 +136,7 @@ class TokenMap:
             yield
         except IndexError as error:
             raise CorruptDataError(
-                f"{self._name} is no map of tokens: {error}; build the index again"
+                f"{self._name} is not a map of tokens: {error}; build the index again"
             ) from error
 
     def _number_of(self, number: int) -> int:

@@ -135,7 +135,7 @@ class TextPartition:
 
     def postings(self, term: str) -> tuple[Numbers, Numbers]:
         """Return the documents with a term (positions in ``rows``, ascending), and how often."""
-        return _postings_cache.get((self.uri, term), lambda: self._read(term))
+        return _postings_cache.get((self.uri, term), lambda: self._read_postings(term))
 
     def fuzzy_terms(self, term: str, *, distance: int, prefix: int) -> Iterator[str]:
         """Iterate over the terms within an edit distance, in byte order."""
@@ -152,7 +152,7 @@ class TextPartition:
         positions: Numbers = slots[self.rows[slots] == rows]
         return positions
 
-    def _read(self, term: str) -> tuple[Numbers, Numbers]:
+    def _read_postings(self, term: str) -> tuple[Numbers, Numbers]:
         number = self._tokens.get(term)
         if number is None:
             return np.empty(0, np.int64), np.empty(0, np.int64)
@@ -227,7 +227,7 @@ def _parse_metadata(
 
 
 def _corrupt_index(uri: str, reason: object) -> CorruptDataError:
-    return CorruptDataError(f"{uri} is no text index: {reason}; build it again")
+    return CorruptDataError(f"{uri} is not a text index: {reason}; build it again")
 
 
 def _read_table(reader: LanceFileReader, uri: str) -> pa.Table:

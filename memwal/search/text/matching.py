@@ -120,12 +120,12 @@ class WeightedTerm:
         self._all: _Scores | None = None
         # Upper bound of the contribution to one document.
         counts, lengths = postings.counts.max(keepdims=True), postings.lengths.min(keepdims=True)
-        self.limit = float(self._of(counts, lengths)[0])
+        self.limit = float(self._contributions(counts, lengths)[0])
 
     def scores(self) -> _Scores:
         """Return the contribution to each document that contains the term."""
         if self._all is None:
-            self._all = self._of(self.postings.counts, self.postings.lengths)
+            self._all = self._contributions(self.postings.counts, self.postings.lengths)
         return self._all
 
     def scores_at(self, documents: Numbers) -> _Scores:
@@ -135,10 +135,10 @@ class WeightedTerm:
         here = np.flatnonzero(own[at] == documents)
         at = at[here]
         scores = np.zeros(len(documents))
-        scores[here] = self._of(self.postings.counts[at], self.postings.lengths[at])
+        scores[here] = self._contributions(self.postings.counts[at], self.postings.lengths[at])
         return scores
 
-    def _of(self, counts: Numbers, lengths: Numbers) -> _Scores:
+    def _contributions(self, counts: Numbers, lengths: Numbers) -> _Scores:
         return self._times * term_scores(
             self.term, counts, lengths=lengths, statistics=self._statistics
         )

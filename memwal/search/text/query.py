@@ -234,7 +234,7 @@ def leaves(query: TextQuery) -> list[Leaf]:
     if isinstance(query, BooleanQuery):
         return [leaf for _, part in query.queries for leaf in leaves(part)]
     raise InvalidInputError(
-        f"{type(query).__name__} is no text query; use the classes of memwal.search.text.query, "
+        f"{type(query).__name__} is not a text query; use the classes of memwal.search.text.query, "
         "which have the names and arguments of those in lance.query"
     )
 

@@ -171,7 +171,7 @@ def read_unindexed_vectors(
         with_row_id=True,
         fragments=[base.dataset.get_fragment(fragment) for fragment in gap.fragments],
     ).to_table()
-    return read.filter(pa.array(contains(gap.rest, read.column("_rowid").to_numpy())))
+    return read.filter(pa.array(contains(gap.unbridged, read.column("_rowid").to_numpy())))
 
 
 def base_candidates(
@@ -341,7 +341,7 @@ def unindexed_rows(
 ) -> tuple[tuple[LiveGenerationRows, ...], LiveRows | None]:
     """Return rows of the base table that its index does not cover and no generation replaced.
 
-    The first are searched in the merged generations that they come from; the second are the others.
+    Returns (rows found through merged generations, all other rows).
     """
     if gap is None:
         return (), None
@@ -370,11 +370,11 @@ def _find_unindexed(
             source, rows = bridge.source, bridge.rows[live]
             addresses = bridge.addresses[live]
             bridged.append(LiveGenerationRows(BASE, source.identity, addresses, rows, source))
-    replaced = pc.is_in(gap.rest_keys, value_set=newest.keys).to_numpy(zero_copy_only=False)
-    rest = gap.rest[~replaced]
-    if not len(rest):
+    replaced = pc.is_in(gap.unbridged_keys, value_set=newest.keys).to_numpy(zero_copy_only=False)
+    unbridged = gap.unbridged[~replaced]
+    if not len(unbridged):
         return tuple(bridged), None
-    return tuple(bridged), LiveRows(BASE, gap.key, rest, rest)
+    return tuple(bridged), LiveRows(BASE, gap.key, unbridged, unbridged)
 
 
 def _flushed_key(sources: ReadSources) -> tuple[Hashable, ...] | None:
@@ -387,7 +387,12 @@ def _total_bytes(parts: Sequence[LiveRows]) -> int:
     return sum(part.nbytes for part in parts)
 
 
+def _unindexed_bytes(unindexed: tuple[tuple[LiveGenerationRows, ...], LiveRows | None]) -> int:
+    bridged, unbridged = unindexed
+    return _total_bytes(bridged if unbridged is None else [*bridged, unbridged])
+
+
 _unmerged_cache: LruCache[tuple[LiveGenerationRows, ...]] = LruCache(_PART_BYTES, _total_bytes)
 _unindexed_cache: LruCache[tuple[tuple[LiveGenerationRows, ...], LiveRows | None]] = LruCache(
-    _PART_BYTES, lambda found: _total_bytes([*found[0], *([found[1]] if found[1] else [])])
+    _PART_BYTES, _unindexed_bytes
 )

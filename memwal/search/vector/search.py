@@ -77,7 +77,7 @@ def _search_tasks(
     """Build the searches that together cover all sources."""
     base, index = sources.base, query.usable_index
     gap = find_gap(sources, index) if index is not None else None
-    bridges, rest = unindexed_rows(sources, newest, gap)
+    bridges, unbridged = unindexed_rows(sources, newest, gap)
     tasks: list[Callable[[], Candidates]] = []
     stored = []
     if base.dataset.fragment_ids():
@@ -95,13 +95,13 @@ def _search_tasks(
                 partial(generation_candidates, part, query),
             )
         )
-    if gap is not None and rest is not None:
+    if gap is not None and unbridged is not None:
         stored.append(
             StoredRows(
-                rest,
-                len(gap.rest),
+                unbridged,
+                len(gap.unbridged),
                 partial(read_unindexed_vectors, base, gap, query.column),
-                partial(unindexed_candidates, base, rest, gap, query),
+                partial(unindexed_candidates, base, unbridged, gap, query),
             )
         )
     partitions = None if index is None or query.filter else index_partitions(base, index, query)

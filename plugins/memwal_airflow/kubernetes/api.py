@@ -172,7 +172,7 @@ class Cluster:
             response = request(self._api, _preload_content=False, _request_timeout=TIMEOUT_SECONDS)
         except ApiException as error:
             if error.status == _UNAUTHORIZED:
-                # The token has expired; a newer one is where this one came from.
+                # The token has expired; reload it from the same place.
                 self._api = self._connect()
             raise
         try:

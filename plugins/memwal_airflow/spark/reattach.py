@@ -45,9 +45,10 @@ class EarlierTry:
     """The application that a killed try of a task left behind: it runs, or has left its result."""
 
     job: RunningJob
-    host: str  # That the task ran on.
+    host: str  # The machine that the task ran on.
     task: ProcessId | None  # The process of the task, if it ran on this machine.
-    regions: tuple[UUID, ...] | None  # Those of a merge; None for all, or for another job.
+    # Regions that a merge was restricted to; None for a merge of all, or for another job.
+    regions: tuple[UUID, ...] | None
 
     def release_leases(self, catalog: Catalog, table: str) -> None:
         """Release the leases on a table that the process of the task held, if it is dead.

@@ -75,6 +75,12 @@ class TestCandidates:
         assert measured == [2]
 
 
+def test_a_candidate_is_never_left_out_without_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("memwal.jobs.merge.picker._divide", lambda *limits: ())
+    with pytest.raises(KeyError):
+        MergePicker(MergeOptions()).pick(candidates([10]), seed=0)
+
+
 def picker_of(**limits: Any) -> MergePicker:
     return MergePicker(MergeOptions(**limits))
 

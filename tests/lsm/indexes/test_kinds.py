@@ -13,7 +13,7 @@ import pytest
 from lance.indices import IndexConfig
 
 from memwal.errors import InvalidInputError
-from memwal.lsm.indexes.kinds import KINDS, IndexKind, kind_of
+from memwal.lsm.indexes.kinds import KINDS, Family, IndexKind, kind_of
 from memwal.lsm.indexes.spec import IndexSpec, read_index_spec
 from memwal.storage.location import TableLocation
 
@@ -56,6 +56,26 @@ VECTOR: dict[str, dict[str, Any]] = {
     "IVF_HNSW_SQ": {"m": 8},
 }
 NOT_PARALLEL = ("FM", "IVF_SQ", "IVF_HNSW_SQ")
+PAGE = Path(__file__).parents[3] / "docs" / "indexes.md"
+
+
+def documented(kind: IndexKind) -> str:
+    """Row of a kind in the table of ``docs/indexes.md``."""
+    answers = {
+        Family.SCALAR: "conditions on values",
+        Family.TEXT: "full-text queries",
+        Family.VECTOR: "nearest vectors",
+    }
+    if kind.parallel_parameter is not None:
+        parts = f"if it has `{kind.parallel_parameter}`"
+    else:
+        parts = "yes" if kind.parallel else "no"
+    return f"| `{kind.pylance_name}` | {answers[kind.family]} | {parts} |"
+
+
+def test_the_page_of_indexes_has_every_kind() -> None:
+    rows = "\n".join(map(documented, KINDS))
+    assert f"|---|---|---|\n{rows}\n\n" in PAGE.read_text(), rows
 
 
 @pytest.fixture

@@ -159,7 +159,7 @@ def test_a_job_that_somebody_does_is_waited_for_a_while(
 ) -> None:
     with (
         catalog.leases.acquire(job_resource("t", "merge"), holder="a fleet"),
-        skips(SkipReason.AT_WORK, naming="a fleet"),
+        skips(SkipReason.RUNNING, naming="a fleet"),
     ):
         merge_task(wait=timedelta(seconds=0.1)).execute(context)
     assert catalog.runs() == []

@@ -157,7 +157,7 @@ def test_what_runs_on_another_machine_is_waited_for_by_its_lease(
     killed: Killed, context: Any, catalog: Catalog
 ) -> None:
     context["task_state_store"].set(STATE_KEY, {**killed.state, "host": "elsewhere"})
-    with skips(SkipReason.AT_WORK):
+    with skips(SkipReason.RUNNING):
         task(wait=timedelta(seconds=0.2)).execute(context)
     assert killed.started.running
     threading.Timer(0.5, killed.lease.release).start()
@@ -170,7 +170,7 @@ def test_the_lease_of_a_try_that_lives_is_not_taken(
 ) -> None:
     killed.state["task"] = asdict(ProcessId.of(os.getpid()))
     context["task_state_store"].set(STATE_KEY, killed.state)
-    with skips(SkipReason.AT_WORK):
+    with skips(SkipReason.RUNNING):
         task(wait=timedelta(seconds=0.2)).execute(context)
     assert killed.started.running
 
@@ -184,7 +184,7 @@ def test_the_lease_of_another_process_with_its_number_is_not_taken(
     with catalog.leases.acquire(job_resource("t", "merge")) as lease:
         killed.state["task"] = {"pid": alive.pid, "created": alive.created - 1000}
         context["task_state_store"].set(STATE_KEY, killed.state)
-        with skips(SkipReason.AT_WORK):
+        with skips(SkipReason.RUNNING):
             task(wait=timedelta(seconds=0.2)).execute(context)
         lease.check()
 

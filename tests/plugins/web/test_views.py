@@ -220,9 +220,9 @@ class TestCollection:
         assert client.get(path).json() == found
         assert len(looks) == 1
         # By another policy it is another question.
-        catalog.update("flights", policy=Policy(gc_grace_seconds=61))
+        catalog.update("flights", policy=Policy(gc_grace_seconds=601))
         assert client.get(path).json()["at"] > found["at"]
-        assert [options.grace_seconds for options in looks] == [600.0, 61]
+        assert [options.grace_seconds for options in looks] == [600.0, 601]
 
     def test_it_deletes_nothing(self, flights: Any, as_user: AsUser) -> None:
         folder = Path(flights.uri)

@@ -91,13 +91,13 @@ class TestIndexBehindTheMerge:
         gap = _gap(searched)
         assert gap is not None
         assert sum(len(bridge.rows) for bridge in gap.bridges) == 100
-        assert not len(gap.rest)
+        assert not len(gap.unbridged)
         searched.check_nearest(searched.table, least=10, refine_factor=40)
 
         lance.write_dataset(searched.rows(range(900, 920)), searched.uri, mode="append")
         gap = _gap(searched)
         assert gap is not None
-        assert len(gap.rest) == 20
+        assert len(gap.unbridged) == 20
         searched.check_nearest(searched.table, least=10, refine_factor=40)
         with searched.table.writer() as writer:
             writer.upsert(searched.rows(range(150, 160)))

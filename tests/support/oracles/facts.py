@@ -59,7 +59,8 @@ FACTS = (
     Fact(
         "merge-mark",
         "Lance",
-        "The mark of a merge is in the commit of its rows, and one that is no progress is refused.",
+        "The merge progress is in the commit of its rows; progress that does not increase is "
+        "refused.",
         ("memwal/jobs/merge/commit.py",),
         "the order of generations, and what a merger does after a conflict",
         (
@@ -70,7 +71,7 @@ FACTS = (
     Fact(
         "skipped-mark",
         "Lance",
-        "A mark that skips generations is taken: the order is ours to keep.",
+        "Merge progress that skips generations is accepted: memwal must keep the order.",
         ("memwal/jobs/merge/job.py", "memwal/jobs/merge/commit.py"),
         "if it is refused now: nothing breaks, and a check of ours may go",
         ("canary/test_lance.py::test_a_mark_that_skips_is_taken",),
@@ -146,7 +147,8 @@ FACTS = (
     Fact(
         "fence",
         "Lance",
-        "A claim is a manifest, then a sentinel, then the replay; each side's fences the other.",
+        "A claim is a manifest, then a sentinel, then the replay; either client's claim fences the "
+        "other's writer.",
         ("memwal/lsm/wal/claim.py", "memwal/lsm/wal/appender.py"),
         "an acknowledged write could be lost: let no writers of two kinds share a table",
         ("interop/test_fencing.py", "format/test_wal_entry.py"),
@@ -163,7 +165,7 @@ FACTS = (
         "generations",
         "Lance",
         "Lance's readers take the generations that memwal flushes, with their sidecars.",
-        ("memwal/lsm/flush/generation.py", "memwal/lsm/flush/generation.py"),
+        ("memwal/lsm/flush/generation.py", "memwal/lsm/flush/key_index.py"),
         "the folder of a generation: columns, ids, key index, filter",
         ("interop/test_native_reads_ours.py",),
     ),
@@ -279,14 +281,14 @@ def told(fact: Fact) -> str:
     """What to do when a test of a fact fails."""
     return (
         f"{fact.of} was known for this: {fact.says}\n"
-        f"What leans on it: {', '.join(fact.leans)}\n"
+        f"Code that depends on it: {', '.join(fact.leans)}\n"
         f"Look at: {fact.look}"
     )
 
 
 def table_of_facts() -> str:
     """The facts as the table of ``docs/compatibility.md``."""
-    lines = ["| fact | of | what is so | what leans on it |", "|---|---|---|---|"]
+    lines = ["| fact | of | what is so | code that depends on it |", "|---|---|---|---|"]
     for fact in FACTS:
         leans = ", ".join(f"`{path}`" for path in fact.leans)
         lines.append(f"| `{fact.name}` | {fact.of} | {fact.says} | {leans} |")

@@ -1,4 +1,4 @@
-"""What was told to whom, so that it is told once."""
+"""Sent notifications, so that each is sent once."""
 
 from __future__ import annotations
 
