@@ -174,6 +174,14 @@ def verify(
     changes: Changes,
     repair: Annotated[bool, Option("--repair", help="List safe repairs; --yes does them.")] = False,
     yes: Annotated[bool, Option("--yes", "--no-dry-run", help="Do the repairs.")] = False,
+    quarantine: Annotated[
+        str | None,
+        Option(
+            metavar="URI",
+            help="Where a repair puts rows of a log that cannot be stored; beside the table by "
+            "default.",
+        ),
+    ] = None,
     *,
     storage: Storage,
     as_json: AsJson = False,
@@ -200,7 +208,7 @@ def verify(
     report = check_table()
     actions: Sequence[RepairAction] = ()
     if repair:
-        actions = do_repair(location, report, dry_run=not yes)
+        actions = do_repair(location, report, dry_run=not yes, quarantine_uri=quarantine)
         if any(action.state == "done" for action in actions):
             report = check_table()
     if as_json:
