@@ -54,7 +54,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import ClassVar, Final
+from typing import ClassVar, Final, TypeAlias
 
 import numpy as np
 import pyarrow.compute as pc
@@ -87,6 +87,8 @@ from memwal.storage.location import TableLocation
 from memwal.util.records import JsonRecord
 
 logger = logging.getLogger(__name__)
+
+_RepairCall: TypeAlias = Callable[[TableLocation, Finding, datetime], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +126,10 @@ def repair(
     the table: as in :class:`memwal.quality.rules.QualityRules`. ``clock`` returns seconds since the
     epoch.
     """
-    repairs = {**_REPAIRS, Repair.QUARANTINE: partial(_repair_log, quarantine_uri)}
+    repairs: dict[Repair, _RepairCall] = {
+        **_REPAIRS,
+        Repair.QUARANTINE: partial(_repair_log, quarantine_uri),
+    }
     actions = []
     for finding in report.findings:
         if finding.repair is None:
@@ -271,7 +276,7 @@ def _is_same(finding: Finding, others: Iterable[Finding]) -> Iterable[bool]:
     return (other.code == finding.code and other.object == finding.object for other in others)
 
 
-_REPAIRS: Final[dict[Repair, Callable[[TableLocation, Finding, datetime], bool]]] = {
+_REPAIRS: Final[dict[Repair, _RepairCall]] = {
     Repair.HINT: _repair_hint,
     Repair.BLOOM: _repair_bloom,
     Repair.KEY_INDEX: _repair_key_index,

@@ -139,8 +139,12 @@ class RowSchema:
         Checks what :meth:`convert_upserts` and :meth:`convert_deletes` check, except that a null
         struct is allowed. Values are not in the texts.
         """
-        problems: dict[int, str] = {}
-        upserts = np.flatnonzero(~rows.column(TOMBSTONE).to_numpy(zero_copy_only=False))
+        flags = rows.column(TOMBSTONE)
+        problems = {
+            int(number): f"{TOMBSTONE} is null" for number in np.flatnonzero(_null_mask(flags))
+        }
+        deleted = np.asarray(flags.fill_null(False).to_numpy(zero_copy_only=False), np.bool_)
+        upserts = np.flatnonzero(~deleted)
         for field in self.base_schema:
             column = rows.column(field.name)
             if field.name in self.primary_key:

@@ -188,13 +188,13 @@ def test_required_values(make_table: MakeTable) -> None:
     with table.writer() as writer:
         writer.upsert(pa.table({"id": [1, 5], "n": [1, 5], "s": [{"x": 1}] * 2}, schema=schema))
     columns = {
-        "id": [2, 4, 5],
-        "n": [None, 4, None],
-        "s": pa.array([{"x": 2}, None, None], pa.struct([pa.field("x", pa.int64())])),
-        "_tombstone": [False, False, True],
+        "id": [2, 4, 5, 6],
+        "n": [None, 4, None, 6],
+        "s": pa.array([{"x": 2}, None, None, None], pa.struct([pa.field("x", pa.int64())])),
+        "_tombstone": [False, False, True, None],
     }
     append_foreign(table, pa.record_batch(columns))
-    assert set_aside(table) == 1
-    assert quarantine(table).read().column("id").to_pylist() == [2]
+    assert set_aside(table) == 2
+    assert quarantine(table).read().column("id").to_pylist() == [2, 6]
     table.merge()
     assert sorted(table.base().dataset.to_table().column("id").to_pylist()) == [1, 4]
