@@ -126,7 +126,8 @@ PERMISSIONS: Final[Mapping[Role, tuple[Permission, ...]]] = {
     Role.REPAIRER: (
         *_LIST_AND_READ,
         *_COMMIT,
-        Permission(Action.CREATE, _MANIFESTS),
+        # To quarantine rows of a log it claims the region, which writes a fence into the log.
+        Permission(Action.CREATE, (*_MANIFESTS, *_LOG)),
         Permission(Action.PUT, (*_SNAPSHOTS, "_transactions/*", *_STAGED, *_HINTS, *_GENERATIONS)),
     ),
     Role.ADMINISTRATOR: (

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from memwal.format.values import single_array
 from memwal.quality.checks import Mask
 from memwal.quality.evaluate import evaluate
 from memwal.quality.expectations import Severity
@@ -25,6 +27,7 @@ from memwal.quality.registry import ExpectationKind
 from memwal.quality.rules import QualityRules
 from memwal.region.rows import key_column
 from memwal.table import Table
+from memwal.writer.region_writer.rows import RowSchema
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +90,8 @@ def release(
         Which rows; those that do not wait are skipped.
     rules : QualityRules, optional
         Skip rows that the gate would quarantine again, and rows with a value in a column that was
-        dropped or renamed. By default all rows are released.
+        dropped or renamed. By default all rows are released that a writer takes: never those with
+        a null key, for example.
     """
     waiting = quarantine.read(origins=origins)
     if not waiting.num_rows:
@@ -96,10 +100,12 @@ def release(
     waiting = waiting.sort_by([(f"{PREFIX}{name}", "ascending") for name in ("generation", "row")])
     rows = original_rows(waiting, table.schema)
     names = origins_of(waiting)
-    failing: list[tuple[str, ...]] = [()] * rows.num_rows
+    failing = _unwritable(table, rows)
     if rules is not None:
-        both = zip(_failed_expectations(rows, rules), _lost_values(waiting, rows), strict=True)
-        failing = [(*why, *lost) for why, lost in both]
+        several = zip(
+            failing, _failed_expectations(rows, rules), _lost_values(waiting, rows), strict=True
+        )
+        failing = [tuple(chain(*reasons)) for reasons in several]
     able = np.array([not failed for failed in failing], np.bool_)
     released = tuple(name for name, fine in zip(names, able, strict=True) if fine)
     if released:
@@ -114,6 +120,16 @@ def release(
 def discard(quarantine: Quarantine, origins: Collection[RowOrigin]) -> int:
     """Discard waiting rows of a quarantine, and return how many there were; see :func:`release`."""
     return quarantine.mark(origins, RowState.DISCARDED)
+
+
+def _unwritable(table: Table, rows: pa.Table) -> list[tuple[str, ...]]:
+    """Return per row why no writer takes it, e.g. its null key, as reasons."""
+    row_schema = RowSchema.of(table.base())
+    columns = [single_array(rows.column(name)) for name in row_schema.base_schema.names]
+    flags = pa.repeat(pa.scalar(False), rows.num_rows)
+    stored = pa.RecordBatch.from_arrays([*columns, flags], schema=row_schema.schema)
+    problems = row_schema.find_problems(stored)
+    return [(problems[n],) if n in problems else () for n in range(rows.num_rows)]
 
 
 def _lost_values(waiting: pa.Table, rows: pa.Table) -> list[tuple[str, ...]]:
@@ -147,9 +163,13 @@ def _failed_expectations(rows: pa.Table, rules: QualityRules) -> list[tuple[str,
 def _visible_rows(table: Table, rows: pa.Table) -> Mask:
     """Mark the rows that the table has with equal values in all columns."""
     names = list(table.primary_key)
+    visible = np.zeros(rows.num_rows, np.bool_)
+    # No row of the table has a null in its key.
+    complete = [np.asarray(rows.column(name).is_valid()) for name in names]
+    with_key = np.flatnonzero(np.logical_and.reduce(complete))
+    rows = rows.take(pa.array(with_key))
     keys = rows.select(names)
     current = table.lookup(keys if len(names) > 1 else keys.column(0).combine_chunks())
-    visible = np.zeros(rows.num_rows, np.bool_)
     if not current.num_rows:
         return visible
     current_keys = key_column(current.combine_chunks(), names)
@@ -160,7 +180,7 @@ def _visible_rows(table: Table, rows: pa.Table) -> Mask:
     same = np.ones(len(matches), np.bool_)
     for name in rows.schema.names:
         same &= _equal_values(quarantined.column(name), current.column(name))
-    visible[matches[same]] = True
+    visible[with_key[matches[same]]] = True
     return visible
 
 

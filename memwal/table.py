@@ -248,9 +248,14 @@ class Table(Queries):
         """
         return Queries(self.location, version=version)
 
-    def status(self, *, regions: Collection[UUID] | None = None) -> TableStatus:
+    def status(
+        self,
+        *,
+        regions: Collection[UUID] | None = None,
+        collection: GcOptions = GcOptions(),
+    ) -> TableStatus:
         """Backlog, log and catch-up lag per region: :func:`memwal.jobs.backlog.read_status`."""
-        return read_status(self.location, regions=regions)
+        return read_status(self.location, regions=regions, collection=collection)
 
     @keywords_of(MergeOptions)
     def merge(self, options: MergeOptions) -> JobResult:

@@ -72,6 +72,7 @@ def test_write_crash_merge_index_publish_collect(table: memwal.Table) -> None:
             dry_run=False,
             grace_seconds=0,
             retention_seconds=0,
+            foreign_claim_seconds=0,
         )
 
     assert table.status().backlog_generations == 0

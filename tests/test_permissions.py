@@ -82,7 +82,7 @@ MAY: dict[Role, tuple[set[str], set[str], set[str]]] = {
         COLLECTED | {"data", "deletion", "transaction", "version"},
     ),
     Role.REPAIRER: (
-        {"version", "manifest"},
+        {"version", "manifest", "log"},
         {"hint", *GENERATIONS, *COMMIT},
         {"staged"},
     ),

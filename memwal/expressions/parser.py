@@ -38,7 +38,9 @@ _INTEGER_BITS: Final = {"tinyint": 8, "smallint": 16, "int": 32, "integer": 32, 
 _TIME_TYPES: Final = ("date", "timestamp")
 _WILDCARDS: Final = re.compile(r"[%_\\]")
 _MAX_LENGTH: Final = 1 << 20
-_MAX_DEPTH: Final = 100
+# Each level takes a dozen of the thousand calls that Python allows within each other.
+_MAX_DEPTH: Final = 40
+_MAX_NEGATIONS: Final = 100
 
 # No comparable type has more digits.
 _MAX_DIGITS: Final = 80
@@ -116,7 +118,7 @@ class _Parser:
         negations = 0
         while self._accept_word("not"):
             negations += 1
-        if negations > _MAX_DEPTH:
+        if negations > _MAX_NEGATIONS:
             raise NotUnderstoodError
         node = self._comparison()
         for _ in range(negations):

@@ -138,7 +138,7 @@ def survey(
         Aware; by default the present.
     """
     opened = table or open_managed(managed, storage_options=storage_options)
-    status = opened.status(regions=regions)
+    status = opened.status(regions=regions, collection=managed.policy.gc_options())
     if index is not None:
         only = tuple(lag for lag in status.indexes if lag.name == index)
         if not only:

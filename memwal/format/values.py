@@ -84,6 +84,39 @@ def single_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     return pa.concat_arrays(combined.chunks) if isinstance(combined, pa.ChunkedArray) else combined
 
 
+def move_dictionary_nulls(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Make values null that point to a null in their dictionary; other columns are not changed.
+
+    Lance stores nulls so in file version 2.0, and Arrow cannot join dictionaries that have nulls.
+    """
+    if not pt.is_dictionary(column.type) or not any(c.dictionary.null_count for c in column.chunks):
+        return column
+    return pa.chunked_array([_with_null_indices(chunk) for chunk in column.chunks], column.type)
+
+
+def _with_null_indices(array: pa.DictionaryArray) -> pa.DictionaryArray:
+    dictionary = array.dictionary
+    if not dictionary.null_count:
+        return array
+    present = dictionary.is_valid().to_numpy(zero_copy_only=False)
+    moved = pa.array(np.cumsum(present) - 1, mask=~present)
+    indices = moved.take(array.indices).cast(array.type.index_type)
+    return pa.DictionaryArray.from_arrays(
+        indices, dictionary.drop_null(), ordered=array.type.ordered
+    )
+
+
+def fill_null_structs(array: pa.Array) -> pa.Array:
+    """Replace null structs by structs whose fields are null, also within structs.
+
+    For files of :data:`VERSIONS_WITHOUT_NULL_STRUCTS`. Other arrays are not changed.
+    """
+    if not pt.is_struct(array.type):
+        return array
+    parts = [fill_null_structs(part) for part in array.flatten()]
+    return pa.StructArray.from_arrays(parts, fields=list(array.type))
+
+
 def value_buffer(column: pa.Array, dtype: str) -> npt.NDArray[Any]:
     """View the values of a fixed-width array as numpy; the slots of nulls hold anything."""
     item = np.dtype(dtype)

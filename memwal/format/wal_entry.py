@@ -114,6 +114,7 @@ class EntryHead:
 
     writer_epoch: int
     is_sentinel: bool
+    writer_id: str | None  # as in :class:`WalEntry`
     applied: AppliedSteps  # as in :class:`WalEntry`
 
 
@@ -135,6 +136,7 @@ def decode_head(data: bytes, *, name: str) -> EntryHead | int:
     return EntryHead(
         writer_epoch=_metadata_number(metadata, EPOCH, name) or 0,
         is_sentinel=metadata.get(SENTINEL) == b"true",
+        writer_id=_metadata_text(metadata, WRITER_ID, name),
         applied=_applied(metadata, name),
     )
 

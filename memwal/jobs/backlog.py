@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from uuid import UUID
 
 from memwal.base_table.region_snapshot import read_usable_snapshot, snapshot_age
@@ -12,7 +13,8 @@ from memwal.base_table.snapshot import BaseTable, open_base, small_fragment_ids
 from memwal.errors import ObjectNotFoundError
 from memwal.format.paths import BLOOM_FILTER_NAME, generation_dir
 from memwal.format.region_manifest import RegionManifest, RegionStatus
-from memwal.jobs.options import CompactOptions
+from memwal.jobs.foreign_claims import are_protected, find_foreign_claim, protected_from
+from memwal.jobs.options import CompactOptions, GcOptions
 from memwal.jobs.status import IndexLag, RegionBacklog, TableStatus
 from memwal.lsm.indexes.catchup import caught_up, maintained_index_names
 from memwal.lsm.wal.log import find_tip
@@ -29,6 +31,7 @@ def read_status(
     location: TableLocation,
     *,
     regions: Collection[UUID] | None = None,
+    collection: GcOptions = GcOptions(),
     clock: Callable[[], float] = time.time,
 ) -> TableStatus:
     """Read the backlog of a table, or of some of its regions.
@@ -36,8 +39,10 @@ def read_status(
     A region costs three requests for its manifest, or two if this process read it in the last two
     minutes and it has not changed since; one for the tip of the log, if the hint in the manifest is
     exact; and one for the age of its oldest generation, the first time that this process reads it.
-    With ``regions``, only these are read. A region that was never claimed is left out. ``clock``
-    returns seconds since the epoch.
+    A region with generations that could be collected costs two more, which tell whose its newest
+    claim is. With ``regions``, only these are read. A region that was never claimed is left out.
+    ``collection`` has the limits of the garbage collection. ``clock`` returns seconds since the
+    epoch.
     """
     manifests = read_manifests(location.store, regions)
     # After the manifests: a generation that was merged in between is then not in the backlog.
@@ -48,7 +53,10 @@ def read_status(
     now = clock()
     with ThreadPoolExecutor(parallel_reads(location.store)) as pool:
         backlogs = list(
-            pool.map(lambda manifest: _backlog(location, base, manifest, now), manifests.values())
+            pool.map(
+                lambda manifest: _backlog(location, base, manifest, collection, now),
+                manifests.values(),
+            )
         )
     names = maintained_index_names(base)
     # As recorded: no index is opened.
@@ -84,7 +92,11 @@ def _changed(published: Mapping[UUID, int], manifests: Mapping[UUID, RegionManif
 
 
 def _backlog(
-    location: TableLocation, base: BaseTable, manifest: RegionManifest, now: float
+    location: TableLocation,
+    base: BaseTable,
+    manifest: RegionManifest,
+    collection: GcOptions,
+    now: float,
 ) -> RegionBacklog:
     merged = base.details.merged.get(manifest.region_id, 0)
     pending = sorted(
@@ -97,9 +109,16 @@ def _backlog(
             for name in maintained_index_names(base)
         ]
     )
-    reclaimable = [f for f in manifest.flushed if f.generation <= covered]
+    collectable = [f for f in manifest.flushed if f.generation <= covered]
     start = max(manifest.replay_after, manifest.wal_last_seen) + 1
     tip = find_tip(location.store, manifest.region_id, start=start)
+    oldest = None
+    if collectable and are_protected(collection):
+        claim = find_foreign_claim(location.store, manifest, tip=tip)
+        at = datetime.fromtimestamp(now, UTC)
+        oldest = None if claim is None else protected_from(claim, manifest, collection, now=at)
+    reclaimable = [f for f in collectable if oldest is None or f.generation < oldest]
+    held = [f for f in collectable if oldest is not None and f.generation >= oldest]
     return RegionBacklog(
         region_id=str(manifest.region_id),
         writer_epoch=manifest.writer_epoch,
@@ -116,6 +135,8 @@ def _backlog(
         retained_generations=len(manifest.flushed) - len(pending),
         reclaimable_generations=len(reclaimable),
         reclaimable_bytes=sum(f.memory_bytes or 0 for f in reclaimable),
+        held_generations=len(held),
+        held_bytes=sum(f.memory_bytes or 0 for f in held),
     )
 
 

@@ -302,6 +302,18 @@ class GcOptions(RunOptions):
         "age at which Lance cleans up old versions of the base table, never below the retention; "
         "tagged versions and those that branches start from stay; by default all versions stay",
     )
+    foreign_claim_seconds: float = seconds(
+        _DAY,
+        "how long merged generations stay after the last log entry of a region whose newest claim "
+        "is not one of memwal's: a live writer of Lance reads the base table as of its claim; 0 "
+        "keeps none",
+    )
+    foreign_claim_bytes: int = count(
+        GIB,
+        "bytes in memory, as the manifest counts them, of such generations that stay in a region "
+        "at most; the oldest go first",
+        low=0,
+    )
     explain: bool = _switch(
         False,
         "list what goes and, for what stays, why it stays; costs a listing for each generation",

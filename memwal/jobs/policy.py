@@ -266,6 +266,8 @@ class Policy(JsonRecord):
     gc_version_retention_seconds: float | None = _from_job(
         GcOptions, "version_retention_seconds", low=0
     )
+    gc_foreign_claim_seconds: float = _from_job(GcOptions, "foreign_claim_seconds", low=0)
+    gc_foreign_claim_bytes: int = _from_job(GcOptions, "foreign_claim_bytes", low=0)
     late_seconds: float = seconds(
         3600.0,
         "Age of the oldest unmerged generation from which the table is late: what alerts, "
@@ -338,6 +340,8 @@ class Policy(JsonRecord):
             retention_seconds=self.gc_retention_seconds,
             index_grace_seconds=self.gc_index_grace_seconds,
             version_retention_seconds=self.gc_version_retention_seconds,
+            foreign_claim_seconds=self.gc_foreign_claim_seconds,
+            foreign_claim_bytes=self.gc_foreign_claim_bytes,
         )
 
     def quality_options(self) -> QualityOptions | None:

@@ -35,9 +35,14 @@ class RegionBacklog:
     retained_generations: int
     """Generations that are merged and still stored."""
     reclaimable_generations: int = 0
-    """Retained generations that every maintained index covers: the collector may delete them when
-    no retained version needs them and the grace period is over."""
+    """Retained generations that every maintained index covers and that are not held: the collector
+    may delete them when no retained version needs them and the grace period is over."""
     reclaimable_bytes: int = 0
+    """Their size in memory, as far as their writers recorded it."""
+    held_generations: int = 0
+    """Retained generations that the collector keeps, within the limits of the policy, because the
+    newest claim of the region is not one of memwal's: its writer may still read them."""
+    held_bytes: int = 0
     """Their size in memory, as far as their writers recorded it."""
 
 
@@ -66,6 +71,7 @@ class TableStatus(JsonRecord):
         "unflushed_wal_entries",
         "oldest_backlog_seconds",
         "reclaimable_bytes",
+        "held_bytes",
     )
 
     uri: str
@@ -109,6 +115,11 @@ class TableStatus(JsonRecord):
     def reclaimable_bytes(self) -> int:
         """Bytes (in memory) of reclaimable generations, over all regions."""
         return sum(region.reclaimable_bytes for region in self.regions)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes (in memory) of generations held for writers of other clients, over all regions."""
+        return sum(region.held_bytes for region in self.regions)
 
     @property
     def unflushed_wal_entries(self) -> int:

@@ -1,7 +1,12 @@
-"""Quarantine table: a plain Lance table with the rows that a merge kept out of a table."""
+"""Quarantine table: a plain Lance table with the rows that were kept out of a table.
+
+A merge keeps out rows that fail its quality gate. A repair keeps out rows of a region's log that
+cannot be stored, e.g. with a null key.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,6 +17,7 @@ from uuid import UUID
 
 import lance
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from memwal.base_table.commit import commit_durably, create_durably
@@ -40,7 +46,7 @@ from memwal.util.retry import LostRaceError, retry_lost_races
 
 PREFIX = "quarantine_"
 FOLDER = f"{PREFIX}folder"
-"""Column with the folder name of the generation that a quarantined row comes from."""
+"""Column with the folder of the generation that a quarantined row comes from, or its log entry."""
 _ORIGIN = (f"{PREFIX}region", FOLDER, f"{PREFIX}row")
 _GENERATION = f"{PREFIX}generation"
 _STATE = f"{PREFIX}state"
@@ -57,6 +63,7 @@ _META = pa.schema(
         pa.field(f"{PREFIX}suite", pa.string()),
     ]
 )
+_ENTRY = re.compile(r"[0-9a-f]{8}_wal_(0|[1-9][0-9]{0,19})")
 _MAX_ATTEMPTS = 50
 _CONFLICT_WAIT_SECONDS = 0.05
 
@@ -71,10 +78,11 @@ class RowState(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class RowOrigin:
-    """Region, generation folder and row number: the key of a row in the quarantine table.
+    """Region, folder and row number: the key of a row in the quarantine table.
 
-    The folder name of a generation is unique. Its number and its region id are not: other tables
-    use the same ones, and so does a table that is created anew in the same place.
+    The folder is that of a generation, whose name is unique. Its number and its region id are not:
+    other tables use the same ones, and so does a table that is created anew in the same place. For
+    a row of the log it is :func:`entry_folder`.
     """
 
     region_id: UUID
@@ -86,7 +94,7 @@ class RowOrigin:
 
     @property
     def generation(self) -> int:
-        """Number of the generation."""
+        """Number of the generation; 0 for a row of the log."""
         return parse_generation_name(self.folder) or 0
 
     @classmethod
@@ -97,38 +105,86 @@ class RowOrigin:
             origin = cls(UUID(region), folder, int(row))
         except ValueError:
             origin = None
-        if origin is None or parse_generation_name(origin.folder) is None:
+        if origin is None or not _is_folder(origin.folder):
             raise InvalidInputError(
                 f"{text!r} is not the origin of a row: REGION/FOLDER/ROW, as lists show it"
             )
         return origin
 
 
+def entry_folder(position: int, digest: int) -> str:
+    """Return the name that stands for a log entry in the origin of its rows.
+
+    ``digest`` is a 32-bit hash of the entry's bytes.
+    """
+    return f"{digest:08x}_wal_{position}"
+
+
+def _is_folder(name: str) -> bool:
+    return parse_generation_name(name) is not None or _ENTRY.fullmatch(name) is not None
+
+
 def quarantined_rows(
     region_id: UUID, found: QuarantinedRows, *, suite: Sequence[Expectation]
 ) -> pa.Table:
     """Build the rows of the quarantine table from the rows that a region's gate kept out."""
-    rows = found.rows
+    expectations, reasons = _failure_columns(found, found.rows.num_rows)
+    return _with_origin(
+        found.rows,
+        {
+            _ORIGIN[0]: [str(region_id)] * found.rows.num_rows,
+            _ORIGIN[1]: found.folders,
+            _ORIGIN[2]: found.positions,
+            _GENERATION: found.generations,
+            f"{PREFIX}expectations": expectations,
+            f"{PREFIX}reason": reasons,
+            f"{PREFIX}suite": [suite_digest(suite)] * found.rows.num_rows,
+        },
+    )
+
+
+def logged_rows(
+    region_id: UUID,
+    folder: str,
+    rows: pa.Table,
+    *,
+    generation: int,
+    numbers: npt.NDArray[np.int64],
+    reasons: Sequence[str],
+) -> pa.Table:
+    """Build the rows of the quarantine table from unusable rows of a log entry.
+
+    ``folder`` is that of :func:`entry_folder`, ``generation`` the one that the rows would have been
+    flushed in, ``numbers`` the row numbers in the entry.
+    """
+    return _with_origin(
+        rows,
+        {
+            _ORIGIN[0]: [str(region_id)] * rows.num_rows,
+            _ORIGIN[1]: [folder] * rows.num_rows,
+            _ORIGIN[2]: numbers,
+            _GENERATION: [generation] * rows.num_rows,
+            f"{PREFIX}expectations": pa.nulls(rows.num_rows),
+            f"{PREFIX}reason": reasons,
+            f"{PREFIX}suite": pa.nulls(rows.num_rows),
+        },
+    )
+
+
+def _with_origin(rows: pa.Table, described: Mapping[str, object]) -> pa.Table:
+    """Put the columns of the quarantine before those of the rows."""
     reserved = [name for name in rows.schema.names if name.startswith(PREFIX)]
     if reserved:
         raise InvalidInputError(
             f"the table has the column {reserved[0]}, whose name the quarantine needs; rename it, "
             "or choose another quality mode"
         )
-    count = rows.num_rows
-    reasons = _failure_columns(found, count)
     meta = {
-        _ORIGIN[0]: [str(region_id)] * count,
-        _ORIGIN[1]: found.folders,
-        _ORIGIN[2]: found.positions,
-        _GENERATION: found.generations,
-        _STATE: [RowState.WAITING.value] * count,
-        f"{PREFIX}at": [datetime.now(UTC)] * count,
-        f"{PREFIX}expectations": reasons[0],
-        f"{PREFIX}reason": reasons[1],
-        f"{PREFIX}suite": [suite_digest(suite)] * count,
+        **described,
+        _STATE: [RowState.WAITING.value] * rows.num_rows,
+        f"{PREFIX}at": [datetime.now(UTC)] * rows.num_rows,
     }
-    whole = pa.table(meta, schema=_META)
+    whole = pa.table({name: meta[name] for name in _META.names}, schema=_META)
     # Field metadata is dropped: it may mark a primary key, and the key here is the origin.
     for field, column in zip(rows.schema, rows.columns, strict=True):
         whole = whole.append_column(pa.field(field.name, field.type), column)

@@ -22,6 +22,7 @@ from memwal.base_table.snapshot import BaseTable, lance_errors
 from memwal.errors import CorruptDataError
 from memwal.format.paths import TOMBSTONE
 from memwal.format.region_manifest import RegionManifest
+from memwal.format.values import move_dictionary_nulls
 from memwal.reader.base_rows import key_predicate, rows_of_keys
 from memwal.reader.key_index import key_positions, might_hold
 from memwal.reader.latest import find_newest
@@ -269,4 +270,5 @@ def _take_rows(dataset: lance.LanceDataset, rows: RowIds, names: Sequence[str]) 
 
 def _in_base_types(rows: pa.Table, base: BaseTable) -> pa.Table:
     schema = pa.schema([base.schema.field(name) for name in rows.column_names])
-    return pa.Table.from_arrays(rows.columns, schema=schema)
+    columns = [move_dictionary_nulls(column) for column in rows.columns]
+    return pa.Table.from_arrays(columns, schema=schema)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Final
 
 from memwal.base_table.snapshot import translate_lance_error
@@ -19,13 +21,34 @@ Lance evaluates them by recursion, and some hundreds more crash the process.
 MAX_PARTS: Final = 5_000
 """Maximum number of parts joined by ``and`` and ``or``: Lance's time grows with the square."""
 
+MAX_NESTING: Final = 32
+"""Maximum depth of parentheses, and of ``case`` expressions, within each other.
+
+Lance's parser gives up at some 48 nested casts, after a time that doubles with each of them: hours.
+"""
+
+MAX_REPEATS: Final = 10_000
+"""Maximum length of the text or the list that a function makes, per row.
+
+Lance evaluates some thousand rows at once, and a failed allocation ends the process. What
+replacements make cannot be bounded, so a filter is code: take none from a stranger.
+"""
+
+_PADDING: Final = "repeat|lpad|rpad|array_repeat|list_repeat|array_resize|list_resize"
+_SERIES: Final = "generate_series|range"
+_MAX_DIGITS: Final = 9
+
 # Quoted text and names, which hide all other tokens; comments; parentheses; tokens that end an
 # operand, and operators, which continue one.
 _TOKENS: Final = re.compile(
-    r"""(?P<quoted>'(?:[^']|'')*'|"(?:[^"]|"")*"|`(?:[^`]|``)*`)
+    rf"""(?P<padding>["`]?\b(?:{_PADDING})\b["`]?\s*\()
+      | (?P<series>["`]?\b(?:{_SERIES})\b["`]?\s*\()
+      | (?P<quoted>'(?:[^']|'')*'|"(?:[^"]|"")*"|`(?:[^`]|``)*`)
       | (?P<comment>--|/\*)
       | (?P<open>[(\[])
       | (?P<close>[)\]])
+      | (?P<case>(?<!\.)\bcase\b)
+      | (?P<end>(?<!\.)\bend\b)
       | (?P<joint>\b(?:and|or)\b)
       | (?P<comma>,)
       | (?P<operator>\b(?:is|not|like|ilike|similar|between|in|div|collate)\b
@@ -39,33 +62,35 @@ def parenthesize_filter(filter: str | None) -> str | None:
 
     Lance ignores everything after a complete predicate, and a closing parenthesis too many would
     end the expression that the predicate is put into. InvalidInputError is raised for parentheses
-    that do not match, a comment, which could hide a parenthesis or the expression that follows, and
-    a predicate that is larger than Lance can evaluate.
+    that do not match or are too deep, a comment, which could hide a parenthesis or the expression
+    that follows, a predicate that is larger than Lance can evaluate, and values that are too long.
     """
     if filter is None:
         return None
-    operators, parts = [0], 0
+    levels, parts = [_Level()], 0
     for token in _TOKENS.finditer(filter):
         match token.lastgroup:
             case "comment":
                 raise InvalidInputError(f"a filter has no comments; leave them out of: {filter}")
-            case "open":
-                operators.append(0)
-            case "close":
-                operators.pop()
+            case "open" | "case" | "padding" | "series" as kind:
+                levels.append(_Level(token.end(), kind))
+            case "end" if levels[-1].kind != "case":
+                # A column has this name.
+                continue
+            case "close" | "end":
+                closed = levels.pop()
+                if levels:
+                    levels[-1].length = max(levels[-1].length, closed.made(filter, token.start()))
             case "operator":
-                operators[-1] += 1
+                levels[-1].operators += 1
             case "joint" | "comma":
-                operators[-1] = 0
+                levels[-1].operators = 0
+                levels[-1].commas += [token.start()] * (token.lastgroup == "comma")
                 parts += token.lastgroup == "joint"
-        if not operators:
+        if not levels:
             break
-        if token.lastgroup == "operator" and sum(operators) > MAX_OPERATORS:
-            raise InvalidInputError(
-                f"a filter may have {MAX_OPERATORS} operators in a row, and this one has more; "
-                "divide it with and, or, or compute a column"
-            )
-    if len(operators) != 1:
+        _check_levels(levels)
+    if len(levels) != 1:
         raise InvalidInputError(f"the parentheses of the filter do not match: {filter}")
     if parts >= MAX_PARTS:
         raise InvalidInputError(
@@ -73,6 +98,58 @@ def parenthesize_filter(filter: str | None) -> str | None:
             "values with in (...)"
         )
     return f"({filter})"
+
+
+@dataclass(slots=True)
+class _Level:
+    """What is known of the text between two parentheses."""
+
+    start: int = 0
+    kind: str = "open"  # ``padding`` or ``series`` for arguments of a function that makes values
+    operators: int = 0  # in a chain that has not ended
+    length: int = 1  # of the longest value that a function in it makes
+    commas: list[int] = field(default_factory=list)
+
+    def made(self, filter: str, end: int) -> int:
+        """Return the length of the longest value that is made, up to the closing parenthesis.
+
+        Raises InvalidInputError if it is too long, or is not written as a number.
+        """
+        if self.kind in ("open", "case"):
+            return self.length
+        bounds = [self.start - 1, *self.commas, end]
+        numbers = [filter[a + 1 : b].strip() for a, b in pairwise(bounds)]
+        if self.kind == "padding":
+            # A value, the length, and what fills it up.
+            numbers = numbers[1:2]
+        for number in numbers:
+            if not number.isdecimal() or len(number) > _MAX_DIGITS:
+                raise _too_long(f"{number!r} in place of that number")
+        length = self.length * max(map(int, numbers), default=1)
+        if length > MAX_REPEATS:
+            raise _too_long(f"{length:,}")
+        return max(length, self.length)
+
+
+def _too_long(found: str) -> InvalidInputError:
+    names = f"{_PADDING}|{_SERIES}".replace("|", ", ")
+    return InvalidInputError(
+        f"a filter may make texts and lists of up to {MAX_REPEATS:,} characters or values by "
+        f"{names}, whose length is written as a number, and this one has {found}; compute a column"
+    )
+
+
+def _check_levels(levels: Sequence[_Level]) -> None:
+    if sum(level.operators for level in levels) > MAX_OPERATORS:
+        raise InvalidInputError(
+            f"a filter may have {MAX_OPERATORS} operators in a row, and this one has more; "
+            "divide it with and, or, or compute a column"
+        )
+    if len(levels) > MAX_NESTING:
+        raise InvalidInputError(
+            f"a filter may be nested {MAX_NESTING} deep by parentheses and case, and this one is "
+            "deeper; write it in another form, or compute a column"
+        )
 
 
 @contextmanager

@@ -38,6 +38,8 @@ EXAMPLES: Final = {
     "gc_retention_seconds": "86400",
     "gc_index_grace_seconds": "86400",
     "gc_version_retention_seconds": "604800",
+    "gc_foreign_claim_seconds": "3600",
+    "gc_foreign_claim_bytes": "268435456",
     "late_seconds": "600",
     "critical_seconds": "3600",
     "sensor_groups": "16",

@@ -128,6 +128,7 @@ def _collect(process: Process) -> None:
         dry_run=False,
         grace_seconds=grace.total_seconds(),
         retention_seconds=0,
+        foreign_claim_seconds=0,
         orphan_grace_seconds=(2 * grace).total_seconds(),
         index_grace_seconds=(20 * grace).total_seconds(),
         version_retention_seconds=0 if process.dice.random() < 0.2 else None,

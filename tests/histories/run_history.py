@@ -31,6 +31,7 @@ import memwal
 from memwal.jobs.verify import verify
 
 KEYS = 24
+FILE_VERSIONS = ("2.0", "2.1", "2.2")
 
 
 @dataclass(frozen=True)
@@ -160,7 +161,12 @@ def _prepare(root: Path, seed: int, cast: Cast) -> Told:
     uri = str(root / "table.lance")
     spec = memwal.RegionSpec.bucket("id", cast.regions)
     table = memwal.create(
-        uri, SCHEMA, primary_key=["id"], region_spec=spec, maintained_indexes=["id_idx"]
+        uri,
+        SCHEMA,
+        primary_key=["id"],
+        region_spec=spec,
+        maintained_indexes=["id_idx"],
+        data_storage_version=Random(f"{seed}/files").choice(FILE_VERSIONS),
     )
     assert len(table.region_ids()) == cast.regions
     return Told(

@@ -14,13 +14,20 @@ import pytest
 from hostile.harness import safely
 from hostile.values import nested
 
+import memwal
 from memwal.cli.options import parse_type, schema_from
 from memwal.errors import InvalidInputError
 from memwal.expressions.dnf import parse_alternatives
 from memwal.fleet.schedule import interval_seconds, is_due
 from memwal.fleet.tables import find_tables
 from memwal.quality.rules import read_yaml
-from memwal.reader.predicate import MAX_OPERATORS, MAX_PARTS, parenthesize_filter
+from memwal.reader.predicate import (
+    MAX_NESTING,
+    MAX_OPERATORS,
+    MAX_PARTS,
+    MAX_REPEATS,
+    parenthesize_filter,
+)
 from memwal.util.clock import MAX_SECONDS, duration
 from memwal.util.safe_json import MAX_DEPTH, check_data, read_json
 
@@ -101,6 +108,53 @@ def test_filters_that_would_end_the_process(name: str) -> None:
             parenthesize_filter(FILTERS[name](more))
         # Pruning looks at the text as it was given.
         assert safely(lambda more=more: parse_alternatives(FILTERS[name](more)))
+
+
+NESTED: dict[str, Callable[[int], str]] = {
+    "casts": lambda n: "cast(" * n + "n" + " as bigint)" * n + " = 1",
+    "functions": lambda n: "abs(" * n + "n" + ")" * n + " = 1",
+    "parentheses": lambda n: "(" * n + "n = 1" + ")" * n,
+    "cases": lambda n: "case when n = 1 then " * n + "n" + " else 2 end" * n + " = 1",
+    "lists": lambda n: "[" * n + "n" + "]" * n + " is null",
+}
+
+
+@pytest.mark.parametrize("name", NESTED)
+def test_filters_that_are_nested(name: str, table: memwal.Table) -> None:
+    deep = NESTED[name](MAX_NESTING - 1)
+    assert parenthesize_filter(deep)
+    assert safely(lambda: parse_alternatives(deep))
+    for more in (MAX_NESTING, 500, 100_000):
+        with pytest.raises(InvalidInputError, match=str(MAX_NESTING)):
+            table.scan(filter=NESTED[name](more))
+        assert safely(lambda more=more: parse_alternatives(NESTED[name](more)))
+
+
+@pytest.mark.parametrize(
+    "filter",
+    [
+        "text = repeat('x', 2000000000)",
+        "text = \"repeat\" ('x', 2000000000)",
+        "text = Repeat(repeat('x', 1000), 1000)",
+        "text = lpad(text, n, ' ')",
+        "text = rpad(text, 9999999999999)",
+        "n = array_length(range(-2000000000, 5))",
+        "n = array_length(array_repeat(1, 1000 * 1000 * 1000))",
+    ],
+)
+def test_filters_that_make_long_values(filter: str, table: memwal.Table) -> None:
+    with pytest.raises(InvalidInputError):
+        table.scan(filter=filter)
+
+
+def test_filters_that_make_short_values(table: memwal.Table) -> None:
+    for filter in (
+        f"text = repeat('x', {MAX_REPEATS})",
+        "text = 'repeat(' or text = lpad(text, 10, '0') or text = rpad(lpad(text, 50), 100, ' ')",
+        "array_length(range(0, 100)) = 100",
+    ):
+        assert parenthesize_filter(filter) == f"({filter})"
+    assert table.scan(filter="text = lpad('x', 3, '-')").to_table().num_rows == 0
 
 
 def test_filters_of_many_parts() -> None:

@@ -161,7 +161,9 @@ def test_fencing_one_another(table: memwal.Table, first: str) -> None:
         writer = successor
         if turn % 3 == 0:
             table.merge()
-            table.collect_garbage(dry_run=False, grace_seconds=300, retention_seconds=0)
+            table.collect_garbage(
+                dry_run=False, grace_seconds=300, retention_seconds=0, foreign_claim_seconds=0
+            )
     writer.wait_until_under_way()
     writer.stop()
     assert manifest(table).writer_epoch == TURNS

@@ -111,6 +111,7 @@ class TestAbandoned:
                 dry_run=False,
                 grace_seconds=0,
                 retention_seconds=0,
+                foreign_claim_seconds=0,
             )
         native.dataset(table).cleanup_old_versions(older_than=NO_TIME, delete_unverified=True)
 
@@ -239,6 +240,7 @@ class TestSealed:
                 dry_run=False,
                 grace_seconds=0,
                 retention_seconds=0,
+                foreign_claim_seconds=0,
             )
 
         assert shown(table) == {1: 1}

@@ -36,6 +36,7 @@ def collect(table: memwal.Table) -> None:
             dry_run=False,
             grace_seconds=0,
             retention_seconds=0,
+            foreign_claim_seconds=0,
         )
 
 

@@ -25,6 +25,7 @@ from memwal.format.paths import (
 from memwal.format.region_manifest import FlushedGeneration
 from memwal.lsm.wal.appender import LogAppender
 from memwal.lsm.wal.claim import ClaimedRegion, claim_region
+from memwal.writer.region_writer.logged_rows import convert_entry
 from memwal.writer.region_writer.replay import replay
 
 CHECK_SECONDS = 10.0
@@ -98,7 +99,7 @@ class Writer:
             self._store,
             claim,
             schema=ROW_SCHEMA.schema,
-            convert=ROW_SCHEMA.convert_logged,
+            convert=partial(convert_entry, ROW_SCHEMA, self._region),
             verify_epoch=self._claimed.verify,
             check_interval=CHECK_SECONDS,
             clock=self._world.clock,

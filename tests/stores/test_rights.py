@@ -294,6 +294,8 @@ def damage_and_repair(lake: Lake) -> None:
 RARELY = {
     # A snapshot of more regions than fit into the table's manifest is published again.
     (Role.REPAIRER, Action.PUT, "_indices/*/index.lance"),
+    # A log has rows that cannot be stored, and its region is claimed to flush the others.
+    (Role.REPAIRER, Action.CREATE, "_mem_wal/*/wal/*.arrow"),
 }
 ACTIONS = {
     Action.CREATE: "s3:PutObject",

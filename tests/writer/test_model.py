@@ -477,7 +477,9 @@ class Machine(RuleBasedStateMachine):
 
     def _collect(self) -> JobResult:
         return collect_garbage(
-            self.table.location, GcOptions(dry_run=False, retention_seconds=0), clock=later(86_400)
+            self.table.location,
+            GcOptions(dry_run=False, retention_seconds=0, foreign_claim_seconds=0),
+            clock=later(86_400),
         )
 
     def _job(self, job: str) -> None:

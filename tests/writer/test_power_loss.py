@@ -317,7 +317,9 @@ def merges_by_lance_and_collects(life: Life) -> None:
     table = memwal.open(life.uri)
     native.merge(table)
     for _ in range(2):
-        table.collect_garbage(dry_run=False, grace_seconds=0, retention_seconds=0)
+        table.collect_garbage(
+            dry_run=False, grace_seconds=0, retention_seconds=0, foreign_claim_seconds=0
+        )
         life.recorder.note("after a collection")
     with table.writer() as writer:
         life.write(writer, {3: 3})

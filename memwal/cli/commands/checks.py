@@ -147,8 +147,10 @@ def _print_status(status: TableStatus) -> None:
     taken = status.snapshot_age_seconds
     changed = f", {status.changed_regions} regions changed" if status.changed_regions else ""
     print_line("region snapshot: " + ("none" if taken is None else f"{age(taken)} old{changed}"))
+    held = status.held_bytes
+    kept = f"; held for writers of other clients: {size(held)}" if held else ""
     print_line(
-        f"could be collected: {size(status.reclaimable_bytes)}; small fragments: "
+        f"could be collected: {size(status.reclaimable_bytes)}{kept}; small fragments: "
         f"{status.small_fragments or 0}"
     )
 
@@ -174,6 +176,14 @@ def verify(
     changes: Changes,
     repair: Annotated[bool, Option("--repair", help="List safe repairs; --yes does them.")] = False,
     yes: Annotated[bool, Option("--yes", "--no-dry-run", help="Do the repairs.")] = False,
+    quarantine: Annotated[
+        str | None,
+        Option(
+            metavar="URI",
+            help="Where a repair puts rows of a log that cannot be stored; beside the table by "
+            "default.",
+        ),
+    ] = None,
     *,
     storage: Storage,
     as_json: AsJson = False,
@@ -200,7 +210,7 @@ def verify(
     report = check_table()
     actions: Sequence[RepairAction] = ()
     if repair:
-        actions = do_repair(location, report, dry_run=not yes)
+        actions = do_repair(location, report, dry_run=not yes, quarantine_uri=quarantine)
         if any(action.state == "done" for action in actions):
             report = check_table()
     if as_json:

@@ -56,6 +56,7 @@ class Reason(ReasonCode):
     BRANCH = "branch", "a branch of the table needs it"
     READ = "read", "a long read protects a version of the table that needs it"
     RETENTION = "retention", "a version of the table within the retention needs it"
+    FOREIGN_CLAIM = "foreign_claim", "a live writer of another client may still read it"
     GRACE = "grace", "a reader may still be using it"
     NEWEST_ENTRY = "newest_entry", "the newest entry marks the end of the log"
     REPLAY = "replay", "the next writer replays it"

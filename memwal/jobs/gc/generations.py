@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import ClassVar
 from uuid import UUID
 
@@ -31,9 +31,11 @@ from memwal.format.paths import (
     parse_generation_name,
 )
 from memwal.format.region_manifest import FlushedGeneration, RegionManifest
+from memwal.jobs.foreign_claims import are_protected, find_foreign_claim, protected_from
 from memwal.jobs.gc.collector import GcContext, RegionState
 from memwal.jobs.gc.decision import Decision, Kind, Reason, moment
 from memwal.jobs.gc.history import History
+from memwal.jobs.gc.pins import Pin
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage.object_store import ObjectStore
 
@@ -73,16 +75,54 @@ class GenerationCollector:
             for flushed in region.history.latest.flushed:
                 folder = generation_dir(region.region_id, flushed.path)
                 extents[flushed.path] = measure(region.store, folder)
+        removable = context.pins.removable(region.region_id)
+        protection = self._protection(removable, context)
+        if protection is not None:
+            removable = min(removable, protection.removable(region.region_id))
         decisions = [
-            self._decide(flushed, extents.get(flushed.path, Extent()), context)
+            self._decide(flushed, extents.get(flushed.path, Extent()), context, protection)
             for flushed in region.history.latest.flushed
         ]
         if not context.options.dry_run and any(decision.delete for decision in decisions):
-            drop_generations(region.manifests, context.pins.removable(region.region_id))
+            epoch = region.history.latest.writer_epoch
+            drop_generations(region.manifests, removable, epoch=epoch)
         yield from decisions
 
-    def _decide(self, flushed: FlushedGeneration, extent: Extent, context: GcContext) -> Decision:
-        pin = context.pins.pinned_by(self.region.region_id, flushed.generation)
+    def _protection(self, removable: int, context: GcContext) -> Pin | None:
+        """Return the pin of a claim by another client, if it keeps what could be dropped."""
+        region, latest = self.region, self.region.history.latest
+        may_drop = any(flushed.generation <= removable for flushed in latest.flushed)
+        if not may_drop or not are_protected(context.options):
+            return None
+        claim = find_foreign_claim(region.store, latest)
+        if claim is None:
+            return None
+        oldest = protected_from(claim, latest, context.options, now=context.now)
+        if oldest is None:
+            return None
+        ends = claim.last_entry + timedelta(seconds=context.options.foreign_claim_seconds)
+        return Pin(
+            reason=Reason.FOREIGN_CLAIM,
+            message=(
+                f"a writer that is not memwal's claimed the region (epoch {claim.epoch}), and may "
+                "read the base table as of its claim"
+            ),
+            generations={region.region_id: oldest - 1},
+            until=moment(ends),
+        )
+
+    def _decide(
+        self,
+        flushed: FlushedGeneration,
+        extent: Extent,
+        context: GcContext,
+        protection: Pin | None,
+    ) -> Decision:
+        region_id = self.region.region_id
+        pin = context.pins.pinned_by(region_id, flushed.generation)
+        if pin is None and protection is not None:
+            is_protected = flushed.generation > protection.removable(region_id)
+            pin = protection if is_protected else None
         if pin is None:
             reason, until = Reason.UNNEEDED, None
             message = (
@@ -115,10 +155,16 @@ def _decision(
     )
 
 
-def drop_generations(manifests: RegionManifestStore, removable: int) -> None:
-    """Drop generations up to ``removable`` from the manifest; the writer's epoch stays as it is."""
+def drop_generations(manifests: RegionManifestStore, removable: int, *, epoch: int) -> None:
+    """Drop generations up to ``removable`` from the manifest; the writer's epoch stays as it is.
+
+    Drops nothing if the region was claimed since the manifest with this ``epoch`` was read: the
+    writer of that claim may be one that needs them.
+    """
 
     def change(latest: RegionManifest) -> RegionManifest | None:
+        if latest.writer_epoch != epoch:
+            return None
         remaining = tuple(f for f in latest.flushed if f.generation > removable)
         return replace(latest, flushed=remaining) if len(remaining) < len(latest.flushed) else None
 

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from memwal.base_table.snapshot import BaseTable, lance_errors, open_base
 from memwal.errors import CorruptDataError, MemWalError, ObjectNotFoundError
 from memwal.format.paths import TOMBSTONE
+from memwal.format.values import VERSIONS_WITHOUT_NULL_STRUCTS, fill_null_structs
 from memwal.jobs.job import SkippedRegion
 from memwal.jobs.merge.picker import Candidate, RegionSelection, still_pending
 from memwal.quality.checks import Mask
@@ -141,7 +142,7 @@ def _read_region(
         stopped = screened.hold or stopped
     return _RegionSource(
         replace(selection, generations=generations),
-        _masked(batches, newest & ~deleted, base.schema),
+        _storable(_masked(batches, newest & ~deleted, base.schema), base),
         keys.take(pa.array(np.flatnonzero(newest & deleted))),
         stopped,
     )
@@ -189,6 +190,20 @@ def _masked(
             masked.append(_owning(batch.select(schema.names), positions, schema))
         start = end
     return masked
+
+
+def _storable(batches: list[pa.RecordBatch], base: BaseTable) -> list[pa.RecordBatch]:
+    """Return rows as the files of the base table can store them.
+
+    A generation has null structs where the row was written before their column was added, or by a
+    client that does not refuse them; files of version 2.0 have none.
+    """
+    if base.dataset.data_storage_version not in VERSIONS_WITHOUT_NULL_STRUCTS:
+        return batches
+    return [
+        pa.RecordBatch.from_arrays([*map(fill_null_structs, batch.columns)], schema=batch.schema)
+        for batch in batches
+    ]
 
 
 def _owning(

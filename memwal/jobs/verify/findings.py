@@ -28,6 +28,7 @@ class Repair(Enum):
     SNAPSHOT = "snapshot"
     CATCHUP = "catchup"
     GENERATION = "generation"
+    QUARANTINE = "quarantine"
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +192,21 @@ CODES: Final[dict[str, Code]] = {
         "writer with replay=False",
     ),
     "log-entry-damaged": Code(_E, "an entry that is to be replayed cannot be read", _REPLAY),
+    "log-rows-unusable": Code(
+        _E,
+        "an entry that is to be replayed has rows that cannot be stored, and the region cannot be "
+        "claimed",
+        "the repair puts these rows into the quarantine table and flushes all others; it fences "
+        "the present writer of the region, which loses nothing and claims the region again",
+        Repair.QUARANTINE,
+    ),
+    "log-entry-unfit": Code(
+        _E,
+        "the columns of an entry that is to be replayed do not fit the table, and the region "
+        "cannot be claimed",
+        "change the schema of the table so that they fit, or abandon what is not flushed: open a "
+        "writer with replay=False",
+    ),
     "log-entry-spoiled": Code(
         _W, "an entry whose rows are flushed cannot be read", "it is not needed; check the disk"
     ),

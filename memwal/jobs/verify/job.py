@@ -51,6 +51,7 @@ from memwal.jobs.verify.task import Unreadable, VerifyTask, damage_as_unreadable
 from memwal.jobs.verify.wal import check_log
 from memwal.region.manifest_store import discover_regions
 from memwal.storage.location import TableLocation
+from memwal.writer.region_writer.rows import RowSchema
 
 
 def check_table(task: VerifyTask, base: BaseTable | None) -> Iterator[Finding]:
@@ -123,7 +124,10 @@ def _check_region(task: VerifyTask, newest: NewestBase, history: History) -> Ite
         return
     collected = 0 if history.settled is None else history.settled.replay_after
     rows = not task.options.quick
-    yield from check_log(location.store, manifest, collected=collected, rows=rows)
+    row_schema = None if base is None else RowSchema.of(base)
+    yield from check_log(
+        location.store, manifest, collected=collected, rows=rows, row_schema=row_schema
+    )
     yield from _check_orphans(task, history)
     if base is not None:
         yield from check_merged(base, manifest)

@@ -25,9 +25,9 @@ from memwal.format.lance_manifest import find_mem_wal_index
 from memwal.format.memwal_index import IndexDetails
 from memwal.format.paths import BLOOM_FILTER_NAME, generation_dir
 from memwal.format.region_manifest import RegionManifest
+from memwal.format.values import VERSIONS_WITHOUT_NULL_STRUCTS, fill_null_structs
 from memwal.jobs.verify.findings import Finding
 from memwal.jobs.verify.task import Unreadable, damage_as_unreadable
-from memwal.quality.checks import combine_column
 from memwal.quality.quarantine import FOLDER, Quarantine
 from memwal.reader.base_indexes import covered_fragments
 from memwal.reader.latest import NewestRows, find_newest, read_keys
@@ -40,13 +40,14 @@ _UNSIGNED = {16: pa.uint16(), 32: pa.uint32(), 64: pa.uint64()}
 def differing_rows(left: pa.Table, right: pa.Table) -> npt.NDArray[np.int64]:
     """Return the numbers of the rows that differ, ascending, of tables with the same columns.
 
-    Floats are compared by their bits, so that NaN equals itself. For all types, Arrow only has a
-    fast comparison of whole arrays. A column that differs is therefore bisected until the rows are
-    found, in as many steps as there are differences, times the logarithm of the rows.
+    Floats are compared by their bits, so that NaN equals itself. Dictionaries are compared by their
+    values: a merge may number these in another way. For all types, Arrow only has a fast comparison
+    of whole arrays. A column that differs is therefore bisected until the rows are found, in as
+    many steps as there are differences, times the logarithm of the rows.
     """
     differs = np.zeros(left.num_rows, np.bool_)
     for name in left.column_names:
-        values, others = (_floats_as_bits(combine_column(t, name)) for t in (left, right))
+        values, others = (_comparable_column(t.column(name)) for t in (left, right))
         if others.type != values.type:
             others = others.cast(values.type)
         _mark_differing(values, others, differs, 0)
@@ -66,21 +67,31 @@ def _mark_differing(
     _mark_differing(left[middle:], right[middle:], differs, start + middle)
 
 
-def _floats_as_bits(array: pa.Array) -> pa.Array:
-    """Replace floats by unsigned integers with the same bits, at any depth of nesting."""
+def _comparable_column(column: pa.ChunkedArray) -> pa.Array:
+    chunks = [_comparable(chunk) for chunk in column.chunks]
+    return pa.concat_arrays(chunks) if chunks else _comparable(pa.array([], column.type))
+
+
+def _comparable(array: pa.Array) -> pa.Array:
+    """Replace floats by unsigned integers with the same bits, and dictionaries by their values.
+
+    At any depth of nesting.
+    """
     data_type = array.type
     if isinstance(data_type, pa.BaseExtensionType):
-        return _floats_as_bits(array.storage)
+        return _comparable(array.storage)
+    if pt.is_dictionary(data_type):
+        return _comparable(array.dictionary_decode())
     if pt.is_floating(data_type):
         return array.view(_UNSIGNED[data_type.bit_width])
     if pt.is_struct(data_type):
-        parts = [_floats_as_bits(part) for part in array.flatten()]
+        parts = [_comparable(part) for part in array.flatten()]
         if not parts:
             return array
         names = [field.name for field in data_type]
         return pa.StructArray.from_arrays(parts, names=names, mask=array.is_null())
     if pt.is_fixed_size_list(data_type):
-        values = _floats_as_bits(array.values.slice(array.offset * data_type.list_size))
+        values = _comparable(array.values.slice(array.offset * data_type.list_size))
         values = values[: len(array) * data_type.list_size]
         return pa.FixedSizeListArray.from_arrays(values, data_type.list_size, mask=array.is_null())
     if pt.is_list(data_type) or pt.is_large_list(data_type):
@@ -89,7 +100,7 @@ def _floats_as_bits(array: pa.Array) -> pa.Array:
         width = np.int32 if pt.is_list(data_type) else np.int64
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(width)
         return kind.from_arrays(
-            pa.array(offsets), _floats_as_bits(array.flatten()), mask=array.is_null()
+            pa.array(offsets), _comparable(array.flatten()), mask=array.is_null()
         )
     return array
 
@@ -385,8 +396,19 @@ def _find_differing(
         except Unreadable:
             # The check of the generation reports it.
             break
+        if base.dataset.data_storage_version in VERSIONS_WITHOUT_NULL_STRUCTS:
+            # The merge has filled them.
+            rows, merged = _without_null_structs(rows), _without_null_structs(merged)
         differing.append(part[differing_rows(rows, merged)])
     return np.concatenate(differing)
+
+
+def _without_null_structs(rows: pa.Table) -> pa.Table:
+    columns = [
+        pa.chunked_array([fill_null_structs(chunk) for chunk in column.chunks], column.type)
+        for column in rows.columns
+    ]
+    return pa.Table.from_arrays(columns, schema=rows.schema)
 
 
 def _comparable_columns(base: BaseTable, stored: _StoredGeneration) -> list[str]:

@@ -89,7 +89,14 @@ def _read_logged_rows(
     if survey.missing is not None and survey.missing <= last:
         raise _cannot_rebuild(lost, region_id, f"entry {survey.missing} of the log is missing")
     log = LogReader(
-        store, region_id, RowSchema.of(base), latest.writer_epoch, lost.generation, survey
+        store,
+        region_id,
+        RowSchema.of(base),
+        latest.writer_epoch,
+        lost.generation,
+        survey,
+        # A flush over entries with unusable rows was made by the repair that quarantined them.
+        skip_unusable=True,
     )
     torn = _first_torn(log, after, last)
     if torn is not None:

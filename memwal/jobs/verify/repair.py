@@ -30,6 +30,11 @@ two processes at once. Effects on other processes:
     :mod:`memwal.jobs.verify.rebuild` for what others may do meanwhile. After all repairs, a
     snapshot is published as above. If the process dies before, the next snapshot job publishes one.
 
+``quarantine``
+    Rows of a region's log that cannot be stored are put into the quarantine table, and the other
+    rows are flushed; see :mod:`memwal.jobs.verify.set_aside`. The region is claimed for it: its
+    present writer is fenced, loses nothing, and claims the region again.
+
 ``catchup``
     Entries are only ever lowered, by compare-and-swap on the newest version, after the check was
     made on that version. Readers then read more generations than they need, and the collector keeps
@@ -48,7 +53,8 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import ClassVar, Final
+from functools import partial
+from typing import ClassVar, Final, TypeAlias
 
 import numpy as np
 import pyarrow.compute as pc
@@ -72,13 +78,17 @@ from memwal.jobs.verify.generations import (
 from memwal.jobs.verify.manifests import check_hint, read_history
 from memwal.jobs.verify.merged_rows import check_merged_rows
 from memwal.jobs.verify.rebuild import rebuild_generation
+from memwal.jobs.verify.set_aside import set_aside_unusable_rows
 from memwal.jobs.verify.specs import check_indexes, check_snapshot
 from memwal.lsm.flush.key_index import NewestKeys, write_key_index
+from memwal.quality.quarantine import Quarantine
 from memwal.region.manifest_store import RegionManifestStore, read_manifests
 from memwal.storage.location import TableLocation
 from memwal.util.records import JsonRecord
 
 logger = logging.getLogger(__name__)
+
+_RepairCall: TypeAlias = Callable[[TableLocation, Finding, datetime], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,14 +115,21 @@ def repair(
     report: VerifyReport,
     *,
     dry_run: bool = True,
+    quarantine_uri: str | None = None,
     clock: Callable[[], float] = time.time,
 ) -> tuple[RepairAction, ...]:
     """Run the safe repairs of the ``report`` of a table; findings without one are skipped.
 
     With ``dry_run``, only return what would be done. Returns an action per finding that has a
     repair; the repair of one finding may fix several. A repair that fails is reported, and does not
-    stop the others. ``clock`` returns seconds since the epoch.
+    stop the others. ``quarantine_uri`` is the address of the quarantine table, by default beside
+    the table: as in :class:`memwal.quality.rules.QualityRules`. ``clock`` returns seconds since the
+    epoch.
     """
+    repairs: dict[Repair, _RepairCall] = {
+        **_REPAIRS,
+        Repair.QUARANTINE: partial(_repair_log, quarantine_uri),
+    }
     actions = []
     for finding in report.findings:
         if finding.repair is None:
@@ -122,7 +139,7 @@ def repair(
             continue
         try:
             now = datetime.fromtimestamp(clock(), UTC)
-            done = _REPAIRS[finding.repair](location, finding, now)
+            done = repairs[finding.repair](location, finding, now)
         except MemWalError as error:
             actions.append(RepairAction(finding=finding, state="failed", text=str(error)))
             continue
@@ -200,6 +217,15 @@ def _repair_generation(location: TableLocation, finding: Finding, _now: datetime
     return wrong and rebuild_generation(base, region_id, lost)
 
 
+def _repair_log(
+    quarantine_uri: str | None, location: TableLocation, finding: Finding, _now: datetime
+) -> bool:
+    if finding.region is None:
+        return False
+    quarantine = Quarantine.of(location, quarantine_uri)
+    return set_aside_unusable_rows(open_base(location), finding.region, quarantine) > 0
+
+
 def _publish_rebuilt(location: TableLocation) -> None:
     """Publish a snapshot, so that readers of snapshots do not ask for the old folders."""
     try:
@@ -250,7 +276,7 @@ def _is_same(finding: Finding, others: Iterable[Finding]) -> Iterable[bool]:
     return (other.code == finding.code and other.object == finding.object for other in others)
 
 
-_REPAIRS: Final[dict[Repair, Callable[[TableLocation, Finding, datetime], bool]]] = {
+_REPAIRS: Final[dict[Repair, _RepairCall]] = {
     Repair.HINT: _repair_hint,
     Repair.BLOOM: _repair_bloom,
     Repair.KEY_INDEX: _repair_key_index,

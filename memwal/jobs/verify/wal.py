@@ -10,21 +10,30 @@ from uuid import UUID
 from memwal.errors import CorruptDataError
 from memwal.format.paths import parse_wal_name, region_dir, wal_dir, wal_key
 from memwal.format.region_manifest import RegionManifest
-from memwal.format.wal_entry import TornEntryError, decode_entry
+from memwal.format.wal_entry import TornEntryError, WalEntry, decode_entry
 from memwal.jobs.verify.findings import Finding
 from memwal.lsm.wal.abandon import AbandonedRows, read_abandoned
-from memwal.lsm.wal.log import survey_log
+from memwal.lsm.wal.log import needs_replay, survey_log
 from memwal.lsm.wal.prefetch import read_ahead
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage.object_store import ObjectInfo, ObjectStore
+from memwal.writer.region_writer.logged_rows import split_entry
+from memwal.writer.region_writer.rows import RowSchema
 
 _FLUSHED_ONLY = frozenset({"log-hole", "log-entry-spoiled"})
 
 
 def check_log(
-    store: ObjectStore, manifest: RegionManifest, *, collected: int, rows: bool
+    store: ObjectStore,
+    manifest: RegionManifest,
+    *,
+    collected: int,
+    rows: bool,
+    row_schema: RowSchema | None,
 ) -> Iterator[Finding]:
     """Check the log of a region; with ``rows``, read the entries too.
+
+    With a ``row_schema``, also check whether the rows that are to be replayed can be stored.
 
     The manifest was read before the log, so that entries that are written or deleted since do no
     harm. ``collected`` is the position up to which the collector deletes entries; a crash of the
@@ -40,7 +49,7 @@ def check_log(
     objects = _list_entries(store, region_id)
     findings = list(_check_positions(store, manifest, objects, collected))
     if rows:
-        findings += _check_entries(store, manifest, objects)
+        findings += _check_entries(store, manifest, objects, row_schema)
     for finding in findings:
         if finding.code in _FLUSHED_ONLY and _is_abandoned(finding.object, abandoned):
             # A writer was opened with replay=False because of it, and recorded that.
@@ -100,7 +109,10 @@ def _check_positions(
 
 
 def _check_entries(
-    store: ObjectStore, manifest: RegionManifest, objects: Mapping[int, ObjectInfo]
+    store: ObjectStore,
+    manifest: RegionManifest,
+    objects: Mapping[int, ObjectInfo],
+    row_schema: RowSchema | None,
 ) -> Iterator[Finding]:
     region_id = manifest.region_id
     positions = sorted(objects)
@@ -133,12 +145,28 @@ def _check_entries(
             if entry.writer_epoch > manifest.writer_epoch and not ahead:
                 ahead = position
             epoch = max(epoch, entry.writer_epoch)
+            if row_schema is not None and position > manifest.replay_after:
+                yield from _check_rows(manifest, position, entry, row_schema)
     yield from _check_torn(manifest, torn, last_rows)
     if ahead:
         latest = RegionManifestStore(store, region_id).read_latest()
         if latest is not None and epoch > latest.writer_epoch:
             text = f"epoch {epoch} is in the log; the newest claim has {latest.writer_epoch}"
             yield _finding("log-epoch-ahead", region_id, ahead, text)
+
+
+def _check_rows(
+    manifest: RegionManifest, position: int, entry: WalEntry, row_schema: RowSchema
+) -> Iterator[Finding]:
+    if not needs_replay(entry, current_generation=manifest.current_generation):
+        return
+    try:
+        _, unusable = split_entry(row_schema, manifest.region_id, position, entry)
+    except CorruptDataError as error:
+        yield _finding("log-entry-unfit", manifest.region_id, position, str(error))
+        return
+    if unusable is not None:
+        yield _finding("log-rows-unusable", manifest.region_id, position, str(unusable))
 
 
 def _check_torn(

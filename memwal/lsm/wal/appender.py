@@ -10,13 +10,14 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 
 from memwal.errors import OutcomeUnknownError, StoreError, StoreUnavailableError
 from memwal.format.wal_encoder import EncodedEntry, EntryEncoder
+from memwal.format.wal_entry import WalEntry
 from memwal.format.wal_layout import AppliedSteps, newest_steps
 from memwal.lsm.wal.claim import Claim
 from memwal.lsm.wal.log import put_entry
 from memwal.storage.object_store import ObjectStore
 from memwal.util.clock import boot_seconds
 
-ConvertBatch = Callable[[pa.RecordBatch], list[pa.RecordBatch]]
+ConvertEntry = Callable[[int, WalEntry], list[pa.RecordBatch]]
 
 _MAX_CHECK_ATTEMPTS = 5
 
@@ -53,8 +54,9 @@ class LogAppender:
     The claim's ``verified_at``, by ``clock``, was read before the check that then succeeded; with
     minus infinity the first append verifies the epoch. ``verify_epoch`` raises RegionFencedError if
     another writer has claimed the region. A success is relied on for ``check_interval`` seconds.
-    ``convert`` converts a batch of a foreign entry to stored rows. The seconds of ``clock`` include
-    time that the machine is suspended.
+    ``convert`` converts a foreign entry, with its position, to stored rows, and raises
+    CorruptDataError if that is impossible. The seconds of ``clock`` include time that the machine
+    is suspended.
     """
 
     def __init__(
@@ -63,7 +65,7 @@ class LogAppender:
         claim: Claim,
         *,
         schema: pa.Schema,
-        convert: ConvertBatch,
+        convert: ConvertEntry,
         verify_epoch: Callable[[], None],
         check_interval: float,
         clock: Callable[[], float] = boot_seconds,
@@ -76,7 +78,7 @@ class LogAppender:
         self._check_interval = check_interval
         self._clock = clock
         self._verified_at = claim.verified_at
-        self._foreign: list[pa.RecordBatch] = []
+        self._foreign: list[tuple[int, WalEntry]] = []
         self._foreign_steps: dict[str, int] = {}
         self.next_position = claim.next_position
         self.change_schema(schema, convert)
@@ -86,11 +88,10 @@ class LogAppender:
         """Applied steps of the foreign entries that were taken over."""
         return dict(self._foreign_steps)
 
-    def change_schema(self, schema: pa.Schema, convert: ConvertBatch) -> None:
+    def change_schema(self, schema: pa.Schema, convert: ConvertEntry) -> None:
         """Encode rows of another schema from now on: the table's columns have changed."""
         self._convert = convert
         self._encoder = EntryEncoder(schema, writer_epoch=self._epoch, writer_id=self._writer_id)
-        self._foreign = [rows for batch in self._foreign for rows in convert(batch)]
 
     def prepare(
         self,
@@ -102,11 +103,13 @@ class LogAppender:
         """Encode a group of writes without storing it.
 
         For a step, ``applied`` has the newest step of each source that the region has with it.
-        Raises InvalidInputError if a batch has another schema.
+        Raises InvalidInputError if a batch has another schema, and CorruptDataError if the rows of
+        a foreign entry cannot be stored: they stay in the log for the next claim.
         """
         if applied:
             applied = newest_steps(applied, self._foreign_steps)
-        rows = [*self._foreign, *batches]
+        foreign = (rows for taken in self._foreign for rows in self._convert(*taken))
+        rows = [*foreign, *batches]
         entry = self._encoder.encode(rows, generation=generation, applied=applied)
         return PreparedEntry(self.next_position, generation, tuple(batches), entry, applied)
 
@@ -121,6 +124,8 @@ class LogAppender:
         RegionFencedError
             Another writer claimed the region. The entry may nevertheless be in the log; the other
             writer then replays its rows. They are not acknowledged.
+        CorruptDataError
+            The rows of a foreign entry cannot be stored.
         OutcomeUnknownError
             Whether the entry is stored is unknown. Nothing may be appended after it.
         StoreFullError, StoreAccessError
@@ -131,9 +136,7 @@ class LogAppender:
             foreign = put_entry(self._store, self._region_id, position, data, self._epoch)
             if foreign is not None:
                 # Kept until one of our entries holds them: we move past their position now.
-                self._foreign += [
-                    rows for batch in foreign.batches for rows in self._convert(batch)
-                ]
+                self._foreign.append((position, foreign))
                 self._foreign_steps = newest_steps(self._foreign_steps, foreign.applied)
             self.next_position = position + 1
             if foreign is None:

@@ -22,7 +22,7 @@ from memwal.errors import (
 )
 from memwal.format.paths import applied_dir, applied_key, parse_applied_name, wal_key
 from memwal.format.region_manifest import RegionManifest
-from memwal.format.wal_entry import EntryHead, TornEntryError, decode_head
+from memwal.format.wal_entry import TornEntryError
 from memwal.format.wal_layout import (
     MAX_U64,
     AppliedSteps,
@@ -32,12 +32,10 @@ from memwal.format.wal_layout import (
 )
 from memwal.lsm.wal.abandon import read_abandoned
 from memwal.lsm.wal.appender import LogAppender
-from memwal.lsm.wal.log import damaged_entry_error, find_tip
+from memwal.lsm.wal.log import damaged_entry_error, find_tip, read_head
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage.object_store import ObjectStore, create_settled
 
-# The first message of an entry is a schema, some kilobytes; rows may follow it by the megabyte.
-_HEAD_BYTES = 16 << 10
 _MAX_ATTEMPTS = 5
 
 MAX_SOURCE_BYTES = 512
@@ -222,7 +220,7 @@ def _newest_in_log(
     rows_at: int | None = None
     for position in range(before - 1, after, -1):
         try:
-            head = _read_head(store, region_id, position)
+            head = read_head(store, region_id, position)
         except TornEntryError as error:
             # As in a replay: a torn entry without rows behind it was lost before it was durable.
             if rows_at is None or _is_abandoned(store, region_id, position):
@@ -248,18 +246,6 @@ def _missing_entry_error(region_id: UUID, position: int, *, tip: int) -> Corrupt
         "will repeat a step from before now, forget all earlier steps instead: "
         f"memwal.lsm.wal.applied_steps.write_empty_book(table.location.store, region_id, tip={tip})"
     )
-
-
-def _read_head(store: ObjectStore, region_id: UUID, position: int) -> EntryHead:
-    key = wal_key(region_id, position)
-    length = _HEAD_BYTES
-    while True:
-        head_or_length = decode_head(store.get_range(key, start=0, length=length), name=key)
-        if isinstance(head_or_length, EntryHead):
-            return head_or_length
-        if head_or_length <= length:
-            raise TornEntryError(f"WAL entry {key} is torn: it ends within its schema")
-        length = head_or_length
 
 
 def _is_abandoned(store: ObjectStore, region_id: UUID, position: int) -> bool:

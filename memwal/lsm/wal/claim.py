@@ -391,25 +391,41 @@ class ClaimedRegion:
         add = partial(self._manifest_with, rows=rows, flushed=write())
         self._remember(self._manifests.update(add))
 
+    def skip_generation(self, rows: Publishable) -> None:
+        """Record that a generation has no rows, so that its log entries are not replayed any more.
+
+        Raises RegionFencedError if another writer claimed the region.
+        """
+
+        self._remember(self._manifests.update(partial(self._manifest_behind, rows=rows)))
+
     def _manifest_with(
         self, latest: RegionManifest, *, rows: Publishable, flushed: FlushedGeneration
     ) -> RegionManifest | None:
         """Return the manifest with the generation added; None if an earlier commit added it."""
-        self._check_not_fenced(latest)
-        if latest.current_generation > rows.generation:
-            # An earlier commit succeeded although the store reported no success.
+        following = self._manifest_behind(latest, rows=rows)
+        if following is None:
             return None
         if not self._is_stored(flushed):
             raise StoreUnavailableError(
                 f"generation {rows.generation} of region {self._region_id} was collected before "
                 "it was in the manifest; it is written again"
             )
+        return replace(following, flushed=(*latest.flushed, flushed))
+
+    def _manifest_behind(
+        self, latest: RegionManifest, *, rows: Publishable
+    ) -> RegionManifest | None:
+        """Return the manifest that leaves a generation behind; None if an earlier commit did."""
+        self._check_not_fenced(latest)
+        if latest.current_generation > rows.generation:
+            # An earlier commit succeeded although the store reported no success.
+            return None
         return replace(
             latest,
             current_generation=rows.generation + 1,
             replay_after=max(latest.replay_after, rows.last_position),
             wal_last_seen=max(latest.wal_last_seen, rows.last_position),
-            flushed=(*latest.flushed, flushed),
         )
 
     def _is_stored(self, flushed: FlushedGeneration) -> bool:

@@ -13,7 +13,13 @@ import numpy.typing as npt
 from memwal.errors import ConflictError, CorruptDataError, ObjectNotFoundError, RegionFencedError
 from memwal.format.paths import parse_wal_name, wal_dir, wal_key
 from memwal.format.wal_encoder import encode_sentinel
-from memwal.format.wal_entry import TornEntryError, WalEntry, decode_entry
+from memwal.format.wal_entry import (
+    EntryHead,
+    TornEntryError,
+    WalEntry,
+    decode_entry,
+    decode_head,
+)
 from memwal.lsm.wal.prefetch import read_ahead
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage.object_store import Data, ObjectStore, create_settled
@@ -47,6 +53,7 @@ def fenced_error(region_id: UUID, epoch: int, other: int) -> RegionFencedError:
     )
 
 
+_HEAD_BYTES = 16 << 10
 # For an entry that was appended after the listing.
 _ASSUMED_SIZE = 1 << 20
 
@@ -240,6 +247,23 @@ def needs_replay(entry: WalEntry, *, current_generation: int) -> bool:
     if entry.is_sentinel or not any(batch.num_rows for batch in entry.batches):
         return False
     return entry.generation is None or entry.generation >= current_generation
+
+
+def read_head(store: ObjectStore, region_id: UUID, position: int) -> EntryHead:
+    """Read the metadata of an entry, without its rows.
+
+    Raises TornEntryError if the entry is torn within its first message, and ObjectNotFoundError if
+    there is none.
+    """
+    key = wal_key(region_id, position)
+    length = _HEAD_BYTES
+    while True:
+        head_or_length = decode_head(store.get_range(key, start=0, length=length), name=key)
+        if isinstance(head_or_length, EntryHead):
+            return head_or_length
+        if head_or_length <= length:
+            raise TornEntryError(f"WAL entry {key} is torn: it ends within its schema")
+        length = head_or_length
 
 
 def _missing_entry_error(

@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
+from functools import partial
 from itertools import chain
 from uuid import UUID
 
@@ -23,6 +24,7 @@ import pyarrow as pa
 from memwal.errors import InvalidInputError, MemWalError, StoreError, WriterClosedError
 from memwal.lsm.wal.appender import LogAppender, PreparedEntry, join_batches
 from memwal.writer.region_writer.handle import FailureLatch, PendingWrite
+from memwal.writer.region_writer.logged_rows import convert_entry
 from memwal.writer.region_writer.memtables import MemTables
 from memwal.writer.region_writer.options import WriterOptions
 from memwal.writer.region_writer.rows import RowSchema
@@ -297,7 +299,9 @@ class EntryWriter:
             # After a close or a fencing, the log keeps the rows for the next claim.
             if self._failure.error is None:
                 if row_schema is not None and row_schema is not self._tables.row_schema:
-                    self.log.change_schema(row_schema.schema, row_schema.convert_logged)
+                    self.log.change_schema(
+                        row_schema.schema, partial(convert_entry, row_schema, self._region_id)
+                    )
                 self._tables.seal(row_schema=row_schema, generation=generation)
 
     def prepare(self, group: list[PendingWrite]) -> PreparedEntry | None:

@@ -18,8 +18,6 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from memwal.errors import CorruptDataError, InvalidInputError
-from memwal.format.paths import wal_key
 from memwal.format.wal_encoder import encode_sentinel
 from memwal.format.wal_entry import WalEntry
 from memwal.format.wal_layout import has_dictionaries
@@ -28,6 +26,7 @@ from memwal.lsm.wal.claim import Claim
 from memwal.lsm.wal.log import LogSurvey, needs_replay, put_entry, read_log
 from memwal.region.rows import key_column
 from memwal.storage.object_store import ObjectStore
+from memwal.writer.region_writer.logged_rows import convert_entry, split_entry
 from memwal.writer.region_writer.rows import RowSchema
 
 logger = logging.getLogger(__name__)
@@ -49,6 +48,8 @@ class LogReader:
     epoch: int  # of the claim; an entry of a higher epoch fences it
     generation: int  # entries that record an earlier one are skipped
     survey: LogSurvey | None  # None to list the log with every read
+    # Whether rows that cannot be stored are skipped, because they are in quarantine.
+    skip_unusable: bool = False
 
     def entries(self, *, after: int, last: int) -> Iterator[tuple[int, WalEntry]]:
         """Yield every entry that is not torn, with its position."""
@@ -67,16 +68,9 @@ class LogReader:
 
     def convert(self, position: int, entry: WalEntry) -> list[pa.RecordBatch]:
         """Return the entry's rows as stored rows of the table."""
-        try:
-            return [
-                rows for batch in entry.batches for rows in self.row_schema.convert_logged(batch)
-            ]
-        except InvalidInputError as error:
-            raise CorruptDataError(
-                f"the rows of {wal_key(self.region_id, position)} do not fit the table: {error}. "
-                "Change the table's schema so that they fit; or abandon the region's unflushed "
-                "rows by opening its writer with replay=False"
-            ) from error
+        if self.skip_unusable:
+            return split_entry(self.row_schema, self.region_id, position, entry)[0]
+        return convert_entry(self.row_schema, self.region_id, position, entry)
 
     def rows(self, *, after: int, last: int) -> Iterator[pa.RecordBatch]:
         """Yield the stored rows of ``generation`` and later ones."""
@@ -173,11 +167,15 @@ def replay(
     *,
     row_schema: RowSchema,
     max_bytes: int,
+    skip_unusable: bool = False,
 ) -> Iterator[ReplayedGeneration]:
     """Yield the unflushed generations of the log, in ascending order.
 
     Torn entries that were lost before they were durable are replaced by sentinels, so that other
     clients can read the log too.
+
+    With ``skip_unusable``, rows that cannot be stored are skipped: the caller has put them into
+    quarantine. A generation may then have no rows.
 
     ``max_bytes`` limits the memory for rows. Prefetched entries, one entry, and the keys of one
     generation come on top. Raises RegionFencedError if another writer claimed the region. Raises
@@ -191,6 +189,7 @@ def replay(
         claim.manifest.writer_epoch,
         claim.manifest.current_generation,
         claim.survey,
+        skip_unusable,
     )
     runs, torn = _read_runs(log, claim, max_bytes)
     _replace_torn(store, claim, torn)

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
@@ -130,6 +132,37 @@ class RowSchema:
                 self.schema.field(TOMBSTONE), _tombstones(False, table.num_rows)
             )
         return [part for part in align_rows(table, self.schema).to_batches() if part.num_rows]
+
+    def find_problems(self, rows: pa.RecordBatch) -> dict[int, str]:
+        """Return the row numbers of stored rows that cannot be flushed or merged, and why.
+
+        Checks what :meth:`convert_upserts` and :meth:`convert_deletes` check, except that a null
+        struct is allowed. Values are not in the texts.
+        """
+        flags = rows.column(TOMBSTONE)
+        problems = {
+            int(number): f"{TOMBSTONE} is null" for number in np.flatnonzero(_null_mask(flags))
+        }
+        deleted = np.asarray(flags.fill_null(False).to_numpy(zero_copy_only=False), np.bool_)
+        upserts = np.flatnonzero(~deleted)
+        for field in self.base_schema:
+            column = rows.column(field.name)
+            if field.name in self.primary_key:
+                for number in np.flatnonzero(_null_mask(column)):
+                    problems.setdefault(int(number), f"key column {field.name} is null")
+                continue
+            values = column.take(pa.array(upserts))
+            if not field.nullable:
+                for number in upserts[_null_mask(values)]:
+                    problems.setdefault(int(number), f"column {field.name} is null and may not be")
+            for check in _checks_for(field, null_structs=True):
+                if check(values) is None:
+                    continue
+                for index, number in enumerate(upserts):
+                    problem = check(values.slice(index, 1))
+                    if problem is not None:
+                        problems.setdefault(int(number), f"column {field.name} has {problem}")
+        return problems
 
     def _plan_upserts(self, schema: pa.Schema) -> _ConversionPlan:
         self._check_names(schema.names)
@@ -423,3 +456,9 @@ def _null_count(array: pa.Array) -> int:
     if isinstance(array, pa.DictionaryArray) and array.dictionary.null_count:
         return int(array.dictionary_decode().null_count)
     return int(array.null_count)
+
+
+def _null_mask(array: pa.Array) -> npt.NDArray[np.bool_]:
+    """Mark the null values, including those that point to a null in their dictionary."""
+    decoded = array.dictionary_decode() if isinstance(array, pa.DictionaryArray) else array
+    return np.asarray(decoded.is_null().to_numpy(zero_copy_only=False), np.bool_)

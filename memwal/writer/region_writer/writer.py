@@ -27,6 +27,7 @@ from memwal.writer.region_writer.handle import (
     copy_error,
     finished_write,
 )
+from memwal.writer.region_writer.logged_rows import convert_entry
 from memwal.writer.region_writer.memtables import Flusher, MemTable, MemTables
 from memwal.writer.region_writer.partial_rows import PartialRows, current_rows, group_by_schema
 from memwal.writer.region_writer.replay import replay
@@ -425,7 +426,7 @@ class RegionWriter:
             self._context.log_store,
             claim,
             schema=self._tables.row_schema.schema,
-            convert=self._tables.row_schema.convert_logged,
+            convert=partial(convert_entry, self._tables.row_schema, self.region_id),
             verify_epoch=claimed.verify,
             check_interval=interval,
             clock=self._context.clock,

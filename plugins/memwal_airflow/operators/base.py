@@ -200,7 +200,8 @@ class MemWalOperator(BaseOperator):
 
         try:
             table = open_managed(target.managed, storage_options=target.storage_options)
-            target.catalog.record_backlog(target.name, table.status())
+            status = table.status(collection=target.managed.policy.gc_options())
+            target.catalog.record_backlog(target.name, status)
         except MemWalError as error:
             self.log.warning("The backlog was not recorded: %s", error)
 

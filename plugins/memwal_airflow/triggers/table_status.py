@@ -111,6 +111,7 @@ def _read_resolved(
     status = read_status(
         TableLocation(resolved.uri, options or {}),
         regions=None if regions is None else [UUID(region) for region in sorted(regions)],
+        collection=resolved.policy.gc_options(),
     )
     return TableReading(
         status=status,

@@ -69,7 +69,9 @@ def flush(table: memwal.Table, start: int, count: int, **options: Any) -> None:
 
 def collect(table: memwal.Table) -> None:
     for _ in range(2):
-        table.collect_garbage(dry_run=False, grace_seconds=0, retention_seconds=0)
+        table.collect_garbage(
+            dry_run=False, grace_seconds=0, retention_seconds=0, foreign_claim_seconds=0
+        )
 
 
 def maintained(table: memwal.Table) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from uuid import UUID, uuid4
 import lance
 import pyarrow as pa
 import pytest
+from support.data.sampled import sampled
 from support.data.tables import (
     REGION,
     MakeTable,
@@ -871,3 +872,29 @@ def test_a_task_that_is_run_again_much_later_does_nothing(table: memwal.Table) -
     assert (outcome.commits, outcome.generations) == (0, 0)
     assert table.base().version == version
     check_merged(table, {1: 111})
+
+
+@pytest.mark.parametrize("flushed", [True, False])
+@pytest.mark.parametrize("version", sampled(["2.0", "2.1"], "2.0".__eq__))
+def test_a_struct_that_is_added_while_rows_wait(
+    make_table: MakeTable, version: str, flushed: bool
+) -> None:
+    """Files of version 2.0 have no null structs: its fields are null instead."""
+    table = make_table(data_storage_version=version)
+    with table.writer() as writer:
+        writer.upsert(rows({1: 1, 2: 2}))
+        if flushed:
+            writer.flush()
+        inner = pa.struct([("x", pa.int64()), ("deep", pa.struct([("y", pa.string())]))])
+        table.base().dataset.add_columns(pa.field("s", inner))
+    table.merge()
+    found = table.base().dataset.to_table(columns=["id", "s"]).sort_by("id")
+    null = {"x": None, "deep": {"y": None}} if version == "2.0" else None
+    assert found.column("s").to_pylist() == [null, null]
+    assert table.verify().findings == ()
+    with table.writer() as writer:
+        writer.upsert(rows({1: 11}), partial=True)
+        writer.flush()
+    table.merge()
+    assert table.lookup(keys(1)).column("n").to_pylist() == [11]
+    assert table.verify().findings == ()

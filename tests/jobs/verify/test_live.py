@@ -67,8 +67,9 @@ def test_a_generation_that_is_collected_while_rows_are_compared(make_table, monk
         calls.append([source.region_id for source in sources])
         if len(calls) == 1:
             manifests = RegionManifestStore(table.location.store, sources[0].region_id)
-            paths = [flushed.path for flushed in manifests.read_latest().flushed]
-            generations.drop_generations(manifests, removable=1)
+            latest = manifests.read_latest()
+            paths = [flushed.path for flushed in latest.flushed]
+            generations.drop_generations(manifests, removable=1, epoch=latest.writer_epoch)
             for path in paths:
                 generations.delete_folder(table.location.store, sources[0].region_id, path)
         return find(sources, *given)

@@ -57,3 +57,38 @@ def test_a_row_that_differs_in_two_columns_counts_once():
     other = pa.table({"a": [1, 3], "b": ["x", "z"]})
     assert differing_rows(base, other).tolist() == [1]
     assert differing_rows(base.slice(2), other.slice(2)).tolist() == []
+
+
+def test_dictionaries_are_compared_by_their_values():
+    def coded(indices, values):
+        return pa.DictionaryArray.from_arrays(pa.array(indices, pa.int8()), pa.array(values))
+
+    base = pa.table({"d": coded([0, 1, None, 0], ["a", "b"])})
+    other = pa.table({"d": coded([2, 1, 0, 1], [None, "b", "a"])})
+    assert differing_rows(base, other).tolist() == [3]
+    parts = pa.table(
+        {"d": pa.chunked_array([coded([1], ["x", "a"]), coded([0, 1, 1], ["b", None])])}
+    )
+    assert differing_rows(base, parts).tolist() == [3]
+    nested = pa.array([["a"], ["b", None]], pa.list_(pa.dictionary(pa.int8(), pa.string())))
+    again = nested.take(pa.array([1, 0])).take(pa.array([1, 0]))
+    assert differing_rows(pa.table({"d": nested}), pa.table({"d": again})).tolist() == []
+
+
+@pytest.mark.parametrize("version", ["2.0", "2.1"])
+def test_a_merge_of_dictionaries_is_sound(make_table, version):
+    kind = pa.dictionary(pa.int8(), pa.string())
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("d", kind)])
+    table = make_table(schema=schema, data_storage_version=version)
+    values = [["a", None, "b", None], ["b", "c", None, "a"]]
+    for texts in values:
+        with table.writer() as writer:
+            writer.upsert(pa.table({"id": range(4), "d": pa.array(texts, kind)}, schema=schema))
+            writer.flush()
+            found = table.lookup(pa.array([3, 1, 2]))
+            assert found.column("d").to_pylist() == [texts[n] for n in (3, 1, 2)]
+        table.merge()
+        assert table.verify().findings == ()
+    found = table.lookup(pa.array(range(4))).sort_by("id")
+    assert found.column("d").to_pylist() == values[-1]
+    assert table.scan().to_table().sort_by("id").column("d").to_pylist() == values[-1]

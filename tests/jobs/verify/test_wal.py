@@ -6,10 +6,11 @@ import os
 
 import pyarrow as pa
 import pytest
-from support.data.tables import REGION, log, manifest, rows
+from support.data.tables import REGION, append_foreign, log, manifest, rows, without_key
 from support.oracles import native
 
 import memwal
+from memwal.errors import CorruptDataError
 from memwal.format.paths import region_dir, wal_key
 from memwal.format.wal_encoder import encode_sentinel
 from memwal.format.wal_entry import decode_entry
@@ -149,3 +150,26 @@ def test_what_was_given_up_is_on_record(spoiled, damage):
     (record,) = spoiled.path(f"{region_dir(REGION)}/abandoned").iterdir()
     record.write_text("{")
     assert "abandoned-unreadable" in spoiled.codes()
+
+
+def test_rows_without_a_key(spoiled):
+    position = append_foreign(spoiled.table, without_key({7: 1, 8: 1, 9: 1}, 1))
+    finding = spoiled.only("log-rows-unusable")
+    assert finding.object == wal_key(REGION, position)
+    assert finding.region == REGION
+    assert "id" in finding.text
+    with pytest.raises(CorruptDataError) as caught, spoiled.table.writer() as writer:
+        writer.upsert(rows({1: 1}))
+    for named in (str(REGION), f"entry {position} ", "row 1", "--repair"):
+        assert named in str(caught.value)
+    assert spoiled.codes(quick=True) == []
+
+
+def test_rows_that_do_not_fit_the_table(spoiled):
+    append_foreign(spoiled.table, pa.record_batch({"n": [1]}))
+    spoiled.only("log-entry-unfit")
+
+
+def test_rows_without_a_key_that_are_flushed(spoiled):
+    append_foreign(spoiled.table, without_key({7: 1}, 0), generation=1)
+    assert spoiled.codes() == []

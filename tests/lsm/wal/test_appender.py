@@ -58,7 +58,7 @@ def appender(
         store,
         claim_at(REGION, epoch=5, verified_at=verified_at),
         schema=SCHEMA,
-        convert=lambda rows: [rows],
+        convert=lambda position, entry: list(entry.batches),
         verify_epoch=verify,
         check_interval=10.0,
         clock=clock,

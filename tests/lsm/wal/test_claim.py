@@ -58,7 +58,7 @@ class Appender:
             store,
             claim,
             schema=SCHEMA,
-            convert=lambda batch: [batch],
+            convert=lambda position, entry: list(entry.batches),
             verify_epoch=self._verify,
             check_interval=0.0,
         )

@@ -18,7 +18,6 @@ from support.stores.faulty_store import WAL, FaultyStore, Killed
 
 from memwal.errors import (
     CorruptDataError,
-    InvalidInputError,
     MemWalError,
     OutcomeUnknownError,
     RegionFencedError,
@@ -30,7 +29,7 @@ from memwal.format.paths import wal_key
 from memwal.format.region_manifest import RegionManifest
 from memwal.format.wal_encoder import encode_sentinel
 from memwal.format.wal_entry import WalEntry, decode_entry
-from memwal.lsm.wal.appender import LogAppender
+from memwal.lsm.wal.appender import ConvertEntry, LogAppender
 from memwal.lsm.wal.log import fence, find_tip, needs_replay, read_log, survey_log
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage.object_store import ObjectInfo
@@ -83,7 +82,7 @@ def appender(
     verify: Callable[[], None] = lambda: None,
     interval: float = 0.0,
     clock: Callable[[], float] = lambda: 0.0,
-    convert: Callable[[pa.RecordBatch], list[pa.RecordBatch]] = lambda rows: [rows],
+    convert: ConvertEntry = lambda position, entry: list(entry.batches),
 ) -> LogAppender:
     return LogAppender(
         store,
@@ -367,8 +366,8 @@ class TestForeignEntries:
         """Whoever wrote them was told that they are durable: a human must look."""
         put(store, 1, entry(10, epoch=EPOCH - 1))
 
-        def refuse(rows: pa.RecordBatch) -> list[pa.RecordBatch]:
-            raise InvalidInputError("column x is missing")
+        def refuse(position: int, entry: WalEntry) -> list[pa.RecordBatch]:
+            raise CorruptDataError("column x is missing")
 
         log = appender(store, convert=refuse)
         for number in (1, 2):

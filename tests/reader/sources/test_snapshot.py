@@ -18,6 +18,7 @@ from memwal.errors import InvalidInputError, TableSetupError
 from memwal.jobs.table.snapshot import build_snapshot
 from memwal.reader.lookup import lookup_rows
 from memwal.reader.scan import Scan
+from memwal.reader.sources import snapshot as snapshots
 from memwal.reader.sources.snapshot import open_snapshot
 
 HOUR = timedelta(hours=1)
@@ -72,6 +73,49 @@ class TestEventual:
         assert old.snapshot_time is None
         (manifest,) = old.manifests.values()
         assert len(manifest.flushed) == 2
+
+    def test_does_not_trust_a_clock_that_is_a_minute_ahead(self, table: memwal.Table) -> None:
+        with table.writer() as writer:
+            writer.upsert(rows({1: 1}))
+            writer.flush()
+            build_snapshot(table.location, clock=later(59))
+            writer.upsert(rows({2: 2}))
+        read = open_snapshot(table.location, max_staleness=timedelta(seconds=2), clock=later(58))
+        assert read.snapshot_time is None
+
+    def test_trusts_what_this_process_saw_before(
+        self, table: memwal.Table, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Whatever the clock of the machine that made the snapshot says, within a minute."""
+        now = 100.0
+        monkeypatch.setattr(snapshots, "boot_seconds", lambda: now)
+
+        def uses_snapshot() -> bool:
+            allowed = timedelta(seconds=30)
+            return open_snapshot(table.location, max_staleness=allowed).snapshot_time is not None
+
+        with table.writer() as writer:
+            writer.upsert(rows({1: 1}))
+        build_snapshot(table.location, clock=later(-40))
+        assert not uses_snapshot()
+        now = 110.0
+        build_snapshot(table.location, clock=later(-1))
+        assert uses_snapshot()
+        now = 130.0
+        assert uses_snapshot()
+        now = 131.0
+        assert not uses_snapshot()
+
+    def test_an_older_version_of_another_thread_proves_nothing(
+        self, table: memwal.Table, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        old = table.base()
+        build_snapshot(table.location)
+        monkeypatch.setattr(snapshots, "boot_seconds", lambda: 100.0)
+        open_snapshot(table.location)
+        snapshots._remember_sighting(old, 99.0)
+        read = open_snapshot(table.location, max_staleness=timedelta(seconds=30))
+        assert read.snapshot_time is None
 
     def test_reads_the_manifests_when_the_snapshot_is_of_a_clock_that_was_far_ahead(
         self, table: memwal.Table

@@ -230,6 +230,8 @@ class Canned:
                     "retained_generations": retained,
                     "reclaimable_generations": retained // 2,
                     "reclaimable_bytes": retained // 2 * (20 << 20),
+                    "held_generations": retained % 2,
+                    "held_bytes": retained % 2 * (20 << 20),
                 }
             )
         return found

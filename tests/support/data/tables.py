@@ -12,7 +12,13 @@ from uuid import UUID
 import pyarrow as pa
 
 import memwal
-from memwal.format.paths import parse_manifest_name, parse_wal_name, region_dir, wal_dir
+from memwal.format.paths import (
+    parse_manifest_name,
+    parse_wal_name,
+    region_dir,
+    wal_dir,
+    wal_key,
+)
 from memwal.format.region_manifest import RegionManifest
 from memwal.format.wal_entry import WalEntry, decode_entry
 from memwal.region.manifest_store import RegionManifestStore
@@ -146,3 +152,29 @@ def manifest_objects(table: memwal.Table, region_id: UUID = REGION) -> Iterable[
     """Names of the objects in a region's manifest folder that are versions."""
     root = folder(table) / region_dir(region_id) / "manifest"
     return (path.name for path in root.iterdir() if parse_manifest_name(path.name) is not None)
+
+
+def append_foreign(
+    table: memwal.Table, batch: pa.RecordBatch, *, generation: int | None = None
+) -> int:
+    """Append an entry as a client does that checks nothing, and return its position."""
+    newest = manifest(table)
+    metadata = {
+        "writer_epoch": str(newest.writer_epoch),
+        "generation": str(generation or newest.current_generation),
+    }
+    schema = batch.schema.with_metadata(metadata)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as stream:
+        stream.write_batch(batch.replace_schema_metadata(metadata))
+    position = max(log(table), default=0) + 1
+    table.location.store.create(wal_key(REGION, position), sink.getvalue().to_pybytes())
+    return position
+
+
+def without_key(values: Mapping[int, int], *lacking: int) -> pa.RecordBatch:
+    """Rows of :data:`SCHEMA`, of which some, by their numbers, have a null key."""
+    whole = rows(values)
+    ids = [None if number in lacking else key for number, key in enumerate(values)]
+    columns = [pa.array(ids, pa.int64()), *(c.combine_chunks() for c in whole.columns[1:])]
+    return pa.RecordBatch.from_arrays(columns, names=SCHEMA.names)

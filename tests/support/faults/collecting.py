@@ -18,9 +18,13 @@ DAY = 24 * HOUR
 
 
 def collect(table: memwal.Table, seconds: float = 0.0, **options: Any) -> CollectionResult:
-    """Collect for good, as of so many seconds from now, without any retention of versions."""
+    """Collect for good, as of so many seconds from now.
+
+    Neither versions nor claims of other clients keep generations.
+    """
     options.setdefault("grace_seconds", GRACE.total_seconds())
     options.setdefault("retention_seconds", 0)
+    options.setdefault("foreign_claim_seconds", 0)
     options.setdefault("dry_run", False)
     return collect_garbage(table.location, GcOptions(**options), clock=later(seconds))
 

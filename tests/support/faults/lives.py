@@ -197,7 +197,9 @@ class Life:
         self.table.build_indexes()
 
     def _collect(self) -> None:
-        result = self.table.collect_garbage(dry_run=False, grace_seconds=0, retention_seconds=0)
+        result = self.table.collect_garbage(
+            dry_run=False, grace_seconds=0, retention_seconds=0, foreign_claim_seconds=0
+        )
         assert result.warnings == ()
 
     def _snapshot(self) -> None:

@@ -114,7 +114,9 @@ def everything(table: memwal.Table) -> Rows:
 def collect_all(table: memwal.Table) -> None:
     """Collect until nothing is left to collect: what the first run drops, the second deletes."""
     for _ in range(2):
-        table.collect_garbage(dry_run=False, grace_seconds=0, retention_seconds=0)
+        table.collect_garbage(
+            dry_run=False, grace_seconds=0, retention_seconds=0, foreign_claim_seconds=0
+        )
 
 
 def mark(table: memwal.Table, region_id: UUID, generation: int, rows: pa.Table) -> None:

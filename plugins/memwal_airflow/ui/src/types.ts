@@ -78,6 +78,8 @@ export interface Region {
   retained_generations: number;
   reclaimable_generations: number;
   reclaimable_bytes: number;
+  held_generations: number;
+  held_bytes: number;
 }
 
 export interface IndexLag {

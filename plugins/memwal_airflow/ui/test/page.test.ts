@@ -19,6 +19,8 @@ const region = (more: Partial<Region>): Region => ({
   retained_generations: 0,
   reclaimable_generations: 0,
   reclaimable_bytes: 0,
+  held_generations: 0,
+  held_bytes: 0,
   ...more,
 });
 

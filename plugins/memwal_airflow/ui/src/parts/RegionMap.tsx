@@ -188,6 +188,9 @@ function Told({ region, skipped }: { region: Region; skipped: boolean }): JSX.El
       <span>{waits}</span>
       <span>{count(region.unflushed_wal_entries)} log entries not flushed</span>
       <span>{`${exact(region.retained_generations)} stored, ${size(region.reclaimable_bytes)} reclaimable`}</span>
+      {region.held_generations > 0 && (
+        <span>{`${exact(region.held_generations)} held for the writer of another client, ${size(region.held_bytes)}`}</span>
+      )}
       <span class="quiet">{state.filter(Boolean).join(" · ")}</span>
     </>
   );

@@ -35,6 +35,9 @@ export function RegionTable({
               <th scope="col" class="number">Merged up to</th>
               <th scope="col" class="number">Stored</th>
               <th scope="col" class="number">Reclaimable</th>
+              <th scope="col" class="number" title="Merged, and kept because a client other than memwal claimed the region last">
+                Held
+              </th>
             </tr>
           </thead>
           <tbody>
@@ -52,6 +55,7 @@ export function RegionTable({
                 <td class="number">{exact(region.merged_generation)}</td>
                 <td class="number">{exact(region.retained_generations)}</td>
                 <td class="number">{size(region.reclaimable_bytes)}</td>
+                <td class="number">{size(region.held_bytes)}</td>
               </tr>
             ))}
           </tbody>

@@ -1,0 +1,94 @@
+"""Rows of a log entry as stored rows of the table, without those that no flush could store.
+
+A writer of memwal checks rows before it writes them to the log; other clients may not. Unless such
+rows are set aside (:mod:`memwal.jobs.verify.set_aside`), the region cannot be claimed: a claim that
+skipped them would lose rows that a client had acknowledged, and a flush of them fails.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from uuid import UUID
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from memwal.errors import CorruptDataError, InvalidInputError
+from memwal.format.paths import wal_key
+from memwal.format.wal_entry import WalEntry
+from memwal.writer.region_writer.rows import RowSchema
+
+_MAX_EXAMPLES = 3
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UnusableRows:
+    """Rows of a log entry that cannot be stored in the table."""
+
+    position: int  # of the entry
+    rows: pa.Table  # stored rows
+    numbers: npt.NDArray[np.int64]  # row number of each within the entry, ascending
+    reasons: tuple[str, ...]  # what is wrong with each
+
+    def __str__(self) -> str:
+        examples = [
+            f"row {number}: {reason}"
+            for number, reason in zip(self.numbers, self.reasons[:_MAX_EXAMPLES], strict=False)
+        ]
+        return f"{len(self.numbers)} rows cannot be stored; {'; '.join(examples)}"
+
+
+def convert_entry(
+    row_schema: RowSchema, region_id: UUID, position: int, entry: WalEntry
+) -> list[pa.RecordBatch]:
+    """Return all rows of an entry as stored rows.
+
+    Raises CorruptDataError if a row cannot be stored; the message names the entry, the rows, and
+    the repair.
+    """
+    batches, unusable = split_entry(row_schema, region_id, position, entry)
+    if unusable is not None:
+        raise CorruptDataError(
+            f"entry {position} of the log of region {region_id} ({wal_key(region_id, position)}): "
+            f"{unusable}. Nothing was changed. Put these rows into quarantine, and keep all other "
+            "rows: memwal verify TABLE --repair --yes"
+        )
+    return batches
+
+
+def split_entry(
+    row_schema: RowSchema, region_id: UUID, position: int, entry: WalEntry
+) -> tuple[list[pa.RecordBatch], UnusableRows | None]:
+    """Return the rows of an entry as stored rows, and apart those that cannot be stored.
+
+    Raises CorruptDataError if the columns do not fit the table.
+    """
+    try:
+        batches = [rows for batch in entry.batches for rows in row_schema.convert_logged(batch)]
+    except InvalidInputError as error:
+        raise CorruptDataError(
+            f"entry {position} of the log of region {region_id} ({wal_key(region_id, position)}) "
+            f"does not fit the table: {error}. "
+            "Change the table's schema so that they fit; or abandon the region's unflushed "
+            "rows by opening its writer with replay=False"
+        ) from error
+    if entry.writer_id is not None:
+        # A writer of memwal has checked them.
+        return batches, None
+    problems: dict[int, str] = {}
+    start = 0
+    for batch in batches:
+        found = row_schema.find_problems(batch)
+        problems |= {start + number: problem for number, problem in found.items()}
+        start += batch.num_rows
+    if not problems:
+        return batches, None
+    rows = pa.Table.from_batches(batches, row_schema.schema)
+    numbers = np.array(sorted(problems), np.int64)
+    usable = np.ones(start, np.bool_)
+    usable[numbers] = False
+    unusable = UnusableRows(
+        position, rows.take(pa.array(numbers)), numbers, tuple(problems[n] for n in numbers)
+    )
+    return rows.filter(pa.array(usable)).to_batches(), unusable
