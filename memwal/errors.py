@@ -8,11 +8,12 @@
 | choose another store   | :class:`UnsupportedStoreError`                              |
 | fix credentials        | :class:`StoreAccessError`                                   |
 | free space             | :class:`StoreFullError`                                     |
+| replace a link         | :class:`LinkRefusedError`                                   |
 | retry                  | :class:`ConflictError`, :class:`StoreUnavailableError`,     |
 |                        | :class:`BackPressureError`, :class:`LeaseLostError`         |
 | look before retrying   | :class:`OutcomeUnknownError`                                |
 | write the rest again   | :class:`PartialWriteError`                                  |
-| claim the region again | :class:`RegionFencedError`                                  |
+| claim the region again | :class:`RegionFencedError`, :class:`TableReplacedError`      |
 | leave the region alone | :class:`RegionSealedError`                                  |
 | open a new writer      | :class:`WriterClosedError`                                  |
 | call a human           | :class:`CorruptDataError`                                   |
@@ -92,6 +93,14 @@ class StoreUnavailableError(StoreError):
 
     What to do: call again after a pause. Reading again, and writing the same rows again, is always
     safe.
+    """
+
+
+class LinkRefusedError(StoreError):
+    """A symbolic link lies on the way to what was to be deleted; nothing behind it was deleted.
+
+    What to do: mount the other disk in place of the link (``mount --bind``), or delete by hand what
+    the table does not need any more.
     """
 
 
@@ -175,6 +184,16 @@ class RegionFencedError(MemWalError):
 
     What to do: make sure that no second producer writes to this region, open a new writer, which
     claims the region again, and write the same rows again.
+    """
+
+
+class TableReplacedError(RegionFencedError):
+    """The table was moved, deleted, or replaced by another one (a backup) under an open writer.
+
+    Writes that were not acknowledged may or may not be in the log of the table that was there.
+
+    What to do: check what is at the address now. If it is the right table, open it again with a new
+    writer, and write again what was written since that state.
     """
 
 

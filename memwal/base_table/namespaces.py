@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -10,11 +11,13 @@ from urllib.parse import urlsplit
 import lance_namespace
 
 from memwal.base_table.snapshot import open_dataset, table_manifest_key
-from memwal.errors import MemWalError
+from memwal.errors import LinkRefusedError, MemWalError
 from memwal.format.paths import table_manifest_keys
 from memwal.storage.location import TableLocation
 from memwal.storage.object_store import ObjectStore, create_settled
 from memwal.util.retry import LostRaceError
+
+logger = logging.getLogger(__name__)
 
 _VERSIONS_FOLDER = "_versions/"
 
@@ -89,8 +92,15 @@ class DurableNamespace(lance_namespace.LanceNamespace):  # type: ignore[misc]
                 self._taken(version)
             self.outcome.created = True
         finally:
-            self._store.delete(staging)
+            self._delete_staged(staging)
         return lance_namespace.CreateTableVersionResponse(version=self._table_version(version))
+
+    def _delete_staged(self, staging: str) -> None:
+        try:
+            self._store.delete(staging)
+        except LinkRefusedError as error:
+            # The commit is not affected. The staged manifest takes space, and is never a version.
+            logger.warning("%s is not deleted: %s", staging, error)
 
     def _has_inverted_names(self) -> bool:
         """Return whether manifests are named so that the newest comes first in a listing."""

@@ -10,6 +10,7 @@ writes the same object again.
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,13 +18,15 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from memwal.base_table.snapshot import BaseTable, translate_lance_error
-from memwal.errors import ConflictError, ObjectNotFoundError
+from memwal.errors import ConflictError, LinkRefusedError, ObjectNotFoundError
 from memwal.storage.location import TableLocation
+
+logger = logging.getLogger(__name__)
 
 PREFIX: Final = "memwal-read-"
 REFS_DIR: Final = "_refs"
+TAGS_DIR: Final = f"{REFS_DIR}/tags"
 
-_TAGS_DIR: Final = f"{REFS_DIR}/tags"
 _SUFFIX: Final = ".json"
 _NAME: Final = re.compile(r"memwal-read-([1-9][0-9]{0,9})-([1-9][0-9]{0,19})-([0-9a-z]{1,64})")
 
@@ -44,7 +47,7 @@ class ReadTag:
     @property
     def key(self) -> str:
         """Key of the tag's object."""
-        return f"{_TAGS_DIR}/{self.name}{_SUFFIX}"
+        return f"{TAGS_DIR}/{self.name}{_SUFFIX}"
 
     def expires_at(self, written: datetime) -> datetime:
         """Return the expiry of the tag, last written at ``written`` by the clock of the store."""
@@ -72,7 +75,7 @@ def user_tag_names(tags: Mapping[str, Mapping[str, object]]) -> str:
 def parse_read_tag_key(key: str) -> ReadTag | None:
     """Return the read tag whose object has this key; None for any other key."""
     folder, _, name = key.rpartition("/")
-    if folder != _TAGS_DIR or not name.endswith(_SUFFIX):
+    if folder != TAGS_DIR or not name.endswith(_SUFFIX):
         return None
     return parse_read_tag(name.removesuffix(_SUFFIX))
 
@@ -116,14 +119,17 @@ def renew_tag(location: TableLocation, tag: ReadTag, *, now: datetime | None = N
 
 
 def delete_tag(location: TableLocation, tag: ReadTag) -> None:
-    """Delete a tag. Does nothing if it does not exist."""
-    location.store.delete(tag.key)
+    """Delete a tag. Does nothing if it does not exist, or stays behind a link: it expires there."""
+    try:
+        location.store.delete(tag.key)
+    except LinkRefusedError as error:
+        logger.warning("tag %s is not deleted, and expires: %s", tag.name, error)
 
 
 def list_read_tags(location: TableLocation) -> dict[ReadTag, datetime]:
     """Return the read tags of a table, with the time of their last write. Costs one listing."""
     tags = {}
-    for info in location.store.list(_TAGS_DIR):
+    for info in location.store.list(TAGS_DIR):
         tag = parse_read_tag_key(info.key)
         if tag is not None:
             tags[tag] = info.modified
@@ -138,7 +144,7 @@ def list_torn_tags(location: TableLocation) -> list[str]:
     """
     if not location.store.is_local:
         return []
-    return [info.key for info in location.store.list(_TAGS_DIR) if _is_torn(location, info.key)]
+    return [info.key for info in location.store.list(TAGS_DIR) if _is_torn(location, info.key)]
 
 
 def delete_torn_tags(location: TableLocation) -> bool:

@@ -68,7 +68,14 @@ from memwal.errors import (
     StoreError,
     UnsupportedStoreError,
 )
-from memwal.storage.object_store import Data, ObjectInfo, ObjectStore, check_key, check_prefix
+from memwal.storage.object_store import (
+    Data,
+    LinkInfo,
+    ObjectInfo,
+    ObjectStore,
+    check_key,
+    check_prefix,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -205,6 +212,21 @@ class ExternalManifestStore(ObjectStore):
     def list_folders(self, prefix: str) -> builtins.list[str]:
         self.finish_commits(prefix)
         return [name for name in self._inner.list_folders(prefix) if prefix or name != STAGING]
+
+    def list_links(self, prefix: str) -> Iterator[LinkInfo]:
+        return self._inner.list_links(prefix)
+
+    def list_temporaries(self, prefix: str) -> Iterator[ObjectInfo]:
+        return self._inner.list_temporaries(prefix)
+
+    def check_no_link(self, prefix: str) -> None:
+        self._inner.check_no_link(prefix)
+
+    def hold(self, folders: Iterable[str]) -> ObjectStore:
+        return ExternalManifestStore(self._inner.hold(folders), self._database)
+
+    def check_held(self) -> None:
+        self._inner.check_held()
 
     def delete(self, key: str) -> None:
         self.delete_many([key])

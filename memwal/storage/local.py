@@ -11,13 +11,32 @@ import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from copy import copy
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
-from memwal.errors import ConflictError, StoreUnavailableError, UnsupportedStoreError
+from memwal.errors import (
+    ConflictError,
+    StoreUnavailableError,
+    TableReplacedError,
+    UnsupportedStoreError,
+)
 from memwal.storage import local_files, object_store
+from memwal.storage.folders.delete import delete_file, delete_files, delete_tree, open_without_links
+from memwal.storage.folders.hold import FolderHold
+from memwal.storage.folders.locks import lock_folder
+from memwal.storage.folders.walk import (
+    check_not_broken,
+    is_broken,
+    is_folder,
+    linked_folders,
+    list_entries,
+    walk_files,
+    walk_folders,
+    walk_links,
+)
 from memwal.storage.local_files import (
     FolderCache,
     from_os_error,
@@ -25,12 +44,11 @@ from memwal.storage.local_files import (
     fsync_folder,
     keeps_unnamed_files,
     link_new_file,
-    lock_folder,
     sync_file_system,
     write_chunks,
     write_new_file,
 )
-from memwal.storage.object_store import Data, ObjectInfo, ObjectStore
+from memwal.storage.object_store import Data, LinkInfo, ObjectInfo, ObjectStore
 
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV, errno.EMLINK})
 
@@ -64,10 +82,12 @@ class LocalStore(ObjectStore):
         self._root_prefix = os.path.join(self._root, "")
         self._durable = durable
         self._folders = FolderCache(self._root, durable=durable)
-        # Start of the last sync of the whole file system.
-        self._barrier: _ClockReading | None = None
-        # By folder: whether its file system keeps unnamed files.
-        self._unnamed: dict[str, bool] = {}
+        # By device: start of the last sync of the whole file system.
+        self._barriers: dict[int, _ClockReading] = {}
+        # By device: whether its file system keeps unnamed files.
+        self._unnamed: dict[int, bool] = {}
+        # Folders that must stay in their places for this store to write into them.
+        self._hold: FolderHold | None = None
         self.uri = self._root
 
     def create(self, key: str, data: Data) -> None:
@@ -91,10 +111,9 @@ class LocalStore(ObjectStore):
 
     def put_chunks(self, key: str, chunks: Iterable[bytes]) -> None:
         path = self._path(key)
-        with _translated("store", path):
-            self._folders.ensure(_folder_of(path))
+        with _translated("store", path), self._placed(path) as place:
             self._publish(
-                path,
+                place,
                 lambda temporary: write_chunks(temporary, chunks, durable=self._durable),
                 _replace,
             )
@@ -104,10 +123,13 @@ class LocalStore(ObjectStore):
         changed = ConflictError(f"{path} is not what was read before; read it again and retry")
         with _translated("replace", path):
             try:
-                with lock_folder(os.path.dirname(path), fcntl.LOCK_EX):
-                    if local_files.read_file(path) != expected:
+                with (
+                    self._placed(path, make=False) as place,
+                    lock_folder(_folder_of(place), fcntl.LOCK_EX),
+                ):
+                    if local_files.read_file(place) != expected:
                         raise changed
-                    self._write_once(path, data, publish=os.replace)
+                    self._write_once(place, data, publish=os.replace)
             except (FileNotFoundError, NotADirectoryError):
                 raise changed from None
 
@@ -132,62 +154,76 @@ class LocalStore(ObjectStore):
         try:
             return stat.S_ISREG(os.stat(path).st_mode)
         except (FileNotFoundError, NotADirectoryError):
+            check_not_broken(path)
             return False
         except OSError as error:
             raise from_os_error(error, "look at", path) from error
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        return self._list_folder(self._folder_path(prefix))
+        return self._list_files(self._folder_path(prefix), temporary=False)
 
-    def _list_folder(self, folder: str) -> Iterator[ObjectInfo]:
+    def list_temporaries(self, prefix: str) -> Iterator[ObjectInfo]:
+        return self._list_files(self._folder_path(prefix), temporary=True)
+
+    def _list_files(self, folder: str, *, temporary: bool) -> Iterator[ObjectInfo]:
         with _translated("list", folder):
-            for file in local_files.walk_files(folder):
-                if local_files.is_staging(file.name):
-                    continue
-                info = local_files.stat_object(
-                    file.path, file.path[len(self._root) :].lstrip(os.sep)
-                )
-                if info is not None:
-                    yield info
+            for file in walk_files(folder):
+                if local_files.is_staging(file.name) is temporary:
+                    info = local_files.stat_entry(file, self._key(file.path))
+                    if info is not None:
+                        yield info
 
     def list_folders(self, prefix: str) -> builtins.list[str]:
         folder = self._folder_path(prefix)
         with _translated("list", folder):
             return sorted(
-                entry.name
-                for entry in local_files.list_entries(folder)
-                if local_files.is_folder(entry)
+                entry.name for entry in list_entries(folder) if is_folder(entry) or is_broken(entry)
             )
+
+    def list_links(self, prefix: str) -> Iterator[LinkInfo]:
+        folder = self._folder_path(prefix)
+        with _translated("list", folder):
+            for entry in walk_links(folder):
+                with suppress(FileNotFoundError):
+                    target = os.readlink(entry.path)
+                    key = self._key(entry.path)
+                    yield LinkInfo(key, target, is_folder(entry), is_broken(entry))
 
     def delete(self, key: str) -> None:
         path = self._path(key)
-        with (
-            _translated("delete", path),
-            suppress(FileNotFoundError, NotADirectoryError),
-            lock_folder(os.path.dirname(path), fcntl.LOCK_SH),
-        ):
-            local_files.delete_file(path)
+        with _translated("delete", path):
+            delete_file(self._root, key)
 
     def delete_many(self, keys: Iterable[str]) -> None:
         for key in keys:
             self.delete(key)
 
     def delete_folder(self, prefix: str) -> None:
-        folder = self._path(object_store.check_folder(prefix))
+        key = object_store.check_folder(prefix)
+        folder = self._path(key)
         self._folders.forget(folder)
         with _translated("delete", folder):
-            local_files.delete_tree(folder)
+            delete_tree(self._root, key)
 
     def delete_stale_temporaries(self, prefix: str, *, older_than: timedelta) -> int:
-        folder = self._folder_path(prefix)
+        folder = object_store.check_prefix(prefix)
         before = time.time() - older_than.total_seconds()
-        deleted = 0
-        with _translated("clean", folder):
-            for file in local_files.walk_files(folder):
-                if local_files.is_staging(file.name) and _changed_before(file.path, before):
-                    local_files.delete_file(file.path)
-                    deleted += 1
-        return deleted
+
+        def is_stale(entry: os.DirEntry[str]) -> bool:
+            is_old = entry.stat(follow_symlinks=False).st_mtime < before
+            return is_old and local_files.is_staging(entry.name)
+
+        with _translated("clean", self._folder_path(prefix)):
+            return delete_files(self._root, folder, is_stale)
+
+    def check_no_link(self, prefix: str) -> None:
+        folder = self._folder_path(prefix)
+        with (
+            _translated("look at", folder),
+            suppress(FileNotFoundError, NotADirectoryError),
+            open_without_links(self._root, object_store.check_prefix(prefix)),
+        ):
+            pass
 
     def sync(self, prefix: str) -> None:
         folder = self._folder_path(prefix)
@@ -197,11 +233,11 @@ class LocalStore(ObjectStore):
             # Content first, then names, then the names of the folders above: a durable name never
             # points to content that is not durable.
             os.stat(folder)
-            for file in local_files.walk_files(folder):
+            for file in walk_files(folder):
                 with suppress(FileNotFoundError):
-                    if file.is_file(follow_symlinks=False):
+                    if not is_broken(file) and file.is_file():
                         fsync_file(file.path)
-            for inner in local_files.walk_folders(folder):
+            for inner in walk_folders(folder):
                 with suppress(FileNotFoundError):
                     fsync_folder(inner)
             self._folders.forget_ancestors(folder)
@@ -211,26 +247,82 @@ class LocalStore(ObjectStore):
         return False
 
     def barrier(self, *, up_to: str | None = None) -> None:
-        if not self._durable or (up_to is not None and self._is_synced(self._path(up_to))):
+        if not self._durable:
             return
-        started = _ClockReading.now()
         with _translated("sync the file system of", self._root):
-            sync_file_system(self._root)
-        self._barrier = started
+            if up_to is None:
+                self._sync_file_systems(linked_folders(self._root))
+            elif not self._is_synced(path := self._path(up_to)):
+                self._sync_file_systems([_folder_of(path)])
+
+    def _sync_file_systems(self, folders: Iterable[str]) -> None:
+        """Sync the file system of the root, and those of other folders, which links may lead to."""
+        synced: set[int] = set()
+        for folder in (self._root, *folders):
+            device = os.stat(folder).st_dev
+            if device not in synced:
+                started = _ClockReading.now()
+                sync_file_system(folder)
+                self._barriers[device] = started
+                synced.add(device)
 
     def _is_synced(self, path: str) -> bool:
         """Return whether an object and its name are older than the last barrier, or are gone."""
         try:
-            changed = os.stat(path).st_ctime
+            status = os.stat(path)
         except (FileNotFoundError, NotADirectoryError):
             return True
         except OSError as error:
             raise from_os_error(error, "look at", path) from error
-        barrier = self._barrier
-        return barrier is not None and barrier.is_after(changed)
+        barrier = self._barriers.get(status.st_dev)
+        return barrier is not None and barrier.is_after(status.st_ctime)
+
+    def hold(self, folders: Iterable[str]) -> LocalStore:
+        paths = [self._path(object_store.check_prefix(folder)) for folder in folders]
+        try:
+            for path in paths:
+                self._make_unless_moved(path)
+            hold = FolderHold(self._root, paths)
+        except OSError as error:
+            for path in paths:
+                check_not_broken(path)
+            if not isinstance(error, FileNotFoundError):
+                raise from_os_error(error, "claim a region in", self._root) from error
+            raise TableReplacedError(
+                f"there is no table at {self._root} any more: it was moved or deleted. If it is "
+                "back, or elsewhere, open it again with a new writer"
+            ) from error
+        # What the copy knows of folders and file systems is shared.
+        held = copy(self)
+        held._hold = hold
+        return held
+
+    def _make_unless_moved(self, folder: str) -> None:
+        """Make a folder; raise FileNotFoundError if the table is not there.
+
+        The root is not made: a writer whose table was moved away must not put a folder there, into
+        which a backup would be moved.
+        """
+        if not os.path.isdir(folder):
+            # Absent, although it may be remembered; those above it may be absent as well.
+            self._folders.forget(folder)
+            try:
+                self._folders.ensure(folder, make_root=False)
+                return
+            except FileNotFoundError:
+                self._folders.forget_ancestors(folder)
+        self._folders.ensure(folder, make_root=False)
+
+    def check_held(self) -> None:
+        if self._hold is not None:
+            with _translated("look at", self._root):
+                self._hold.check()
 
     def _path(self, key: str) -> str:
         return self._root_prefix + object_store.check_key(key)
+
+    def _key(self, path: str) -> str:
+        return path[len(self._root) :].lstrip(os.sep)
 
     def _folder_path(self, prefix: str) -> str:
         folder = object_store.check_prefix(prefix)
@@ -240,22 +332,52 @@ class LocalStore(ObjectStore):
         folder = _folder_of(path)
         for _ in range(_MAX_ATTEMPTS):
             try:
-                self._folders.ensure(folder)
-                write_once(path, data)
+                with self._placed(path) as place:
+                    write_once(place, data)
                 return
             except FileNotFoundError:
+                check_not_broken(folder)
                 self._folders.forget_ancestors(folder)
-                self._unnamed.pop(folder, None)
         raise StoreUnavailableError(
             f"cannot write {path}: its folder was deleted {_MAX_ATTEMPTS} times during the write; "
             "nothing was stored, find out what deletes it"
         )
 
+    @contextmanager
+    def _placed(self, path: str, *, make: bool = True) -> Iterator[str]:
+        """Yield the path by which an object is written, after its folder was made.
+
+        Without ``make``, the folder must exist.
+        """
+        held = None if self._hold is None else self._hold.folder_above(path)
+        if self._hold is not None and held is not None:
+            with self._hold.entered(held) as opened:
+                place = opened + path[len(held) :]
+                if make:
+                    self._make_below(opened, _folder_of(place))
+                yield place
+            return
+        if make:
+            self._folders.ensure(_folder_of(path))
+        yield path
+
+    def _make_below(self, base: str, folder: str) -> None:
+        """Make a folder below one that is held, and those between them."""
+        if folder == base:
+            return
+        above = _folder_of(folder)
+        self._make_below(base, above)
+        with suppress(FileExistsError):
+            os.mkdir(folder)
+        if self._durable:
+            fsync_folder(above)
+
     def _create_once(self, path: str, data: Data) -> None:
         folder = _folder_of(path)
-        unnamed = self._unnamed.get(folder)
+        device = os.stat(folder).st_dev
+        unnamed = self._unnamed.get(device)
         if unnamed is None:
-            unnamed = self._unnamed[folder] = keeps_unnamed_files(folder)
+            unnamed = self._unnamed[device] = keeps_unnamed_files(folder)
         if not unnamed:
             self._write_once(path, data, publish=_link)
             return
@@ -266,7 +388,7 @@ class LocalStore(ObjectStore):
                 raise
             # Some sandboxes forbid this link but not the one of a named file. If they forbid that
             # one too, it raises the error that names the next step.
-            self._unnamed[folder] = False
+            self._unnamed[device] = False
             self._write_once(path, data, publish=_link)
             return
         self._make_name_durable(path)
@@ -357,13 +479,6 @@ def _link(temporary: str, path: str) -> None:
         raise
 
 
-def _changed_before(path: str, seconds: float) -> bool:
-    try:
-        return os.lstat(path).st_mtime < seconds
-    except FileNotFoundError:
-        return False
-
-
 @contextmanager
 def _not_found_below_a_file() -> Iterator[None]:
     try:
@@ -377,4 +492,6 @@ def _translated(action: str, path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ELOOP):
+            check_not_broken(path)
         raise from_os_error(error, action, path) from error

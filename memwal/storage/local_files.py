@@ -1,10 +1,9 @@
-"""System calls on the files of a local table: read, write, fsync, folders, locks, and errors."""
+"""System calls on the files of a local table: read, write, fsync, folders, and errors."""
 
 from __future__ import annotations
 
 import ctypes
 import errno
-import fcntl
 import functools
 import os
 import re
@@ -27,13 +26,12 @@ from memwal.errors import (
     StoreUnavailableError,
     UnsupportedStoreError,
 )
+from memwal.storage.folders.walk import check_not_broken, is_broken
 from memwal.storage.object_store import Data, ObjectInfo, is_temporary
 
 # Lance stages a file as '.tmp' and six letters, or under its name with '#' and a number.
 _STAGED = re.compile(r"\.tmp[A-Za-z0-9]{6}|.*#\d+", re.DOTALL)
 
-_GONE_OR_IN_USE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENOTEMPTY, errno.EEXIST})
-_NO_LOCKS = frozenset({errno.ENOLCK, errno.EOPNOTSUPP, errno.EBADF, errno.EINVAL, errno.ENOSYS})
 
 # File systems (ext2 to ext4, XFS) on which three steps make a new file and its name durable: fsync
 # of an unnamed file, link, fsync of the folder. Btrfs does not write an unnamed file to its log,
@@ -81,28 +79,27 @@ def stat_object(path: str, key: str) -> ObjectInfo | None:
     """Return size and time of a file; None if it does not exist or is a folder."""
     try:
         status = os.stat(path)
-    except OSError as error:
-        # A link may lead nowhere, or to itself.
-        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
-            return None
-        raise
-    if not stat.S_ISREG(status.st_mode):
-        return None
-    return ObjectInfo(key, status.st_size, datetime.fromtimestamp(status.st_mtime, UTC))
-
-
-def list_entries(folder: str) -> list[os.DirEntry[str]]:
-    """Return the entries of a folder; none if it does not exist or is not a folder."""
-    try:
-        with os.scandir(folder) as entries:
-            return list(entries)
     except (FileNotFoundError, NotADirectoryError):
-        return []
+        check_not_broken(path)
+        return None
+    return _object_info(status, key) if stat.S_ISREG(status.st_mode) else None
 
 
-def is_folder(entry: os.DirEntry[str]) -> bool:
-    """Return whether an entry is a real folder: links are not followed out of the table."""
-    return entry.is_dir(follow_symlinks=False)
+def stat_entry(entry: os.DirEntry[str], key: str) -> ObjectInfo | None:
+    """Return size and time of an entry of a folder; None if it is gone, or no file.
+
+    A broken link counts as a file: it is not absent, and whatever reads it gets an error.
+    """
+    try:
+        status = entry.stat(follow_symlinks=not is_broken(entry))
+    except FileNotFoundError:
+        return None
+    is_object = stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode)
+    return _object_info(status, key) if is_object else None
+
+
+def _object_info(status: os.stat_result, key: str) -> ObjectInfo:
+    return ObjectInfo(key, status.st_size, datetime.fromtimestamp(status.st_mtime, UTC))
 
 
 def is_staging(name: str) -> bool:
@@ -110,50 +107,10 @@ def is_staging(name: str) -> bool:
     return is_temporary(name) or _STAGED.fullmatch(name) is not None
 
 
-def walk_files(folder: str) -> Iterator[os.DirEntry[str]]:
-    """Yield every entry below a folder that is not a folder itself, at any depth."""
-    pending = [folder]
-    while pending:
-        for entry in list_entries(pending.pop()):
-            if is_folder(entry):
-                pending.append(entry.path)
-            else:
-                yield entry
-
-
-def walk_folders(folder: str) -> Iterator[str]:
-    """Yield every folder below a folder, children first, then the folder itself."""
-    for entry in list_entries(folder):
-        if is_folder(entry):
-            yield from walk_folders(entry.path)
-    yield folder
-
-
 def delete_file(path: str) -> None:
     """Delete a file. Does nothing if it does not exist or is a folder."""
     with suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
         os.unlink(path)
-
-
-def delete_tree(folder: str) -> None:
-    """Delete a folder with everything in it. Of a link to a folder, delete the link.
-
-    Files that another process deletes meanwhile are no error. Files that another process creates
-    meanwhile stay, as they do in an object store.
-    """
-    if os.path.islink(folder):
-        delete_file(folder)
-        return
-    for entry in list_entries(folder):
-        if is_folder(entry):
-            delete_tree(entry.path)
-        else:
-            delete_file(entry.path)
-    try:
-        os.rmdir(folder)
-    except OSError as error:
-        if error.errno not in _GONE_OR_IN_USE:
-            raise
 
 
 def write_new_file(path: str, data: Data, *, durable: bool) -> None:
@@ -258,33 +215,6 @@ def write_behind(folder: Path | None) -> Iterator[None]:
         watcher.join()
 
 
-@contextmanager
-def lock_folder(folder: str, kind: int) -> Iterator[None]:
-    """Hold a lock on a folder: ``fcntl.LOCK_SH`` or ``fcntl.LOCK_EX``.
-
-    Each caller has its own descriptor, so threads exclude each other. The lock is on the folder,
-    not on a file inside it, so that nothing has to be cleaned up.
-    """
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        try:
-            fcntl.flock(descriptor, kind)
-        except OSError as error:
-            if error.errno in _NO_LOCKS:
-                raise UnsupportedStoreError(
-                    f"cannot lock {folder}: {error.strerror}; a table needs a file system whose "
-                    "folders can be locked: move it to one, or to an object store"
-                ) from error
-            raise
-        try:
-            yield
-        finally:
-            # A process forked meanwhile shares the lock, and closing alone would leave it there.
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
-    finally:
-        os.close(descriptor)
-
-
 class FolderCache:
     """Creates folders before the first write into them, and remembers which exist.
 
@@ -299,15 +229,21 @@ class FolderCache:
         # Only membership tests and atomic changes: no lock needed.
         self._existing: set[str] = set()
 
-    def ensure(self, folder: str) -> None:
-        """Create a folder at or below the root, and those above it, unless remembered."""
+    def ensure(self, folder: str, *, make_root: bool = True) -> None:
+        """Create a folder at or below the root, and those above it, unless remembered.
+
+        Without ``make_root``, raises FileNotFoundError if the root does not exist.
+        """
         if folder in self._existing:
             return
         if folder != self._root:
-            self.ensure(os.path.dirname(folder))
+            self.ensure(os.path.dirname(folder), make_root=make_root)
             self._make(folder)
-        else:
+        elif make_root:
             self._make_above(folder)
+        else:
+            os.stat(folder)
+            self._sync_name(folder)
         self._existing.add(folder)
 
     def forget(self, folder: str) -> None:
@@ -338,6 +274,9 @@ class FolderCache:
             # It may be gone again: then os.stat raises FileNotFoundError.
             if not stat.S_ISDIR(os.stat(folder).st_mode):
                 raise NotADirectoryError(errno.ENOTDIR, "a file is there", folder) from None
+        self._sync_name(folder)
+
+    def _sync_name(self, folder: str) -> None:
         if not self._durable:
             return
         try:

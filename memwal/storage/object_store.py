@@ -34,6 +34,16 @@ class ObjectInfo:
     modified: datetime  # Last change by the clock of the store, in UTC.
 
 
+@dataclass(frozen=True, slots=True)
+class LinkInfo:
+    """Symbolic link below the folder of a table."""
+
+    key: str  # Relative to the root of the table.
+    target: str  # As the link has it: absolute, or relative to the folder of the link.
+    is_folder: bool  # Whether it leads to a folder, which is listed below the link.
+    is_broken: bool  # Whether it leads nowhere, to itself, or to a folder above it.
+
+
 class ObjectStore(ABC):
     """Store of one table's objects.
 
@@ -42,6 +52,10 @@ class ObjectStore(ABC):
     file (``.*.tmp``); any other key raises :class:`~memwal.errors.InvalidInputError` before a
     request is sent. A prefix is the key of a folder, or ``""`` for the root; one trailing ``/`` is
     allowed. ``list("a")`` never returns ``ab/x``.
+
+    Symbolic links below the root of a local table are followed by everything that reads, lists or
+    writes; a link that leads nowhere raises :class:`~memwal.errors.CorruptDataError` when it is
+    read. They are never followed by a deletion.
 
     Thread-safe. Every method may raise :class:`~memwal.errors.StoreAccessError`,
     :class:`~memwal.errors.StoreUnavailableError` and :class:`~memwal.errors.TableSetupError` (the
@@ -122,19 +136,36 @@ class ObjectStore(ABC):
         """Yield every object below a folder, at any depth, in any order.
 
         A folder that does not exist is empty. Objects that are created or deleted while the listing
-        runs may or may not appear. Temporary files never appear.
+        runs may or may not appear. Temporary files never appear. A symbolic link that leads nowhere
+        is listed like an object, so that it is not taken for absent.
         """
 
     @abstractmethod
     def list_folders(self, prefix: str) -> builtins.list[str]:
         """Return the names of the immediate sub-folders, sorted.
 
-        The local store includes empty folders; object stores have none.
+        The local store includes empty folders; object stores have none. A symbolic link that leads
+        nowhere may have led to a folder, and is included.
         """
+
+    def list_links(self, prefix: str) -> Iterator[LinkInfo]:
+        """Yield every symbolic link below a folder, at any depth. Object stores have none."""
+        return iter(())
+
+    def list_temporaries(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Yield the temporary files below a folder, at any depth. Object stores have none.
+
+        See :meth:`delete_stale_temporaries`.
+        """
+        return iter(())
 
     @abstractmethod
     def delete(self, key: str) -> None:
-        """Delete an object. Does nothing if the key does not exist."""
+        """Delete an object. Does nothing if the key does not exist.
+
+        Like every deletion, raises :class:`~memwal.errors.LinkRefusedError` if a symbolic link lies
+        on the way to the object; see :meth:`check_no_link`.
+        """
 
     @abstractmethod
     def delete_many(self, keys: Iterable[str]) -> None:
@@ -154,6 +185,14 @@ class ObjectStore(ABC):
         Such files are never listed and only take space. Object stores have none. Files that are not
         ``older_than`` stay: their writes may still be running. Returns the number of deleted files.
         """
+
+    def check_no_link(self, prefix: str) -> None:
+        """Raise LinkRefusedError if a symbolic link lies on the way to a folder, or is the folder.
+
+        What is deleted below the folder would be deleted behind that link, which a local store
+        refuses. Object stores have no links, and do nothing.
+        """
+        return
 
     @abstractmethod
     def sync(self, prefix: str) -> None:
@@ -181,6 +220,24 @@ class ObjectStore(ABC):
         The metadata of an existing object shows it; None if that of this store does not.
         """
         return None
+
+    def hold(self, folders: Iterable[str]) -> ObjectStore:
+        """Return this store for a process that relies on some folders to stay in their places.
+
+        Folders that do not exist are made now, except the root. From then on the returned store
+        makes none of them again. If another folder stands in the place of one of them, or none
+        does, because the table was moved or a backup was put there, every write of an object
+        below it raises :class:`~memwal.errors.TableReplacedError`; so does :meth:`check_held`.
+        An object whose write raised may be in the folder that was moved away.
+
+        A folder of an object store is a part of names and has no identity: such a store returns
+        itself.
+        """
+        return self
+
+    def check_held(self) -> None:
+        """Raise TableReplacedError if a folder that :meth:`hold` named is not in its place."""
+        return
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.uri!r})"

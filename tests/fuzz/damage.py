@@ -107,6 +107,11 @@ def _a_loop(dice: Random, path: Path, others: list[Path]) -> None:
     path.symlink_to(path.name)
 
 
+def _a_link_to_nowhere(dice: Random, path: Path, others: list[Path]) -> None:
+    path.unlink()
+    path.symlink_to("/nowhere/at/all")
+
+
 DAMAGES: Final[dict[str, Damage]] = {
     "empty": _emptied,
     "zeros": _zeroed,
@@ -119,6 +124,7 @@ DAMAGES: Final[dict[str, Damage]] = {
     "spliced": _rewritten(byte_changes.splice),
     "a folder": _a_folder,
     "a loop of links": _a_loop,
+    "a link to nowhere": _a_link_to_nowhere,
 }
 
 

@@ -669,21 +669,6 @@ def test_a_file_where_a_folder_must_be(root: Path) -> None:
         store.replace("a/b", b"y", expected=b"x")
 
 
-def test_links_out_of_the_table_are_not_followed(root: Path, tmp_path: Path) -> None:
-    outside = tmp_path / "outside"
-    outside.mkdir()
-    (outside / "precious").write_bytes(b"x")
-    store = LocalStore(root)
-    store.create("gen/1", b"x")
-    (root / "gen" / "away").symlink_to(outside)
-
-    assert keys_of(store) == ["gen/1"]
-    store.delete_folder("gen")
-
-    assert (outside / "precious").read_bytes() == b"x"
-    assert not (root / "gen").exists()
-
-
 def test_a_name_that_is_too_long_is_refused(root: Path) -> None:
     with pytest.raises(InvalidInputError):
         LocalStore(root).create("a/" + "n" * 300, b"x")

@@ -1,4 +1,4 @@
-"""``memwal create``, ``enable``, ``add-region-spec``, ``copy`` and ``rights``."""
+"""``memwal create``, ``enable``, ``add-region-spec``, ``copy``, ``abandon`` and ``rights``."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from memwal.cli.options import (
     AsJson,
     CatalogUrl,
     NameOrUri,
+    RegionId,
     Uri,
     open_named,
     parse_regions,
@@ -171,6 +172,50 @@ def copy(
     if target_options_file is not None:
         options = storage_options(target_options_file, None)
     print_result(opened.copy_to(target, storage_options=options), as_json=as_json)
+
+
+def abandon(
+    table: NameOrUri,
+    region: RegionId,
+    yes: Annotated[bool, Option("--yes", help="Abandon them; this cannot be undone.")] = False,
+    *,
+    storage: Storage,
+    url: CatalogUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Abandon the unflushed rows of a region whose log has a gap or a damaged entry.
+
+    The region can be claimed again afterwards, and everything that is flushed stays. What is
+    abandoned is recorded in the region's folder. A writer that is open is fenced: if there is one,
+    let it flush instead.
+    """
+    from memwal.lsm.wal.abandon import abandon_log, read_abandoned
+    from memwal.lsm.wal.claim import claim_region
+    from memwal.region.manifest_store import RegionManifestStore
+
+    opened, _ = open_named(table, url, storage)
+    store = opened.location.store
+    if RegionManifestStore(store, region).read_latest() is None:
+        raise InvalidInputError(
+            f"{opened.uri} has no region {region}; memwal status lists those that were claimed"
+        )
+    if not yes:
+        raise InvalidInputError(
+            f"the unflushed rows of region {region} would be lost for good: keep a copy of the "
+            "region's folder, and give --yes"
+        )
+    merged = opened.base().details.merged.get(region, 0)
+    claim = abandon_log(store, claim_region(store, region, merged=merged, replay=False))
+    epoch = claim.manifest.writer_epoch
+    records = [record for record in read_abandoned(store, region) if record.epoch == epoch]
+    rows, entries = (sum(getattr(r, name) for r in records) for name in ("rows", "entries"))
+    value = {
+        "region": str(region),
+        "rows": rows,
+        "entries": entries,
+        "records": [record.key for record in records],
+    }
+    print_either(f"abandoned {rows} rows in {entries} entries of the log", value, as_json=as_json)
 
 
 def _print_setup(verb: str, table: Table, *, as_json: bool) -> None:

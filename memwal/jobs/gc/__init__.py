@@ -18,6 +18,10 @@ what is left behind if it dies:
 | index files, staged files | their age; all stored versions were read after these files were listed | a part of an index that no version names |
 | old versions of the base table | the version that is kept is synced again: another process may have committed it since | Lance's clean-up begins anew |
 
+On a local disk, nothing behind a symbolic link in the table is deleted, and the manifests of a region
+behind one are not changed: they could be those of another table. What stays for this reason is
+reported, and the run continues.
+
 Tags and branches that are created during a run are noticed before every few regions, and before a
 folder is deleted, which is a grace period after its generation was dropped. One case remains: a tag
 on a version that was replaced longer ago than the retention, created within the seconds between

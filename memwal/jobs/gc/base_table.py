@@ -20,27 +20,26 @@ None of that is implemented a second time here.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import ClassVar
 from uuid import UUID
 
-from memwal.base_table.read_tags import ReadTag, delete_tag
+from memwal.base_table.read_tags import TAGS_DIR, ReadTag
 from memwal.base_table.region_snapshot import external_key
 from memwal.base_table.snapshot import lance_errors, open_base
-from memwal.errors import ObjectNotFoundError
+from memwal.errors import LinkRefusedError, ObjectNotFoundError
 from memwal.format.lance_manifest import IndexEntry, read_index_section
 from memwal.format.memwal_index import IndexDetails
-from memwal.format.paths import DATA_DIR, MEM_WAL_INDEX_NAME, parse_region_name
-from memwal.jobs.gc.collector import GcContext
+from memwal.format.paths import DATA_DIR, MEM_WAL_DIR, MEM_WAL_INDEX_NAME, parse_region_name
+from memwal.jobs.gc.collector import GcContext, carry_out
 from memwal.jobs.gc.decision import Decision, Kind, Reason, moment
 from memwal.jobs.gc.generations import measure
 from memwal.jobs.gc.history import VERSIONS_DIR, StoredVersions
 from memwal.jobs.gc.pins import list_read_tags, protection_end
-from memwal.storage import local_files
 from memwal.storage.location import TableLocation
 from memwal.storage.object_store import ObjectInfo, ObjectStore
 
@@ -67,17 +66,19 @@ class ReadTagCollector:
         grace = context.options.grace
         for tag, size, end in list_read_tags(context.pins.refs, grace):
             decision = self._decide(tag, size, end, context)
-            if not decision.delete or context.options.dry_run:
-                yield decision
-                continue
-            info = self.location.store.head(tag.key)
-            if info is None:
-                continue
-            end = protection_end(tag, info.modified, grace)
-            decision = self._decide(tag, info.size, end, context)
-            if decision.delete:
-                delete_tag(self.location, tag)
-            yield decision
+            if decision.delete and not context.options.dry_run:
+                info = self.location.store.head(tag.key)
+                if info is None:
+                    continue
+                end = protection_end(tag, info.modified, grace)
+                decision = self._decide(tag, info.size, end, context)
+            yield carry_out(
+                decision,
+                self.location.store,
+                TAGS_DIR,
+                partial(self.location.store.delete, tag.key),
+                dry_run=context.options.dry_run,
+            )
 
     def _decide(self, tag: ReadTag, size: int, end: datetime, context: GcContext) -> Decision:
         expired = end <= context.now
@@ -131,12 +132,14 @@ class IndexFileCollector:
             named |= _named_indexes(store, manifests)
         for index_id in candidates:
             if index_id not in named:
-                decision = self._decide(
-                    index_id, context, versions=len(manifests) if too_many else None
+                folder = f"{INDICES_DIR}/{index_id}"
+                yield carry_out(
+                    self._decide(index_id, context, versions=len(manifests) if too_many else None),
+                    store,
+                    folder,
+                    partial(store.delete_folder, folder),
+                    dry_run=context.options.dry_run,
                 )
-                if decision.delete and not context.options.dry_run:
-                    store.delete_folder(f"{INDICES_DIR}/{index_id}")
-                yield decision
 
     def _decide(self, index_id: UUID, context: GcContext, *, versions: int | None) -> Decision:
         """Decide about a folder. ``versions`` is the number of versions if too many to be read."""
@@ -220,12 +223,14 @@ class StagedManifestCollector:
         """Decide about each staged manifest."""
         age = context.options.orphan_age
         for info in StoredVersions.list(self.location).staged:
-            decision = _decide_by_age(
-                self.kind, info.key, info.size, info.modified + age, context.now
+            end = info.modified + age
+            yield carry_out(
+                _decide_by_age(self.kind, info.key, info.size, end, context.now),
+                self.location.store,
+                VERSIONS_DIR,
+                partial(self.location.store.delete, info.key),
+                dry_run=context.options.dry_run,
             )
-            if decision.delete and not context.options.dry_run:
-                self.location.store.delete(info.key)
-            yield decision
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,26 +242,19 @@ class TemporaryFileCollector:
 
     def collect(self, context: GcContext) -> Iterator[Decision]:
         """Decide about each temporary file, then delete those that are old enough together."""
-        yield from self._decide(context)
+        store = self.location.store
+        for info in store.list_temporaries(""):
+            end = info.modified + context.options.orphan_age
+            decision = _decide_by_age(self.kind, info.key, info.size, end, context.now)
+            folder = info.key.rpartition("/")[0]
+            yield carry_out(decision, store, folder, _delete_later, dry_run=True)
         if not context.options.dry_run:
             age = datetime.now(UTC) - (context.now - context.options.orphan_age)
-            self.location.store.delete_stale_temporaries("", older_than=age)
+            store.delete_stale_temporaries("", older_than=age)
 
-    def _decide(self, context: GcContext) -> Iterator[Decision]:
-        root = self.location.local_path
-        if root is None:
-            return
-        for file in local_files.walk_files(str(root)):
-            if not local_files.is_staging(file.name):
-                continue
-            try:
-                status = file.stat(follow_symlinks=False)
-            except FileNotFoundError:
-                continue
-            modified = datetime.fromtimestamp(status.st_mtime, UTC)
-            path = os.path.relpath(file.path, root)
-            end = modified + context.options.orphan_age
-            yield _decide_by_age(self.kind, path, status.st_size, end, context.now)
+
+def _delete_later() -> None:
+    """Delete nothing: all temporary files are deleted together."""
 
 
 def _decide_by_age(kind: Kind, what: str, size: int, end: datetime, now: datetime) -> Decision:
@@ -285,6 +283,10 @@ class BaseVersionCollector:
         age = context.options.version_age
         if age is None:
             return
+        link = self._find_link()
+        if link is not None:
+            yield self._decision(Reason.LINK, str(link))
+            return
         dataset = open_base(self.location).dataset
         if not context.options.dry_run:
             # Lance keeps the version that is open; another process may have committed it just now,
@@ -299,11 +301,31 @@ class BaseVersionCollector:
             )
         versions, freed = int(stats.old_versions), int(stats.bytes_removed)
         if versions or freed:
-            yield Decision(
-                kind=self.kind,
-                what="old versions",
-                objects=versions,
-                bytes=freed,
-                reason=Reason.UNNEEDED,
-                message="older than the retention, not tagged, and no branch starts from them",
-            )
+            message = "older than the retention, not tagged, and no branch starts from them"
+            yield self._decision(Reason.UNNEEDED, message, objects=versions, bytes=freed)
+
+    def _find_link(self) -> LinkRefusedError | None:
+        """Return the error for a link to a folder that Lance, which follows links, would clean up.
+
+        Lance opens files by their paths: a link that is made while it cleans up is followed.
+        """
+        store = self.location.store
+        for link in store.list_links(""):
+            if link.is_folder and link.key.partition("/")[0] != MEM_WAL_DIR:
+                try:
+                    store.check_no_link(link.key)
+                except LinkRefusedError as error:
+                    return error
+        return None
+
+    def _decision(
+        self, reason: Reason, message: str, *, objects: int = 0, bytes: int = 0
+    ) -> Decision:
+        return Decision(
+            kind=self.kind,
+            what="old versions",
+            objects=objects,
+            bytes=bytes,
+            reason=reason,
+            message=message,
+        )

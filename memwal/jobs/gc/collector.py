@@ -9,13 +9,14 @@ if it has an age, a field of the options. A new kind of garbage also needs a mem
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import ClassVar, Protocol
 from uuid import UUID
 
-from memwal.jobs.gc.decision import Decision, Kind
+from memwal.errors import LinkRefusedError
+from memwal.jobs.gc.decision import Decision, Kind, Reason
 from memwal.jobs.gc.history import History
 from memwal.jobs.gc.pins import Pins
 from memwal.jobs.options import GcOptions
@@ -51,6 +52,33 @@ class RegionState:
     def region_id(self) -> UUID:
         """Id of the region."""
         return self.history.region_id
+
+
+def carry_out(
+    decision: Decision,
+    store: ObjectStore,
+    folder: str,
+    delete: Callable[[], bool | None],
+    *,
+    dry_run: bool,
+) -> Decision:
+    """Delete what a decision is about, unless it is kept or this is a dry run; return the decision.
+
+    ``folder`` is the one in which ``delete`` deletes; it returns False if the garbage came into use
+    meanwhile. If a symbolic link leads to the folder, nothing is deleted, the decision says so, and
+    the collection goes on. The store itself deletes nothing behind a link, also if the link was
+    made after this check: the check is for dry runs, and for what ``delete`` writes first.
+    """
+    if not decision.delete:
+        return decision
+    try:
+        store.check_no_link(folder)
+        if not dry_run and delete() is False:
+            message = "the region's manifest changed meanwhile; the next run decides again"
+            return replace(decision, reason=Reason.IN_USE, message=message)
+    except LinkRefusedError as error:
+        return replace(decision, reason=Reason.LINK, message=str(error))
+    return decision
 
 
 class Collector(Protocol):

@@ -64,6 +64,7 @@ class Reason(ReasonCode):
     MANIFEST_NEEDED = "manifest_needed", "it is among the newest versions of the manifest"
     TOO_YOUNG = "too_young", "it may belong to a write under way"
     IN_USE = "in_use", "it is in use"
+    LINK = "link", "it is behind a symbolic link, and nothing is deleted there"
     UNREADABLE = "unreadable", "an object that tells whether it is needed cannot be read"
     TOO_MANY_VERSIONS = (
         "too_many_versions",
@@ -131,9 +132,11 @@ class Tally:
     warnings: list[str] = field(default_factory=list)
 
     def add(self, decision: Decision) -> None:
-        """Count a decision."""
+        """Count a decision. Each link behind which something would be deleted is a warning."""
         if self.explain:
             self.decisions.append(decision)
+        if decision.reason is Reason.LINK and decision.message not in self.warnings:
+            self.warnings.append(decision.message)
         if not decision.delete:
             return
         kind = decision.kind
@@ -151,7 +154,8 @@ class Tally:
         for name, number in other.metrics.items():
             self.metrics[name] += number
         self.decisions.extend(other.decisions)
-        self.warnings.extend(other.warnings)
+        # A link to the folder of all regions is met in each of them.
+        self.warnings.extend(w for w in other.warnings if w not in self.warnings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import ClassVar
 from uuid import UUID
 
@@ -32,7 +33,7 @@ from memwal.format.paths import (
 )
 from memwal.format.region_manifest import FlushedGeneration, RegionManifest
 from memwal.jobs.foreign_claims import are_protected, find_foreign_claim, protected_from
-from memwal.jobs.gc.collector import GcContext, RegionState
+from memwal.jobs.gc.collector import GcContext, RegionState, carry_out
 from memwal.jobs.gc.decision import Decision, Kind, Reason, moment
 from memwal.jobs.gc.history import History
 from memwal.jobs.gc.pins import Pin
@@ -193,11 +194,15 @@ class DroppedFolderCollector:
         for name, generation in _unnamed_folders(region):
             if _may_never_have_been_named(generation, region.history.latest):
                 continue
-            extent = measure(region.store, generation_dir(region.region_id, name))
-            decision = self._decide(name, generation, extent, context)
-            if decision.delete and not context.options.dry_run:
-                delete_folder(region.store, region.region_id, name)
-            yield decision
+            folder = generation_dir(region.region_id, name)
+            extent = measure(region.store, folder)
+            yield carry_out(
+                self._decide(name, generation, extent, context),
+                region.store,
+                folder,
+                partial(delete_folder, region.store, region.region_id, name),
+                dry_run=context.options.dry_run,
+            )
 
     def _decide(self, name: str, generation: int, extent: Extent, context: GcContext) -> Decision:
         region, history = self.region, self.region.history
@@ -271,19 +276,15 @@ class OrphanCollector:
         for name, generation in _unnamed_folders(region):
             if not _may_never_have_been_named(generation, region.history.latest):
                 continue
-            extent = measure(region.store, generation_dir(region.region_id, name))
-            decision = self._decide(name, extent, context)
-            if (
-                decision.delete
-                and not context.options.dry_run
-                and not self._delete(name, generation)
-            ):
-                decision = replace(
-                    decision,
-                    reason=Reason.IN_USE,
-                    message="the region's manifest changed meanwhile; the next run decides again",
-                )
-            yield decision
+            folder = generation_dir(region.region_id, name)
+            extent = measure(region.store, folder)
+            yield carry_out(
+                self._decide(name, extent, context),
+                region.store,
+                folder,
+                partial(self._delete, name, generation),
+                dry_run=context.options.dry_run,
+            )
 
     def _decide(self, name: str, extent: Extent, context: GcContext) -> Decision:
         age = context.options.orphan_age

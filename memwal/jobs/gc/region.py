@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from uuid import UUID
 
-from memwal.errors import CorruptDataError, MemWalError
-from memwal.format.paths import region_dir
+from memwal.errors import CorruptDataError, LinkRefusedError, MemWalError
+from memwal.format.paths import manifest_dir, region_dir
 from memwal.jobs.gc.collector import Collector, GcContext, RegionState
 from memwal.jobs.gc.decision import Decision, Kind, Reason, Tally
 from memwal.jobs.gc.generations import (
@@ -56,9 +56,13 @@ def collect_region(
 ) -> Iterator[Decision]:
     """Collect one region, and yield each decision after it was carried out.
 
+    Raises LinkRefusedError if a symbolic link leads to its manifests: nothing is deleted then.
     If something cannot be read or deleted, the rest of the region stays as it is.
     """
     region_id = manifests.region_id
+    # Behind a link, the manifests could be those of a region of another table, whose generations
+    # must not be dropped for the progress of this one.
+    store.check_no_link(manifest_dir(region_id))
     # Folders before the manifests: a folder that the latest manifest does not name was not named
     # when it was listed.
     folders = tuple(store.list_folders(region_dir(region_id)))
@@ -132,15 +136,20 @@ def _collect_region(location: TableLocation, context: GcContext, region_id: UUID
     try:
         for decision in collect_region(store, RegionManifestStore(store, region_id), context):
             tally.add(decision)
+    except LinkRefusedError as error:
+        tally.add(_skipped(region_id, Reason.LINK, str(error)))
     except MemWalError as error:
         tally.warnings.append(f"region {region_id}: not collected: {error}")
-        tally.add(
-            Decision(
-                kind=Kind.REGION,
-                what=str(region_id),
-                region_id=str(region_id),
-                reason=Reason.UNREADABLE,
-                message=f"what is in use cannot be read, so nothing more is deleted: {error}",
-            )
-        )
+        message = f"what is in use cannot be read, so nothing more is deleted: {error}"
+        tally.add(_skipped(region_id, Reason.UNREADABLE, message))
     return tally
+
+
+def _skipped(region_id: UUID, reason: Reason, message: str) -> Decision:
+    return Decision(
+        kind=Kind.REGION,
+        what=str(region_id),
+        region_id=str(region_id),
+        reason=reason,
+        message=message,
+    )

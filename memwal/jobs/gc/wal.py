@@ -10,14 +10,15 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import ClassVar
 from uuid import UUID
 
 import numpy as np
 import numpy.typing as npt
 
-from memwal.format.paths import APPLIED_DIR, parse_wal_name, wal_dir, wal_key
-from memwal.jobs.gc.collector import GcContext, RegionState
+from memwal.format.paths import APPLIED_DIR, manifest_dir, parse_wal_name, wal_dir, wal_key
+from memwal.jobs.gc.collector import GcContext, RegionState, carry_out
 from memwal.jobs.gc.decision import Decision, Kind, Reason, moment
 from memwal.lsm.wal.applied_steps import write_book_before_delete
 from memwal.storage.object_store import ObjectStore
@@ -64,20 +65,26 @@ class LogCollector:
         region = self.region
         entries = LogEntries.list(region.store, region.region_id)
         for positions, decision in self._decide(entries, context):
-            if decision.delete and not context.options.dry_run:
-                # If the region had no such folder when it was listed, no entry that is old enough
-                # to be deleted is a step.
-                if APPLIED_DIR in region.folders:
-                    write_book_before_delete(
-                        region.store, region.region_id, until=int(positions.max())
-                    )
-                # Oldest first as far as the store keeps an order. A run that dies in between may
-                # leave some in front of others that are gone: all of them are before the position
-                # where a replay begins, where no process reads.
-                region.store.delete_many(
-                    wal_key(region.region_id, position) for position in positions.tolist()
-                )
-            yield decision
+            yield carry_out(
+                decision,
+                region.store,
+                wal_dir(region.region_id),
+                partial(self._delete, positions),
+                dry_run=context.options.dry_run,
+            )
+
+    def _delete(self, positions: Positions) -> None:
+        region = self.region
+        # If the region had no such folder when it was listed, no entry that is old enough to be
+        # deleted is a step.
+        if APPLIED_DIR in region.folders:
+            write_book_before_delete(region.store, region.region_id, until=int(positions.max()))
+        # Oldest first as far as the store keeps an order. A run that dies in between may leave some
+        # in front of others that are gone: all of them are before the position where a replay
+        # begins, where no process reads.
+        region.store.delete_many(
+            wal_key(region.region_id, position) for position in positions.tolist()
+        )
 
     def _decide(
         self, entries: LogEntries, context: GcContext
@@ -158,15 +165,23 @@ class ManifestCollector:
         old = [version for version in stored if version < first_needed]
         needed = [version for version in stored if version >= first_needed]
         if old:
-            if not context.options.dry_run:
-                # The hint names a version that stays before any version is deleted.
-                region.manifests.refresh_hint(history.latest.version)
-                for version in old:
-                    region.store.delete(history.objects[version].key)
             message = "no process reads them, and a newer one bounds the log"
-            yield self._decision(old, Reason.UNNEEDED, message)
+            yield carry_out(
+                self._decision(old, Reason.UNNEEDED, message),
+                region.store,
+                manifest_dir(region.region_id),
+                partial(self._delete, old),
+                dry_run=context.options.dry_run,
+            )
         message = "the newest version, and those that tell from where on the log is needed"
         yield self._decision(needed, Reason.MANIFEST_NEEDED, message)
+
+    def _delete(self, versions: list[int]) -> None:
+        region, history = self.region, self.region.history
+        # The hint names a version that stays before any version is deleted.
+        region.manifests.refresh_hint(history.latest.version)
+        for version in versions:
+            region.store.delete(history.objects[version].key)
 
     def _decision(self, versions: list[int], reason: Reason, message: str) -> Decision:
         history = self.region.history

@@ -46,7 +46,7 @@ _BACKUP = "stop the writers of the region, keep every object, and restore this o
 _ASK = "keep every object and find out who wrote it before anything else is written"
 _REPLAY = (
     "do not claim the region: a writer that is open may still have the rows and flush them; "
-    "otherwise restore the entry, or abandon what is not flushed: open a writer with replay=False"
+    "otherwise restore the entry, or abandon what is not flushed: memwal abandon"
 )
 _FROM_ROWS = "the repair builds it from the rows"
 _PUBLISHED = "the repair publishes a new one"
@@ -84,6 +84,17 @@ CODES: Final[dict[str, Code]] = {
         _W,
         "the base table differs from merged generations, perhaps because of a direct write",
         "if there was no direct write to the base table, treat it as a lost merge",
+    ),
+    # The folder of a local table
+    "link": Code(
+        _I,
+        "a symbolic link: what it leads to is read, written and copied, but never collected",
+        "mount the disk in its place (mount --bind), if the collector shall delete there",
+    ),
+    "link-broken": Code(
+        _E,
+        "a symbolic link leads nowhere, to itself, or to a folder above it",
+        "mount the disk that it leads to, or put what it led to in its place",
     ),
     # The details of the MemWAL index
     "spec-repeated": Code(_E, "a region spec has the id of another spec, or 0", _ASK),
@@ -188,8 +199,8 @@ CODES: Final[dict[str, Code]] = {
     "log-tip-lost": Code(
         _E,
         "the newest entries are gone",
-        "other clients would fence at the start of the log; restore the newest entry, or open a "
-        "writer with replay=False",
+        "other clients would fence at the start of the log; restore the newest entry, or "
+        "abandon what is not flushed: memwal abandon",
     ),
     "log-entry-damaged": Code(_E, "an entry that is to be replayed cannot be read", _REPLAY),
     "log-rows-unusable": Code(
@@ -204,8 +215,8 @@ CODES: Final[dict[str, Code]] = {
         _E,
         "the columns of an entry that is to be replayed do not fit the table, and the region "
         "cannot be claimed",
-        "change the schema of the table so that they fit, or abandon what is not flushed: open a "
-        "writer with replay=False",
+        "change the schema of the table so that they fit, or abandon what is not flushed: memwal "
+        "abandon",
     ),
     "log-entry-spoiled": Code(
         _W, "an entry whose rows are flushed cannot be read", "it is not needed; check the disk"

@@ -17,6 +17,7 @@ from typing import Final
 from uuid import UUID
 
 from memwal.base_table.snapshot import BaseTable
+from memwal.errors import CorruptDataError
 from memwal.format.paths import generation_dir, parse_generation_name, region_dir
 from memwal.format.region_manifest import RegionManifest
 from memwal.jobs.options import GcOptions, VerifyOptions
@@ -55,7 +56,8 @@ from memwal.writer.region_writer.rows import RowSchema
 
 
 def check_table(task: VerifyTask, base: BaseTable | None) -> Iterator[Finding]:
-    """Check the base table, and what it records of the regions."""
+    """Check the base table, and what it records of the regions; list the links in its folder."""
+    yield from _check_links(task.location)
     if base is None:
         return
     yield from check_specs(base)
@@ -79,6 +81,18 @@ def check_table(task: VerifyTask, base: BaseTable | None) -> Iterator[Finding]:
                 yield Finding("table-file-damaged", "data", text)
 
 
+def _has_broken_link(location: TableLocation, region_id: UUID) -> bool:
+    """Return whether a broken link is in the folder of a region, is it, or leads to it."""
+    folder = f"{region_dir(region_id)}/"
+    links = (f"{link.key}/" for link in location.store.list_links("") if link.is_broken)
+    return any(link.startswith(folder) or folder.startswith(link) for link in links)
+
+
+def _check_links(location: TableLocation) -> Iterator[Finding]:
+    for link in location.store.list_links(""):
+        yield Finding("link-broken" if link.is_broken else "link", link.key, f"to {link.target}")
+
+
 def _read_manifests(location: TableLocation, regions: Sequence[UUID]) -> dict[UUID, RegionManifest]:
     """Read the newest manifest of each region, except those that are damaged."""
     newest = ((region_id, read_newest(location.store, region_id)) for region_id in regions)
@@ -93,15 +107,21 @@ def check_regions(
     manifests: dict[UUID, RegionManifest] = {}
     sampled: dict[UUID, set[int]] = {}
     for region_id in regions:
-        history = read_history(task.location.store, region_id)
-        if task.all_regions and history.is_empty:
-            # Not a requested region: left by a claim that died, or by one under way.
-            continue
-        yield from _check_region(task, newest, history)
-        if history.newest is not None and base is not None:
-            manifests[region_id] = history.newest
-            sampled[region_id] = _sample_generations(task, history.newest)
-            yield from _check_generations(task, base, history.newest, sampled[region_id])
+        try:
+            history = read_history(task.location.store, region_id)
+            if task.all_regions and history.is_empty:
+                # Not a requested region: left by a claim that died, or by one under way.
+                continue
+            yield from _check_region(task, newest, history)
+            if history.newest is not None and base is not None:
+                manifests[region_id] = history.newest
+                sampled[region_id] = _sample_generations(task, history.newest)
+                yield from _check_generations(task, base, history.newest, sampled[region_id])
+        except CorruptDataError:
+            # What is behind a broken link cannot be checked; the link itself is a finding.
+            if not _has_broken_link(task.location, region_id):
+                raise
+            manifests.pop(region_id, None)
     if base is not None and not task.options.quick:
         yield from check_merged_rows(base, manifests, sampled=sampled)
 

@@ -41,6 +41,7 @@ from memwal.errors import (
     RegionFencedError,
     RegionSealedError,
     StoreUnavailableError,
+    TableReplacedError,
 )
 from memwal.format.paths import (
     BLOOM_FILTER_NAME,
@@ -48,6 +49,8 @@ from memwal.format.paths import (
     generation_dir,
     manifest_dir,
     manifest_key,
+    region_dir,
+    wal_dir,
 )
 from memwal.format.region_manifest import FlushedGeneration, RegionManifest, RegionStatus
 from memwal.lsm.wal.log import (
@@ -344,6 +347,11 @@ def _check_epoch(latest: RegionManifest, epoch: int) -> None:
         raise fenced_error(latest.region_id, epoch, latest.writer_epoch)
 
 
+def claimed_folders(region_id: UUID) -> tuple[str, ...]:
+    """Return the folders that a writer holds from its claim on, see :meth:`ObjectStore.hold`."""
+    return region_dir(region_id), manifest_dir(region_id), wal_dir(region_id)
+
+
 class Publishable(Protocol):
     """Rows that become a generation: its number, and the last log position that it covers."""
 
@@ -369,16 +377,29 @@ class ClaimedRegion:
         self._newest_seen = claimed
 
     def verify(self) -> None:
-        """Raise RegionFencedError if the claim was not in force any more when this was called."""
+        """Raise RegionFencedError if the claim was not in force any more when this was called.
+
+        In an object store, where folders have no identity, this is what notices a table that was
+        deleted, or replaced by a copy from before the claim. A copy from after the claim cannot be
+        told from the table itself.
+        """
+        self._store.check_held()
         with self._lock:
             newest_seen = self._newest_seen
         if self._manifests.is_latest(newest_seen):
             return
         latest = self._manifests.read_latest()
         if latest is None:
-            raise RegionFencedError(f"the manifest of region {self._region_id} is gone")
+            raise TableReplacedError(
+                f"the manifest of region {self._region_id} is gone: the table was moved or "
+                "deleted. Check what is at its address, and open a new writer"
+            )
         self._check_not_fenced(latest)
         self._remember(latest)
+
+    def check_held(self) -> None:
+        """Raise TableReplacedError if the table was moved or replaced since the claim."""
+        self._store.check_held()
 
     def publish_generation(self, rows: Publishable, write: Callable[[], FlushedGeneration]) -> None:
         """Write rows as a generation and publish it in the manifest.
@@ -387,8 +408,11 @@ class ClaimedRegion:
         if another writer claimed the region, which then replays the rows. Raises
         StoreUnavailableError if this process was paused for so long that the garbage collector took
         the folder for the rest of a failed flush, and deleted it: call again.
+        Raises TableReplacedError if the table was moved or replaced.
         """
         add = partial(self._manifest_with, rows=rows, flushed=write())
+        # Before a manifest is read, which may be that of another table by now.
+        self._store.check_held()
         self._remember(self._manifests.update(add))
 
     def skip_generation(self, rows: Publishable) -> None:

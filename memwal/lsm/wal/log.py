@@ -10,7 +10,13 @@ from uuid import UUID
 import numpy as np
 import numpy.typing as npt
 
-from memwal.errors import ConflictError, CorruptDataError, ObjectNotFoundError, RegionFencedError
+from memwal.errors import (
+    ConflictError,
+    CorruptDataError,
+    ObjectNotFoundError,
+    RegionFencedError,
+    TableReplacedError,
+)
 from memwal.format.paths import parse_wal_name, wal_dir, wal_key
 from memwal.format.wal_encoder import encode_sentinel
 from memwal.format.wal_entry import (
@@ -24,14 +30,18 @@ from memwal.lsm.wal.prefetch import read_ahead
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage.object_store import Data, ObjectStore, create_settled
 
+_GIVE_UP = (
+    "restore the object from a backup, or give up every unflushed row of the region, which is "
+    "recorded: memwal abandon TABLE {0} --yes"
+)
+
 
 def gap_error(region_id: UUID, missing: int, *, newest: int) -> CorruptDataError:
     """Return the error for an empty position before the newest entry."""
     return CorruptDataError(
         f"the log of region {region_id} has a gap: entry {missing} is missing "
         f"({wal_key(region_id, missing)}), and the log goes on to entry {newest}. Rows that were "
-        "acknowledged are lost with it. No rows were changed: restore the object, or give up every "
-        "unflushed row of the region by opening its writer with replay=False"
+        f"acknowledged are lost with it. No rows were changed: {_GIVE_UP.format(region_id)}"
     )
 
 
@@ -40,13 +50,21 @@ def damaged_entry_error(region_id: UUID, position: int, *, behind: int) -> Corru
     return CorruptDataError(
         f"entry {position} of the log of region {region_id} is damaged "
         f"({wal_key(region_id, position)}), and entries follow it from {behind} on. No rows were "
-        "changed: restore the object from a backup, or give up every unflushed row of the region "
-        "by opening its writer with replay=False"
+        f"changed: {_GIVE_UP.format(region_id)}"
     )
 
 
 def fenced_error(region_id: UUID, epoch: int, other: int) -> RegionFencedError:
-    """Return the error for a writer whose region has a higher epoch."""
+    """Return the error for a writer whose region has another epoch.
+
+    Epochs only grow: a lower one means that an older state of the table was put in its place.
+    """
+    if other < epoch:
+        return TableReplacedError(
+            f"region {region_id} is at epoch {other}, before this writer's claim ({epoch}): an "
+            "older state of the table, such as a backup, was put in its place. If it is the right "
+            "one, open it again with a new writer, and write again what it lacks"
+        )
     return RegionFencedError(
         f"region {region_id} was claimed by another writer (epoch {other}, ours is {epoch}); "
         "open a new writer to claim it back"

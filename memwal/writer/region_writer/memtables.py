@@ -159,6 +159,10 @@ class Flusher:
         """
         started = time.perf_counter()
         try:
+            # Lance makes folders that do not exist: it must not make those of a table that was
+            # moved. If the table is moved after this check, the generation becomes an orphan there,
+            # and is not published.
+            self._claimed.check_held()
             # The table's columns may have changed since the rows were written.
             base = open_base(self._context.location)
             write = partial(

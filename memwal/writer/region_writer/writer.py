@@ -18,7 +18,8 @@ from memwal.lsm.memtable.indexes import UnflushedRows
 from memwal.lsm.wal.abandon import abandon_log
 from memwal.lsm.wal.appender import LogAppender
 from memwal.lsm.wal.applied_steps import Step, StepSequencer
-from memwal.lsm.wal.claim import Claim, ClaimedRegion, claim_region
+from memwal.lsm.wal.claim import Claim, ClaimedRegion, claim_region, claimed_folders
+from memwal.storage.object_store import ObjectStore
 from memwal.writer.region_writer.context import WriterContext
 from memwal.writer.region_writer.group_commit import EntryWriter, LogQueue, LogReservation
 from memwal.writer.region_writer.handle import (
@@ -73,12 +74,13 @@ class RegionWriter:
         self._context = context
         self._options = options = context.options
         self._counters = context.counters.region(region_id)
-        claim = _claim(context, region_id, spec_id, region_fields, merged=merged, keep=keep)
+        store, log_store = _hold(context, region_id)
+        claim = _claim(context, store, region_id, spec_id, region_fields, merged=merged, keep=keep)
         self.epoch = claim.manifest.writer_epoch
         # Lock of the region: it guards everything below.
         self._lock = threading.Condition()
         self._failure = FailureLatch()
-        claimed = ClaimedRegion(context.store, claim.manifest)
+        claimed = ClaimedRegion(store, claim.manifest)
         self._flusher = Flusher(
             context, claimed, self._counters, lock=self._lock, on_error=self._flush_failed
         )
@@ -105,15 +107,13 @@ class RegionWriter:
             lock=self._lock,
             failure=self._failure,
             options=options,
-            log=self._new_appender(claim, claimed),
+            log=self._new_appender(log_store, claim, claimed),
             queue=self._log_queue,
             tables=self._tables,
             counters=self._counters,
             schedule_seal=self._age_timer.schedule,
         )
-        self._steps = StepSequencer(
-            context.store, region_id, self._entry_writer.log, verify=claimed.verify
-        )
+        self._steps = StepSequencer(store, region_id, self._entry_writer.log, verify=claimed.verify)
         self._replay(claim)
 
     # Writes
@@ -417,13 +417,15 @@ class RegionWriter:
         if self._tables.is_full():
             self._entry_writer.seal_memtable()
 
-    def _new_appender(self, claim: Claim, claimed: ClaimedRegion) -> LogAppender:
+    def _new_appender(
+        self, log_store: ObjectStore, claim: Claim, claimed: ClaimedRegion
+    ) -> LogAppender:
         interval = self._options.epoch_check_interval
         if interval is None:
             is_local = self._context.store.is_local
             interval = _LOCAL_CHECK_INTERVAL if is_local else _REMOTE_CHECK_INTERVAL
         return LogAppender(
-            self._context.log_store,
+            log_store,
             claim,
             schema=self._tables.row_schema.schema,
             convert=partial(convert_entry, self._tables.row_schema, self.region_id),
@@ -433,8 +435,22 @@ class RegionWriter:
         )
 
 
+def _hold(context: WriterContext, region_id: UUID) -> tuple[ObjectStore, ObjectStore]:
+    """Return the stores of the context, which write into the folders that are there now, or fail.
+
+    The log is held first: if the table is replaced before the other store holds it, the claim is
+    made in the new table, and no append succeeds.
+    """
+    folders = claimed_folders(region_id)
+    log_store = context.log_store.hold(folders)
+    if context.log_store is context.store:
+        return log_store, log_store
+    return context.store.hold(folders), log_store
+
+
 def _claim(
     context: WriterContext,
+    store: ObjectStore,
     region_id: UUID,
     spec_id: int,
     region_fields: tuple[tuple[str, bytes], ...],
@@ -444,7 +460,7 @@ def _claim(
 ) -> Claim:
     """Claim a region, and without ``keep`` abandon its unflushed rows."""
     claim = claim_region(
-        context.store,
+        store,
         region_id,
         spec_id=spec_id,
         region_fields=region_fields,
@@ -452,4 +468,4 @@ def _claim(
         replay=keep,
         clock=context.clock,
     )
-    return claim if keep else abandon_log(context.store, claim)
+    return claim if keep else abandon_log(store, claim)

@@ -29,6 +29,7 @@ COMMANDS = [
     "doctor",
     "add-region-spec",
     "copy",
+    "abandon",
 ]
 INSPECTIONS = [["inspect", "manifest"], ["inspect", "wal"], ["inspect", "details"]]
 

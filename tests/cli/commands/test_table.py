@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import lance
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from support.data.tables import REGION, folder, listing, log, rows, state
 
 import memwal
+from memwal.errors import CorruptDataError
+from memwal.format.paths import wal_key
+from memwal.lsm.wal.abandon import read_abandoned
 
 VECTOR = pa.list_(pa.float32(), 4)
 
@@ -153,3 +159,35 @@ def test_copy(cli, tmp_path):
     again = cli("copy", table.uri, tmp_path / "copy.lance")
     assert again.code == 2
     assert "copy.lance" in again.stderr
+
+
+def test_abandon_makes_a_region_with_a_gap_usable(cli, make_table):
+    table = make_table()
+    writer = table.writer()
+    for number in range(3):
+        writer.upsert(rows({number: number}))
+    writer.abort()
+    table.location.store.delete(wal_key(REGION, min(log(table)) + 1))
+    arguments = ("abandon", table.uri, str(REGION))
+    with pytest.raises(CorruptDataError) as gap, table.writer() as writer:
+        writer.claim()
+    assert "memwal abandon" in str(gap.value)
+    before = listing(folder(table))
+
+    assert cli(*arguments).code == 2
+    assert cli("abandon", table.uri, str(UUID(int=7)), "--yes").code == 2
+    assert listing(folder(table)) == before
+    answer = cli(*arguments, "--yes", "--json")
+
+    (record,) = read_abandoned(table.location.store, REGION)
+    assert answer.json == {
+        "region": str(REGION),
+        "rows": record.rows,
+        "entries": record.entries,
+        "records": [record.key],
+    }
+    assert record.rows == 2
+    assert record.missing
+    with table.writer() as writer:
+        writer.upsert(rows({9: 9}))
+    assert state(table) == {9: 9}

@@ -23,7 +23,7 @@ TROUPE = [*JOBS.items(), ("merge", JOBS["merge"]), ("collection", JOBS["collecti
 
 def play(actors: Actors, finish: Finish, seed: int) -> None:
     dice = random.Random(seed)
-    table, auditor = actors.copy()
+    table, auditor = actors.copy(linked=seed % 3 == 0)
     jobs = dice.sample(TROUPE, dice.choice([2, 3, 4]))
     others = dice.sample(list(OTHERS.items()), dice.choice([2, 4, 6]))
     shown = Interleaving(actors, table, auditor, seed)

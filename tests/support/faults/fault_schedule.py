@@ -178,11 +178,16 @@ class Actors:
         self._known = known
         self._numbers = itertools.count()
 
-    def copy(self) -> tuple[memwal.Table, Auditor]:
-        """A table of its own, and its auditor."""
+    def copy(self, *, linked: bool = False) -> tuple[memwal.Table, Auditor]:
+        """A table of its own, and its auditor; with a region behind a link if it is ``linked``."""
         path = self._root / f"copy-{next(self._numbers)}" / "table.lance"
         # Nobody writes into a file that exists: what changes gets a new one.
         shutil.copytree(folder(self._prepared), path, copy_function=os.link)
+        if linked:
+            region = min((path / "_mem_wal").iterdir())
+            disk = path.with_name("disk")
+            region.rename(disk)
+            region.symlink_to(disk)
         return memwal.open(str(path)), self._auditor.copy()
 
     def location(self, table: memwal.Table) -> tuple[TableLocation, FaultyStore]:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 
 import lance
 import pyarrow as pa
-from support.data.tables import keys, rows
+import pytest
+from support.data.tables import folder, keys, listing, rows
 from support.oracles import native
 from support.oracles.auditor import Auditor, Values, tag
 
 import memwal
+from memwal.errors import TableReplacedError
 from memwal.jobs.merge.job import plan_merge, run_merge_task
 from memwal.jobs.options import CompactOptions
 from memwal.jobs.table.compact import compact
@@ -155,6 +158,28 @@ def collector(table: memwal.Table, auditor: Auditor) -> None:
     native.collect_all(table)
 
 
+def a_move(table: memwal.Table, auditor: Auditor) -> None:
+    """Put a copy in the place of the table while a writer is open, which goes on in neither."""
+    values, _ = _changes(auditor)
+    path = folder(table)
+    copy, aside = path.with_name("restored"), path.with_name("aside")
+    writer = table.writer()
+    writer.claim()
+    writer.upsert(rows(values))
+    writer.flush()
+    auditor.wrote(values)
+    # A region behind a link is in the copy as what it leads to, and no longer shared.
+    shutil.copytree(path, copy)
+    path.rename(aside)
+    copy.rename(path)
+    moved = listing(aside)
+    with pytest.raises(TableReplacedError):
+        writer.upsert(rows(dict.fromkeys(LOGGED, -1)))
+    writer.abort()
+    assert listing(aside) == moved
+    shutil.rmtree(aside)
+
+
 def a_whole_day(table: memwal.Table, auditor: Auditor) -> None:
     """Everything that happens to a table, so that whoever slept finds nothing as it was."""
     for happens in (merger, our_writer, indexer, collector, append, our_writer, merger, compactor):
@@ -180,5 +205,6 @@ OTHERS: dict[str, Other] = {
     "snapshot build": snapshots,
     "compaction": compactor,
     "collection": collector,
+    "a move": a_move,
     "a whole day": a_whole_day,
 }

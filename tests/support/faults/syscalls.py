@@ -13,7 +13,8 @@ import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,6 +49,7 @@ _RESUMED = re.compile(r"<\.\.\. \w+ resumed>(.*)", re.DOTALL)
 _UNFINISHED = " <unfinished ...>"
 _TEXT = re.compile(r'"((?:\\x[0-9a-f]{2})*)"(\.\.\.)?')
 _FILE = re.compile(r"\w+<([^>]*)>(\(deleted\))?")
+_BELOW_OPEN = re.compile(r"/proc/self/fd/(\d+)(/.+)", re.DOTALL)
 _NOTE = "/memwal-note/"
 
 
@@ -147,6 +149,8 @@ def _allow_to_attach(process: int) -> None:
 
 def _calls(lines: Iterator[str], root: str) -> Iterator[Call]:
     pending: dict[str, tuple[int, str]] = {}
+    # What the descriptors of each thread stand for, which opens a folder and then writes below it.
+    opened: dict[str, dict[int, str]] = defaultdict(dict)
     for number, line in enumerate(lines):
         parts = _LINE.match(line)
         assert parts is not None, line[:200]
@@ -163,12 +167,16 @@ def _calls(lines: Iterator[str], root: str) -> Iterator[Call]:
         # Signals, ends of threads, and calls that failed or never returned, change nothing.
         if call is None or (int(call[3]) < 0 and call[1] != "rmdir"):
             continue
-        found = _call(call, began, number, root)
+        if call[1] in _OPENS:
+            opened[thread][int(call[3])] = next(_files("at" + call[4]))
+        found = _call(call, began, number, root, opened[thread])
         if found is not None:
             yield found
 
 
-def _call(call: re.Match[str], began: int, ended: int, root: str) -> Call | None:
+def _call(
+    call: re.Match[str], began: int, ended: int, root: str, opened: Mapping[int, str]
+) -> Call | None:
     name, arguments, result = call[1], call[2], int(call[3])
 
     def of(path: str, target: str | None = None, **more: object) -> Call | None:
@@ -195,7 +203,7 @@ def _call(call: re.Match[str], began: int, ended: int, root: str) -> Call | None
         opened = next(_files("at" + call[4]))
         assert "O_APPEND" not in arguments or _below(root, opened) is None, call[0]
         return of(opened, fresh="O_TRUNC" in arguments)
-    paths = _paths(arguments)
+    paths = [_named(path, opened) for path in _paths(arguments)]
     if name == "rmdir" and paths[0].startswith(_NOTE):
         return Call("note", began, ended, paths[0].removeprefix(_NOTE))
     if result < 0:
@@ -232,6 +240,12 @@ def _paths(arguments: str) -> list[str]:
         os.path.abspath(os.fsdecode(os.path.join(_unquoted(folder), text)))
         for folder, text in zip(folders, texts, strict=False)
     ]
+
+
+def _named(path: str, opened: Mapping[int, str]) -> str:
+    """The path of what is below an open folder, by that folder's own path."""
+    below = _BELOW_OPEN.match(path)
+    return path if below is None else opened[int(below[1])] + below[2]
 
 
 def _bytes(text: re.Match[str]) -> bytes:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from copy import copy
 from dataclasses import dataclass, field
 from datetime import timedelta
 from fnmatch import fnmatchcase
@@ -24,7 +25,7 @@ import tenacity.nap
 
 from memwal.errors import MemWalError, ObjectExistsError, StoreUnavailableError
 from memwal.storage.location import TableLocation
-from memwal.storage.object_store import Data, ObjectInfo, ObjectStore
+from memwal.storage.object_store import Data, LinkInfo, ObjectInfo, ObjectStore
 from memwal.storage.open import open_store
 
 Answer = TypeVar("Answer")
@@ -314,6 +315,26 @@ class FaultyStore(ObjectStore):
 
     def list_folders(self, prefix: str) -> builtins.list[str]:
         return self._call("list_folders", prefix, lambda: self.inner.list_folders(prefix))
+
+    def list_links(self, prefix: str) -> Iterator[LinkInfo]:
+        return self.inner.list_links(prefix)
+
+    def list_temporaries(self, prefix: str) -> Iterator[ObjectInfo]:
+        return self.inner.list_temporaries(prefix)
+
+    def check_no_link(self, prefix: str) -> None:
+        self.inner.check_no_link(prefix)
+
+    def hold(self, folders: Iterable[str]) -> FaultyStore:
+        """The same store with the same rules, by which the folders stay in their places."""
+        held = copy(self)
+        held.inner = self.inner.hold(folders)
+        # Counts, and what is on its way, are those of this store.
+        held._call = self._call  # type: ignore[method-assign]
+        return held
+
+    def check_held(self) -> None:
+        self.inner.check_held()
 
     def delete(self, key: str) -> None:
         self._call("delete", key, lambda: self.inner.delete(key))

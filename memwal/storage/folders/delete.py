@@ -1,0 +1,164 @@
+"""Deletion of files and folders below the root of a local table, which never follows a link.
+
+Folders are opened one by one, each relative to the descriptor of the folder above it and only if it
+is no symbolic link. Names are deleted relative to the descriptor of their folder. Another process
+may move the folder, or put a link or another folder in its place, at any time: the descriptor still
+is the folder that was reached from the root without a link, so that nothing else is deleted. A
+process that dies in between leaves the rest of a folder.
+
+The path of the root is followed like any other path: a table may be a link, or lie below one. A
+link *in* a folder of the table is a name like any other: it is deleted, and not what it leads to.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Final
+
+from memwal.errors import LinkRefusedError
+from memwal.storage.folders.locks import lock_descriptor
+
+# A folder that is only passed needs no right to read it.
+_PASSED: Final = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+_OPENED: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+
+_GONE_OR_IN_USE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENOTEMPTY, errno.EEXIST})
+
+
+def delete_file(root: str, key: str) -> None:
+    """Delete a file below a root, or a link. Does nothing if it is absent or is a folder.
+
+    Waits for a replacement in the same folder. Raises LinkRefusedError if a link lies on the way to
+    the folder of the file.
+    """
+    folder, _, name = key.rpartition("/")
+    with (
+        suppress(FileNotFoundError, NotADirectoryError),
+        open_without_links(root, folder) as descriptor,
+        lock_descriptor(descriptor, fcntl.LOCK_SH, os.path.join(root, folder)),
+    ):
+        _unlink(name, descriptor)
+
+
+def delete_tree(root: str, key: str) -> None:
+    """Delete a folder below a root with everything in it; links in it, but not behind them.
+
+    Files that another process deletes meanwhile are no error. Files that another process creates
+    meanwhile stay, as they do in an object store. Raises LinkRefusedError if the folder is a link,
+    or a link lies on the way to it.
+    """
+    parent, _, name = key.rpartition("/")
+    with (
+        suppress(FileNotFoundError, NotADirectoryError),
+        open_without_links(root, parent) as descriptor,
+    ):
+        _delete_tree(descriptor, name, path=os.path.join(root, key))
+
+
+def delete_files(root: str, folder: str, selects: Callable[[os.DirEntry[str]], bool]) -> int:
+    """Delete the selected files at any depth of a folder, but none behind a link.
+
+    Returns their number. Raises LinkRefusedError if a link lies on the way to the folder.
+    """
+    with (
+        suppress(FileNotFoundError, NotADirectoryError),
+        open_without_links(root, folder) as descriptor,
+    ):
+        return _delete_files(descriptor, selects, path=os.path.join(root, folder))
+    return 0
+
+
+@contextmanager
+def open_without_links(root: str, folder: str) -> Iterator[int]:
+    """Open a folder below a root (``""`` for the root itself), and yield its descriptor.
+
+    Raises LinkRefusedError if a link lies between root and folder, or is the folder.
+    """
+    parts = folder.split("/") if folder else []
+    path = root
+    descriptor = os.open(root, _PASSED if parts else _OPENED)
+    try:
+        for depth, part in enumerate(parts, 1):
+            path = os.path.join(path, part)
+            flags = _OPENED if depth == len(parts) else _PASSED
+            inner = _open_inside(descriptor, part, flags, path=path)
+            os.close(descriptor)
+            descriptor = inner
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def link_refused(path: str) -> LinkRefusedError:
+    """Return the error for a symbolic link on the way to what was to be deleted."""
+    return LinkRefusedError(
+        f"{path} is a symbolic link, and memwal deletes nothing behind a link: delete there by "
+        "hand what the table does not need any more, or mount the other disk at this path (mount "
+        "--bind) in place of the link"
+    )
+
+
+def _open_inside(parent: int, name: str, flags: int, *, path: str) -> int:
+    try:
+        return os.open(name, flags | os.O_NOFOLLOW, dir_fd=parent)
+    except OSError as error:
+        # At a link, O_DIRECTORY with O_NOFOLLOW fails as at a file.
+        if error.errno in (errno.ENOTDIR, errno.ELOOP) and _is_link(parent, name):
+            raise link_refused(path) from error
+        raise
+
+
+def _is_link(parent: int, name: str) -> bool:
+    return stat.S_ISLNK(os.lstat(name, dir_fd=parent).st_mode)
+
+
+def _unlink(name: str, parent: int) -> None:
+    with suppress(FileNotFoundError, IsADirectoryError):
+        os.unlink(name, dir_fd=parent)
+
+
+def _delete_tree(parent: int, name: str, *, path: str) -> None:
+    descriptor = _open_inside(parent, name, _OPENED, path=path)
+    try:
+        for entry in _entries(descriptor):
+            if entry.is_dir(follow_symlinks=False):
+                with suppress(FileNotFoundError, NotADirectoryError):
+                    _delete_tree(descriptor, entry.name, path=os.path.join(path, entry.name))
+            else:
+                _unlink(entry.name, descriptor)
+    finally:
+        os.close(descriptor)
+    try:
+        os.rmdir(name, dir_fd=parent)
+    except OSError as error:
+        if error.errno not in _GONE_OR_IN_USE:
+            raise
+
+
+def _delete_files(
+    descriptor: int, selects: Callable[[os.DirEntry[str]], bool], *, path: str
+) -> int:
+    deleted = 0
+    for entry in _entries(descriptor):
+        inner_path = os.path.join(path, entry.name)
+        with suppress(FileNotFoundError, NotADirectoryError):
+            if entry.is_dir(follow_symlinks=False):
+                inner = _open_inside(descriptor, entry.name, _OPENED, path=inner_path)
+                try:
+                    deleted += _delete_files(inner, selects, path=inner_path)
+                finally:
+                    os.close(inner)
+            elif selects(entry):
+                _unlink(entry.name, descriptor)
+                deleted += 1
+    return deleted
+
+
+def _entries(descriptor: int) -> list[os.DirEntry[str]]:
+    with os.scandir(descriptor) as entries:
+        return list(entries)
