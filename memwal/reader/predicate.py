@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Annotated, Final, TypeAlias
 
-from memwal.base_table.snapshot import translate_lance_error
+from memwal.boundary.lance_errors import translate_lance_error
 from memwal.errors import CorruptDataError, InvalidInputError
 
 MAX_OPERATORS: Final = 200
@@ -32,6 +32,9 @@ _TOKENS: Final = re.compile(
         | \|\||::|[-+*/%&|^~=<>!]+|\.(?=[^\W\d]|["`]))""",
     re.VERBOSE | re.IGNORECASE,
 )
+
+SqlFilter: TypeAlias = Annotated[str, "SQL as a str, such as \"n > 1 and name = 'x'\""]
+"""SQL predicate over the columns of a table."""
 
 
 def parenthesize_filter(filter: str | None) -> str | None:

@@ -14,13 +14,14 @@ import pytest
 from hostile.harness import safely
 from hostile.values import nested
 
-from memwal.cli.options import parse_type, schema_from
+from memwal.cli.options import schema_from
 from memwal.errors import InvalidInputError
 from memwal.expressions.dnf import parse_alternatives
 from memwal.fleet.schedule import interval_seconds, is_due
 from memwal.fleet.tables import find_tables
 from memwal.quality.rules import read_yaml
 from memwal.reader.predicate import MAX_OPERATORS, MAX_PARTS, parenthesize_filter
+from memwal.region.spec_text import parse_type
 from memwal.util.clock import MAX_SECONDS, duration
 from memwal.util.safe_json import MAX_DEPTH, check_data, read_json
 
