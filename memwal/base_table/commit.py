@@ -214,10 +214,10 @@ def commit_details(
             f"the commit to {base.location} returned without creating version {base.version + 1}; "
             "read the table's latest version before trying again"
         )
-    # Lance writes its record of the commit before it asks the namespace: a store that refuses that
-    # ends the commit without an outcome.
+    # The namespace was not asked: it records a lost race as its failure. Lance writes its record of
+    # the commit first, and a store that refuses that is no race, which another attempt could win.
     refusal = translate_lance_error(cause, f"committing to {base.location}")
-    if isinstance(refusal, (StoreAccessError, StoreFullError)):
+    if isinstance(refusal, (StoreAccessError, StoreFullError)) and not is_conflict(cause):
         raise refusal from cause
     raise LostRaceError(
         f"version {base.version} of {base.location} is no longer the latest; read it again"

@@ -81,8 +81,8 @@ def import_arrow(data: object) -> pa.Table | pa.RecordBatch | pa.Array | pa.Chun
             return pa.array(data)
     except MemWalError:
         raise
-    except (ArithmeticError, LookupError, OSError, RuntimeError, TypeError, ValueError) as error:
-        # A message of Arrow may quote a value.
+    except Exception as error:
+        # A stream may run code of the caller, and raise anything. A message may quote a value.
         raise InvalidInputError(
             f"reading the rows from a {type(data).__name__} failed with {type(error).__name__}; "
             "nothing was written"
