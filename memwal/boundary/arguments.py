@@ -65,10 +65,22 @@ class Arguments:
     The annotations are evaluated at the first call, since they may name what is imported later.
     """
 
-    __slots__ = ("_closed", "_compiled", "_function", "_name", "_named", "_positional", "_rest")
+    __slots__ = (
+        "_closed",
+        "_compiled",
+        "_function",
+        "_name",
+        "_named",
+        "_owner",
+        "_positional",
+        "_rest",
+    )
 
-    def __init__(self, function: Callable[..., object], name: str) -> None:
+    def __init__(
+        self, function: Callable[..., object], name: str, owner: type | None = None
+    ) -> None:
         self._function = function
+        self._owner = owner  # class that the function constructs, if it is a constructor
         self._name = name
         self._compiled = False
         self._positional: tuple[tuple[str, Check | None], ...] = ()
@@ -114,7 +126,7 @@ class Arguments:
 
     def _compile(self) -> None:
         parameters = inspect.signature(self._function).parameters.values()
-        hints = _hints(self._function)
+        hints = _hints(self._function, self._owner)
         positional: list[tuple[str, Check | None]] = []
         for parameter in parameters:
             check = check_of(hints.get(parameter.name, Any))
@@ -248,14 +260,18 @@ _SIMPLE: Final[dict[Any, Check]] = {
 }
 
 
-def _hints(function: Callable[..., object]) -> dict[str, Any]:
+def _hints(function: Callable[..., object], owner: type | None) -> dict[str, Any]:
     """Evaluate the annotations; those that name what only a type checker imports are left out."""
     annotations = _annotations(function)
-    namespace = getattr(inspect.unwrap(function), "__globals__", {})
+    own_namespace = getattr(inspect.unwrap(function), "__globals__", {})
     hints: dict[str, Any] = {}
     for name, annotation in annotations.items():
         if name == "return":
             continue
+        # The constructor of a dataclass has fields of its bases, which other modules define.
+        bases = () if owner is None else owner.__mro__
+        base = next((b for b in bases if name in vars(b).get("__annotations__", ())), None)
+        namespace = own_namespace if base is None else vars(sys.modules[base.__module__])
         holder = types.SimpleNamespace(__annotations__={name: annotation})
         try:
             hints.update(get_type_hints(holder, namespace, include_extras=True))

@@ -54,7 +54,7 @@ def public(target: Target) -> Target:
     """
     if isinstance(target, type):
         if "__init__" in vars(target):
-            wrapped_init = _function(vars(target)["__init__"], f"{target.__name__}()")
+            wrapped_init = _function(vars(target)["__init__"], f"{target.__name__}()", target)
             type.__setattr__(target, "__init__", wrapped_init)
         return public_methods(target)
     wrapped: Target = _function(target, f"{getattr(target, '__name__', '')}()")
@@ -94,8 +94,8 @@ def _member(member: Any, name: str) -> Any:
     return member
 
 
-def _function(function: Any, name: str) -> Any:
-    arguments = Arguments(function, name)
+def _function(function: Any, name: str, owner: type | None = None) -> Any:
+    arguments = Arguments(function, name, owner)
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
