@@ -21,10 +21,13 @@ from uuid import UUID
 
 import pyarrow as pa
 
+from memwal.boundary.public import public, public_methods
 from memwal.errors import InvalidInputError, WriterClosedError
 from memwal.format.values import ArrowStream
 from memwal.lsm.wal.applied_steps import AppliedStep
+from memwal.reader.predicate import SqlFilter
 from memwal.table import Table, Writer
+from memwal.util.concurrency import ThreadPool
 from memwal.writer.region_writer.handle import WriteHandle
 from memwal.writer.region_writer.options import WriterOptions
 from memwal.writer.region_writer.stats import WriterStats
@@ -37,6 +40,7 @@ Result = TypeVar("Result")
 _READ_THREADS = 4
 
 
+@public
 @asynccontextmanager
 async def open_writer(
     table: Table,
@@ -64,8 +68,8 @@ async def open_writer(
     """
     if threads < 1:
         raise InvalidInputError(f"threads must be at least 1, not {threads}")
-    writes = ThreadPoolExecutor(threads, thread_name_prefix="memwal-aio-write")
-    others = ThreadPoolExecutor(_READ_THREADS, thread_name_prefix="memwal-aio")
+    writes = ThreadPool(threads, thread_name_prefix="memwal-aio-write")
+    others = ThreadPool(_READ_THREADS, thread_name_prefix="memwal-aio")
     try:
         options = options or WriterOptions()
         inner = await _run_to_end(others, table.writer, options=options, region_ids=region_ids)
@@ -82,6 +86,7 @@ async def open_writer(
         others.shutdown(wait=False)
 
 
+@public_methods
 class AsyncWriter:
     """Asynchronous writer of one table, made by :func:`open_writer`. Safe to use from many tasks.
 
@@ -163,7 +168,7 @@ class AsyncWriter:
         self,
         *,
         columns: Sequence[str] | None = None,
-        filter: str | None = None,
+        filter: SqlFilter | None = None,
         limit: int | None = None,
     ) -> pa.Table:
         """Read the newest row of every key, including unflushed ones, into memory.
@@ -200,6 +205,7 @@ class AsyncWriter:
         return handle
 
 
+@public_methods
 class AsyncHandle:
     """Awaitable of a queued write, which returns when the write is durable, or raises its error.
 

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
 import lance
 import pyarrow as pa
 
 from memwal.base_table.commit import commit_durably, create_durably, update_details
 from memwal.base_table.snapshot import BaseTable, open_base
-from memwal.errors import InvalidInputError, TableSetupError
+from memwal.boundary.public import public
+from memwal.errors import ArgumentTypeError, InvalidInputError, TableSetupError
 from memwal.format.keys import check_key_type
 from memwal.format.memwal_index import StoredRegionSpec
 from memwal.format.paths import TOMBSTONE
-from memwal.format.values import check_storable
+from memwal.format.values import ArrowStream, check_storable
 from memwal.lsm.indexes.kinds import BTREE
 from memwal.region.spec import RegionSpec
+from memwal.region.spec_text import as_region_spec
 from memwal.region.transforms import NUM_BUCKETS
 from memwal.storage.location import TableLocation
 from memwal.storage.open import check_put_if_absent, check_reachable
@@ -31,12 +34,22 @@ _RESERVED = frozenset(
 )
 
 
+class ArrowModel(Protocol):
+    """Model class that has an Arrow schema, such as LanceDB's ``LanceModel``."""
+
+    def to_arrow_schema(self) -> pa.Schema: ...
+
+
+SchemaSource: TypeAlias = pa.Schema | ArrowStream | ArrowModel
+
+
+@public
 def create(
-    uri: str,
-    schema: pa.Schema,
+    uri: str | os.PathLike[str],
+    schema: SchemaSource,
     *,
     primary_key: Sequence[str],
-    region_spec: RegionSpec | None,
+    region_spec: RegionSpec | str | None,
     maintained_indexes: Sequence[str] = (),
     storage_options: Mapping[str, str] | None = None,
     data_storage_version: str | None = None,
@@ -47,11 +60,14 @@ def create(
     ----------
     uri : str
         A local path, or ``s3://``, ``gs://``, ``az://``.
-    schema : pyarrow.Schema
+    schema : pyarrow.Schema, or what has one
+        Also a table or data frame, whose rows are not written, or a model of LanceDB
+        (``LanceModel``).
     primary_key : sequence of str
         Key columns, in key order: integers, bool, text or binary.
-    region_spec : RegionSpec or None
-        Rule that maps rows to regions. None: each writer names its region, and must not write a key
+    region_spec : RegionSpec, str or None
+        Rule that maps rows to regions, also as a text of the command line's form, such as
+        ``bucket:id:4``. None: each writer names its region, and must not write a key
         that another region has.
     maintained_indexes : sequence of str
         BTREE indexes to create and maintain, named after their column: ``<column>_idx``. For other
@@ -70,11 +86,14 @@ def create(
     UnsupportedStoreError
         The store has no put-if-absent.
     """
-    location = TableLocation(uri, storage_options or {})
+    location = TableLocation(os.fspath(uri), storage_options or {})
+    schema = _schema_of(schema)
+    region_spec = None if region_spec is None else as_region_spec(region_spec)
     marked = _with_primary_key(schema, primary_key)
     _check_spec(region_spec, primary_key, schema)
     columns = {name: _index_column(name, schema) for name in maintained_indexes}
     _rehearse(marked, columns, data_storage_version)
+    check_reachable(location.store)
     check_put_if_absent(location.store)
     create_durably(location, marked.empty_table(), data_storage_version=data_storage_version)
     for name, column in columns.items():
@@ -82,10 +101,11 @@ def create(
     return _initialize(open_base(location), region_spec, maintained_indexes)
 
 
+@public
 def enable(
-    uri: str,
+    uri: str | os.PathLike[str],
     *,
-    region_spec: RegionSpec | None,
+    region_spec: RegionSpec | str | None,
     maintained_indexes: Sequence[str] | None = (),
     primary_key: Sequence[str] | None = None,
     storage_options: Mapping[str, str] | None = None,
@@ -109,7 +129,8 @@ def enable(
     UnsupportedStoreError
         The store has no put-if-absent.
     """
-    location = TableLocation(uri, storage_options or {})
+    location = TableLocation(os.fspath(uri), storage_options or {})
+    region_spec = None if region_spec is None else as_region_spec(region_spec)
     check_reachable(location.store)
     base = open_base(location)
     if base.index is not None:
@@ -227,6 +248,27 @@ def _lance_options(stored: StoredRegionSpec, base: BaseTable) -> dict[str, Any]:
         case "unsharded":
             return {"unsharded": True}
     return {}
+
+
+def _schema_of(source: Any) -> pa.Schema:
+    """Return the schema that a table, a data frame or a model has."""
+    if isinstance(source, pa.Schema):
+        return source
+    try:
+        if hasattr(source, "to_arrow_schema"):
+            return source.to_arrow_schema()
+        if hasattr(source, "__arrow_c_schema__"):
+            return pa.schema(source)
+        if hasattr(source, "__arrow_c_stream__"):
+            return pa.RecordBatchReader.from_stream(source).schema
+    except (AttributeError, TypeError, ValueError) as error:
+        raise InvalidInputError(
+            f"reading the schema of a {type(source).__name__} failed with {type(error).__name__}"
+        ) from error
+    raise ArgumentTypeError(
+        f"schema is of type {type(source).__name__}; pass a pyarrow.Schema, such as "
+        'pyarrow.schema({"id": pyarrow.int64()}), a table, or a LanceModel'
+    )
 
 
 def _with_primary_key(schema: pa.Schema, primary_key: Sequence[str]) -> pa.Schema:

@@ -3,6 +3,7 @@
 | caller should          | type                                                        |
 |------------------------|-------------------------------------------------------------|
 | fix the input          | :class:`InvalidInputError`                                  |
+| fix the call           | :class:`ArgumentTypeError`                                  |
 | set the table up       | :class:`TableSetupError`                                    |
 | install what it names  | :class:`MissingExtraError`                                  |
 | choose another store   | :class:`UnsupportedStoreError`                              |
@@ -17,6 +18,7 @@
 | leave the region alone | :class:`RegionSealedError`                                  |
 | open a new writer      | :class:`WriterClosedError`                                  |
 | call a human           | :class:`CorruptDataError`                                   |
+| report a bug           | :class:`InternalError`                                      |
 """
 
 from __future__ import annotations
@@ -41,6 +43,13 @@ class InvalidInputError(MemWalError, ValueError):
     """An argument or the data is invalid; nothing was written.
 
     What to do: correct what the message names, and call again.
+    """
+
+
+class ArgumentTypeError(InvalidInputError, TypeError):
+    """An argument has a wrong type, is missing, or is not one of this call; nothing was done.
+
+    What to do: pass what the message says, and call again.
     """
 
 
@@ -225,4 +234,12 @@ class CorruptDataError(MemWalError):
 
     What to do: keep every object, stop the writers of the region, run ``memwal verify``, and follow
     its findings.
+    """
+
+
+class InternalError(MemWalError):
+    """A bug, or an error of a library that memwal does not foresee; its cause is attached.
+
+    What to do: look whether the call changed anything before you repeat it, and report it with the
+    traceback.
     """

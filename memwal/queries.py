@@ -11,9 +11,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from memwal.base_table.snapshot import BaseTable
+from memwal.boundary.public import public
 from memwal.errors import InvalidInputError
-from memwal.format.values import ArrowStream
+from memwal.format.values import ArrowStream, import_arrow
 from memwal.reader.lookup import lookup_rows
+from memwal.reader.predicate import SqlFilter
 from memwal.reader.scan import Scan, open_newest
 from memwal.reader.sources.generation import ReadSources, open_sources, retry_if_collected
 from memwal.reader.sources.plan import MemTables, ReadPlan, plan_read
@@ -25,6 +27,7 @@ from memwal.storage.location import TableLocation
 from memwal.writer.region_writer.rows import RowSchema
 
 
+@public
 class Queries:
     """Queries of a table, of a writer (which also sees its unflushed rows), or of a version.
 
@@ -40,7 +43,7 @@ class Queries:
         self,
         *,
         columns: Sequence[str] | None = None,
-        filter: str | None = None,
+        filter: SqlFilter | None = None,
         limit: int | None = None,
         offset: int = 0,
         with_generation: bool = False,
@@ -98,7 +101,7 @@ class Queries:
         return None if len(newest.keys) else sources.base.dataset
 
     def explain(
-        self, *, filter: str | None = None, columns: Sequence[str] | None = None
+        self, *, filter: SqlFilter | None = None, columns: Sequence[str] | None = None
     ) -> ReadPlan:
         """Plan a :meth:`scan` without running it: the sources that it reads and leaves out."""
         return self.scan(columns=columns, filter=filter).explain()
@@ -115,7 +118,7 @@ class Queries:
         Parameters
         ----------
         keys : anything Arrow
-            The key columns, or an array where the key has one column.
+            The key columns, or an array or a Series where the key has one column.
         columns, max_staleness : optional
             As for :meth:`scan`.
 
@@ -143,6 +146,7 @@ class Queries:
             sources = self._open_sources(keys=key_columns, max_staleness=max_staleness)
             return lookup_rows(sources, key_columns(sources.base), columns=columns)
 
+        keys = import_arrow(keys)
         return retry_if_collected(look_up)
 
     def search(
@@ -197,7 +201,7 @@ class Queries:
         *,
         column: str | Sequence[str] | None = None,
         k: int | None = 10,
-        filter: str | None = None,
+        filter: SqlFilter | None = None,
         columns: Sequence[str] | None = None,
         max_staleness: timedelta | None = None,
     ) -> pa.Table:

@@ -14,6 +14,7 @@ Every step can be repeated, so the next call finishes one that died.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
@@ -21,6 +22,7 @@ from uuid import UUID
 
 from memwal.base_table.commit import update_details
 from memwal.base_table.snapshot import BaseTable, open_base
+from memwal.boundary.public import public
 from memwal.errors import (
     ConflictError,
     CorruptDataError,
@@ -40,7 +42,9 @@ from memwal.region.manifest_store import RegionManifestStore, read_manifests
 from memwal.region.router import RegionAssignment, Router
 from memwal.region.spec import RegionSpec
 from memwal.region.spec_fields import is_pending, without_pending
+from memwal.region.spec_text import as_region_spec
 from memwal.storage.location import TableLocation
+from memwal.storage.open import check_reachable
 from memwal.table import Table
 from memwal.writer.region_writer.options import WriterOptions
 from memwal.writer.table_writer import TableWriter
@@ -54,9 +58,10 @@ _MAX_OPEN_REGIONS: Final = 16
 _MAX_ATTEMPTS: Final = 10
 
 
+@public
 def add_region_spec(
-    uri: str,
-    spec: RegionSpec,
+    uri: str | os.PathLike[str],
+    spec: RegionSpec | str,
     *,
     storage_options: Mapping[str, str] | None = None,
     run: TaskRunner = run_in_process,
@@ -73,8 +78,9 @@ def add_region_spec(
     ----------
     uri, storage_options
         As for :func:`memwal.open`.
-    spec : RegionSpec
-        Rule that maps new rows to regions. Its id becomes the highest existing one plus 1.
+    spec : RegionSpec or str
+        Rule that maps new rows to regions, as for :func:`memwal.create`. Its id becomes the
+        highest existing one plus 1.
     run : callable
         Runs the merge tasks.
 
@@ -90,7 +96,9 @@ def add_region_spec(
     ConflictError
         Other processes won the race in every attempt; call again.
     """
-    location = TableLocation(uri, storage_options or {})
+    location = TableLocation(os.fspath(uri), storage_options or {})
+    spec = as_region_spec(spec)
+    check_reachable(location.store)
     base = open_base(location)
     base.require_mem_wal()
     spec.check_keys(base.primary_key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ import pyarrow as pa
 
 from memwal.base_table.commit import current_spec
 from memwal.base_table.snapshot import BaseTable, open_base
+from memwal.boundary.public import public
 from memwal.jobs.backlog import read_status
 from memwal.jobs.gc import CollectionResult, collect_garbage
 from memwal.jobs.index.job import build_indexes
@@ -51,7 +53,8 @@ from memwal.writer.region_writer.options import WriterOptions
 from memwal.writer.table_writer import TableWriter
 
 
-def open(uri: str, *, storage_options: Mapping[str, str] | None = None) -> Table:
+@public
+def open(uri: str | os.PathLike[str], *, storage_options: Mapping[str, str] | None = None) -> Table:
     """Open a table that has MemWAL enabled.
 
     Parameters
@@ -68,12 +71,13 @@ def open(uri: str, *, storage_options: Mapping[str, str] | None = None) -> Table
     StoreAccessError, StoreUnavailableError
         The store refused, or gave no answer.
     """
-    table = Table(TableLocation(uri, storage_options or {}))
+    table = Table(TableLocation(os.fspath(uri), storage_options or {}))
     check_reachable(table.location.store)
     table.base().require_mem_wal()
     return table
 
 
+@public
 class Writer(TableWriter, Queries):
     """A table's writer, which also reads: its reads see what it acknowledged."""
 
@@ -101,6 +105,7 @@ def _seconds_left(timeout_seconds: float | None, started: float) -> float | None
     return max(started + timeout_seconds - time.monotonic(), 0.0)
 
 
+@public
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableCheckpointOptions(CheckpointOptions):
     """Options of :meth:`Table.checkpoint`.
@@ -142,6 +147,7 @@ def keywords_of(
     return decorate
 
 
+@public
 class Table(Queries):
     """A table with MemWAL. Its reads see what is in storage."""
 
@@ -301,7 +307,9 @@ class Table(Queries):
         """Check every invariant: :func:`memwal.jobs.verify.verify`."""
         return verify(self.location, options)
 
-    def copy_to(self, uri: str, *, storage_options: Mapping[str, str] | None = None) -> JobResult:
+    def copy_to(
+        self, uri: str | os.PathLike[str], *, storage_options: Mapping[str, str] | None = None
+    ) -> JobResult:
         """Copy the table, in use or not: :func:`memwal.jobs.table.copy.copy_table`.
 
         Parameters
@@ -309,7 +317,9 @@ class Table(Queries):
         uri, storage_options
             Address of the copy, where nothing is stored yet, and the options of its store.
         """
-        return copy_table(self.location, TableLocation(uri, storage_options or {}))
+        target = TableLocation(os.fspath(uri), storage_options or {})
+        check_reachable(target.store)
+        return copy_table(self.location, target)
 
     @keywords_of(QualityOptions)
     def check_quality(self, options: QualityOptions) -> JobResult:

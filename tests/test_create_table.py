@@ -7,13 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import lance
+import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pytest
+from lancedb.pydantic import LanceModel
 from support.data.tables import SCHEMA, listing, rows, state
 from support.stores.faulty_store import FaultyStores
 
 import memwal
 from memwal.errors import (
+    ArgumentTypeError,
     InvalidInputError,
     MemWalError,
     StoreAccessError,
@@ -470,3 +474,55 @@ class TestOpen:
             with pytest.raises(TableSetupError):
                 call(memwal.Table(memwal.table.TableLocation(uri)))
             assert everything(uri) == before
+
+
+class Model(LanceModel):
+    """Of LanceDB."""
+
+    id: int
+    n: int | None
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        pa.table({"id": [1], "n": [1]}),
+        pl.DataFrame({"id": [1], "n": [1]}),
+        pd.DataFrame({"id": [1], "n": [1]}),
+        Model,
+    ],
+    ids=lambda schema: type(schema).__module__,
+)
+def test_a_schema_of_something_else_and_a_spec_as_text(tmp_path: Path, schema: Any) -> None:
+    table = memwal.create(
+        tmp_path / "t.lance", schema, primary_key=["id"], region_spec="bucket:id:4"
+    )
+    assert table.schema.names == ["id", "n"]
+    assert table.scan().count_rows() == 0
+    assert table.region_spec()[1] == memwal.RegionSpec.bucket("id", 4)
+    assert add_region_spec(table.uri, "unsharded").region_spec()[1] == UNSHARDED
+
+
+def test_what_has_no_schema_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentTypeError):
+        memwal.create(
+            tmp_path / "t.lance",
+            {"id": pa.int64()},  # type: ignore[arg-type]
+            primary_key=["id"],
+            region_spec=None,
+        )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_is_no_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Said at once: Lance would try again for seconds."""
+    file = tmp_path / "file"
+    file.write_text("x")
+    monkeypatch.setattr(lance, "LanceDataset", None)
+    for call in (
+        memwal.open,
+        lambda uri: memwal.enable(uri, region_spec=None),
+        lambda uri: memwal.create(uri, WIDE, primary_key=["id"], region_spec=None),
+    ):
+        with pytest.raises(TableSetupError):
+            call(file)

@@ -29,6 +29,7 @@ MAX_LINES = 560
 ROWS = (
     ("memwal.errors", "memwal.version"),
     ("memwal.util",),
+    ("memwal.boundary",),
     ("memwal.format",),
     ("memwal.storage",),
     ("memwal.permissions",),

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from dataclasses import replace
 from uuid import UUID, uuid4
 
+import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pytest
 from support.data.tables import REGION, MakeTable, keys, manifest, numbered, rows, state
 
 import memwal
-from memwal.errors import InvalidInputError, MemWalError, TableSetupError
+from memwal.errors import InvalidInputError, MemWalError, MissingExtraError, TableSetupError
 from memwal.jobs.merge.job import plan_merge, run_merge_task
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.region.router import bucket_region_id
@@ -174,3 +177,26 @@ def test_a_branch_is_refused(make_table: MakeTable) -> None:
     with pytest.raises(TableSetupError, match="side"):
         memwal.Table(TableLocation(side.uri, {})).writer()
     assert state(memwal.open(table.uri)) == {1: 1}
+
+
+def test_a_version_that_is_not_stored(table: memwal.Table) -> None:
+    stored = table.base().version
+    with pytest.raises(TableSetupError, match=f"9999.*{stored}"):
+        table.at(9999).scan().to_table()
+
+
+def test_pandas_may_be_absent(table: memwal.Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(MissingExtraError):
+        table.scan().to_pandas()
+
+
+def test_steps_and_deletes_take_streams_and_series(table: memwal.Table) -> None:
+    with table.writer() as writer:
+        writer.upsert(rows({1: 1, 2: 2, 3: 3, 4: 4}))
+        stream = pa.table({"id": [1]}).to_reader()
+        writer.apply(source="s", version=1, deletes=stream)
+        writer.delete(pd.Series([2]))
+        writer.delete(pl.Series("any name", [3]))
+        assert state(writer) == {4: 4}
+        assert writer.lookup(pd.Series([4, 3])).num_rows == 1

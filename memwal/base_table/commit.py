@@ -27,13 +27,16 @@ import lance
 import pyarrow as pa
 from lance.dataset import Index, LanceOperation
 
-from memwal.base_table.snapshot import BaseTable, first_line, open_base, translate_lance_error
+from memwal.base_table.snapshot import BaseTable, open_base
+from memwal.boundary.lance_errors import first_line, translate_lance_error
 from memwal.errors import (
     ConflictError,
     MemWalError,
     ObjectNotFoundError,
     OutcomeUnknownError,
     RegionSealedError,
+    StoreAccessError,
+    StoreFullError,
     TableSetupError,
 )
 from memwal.format.memwal_index import DETAILS_TYPE_URL, IndexDetails
@@ -184,7 +187,7 @@ def commit_details(
     from memwal.base_table.namespaces import PinnedNamespace
 
     namespace = PinnedNamespace(base.location, base.version)
-    cause: BaseException | None = None
+    cause: Exception | None = None
     try:
         lance.LanceDataset.commit(
             base.location.uri,
@@ -211,6 +214,11 @@ def commit_details(
             f"the commit to {base.location} returned without creating version {base.version + 1}; "
             "read the table's latest version before trying again"
         )
+    # The namespace was not asked: it records a lost race as its failure. Lance writes its record of
+    # the commit first, and a store that refuses that is no race, which another attempt could win.
+    refusal = translate_lance_error(cause, f"committing to {base.location}")
+    if isinstance(refusal, (StoreAccessError, StoreFullError)) and not is_conflict(cause):
+        raise refusal from cause
     raise LostRaceError(
         f"version {base.version} of {base.location} is no longer the latest; read it again"
     ) from cause

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from memwal.base_table.snapshot import BaseTable, translate_lance_error
+from memwal.base_table.snapshot import BaseTable
+from memwal.boundary.lance_errors import translate_lance_error
 from memwal.errors import ConflictError, LinkRefusedError, ObjectNotFoundError
 from memwal.storage.location import TableLocation
 

@@ -1,30 +1,22 @@
 """A version of the base table, with the MemWAL index details of the same version.
 
-Also opens Lance data sets, and translates exceptions of pylance into errors of memwal.
+Also opens Lance data sets.
 """
 
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Final
 
 import lance
 import pyarrow as pa
 from lance.optimize import Compaction
 
-from memwal.errors import (
-    CorruptDataError,
-    InvalidInputError,
-    MemWalError,
-    ObjectNotFoundError,
-    StoreAccessError,
-    StoreFullError,
-    StoreUnavailableError,
-    TableSetupError,
-)
+from memwal.boundary.lance_errors import first_line, is_panic, translate_lance_error
+from memwal.errors import CorruptDataError, MemWalError, ObjectNotFoundError, TableSetupError
 from memwal.format.lance_manifest import (
     IndexEntry,
     branch_of,
@@ -32,38 +24,12 @@ from memwal.format.lance_manifest import (
     find_mem_wal_index,
 )
 from memwal.format.memwal_index import IndexDetails
-from memwal.format.paths import table_manifest_keys
+from memwal.format.paths import parse_table_version, table_manifest_keys
 from memwal.region.rows import with_field_ids
 from memwal.storage.location import TableLocation
-from memwal.util.redaction import redact_store_response
 
-# Whole words and numbers only: paths are full of digits.
-_FULL = re.compile(r"no space left|file too large|quota exceeded|\bos error (27|28|122)\b")
-_NO_ACCESS = re.compile(
-    r"access ?denied|permission denied|invalidaccesskeyid|signaturedoesnotmatch|expiredtoken"
-    r"|requesttimetooskewed|credentials source"
-    r"|(?<![\w-])(401|403)(?![\w-])"
-)
-
-_ELSEWHERE = re.compile(
-    r"authorizationheadermalformed|permanentredirect|illegallocationconstraint"
-    r"|redirect without location"
-)
-
-# The request that a store refused, in errors of Lance, and the permission that it needs.
-_REFUSED_REQUEST = re.compile(r"performing (GET|HEAD|PUT|POST|DELETE|LIST)(?: request)?\b")
-_NEEDED_PERMISSIONS = {"PUT": "put", "POST": "put", "DELETE": "delete"}
-
-# Texts of several types of Lance's errors about damaged files.
-_DAMAGED = re.compile(
-    r"corrupt|failed to decode protobuf|for object of size|file size is too small"
-    r"|does not appear to be a lance file|invalid magic|cannot read ranges"
-    r"|outside (of )?(file|metadata region)"
-)
-
-# The position in Lance's source code at the end of its errors.
-_SOURCE = re.compile(r",?\s*/\S+\.rs:\d+(:\d+)?")
-_MAX_LENGTH = 400
+_VERSIONS_DIR: Final = "_versions"
+_MAX_SHOWN_VERSIONS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +97,25 @@ def open_base(location: TableLocation, *, version: int | None = None) -> BaseTab
     try:
         dataset = open_dataset(location, version=version)
     except ObjectNotFoundError as error:
-        what = f"version {version} of the table" if version is not None else "Lance table"
+        stored = _stored_versions(location) if version is not None else ""
+        if stored:
+            raise TableSetupError(
+                f"version {version} of {location} is not stored; stored are {stored}"
+            ) from error
         raise TableSetupError(
-            f"there is no {what} at {location}; create one with memwal.create(uri, schema, ...)"
+            f"there is no Lance table at {location}; create one with memwal.create(uri, schema, "
+            "...)"
         ) from error
     return base_from_dataset(location, dataset)
+
+
+def _stored_versions(location: TableLocation) -> str:
+    """Return the versions that are stored, for a message; empty if there is no table."""
+    names = (info.key.rpartition("/")[2] for info in location.store.list(_VERSIONS_DIR))
+    versions = sorted(v for name in names if (v := parse_table_version(name)) is not None)
+    if len(versions) <= _MAX_SHOWN_VERSIONS:
+        return ", ".join(map(str, versions))
+    return f"{len(versions)} versions from {versions[0]} to {versions[-1]}"
 
 
 def open_dataset(
@@ -232,59 +212,3 @@ def lance_errors(doing: str, *, gone: str | None = None) -> Iterator[None]:
             f"{doing}: Lance cannot make sense of what is stored ({first_line(error)}); nothing "
             "was changed; run memwal verify, which names the damaged object"
         ) from error
-
-
-def translate_lance_error(error: Exception, doing: str) -> MemWalError:
-    """Return the memwal error for an exception of pylance.
-
-    Lance raises ``ValueError`` and ``OSError`` with the cause only in the text. The answer of a
-    store is cut out of it, see :func:`~memwal.util.redaction.redact_store_response`.
-    """
-    redact_store_response(error)
-    text = str(error)
-    lowered = text.lower()
-    if _FULL.search(lowered):
-        return StoreFullError(f"{doing}: no space left; free some, then try again")
-    if _DAMAGED.search(lowered):
-        return CorruptDataError(
-            f"{doing}: {_short_text(text, error)}; nothing was changed; run memwal verify, which "
-            "names what is damaged"
-        )
-    if "invalid user input" in lowered:
-        return InvalidInputError(f"{doing}: {text.splitlines()[0]}")
-    if "nosuchbucket" in lowered or "containernotfound" in lowered:
-        return TableSetupError(f"{doing}: create the bucket or container, or correct the address")
-    if _ELSEWHERE.search(lowered):
-        return TableSetupError(f"{doing}: the bucket is in another region: set aws_region to it")
-    if "not found" in lowered or "no such file" in lowered or "notfound" in lowered:
-        return ObjectNotFoundError(f"{doing}: not found")
-    if _NO_ACCESS.search(lowered):
-        return StoreAccessError(
-            f"{doing}: access denied; check the credentials of the table, {_lacking_right(text)}; "
-            "memwal rights tells what each role needs"
-        )
-    return StoreUnavailableError(f"{doing}: {_short_text(text, error)}")
-
-
-def is_panic(error: BaseException) -> bool:
-    """Return whether an error is a panic of Lance, whose type no Python module exports."""
-    return type(error).__name__ == "PanicException"
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, else its type."""
-    lines = str(error).splitlines()
-    return lines[0] if lines else type(error).__name__
-
-
-def _short_text(text: str, error: Exception) -> str:
-    return _SOURCE.sub("", text.splitlines()[0])[:_MAX_LENGTH] if text else type(error).__name__
-
-
-def _lacking_right(text: str) -> str:
-    """Return the missing permission, for the message, as far as an error of Lance shows it."""
-    request = _REFUSED_REQUEST.search(text)
-    if request is None:
-        return "and what they allow"
-    needed = _NEEDED_PERMISSIONS.get(request[1], "get or list")
-    return f"which lack the right to {needed} objects there"

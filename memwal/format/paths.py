@@ -26,6 +26,9 @@ _WAL_SUFFIX = ".arrow"
 _APPLIED_SUFFIX = ".json"
 _VERSION_HINT = "version_hint.json"
 _MAX_U64 = (1 << 64) - 1
+_TABLE_MANIFEST = re.compile(r"([0-9]{1,20})\.manifest")
+# Digits of the inverted naming scheme, in which the newest version sorts first.
+_INVERTED_DIGITS = 20
 MAX_COUNTER = (1 << 63) - 1
 """Largest valid version, position, epoch or generation. Its successor still has a name.
 
@@ -163,6 +166,15 @@ def table_manifest_keys(version: int) -> tuple[str, str]:
     if not 0 <= version <= _MAX_U64:
         raise InvalidInputError(f"table version {version} is not an unsigned 64-bit integer")
     return f"_versions/{_MAX_U64 - version:020d}.manifest", f"_versions/{version}.manifest"
+
+
+def parse_table_version(name: str) -> int | None:
+    """Return the version whose table manifest has this name, in either naming scheme, or None."""
+    match = _TABLE_MANIFEST.fullmatch(name)
+    if match is None or int(match[1]) > _MAX_U64:
+        return None
+    number = int(match[1])
+    return _MAX_U64 - number if len(match[1]) == _INVERTED_DIGITS else number
 
 
 def index_file_key(index_id: UUID, name: str) -> str:

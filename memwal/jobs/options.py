@@ -17,6 +17,7 @@ from enum import Enum
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
+from memwal.boundary.public import public
 from memwal.errors import InvalidInputError
 from memwal.jobs.job import CheckpointProgress, Guard, TaskRunner, run_in_process
 from memwal.quality.rules import QualityRules
@@ -181,6 +182,7 @@ _QUALITY: Final = Option(
 _REGION_TASKS_HELP: Final = "tasks that the regions are divided into at most"
 
 
+@public
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeOptions(RunOptions):
     """Options of a merge: :func:`memwal.jobs.merge.job.merge`."""
@@ -204,6 +206,7 @@ class MergeOptions(RunOptions):
     quality: QualityRules | None = option_field(None, _QUALITY)
 
 
+@public
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointOptions(RunOptions):
     """Options of a checkpoint: :func:`memwal.jobs.table.checkpoint.checkpoint`."""
@@ -218,6 +221,7 @@ class CheckpointOptions(RunOptions):
     """Called with a :class:`~memwal.jobs.job.CheckpointProgress` at each step."""
 
 
+@public
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactOptions(RunOptions):
     """Options of a compaction: :func:`memwal.jobs.table.compact.compact`."""
@@ -230,6 +234,7 @@ class CompactOptions(RunOptions):
     attempts: int = count(8, "give up when so many rewrites were lost to other commits")
 
 
+@public
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexOptions(RunOptions):
     """Options of an index build: :func:`memwal.jobs.index.job.build_indexes`."""
@@ -254,6 +259,7 @@ class IndexOptions(RunOptions):
     max_segments: int = count(4, "segments of an index beyond which the newest segments are joined")
 
 
+@public
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotOptions(RunOptions):
     """Options of a region snapshot: :func:`memwal.jobs.table.snapshot.build_snapshot`."""
@@ -266,6 +272,7 @@ class SnapshotOptions(RunOptions):
     )
 
 
+@public
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GcOptions(RunOptions):
     """Options of a garbage collection: :func:`memwal.jobs.gc.collect_garbage`.
@@ -348,6 +355,7 @@ class GcOptions(RunOptions):
         return max(timedelta(seconds=self.version_retention_seconds), self.retention)
 
 
+@public
 @dataclass(frozen=True, slots=True)
 class QualityOptions(JobOptions):
     """Options of a quality check: :func:`memwal.jobs.table.quality_check.check_quality`."""
@@ -360,6 +368,7 @@ class QualityOptions(JobOptions):
     )
 
 
+@public
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyOptions(JobOptions):
     """Options of a verification: :func:`memwal.jobs.verify.verify`.

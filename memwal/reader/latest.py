@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,6 +16,7 @@ from memwal.lsm.memtable.indexes import MemTableSnapshot
 from memwal.reader.cache.lru import LruCache
 from memwal.reader.sources.generation import GenerationSource
 from memwal.region.rows import key_column, newest_row_positions
+from memwal.util.concurrency import ThreadPool
 
 ROW_ADDRESS = "_rowaddr"
 
@@ -110,7 +110,7 @@ def _find_newest(
             addresses=np.empty(0, np.uint64),
             deleted=np.empty(0, np.bool_),
         )
-    with ThreadPoolExecutor(min(_PARALLEL_READS, len(generations))) as pool:
+    with ThreadPool(min(_PARALLEL_READS, len(generations))) as pool:
         parts = list(pool.map(lambda source: read_keys(source, primary_key), generations))
     keys = pa.concat_arrays([part.keys for part in parts])
     source = np.repeat(np.arange(len(parts)), [len(part.keys) for part in parts])

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Final
+from typing import Annotated, Final, TypeAlias
 
-from memwal.base_table.snapshot import translate_lance_error
+from memwal.boundary.lance_errors import translate_lance_error
 from memwal.errors import CorruptDataError, InvalidInputError
 
 MAX_OPERATORS: Final = 200
@@ -55,6 +55,9 @@ _TOKENS: Final = re.compile(
         | \|\||::|[-+*/%&|^~=<>!]+|\.(?=[^\W\d]|["`]))""",
     re.VERBOSE | re.IGNORECASE,
 )
+
+SqlFilter: TypeAlias = Annotated[str, "SQL as a str, such as \"n > 1 and name = 'x'\""]
+"""SQL predicate over the columns of a table."""
 
 
 def parenthesize_filter(filter: str | None) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -11,7 +12,8 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from memwal.base_table.snapshot import BaseTable, lance_errors
-from memwal.errors import ConflictError, InvalidInputError
+from memwal.boundary.public import public_items, public_methods
+from memwal.errors import ConflictError, InvalidInputError, MissingExtraError
 from memwal.reader.latest import ROW_ADDRESS, NewestRows, find_newest, keys_of
 from memwal.reader.merged_scan import GENERATION, MergedRows, with_extra
 from memwal.reader.predicate import parenthesize_filter, translate_filter_errors
@@ -22,8 +24,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _MAX_RETRIES: Final = 5
+_MAX_ROWS: Final = 2**62
 
 
+@public_methods
 class Scan:
     """Merging scan that runs when it is read: each ``to_...`` reads the table as it is then.
 
@@ -52,8 +56,9 @@ class Scan:
         self._open_sources = open_sources
         self._columns = list(columns) if columns is not None else None
         self._filter = parenthesize_filter(filter)
-        self._limit = limit
-        self._offset = offset
+        # No table has as many rows as Arrow can count.
+        self._limit = None if limit is None else min(limit, _MAX_ROWS)
+        self._offset = min(offset, _MAX_ROWS)
         self._extra = [GENERATION] * with_generation + [ROW_ADDRESS] * with_row_address
 
     def to_reader(self) -> pa.RecordBatchReader:
@@ -73,7 +78,11 @@ class Scan:
         return self.to_reader().__arrow_c_stream__(requested_schema)
 
     def to_pandas(self) -> pd.DataFrame:
-        """Run the scan into a pandas data frame."""
+        """Run the scan into a pandas data frame; MissingExtraError without pandas."""
+        try:
+            importlib.import_module("pandas")
+        except ModuleNotFoundError as error:
+            raise MissingExtraError("to_pandas needs pandas; pip install pandas") from error
         return self.to_table().to_pandas()
 
     def count_rows(self) -> int:
@@ -100,7 +109,9 @@ class Scan:
     def _start(self) -> pa.RecordBatchReader:
         sources, newest = _open_newest_once(self._open_sources)
         schema = output_schema(sources.base, self._columns)
-        batches = self._limited_batches(self._rows(sources, newest, schema, self._extra))
+        batches = public_items(
+            self._limited_batches(self._rows(sources, newest, schema, self._extra)), "to_reader()"
+        )
         # The first batch is read now, while the scan can still start over.
         first = list(itertools.islice(batches, 1))
         return pa.RecordBatchReader.from_batches(

@@ -15,7 +15,6 @@ import json
 import logging
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Container
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final, NamedTuple
@@ -41,6 +40,7 @@ from memwal.format.paths import (
 from memwal.format.region_manifest import RegionManifest
 from memwal.storage.object_store import ObjectInfo, ObjectStore, create_settled
 from memwal.util.clock import boot_seconds
+from memwal.util.concurrency import ThreadPool
 from memwal.util.retry import LostRaceError, retry_lost_races
 from memwal.util.safe_json import read_json
 
@@ -327,7 +327,7 @@ def read_manifests(
         recent = seen.version if seen is not None and now - seen.at < RECENT_SECONDS else None
         return RegionManifestStore(store, region).read_latest(recent=recent)
 
-    with ThreadPoolExecutor(min(parallel_reads(store), len(region_ids))) as pool:
+    with ThreadPool(min(parallel_reads(store), len(region_ids))) as pool:
         newest = list(pool.map(read, region_ids))
     manifests = {
         region: manifest

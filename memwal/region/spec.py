@@ -10,6 +10,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.types as pt
 
+from memwal.boundary.public import public
 from memwal.errors import InvalidInputError, TableSetupError
 from memwal.format.memwal_index import StoredRegionSpec
 from memwal.region.spec_fields import PENDING, RegionField, field_from_stored, is_pending
@@ -35,6 +36,7 @@ MAX_FIELDS: Final = 16
 _LANCEDB_TRANSFORMS: Final = (Bucket, Identity, Unsharded)
 
 
+@public
 @dataclasses.dataclass(frozen=True, slots=True)
 class RegionSpec:
     """Rule that maps rows to regions. Created by :meth:`bucket` or another class method.
@@ -100,13 +102,13 @@ class RegionSpec:
 
     @classmethod
     def multi_bucket(
-        cls, columns: Sequence[str], num_buckets: int, *, immutable: bool = False
+        cls, columns: str | Sequence[str], num_buckets: int, *, immutable: bool = False
     ) -> RegionSpec:
         """Spread rows over a fixed number of regions by the hash of several columns together.
 
         Parameters
         ----------
-        columns : sequence of str
+        columns : str or sequence of str
             Columns of the primary key. The other parameters are those of :meth:`bucket`.
         """
         names = (columns,) if isinstance(columns, str) else tuple(columns)
@@ -175,7 +177,7 @@ class RegionSpec:
     def expression(
         cls,
         sql: str,
-        columns: Sequence[str],
+        columns: str | Sequence[str],
         result_type: pa.DataType,
         *,
         immutable: bool = False,
@@ -187,7 +189,7 @@ class RegionSpec:
         sql : str
             Expression over ``col0``, ``col1``, ..., for example ``lower(left(col0, 2))``. Allowed
             functions: :data:`memwal.expressions.region_sql.FUNCTIONS`.
-        columns : sequence of str
+        columns : str or sequence of str
             The columns behind ``col0``, ``col1``, ...
         result_type : pyarrow.DataType
             Type of the region value.

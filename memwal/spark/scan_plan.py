@@ -14,7 +14,8 @@ import pyarrow as pa
 from lance.fragment import LanceFragment
 
 from memwal.base_table.read_tags import ReadTag
-from memwal.base_table.snapshot import BaseTable, translate_lance_error
+from memwal.base_table.snapshot import BaseTable
+from memwal.boundary.lance_errors import translate_lance_error
 from memwal.errors import InvalidInputError, ObjectNotFoundError, TableSetupError
 from memwal.format.memwal_index import StoredRegionSpec
 from memwal.reader.predicate import parenthesize_filter, translate_filter_errors

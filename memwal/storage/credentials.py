@@ -19,6 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+from memwal.boundary.public import public
 from memwal.errors import InvalidInputError, MemWalError, StoreAccessError
 from memwal.storage import uris
 from memwal.util.optional_deps import requires_extra
@@ -211,6 +212,7 @@ class Credentials:
         )
 
 
+@public
 def register_credentials(name: str, fetch: Fetch) -> None:
     """Register a source of credentials by name, for the option ``memwal_credentials_from``.
 

@@ -7,7 +7,13 @@ from collections.abc import Mapping
 from contextlib import suppress
 from uuid import uuid4
 
-from memwal.errors import InvalidInputError, MemWalError, ObjectExistsError, UnsupportedStoreError
+from memwal.errors import (
+    InvalidInputError,
+    MemWalError,
+    ObjectExistsError,
+    TableSetupError,
+    UnsupportedStoreError,
+)
 from memwal.storage import uris
 from memwal.storage.cloud import CloudStore, cloud_backend, memory_backend
 from memwal.storage.credentials import credentials_for
@@ -62,12 +68,16 @@ def check_options(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_reachable(store: ObjectStore) -> None:
-    """Send one small request to an object store, so that a wrong setting fails at once.
+    """Check that a table can be at the address, so that a wrong one fails at once.
 
-    Lance, which sends the next requests, retries twenty times or more before it raises.
+    Costs one small request to an object store. Lance, which sends the next requests, retries twenty
+    times or more before it raises, also if a local address is that of a file. Raises
+    TableSetupError if it is.
     """
     if not store.is_local:
         store.list_folders("")
+    elif os.path.isfile(store.uri):
+        raise TableSetupError(f"{store.uri} is a file; the address of a table is that of a folder")
 
 
 def check_put_if_absent(store: ObjectStore) -> None:

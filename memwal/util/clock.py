@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 from datetime import timedelta
-from typing import Final
+from typing import Final, TypeAlias
 
 from memwal.errors import InvalidInputError
 
 MAX_SECONDS: Final = 100 * 366 * 86_400
 """A hundred years: a present-day time plus or minus this much is still a valid ``datetime``."""
+
+Duration: TypeAlias = float | timedelta
+"""A number of seconds, or a timedelta."""
 
 # CLOCK_BOOTTIME counts the time that the machine is suspended, and is never adjusted.
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -28,3 +31,8 @@ def duration(seconds: float, name: str) -> timedelta:
             "hundred years)"
         )
     return timedelta(seconds=seconds)
+
+
+def in_seconds(value: Duration) -> float:
+    """Return a duration as a number of seconds."""
+    return value.total_seconds() if isinstance(value, timedelta) else value

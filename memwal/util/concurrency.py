@@ -1,17 +1,64 @@
-"""Lazy values, a shared thread pool for blocking reads, and a guard against use after a fork."""
+"""Lazy values, thread pools that outlast the main thread, and a guard against use after a fork."""
 
 from __future__ import annotations
 
 import os
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Generic, TypeVar
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Generic, ParamSpec, TypeVar
 
 from memwal.errors import WriterClosedError
 
 Value = TypeVar("Value")
 Result = TypeVar("Result")
+Params = ParamSpec("Params")
+
+
+def interpreter_is_ending() -> bool:
+    """Return whether the main thread has ended: thread pools take no more calls.
+
+    From then on only ``atexit`` handlers run, and threads that the main thread did not wait for.
+    """
+    return not threading.main_thread().is_alive()
+
+
+class ThreadPool(ThreadPoolExecutor):
+    """Thread pool that runs a call in the thread that submits it once the interpreter is ending.
+
+    Python shuts all pools down before it calls the ``atexit`` handlers, in which a program may
+    still write or close its writer. A caller that may submit then must not hold a lock that the
+    call needs, unless the lock is reentrant.
+    """
+
+    _closed = False
+
+    def submit(
+        self, call: Callable[Params, Result], /, *args: Params.args, **kwargs: Params.kwargs
+    ) -> Future[Result]:
+        """Submit a call. Raises RuntimeError after :meth:`shutdown`."""
+        try:
+            return super().submit(call, *args, **kwargs)
+        except RuntimeError:
+            if self._closed or not interpreter_is_ending():
+                raise
+        return _run_now(call, *args, **kwargs)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Refuse further calls."""
+        self._closed = True
+        super().shutdown(wait, cancel_futures=cancel_futures)
+
+
+def _run_now(
+    call: Callable[Params, Result], *args: Params.args, **kwargs: Params.kwargs
+) -> Future[Result]:
+    done: Future[Any] = Future()
+    try:
+        done.set_result(call(*args, **kwargs))
+    except BaseException as error:
+        done.set_exception(error)
+    return done
 
 
 class Lazy(Generic[Value]):
@@ -91,20 +138,20 @@ class ForkGuard:
 
 _POOL_THREADS = 8
 _pools_lock = threading.Lock()
-_pools: dict[int, ThreadPoolExecutor] = {}
+_pools: dict[int, ThreadPool] = {}
 
 # Counts the forks between the first process and this one. Unlike a process id, no descendant has
 # the number of an ancestor again.
 _fork_count = 0
 
 
-def _process_pool() -> ThreadPoolExecutor:
+def _process_pool() -> ThreadPool:
     process = os.getpid()
     with _pools_lock:
         if process not in _pools:
             # A forked process does not have the threads of its parent.
             _pools.clear()
-            _pools[process] = ThreadPoolExecutor(_POOL_THREADS, thread_name_prefix="memwal-read")
+            _pools[process] = ThreadPool(_POOL_THREADS, thread_name_prefix="memwal-read")
         return _pools[process]
 
 

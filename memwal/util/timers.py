@@ -11,7 +11,7 @@ import time
 import weakref
 from collections.abc import Callable
 
-from memwal.util.concurrency import ForkGuard
+from memwal.util.concurrency import ForkGuard, interpreter_is_ending
 from memwal.util.log import safe_error_text
 
 logger = logging.getLogger(__name__)
@@ -98,6 +98,9 @@ class _TimerQueue:
     def put(self, timer: Timer, at: float) -> None:
         with self._changed:
             if self._stopped or at >= timer.at:
+                return
+            if self._thread is None and interpreter_is_ending():
+                # No thread can be started any more; writers do at once what they would do later.
                 return
             timer.at = at
             heapq.heappush(self._heap, (at, next(self._numbers), timer))

@@ -20,6 +20,8 @@ from memwal.base_table.snapshot import BaseTable
 from memwal.errors import InvalidInputError, MemWalError, WriterClosedError
 from memwal.lsm.wal.applied_steps import Step
 from memwal.region.router import RegionAssignment, Router
+from memwal.util.clock import in_seconds
+from memwal.util.concurrency import interpreter_is_ending
 from memwal.writer.region_writer.context import WriterContext
 from memwal.writer.region_writer.group_commit import LogReservation
 from memwal.writer.region_writer.handle import PendingWrite, finished_write
@@ -112,9 +114,14 @@ class OpenRegions:
         missing = [a for a in assignments if a.region_id not in self._writers]
         if not missing:
             return []
-        with self._lock:
-            self.check_open()
+        self.check_open()
+        try:
+            # Without the lock: the call needs it, and runs in this thread if the interpreter ends.
             claims = [self._context.appends.submit(self._get, routing, a) for a in missing]
+        except RuntimeError:
+            # The writer was closed meanwhile; claims that have started notice it.
+            self.check_open()
+            raise
         return [error for claim in claims if (error := claim.exception()) is not None]
 
     def write(
@@ -169,7 +176,7 @@ class OpenRegions:
         return writes
 
     def _store_all(self, reservations: Sequence[LogReservation]) -> None:
-        if self._context.appends_are_instant:
+        if self._context.appends_in_caller:
             for reservation in reservations:
                 reservation.store()
             return
@@ -262,7 +269,7 @@ class OpenRegions:
                 self.check_open()
             idle = self._context.options.release_idle_after
             if idle is not None:
-                self._idle_timer.schedule(time.monotonic() + idle)
+                self._idle_timer.schedule(time.monotonic() + in_seconds(idle))
             return writer
 
     def _forget(self, writer: RegionWriter) -> None:
@@ -272,13 +279,14 @@ class OpenRegions:
 
     def _release_idle(self) -> None:
         """Start to close the regions that had no write for ``release_idle_after`` seconds."""
-        max_idle = self._context.options.release_idle_after
-        if max_idle is None:
+        idle = self._context.options.release_idle_after
+        if idle is None:
             return
+        max_idle = in_seconds(idle)
         now = time.monotonic()
         last_used = {writer: writer.last_used() for writer in self.all()}
         with self._lock:
-            if self.closed:
+            if self.closed or interpreter_is_ending():
                 return
             for writer, at in last_used.items():
                 if at <= now - max_idle:

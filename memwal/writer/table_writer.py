@@ -7,15 +7,16 @@ import math
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 from uuid import UUID
 
 import pyarrow as pa
 
 from memwal.base_table.snapshot import BaseTable, open_base
+from memwal.boundary.public import public
 from memwal.errors import InvalidInputError, MemWalError, PartialWriteError, RegionFailure
 from memwal.format.paths import TOMBSTONE
-from memwal.format.values import ArrowStream
+from memwal.format.values import ArrowStream, import_arrow
 from memwal.lsm.memtable.indexes import UnflushedRows
 from memwal.lsm.wal.applied_steps import AppliedStep, Step
 from memwal.region.router import RegionAssignment, Router
@@ -42,6 +43,7 @@ Route = Callable[[pa.RecordBatch], list[tuple[RegionAssignment, pa.RecordBatch]]
 """Splits rows by region."""
 
 
+@public
 class TableWriter:
     """Writes rows of one table into the regions that they belong to.
 
@@ -130,6 +132,7 @@ class TableWriter:
             right, too.
         """
         self._guard.check()
+        data = import_arrow(data)
         if partial:
             routing, batches = self._convert(data, RowSchema.convert_partial)
             return self._write(routing, batches, PartialRows, wait)
@@ -142,8 +145,8 @@ class TableWriter:
         Parameters
         ----------
         keys : anything Arrow
-            The key columns, or an array if the key has one column. Columns by which the table is
-            divided into regions are needed too if they are not part of the key.
+            The key columns, or an array or a Series if the key has one column. Columns by which the
+            table is divided into regions are needed too if they are not part of the key.
         wait : bool, optional
             As for :meth:`upsert`.
 
@@ -153,6 +156,7 @@ class TableWriter:
             As :meth:`upsert`.
         """
         self._guard.check()
+        keys = import_arrow(keys)
         routing, batches = self._convert(keys, RowSchema.convert_deletes)
         if not routing.columns_beside_key or not batches:
             return self._write(routing, batches, WholeRows, wait)
@@ -202,7 +206,9 @@ class TableWriter:
         """
         self._guard.check()
         step = Step(source, version)
-        upserted, deleted = _materialize(upserts), _materialize(deletes)
+        # Streams are read once here: the rows may be converted twice, and are counted.
+        upserted = None if upserts is None else import_arrow(upserts)
+        deleted = None if deletes is None else import_arrow(deletes)
         routing, batches = self._convert((upserted, deleted), _convert_step)
         route: Route = routing.router.route
         if routing.columns_beside_key and deleted is not None and len(deleted):
@@ -325,7 +331,6 @@ class TableWriter:
         self, data: Data, convert: Callable[[RowSchema, Data], list[pa.RecordBatch]]
     ) -> tuple[RoutingSchema, list[pa.RecordBatch]]:
         """Convert rows; if they do not fit, try again with the latest version of the table."""
-        data = _materialize(data)
         routing = self._routing
         try:
             return routing, convert(routing.row_schema, data)
@@ -466,14 +471,6 @@ def _row_positions(route: Route, batches: Iterable[pa.RecordBatch]) -> dict[UUID
             region = positions.setdefault(assignment.region_id, [])
             region.append(rows.column(rows.num_columns - 1))
     return {region_id: pa.concat_arrays(parts) for region_id, parts in positions.items()}
-
-
-def _materialize(data: object) -> Any:
-    """Read a stream into a table, since it may be converted twice, and has no length."""
-    if isinstance(data, pa.RecordBatchReader):
-        return data.read_all()
-    is_stream = hasattr(data, "__arrow_c_stream__") and not hasattr(data, "__len__")
-    return pa.table(data) if is_stream else data
 
 
 def _convert_step(

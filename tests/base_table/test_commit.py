@@ -410,3 +410,16 @@ class TestDurably:
 
         assert {len(file.stem) for file in (path / "_versions").glob("*.manifest")} == {20}
         assert base_state(table) == {1: 1, 2: 2, 3: 3}
+
+
+def test_a_refusal_before_the_store_is_asked_is_named_as_such(
+    table: memwal.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lance writes its record of a commit first, into a folder that may be read-only."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError("LanceError(IO): Generic error: Permission denied (os error 13)")
+
+    monkeypatch.setattr(lance.LanceDataset, "commit", staticmethod(refuse))
+    with pytest.raises(StoreAccessError):
+        table.build_snapshot()

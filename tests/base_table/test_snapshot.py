@@ -10,19 +10,11 @@ import pytest
 from support.data.tables import REGION, folder, rows
 
 import memwal
-from memwal.base_table.snapshot import (
-    open_base,
-    open_dataset,
-    table_manifest_key,
-    translate_lance_error,
-)
+from memwal.base_table.snapshot import open_base, open_dataset, table_manifest_key
 from memwal.errors import (
     CorruptDataError,
     MemWalError,
     ObjectNotFoundError,
-    StoreAccessError,
-    StoreFullError,
-    StoreUnavailableError,
     TableSetupError,
 )
 from memwal.storage.location import TableLocation
@@ -109,27 +101,3 @@ def test_a_type_that_nobody_knows_is_damage(table: memwal.Table) -> None:
 def test_a_folder_inside_that_is_not_there(table: memwal.Table) -> None:
     with pytest.raises(ObjectNotFoundError):
         open_dataset(table.location, "_mem_wal/nothing")
-
-
-@pytest.mark.parametrize(
-    ("text", "kind"),
-    [
-        ("Not found: /a/b, src/x.rs:1", ObjectNotFoundError),
-        ("No such file or directory (os error 2)", ObjectNotFoundError),
-        ("Generic S3 error: AccessDenied", StoreAccessError),
-        ("response status 403 Forbidden", StoreAccessError),
-        ("InvalidAccessKeyId", StoreAccessError),
-        ("No space left on device (os error 28)", StoreFullError),
-        ("File too large (os error 27)", StoreFullError),
-        ("connection reset", StoreUnavailableError),
-        ("", StoreUnavailableError),
-        (
-            "timed out reading /t/_mem_wal/4038f403-0000-4403-8403-403403403403/40340340_gen_1",
-            StoreUnavailableError,
-        ),
-    ],
-)
-def test_errors_of_lance_are_told_apart(text: str, kind: type[MemWalError]) -> None:
-    found = translate_lance_error(OSError(text), "reading")
-    assert type(found) is kind
-    assert str(found).startswith("reading")

@@ -11,8 +11,9 @@ import pytest
 from lance.schema import schema_to_json
 
 from memwal import RegionSpec
-from memwal.cli.options import parse_regions, parse_type, schema_from
+from memwal.cli.options import schema_from
 from memwal.errors import InvalidInputError
+from memwal.region.spec_text import parse_regions, parse_type
 
 SCHEMA = pa.schema(
     [

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from memwal.cli import options
-from memwal.cli.options import parse_regions, schema_from
+from memwal.cli.options import schema_from
 from memwal.errors import MemWalError
 from memwal.expressions import region_sql
 from memwal.region.router import Router
 from memwal.region.spec import RegionSpec
+from memwal.region.spec_text import parse_regions
 from memwal.region.sql_transform import Expression
 
 SCHEMA = pa.schema([("n", pa.int64()), ("t", pa.string())])

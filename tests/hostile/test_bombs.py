@@ -15,7 +15,7 @@ from hostile.harness import safely
 from hostile.values import nested
 
 import memwal
-from memwal.cli.options import parse_type, schema_from
+from memwal.cli.options import schema_from
 from memwal.errors import InvalidInputError
 from memwal.expressions.dnf import parse_alternatives
 from memwal.fleet.schedule import interval_seconds, is_due
@@ -28,6 +28,7 @@ from memwal.reader.predicate import (
     MAX_REPEATS,
     parenthesize_filter,
 )
+from memwal.region.spec_text import parse_type
 from memwal.util.clock import MAX_SECONDS, duration
 from memwal.util.safe_json import MAX_DEPTH, check_data, read_json
 

@@ -110,7 +110,7 @@ def test_a_failed_flush_is_logged_without_what_it_quotes(
     with secret.writer(options=OPTIONS) as writer:
         writer.upsert(rows(secrecy))
         rule = faults.of(secret.location).fail("sync", GENERATION, failure, times=2)
-        with pytest.raises(type(failure)):
+        with pytest.raises(MemWalError):
             writer.flush()
         shown = writer.stats().to_dict()
     assert rule.hits == 2

@@ -8,15 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Option
 
 from memwal.cli.options import (
-    REGIONS_HELP,
-    TYPES_HELP,
     AsJson,
     CatalogUrl,
     NameOrUri,
     RegionId,
     Uri,
     open_named,
-    parse_regions,
     schema_from,
     storage_options,
 )
@@ -24,6 +21,7 @@ from memwal.cli.output import print_either, print_json, print_result, print_tabl
 from memwal.cli.parameters import Storage
 from memwal.errors import InvalidInputError
 from memwal.permissions import Role, permissions_of, s3_policy
+from memwal.region.spec_text import REGIONS_HELP, TYPES_HELP, parse_regions
 
 if TYPE_CHECKING:
     from memwal.table import Table

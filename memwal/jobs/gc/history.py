@@ -13,6 +13,7 @@ from uuid import UUID
 from memwal.errors import ObjectNotFoundError
 from memwal.format.lance_manifest import find_mem_wal_index
 from memwal.format.memwal_index import IndexDetails
+from memwal.format.paths import parse_table_version
 from memwal.format.region_manifest import RegionManifest
 from memwal.region.manifest_store import (
     RegionManifestStore,
@@ -90,11 +91,8 @@ def _read_listed(
 
 VERSIONS_DIR = "_versions"
 
-_MANIFEST = re.compile(r"([0-9]{1,20})\.manifest")
 # A commit under way: the manifest's name with a suffix, to be renamed or copied.
 _STAGED = re.compile(r"d?[0-9]{1,20}\.manifest[-.#].+")
-_INVERTED_DIGITS = 20
-_MAX_U64 = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +113,7 @@ class StoredVersions:
         manifests, staged, others = {}, [], []
         for info in location.store.list(folder):
             name = info.key.rpartition("/")[2]
-            version = parse_version(name)
+            version = parse_table_version(name)
             if version is not None:
                 manifests[version] = info
             elif _STAGED.fullmatch(name):
@@ -133,17 +131,6 @@ class StoredVersions:
         """Return when the next version still stored was written; None for the newest."""
         newer = [v for v in self.manifests if v > version]
         return self.manifests[min(newer)].modified if newer else None
-
-
-def parse_version(name: str) -> int | None:
-    """Return the version whose manifest has this name, in either naming, or None."""
-    match = _MANIFEST.fullmatch(name)
-    if match is None:
-        return None
-    number = int(match.group(1))
-    if number > _MAX_U64:
-        return None
-    return _MAX_U64 - number if len(match.group(1)) == _INVERTED_DIGITS else number
 
 
 @functools.lru_cache(maxsize=256)

@@ -15,7 +15,8 @@ from typing import Final, NamedTuple
 from uuid import uuid4
 
 from memwal.base_table.commit import is_conflict
-from memwal.base_table.snapshot import open_base, open_dataset, translate_lance_error
+from memwal.base_table.snapshot import open_base, open_dataset
+from memwal.boundary.lance_errors import translate_lance_error
 from memwal.errors import MemWalError, ObjectExistsError, TableSetupError
 from memwal.storage import uris
 from memwal.storage.credentials import describe_credentials

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import lance
 
-from memwal.base_table.snapshot import first_line, is_panic
+from memwal.boundary.lance_errors import first_line, is_panic
 from memwal.errors import MemWalError, ObjectNotFoundError, StoreAccessError
 from memwal.format.lance_manifest import read_index_section
 from memwal.format.paths import MEM_WAL_INDEX_NAME

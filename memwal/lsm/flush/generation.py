@@ -21,7 +21,8 @@ from lance.dataset import LanceOperation
 from lance.fragment import FragmentMetadata, write_fragments
 from lance.schema import LanceSchema
 
-from memwal.base_table.snapshot import BaseTable, translate_lance_error
+from memwal.base_table.snapshot import BaseTable
+from memwal.boundary.lance_errors import translate_lance_error
 from memwal.errors import StoreUnavailableError
 from memwal.format.lance_manifest import make_nullable, replace_field_id
 from memwal.format.paths import (

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 from lance import LanceDataset
 from lance.dataset import Index, LanceOperation
 
-from memwal.base_table.snapshot import BaseTable, open_dataset, translate_lance_error
+from memwal.base_table.snapshot import BaseTable, open_dataset
+from memwal.boundary.lance_errors import translate_lance_error
 from memwal.errors import CorruptDataError, InvalidInputError, MemWalError, ObjectNotFoundError
 from memwal.format.paths import MEM_WAL_INDEX_NAME
 from memwal.lsm.indexes.kinds import IndexKind, kind_of

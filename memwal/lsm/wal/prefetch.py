@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from memwal.errors import ObjectNotFoundError, StoreUnavailableError
 from memwal.storage.object_store import ObjectStore
+from memwal.util.concurrency import ThreadPool
 
 _MAX_ATTEMPTS = 5
 # Concurrent reads hide the latency of an object store; one at a time keeps a local disk busy.
@@ -31,7 +32,7 @@ def read_ahead(
     """
     reads: deque[tuple[int, Future[bytes | None]]] = deque()
     total = 0
-    pool = ThreadPoolExecutor(_LOCAL_READS if store.is_local else _REMOTE_READS)
+    pool = ThreadPool(_LOCAL_READS if store.is_local else _REMOTE_READS)
     try:
         for key, size in objects:
             while reads and (total + size > max_bytes or len(reads) >= _MAX_AHEAD):

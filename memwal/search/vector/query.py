@@ -14,6 +14,7 @@ import pyarrow.types as pt
 from memwal.base_table.snapshot import BaseTable
 from memwal.errors import InvalidInputError
 from memwal.reader.base_indexes import find_index
+from memwal.reader.predicate import SqlFilter
 
 if TYPE_CHECKING:
     from lance.lance.indices import IndexDescription
@@ -55,7 +56,7 @@ class SearchOptions(TypedDict, total=False):
     """
 
     k: int
-    filter: str | None
+    filter: SqlFilter | None
     columns: Sequence[str] | None
     metric: str | None
     nprobes: int | None

@@ -16,6 +16,7 @@ from memwal.lsm.memtable.rows import RowView
 from memwal.lsm.memtable.text_index import TextIndex
 from memwal.storage.location import TableLocation
 from memwal.storage.object_store import ObjectStore
+from memwal.util.concurrency import ThreadPool, interpreter_is_ending
 from memwal.util.timers import TimerThread
 from memwal.writer.region_writer.options import WriterOptions
 from memwal.writer.region_writer.stats import Durations, WriterCounters
@@ -62,8 +63,8 @@ class WriterContext:
             log_store=location.store if options.fsync else location.store_without_fsync,
             options=options,
             text=text_columns(base, schema),
-            flushes=ThreadPoolExecutor(_FLUSH_THREADS, thread_name_prefix="memwal-flush"),
-            appends=ThreadPoolExecutor(_APPEND_THREADS, thread_name_prefix="memwal-append"),
+            flushes=ThreadPool(_FLUSH_THREADS, thread_name_prefix="memwal-flush"),
+            appends=ThreadPool(_APPEND_THREADS, thread_name_prefix="memwal-append"),
             releases=ThreadPoolExecutor(1, thread_name_prefix="memwal-release"),
             timers=TimerThread(),
             counters=WriterCounters(location, durations=durations),
@@ -71,9 +72,13 @@ class WriterContext:
         )
 
     @property
-    def appends_are_instant(self) -> bool:
-        """True for a local store without fsync, where handing an append to a thread costs more."""
-        return not self.options.fsync and self.store.is_local
+    def appends_in_caller(self) -> bool:
+        """True where the calling thread makes all appends of a write.
+
+        For a local store without fsync, handing an append to a thread costs more than the append;
+        and there are no threads when the interpreter is ending.
+        """
+        return (not self.options.fsync and self.store.is_local) or interpreter_is_ending()
 
     def close(self, *, wait: bool) -> None:
         """Stop the threads, and with ``wait`` let running work end first."""

@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from memwal.errors import InvalidInputError, MemWalError, StoreError, WriterClosedError
 from memwal.lsm.wal.appender import LogAppender, PreparedEntry, join_batches
+from memwal.util.clock import in_seconds
 from memwal.writer.region_writer.handle import FailureLatch, PendingWrite
 from memwal.writer.region_writer.logged_rows import convert_entry
 from memwal.writer.region_writer.memtables import MemTables
@@ -179,6 +180,8 @@ class LogQueue:
 
     def _lead_in_background(self) -> None:
         try:
+            # At the end of the interpreter this thread leads, with the lock: the lock is reentrant,
+            # and a leader waits for no other thread.
             self._executor.submit(self._lead_while_due)
         except RuntimeError:
             # The table's writer shut the executor down while this region was being claimed.
@@ -288,8 +291,9 @@ class EntryWriter:
     ) -> None:
         """Add rows of the log to the active MemTable. The caller holds the lock."""
         self._tables.active.add(batches, position=position, log_batches=log_batches, nbytes=nbytes)
-        if self._options.max_memtable_age is not None:
-            self._schedule_seal(self._tables.active.born_at + self._options.max_memtable_age)
+        age = self._options.max_memtable_age
+        if age is not None:
+            self._schedule_seal(self._tables.active.born_at + in_seconds(age))
 
     def seal_memtable(
         self, *, row_schema: RowSchema | None = None, generation: int | None = None

@@ -11,6 +11,7 @@ from uuid import UUID
 
 import pyarrow as pa
 
+from memwal.boundary.public import public_methods
 from memwal.errors import BackPressureError, MemWalError, OutcomeUnknownError
 from memwal.format.wal_layout import AppliedSteps
 from memwal.util.log import safe_error_text
@@ -89,7 +90,9 @@ class PendingWrite:
         """Wait until the write is done; False after ``timeout`` seconds."""
         if self.done:
             return True
-        if not self._gate.acquire(timeout=-1 if timeout is None else max(timeout, 0)):
+        # Threads can wait for some hundreds of years only.
+        seconds = -1 if timeout is None else min(max(timeout, 0), threading.TIMEOUT_MAX)
+        if not self._gate.acquire(timeout=seconds):
             return False
         self._gate.release()
         return True
@@ -114,6 +117,7 @@ Part = tuple[UUID, PendingWrite]
 """One region's part of a write."""
 
 
+@public_methods
 class WriteHandle:
     """Handle to wait until a write is durable.
 

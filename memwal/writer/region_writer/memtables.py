@@ -236,7 +236,9 @@ class FlushQueue:
                     f"{len(self._tables)} MemTables wait for their flush (limit {limit}); "
                     "the write was not accepted, try again later"
                 ) from self._error
-            self._lock.wait(min(remaining, _PAUSE_SECONDS) if self._error else remaining)
+            self._lock.wait(
+                min(remaining, _PAUSE_SECONDS if self._error else threading.TIMEOUT_MAX)
+            )
 
     def wait_until_flushed(
         self, generation: int, *, deadline: float, check: Callable[[], None]
@@ -264,13 +266,15 @@ class FlushQueue:
 
     def _start(self) -> None:
         if self._tables and not self._running and time.monotonic() >= self._not_before:
+            self._running = True
             try:
+                # At the end of the interpreter this thread runs it, with the region's lock: the
+                # lock is reentrant, and a flush waits for no other thread.
                 self._executor.submit(self._drain)
             except RuntimeError:
                 # The table's writer shut the executor down while this region was being claimed.
+                self._running = False
                 self._error = WriterClosedError("the writer was closed before it could flush")
-            else:
-                self._running = True
 
     def _drain(self) -> None:
         while True:

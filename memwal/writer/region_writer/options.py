@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from memwal.boundary.public import public
 from memwal.errors import InvalidInputError
+from memwal.util.clock import Duration, in_seconds
 
 _MIN_ONE = (
     "max_memtable_rows",
@@ -21,6 +23,7 @@ _MIN_ZERO = ("backpressure_timeout", "buffer_interval", "epoch_check_interval")
 _POSITIVE = ("max_memtable_age", "release_idle_after")
 
 
+@public
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriterOptions:
     """Options of a writer.
@@ -48,14 +51,15 @@ class WriterOptions:
         default.
     max_memtable_bytes : int, default 64 MiB
         Size in memory at which a MemTable is sealed, per region.
-    max_memtable_age : float or None, default None
-        Seconds after its first row at which a MemTable is sealed and flushed, however small it is:
-        the maximum delay until readers of the storage see a row. None: no limit.
+    max_memtable_age : float, timedelta or None, default None
+        Time after its first row at which a MemTable is sealed and flushed, however small it is: the
+        maximum delay until readers of the storage see a row. Here and below a number is in seconds.
+        None: no limit.
     max_sealed_memtables : int, default 2
         MemTables of a region that may wait for their flush; at this number, writes wait too. A
         region's memory is bounded by ``(max_sealed_memtables + 1) * max_memtable_bytes`` and a
         batch.
-    backpressure_timeout : float, default 60
+    backpressure_timeout : float or timedelta, default 60
         Seconds that a write waits for a flush before it fails with BackPressureError.
     max_entry_bytes : int, default 8 MiB
         Size up to which concurrent writes share one entry of the write-ahead log. A larger single
@@ -64,11 +68,11 @@ class WriterOptions:
         Buffered writes of a region go to the log when they reach this size,
     buffer_writes : int, default 1_000
         or this number,
-    buffer_interval : float, default 0.1
+    buffer_interval : float or timedelta, default 0.1
         or when the oldest has waited for this many seconds.
     max_buffered_bytes : int, default 64 MiB
         Size of the writes waiting for the log of a region at which further writes wait too.
-    epoch_check_interval : float or None, default None
+    epoch_check_interval : float, timedelta or None, default None
         Seconds for which an append may rely on an earlier check of the region's epoch. After that
         it checks the epoch again, when the entry is stored and before it is acknowledged. The check
         stops a writer that was paused for long from acknowledging a write into a log that another
@@ -78,7 +82,7 @@ class WriterOptions:
     flush_attempts : int, default 5
         Number of attempts of a flush, each into a new folder, before ``flush`` and ``close`` report
         its error. The rows stay in memory and in the log.
-    release_idle_after : float or None, default None
+    release_idle_after : float, timedelta or None, default None
         Seconds without a write after which a region is flushed and closed, so that its memory is
         free and another process can claim it without fencing this writer. The next row for it
         claims it again. None: never.
@@ -97,26 +101,26 @@ class WriterOptions:
     max_memtable_rows: int = 100_000
     max_memtable_batches: int = 8_000
     max_memtable_bytes: int = 64 << 20
-    max_memtable_age: float | None = None
+    max_memtable_age: Duration | None = None
     max_sealed_memtables: int = 2
-    backpressure_timeout: float = 60.0
+    backpressure_timeout: Duration = 60.0
     max_entry_bytes: int = 8 << 20
     buffer_bytes: int = 1 << 20
     buffer_writes: int = 1_000
-    buffer_interval: float = 0.1
+    buffer_interval: Duration = 0.1
     max_buffered_bytes: int = 64 << 20
-    epoch_check_interval: float | None = None
+    epoch_check_interval: Duration | None = None
     flush_attempts: int = 5
-    release_idle_after: float | None = None
+    release_idle_after: Duration | None = None
     metrics_per_region: bool = False
 
     def __post_init__(self) -> None:
         for names, minimum in ((_MIN_ONE, 1), (_MIN_ZERO, 0)):
             for name in names:
                 value = getattr(self, name)
-                if value is not None and value < minimum:
+                if value is not None and in_seconds(value) < minimum:
                     raise InvalidInputError(f"{name} must be at least {minimum}, not {value}")
         for name in _POSITIVE:
             value = getattr(self, name)
-            if value is not None and value <= 0:
+            if value is not None and in_seconds(value) <= 0:
                 raise InvalidInputError(f"{name} must be more than 0 seconds, not {value}")

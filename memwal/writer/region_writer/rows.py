@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from memwal.base_table.snapshot import BaseTable
-from memwal.errors import InvalidInputError
+from memwal.errors import ArgumentTypeError, InvalidInputError
 from memwal.format.paths import TOMBSTONE
-from memwal.format.values import VERSIONS_WITHOUT_NULL_STRUCTS, ArrowStream
+from memwal.format.values import VERSIONS_WITHOUT_NULL_STRUCTS, ArrowStream, import_arrow
 from memwal.region.rows import align_rows, stored_schema
 
 _CAST_ERRORS = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError)
@@ -94,17 +94,18 @@ class RowSchema:
     def convert_deletes(self, keys: ArrowStream | pa.Array) -> list[pa.RecordBatch]:
         """Convert keys to stored rows that delete them: the key, nulls, and the flag.
 
-        Other columns of the table are ignored. If there is one key column, an array of its values
-        is accepted too. Raises InvalidInputError if a key column is missing, has another type or a
-        null.
+        Other columns of the table are ignored. If there is one key column, an array or a Series of
+        its values is accepted too. Raises InvalidInputError if a key column is missing, has another
+        type or a null.
         """
-        if isinstance(keys, (pa.Array, pa.ChunkedArray)) and not pt.is_struct(keys.type):
+        rows = import_arrow(keys)
+        if isinstance(rows, (pa.Array, pa.ChunkedArray)):
             if len(self.primary_key) != 1:
                 raise InvalidInputError(
                     f"the key has columns {', '.join(self.primary_key)}; give a table of them"
                 )
-            keys = pa.table({self.primary_key[0]: keys})
-        schema, batches = _as_batches(keys)
+            rows = pa.table({self.primary_key[0]: rows})
+        schema, batches = _as_batches(rows)
         plan = self._deletes.get(schema)
         stored = []
         for rows, columns in self._columns(plan, batches):
@@ -335,21 +336,15 @@ class _PlanCache:
         return plan
 
 
-def _as_batches(data: ArrowStream) -> tuple[pa.Schema, list[pa.RecordBatch]]:
-    if isinstance(data, pa.RecordBatch):
-        return data.schema, [data]
-    if isinstance(data, pa.RecordBatchReader):
-        table = data.read_all()
-    elif isinstance(data, pa.Table):
-        table = data
-    else:
-        if not hasattr(data, "__arrow_c_stream__"):
-            raise InvalidInputError(
-                "rows must be Arrow data (a table, a record batch, a reader), not "
-                f"{type(data).__name__}; convert them with pyarrow.Table.from_pandas or from_pylist"
-            )
-        table = pa.table(data)
-    return table.schema, table.to_batches()
+def _as_batches(data: object) -> tuple[pa.Schema, list[pa.RecordBatch]]:
+    rows = import_arrow(data)
+    if isinstance(rows, pa.RecordBatch):
+        return rows.schema, [rows]
+    if not isinstance(rows, pa.Table):
+        raise ArgumentTypeError(
+            f"a single column of {rows.type} has no names of columns; pass a table or a data frame"
+        )
+    return rows.schema, rows.to_batches()
 
 
 def _widen(name: str, array: pa.Array, target: pa.DataType) -> pa.Array:

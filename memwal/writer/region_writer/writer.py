@@ -20,6 +20,8 @@ from memwal.lsm.wal.appender import LogAppender
 from memwal.lsm.wal.applied_steps import Step, StepSequencer
 from memwal.lsm.wal.claim import Claim, ClaimedRegion, claim_region, claimed_folders
 from memwal.storage.object_store import ObjectStore
+from memwal.util.clock import in_seconds
+from memwal.util.concurrency import interpreter_is_ending
 from memwal.writer.region_writer.context import WriterContext
 from memwal.writer.region_writer.group_commit import EntryWriter, LogQueue, LogReservation
 from memwal.writer.region_writer.handle import (
@@ -210,10 +212,12 @@ class RegionWriter:
         if (
             self._log_queue.bytes >= options.buffer_bytes
             or len(self._log_queue) >= options.buffer_writes
+            # There may be no later moment: the timer thread ends with the interpreter.
+            or interpreter_is_ending()
         ):
             self._log_queue.make_all_due()
         else:
-            self._buffer_timer.schedule(time.monotonic() + options.buffer_interval)
+            self._buffer_timer.schedule(time.monotonic() + in_seconds(options.buffer_interval))
 
     def _wait_for_room(self) -> None:
         """Wait until another write may be queued. The caller holds the lock.
@@ -229,7 +233,7 @@ class RegionWriter:
             self._failure.raise_if_set()
             return
         started = self._last_used
-        deadline = started + options.backpressure_timeout
+        deadline = started + in_seconds(options.backpressure_timeout)
         try:
             self._tables.sealed.wait_for_room(
                 options.max_sealed_memtables, deadline=deadline, check=self._failure.raise_if_set
@@ -237,7 +241,8 @@ class RegionWriter:
             while self._log_queue.bytes >= options.max_buffered_bytes:
                 self._failure.raise_if_set()
                 self._log_queue.make_all_due()
-                if not self._lock.wait(max(deadline - time.monotonic(), 0)):
+                remaining = max(deadline - time.monotonic(), 0)
+                if not self._lock.wait(min(remaining, threading.TIMEOUT_MAX)):
                     raise BackPressureError(
                         f"{self._log_queue.bytes:,} bytes wait for the log of region "
                         f"{self.region_id} (limit {options.max_buffered_bytes:,}); the write was "
@@ -261,7 +266,7 @@ class RegionWriter:
         with self._lock:
             if age is None or self._failure.error is not None or not self._tables.active.rows:
                 return
-            due = self._tables.active.born_at + age
+            due = self._tables.active.born_at + in_seconds(age)
             if due > time.monotonic():
                 self._age_timer.schedule(due)
             else:
@@ -430,7 +435,7 @@ class RegionWriter:
             schema=self._tables.row_schema.schema,
             convert=partial(convert_entry, self._tables.row_schema, self.region_id),
             verify_epoch=claimed.verify,
-            check_interval=interval,
+            check_interval=in_seconds(interval),
             clock=self._context.clock,
         )
 

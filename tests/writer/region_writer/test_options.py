@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 import memwal
@@ -30,3 +32,12 @@ def test_times_are_not_negative(name: str) -> None:
     memwal.WriterOptions(**{name: 0})
     with pytest.raises(InvalidInputError, match=name):
         memwal.WriterOptions(**{name: -0.1})
+
+
+def test_durations_are_seconds_or_timedeltas() -> None:
+    options = memwal.WriterOptions(max_memtable_age=timedelta(minutes=1), buffer_interval=0.5)
+    assert options.max_memtable_age == timedelta(minutes=1)
+    with pytest.raises(InvalidInputError):
+        memwal.WriterOptions(max_memtable_age=timedelta(0))
+    with pytest.raises(InvalidInputError):
+        memwal.WriterOptions(buffer_interval=timedelta(seconds=-1))

@@ -1,0 +1,38 @@
+"""Which error of memwal an exception of pylance is."""
+
+from __future__ import annotations
+
+import pytest
+
+from memwal.boundary.lance_errors import translate_lance_error
+from memwal.errors import (
+    MemWalError,
+    ObjectNotFoundError,
+    StoreAccessError,
+    StoreFullError,
+    StoreUnavailableError,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("Not found: /a/b, src/x.rs:1", ObjectNotFoundError),
+        ("No such file or directory (os error 2)", ObjectNotFoundError),
+        ("Generic S3 error: AccessDenied", StoreAccessError),
+        ("response status 403 Forbidden", StoreAccessError),
+        ("InvalidAccessKeyId", StoreAccessError),
+        ("No space left on device (os error 28)", StoreFullError),
+        ("File too large (os error 27)", StoreFullError),
+        ("connection reset", StoreUnavailableError),
+        ("", StoreUnavailableError),
+        (
+            "timed out reading /t/_mem_wal/4038f403-0000-4403-8403-403403403403/40340340_gen_1",
+            StoreUnavailableError,
+        ),
+    ],
+)
+def test_errors_of_lance_are_told_apart(text: str, kind: type[MemWalError]) -> None:
+    found = translate_lance_error(OSError(text), "reading")
+    assert type(found) is kind
+    assert str(found).startswith("reading")
