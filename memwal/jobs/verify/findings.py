@@ -127,10 +127,10 @@ CODES: Final[dict[str, Code]] = {
         _PUBLISHED,
         Repair.SNAPSHOT,
     ),
-    "snapshot-count": Code(
-        _W,
-        "the snapshot does not have the number of regions that the details record",
-        _PUBLISHED,
+    "region-count": Code(
+        _I,
+        "the details do not record the number of regions that the region spec has",
+        "the repair publishes a snapshot, which records it",
         Repair.SNAPSHOT,
     ),
     # The manifests of a region

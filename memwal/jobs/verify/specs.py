@@ -13,6 +13,7 @@ from memwal.base_table.snapshot import BaseTable
 from memwal.errors import CorruptDataError, InvalidInputError, TableSetupError
 from memwal.format.paths import MEM_WAL_INDEX_NAME, TOMBSTONE, manifest_key
 from memwal.format.region_manifest import RegionManifest
+from memwal.jobs.table.snapshot import configured_regions
 from memwal.jobs.verify.findings import Finding
 from memwal.lsm.indexes.catchup import index_names, maintained_index_names
 from memwal.reader.sources.pruning import spec_of
@@ -186,9 +187,10 @@ def check_snapshot(base: BaseTable, manifests: Mapping[UUID, RegionManifest]) ->
     if snapshot is None:
         # No snapshot was published, or its file was deleted with the version that it belongs to.
         return
-    if len(snapshot) != base.details.num_regions:
-        text = f"it has {len(snapshot)} regions; the details record {base.details.num_regions}"
-        yield Finding("snapshot-count", "snapshot", text)
+    count, configured = base.details.num_regions, configured_regions(base)
+    if count != configured:
+        text = f"the details record {count} regions; the region spec has {configured}"
+        yield Finding("region-count", "details", text)
     for region_id, recorded in snapshot.items():
         problem = _snapshot_problem(recorded, manifests.get(region_id))
         if problem is not None:
