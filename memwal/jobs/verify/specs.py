@@ -15,11 +15,18 @@ from memwal.format.paths import MEM_WAL_INDEX_NAME, TOMBSTONE, manifest_key
 from memwal.format.region_manifest import RegionManifest
 from memwal.jobs.table.snapshot import configured_regions
 from memwal.jobs.verify.findings import Finding
-from memwal.lsm.indexes.catchup import index_names, maintained_index_names
+from memwal.lsm.indexes.catchup import (
+    index_names,
+    maintained_index_names,
+    unmaintainable_index_names,
+)
+from memwal.lsm.indexes.trust import find_doubts
 from memwal.reader.sources.pruning import spec_of
 from memwal.region.router import RegionAssignment, Router
 from memwal.region.spec import RegionSpec
 from memwal.region.values import decode_values
+
+_MAX_FRAGMENTS = 5
 
 
 def check_specs(base: BaseTable) -> Iterator[Finding]:
@@ -136,8 +143,11 @@ def _belongs_to(assignment: RegionAssignment, manifest: RegionManifest, router: 
 
 
 def check_indexes(base: BaseTable) -> Iterator[Finding]:
-    """Check that maintained indexes exist, and that no catch-up is ahead of the merge progress."""
+    """Check the maintained indexes, and that no catch-up is ahead of the merge progress."""
     existing = index_names(base)
+    for name in unmaintainable_index_names(base):
+        text = f"the details name {name} among the maintained indexes"
+        yield Finding("index-unmaintainable", name, text)
     for name in maintained_index_names(base):
         if name not in existing:
             yield Finding("index-missing", name, f"there is no index {name}")
@@ -151,6 +161,16 @@ def check_indexes(base: BaseTable) -> Iterator[Finding]:
                 at = f"the catch-up of {name} is generation {generation}"
                 text = f"{at}; those up to {merged} are merged"
                 yield Finding("catchup-ahead", name, text, region=region_id)
+
+
+def check_trust(base: BaseTable) -> Iterator[Finding]:
+    """Check that indexes find the rows that they cover, by a row of each fragment."""
+    for name, fragments in find_doubts(base).stale.items():
+        numbers = ", ".join(map(str, fragments[:_MAX_FRAGMENTS]))
+        text = (
+            f"it finds no rows of {len(fragments)} fragments that it covers, for example {numbers}"
+        )
+        yield Finding("index-stale", name, text)
 
 
 def check_merged(base: BaseTable, manifest: RegionManifest) -> Iterator[Finding]:
