@@ -100,7 +100,7 @@ def check_reads(table: memwal.Table, plus: int = 0) -> None:
     assert sorted(found.column("id").to_pylist()) == list(range(ROWS))
     assert table.scan(filter="n >= 0").count_rows() == ROWS
     assert table.scan(filter="id in (3, 30, 70)").to_table().num_rows == 3
-    assert table.scan(filter="at < '1970-01-01T00:00:01'").to_table().num_rows == ROWS
+    assert table.scan(filter="at < timestamp '1970-01-01 00:00:01'").to_table().num_rows == ROWS
     nearest = table.search([5.0] * 4, column="vec", k=3, filter=f"n < {ROWS + plus}")
     assert nearest.column("id").to_pylist()[0] == 5
     assert sorted(table.scan().to_table().column("id").to_pylist()) == list(range(ROWS))
