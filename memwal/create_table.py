@@ -18,6 +18,7 @@ from memwal.format.keys import check_key_type
 from memwal.format.memwal_index import StoredRegionSpec
 from memwal.format.paths import TOMBSTONE
 from memwal.format.values import ArrowStream, check_storable
+from memwal.lsm.indexes.catchup import check_maintainable
 from memwal.lsm.indexes.kinds import BTREE
 from memwal.region.spec import RegionSpec
 from memwal.region.spec_text import as_region_spec
@@ -115,8 +116,9 @@ def enable(
     Parameters
     ----------
     maintained_indexes : sequence of str or None
-        Indexes of the table that are also built on generations and updated after merges. None: all
-        indexes, including those created later.
+        Indexes of the table that are also built on generations, and have to cover a merged one
+        before it is collected: BTREE, text and vector indexes. None: all indexes, including those
+        created later. Index builds extend the other indexes of the table as well.
     primary_key : sequence of str, optional
         Key columns, for a table whose schema has no primary key yet.
 
@@ -158,6 +160,7 @@ def enable(
             f"{location} has no index {', '.join(unknown)}; "
             f"it has {', '.join(sorted(existing)) or 'none'}"
         )
+    check_maintainable(base, maintained_indexes or ())
     check_put_if_absent(location.store)
     if not base.primary_key:
         marks = {

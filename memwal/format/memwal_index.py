@@ -57,7 +57,7 @@ class IndexDetails:
 
     # Time of the region snapshots, since the epoch; 0 if there are none.
     snapshot_ts_millis: int = 0
-    # Regions in the snapshots; Lance initializes it with the number of buckets.
+    # Regions that the region spec maps rows to, as Lance stores it; 0 if that depends on the rows.
     num_regions: int = 0
     inline_snapshots: bytes | None = None  # a Lance file with one row per region
     region_specs: tuple[StoredRegionSpec, ...] = ()  # how rows map to regions

@@ -16,7 +16,12 @@ from memwal.format.region_manifest import RegionManifest, RegionStatus
 from memwal.jobs.foreign_claims import are_protected, find_foreign_claim, protected_from
 from memwal.jobs.options import CompactOptions, GcOptions
 from memwal.jobs.status import IndexLag, RegionBacklog, TableStatus
-from memwal.lsm.indexes.catchup import caught_up, maintained_index_names
+from memwal.lsm.indexes.catchup import (
+    caught_up,
+    maintained_index_names,
+    unmaintained_index_names,
+)
+from memwal.lsm.indexes.trust import find_doubts
 from memwal.lsm.wal.log import find_tip
 from memwal.reader.cache.lru import LruCache
 from memwal.region.manifest_store import parallel_reads, read_manifests
@@ -58,15 +63,17 @@ def read_status(
                 manifests.values(),
             )
         )
-    names = maintained_index_names(base)
-    # As recorded: no index is opened.
+    maintained = maintained_index_names(base)
+    names = (*maintained, *unmaintained_index_names(base))
+    # As recorded: no index is opened, except those that may be stale.
     described = base.dataset.describe_indices() if names else ()
+    stale = find_doubts(base).stale if names else ()
     indexed = {index.name: index.num_rows_indexed for index in described}
     return TableStatus(
         uri=location.uri,
         version=base.version,
         regions=tuple(backlogs),
-        indexes=tuple(_lag(base, name, indexed) for name in names),
+        indexes=tuple(_lag(base, name, indexed, stale, maintained) for name in names),
         snapshot_age_seconds=snapshot_age(base.details, now),
         changed_regions=None if regions is not None else _changed(published, manifests),
         small_fragments=len(small_fragment_ids(base, target_rows=CompactOptions().target_rows)),
@@ -166,12 +173,18 @@ def _flushed_at(location: TableLocation, region_id: UUID, path: str) -> float:
     return max(times).timestamp()
 
 
-def _lag(base: BaseTable, name: str, indexed: Mapping[str, int]) -> IndexLag:
+def _lag(
+    base: BaseTable,
+    name: str,
+    indexed: Mapping[str, int],
+    stale: Collection[str],
+    maintained: Collection[str],
+) -> IndexLag:
     covered = caught_up(base, name)
     behind = [
         generation - covered.get(region_id, 0)
         for region_id, generation in base.details.merged.items()
-        if generation > covered.get(region_id, 0)
+        if generation > covered.get(region_id, 0) and name in maintained
     ]
     rows = base.dataset.count_rows() - indexed[name] if name in indexed else None
     return IndexLag(
@@ -179,4 +192,6 @@ def _lag(base: BaseTable, name: str, indexed: Mapping[str, int]) -> IndexLag:
         generations=sum(behind),
         regions=len(behind),
         rows=None if rows is None else max(rows, 0),
+        maintained=name in maintained,
+        stale=name in stale,
     )

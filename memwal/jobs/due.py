@@ -39,6 +39,7 @@ class Measurements:
     """
 
     index_generations: int = 0  # of the index that is furthest behind
+    stale_indexes: tuple[str, ...] = ()  # names of those that miss rows which they cover
     index_rows: int | None = None  # of the base table, that one of the indexes does not cover
     seconds_since_index: float | None = None
     seconds_since_gc: float | None = None
@@ -67,6 +68,7 @@ def measure(
     """Return what a status and the last runs contain; the rest stays None."""
     return Measurements(
         index_generations=max((lag.generations for lag in status.indexes), default=0),
+        stale_indexes=tuple(lag.name for lag in status.indexes if lag.stale),
         index_rows=max((lag.rows for lag in status.indexes if lag.rows is not None), default=None),
         seconds_since_index=_since("index", now, last_runs),
         seconds_since_gc=_since("gc", now, last_runs),
@@ -183,10 +185,12 @@ def _region_limits(region: RegionBacklog, policy: Policy) -> list[_Limit]:
 
 
 def _index(measured: Measurements, policy: Policy, window: str | None) -> Due:
-    if not measured.index_generations and not measured.index_rows:
+    stale = measured.stale_indexes
+    if not measured.index_generations and not measured.index_rows and not stale:
         return Due()
     return _decide(
         window,
+        _Limit("indexes that miss rows: {} (limit {})", len(stale), 1),
         _Limit(
             "{} merged generations not indexed (limit {})",
             measured.index_generations,

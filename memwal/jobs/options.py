@@ -243,9 +243,12 @@ class IndexOptions(RunOptions):
         None,
         Option(
             kind=Kind.NAMES,
-            help="build this index only; by default all maintained indexes",
+            help="build this index only; by default all indexes of the table",
             argument="index",
         ),
+    )
+    maintained_only: bool = _switch(
+        False, "leave indexes alone that are not among the maintained ones"
     )
     # Other indexes are built much faster, so that they have sixteen times as many rows in a part.
     part_rows: int = count(

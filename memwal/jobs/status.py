@@ -48,16 +48,20 @@ class RegionBacklog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexLag:
-    """How far one maintained index is behind the merge progress."""
+    """How far one index is behind the merge progress."""
 
     name: str
     """Name of the index."""
     generations: int
-    """Merged generations that the index does not cover."""
+    """Merged generations that the index does not cover; 0 if it is not maintained."""
     regions: int
     """Regions that have such generations."""
     rows: int | None = None
     """Rows of the base table that it does not cover; None when it does not exist."""
+    maintained: bool = True
+    """Generations carry it, and stay stored until it covers them."""
+    stale: bool = False
+    """It misses rows that it covers. Reads and merges do not use it; an index build replaces it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +85,7 @@ class TableStatus(JsonRecord):
     regions: tuple[RegionBacklog, ...]
     """One for each region that was read."""
     indexes: tuple[IndexLag, ...]
-    """One for each maintained index."""
+    """One for each maintained index, then one for each other that index builds extend."""
     snapshot_age_seconds: float | None
     """Age of the region snapshot; None if there is none, or its time is in the future by a minute
     or more."""

@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.types as pt
 
 from memwal.base_table.snapshot import BaseTable
-from memwal.errors import InvalidInputError
+from memwal.expressions.literals import literals, quoted
+from memwal.lsm.indexes.trust import doubted_indexes
 from memwal.reader.base_indexes import covered_fragments, find_index
 from memwal.reader.cache.keys import version_key
 from memwal.reader.cache.lru import LruCache
@@ -68,7 +68,7 @@ def key_predicate(keys: pa.Table) -> str:
     InvalidInputError for a column type that has no literals in SQL.
     """
     return " and ".join(
-        f"{_quoted(name)} in ({', '.join(_literals(column))})"
+        f"{quoted(name)} in ({', '.join(literals(column))})"
         for name, column in zip(keys.column_names, keys.columns, strict=True)
     )
 
@@ -82,7 +82,8 @@ def _indexed(
     index = find_index(
         base.dataset.describe_indices(), base.primary_key[0], lambda kind: kind.finds_keys
     )
-    if index is None:
+    # Lance answers by all indexes on the column, whichever was found here.
+    if index is None or doubted_indexes(base):
         return []
     covered = covered_fragments(index)
     return [fragment for fragment in fragments if fragment.fragment_id in covered]
@@ -124,28 +125,6 @@ def _scan_keys(
         row_ids.append(piece.column(ROW_ID).filter(at.is_valid()).to_numpy())
         positions.append(at.drop_null().to_numpy().astype(np.int64))
     return np.concatenate(row_ids), np.concatenate(positions)
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
-
-
-def _literals(column: pa.ChunkedArray) -> list[str]:
-    kind = column.type
-    if pt.is_boolean(kind):
-        return ["true" if value else "false" for value in column.to_pylist()]
-    if pt.is_integer(kind):
-        # The parser reads the digits of the smallest integer as a float.
-        smallest = -(1 << 63)
-        return [
-            f"cast('{value}' as bigint)" if value == smallest else str(value)
-            for value in column.to_pylist()
-        ]
-    if pt.is_string(kind) or pt.is_large_string(kind):
-        return ["'" + value.replace("'", "''") + "'" for value in column.to_pylist()]
-    if pt.is_binary(kind) or pt.is_large_binary(kind):
-        return ["X'" + value.hex() + "'" for value in column.to_pylist()]
-    raise InvalidInputError(f"a key of type {kind} cannot be looked up")
 
 
 _CACHE_BYTES = 128 << 20

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from memwal.lsm.indexes.trust import doubted_indexes
 from memwal.reader.merged_scan import passing_rows
 from memwal.reader.row_set import RowIds, encode_row_set
 from memwal.reader.sources.generation import ReadSources
@@ -138,5 +139,6 @@ def _passing(
         filter=predicate,
         with_row_id=True,
         row_addr_allowlist=encode_row_set(rows),
+        use_scalar_index=number != BASE or not doubted_indexes(base),
     ).to_table()
     return np.isin(rows, passing.column("_rowid").to_numpy())

@@ -23,6 +23,7 @@ from memwal.errors import CorruptDataError
 from memwal.format.paths import TOMBSTONE
 from memwal.format.region_manifest import RegionManifest
 from memwal.format.values import move_dictionary_nulls
+from memwal.lsm.indexes.trust import doubted_indexes
 from memwal.reader.base_rows import key_predicate, rows_of_keys
 from memwal.reader.key_index import key_positions, might_hold
 from memwal.reader.latest import find_newest
@@ -252,7 +253,7 @@ def _to_addresses(fragments: Sequence[lance.LanceFragment], rows: Positions) -> 
 
 
 def _from_base(base: BaseTable, keys: _Keys, names: Sequence[str]) -> pa.Table:
-    if len(keys.encoded) > _MAX_PREDICATE_KEYS:
+    if len(keys.encoded) > _MAX_PREDICATE_KEYS or doubted_indexes(base):
         row_ids, _ = rows_of_keys(base, keys.encoded)
         return _take_rows(base.dataset, row_ids, names)
     rows = base.dataset.scanner(columns=names, filter=key_predicate(keys.columns)).to_table()

@@ -16,6 +16,7 @@ from memwal.base_table.snapshot import BaseTable
 from memwal.boundary.lance_errors import translate_lance_error
 from memwal.errors import MemWalError, ObjectNotFoundError
 from memwal.format.paths import TOMBSTONE
+from memwal.lsm.indexes.trust import doubted_indexes
 from memwal.lsm.memtable.indexes import MemTableSnapshot
 from memwal.reader.base_rows import replaced_rows, rows_of_keys
 from memwal.reader.latest import ROW_ADDRESS, Addresses, NewestRows
@@ -179,7 +180,7 @@ class MergedRows:
             else:
                 counts += [batch.num_rows for batch in self._generation(position)]
         if self._filter is None or not len(self._newest.keys):
-            counts.append(self.sources.base.dataset.count_rows(self._filter))
+            counts.append(self._count_base())
             counts.append(-len(replaced_rows(self.sources).rows))
         else:
             counts += [batch.num_rows for batch in self._base(None)]
@@ -262,10 +263,20 @@ class MergedRows:
             io_buffer_size=_READ_AHEAD_BYTES,
             # Each further fragment takes as much memory again, and gives no more rows a second.
             fragment_readahead=1,
+            use_scalar_index=not doubted_indexes(self.sources.base),
             **options,
         )
         batches: Iterator[pa.RecordBatch] = scanner.to_batches()
         return batches
+
+    def _count_base(self) -> int:
+        base = self.sources.base
+        if self._filter is None or not doubted_indexes(base):
+            return int(base.dataset.count_rows(self._filter))
+        scanner = base.dataset.scanner(
+            columns=[], filter=self._filter, with_row_id=True, use_scalar_index=False
+        )
+        return int(scanner.count_rows())
 
     def _base_of_keys(self, keys: pa.Array) -> Iterator[pa.RecordBatch]:
         fresh = pc.is_in(keys, value_set=self._newest.keys)
@@ -276,6 +287,7 @@ class MergedRows:
             columns=self._schema.names,
             filter=self._filter,
             with_row_address=ROW_ADDRESS in self._extra,
+            use_scalar_index=not doubted_indexes(self.sources.base),
         )
 
     def _base_unreplaced(self) -> Iterator[pa.RecordBatch]:

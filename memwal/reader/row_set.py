@@ -118,10 +118,11 @@ def read_rows(
     columns: Sequence[str],
     filter: str | None = None,
     with_row_address: bool = False,
+    use_scalar_index: bool = True,
 ) -> Iterator[pa.RecordBatch]:
     """Read rows by their ids, as a stream in any order; many rows are read by a scan of all rows.
 
-    Only rows that pass ``filter`` are returned.
+    Only rows that pass ``filter`` are returned, which scalar indexes may answer.
     """
     if not len(rows):
         return
@@ -133,6 +134,7 @@ def read_rows(
         with_row_id=True,
         with_row_address=with_row_address,
         row_addr_allowlist=encode_row_set(ordered) if by_id else None,
+        use_scalar_index=use_scalar_index,
     )
     for batch in scanner.to_batches():
         if by_id:

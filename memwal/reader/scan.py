@@ -14,6 +14,7 @@ import pyarrow as pa
 from memwal.base_table.snapshot import BaseTable, lance_errors
 from memwal.boundary.public import public_items, public_methods
 from memwal.errors import ConflictError, InvalidInputError, MissingExtraError
+from memwal.lsm.indexes.trust import doubted_indexes
 from memwal.reader.latest import ROW_ADDRESS, NewestRows, find_newest, keys_of
 from memwal.reader.merged_scan import GENERATION, MergedRows, with_extra
 from memwal.reader.predicate import parenthesize_filter, translate_filter_errors
@@ -102,7 +103,10 @@ class Scan:
             names = [*names, *(key for key in base.primary_key if key not in names)]
         with _translate_errors(base), translate_filter_errors(self._filter):
             scanner = base.dataset.scanner(
-                columns=names, filter=self._filter, with_row_address=not names
+                columns=names,
+                filter=self._filter,
+                with_row_address=not names,
+                use_scalar_index=not doubted_indexes(base),
             )
             return replace(sources.plan, base_plan=scanner.explain_plan())
 

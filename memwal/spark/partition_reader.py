@@ -26,6 +26,7 @@ import pyarrow as pa
 
 from memwal.base_table.snapshot import BaseTable, lance_errors, open_base
 from memwal.errors import ConflictError, MemWalError, ObjectNotFoundError, TableSetupError
+from memwal.lsm.indexes.trust import doubted_indexes
 from memwal.reader.latest import NewestRows, find_newest
 from memwal.reader.merged_scan import live_rows, project, without_keys
 from memwal.reader.sources.generation import GenerationSource, open_generation
@@ -281,7 +282,14 @@ def _base_rows(
     has_fresh_keys = bool(plan.snapshot.generations)
     planned = [base.dataset.get_fragment(number) for number in fragments]
     if not plan.schema.names and not has_fresh_keys and router is None:
-        yield from _empty_rows(sum(fragment.count_rows(plan.filter) for fragment in planned))
+        counted = base.dataset.scanner(
+            columns=[],
+            filter=plan.filter,
+            fragments=planned,
+            with_row_id=True,
+            use_scalar_index=not doubted_indexes(base),
+        )
+        yield from _empty_rows(counted.count_rows() if planned else 0)
         return
     key_columns = base.primary_key if has_fresh_keys else ()
     columns = list(dict.fromkeys([*plan.schema.names, *region_columns, *key_columns]))
@@ -290,6 +298,7 @@ def _base_rows(
         filter=plan.filter,
         fragments=planned,
         with_row_address=not columns,
+        use_scalar_index=not doubted_indexes(base),
     ).to_batches()
     if has_fresh_keys:
         batches = without_keys(batches, base.primary_key, opened.fresh_keys)

@@ -137,7 +137,7 @@ def details(
         "maintained_indexes": list(maintained_index_names(base)),
         "maintain_all_indexes": stored.maintain_all_indexes,
         "snapshot_taken": datetime.fromtimestamp(taken / 1000, UTC) if taken else None,
-        "snapshot_regions": stored.num_regions,
+        "num_regions": stored.num_regions,
         "snapshot_bytes": len(stored.inline_snapshots or b""),
         "writer_config_defaults": dict(stored.writer_config_defaults),
     }

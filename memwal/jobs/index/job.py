@@ -17,6 +17,9 @@ fragments it was built over, and Lance records the generations of the version th
 built on. A compaction that rewrote one of the fragments makes the commit fail as a conflict, and
 the parts are built again from the version of then.
 
+An index that misses rows which it covers (:mod:`memwal.lsm.indexes.trust`) is replaced by a new one
+over all rows. Until that commit readers do not use it, and the commit names a complete index.
+
 Centroids and codebook of a vector index stay bit for bit as they are, so that distances estimated
 by generations and by the base table remain comparable while MemWAL is enabled.
 """
@@ -25,7 +28,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
@@ -41,10 +44,11 @@ from memwal.lsm.indexes.catchup import (
     covers,
     index_names,
     maintained_index_names,
+    unmaintained_index_names,
     with_empty_coverage,
 )
 from memwal.lsm.indexes.kinds import kind_of
-from memwal.lsm.indexes.maintained import MaintainedIndex, maintained_index
+from memwal.lsm.indexes.maintained import MaintainedIndex, index_of
 from memwal.lsm.indexes.partition_balance import (
     PartitionBalance,
     advice_on,
@@ -58,6 +62,7 @@ from memwal.lsm.indexes.segments import (
     segment_limit,
     segments_to_join,
 )
+from memwal.lsm.indexes.trust import find_doubts
 from memwal.storage.location import TableLocation
 from memwal.util.retry import LostRaceError, conflict_delay
 
@@ -81,6 +86,8 @@ class IndexTask:
     index: str
     target: Mapping[UUID, int]
     max_segments: int
+    # Fragments that an index which is not maintained is to cover: Lance records no catch-up for it.
+    fragments: frozenset[int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +121,10 @@ class _Tally:
 
 
 def build_indexes(location: TableLocation, options: IndexOptions = IndexOptions()) -> JobResult:
-    """Catch every maintained index up with the merge progress.
+    """Catch every index up with the merge progress.
+
+    An index that is not maintained is extended over the fragments that exist now. Those of kinds
+    that cannot be built here are left alone, unless they are maintained.
 
     Returns
     -------
@@ -128,7 +138,7 @@ def build_indexes(location: TableLocation, options: IndexOptions = IndexOptions(
     Raises
     ------
     InvalidInputError
-        One of ``indexes`` is not a maintained index.
+        The table has no index of one of these names, or it is not to be extended.
     ConflictError
         Other commits kept getting in between.
     """
@@ -136,8 +146,8 @@ def build_indexes(location: TableLocation, options: IndexOptions = IndexOptions(
     base = open_base(location)
     base.require_mem_wal()
     existing = index_names(base)
-    maintained = _maintained(base, options.indexes)
-    built = [name for name in maintained if name in existing]
+    selected = _select(base, options)
+    built = [name for name in selected if name in existing]
     target = dict(base.details.merged)
     tally = _Tally()
     for attempt in range(_MAX_ROUNDS):
@@ -152,7 +162,7 @@ def build_indexes(location: TableLocation, options: IndexOptions = IndexOptions(
             break
     missing = tuple(
         f"maintained index {name} does not exist; build it, or garbage stays"
-        for name in maintained
+        for name in selected
         if name not in existing
     )
     metrics = {"indexes": len(tally.indexes)}
@@ -178,7 +188,7 @@ def run_index_task(task: IndexTask, *, guard: Guard | None = None) -> IndexOutco
     commits = conflicts = 0
     for _ in range(_MAX_ATTEMPTS):
         base = open_base(task.location)
-        if _is_done(base, task.index, task.target, task.max_segments):
+        if _is_done(base, task):
             balance = partition_balance(base, task.index) if commits else None
             return IndexOutcome(commits, balance=balance)
         if guard is not None:
@@ -209,11 +219,11 @@ def run_index_task(task: IndexTask, *, guard: Guard | None = None) -> IndexOutco
 def run_part_task(task: PartTask) -> Index:
     """Write one part; no version names it yet.
 
-    Raises TableSetupError if, in the task's version, the index does not exist or is not maintained,
-    or its kind cannot be built in parts.
+    Raises TableSetupError if, in the task's version, the index does not exist, or its kind cannot
+    be built in parts.
     """
     base = open_base(task.location, version=task.version)
-    index = maintained_index(base, task.index)
+    index = index_of(base, task.index)
     part = None
     if index is not None:
         with lance_errors(f"building a part of index {task.index}"):
@@ -232,32 +242,37 @@ def run_task(task: IndexTask | PartTask, *, guard: Guard | None = None) -> Index
     return run_index_task(task, guard=guard)
 
 
-def _maintained(base: BaseTable, names: Collection[str] | None) -> list[str]:
-    """Return the maintained indexes, or those of them that have one of these names."""
-    maintained = maintained_index_names(base)
-    if names is None:
-        return list(maintained)
-    unknown = sorted(set(names) - set(maintained))
+def _select(base: BaseTable, options: IndexOptions) -> list[str]:
+    """Return the names of the indexes to extend, the maintained ones first."""
+    candidates = list(maintained_index_names(base))
+    if not options.maintained_only:
+        candidates += unmaintained_index_names(base)
+    if options.indexes is None:
+        return candidates
+    unknown = sorted(set(options.indexes) - set(candidates))
     if unknown:
         raise InvalidInputError(
-            f"{base.location} maintains no index {', '.join(unknown)}; it maintains "
-            f"{', '.join(maintained) or 'none'}"
+            f"{base.location} has no index {', '.join(unknown)} to extend; it has "
+            f"{', '.join(candidates) or 'none'}"
         )
-    return [name for name in maintained if name in set(names)]
+    return [name for name in candidates if name in set(options.indexes)]
 
 
 def _plan(
     base: BaseTable, names: Sequence[str], target: Mapping[UUID, int], options: IndexOptions
 ) -> list[IndexTask | PartTask]:
     plan: list[IndexTask | PartTask] = []
+    maintained = maintained_index_names(base)
     for name in names:
-        if _is_done(base, name, target, options.max_segments):
+        fragments = None if name in maintained else frozenset(base.dataset.fragment_ids())
+        task = IndexTask(base.location, name, target, options.max_segments, fragments)
+        if _is_done(base, task):
             continue
         groups = _part_fragments(base, name, options.max_tasks or 1, options.part_rows)
         if len(groups) > 1:
             plan += [PartTask(base.location, base.version, name, group) for group in groups]
         else:
-            plan.append(IndexTask(base.location, name, target, options.max_segments))
+            plan.append(task)
     return plan
 
 
@@ -272,7 +287,7 @@ def _part_fragments(
     part_rows *= kind_of(description).part_rows_factor
     if coverage.uncovered_rows < part_rows:
         return ()
-    index = maintained_index(base, name)
+    index = index_of(base, name)
     if index is None or not index.spec.parallel:
         return ()
     groups = min(max_tasks, max(2, -(-coverage.uncovered_rows // part_rows)))
@@ -297,7 +312,7 @@ def _run_plan(
         if result.balance is not None:
             tally.balances[task.index] = result.balance
     for name, segments in parts.items():
-        index = maintained_index(base, name)
+        index = index_of(base, name)
         if index is None:
             continue
         if options.guard is not None:
@@ -340,7 +355,11 @@ def _extend(base: BaseTable, task: IndexTask) -> None:
         coverage = index_coverage(base, description)
         limit = segment_limit(base, task.max_segments)
         segments_joined = segments_to_join(coverage, max_segments=limit)
-        index = maintained_index(base, task.index) if coverage.is_void else None
+        is_stale = task.index in find_doubts(base).stale
+        index = index_of(base, task.index) if is_stale or coverage.is_void else None
+        if index is not None and is_stale:
+            _replace(base, index)
+            return
         if index is not None and index.kind.is_vector:
             # Every row that it was trained on is gone. Lance would train a new model.
             fragments = tuple(number for number, _ in coverage.uncovered)
@@ -356,6 +375,17 @@ def _extend(base: BaseTable, task: IndexTask) -> None:
     commit_durably(base, commit, doing=f"extending index {task.index}")
 
 
+def _replace(base: BaseTable, index: MaintainedIndex) -> None:
+    """Make the commit that replaces a stale index by a new one with the same parameters."""
+
+    def commit(dataset: lance.LanceDataset) -> None:
+        dataset.create_scalar_index(
+            index.column, index.spec.index_type, name=index.name, replace=True
+        )
+
+    commit_durably(base, commit, doing=f"building index {index.name} anew")
+
+
 def _has_no_model(base: BaseTable, name: str) -> bool:
     """Return whether a vector index was never trained: Lance created it with too few rows."""
     description = describe_index(base, name)
@@ -367,9 +397,17 @@ def _has_no_model(base: BaseTable, name: str) -> bool:
     )
 
 
-def _is_done(base: BaseTable, name: str, target: Mapping[UUID, int], max_segments: int) -> bool:
-    """Return whether an index covers the target and has no segments to join."""
-    if not covers(base, name, target):
+def _is_done(base: BaseTable, task: IndexTask) -> bool:
+    """Return whether an index covers its target, finds its rows and has no segments to join."""
+    if task.index in find_doubts(base).stale:
         return False
-    description = describe_index(base, name)
-    return description is None or len(description.segments) <= segment_limit(base, max_segments)
+    description = describe_index(base, task.index)
+    if task.fragments is None:
+        is_covered = covers(base, task.index, task.target)
+    else:
+        uncovered = () if description is None else index_coverage(base, description).uncovered
+        is_covered = task.fragments.isdisjoint(number for number, _ in uncovered)
+    if not is_covered:
+        return False
+    limit = segment_limit(base, task.max_segments)
+    return description is None or len(description.segments) <= limit

@@ -44,7 +44,12 @@ from memwal.base_table.snapshot import BaseTable, open_base, open_dataset
 from memwal.errors import ConflictError, InvalidInputError, ObjectNotFoundError, TableSetupError
 from memwal.format.memwal_index import IndexDetails
 from memwal.format.paths import generation_dir
-from memwal.lsm.indexes.catchup import covers, index_names, maintained_index_names
+from memwal.lsm.indexes.catchup import (
+    check_maintainable,
+    covers,
+    index_names,
+    maintained_index_names,
+)
 from memwal.lsm.indexes.kinds import kind_of
 from memwal.lsm.indexes.partition_balance import PartitionBalance, partition_balance
 from memwal.lsm.indexes.segments import describe_index
@@ -75,13 +80,15 @@ def choose_indexes(
     An index that is added counts as caught up with nothing, so generations that are merged from
     then on stay stored until an index build has extended it; generations that were flushed before
     lack it, and their rows are searched without it. An index that is removed still exists, and is
-    no longer extended. Both ``add`` and ``remove`` are names of indexes of the base table.
+    extended by index builds as all others are, unless they are limited to maintained ones. Both
+    ``add`` and ``remove`` are names of indexes of the base table.
 
     Raises
     ------
     InvalidInputError
-        The table has no such index, one is to be added and removed, or one is to be removed from a
-        table that maintains all its indexes.
+        The table has no such index, one is to be added and removed, one is to be removed from a
+        table that maintains all its indexes, or one is of a kind that Lance's own writers cannot
+        maintain: BTREE, text and vector indexes are maintained.
     TableSetupError
         There is no table, or MemWAL is not enabled on it.
     ConflictError
@@ -99,6 +106,7 @@ def choose_indexes(
                 f"{location} has no index {', '.join(unknown)}; build it on the Lance table first, "
                 f"or choose one of {', '.join(sorted(existing)) or 'none'}"
             )
+        check_maintainable(base, add)
         if base.details.maintain_all_indexes:
             if remove:
                 raise InvalidInputError(

@@ -36,6 +36,7 @@ from memwal.jobs.job import Guard, SkippedRegion
 from memwal.jobs.merge.picker import RegionSelection, still_pending
 from memwal.jobs.merge.read import MergeSource, read_source
 from memwal.jobs.metrics import job_metrics
+from memwal.lsm.indexes.trust import doubted_indexes
 from memwal.quality.ledger import Ledger
 from memwal.quality.report import QualityReport
 from memwal.quality.rules import QualityRules
@@ -193,7 +194,7 @@ def _delete(base: BaseTable, keys: pa.Table) -> int:
 
     def execute(dataset: lance.LanceDataset) -> Mapping[str, int]:
         builder = dataset.merge_insert(list(base.primary_key)).when_matched_delete()
-        return _execute(builder, keys)
+        return _execute(builder, keys, base)
 
     return int(_traced_commit("delete", base, keys, execute)["num_deleted_rows"])
 
@@ -213,7 +214,7 @@ def _upsert(base: BaseTable, source: MergeSource) -> int:
                 for selection in source.selections
             ]
         )
-        return _execute(builder, source.upserts)
+        return _execute(builder, source.upserts, base)
 
     accept = _can_rebase_onto(base, source)
     with write_behind(_data_folder(base.location, source.upserts.nbytes)):
@@ -263,9 +264,15 @@ def _can_rebase_onto(base: BaseTable, source: MergeSource) -> Callable[[int], bo
     return accept
 
 
-def _execute(builder: lance.dataset.MergeInsertBuilder, rows: pa.Table) -> Mapping[str, int]:
+def _execute(
+    builder: lance.dataset.MergeInsertBuilder, rows: pa.Table, base: BaseTable
+) -> Mapping[str, int]:
+    # An index that misses rows would make this insert keys that the base table has, and delete
+    # none. The version that is matched is the one whose indexes are trusted here: another commit in
+    # between changes what Lance compares, never what it matches.
+    use_index = rows.num_rows < _JOIN_FROM_ROWS and not doubted_indexes(base)
     # Lance's own retries would run the pass on a version whose progress was not checked.
-    builder = builder.conflict_retries(0).use_index(rows.num_rows < _JOIN_FROM_ROWS)
+    builder = builder.conflict_retries(0).use_index(use_index)
     metrics: Mapping[str, int] = builder.execute(rows)
     return metrics
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from uuid import UUID
 
-from memwal.base_table.commit import update_details
+from memwal.base_table.commit import current_spec, update_details
 from memwal.base_table.region_snapshot import (
     encode_pointer,
     encode_snapshot,
@@ -28,7 +28,13 @@ from memwal.base_table.region_snapshot import (
     snapshot_rows,
 )
 from memwal.base_table.snapshot import BaseTable, open_base
-from memwal.errors import ConflictError, StoreError
+from memwal.errors import (
+    ConflictError,
+    CorruptDataError,
+    InvalidInputError,
+    StoreError,
+    TableSetupError,
+)
 from memwal.format.memwal_index import IndexDetails
 from memwal.format.region_manifest import RegionManifest
 from memwal.jobs.job import Guard, JobResult, guarded
@@ -116,7 +122,7 @@ def build_snapshot(
         return replace(
             details,
             snapshot_ts_millis=taken_at,
-            num_regions=len(manifests),
+            num_regions=configured_regions(base),
             inline_snapshots=inline,
         )
 
@@ -134,6 +140,20 @@ def build_snapshot(
             "hints": sum(outcome.hints for outcome in outcomes),
         },
     )
+
+
+def configured_regions(base: BaseTable) -> int:
+    """Return the number of regions that the details of a table are to record.
+
+    It is configuration: Lance stores the number that the region spec maps rows to (0 if that
+    depends on the rows), and keeps it in every commit. How many regions exist is in the snapshot.
+    Without a usable spec, what is recorded stays.
+    """
+    try:
+        _, spec = current_spec(base)
+    except (CorruptDataError, InvalidInputError, TableSetupError):
+        return base.details.num_regions
+    return spec.num_regions
 
 
 def run_snapshot_task(task: SnapshotTask, *, guard: Guard | None = None) -> SnapshotOutcome:

@@ -27,6 +27,7 @@ class Repair(Enum):
     KEY_INDEX = "key-index"
     SNAPSHOT = "snapshot"
     CATCHUP = "catchup"
+    MAINTAINED = "maintained"
     GENERATION = "generation"
     QUARANTINE = "quarantine"
 
@@ -115,6 +116,20 @@ CODES: Final[dict[str, Code]] = {
     "index-missing": Code(
         _W, "a maintained index does not exist", "build it; until then no generation is collected"
     ),
+    "index-unmaintainable": Code(
+        _E,
+        "a maintained index is of a kind that Lance's own writer cannot maintain, so that other "
+        "clients cannot write to the table",
+        "the repair takes it out of the maintained indexes; memwal index extends it anyway",
+        Repair.MAINTAINED,
+    ),
+    "index-stale": Code(
+        _E,
+        "an index does not find rows that it covers",
+        "build the indexes with memwal index, which replaces it (an index that is not maintained: "
+        "create it again); until then reads and merges do not use it, other clients do and insert "
+        "repeated keys: keep them from writing",
+    ),
     "catchup-ahead": Code(
         _E,
         "the catch-up of an index is ahead of the merge progress",
@@ -139,10 +154,10 @@ CODES: Final[dict[str, Code]] = {
         _PUBLISHED,
         Repair.SNAPSHOT,
     ),
-    "snapshot-count": Code(
-        _W,
-        "the snapshot does not have the number of regions that the details record",
-        _PUBLISHED,
+    "region-count": Code(
+        _I,
+        "the details do not record the number of regions that the region spec has",
+        "the repair publishes a snapshot, which records it",
         Repair.SNAPSHOT,
     ),
     # The manifests of a region

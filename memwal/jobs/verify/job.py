@@ -45,6 +45,7 @@ from memwal.jobs.verify.specs import (
     check_repeated_values,
     check_snapshot,
     check_specs,
+    check_trust,
     check_values,
     count_misplaced,
 )
@@ -75,6 +76,7 @@ def check_table(task: VerifyTask, base: BaseTable | None) -> Iterator[Finding]:
         if not damaged:
             try:
                 with damage_as_unreadable(task.location.store, None):
+                    yield from list(check_trust(base))
                     yield from list(check_repeated_keys(base))
             except Unreadable as error:
                 text = f"keys of version {base.version} cannot be read: {error}"

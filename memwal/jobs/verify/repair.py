@@ -41,6 +41,11 @@ two processes at once. Effects on other processes:
     more. Lance itself raises the entry of an index that covers every fragment in whatever
     commit comes next, so an entry cannot be lowered for good by mistake.
 
+``maintained``
+    The entry is taken out by compare-and-swap on the newest version. Generations that are flushed
+    from then on lack the index, as readers of any version allow; the collector waits for one index
+    less, and index builds extend it as they do every index.
+
 Not repaired, although it looks easy: a torn entry at the end of a log (a claim may just be writing
 its fence after it, and would leave a gap), a torn version of the base table (another process may be
 creating it again), the catch-up of an index that does not exist (the next commit drops it).
@@ -81,6 +86,7 @@ from memwal.jobs.verify.rebuild import rebuild_generation
 from memwal.jobs.verify.set_aside import set_aside_unusable_rows
 from memwal.jobs.verify.specs import check_indexes, check_snapshot
 from memwal.lsm.flush.key_index import NewestKeys, write_key_index
+from memwal.lsm.indexes.catchup import unmaintainable_index_names
 from memwal.quality.quarantine import Quarantine
 from memwal.region.manifest_store import RegionManifestStore, read_manifests
 from memwal.storage.location import TableLocation
@@ -267,6 +273,21 @@ def _repair_catchup(location: TableLocation, finding: Finding, _now: datetime) -
     return changed
 
 
+def _repair_maintained(location: TableLocation, finding: Finding, _now: datetime) -> bool:
+    changed = False
+
+    def change(base: BaseTable) -> IndexDetails:
+        nonlocal changed
+        changed = finding.object in unmaintainable_index_names(base)
+        if not changed:
+            return base.details
+        names = tuple(name for name in base.details.maintained_indexes if name != finding.object)
+        return replace(base.details, maintained_indexes=names)
+
+    update_details(location, change)
+    return changed
+
+
 def _catchup_findings(base: BaseTable) -> Iterable[Finding]:
     yield from check_indexes(base)
     yield from check_merged_rows(base, read_manifests(base.location.store))
@@ -282,5 +303,6 @@ _REPAIRS: Final[dict[Repair, _RepairCall]] = {
     Repair.KEY_INDEX: _repair_key_index,
     Repair.SNAPSHOT: _repair_snapshot,
     Repair.CATCHUP: _repair_catchup,
+    Repair.MAINTAINED: _repair_maintained,
     Repair.GENERATION: _repair_generation,
 }

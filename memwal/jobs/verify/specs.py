@@ -13,12 +13,20 @@ from memwal.base_table.snapshot import BaseTable
 from memwal.errors import CorruptDataError, InvalidInputError, TableSetupError
 from memwal.format.paths import MEM_WAL_INDEX_NAME, TOMBSTONE, manifest_key
 from memwal.format.region_manifest import RegionManifest
+from memwal.jobs.table.snapshot import configured_regions
 from memwal.jobs.verify.findings import Finding
-from memwal.lsm.indexes.catchup import index_names, maintained_index_names
+from memwal.lsm.indexes.catchup import (
+    index_names,
+    maintained_index_names,
+    unmaintainable_index_names,
+)
+from memwal.lsm.indexes.trust import find_doubts
 from memwal.reader.sources.pruning import spec_of
 from memwal.region.router import RegionAssignment, Router
 from memwal.region.spec import RegionSpec
 from memwal.region.values import decode_values
+
+_MAX_FRAGMENTS = 5
 
 
 def check_specs(base: BaseTable) -> Iterator[Finding]:
@@ -135,8 +143,11 @@ def _belongs_to(assignment: RegionAssignment, manifest: RegionManifest, router: 
 
 
 def check_indexes(base: BaseTable) -> Iterator[Finding]:
-    """Check that maintained indexes exist, and that no catch-up is ahead of the merge progress."""
+    """Check the maintained indexes, and that no catch-up is ahead of the merge progress."""
     existing = index_names(base)
+    for name in unmaintainable_index_names(base):
+        text = f"the details name {name} among the maintained indexes"
+        yield Finding("index-unmaintainable", name, text)
     for name in maintained_index_names(base):
         if name not in existing:
             yield Finding("index-missing", name, f"there is no index {name}")
@@ -150,6 +161,16 @@ def check_indexes(base: BaseTable) -> Iterator[Finding]:
                 at = f"the catch-up of {name} is generation {generation}"
                 text = f"{at}; those up to {merged} are merged"
                 yield Finding("catchup-ahead", name, text, region=region_id)
+
+
+def check_trust(base: BaseTable) -> Iterator[Finding]:
+    """Check that indexes find the rows that they cover, by a row of each fragment."""
+    for name, fragments in find_doubts(base).stale.items():
+        numbers = ", ".join(map(str, fragments[:_MAX_FRAGMENTS]))
+        text = (
+            f"it finds no rows of {len(fragments)} fragments that it covers, for example {numbers}"
+        )
+        yield Finding("index-stale", name, text)
 
 
 def check_merged(base: BaseTable, manifest: RegionManifest) -> Iterator[Finding]:
@@ -186,9 +207,10 @@ def check_snapshot(base: BaseTable, manifests: Mapping[UUID, RegionManifest]) ->
     if snapshot is None:
         # No snapshot was published, or its file was deleted with the version that it belongs to.
         return
-    if len(snapshot) != base.details.num_regions:
-        text = f"it has {len(snapshot)} regions; the details record {base.details.num_regions}"
-        yield Finding("snapshot-count", "snapshot", text)
+    count, configured = base.details.num_regions, configured_regions(base)
+    if count != configured:
+        text = f"the details record {count} regions; the region spec has {configured}"
+        yield Finding("region-count", "details", text)
     for region_id, recorded in snapshot.items():
         problem = _snapshot_problem(recorded, manifests.get(region_id))
         if problem is not None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from uuid import UUID
 
 from memwal.base_table.snapshot import BaseTable
+from memwal.errors import InvalidInputError
 from memwal.format.memwal_index import IndexDetails
 from memwal.format.paths import MEM_WAL_INDEX_NAME
+from memwal.lsm.indexes.kinds import KINDS, kind_of
+
+_SYSTEM_PREFIX = "__lance_"
 
 
 def maintained_index_names(base: BaseTable) -> tuple[str, ...]:
@@ -16,6 +20,48 @@ def maintained_index_names(base: BaseTable) -> tuple[str, ...]:
     if base.details.maintain_all_indexes:
         return tuple(sorted(index_names(base)))
     return base.details.maintained_indexes
+
+
+def unmaintained_index_names(base: BaseTable) -> tuple[str, ...]:
+    """Return the names of the other indexes that an index build extends, in alphabetic order.
+
+    Left out are kinds that cannot be built here, and vector indexes without a model.
+    """
+    maintained = set(maintained_index_names(base))
+    names = []
+    for index in base.dataset.describe_indices():
+        kind = kind_of(index)
+        is_trained = not kind.is_vector or any(segment.fragment_ids for segment in index.segments)
+        is_system = index.name.startswith(_SYSTEM_PREFIX)
+        if index.name not in maintained and not is_system and is_trained and kind.refusal is None:
+            names.append(index.name)
+    return tuple(sorted(names))
+
+
+def unmaintainable_index_names(base: BaseTable) -> tuple[str, ...]:
+    """Return the indexes that the details name although Lance's own writer cannot maintain them."""
+    kinds = {index.name: kind_of(index) for index in base.dataset.describe_indices()}
+    return tuple(
+        name
+        for name in base.details.maintained_indexes
+        if name in kinds and not kinds[name].lance_maintains
+    )
+
+
+def check_maintainable(base: BaseTable, names: Collection[str]) -> None:
+    """Raise InvalidInputError if Lance's own writer cannot maintain one of the named indexes.
+
+    Names of indexes that do not exist are ignored.
+    """
+    for index in base.dataset.describe_indices():
+        kind = kind_of(index)
+        if index.name in names and not kind.lance_maintains:
+            supported = ", ".join(other.lance_name for other in KINDS if other.lance_maintains)
+            raise InvalidInputError(
+                f"index {index.name} of {base.location} is of kind {kind.lance_name}; Lance and "
+                f"LanceDB could not write to the table if it were maintained ({supported} can be); "
+                "leave it out: index builds extend it anyway"
+            )
 
 
 def index_names(base: BaseTable) -> set[str]:

@@ -80,6 +80,12 @@ class IndexKind:
     memtable_index: bool = False
     # Whether lookups by primary key use it. It must find values exactly, and many at once.
     finds_keys: bool = False
+    # Whether Lance's own writer can maintain it. If the details name an index of another kind, that
+    # writer and LanceDB cannot write to the table any more.
+    lance_maintains: bool = False
+    # Version of the index from which on it holds row addresses in a table with stable row ids while
+    # older clients suppose row ids; None if there is no such version. See memwal.lsm.indexes.trust.
+    address_version: int | None = None
     # Whether the distances that it returns are those of the stored vectors.
     exact_distances: bool = False
 
@@ -109,6 +115,7 @@ def _vector(
         parallel=parallel,
         parallel_parameter=parallel_parameter,
         part_rows_factor=1,
+        lance_maintains=True,
         exact_distances=read_quantizer is None,
     )
 
@@ -120,7 +127,9 @@ BTREE: Final = IndexKind(
     read_parameters=partial(
         read_file_parameters, file="page_lookup.lance", names={"batch_size": "zone_size"}
     ),
+    lance_maintains=True,
     finds_keys=True,
+    address_version=1,
 )
 
 KINDS: Final = (
@@ -182,6 +191,7 @@ KINDS: Final = (
         parts_need_merge=True,
         part_rows_factor=1,
         memtable_index=True,
+        lance_maintains=True,
     ),
     _vector("IVF_FLAT"),
     _vector("IVF_PQ", read_product_quantizer),

@@ -63,17 +63,26 @@ def maintained_indexes(base: BaseTable) -> tuple[MaintainedIndex, ...]:
             continue
         if not (base.details.maintain_all_indexes or name in base.details.maintained_indexes):
             continue
-        spec = _specs.get(base, description)
-        if spec is not None:
-            indexes.append(
-                MaintainedIndex(name, description.field_names[0], description.fields[0], spec)
-            )
+        index = _with_spec(base, description)
+        if index is not None:
+            indexes.append(index)
     return tuple(indexes)
 
 
-def maintained_index(base: BaseTable, name: str) -> MaintainedIndex | None:
-    """Return one of :func:`maintained_indexes`; None if there is none of this name."""
-    return next((index for index in maintained_indexes(base) if index.name == name), None)
+def _with_spec(base: BaseTable, description: IndexDescription) -> MaintainedIndex | None:
+    spec = _specs.get(base, description)
+    if spec is None:
+        return None
+    column, field_id = description.field_names[0], description.fields[0]
+    return MaintainedIndex(description.name, column, field_id, spec)
+
+
+def index_of(base: BaseTable, name: str) -> MaintainedIndex | None:
+    """Return an index with its spec, maintained or not; None if it cannot be built here."""
+    for description in base.dataset.describe_indices():
+        if description.name == name:
+            return _with_spec(base, description)
+    return None
 
 
 def build_generation_indexes(

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from memwal.base_table.snapshot import BaseTable
 from memwal.lsm.indexes.kinds import kind_of
+from memwal.lsm.indexes.trust import doubted_indexes
 from memwal.lsm.memtable.rows import RowView
 from memwal.lsm.memtable.vector_index import Neighbours, nearest_rows
 from memwal.reader.base_indexes import Gap, find_index, options_key
@@ -169,6 +170,7 @@ def read_unindexed_vectors(
         columns=[column],
         filter=filter,
         with_row_id=True,
+        use_scalar_index=not doubted_indexes(base),
         fragments=[base.dataset.get_fragment(fragment) for fragment in gap.fragments],
     ).to_table()
     return read.filter(pa.array(contains(gap.unbridged, read.column("_rowid").to_numpy())))
@@ -190,7 +192,13 @@ def base_candidates(
     count = query.candidates * _OVERFETCH if keys else query.candidates
     while True:
         rows, distances = _search_dataset(
-            base.dataset, query, k=count, index=index, blocked=blocked, covered=covered
+            base.dataset,
+            query,
+            k=count,
+            index=index,
+            blocked=blocked,
+            covered=covered,
+            use_scalar_index=not doubted_indexes(base),
         )
         if not len(rows) or not columns:
             break
@@ -240,6 +248,7 @@ def _search_dataset(
     allowed: bytes | None = None,
     blocked: RowIds | None = None,
     covered: bool = False,
+    use_scalar_index: bool = True,
 ) -> tuple[RowIds, npt.NDArray[np.float32]]:
     options: dict[str, object] = {}
     nearest: dict[str, object] = {
@@ -270,7 +279,7 @@ def _search_dataset(
         with_row_id=True,
         fast_search=covered,
         # With a scalar index, a fast search would also omit rows that this index does not cover.
-        use_scalar_index=not covered,
+        use_scalar_index=use_scalar_index and not covered,
         disable_scoring_autoprojection=True,
         **options,
     ).to_table()

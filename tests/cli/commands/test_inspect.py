@@ -146,7 +146,7 @@ class TestDetails:
         assert found["catchup"] == {"id_idx": progress}
         assert found["region_specs"] == {"1": "bucket(id, 2)"}
         assert found["primary_key"] == ["id"]
-        assert found["snapshot_regions"] == 2
+        assert found["num_regions"] == 2
         assert found["snapshot_bytes"] > 0
         assert datetime.fromisoformat(found["snapshot_taken"]).tzinfo == UTC
         again = cli("inspect", "details", backlog.uri, "--version", old, "--json").json

@@ -34,7 +34,7 @@ from memwal.jobs.index import job
 from memwal.jobs.index.job import PartTask, build_indexes, commit_parts, run_part_task
 from memwal.jobs.options import IndexOptions
 from memwal.lsm.indexes.catchup import caught_up
-from memwal.lsm.indexes.maintained import maintained_index
+from memwal.lsm.indexes.maintained import index_of
 from memwal.util.retry import LostRaceError
 
 # Their parts could never be joined with what is there.
@@ -135,7 +135,7 @@ def test_a_merge_between_parts_and_commit_is_not_counted(tmp_path: Path, kind: s
 def test_an_index_that_is_covered_in_part_only_has_not_caught_up(tmp_path: Path) -> None:
     table = indexed_copy(tmp_path, "BTREE", backlog=True)
     base = table.base()
-    index = maintained_index(base, "idx")
+    index = index_of(base, "idx")
     assert index is not None
 
     commit_parts(base, index, [run_part_task(PartTask(table.location, base.version, "idx", (1,)))])

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from support.data.tables import base_state, folder, generations, manifest, rows, state
 from support.faults.collecting import collect
+from support.oracles import native
 
 import memwal
+from memwal.base_table.commit import update_details
 from memwal.base_table.snapshot import open_dataset
 from memwal.errors import InvalidInputError, TableSetupError
 from memwal.format.paths import generation_dir
+from memwal.jobs.verify.repair import repair
 
 HOUR = 3600.0
 
@@ -103,6 +108,66 @@ def test_what_cannot_be_is_refused(table: memwal.Table) -> None:
         table.choose_indexes(add=["none_idx"])
     with pytest.raises(InvalidInputError, match="n_idx"):
         table.choose_indexes(add=["n_idx"], remove=["n_idx"])
+
+
+@pytest.fixture
+def bitmapped(table: memwal.Table) -> memwal.Table:
+    """A table with a maintained index, and one of a kind that Lance cannot maintain."""
+    table.base().dataset.create_scalar_index("n", "BITMAP", name="bitmap")
+    table.base().dataset.create_scalar_index("text", "BTREE", name="text_idx")
+    table.choose_indexes(add=["text_idx"])
+    return table
+
+
+def test_a_kind_that_lance_cannot_maintain_is_caught_up_unnamed(bitmapped: memwal.Table) -> None:
+    table = bitmapped
+    with pytest.raises(InvalidInputError, match="bitmap"):
+        table.choose_indexes(add=["bitmap"])
+    assert table.base().details.maintained_indexes == ("text_idx",)
+    for number in range(2):
+        with table.writer() as writer:
+            writer.upsert(rows({number: 7}))
+        table.merge()
+    lags = {lag.name: lag for lag in table.status().indexes}
+    assert (lags["bitmap"].maintained, lags["bitmap"].generations, lags["bitmap"].rows) == (
+        False,
+        0,
+        2,
+    )
+    assert (lags["text_idx"].maintained, lags["text_idx"].generations) == (True, 2)
+
+    assert table.build_indexes(maintained_only=True).metrics["indexes"] == 1
+    assert {lag.name: lag.rows for lag in table.status().indexes} == {"text_idx": 0, "bitmap": 2}
+    collect(table, 2 * HOUR)
+    assert generations(table) == [], "an index that is not maintained holds nothing back"
+    assert table.build_indexes().metrics["indexes"] == 1
+    assert {lag.name: lag.rows for lag in table.status().indexes} == {"text_idx": 0, "bitmap": 0}
+    version = table.base().version
+    assert table.build_indexes().commits == 0
+    assert table.base().version == version
+    assert state(table.scan(filter="n = 7").to_table()) == {0: 7, 1: 7}
+
+
+def test_a_kind_that_lance_cannot_maintain_is_taken_out_by_a_repair(
+    bitmapped: memwal.Table,
+) -> None:
+    table = bitmapped
+    update_details(
+        table.location,
+        lambda base: replace(base.details, maintained_indexes=("text_idx", "bitmap")),
+    )
+    with pytest.raises(OSError, match="Unsupported index type"):
+        native.writer(table)
+    report = table.verify()
+    assert [(it.code, it.object) for it in report.findings] == [("index-unmaintainable", "bitmap")]
+    (action,) = repair(table.location, report, dry_run=False)
+    assert action.state == "done"
+    assert table.base().details.maintained_indexes == ("text_idx",)
+    assert table.verify().clean
+    shard = native.writer(table)
+    native.put(shard, table, rows({5: 5}))
+    shard.close()
+    assert state(table) == {5: 5}
 
 
 def test_a_table_that_maintains_all(table: memwal.Table) -> None:

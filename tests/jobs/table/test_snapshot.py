@@ -15,10 +15,21 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from lance.file import LanceFileReader
-from support.data.tables import MakeTable, keys, later, merged, numbered, rows, state
+from support.data.tables import (
+    REGION,
+    SCHEMA,
+    MakeTable,
+    keys,
+    later,
+    merged,
+    numbered,
+    rows,
+    state,
+)
 from support.stores.faulty_store import REGION_MANIFEST, TABLE_MANIFEST, FaultyStores, Killed
 
 import memwal
+from memwal.base_table.commit import update_details
 from memwal.base_table.region_snapshot import external_key, read_snapshot
 from memwal.errors import CorruptDataError, MemWalError, OutcomeUnknownError
 from memwal.format.paths import manifest_key
@@ -71,6 +82,33 @@ def test_says_what_the_manifests_say(make_table: MakeTable) -> None:
     assert result.version == table.base().version
 
 
+@pytest.mark.parametrize(
+    ("spec", "count"),
+    [
+        (memwal.RegionSpec.bucket("id", 8), 8),
+        (memwal.RegionSpec.unsharded(), 1),
+        (memwal.RegionSpec.identity("id"), 0),
+        (None, 0),
+    ],
+)
+def test_leaves_the_number_of_regions_that_lance_recorded(
+    tmp_path: Path, spec: memwal.RegionSpec | None, count: int
+) -> None:
+    uri = str(tmp_path / "table")
+    table = memwal.create(uri, SCHEMA, primary_key=["id"], region_spec=spec)
+    assert table.base().details.num_regions == count
+    with table.writer(region=None if spec else REGION) as writer:
+        writer.upsert(rows({1: 1, 2: 2}))
+    table.build_snapshot()
+    assert table.base().details.num_regions == count
+    if count:
+        # What versions that stored the number of regions that exist have left behind.
+        update_details(table.location, lambda base: replace(base.details, num_regions=2))
+        table.build_snapshot()
+        assert table.base().details.num_regions == count
+    assert table.verify().findings == ()
+
+
 def test_of_a_table_without_regions_is_empty(make_table: MakeTable) -> None:
     table = make_table(buckets=3)
     assert published(table) == []
@@ -78,7 +116,7 @@ def test_of_a_table_without_regions_is_empty(make_table: MakeTable) -> None:
     table.build_snapshot()
 
     assert published(table) == []
-    assert table.base().details.num_regions == 0
+    assert table.base().details.num_regions == 3
 
 
 def test_of_more_regions_than_there_are_buckets_of_rows(make_table: MakeTable) -> None:

@@ -177,7 +177,7 @@ def test_snapshots(spoiled):
     update_details(location, lambda base: replace(base.details, inline_snapshots=b"x"))
     heal(spoiled, "snapshot-unreadable")
     update_details(location, lambda base: replace(base.details, num_regions=9))
-    heal(spoiled, "snapshot-count")
+    heal(spoiled, "region-count")
 
 
 def test_catch_up_that_is_ahead(spoiled):

@@ -62,9 +62,9 @@ def test_a_snapshot_that_cannot_be_read(spoiled):
     spoiled.only("snapshot-unreadable")
 
 
-def test_a_snapshot_that_counts_wrong(spoiled):
+def test_details_that_count_the_regions_of_another_spec(spoiled):
     change(spoiled, num_regions=5)
-    spoiled.only("snapshot-count")
+    spoiled.only("region-count")
 
 
 def test_a_snapshot_of_what_never_was(spoiled):

@@ -1,0 +1,240 @@
+"""Trust in the indexes of the base table: whether they find the rows that they cover.
+
+A read or a merge takes a row for absent if an index that covers its fragment does not find it. An
+index that is *stale* misses rows without any error. That happens in tables with stable row ids:
+
+* Lance 14 stores row addresses in the BTREE indexes of such a table (version 1 of the index), and
+  rewrites the index when a compaction moves the rows;
+* older clients, LanceDB 0.40 among them, do not know that version. They ignore the index, and their
+  compaction supposes that it holds row ids, which do not change: it only replaces the fragments in
+  the index's bitmap by those that it wrote. None of their rows is found through the index any more.
+
+Stable row ids and the version tell that an index *may* be stale. Nothing in the manifest tells that
+it *is*: bitmap, version, time and table version of an index that was rewritten as it should be are
+the same. Such an index is therefore probed: a row of each fragment that it covers is looked up
+through it. A compaction moves all rows of a fragment or none, so one row is enough. Neither a
+segment nor the addresses of a fragment's rows ever change, so each fragment is probed once per
+segment and process: one row is read of each, and all are looked up together.
+
+Other kinds of index hold row ids in such tables, or are rewritten by every client. In tables
+without stable row ids every compaction rewrites the indexes, or leaves the new fragments out of the
+bitmap; these tables are not probed. Fragments of a bitmap that do not exist any more do no harm.
+
+A doubted index is not used: keys are found by a scan or a join, and filters are evaluated on the
+rows. :func:`memwal.jobs.index.job.build_indexes` builds a stale one anew.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from memwal.base_table.snapshot import BaseTable, lance_errors
+from memwal.errors import CorruptDataError, InvalidInputError, ObjectNotFoundError
+from memwal.expressions.literals import literals, quoted
+from memwal.lsm.indexes.kinds import kind_of
+from memwal.util.log import warn_once
+
+if TYPE_CHECKING:
+    from lance.lance.indices import IndexDescription
+
+logger = logging.getLogger(__name__)
+
+_MAX_CACHED: Final = 256
+# Values in one predicate.
+_PROBED_AT_ONCE: Final = 1_000
+_PARALLEL_READS: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Doubts:
+    """Indexes of one version of the base table that are not used."""
+
+    # By the name of each stale index, the fragments that it covers and finds no rows of, ascending.
+    stale: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    # Names of indexes that cannot be probed.
+    unproven: tuple[str, ...] = ()
+
+
+def doubted_indexes(base: BaseTable) -> tuple[str, ...]:
+    """Return the names of the scalar indexes that must not be used; a warning names them once.
+
+    Empty without any request for a table without stable row ids; for others see the module.
+    """
+    doubts = find_doubts(base)
+    for name in doubts.stale:
+        warn_once(
+            logger,
+            "index %s of %s does not find rows that it covers: a client that does not know its "
+            "format compacted the table. It is not used; memwal index builds it anew if it is "
+            "maintained, otherwise create it again",
+            name,
+            str(base.location),
+        )
+    for name in doubts.unproven:
+        warn_once(
+            logger,
+            "index %s of %s cannot be tested for rows that it misses, and is not used",
+            name,
+            str(base.location),
+        )
+    return (*doubts.stale, *doubts.unproven)
+
+
+def find_doubts(base: BaseTable) -> Doubts:
+    """Return the indexes of a version that miss rows, or may.
+
+    Raises StoreError if a probe fails for a reason that has nothing to do with the index.
+    """
+    if not base.dataset.has_stable_row_ids:
+        return Doubts()
+    key = (base.location.uri, base.version, base.digest)
+    cached = _doubts.get(key)
+    if cached is None:
+        cached = _probe_table(base)
+        _doubts.put(key, cached)
+    return cached
+
+
+def _probe_table(base: BaseTable) -> Doubts:
+    stale: dict[str, tuple[int, ...]] = {}
+    unproven = []
+    fragments = set(base.dataset.fragment_ids())
+    for index in base.dataset.describe_indices():
+        version = kind_of(index).address_version
+        if version is None or all(segment.index_version < version for segment in index.segments):
+            continue
+        finds = _probe_index(base, index, fragments)
+        silent = tuple(sorted(number for number, is_found in finds.items() if is_found is False))
+        if silent:
+            stale[index.name] = silent
+        elif None in finds.values():
+            unproven.append(index.name)
+    return Doubts(stale, tuple(unproven))
+
+
+def _probe_index(
+    base: BaseTable, index: IndexDescription, fragments: set[int]
+) -> dict[int, bool | None]:
+    """Return for each covered fragment whether the index finds its rows; None if that is unknown.
+
+    A fragment without rows is left out.
+    """
+    results: dict[int, bool | None] = {}
+    unknown: list[tuple[int, Hashable]] = []
+    for segment in index.segments:
+        for fragment in sorted(fragments.intersection(segment.fragment_ids)):
+            key = (base.location.uri, segment.uuid, fragment)
+            cached = _finds.get(key)
+            if cached is None:
+                unknown.append((fragment, key))
+            else:
+                results[fragment] = cached
+    for start in range(0, len(unknown), _PROBED_AT_ONCE):
+        part = unknown[start : start + _PROBED_AT_ONCE]
+        probed = _probe(base, index.field_names[0], [fragment for fragment, _ in part])
+        for fragment, key in part:
+            if fragment not in probed:
+                continue
+            is_found = results[fragment] = probed[fragment]
+            if is_found is not None:
+                _finds.put(key, is_found)
+    return results
+
+
+def _probe(base: BaseTable, column: str, fragments: Sequence[int]) -> dict[int, bool | None]:
+    """Look a row of each fragment up by its value, through the index on the column."""
+    try:
+        with lance_errors(f"probing the index on {column} of {base.location}"):
+            # Not the threads of all other reads: some of those find out what to trust.
+            with ThreadPoolExecutor(_PARALLEL_READS) as pool:
+                first = pool.map(partial(_first_row, base, column), fragments)
+                rows = {f: row for f, row in zip(fragments, first, strict=True) if row.num_rows}
+            if not rows:
+                return {}
+            expected = pa.concat_tables(rows.values())
+            values, row_ids = expected.column(0), expected.column("_rowid").to_numpy()
+            found = [
+                base.dataset.scanner(columns=[], filter=predicate, with_row_id=True)
+                .to_table()
+                .column("_rowid")
+                .to_numpy()
+                for predicate in _predicates(base, column, values.combine_chunks())
+            ]
+    except (CorruptDataError, InvalidInputError, ObjectNotFoundError):
+        return dict.fromkeys(fragments)
+    return dict(zip(rows, np.isin(row_ids, np.concatenate(found)).tolist(), strict=True))
+
+
+def _first_row(base: BaseTable, column: str, fragment: int) -> pa.Table:
+    """Read the value and the row id of a row; the table is empty if there is none."""
+    return base.dataset.scanner(
+        columns=[column],
+        fragments=[base.dataset.get_fragment(fragment)],
+        limit=1,
+        with_row_id=True,
+        use_scalar_index=False,
+    ).to_table()
+
+
+def _predicates(base: BaseTable, column: str, values: pa.Array) -> list[str | pc.Expression]:
+    """Return predicates that rows with these values pass, and that an index answers.
+
+    Raises InvalidInputError for values of a type, or in a column, that no predicate can name.
+    """
+    is_child = column not in base.schema.names
+    path = quoted(*column.split(".")) if is_child else quoted(column)
+    predicates: list[str | pc.Expression] = []
+    if values.null_count:
+        predicates.append(f"{path} is null")
+    values = values.drop_null().unique()
+    if not len(values):
+        return predicates
+    try:
+        return [*predicates, f"{path} in ({', '.join(literals(values))})"]
+    except InvalidInputError:
+        if is_child:
+            raise
+    # Other types go to Lance as an expression, which knows no children of columns.
+    return [*predicates, pc.field(column).isin(values)]
+
+
+Value = TypeVar("Value")
+
+
+class _Cache(Generic[Value]):
+    """LRU cache of a few facts that stay true."""
+
+    def __init__(self, size: int) -> None:
+        self._lock = threading.Lock()
+        self._size = size
+        self._values: OrderedDict[Hashable, Value] = OrderedDict()
+
+    def get(self, key: Hashable) -> Value | None:
+        """Return the value of a key; None if there is none."""
+        with self._lock:
+            if key in self._values:
+                self._values.move_to_end(key)
+            return self._values.get(key)
+
+    def put(self, key: Hashable, value: Value) -> None:
+        """Set the value of a key; the one that was not used for the longest time may go."""
+        with self._lock:
+            self._values[key] = value
+            self._values.move_to_end(key)
+            while len(self._values) > self._size:
+                self._values.popitem(last=False)
+
+
+_doubts: _Cache[Doubts] = _Cache(_MAX_CACHED)
+_finds: _Cache[bool] = _Cache(_MAX_CACHED * _PROBED_AT_ONCE)

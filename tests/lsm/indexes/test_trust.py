@@ -1,0 +1,226 @@
+"""Indexes that miss rows since another client compacted the table, and what reads do about them."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+
+import lance
+import lancedb
+import numpy as np
+import pyarrow as pa
+import pytest
+from support.data.tables import keys
+
+import memwal
+from memwal.jobs.due import due
+from memwal.jobs.policy import Policy
+from memwal.jobs.status import IndexLag, TableStatus
+from memwal.lsm.indexes import trust
+from memwal.lsm.indexes.trust import doubted_indexes, find_doubts
+
+ROWS = 80
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.int64(), nullable=False),
+        pa.field("n", pa.int64()),
+        pa.field("at", pa.timestamp("us")),
+        pa.field("vec", pa.list_(pa.float32(), 4)),
+    ]
+)
+
+
+def some(first: int, last: int, *, plus: int = 0) -> pa.Table:
+    numbers = np.arange(first, last)
+    vectors = np.repeat(numbers, 4).astype(np.float32)
+    return pa.table(
+        {
+            "id": numbers,
+            "n": numbers + plus,
+            "at": pa.array(numbers, pa.timestamp("us")),
+            "vec": pa.FixedSizeListArray.from_arrays(pa.array(vectors), 4),
+        },
+        schema=SCHEMA,
+    )
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["stable", "plain"])
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A table of four fragments that pylance made, with BTREE indexes on all its scalars."""
+    path = tmp_path_factory.mktemp("made") / "t.lance"
+    step = ROWS // 4
+    for first in range(0, ROWS, step):
+        lance.write_dataset(
+            some(first, first + step), path, mode="append", enable_stable_row_ids=request.param
+        )
+    dataset = lance.dataset(path)
+    for column in ("id", "n", "at"):
+        dataset.create_scalar_index(column, "BTREE", name=f"{column}_idx")
+    memwal.enable(
+        str(path),
+        region_spec=memwal.RegionSpec.unsharded(),
+        primary_key=["id"],
+        maintained_indexes=["id_idx", "n_idx", "at_idx"],
+    )
+    return path
+
+
+def optimize(path: Path) -> None:
+    """Compact with LanceDB, whose Lance is older than that of pylance."""
+    lancedb.connect(path.parent).open_table(path.stem).optimize()
+
+
+def compact(path: Path) -> None:
+    lance.dataset(path).optimize.compact_files()
+
+
+def compact_and_defer(path: Path) -> None:
+    lance.dataset(path).optimize.compact_files(defer_index_remap=True)
+
+
+@pytest.fixture
+def path(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "t.lance"))
+
+
+@pytest.fixture
+def table(path: Path) -> memwal.Table:
+    return memwal.open(str(path))
+
+
+def is_stable(path: Path) -> bool:
+    return bool(lance.dataset(path).has_stable_row_ids)
+
+
+def check_reads(table: memwal.Table, plus: int = 0) -> None:
+    """Every read must find every row."""
+    found = table.lookup(keys(*range(ROWS)))
+    assert sorted(found.column("id").to_pylist()) == list(range(ROWS))
+    assert table.scan(filter="n >= 0").count_rows() == ROWS
+    assert table.scan(filter="id in (3, 30, 70)").to_table().num_rows == 3
+    assert table.scan(filter="at < timestamp '1970-01-01 00:00:01'").to_table().num_rows == ROWS
+    nearest = table.search([5.0] * 4, column="vec", k=3, filter=f"n < {ROWS + plus}")
+    assert nearest.column("id").to_pylist()[0] == 5
+    assert sorted(table.scan().to_table().column("id").to_pylist()) == list(range(ROWS))
+
+
+@pytest.mark.parametrize("other", [optimize, compact, compact_and_defer])
+def test_after_a_compaction_of_another_client(path, table, other):
+    if other is compact_and_defer and is_stable(path):
+        with pytest.raises(OSError, match="defer_index_remap"):
+            other(path)
+        return
+    other(path)
+    assert len(table.base().dataset.fragment_ids()) == 1
+    check_reads(table)
+    with table.writer() as writer:
+        writer.upsert(some(0, ROWS // 2, plus=1000))
+        writer.delete(keys(ROWS - 1))
+    table.merge()
+    rows = table.base().dataset.to_table()
+    assert sorted(rows.column("id").to_pylist()) == list(range(ROWS - 1))
+    with table.writer() as writer:
+        writer.upsert(some(ROWS - 1, ROWS))
+    table.merge()
+    table.build_indexes()
+    assert find_doubts(table.base()) == trust.Doubts()
+    assert [lag.generations for lag in table.status().indexes] == [0, 0, 0]
+    check_reads(table, plus=1000)
+    assert table.verify().findings == ()
+
+
+def test_only_an_index_that_misses_rows_is_doubted(path, table):
+    assert doubted_indexes(table.base()) == ()
+    compact(path)
+    assert doubted_indexes(table.base()) == ()
+    optimize(path)
+    # Nothing is left to compact.
+    assert doubted_indexes(table.base()) == ()
+
+
+def test_what_is_said_about_a_stale_index(path, table, caplog):
+    optimize(path)
+    stale = ("at_idx", "id_idx", "n_idx") if is_stable(path) else ()
+    with caplog.at_level(logging.WARNING):
+        assert tuple(sorted(doubted_indexes(table.base()))) == stale
+        check_reads(table)
+    assert len([it for it in caplog.records if it.name == trust.__name__]) == len(stale)
+    status = table.status()
+    assert sorted(lag.name for lag in status.indexes if lag.stale) == list(stale)
+    assert TableStatus.from_dict(status.to_dict()) == status
+    findings = table.verify().findings
+    assert [(it.code, it.object) for it in findings] == [("index-stale", name) for name in stale]
+    result = table.build_indexes()
+    assert result.metrics["indexes"] == len(stale)
+    assert not any(lag.stale for lag in table.status().indexes)
+    assert table.verify().clean
+
+
+def test_a_fragment_is_probed_once(path, table, monkeypatch):
+    probed = []
+    probe = trust._probe
+
+    def counted(base, column, fragments):
+        probed.append((column, *fragments))
+        return probe(base, column, fragments)
+
+    monkeypatch.setattr(trust, "_probe", counted)
+    with table.writer() as writer:
+        writer.upsert(some(0, 3, plus=5))
+    check_reads(table)
+    first = len(probed)
+    assert first == (3 if is_stable(path) else 0)
+    table.merge()
+    check_reads(table)
+    # The new fragment is covered by none of the indexes.
+    assert len(probed) == first
+
+
+def test_an_index_build_is_due_for_a_stale_index_alone():
+    now = datetime(2026, 6, 1, tzinfo=UTC)
+    for stale in (False, True):
+        lag = IndexLag(name="id_idx", generations=0, regions=0, rows=0, stale=stale)
+        status = TableStatus(
+            uri="t", version=1, regions=(), indexes=(lag,), snapshot_age_seconds=0.0
+        )
+        decided = due(status, Policy(), now=now, last_runs={})
+        assert (decided["index"].reason is not None) == stale
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_any_history_with_other_clients(path, table, seed):
+    random = np.random.default_rng(seed)
+    wanted = {number: number for number in range(ROWS)}
+
+    def write() -> None:
+        written = some(int(random.integers(ROWS)), ROWS + 10, plus=int(random.integers(1_000)))
+        gone = [int(number) for number in random.integers(ROWS, size=3)]
+        with table.writer() as writer:
+            writer.upsert(written)
+            writer.delete(keys(*gone))
+        wanted.update(zip(written["id"].to_pylist(), written["n"].to_pylist(), strict=True))
+        for number in gone:
+            wanted.pop(number, None)
+
+    steps = [
+        write,
+        table.merge,
+        table.build_indexes,
+        table.compact,
+        lambda: optimize(path),
+        lambda: compact(path),
+    ]
+    for step in random.choice(len(steps), 12):
+        steps[step]()
+        found = table.lookup(keys(*range(ROWS + 10)), columns=["id", "n"]).to_pydict()
+        assert dict(zip(found["id"], found["n"], strict=True)) == wanted
+        few = table.lookup(keys(*sorted(wanted)[:3]), columns=["id"])
+        assert few.num_rows == 3
+        filtered = table.scan(filter="n < 40", columns=["id"]).to_table()["id"].to_pylist()
+        assert sorted(filtered) == sorted(k for k, n in wanted.items() if n < 40)
+        merged = table.base().dataset.to_table(columns=["id"])["id"].to_pylist()
+        assert len(set(merged)) == len(merged)
+    assert [it.code for it in table.verify().findings if it.code != "index-stale"] == []
