@@ -127,7 +127,7 @@ PERMISSIONS: Final[Mapping[Role, tuple[Permission, ...]]] = {
         *_LIST_AND_READ,
         *_COMMIT,
         Permission(Action.CREATE, _MANIFESTS),
-        Permission(Action.PUT, (*_SNAPSHOTS, "_transactions/*", *_STAGED, *_HINTS, *_GENERATIONS)),
+        Permission(Action.PUT, ("_indices/*", "_transactions/*", *_STAGED, *_HINTS, *_GENERATIONS)),
     ),
     Role.ADMINISTRATOR: (
         *_LIST_AND_READ,

@@ -23,7 +23,7 @@ from memwal.errors import CorruptDataError
 from memwal.format._proto import lance_index_pb2, lance_manifest_pb2, lance_schema_pb2
 from memwal.format.lance_files import DIRECTORY_ENTRY, FILE_FOOTER, MAGIC, FileKind, NamedFile
 from memwal.format.memwal_index import parse_message, parse_uuid
-from memwal.format.paths import MEM_WAL_INDEX_NAME, index_file_key
+from memwal.format.paths import MEM_WAL_INDEX_NAME, SYSTEM_INDEX_PREFIX, index_file_key
 
 Numbers = npt.NDArray[np.number]
 # Position of the manifest message, major and minor version of the file, magic.
@@ -33,8 +33,6 @@ _LENGTH = struct.Struct("<I")
 # A name or a type with a zero byte in the repr of a schema.
 _ZERO_BYTE: Final = re.compile(r'(?:name: |LogicalType\()"(?:[^"\\]|\\[^0])*\\0')
 
-# Indexes that Lance keeps for itself.
-_SYSTEM_INDEXES: Final = "__lance_"
 # A serialised roaring bitmap without a container.
 _NO_FRAGMENTS: Final = struct.pack("<II", 12346, 0)
 _DTYPES: Final[dict[int, np.dtype[np.number]]] = {
@@ -113,7 +111,7 @@ def named_files(manifest: bytes, *, name: str = "the table's manifest") -> list[
         key = f"_transactions/{message.transaction_file}"
         files.append(NamedFile(key, FileKind.PLAIN, size=size))
     for entry in _index_entries(message, manifest, name):
-        if not entry.HasField("base_id") and not entry.name.startswith(_SYSTEM_INDEXES):
+        if not entry.HasField("base_id") and not entry.name.startswith(SYSTEM_INDEX_PREFIX):
             files += _segment_files(entry, name)
     return files
 

@@ -43,6 +43,11 @@ def is_readable(index: IndexDescription) -> bool:
     return _unreadable.isdisjoint(segment.uuid for segment in index.segments)
 
 
+def readable(index: IndexDescription | None) -> IndexDescription | None:
+    """Return an index, or None instead of one that cannot be read."""
+    return index if index is not None and is_readable(index) else None
+
+
 def leave_out(where: str, segments: Iterable[str], error: BaseException) -> UnreadableIndexError:
     """Leave segments out of searches from now on; return the error to raise, and warn once."""
     with _lock:

@@ -292,8 +292,9 @@ def damage_and_repair(lake: Lake) -> None:
 
 # What is seldom needed, and what for.
 RARELY = {
-    # A snapshot of more regions than fit into the table's manifest is published again.
-    (Role.REPAIRER, Action.PUT, "_indices/*/index.lance"),
+    # An index with damaged files is built again, and a snapshot of more regions than fit into the
+    # table's manifest is published again.
+    (Role.REPAIRER, Action.PUT, "_indices/*"),
 }
 ACTIONS = {
     Action.CREATE: "s3:PutObject",

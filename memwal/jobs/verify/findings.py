@@ -28,6 +28,7 @@ class Repair(Enum):
     SNAPSHOT = "snapshot"
     CATCHUP = "catchup"
     GENERATION = "generation"
+    INDEX = "index"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,10 @@ _FROM_ROWS = "the repair builds it from the rows"
 _PUBLISHED = "the repair publishes a new one"
 _WRITTEN = "the repair writes it"
 _REBUILD = "the repair rebuilds it from the log; if that fails, restore it from a backup"
+_INDEX = (
+    "the repair builds it again with the same parameters; a vector index whose model cannot be "
+    "read must be dropped and created again"
+)
 _MERGED_AGAIN = "compare the rows of the generation with the table, and write the right ones again"
 
 CODES: Final[dict[str, Code]] = {
@@ -83,6 +88,16 @@ CODES: Final[dict[str, Code]] = {
         _W,
         "the base table differs from merged generations, perhaps because of a direct write",
         "if there was no direct write to the base table, treat it as a lost merge",
+    ),
+    "index-damaged": Code(
+        _E,
+        "an index of the base table has missing or damaged files; memwal reads without it, and "
+        "Lance's own readers fail",
+        _INDEX,
+        Repair.INDEX,
+    ),
+    "index-wrong": Code(
+        _E, "an index of the base table does not fit the rows", _INDEX, Repair.INDEX
     ),
     # The details of the MemWAL index
     "spec-repeated": Code(_E, "a region spec has the id of another spec, or 0", _ASK),
@@ -212,6 +227,14 @@ CODES: Final[dict[str, Code]] = {
         _W, "a merged generation that the manifest names is missing", "the collector drops it"
     ),
     "generation-damaged": Code(_E, "a generation cannot be read", _REBUILD, Repair.GENERATION),
+    "generation-index-damaged": Code(
+        _E,
+        "an index of a generation has missing or damaged files, or does not fit the rows; memwal "
+        "reads without it, and Lance's own readers fail",
+        "the repair rebuilds the generation from the log; if that fails, merge it and let it be "
+        "collected",
+        Repair.GENERATION,
+    ),
     "generation-schema": Code(
         _E, "the columns of a generation do not fit the table", "restore the schema of the table"
     ),

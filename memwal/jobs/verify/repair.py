@@ -36,6 +36,10 @@ two processes at once. Effects on other processes:
     more. Lance itself raises the entry of an index that covers every fragment in whatever
     commit comes next, so an entry cannot be lowered for good by mistake.
 
+``index``
+    The index is built again, in one commit that replaces all of its segments, as by the index job;
+    see :mod:`memwal.jobs.index.rebuild`. A reader of an older version still meets the bad files.
+
 Not repaired, although it looks easy: a torn entry at the end of a log (a claim may just be writing
 its fence after it, and would leave a gap), a torn version of the base table (another process may be
 creating it again), the catch-up of an index that does not exist (the next commit drops it).
@@ -48,6 +52,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import chain
 from typing import ClassVar, Final
 
 import numpy as np
@@ -59,6 +64,7 @@ from memwal.errors import MemWalError, ObjectNotFoundError, StoreError
 from memwal.format.bloom import build_bloom_filter
 from memwal.format.memwal_index import IndexDetails
 from memwal.format.paths import BLOOM_FILTER_NAME, PK_INDEX_DIR, generation_dir
+from memwal.jobs.index.rebuild import rebuild_index
 from memwal.jobs.table.snapshot import build_snapshot
 from memwal.jobs.verify.findings import Finding, Repair, Severity, VerifyReport
 from memwal.jobs.verify.generations import (
@@ -69,6 +75,7 @@ from memwal.jobs.verify.generations import (
     check_key_index,
     read_stored_keys,
 )
+from memwal.jobs.verify.indexes import check_index_contents, check_index_files
 from memwal.jobs.verify.manifests import check_hint, read_history
 from memwal.jobs.verify.merged_rows import check_merged_rows
 from memwal.jobs.verify.rebuild import rebuild_generation
@@ -195,9 +202,17 @@ def _repair_generation(location: TableLocation, finding: Finding, _now: datetime
         return False
     base = open_base(location)
     merged = lost.generation <= base.details.merged.get(region_id, 0)
-    results = check_generation(GenerationCheck(base, region_id, lost, merged), rows=True)
+    results = check_generation(GenerationCheck(base, region_id, lost, merged), rows=True, deep=True)
     wrong = any(isinstance(result, Finding) and result.code == finding.code for result in results)
     return wrong and rebuild_generation(base, region_id, lost)
+
+
+def _repair_index(location: TableLocation, finding: Finding, _now: datetime) -> bool:
+    def is_damaged(base: BaseTable) -> bool:
+        found = chain(check_index_files(base), check_index_contents(base))
+        return any(_is_same(finding, found))
+
+    return rebuild_index(location, finding.object, is_damaged=is_damaged)
 
 
 def _publish_rebuilt(location: TableLocation) -> None:
@@ -257,4 +272,5 @@ _REPAIRS: Final[dict[Repair, Callable[[TableLocation, Finding, datetime], bool]]
     Repair.SNAPSHOT: _repair_snapshot,
     Repair.CATCHUP: _repair_catchup,
     Repair.GENERATION: _repair_generation,
+    Repair.INDEX: _repair_index,
 }

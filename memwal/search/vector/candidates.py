@@ -30,8 +30,8 @@ from memwal.reader.row_set import RowIds, contains, encode_row_set
 from memwal.reader.sources.generation import GenerationSource, ReadSources
 from memwal.reader.unreadable_indexes import (
     is_index_damage,
-    is_readable,
     leave_out,
+    readable,
     scan_table,
 )
 from memwal.region.rows import key_column
@@ -139,8 +139,7 @@ def generation_candidates(part: LiveGenerationRows, query: VectorQuery) -> Candi
         lambda kind: kind.is_vector,
         preferred=() if query.usable_index is None else (query.usable_index.name,),
     )
-    if index is not None and not is_readable(index):
-        index = None
+    index = readable(index)
     # Generations have no index over multivectors: Lance cannot maintain one.
     is_expected = query.index is not None and not query.is_multi and part.number != BASE
     if index is None and is_expected:
@@ -191,7 +190,7 @@ def base_candidates(
     the search is repeated for more rows until there are enough, or no more. Keys and vectors are
     read together. With ``covered``, only rows that the index covers are searched.
     """
-    index = query.usable_index
+    index = readable(query.usable_index)
     keys = list(base.primary_key) if len(newest.keys) else []
     columns = keys if _is_exact(index, query) else [*keys, query.column]
     blocked = np.empty(0, np.uint64)

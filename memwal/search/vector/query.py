@@ -14,7 +14,6 @@ import pyarrow.types as pt
 from memwal.base_table.snapshot import BaseTable
 from memwal.errors import InvalidInputError
 from memwal.reader.base_indexes import find_index
-from memwal.reader.unreadable_indexes import is_readable
 
 if TYPE_CHECKING:
     from lance.lance.indices import IndexDescription
@@ -86,11 +85,10 @@ class VectorQuery:
 
     @property
     def usable_index(self) -> IndexDescription | None:
-        """The base table's index, if it has the metric of the query and can be read."""
+        """The base table's index, if it has the metric of the query."""
         index = self.index
-        if index is None or not is_readable(index):
-            return None
-        return index if self.metric == canonical_metric(index_metric(index)) else None
+        is_usable = index is not None and self.metric == canonical_metric(index_metric(index))
+        return index if is_usable else None
 
     @classmethod
     def of(

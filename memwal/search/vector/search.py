@@ -15,7 +15,7 @@ from memwal.reader.hits import BASE, Hits, filter_hits
 from memwal.reader.latest import NewestRows
 from memwal.reader.row_set import RowIds
 from memwal.reader.sources.generation import ReadSources
-from memwal.reader.unreadable_indexes import retry_unreadable
+from memwal.reader.unreadable_indexes import readable, retry_unreadable
 from memwal.search.vector.candidates import (
     Candidates,
     base_candidates,
@@ -76,7 +76,7 @@ def _search_tasks(
     sources: ReadSources, newest: NewestRows, query: VectorQuery
 ) -> list[Callable[[], Candidates]]:
     """Build the searches that together cover all sources."""
-    base, index = sources.base, query.usable_index
+    base, index = sources.base, readable(query.usable_index)
     gap = find_gap(sources, index) if index is not None else None
     bridges, rest = unindexed_rows(sources, newest, gap)
     tasks: list[Callable[[], Candidates]] = []
