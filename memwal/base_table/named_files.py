@@ -72,8 +72,8 @@ def check_new_files(
     except CorruptDataError as error:
         raise LostWriteError(f"{error}; nothing was committed") from error
     if before is not None:
-        known = set(named_files(before))
-        files = [file for file in files if file not in known]
+        named_before = set(named_files(before))
+        files = [file for file in files if file not in named_before]
     refuse(find_bad_files(store, files, folder=folder))
 
 

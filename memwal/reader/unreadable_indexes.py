@@ -81,11 +81,12 @@ def is_index_damage(error: BaseException) -> bool:
         return True
     if not isinstance(error, (OSError, RuntimeError, ValueError, MemWalError)):
         return False
-    known = error if isinstance(error, MemWalError) else translate_lance_error(error, "reading")
-    if isinstance(known, ObjectNotFoundError):
+    is_translated = isinstance(error, MemWalError)
+    translated = error if is_translated else translate_lance_error(error, "reading")
+    if isinstance(translated, ObjectNotFoundError):
         # Not a file of rows: then the version was cleaned up, and must be read again.
         return "_indices/" in str(error)
-    return isinstance(known, CorruptDataError)
+    return isinstance(translated, CorruptDataError)
 
 
 def scan_batches(

@@ -95,8 +95,8 @@ def _answer_problem(
     chosen = np.random.default_rng().choice(rows, min(rows, _SAMPLED_ROWS), replace=False)
     try:
         values = dataset.take(np.sort(chosen).tolist(), columns=[column]).column(column)
-        known = pc.drop_null(values).combine_chunks().unique()
-        predicate = key_predicate(pa.table({column: known})) if len(known) else None
+        distinct = pc.drop_null(values).combine_chunks().unique()
+        predicate = key_predicate(pa.table({column: distinct})) if len(distinct) else None
     except (InvalidInputError, pa.ArrowNotImplementedError):
         return None
     if predicate is None:
@@ -109,4 +109,4 @@ def _answer_problem(
     )
     if np.array_equal(np.sort(by_index.to_numpy()), np.sort(by_scan.to_numpy())):
         return None
-    return f"for {len(known)} values it finds {len(by_index)} rows, a scan {len(by_scan)}"
+    return f"for {len(distinct)} values it finds {len(by_index)} rows, a scan {len(by_scan)}"

@@ -209,8 +209,8 @@ def _repair_generation(location: TableLocation, finding: Finding, _now: datetime
 
 def _repair_index(location: TableLocation, finding: Finding, _now: datetime) -> bool:
     def is_damaged(base: BaseTable) -> bool:
-        found = chain(check_index_files(base), check_index_contents(base))
-        return any(_is_same(finding, found))
+        findings = chain(check_index_files(base), check_index_contents(base))
+        return any(_is_same(finding, findings))
 
     return rebuild_index(location, finding.object, is_damaged=is_damaged)
 

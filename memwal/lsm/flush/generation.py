@@ -175,8 +175,8 @@ def write_generation(
     except (OSError, ValueError, CorruptDataError) as error:
         if rows.error is not None:
             raise rows.error from error
-        is_known = isinstance(error, CorruptDataError)
-        translated = error if is_known else translate_lance_error(error, f"writing {uri}")
+        is_translated = isinstance(error, CorruptDataError)
+        translated = error if is_translated else translate_lance_error(error, f"writing {uri}")
         if isinstance(translated, CorruptDataError):
             # Only files of this folder are read here.
             raise LostWriteError(f"{translated}; the generation is written again") from error

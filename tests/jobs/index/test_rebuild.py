@@ -32,7 +32,7 @@ def cut_segments(table: memwal.Table, size: int | None, *, name: str = "idx", fi
                 os.truncate(path, size)
 
 
-def found(table: memwal.Table, kind: str) -> list[list[int]]:
+def read_through_index(table: memwal.Table, kind: str) -> list[list[int]]:
     """Keys that reads of memwal find which would use the index."""
     if kind in SCALAR:
         ids = table.scan(columns=["id"], filter=SCALAR[kind][1]).to_table()["id"].to_pylist()
@@ -80,7 +80,7 @@ def test_an_index_of_any_kind_is_left_out_of_reads_and_built_again(
     # The first segment of a vector index still has the model.
     cut_segments(table, size, first=1 if is_vector else 0)
 
-    read = found(memwal.open(table.uri), kind)
+    read = read_through_index(memwal.open(table.uri), kind)
     assert read == (nearest(table) if is_vector else before)
     assert bad_files(table)
     assert table.build_indexes().metrics["rebuilt"] == 1
@@ -92,7 +92,7 @@ def test_an_index_of_any_kind_is_left_out_of_reads_and_built_again(
         assert indexed.recall(table, answers(table, kind)) > 0.5
     else:
         assert answers(table, kind) == before
-        assert found(table, kind) == before
+        assert read_through_index(table, kind) == before
     indexed.merge_rows(table, indexed.rows(640, 10))
     assert table.checkpoint().warnings == ()
 
@@ -105,7 +105,7 @@ def test_a_vector_index_without_its_model_is_reported(tmp_path: Path) -> None:
     result = table.checkpoint()
 
     assert len(result.warnings) == 1
-    assert found(memwal.open(table.uri), "IVF_PQ") == nearest(table)
+    assert read_through_index(memwal.open(table.uri), "IVF_PQ") == nearest(table)
 
 
 def test_a_table_without_the_index_on_its_key_is_read_and_merged(make_table: MakeTable) -> None:
