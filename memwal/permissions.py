@@ -128,7 +128,7 @@ PERMISSIONS: Final[Mapping[Role, tuple[Permission, ...]]] = {
         *_COMMIT,
         # To quarantine rows of a log it claims the region, which writes a fence into the log.
         Permission(Action.CREATE, (*_MANIFESTS, *_LOG)),
-        Permission(Action.PUT, (*_SNAPSHOTS, "_transactions/*", *_STAGED, *_HINTS, *_GENERATIONS)),
+        Permission(Action.PUT, ("_indices/*", "_transactions/*", *_STAGED, *_HINTS, *_GENERATIONS)),
     ),
     Role.ADMINISTRATOR: (
         *_LIST_AND_READ,

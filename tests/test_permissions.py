@@ -83,7 +83,7 @@ MAY: dict[Role, tuple[set[str], set[str], set[str]]] = {
     ),
     Role.REPAIRER: (
         {"version", "manifest", "log"},
-        {"hint", *GENERATIONS, *COMMIT},
+        {"hint", "index", *GENERATIONS, *COMMIT},
         {"staged"},
     ),
     Role.ADMINISTRATOR: (set(), set(KEYS), set(KEYS)),

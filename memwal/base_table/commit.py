@@ -11,9 +11,10 @@ one reports the version that was read as the latest, and creates the next versio
 put-if-absent: any concurrent commit takes that name first, and our commit is refused. The other one
 lets Lance rebase, but only onto versions that the caller accepts.
 
-On a local disk a version appears only after all its files are synced, which Lance itself does not
-do: a machine that crashes could be left with a torn version that keeps the table from opening.
-Other stores are durable by themselves.
+A version appears only after the files that it adds were looked at: Lance drops some errors of its
+writes, and a commit that loses one raises LostWriteError. On a local disk they are synced as well,
+which Lance itself does not do: a machine that crashes could be left with a torn version that keeps
+the table from opening. Other stores are durable by themselves.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def commit_durably(
     accept: Callable[[int], bool] | None = None,
     once: bool = True,
 ) -> Result | None:
-    """Run a commit that Lance may rebase; on a local disk its version appears when it is synced.
+    """Run a commit that Lance may rebase; its version appears when its files are whole and durable.
 
     ``commit`` commits through the data set that it gets, once, without retries. ``doing`` begins
     the messages. ``accept`` tells whether the commit may follow a version that is newer than
@@ -85,12 +86,12 @@ def commit_durably(
     ------
     LostRaceError
         The commit conflicts with another one, or was not accepted. Nothing was changed.
+    LostWriteError
+        A file that the version would have named was not written whole. Nothing was changed.
     OutcomeUnknownError, StoreError
         The store failed, or did not say whether the new version exists.
     """
     try:
-        if accept is None and base.location.store.lance_commits:
-            return commit(base.dataset)
         # A late import: its library takes half a second to import, and a producer never needs it.
         from memwal.base_table.namespaces import DurableNamespace
 

@@ -1,4 +1,9 @@
-"""Lance namespace clients that create a table's next version by put-if-absent, after a sync."""
+"""Lance namespace clients that create a table's next version by put-if-absent.
+
+Before that, they look at the files that the version adds, and sync them. Every commit to the base
+table passes here: those that Lance makes in one call (a merge records its progress only so), and
+those of uncommitted parts alike.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +15,9 @@ from urllib.parse import urlsplit
 
 import lance_namespace
 
-from memwal.base_table.snapshot import open_dataset, table_manifest_key
-from memwal.errors import LinkRefusedError, MemWalError
+from memwal.base_table.named_files import check_new_files
+from memwal.base_table.snapshot import open_dataset, read_table_manifest, table_manifest_key
+from memwal.errors import LinkRefusedError, MemWalError, TableSetupError
 from memwal.format.paths import table_manifest_keys
 from memwal.storage.location import TableLocation
 from memwal.storage.object_store import ObjectStore, create_settled
@@ -81,6 +87,7 @@ class DurableNamespace(lance_namespace.LanceNamespace):  # type: ignore[misc]
             try:
                 self._check(version)
                 manifest = self._store.get(staging)
+                check_new_files(self._store, manifest, before=self._manifest_before(version))
                 # The files of the version must be durable before it: on local disks Lance does not
                 # fsync.
                 self._store.barrier()
@@ -118,6 +125,17 @@ class DurableNamespace(lance_namespace.LanceNamespace):  # type: ignore[misc]
                 f"version {below} of {self._location} conflicts with the commit that was prepared "
                 f"on version {self._version}; read the table again and retry"
             )
+
+    def _manifest_before(self, version: int) -> bytes | None:
+        """Return the manifest that a version follows."""
+        try:
+            return read_table_manifest(self._location, version - 1)
+        except TableSetupError as error:
+            # This process was paused, and the table has gone on for so long that the version that
+            # this one follows was cleaned up; its own name may be free again.
+            raise LostRaceError(
+                f"version {version - 1} of {self._location} was cleaned up; read the table again"
+            ) from error
 
     def _taken(self, version: int) -> NoReturn:
         """Refuse a version that another process created."""
@@ -175,6 +193,9 @@ class NewTableNamespace(PinnedNamespace):
 
     def _has_inverted_names(self) -> bool:
         return True
+
+    def _manifest_before(self, version: int) -> bytes | None:
+        return None
 
 
 def _object_path(location: TableLocation) -> str:

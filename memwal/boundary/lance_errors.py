@@ -37,7 +37,7 @@ _NEEDED_PERMISSIONS = {"PUT": "put", "POST": "put", "DELETE": "delete"}
 _DAMAGED = re.compile(
     r"corrupt|failed to decode protobuf|for object of size|file size is too small"
     r"|does not appear to be a lance file|invalid magic|cannot read ranges"
-    r"|outside (of )?(file|metadata region)"
+    r"|outside (of )?(file|metadata region)|failed to fill whole buffer"
 )
 
 # The position in Lance's source code at the end of its errors.

@@ -21,23 +21,20 @@ import numpy.typing as npt
 
 from memwal.errors import CorruptDataError
 from memwal.format._proto import lance_index_pb2, lance_manifest_pb2, lance_schema_pb2
+from memwal.format.lance_files import DIRECTORY_ENTRY, FILE_FOOTER, MAGIC, FileKind, NamedFile
 from memwal.format.memwal_index import parse_message, parse_uuid
-from memwal.format.paths import MEM_WAL_INDEX_NAME
+from memwal.format.paths import MEM_WAL_INDEX_NAME, SYSTEM_INDEX_PREFIX, index_file_key
 
 Numbers = npt.NDArray[np.number]
-# The last bytes of manifests and of data files.
-_MAGIC = b"LANC"
-
 # Position of the manifest message, major and minor version of the file, magic.
 _FOOTER = struct.Struct("<QHH4s")
 _LENGTH = struct.Struct("<I")
 
-# Where columns and buffers are, how many there are, major and minor version, magic.
-_FILE_FOOTER: Final = struct.Struct("<QQQIIHH4s")
-_PLACE: Final = struct.Struct("<QQ")
-
 # A name or a type with a zero byte in the repr of a schema.
 _ZERO_BYTE: Final = re.compile(r'(?:name: |LogicalType\()"(?:[^"\\]|\\[^0])*\\0')
+
+# A serialised roaring bitmap without a container.
+_NO_FRAGMENTS: Final = struct.pack("<II", 12346, 0)
 _DTYPES: Final[dict[int, np.dtype[np.number]]] = {
     1: np.dtype("<f2"),
     2: np.dtype("<f4"),
@@ -67,14 +64,7 @@ def read_index_section(manifest: bytes, *, name: str = "the table's manifest") -
     bytes are not a Lance manifest, or a length or position in them leads outside.
     """
     message = _parse_manifest(manifest, name)
-    if not message.HasField("index_section"):
-        return []
-    section = parse_message(
-        lance_manifest_pb2.IndexSection,
-        _message_at(manifest, message.index_section, name),
-        name=name,
-    )
-    return [_entry_from(entry, name) for entry in section.indices]
+    return [_entry_from(entry, name) for entry in _index_entries(message, manifest, name)]
 
 
 def find_mem_wal_index(manifest: bytes, *, name: str = "the table's manifest") -> IndexEntry | None:
@@ -93,6 +83,62 @@ def find_mem_wal_index(manifest: bytes, *, name: str = "the table's manifest") -
             "be; look at the commits before it"
         )
     return entries[0] if entries else None
+
+
+def named_files(manifest: bytes, *, name: str = "the table's manifest") -> list[NamedFile]:
+    """Return every file that a table's manifest file names, apart from those in other tables.
+
+    Keys are relative to the table. Lance's own indexes, such as the MemWAL index, have no files
+    that their entry names. Raises CorruptDataError as :func:`read_index_section`.
+    """
+    message = _parse_manifest(manifest, name)
+    files = []
+    for fragment in message.fragments:
+        files += [
+            NamedFile(f"data/{file.path}", FileKind.LANCE, size=file.file_size_bytes or None)
+            for file in fragment.files
+            if not file.HasField("base_id")
+        ]
+        deletions = fragment.deletion_file
+        if fragment.HasField("deletion_file") and not deletions.HasField("base_id"):
+            files.append(_deletion_file(fragment.id, deletions))
+    if message.transaction_file:
+        size = None
+        if message.HasField("transaction_section"):
+            size = len(_message_at(manifest, message.transaction_section, name))
+        key = f"_transactions/{message.transaction_file}"
+        files.append(NamedFile(key, FileKind.PLAIN, size=size))
+    for entry in _index_entries(message, manifest, name):
+        if not entry.HasField("base_id") and not entry.name.startswith(SYSTEM_INDEX_PREFIX):
+            files += _segment_files(entry, name)
+    return files
+
+
+def _deletion_file(fragment: int, file: lance_manifest_pb2.DeletionFile) -> NamedFile:
+    is_arrow = file.file_type == lance_manifest_pb2.DeletionFile.ARROW
+    suffix = "arrow" if is_arrow else "bin"
+    return NamedFile(
+        f"_deletions/{fragment}-{file.read_version}-{file.id}.{suffix}",
+        FileKind.DELETED_ROWS if is_arrow else FileKind.DELETED_BITMAP,
+        rows=file.num_deleted_rows or None,
+    )
+
+
+def _segment_files(entry: lance_manifest_pb2.IndexMetadata, name: str) -> list[NamedFile]:
+    index_id = parse_uuid(entry.uuid.uuid, name=name)
+    if not entry.files and entry.fragment_bitmap != _NO_FRAGMENTS:
+        # Of a Lance that did not state them. A vector index that was never trained has none.
+        folder = index_file_key(index_id, "").rstrip("/")
+        return [NamedFile(folder, FileKind.SEGMENT, index=entry.name)]
+    return [
+        NamedFile(
+            index_file_key(index_id, file.path),
+            FileKind.LANCE,
+            size=file.size_bytes or None,
+            index=entry.name,
+        )
+        for file in entry.files
+    ]
 
 
 def branch_of(manifest: bytes, *, name: str = "the table's manifest") -> str | None:
@@ -170,9 +216,9 @@ def _parse_manifest(manifest: bytes, name: str) -> lance_manifest_pb2.Manifest:
             "written to its end"
         )
     position, _, _, magic = _FOOTER.unpack_from(manifest, len(manifest) - _FOOTER.size)
-    if magic != _MAGIC:
+    if magic != MAGIC:
         raise CorruptDataError(
-            f"{name} ends in {magic!r} instead of {_MAGIC!r}; it may not have been written to its "
+            f"{name} ends in {magic!r} instead of {MAGIC!r}; it may not have been written to its "
             "end"
         )
     return parse_message(
@@ -196,6 +242,16 @@ def _message_at(manifest: bytes, position: int, name: str) -> bytes:
     return manifest[start : start + length]
 
 
+def _index_entries(
+    message: lance_manifest_pb2.Manifest, manifest: bytes, name: str
+) -> list[lance_manifest_pb2.IndexMetadata]:
+    if not message.HasField("index_section"):
+        return []
+    data = _message_at(manifest, message.index_section, name)
+    section = parse_message(lance_manifest_pb2.IndexSection, data, name=name)
+    return list(section.indices)
+
+
 def _entry_from(entry: lance_manifest_pb2.IndexMetadata, name: str) -> IndexEntry:
     return IndexEntry(
         parse_uuid(entry.uuid.uuid, name=name),
@@ -209,13 +265,13 @@ def _entry_from(entry: lance_manifest_pb2.IndexMetadata, name: str) -> IndexEntr
 
 
 def _first_buffer(data: bytes, name: str) -> bytes:
-    start = len(data) - _FILE_FOOTER.size
-    if start < 0 or not data.endswith(_MAGIC):
+    start = len(data) - FILE_FOOTER.size
+    if start < 0 or not data.endswith(MAGIC):
         raise CorruptDataError(f"{name} ({len(data)} bytes) is no Lance file; it may be cut off")
-    _, _, places, *_ = _FILE_FOOTER.unpack_from(data, start)
-    if places + _PLACE.size > len(data):
+    _, _, places, *_ = FILE_FOOTER.unpack_from(data, start)
+    if places + DIRECTORY_ENTRY.size > len(data):
         raise CorruptDataError(f"{name} leads to byte {places} of {len(data)}; it is damaged")
-    position, size = _PLACE.unpack_from(data, places)
+    position, size = DIRECTORY_ENTRY.unpack_from(data, places)
     return data[position : position + size]
 
 

@@ -20,6 +20,8 @@ BLOOM_FILTER_NAME = "bloom_filter.bin"
 ORPHAN_MARK_NAME = "orphan"
 TOMBSTONE = "_tombstone"
 MEM_WAL_INDEX_NAME = "__lance_mem_wal"
+SYSTEM_INDEX_PREFIX = "__lance_"
+"""Beginning of the names of indexes that Lance keeps for itself: the MemWAL index, and others."""
 
 _MANIFEST_SUFFIX = ".binpb"
 _WAL_SUFFIX = ".arrow"

@@ -391,6 +391,11 @@ class VerifyOptions(JobOptions):
         "read the rows of at most so many generations of each region; others with every version "
         "of the table",
     )
+    deep: bool = _switch(
+        False,
+        "compare indexes with the rows: their counts, and the answers of scalar indexes about "
+        "sampled values",
+    )
     max_tasks: int | None = count(None, f"{_REGION_TASKS_HELP}; one more is for the base table")
     run: TaskRunner = run_in_process
     """Runs the tasks; by default one after another in this process. A verification commits nothing,
@@ -403,3 +408,5 @@ class VerifyOptions(JobOptions):
             raise InvalidInputError(
                 "A quick check reads no rows; leave quick or sample_generations out."
             )
+        if self.quick and self.deep:
+            raise InvalidInputError("A quick check reads no rows; leave quick or deep out.")

@@ -27,6 +27,7 @@ from memwal.reader.latest import ROW_ADDRESS, find_newest, keys_of
 from memwal.reader.row_set import RowIds
 from memwal.reader.sources.generation import GenerationSource, ReadSources, open_generation
 from memwal.reader.sources.plan import StoredGeneration
+from memwal.reader.unreadable_indexes import is_readable
 
 if TYPE_CHECKING:
     from lance.lance.indices import IndexDescription
@@ -151,7 +152,7 @@ def find_index(
     """Find an index over exactly one column, of a kind that ``accepts`` returns True for.
 
     Of several, the first by its place in ``preferred`` is taken, then by name. The maintained
-    indexes of a table are such a list.
+    indexes of a table are such a list. One that cannot be read is taken only if there is no other.
     """
     ranks = {name: rank for rank, name in reversed(list(enumerate(preferred)))}
     candidates = (
@@ -160,7 +161,13 @@ def find_index(
         if list(description.field_names) == [column] and accepts(kind_of(description))
     )
     return min(
-        candidates, key=lambda index: (ranks.get(index.name, len(ranks)), index.name), default=None
+        candidates,
+        key=lambda index: (
+            not is_readable(index),
+            ranks.get(index.name, len(ranks)),
+            index.name,
+        ),
+        default=None,
     )
 
 

@@ -22,6 +22,7 @@ from memwal.reader.cache.lru import LruCache
 from memwal.reader.latest import read_keys
 from memwal.reader.row_set import ROW_ID, RowIds, group_batches
 from memwal.reader.sources.generation import GenerationSource, ReadSources
+from memwal.reader.unreadable_indexes import scan_table
 from memwal.region.rows import key_column
 
 Positions = npt.NDArray[np.int64]
@@ -98,12 +99,13 @@ def _look_up_keys(
     row_ids, positions = [], []
     for start in range(0, len(keys), _KEYS_AT_ONCE):
         chunk = keys.take(order.slice(start, _KEYS_AT_ONCE))
-        rows = base.dataset.scanner(
+        rows = scan_table(
+            base.dataset,
             columns=[name],
             filter=key_predicate(pa.table({name: chunk})),
             with_row_id=True,
             fragments=list(fragments),
-        ).to_table()
+        )
         at = pc.index_in(key_column(rows, base.primary_key), value_set=chunk)
         row_ids.append(rows.column(ROW_ID).to_numpy())
         positions.append(order.to_numpy()[start + at.to_numpy()].astype(np.int64))

@@ -14,6 +14,7 @@ from memwal.lsm.indexes.trust import doubted_indexes
 from memwal.reader.merged_scan import passing_rows
 from memwal.reader.row_set import RowIds, encode_row_set
 from memwal.reader.sources.generation import ReadSources
+from memwal.reader.unreadable_indexes import scan_table
 from memwal.util.concurrency import run_all
 
 BASE = -1
@@ -134,11 +135,12 @@ def _passing(
     if number != BASE and not sources.generations[number].is_flushed:
         return passing_rows(sources.generations[number], predicate, base)[rows.astype(np.int64)]
     dataset = base.dataset if number == BASE else sources.generations[number].dataset
-    passing = dataset.scanner(
+    passing = scan_table(
+        dataset,
         columns=[],
         filter=predicate,
         with_row_id=True,
         row_addr_allowlist=encode_row_set(rows),
         use_scalar_index=number != BASE or not doubted_indexes(base),
-    ).to_table()
+    )
     return np.isin(rows, passing.column("_rowid").to_numpy())

@@ -32,6 +32,7 @@ from memwal.reader.row_set import RowIds, read_rows
 from memwal.reader.scan import output_schema
 from memwal.reader.sources.generation import GenerationSource, ReadSources
 from memwal.reader.sources.pruning import is_routed_by_key, spec_of
+from memwal.reader.unreadable_indexes import scan_table
 from memwal.region.router import Router
 from memwal.region.rows import key_column, newest_row_positions
 from memwal.region.spec import RegionSpec
@@ -256,7 +257,7 @@ def _from_base(base: BaseTable, keys: _Keys, names: Sequence[str]) -> pa.Table:
     if len(keys.encoded) > _MAX_PREDICATE_KEYS or doubted_indexes(base):
         row_ids, _ = rows_of_keys(base, keys.encoded)
         return _take_rows(base.dataset, row_ids, names)
-    rows = base.dataset.scanner(columns=names, filter=key_predicate(keys.columns)).to_table()
+    rows = scan_table(base.dataset, columns=names, filter=key_predicate(keys.columns))
     # For a composite key, every combination of the columns passes the predicate.
     return rows.filter(pc.is_in(key_column(rows, base.primary_key), value_set=keys.encoded))
 

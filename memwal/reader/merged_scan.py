@@ -22,6 +22,7 @@ from memwal.reader.base_rows import replaced_rows, rows_of_keys
 from memwal.reader.latest import ROW_ADDRESS, Addresses, NewestRows
 from memwal.reader.row_set import ROW_ID, contains, group_batches, read_rows, without_rows
 from memwal.reader.sources.generation import GenerationSource, ReadSources, write_in_memory
+from memwal.reader.unreadable_indexes import count_rows, scan_batches
 from memwal.region.rows import key_column
 
 _KEY_FIELD: Final = b"primary-key"
@@ -85,12 +86,12 @@ def live_rows(
     ``live`` has their addresses, ascending. ``filter`` is in parentheses.
     """
     not_deleted = f"not {TOMBSTONE}"
-    scanner = source.dataset.scanner(
+    for batch in scan_batches(
+        source.dataset,
         columns=list(columns),
         filter=f"{filter} and {not_deleted}" if filter else not_deleted,
         with_row_address=True,
-    )
-    for batch in scanner.to_batches():
+    ):
         mask = contains(live, batch.column(ROW_ADDRESS).to_numpy())
         yield batch if mask.all() else batch.filter(pa.array(mask))
 
@@ -180,7 +181,9 @@ class MergedRows:
             else:
                 counts += [batch.num_rows for batch in self._generation(position)]
         if self._filter is None or not len(self._newest.keys):
-            counts.append(self._count_base())
+            trusted = self._filter is None or not doubted_indexes(self.sources.base)
+            dataset = self.sources.base.dataset
+            counts.append(count_rows(dataset, self._filter, use_scalar_index=trusted))
             counts.append(-len(replaced_rows(self.sources).rows))
         else:
             counts += [batch.num_rows for batch in self._base(None)]
@@ -255,7 +258,8 @@ class MergedRows:
 
     def _base_scan(self, names: Sequence[str] = (), **options: object) -> Iterator[pa.RecordBatch]:
         columns = list(dict.fromkeys([*self._schema.names, *names]))
-        scanner = self.sources.base.dataset.scanner(
+        return scan_batches(
+            self.sources.base.dataset,
             columns=columns,
             filter=self._filter,
             with_row_address=ROW_ADDRESS in self._extra
@@ -266,17 +270,6 @@ class MergedRows:
             use_scalar_index=not doubted_indexes(self.sources.base),
             **options,
         )
-        batches: Iterator[pa.RecordBatch] = scanner.to_batches()
-        return batches
-
-    def _count_base(self) -> int:
-        base = self.sources.base
-        if self._filter is None or not doubted_indexes(base):
-            return int(base.dataset.count_rows(self._filter))
-        scanner = base.dataset.scanner(
-            columns=[], filter=self._filter, with_row_id=True, use_scalar_index=False
-        )
-        return int(scanner.count_rows())
 
     def _base_of_keys(self, keys: pa.Array) -> Iterator[pa.RecordBatch]:
         fresh = pc.is_in(keys, value_set=self._newest.keys)

@@ -11,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from memwal.reader.unreadable_indexes import scan_batches
+
 RowIds = npt.NDArray[np.uint64]
 
 # Portable roaring format without run containers.
@@ -128,15 +130,15 @@ def read_rows(
         return
     by_id = len(rows) * _ROWS_PER_ID <= dataset.count_rows()
     ordered = np.sort(rows)
-    scanner = dataset.scanner(
+    for batch in scan_batches(
+        dataset,
         columns=list(columns),
         filter=filter,
         with_row_id=True,
         with_row_address=with_row_address,
         row_addr_allowlist=encode_row_set(ordered) if by_id else None,
         use_scalar_index=use_scalar_index,
-    )
-    for batch in scanner.to_batches():
+    ):
         if by_id:
             yield batch
             continue

@@ -31,6 +31,7 @@ from memwal.reader.latest import NewestRows, find_newest
 from memwal.reader.merged_scan import live_rows, project, without_keys
 from memwal.reader.sources.generation import GenerationSource, open_generation
 from memwal.reader.sources.plan import StoredGeneration
+from memwal.reader.unreadable_indexes import scan_batches
 from memwal.region.router import Router
 from memwal.region.rows import key_column
 from memwal.spark.read_tags import renew_if_due
@@ -293,13 +294,14 @@ def _base_rows(
         return
     key_columns = base.primary_key if has_fresh_keys else ()
     columns = list(dict.fromkeys([*plan.schema.names, *region_columns, *key_columns]))
-    batches: Iterator[pa.RecordBatch] = base.dataset.scanner(
+    batches = scan_batches(
+        base.dataset,
         columns=columns,
         filter=plan.filter,
         fragments=planned,
         with_row_address=not columns,
         use_scalar_index=not doubted_indexes(base),
-    ).to_batches()
+    )
     if has_fresh_keys:
         batches = without_keys(batches, base.primary_key, opened.fresh_keys)
     for batch in batches:

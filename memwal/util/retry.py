@@ -1,16 +1,19 @@
-"""Retry a step that loses a race against the commits of other processes."""
+"""Retry a step that loses a race against the commits of other processes, or a write of its own."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 
-from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt
+from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt
 
-from memwal.errors import ConflictError
+from memwal.errors import ConflictError, StoreUnavailableError
 
 Result = TypeVar("Result")
+
+MAX_LOST_WRITES: Final = 3
+"""Attempts that may lose a write; more of them would fill a full disk further."""
 
 # Longer waits would not separate the processes better.
 _MAX_GROWTH = 20
@@ -18,6 +21,10 @@ _MAX_GROWTH = 20
 
 class LostRaceError(ConflictError):
     """Another process committed first; nothing of this attempt was stored."""
+
+
+class LostWriteError(StoreUnavailableError):
+    """A file that a commit would have named was not written whole; nothing was committed."""
 
 
 def conflict_delay(conflicts: int, seconds: float) -> float:
@@ -35,14 +42,23 @@ def retry_lost_races(
     """Run a step again while it raises LostRaceError; raise ``exhausted`` if every attempt lost.
 
     The step begins each time with the newest state of what it changes. For the wait between
-    attempts in ``seconds``, see :func:`conflict_delay`.
+    attempts in ``seconds``, see :func:`conflict_delay`. A step that raises LostWriteError is
+    repeated too; the :data:`MAX_LOST_WRITES`-th is raised.
     """
+    lost_writes = 0
+
+    def is_lost(error: BaseException) -> bool:
+        nonlocal lost_writes
+        if isinstance(error, LostWriteError):
+            lost_writes += 1
+            return lost_writes < MAX_LOST_WRITES
+        return isinstance(error, LostRaceError)
 
     def wait(state: RetryCallState) -> float:
         return conflict_delay(state.attempt_number, seconds)
 
     retrying = Retrying(
-        retry=retry_if_exception_type(LostRaceError),
+        retry=retry_if_exception(is_lost),
         stop=stop_after_attempt(attempts),
         wait=wait,
         reraise=True,

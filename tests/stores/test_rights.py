@@ -292,8 +292,9 @@ def damage_and_repair(lake: Lake) -> None:
 
 # What is seldom needed, and what for.
 RARELY = {
-    # A snapshot of more regions than fit into the table's manifest is published again.
-    (Role.REPAIRER, Action.PUT, "_indices/*/index.lance"),
+    # An index with damaged files is built again, and a snapshot of more regions than fit into the
+    # table's manifest is published again.
+    (Role.REPAIRER, Action.PUT, "_indices/*"),
     # A log has rows that cannot be stored, and its region is claimed to flush the others.
     (Role.REPAIRER, Action.CREATE, "_mem_wal/*/wal/*.arrow"),
 }

@@ -7,7 +7,13 @@ import tenacity
 from support.stores.faulty_store import skip_waits
 
 from memwal.errors import ConflictError
-from memwal.util.retry import LostRaceError, conflict_delay, retry_lost_races
+from memwal.util.retry import (
+    MAX_LOST_WRITES,
+    LostRaceError,
+    LostWriteError,
+    conflict_delay,
+    retry_lost_races,
+)
 
 
 class Race:
@@ -38,6 +44,28 @@ def test_the_last_loss_raises_the_error_of_the_caller_with_the_cause() -> None:
     assert raised.value is exhausted
     assert isinstance(raised.value.__cause__, OSError)
     assert step.calls == 3
+
+
+@pytest.mark.parametrize("losses", [MAX_LOST_WRITES - 1, MAX_LOST_WRITES])
+def test_a_lost_write_is_repeated_a_few_times(losses: int) -> None:
+    calls = 0
+
+    def step() -> int:
+        nonlocal calls
+        calls += 1
+        if calls <= losses:
+            raise LostWriteError("a file has no bytes")
+        return calls
+
+    def run() -> int:
+        return retry_lost_races(step, attempts=50, exhausted=ConflictError("x"))
+
+    if losses < MAX_LOST_WRITES:
+        assert run() == MAX_LOST_WRITES
+    else:
+        with pytest.raises(LostWriteError):
+            run()
+    assert calls == MAX_LOST_WRITES
 
 
 def test_other_errors_are_raised_at_once() -> None:

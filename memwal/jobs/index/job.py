@@ -36,8 +36,12 @@ import lance
 from lance.dataset import Index
 
 from memwal.base_table.commit import commit_durably, update_details
+from memwal.base_table.named_files import find_bad_files, refuse
 from memwal.base_table.snapshot import BaseTable, lance_errors, open_base
 from memwal.errors import ConflictError, InvalidInputError, TableSetupError
+from memwal.format.lance_files import FileKind, NamedFile
+from memwal.format.paths import index_file_key
+from memwal.jobs.index.rebuild import rebuild_damaged
 from memwal.jobs.job import Guard, JobResult, guarded
 from memwal.jobs.options import IndexOptions
 from memwal.lsm.indexes.catchup import (
@@ -64,7 +68,7 @@ from memwal.lsm.indexes.segments import (
 )
 from memwal.lsm.indexes.trust import find_doubts
 from memwal.storage.location import TableLocation
-from memwal.util.retry import LostRaceError, conflict_delay
+from memwal.util.retry import MAX_LOST_WRITES, LostRaceError, LostWriteError, conflict_delay
 
 logger = logging.getLogger(__name__)
 
@@ -121,7 +125,7 @@ class _Tally:
 
 
 def build_indexes(location: TableLocation, options: IndexOptions = IndexOptions()) -> JobResult:
-    """Catch every index up with the merge progress.
+    """Catch every index up with the merge progress, and rebuild those that are damaged.
 
     An index that is not maintained is extended over the fragments that exist now. Those of kinds
     that cannot be built here are left alone, unless they are maintained.
@@ -130,7 +134,8 @@ def build_indexes(location: TableLocation, options: IndexOptions = IndexOptions(
     -------
     JobResult
         Metrics ``indexes``, the number of indexes that were behind or had too many segments;
-        ``parts`` if there were any; and for extended vector indexes the worst
+        ``parts`` if there were any; ``rebuilt``, if there were any, indexes with missing or damaged
+        files that were built again; and for extended vector indexes the worst
         ``unevenness_percent`` (rows of the largest partition by the average) and
         ``empty_partitions_percent``. A warning for each maintained index that does not exist, and
         for each whose partitions are too uneven.
@@ -149,7 +154,15 @@ def build_indexes(location: TableLocation, options: IndexOptions = IndexOptions(
     selected = _select(base, options)
     built = [name for name in selected if name in existing]
     target = dict(base.details.merged)
-    tally = _Tally()
+    repairs = rebuild_damaged(location, built, guard=options.guard)
+    built = [name for name in built if name not in repairs.lost]
+    tally = _Tally(
+        commits=len(repairs.rebuilt),
+        indexes=set(repairs.rebuilt),
+        warnings=list(repairs.warnings),
+    )
+    if repairs.rebuilt:
+        base = open_base(location)
     for attempt in range(_MAX_ROUNDS):
         if attempt:
             base = open_base(location)
@@ -168,6 +181,8 @@ def build_indexes(location: TableLocation, options: IndexOptions = IndexOptions(
     metrics = {"indexes": len(tally.indexes)}
     if tally.parts:
         metrics["parts"] = tally.parts
+    if repairs.rebuilt:
+        metrics["rebuilt"] = len(repairs.rebuilt)
     return JobResult(
         job="index",
         table=location.uri,
@@ -183,9 +198,10 @@ def build_indexes(location: TableLocation, options: IndexOptions = IndexOptions(
 def run_index_task(task: IndexTask, *, guard: Guard | None = None) -> IndexOutcome:
     """Extend one index over the fragments that it does not cover, until it covers the target.
 
-    Raises ConflictError if other commits kept getting in between.
+    Raises ConflictError if other commits kept getting in between, LostWriteError if files of the
+    index were not written whole in several attempts.
     """
-    commits = conflicts = 0
+    commits = conflicts = lost_writes = 0
     for _ in range(_MAX_ATTEMPTS):
         base = open_base(task.location)
         if _is_done(base, task):
@@ -206,6 +222,12 @@ def run_index_task(task: IndexTask, *, guard: Guard | None = None) -> IndexOutco
             logger.info("%s; trying again", error)
             conflicts += 1
             time.sleep(conflict_delay(conflicts, _CONFLICT_WAIT_SECONDS))
+            continue
+        except LostWriteError as error:
+            lost_writes += 1
+            if lost_writes == MAX_LOST_WRITES:
+                raise
+            logger.warning("%s; trying again", error)
             continue
         commits += 1
         if _has_no_model(open_base(task.location), task.index):
@@ -319,7 +341,7 @@ def _run_plan(
             options.guard()
         try:
             commit_parts(base, index, segments)
-        except LostRaceError as error:
+        except (LostRaceError, LostWriteError) as error:
             logger.info("%s; building the parts again", error)
             continue
         tally.commits += 1
@@ -333,10 +355,14 @@ def _run_plan(
 def commit_parts(base: BaseTable, index: MaintainedIndex, parts: Sequence[Index]) -> None:
     """Join parts that were built on ``base`` and add them to their index, durably.
 
-    Raises LostRaceError if another commit rewrote fragments of the parts, or replaced the index.
+    Raises LostRaceError if another commit rewrote fragments of the parts, or replaced the index,
+    LostWriteError if a file of a part or of the joined segment was not written whole.
     """
     doing = f"adding parts to index {index.name}"
     segment = parts[0]
+    folders = [index_file_key(UUID(part.uuid), "").rstrip("/") for part in parts]
+    written = [NamedFile(folder, FileKind.SEGMENT) for folder in folders]
+    refuse(find_bad_files(base.location.store, written))
     if len(parts) > 1 or index.kind.parts_need_merge:
         with lance_errors(doing):
             segment = base.dataset.merge_existing_index_segments(list(parts))

@@ -31,7 +31,12 @@ from lance.mem_wal import CompactedSsTable
 
 from memwal.base_table.commit import commit_durably
 from memwal.base_table.snapshot import BaseTable, open_base
-from memwal.errors import ConflictError, TableSetupError
+from memwal.errors import (
+    ConflictError,
+    CorruptDataError,
+    ObjectNotFoundError,
+    TableSetupError,
+)
 from memwal.jobs.job import Guard, SkippedRegion
 from memwal.jobs.merge.picker import RegionSelection, still_pending
 from memwal.jobs.merge.read import MergeSource, read_source
@@ -40,6 +45,7 @@ from memwal.lsm.indexes.trust import doubted_indexes
 from memwal.quality.ledger import Ledger
 from memwal.quality.report import QualityReport
 from memwal.quality.rules import QualityRules
+from memwal.reader.unreadable_indexes import is_index_damage
 from memwal.storage.local_files import write_behind
 from memwal.storage.location import TableLocation
 from memwal.telemetry.spans import ROWS, VERSION, span
@@ -192,9 +198,9 @@ def _fits(source: MergeSource, base: BaseTable) -> bool:
 def _delete(base: BaseTable, keys: pa.Table) -> int:
     """Delete keys from exactly the version that was read, or raise LostRaceError."""
 
-    def execute(dataset: lance.LanceDataset) -> Mapping[str, int]:
+    def execute(dataset: lance.LanceDataset, use_index: bool) -> Mapping[str, int]:
         builder = dataset.merge_insert(list(base.primary_key)).when_matched_delete()
-        return _execute(builder, keys, base)
+        return _execute(builder, keys, use_index)
 
     return int(_traced_commit("delete", base, keys, execute)["num_deleted_rows"])
 
@@ -202,7 +208,7 @@ def _delete(base: BaseTable, keys: pa.Table) -> int:
 def _upsert(base: BaseTable, source: MergeSource) -> int:
     """Upsert the rows and record the progress in one commit, or raise LostRaceError."""
 
-    def execute(dataset: lance.LanceDataset) -> Mapping[str, int]:
+    def execute(dataset: lance.LanceDataset, use_index: bool) -> Mapping[str, int]:
         builder = (
             dataset.merge_insert(list(base.primary_key))
             .when_matched_update_all()
@@ -214,7 +220,7 @@ def _upsert(base: BaseTable, source: MergeSource) -> int:
                 for selection in source.selections
             ]
         )
-        return _execute(builder, source.upserts, base)
+        return _execute(builder, source.upserts, use_index)
 
     accept = _can_rebase_onto(base, source)
     with write_behind(_data_folder(base.location, source.upserts.nbytes)):
@@ -265,12 +271,8 @@ def _can_rebase_onto(base: BaseTable, source: MergeSource) -> Callable[[int], bo
 
 
 def _execute(
-    builder: lance.dataset.MergeInsertBuilder, rows: pa.Table, base: BaseTable
+    builder: lance.dataset.MergeInsertBuilder, rows: pa.Table, use_index: bool
 ) -> Mapping[str, int]:
-    # An index that misses rows would make this insert keys that the base table has, and delete
-    # none. The version that is matched is the one whose indexes are trusted here: another commit in
-    # between changes what Lance compares, never what it matches.
-    use_index = rows.num_rows < _JOIN_FROM_ROWS and not doubted_indexes(base)
     # Lance's own retries would run the pass on a version whose progress was not checked.
     builder = builder.conflict_retries(0).use_index(use_index)
     metrics: Mapping[str, int] = builder.execute(rows)
@@ -281,16 +283,37 @@ def _traced_commit(
     what: str,
     base: BaseTable,
     rows: pa.Table,
-    execute: Callable[[lance.LanceDataset], Mapping[str, int]],
+    execute: Callable[[lance.LanceDataset, bool], Mapping[str, int]],
     *,
     accept: Callable[[int], bool] | None = None,
 ) -> Mapping[str, int]:
-    """Try a commit once, in a span of its own; LostRaceError if another commit was first."""
+    """Try a commit once, in a span of its own; LostRaceError if another commit was first.
+
+    If the index on the key cannot be read, the rows are joined instead: an index build after the
+    merge replaces it.
+    """
+
+    def commit(use_index: bool) -> Mapping[str, int]:
+        doing = f"merging into {base.location}"
+        metrics = commit_durably(
+            base, lambda dataset: execute(dataset, use_index), doing=doing, accept=accept
+        )
+        return metrics or _NO_METRICS
+
     attributes = {ROWS: rows.num_rows, VERSION: base.version}
     with span(f"memwal.merge.{what}", base.location, attributes=attributes):
         try:
-            doing = f"merging into {base.location}"
-            return commit_durably(base, execute, doing=doing, accept=accept) or _NO_METRICS
+            # An index that misses rows would make this insert keys that the base table has, and
+            # delete none. The version that is matched is the one whose indexes are trusted here:
+            # another commit in between changes what Lance compares, never what it matches.
+            if rows.num_rows < _JOIN_FROM_ROWS and not doubted_indexes(base):
+                try:
+                    return commit(use_index=True)
+                except (CorruptDataError, ObjectNotFoundError) as error:
+                    if not is_index_damage(error.__cause__ or error):
+                        raise
+                    logger.warning("%s; merging without an index", error)
+            return commit(use_index=False)
         except LostRaceError as error:
             job_metrics().conflict(base.location.uri)
             logger.info("merge into %s met another commit, trying again: %s", base.location, error)

@@ -37,7 +37,7 @@ from memwal.format.paths import DATA_DIR
 from memwal.jobs.job import JobResult
 from memwal.jobs.options import CompactOptions
 from memwal.storage.location import TableLocation
-from memwal.util.retry import LostRaceError, conflict_delay
+from memwal.util.retry import MAX_LOST_WRITES, LostRaceError, LostWriteError, conflict_delay
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ def compact(location: TableLocation, options: CompactOptions = CompactOptions())
         other commits; a warning if the job gave up because of that.
     """
     started = time.monotonic()
-    tasks = commits = failures = 0
+    tasks = commits = failures = lost_writes = 0
     metrics = {"fragments_removed": 0, "fragments_added": 0}
     budget = options.commit_bytes
     warnings: tuple[str, ...] = ()
@@ -80,7 +80,16 @@ def compact(location: TableLocation, options: CompactOptions = CompactOptions())
         rewritten: list[RewriteResult] = options.run(rewrites, run_rewrite_task)
         if options.guard is not None:
             options.guard()
-        committed = _are_unchanged(rewrites) and _commit(base, rewritten)
+        try:
+            committed = _are_unchanged(rewrites) and _commit(base, rewritten)
+        except LostWriteError as error:
+            _discard(base, rewritten)
+            lost_writes += 1
+            if lost_writes == MAX_LOST_WRITES:
+                raise
+            logger.warning("%s; trying again", error)
+            base = open_base(location)
+            continue
         base = open_base(location)
         if not committed:
             failures += 1

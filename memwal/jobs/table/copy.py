@@ -12,26 +12,29 @@ then reads the regions' manifests. From then on the tag keeps everything that th
 that the version lacks. In the other order, a manifest could be older than the merge progress of the
 base table, and the copy would take what it flushes next for merged.
 
-At the target, the manifest of the base table is written last and by put-if-absent. A copy that died
-is therefore not a table; a second copy to the same address is refused until the rest is deleted.
+At the target, the manifest of the base table is written last and by put-if-absent, after every object
+was looked at: there, as long as the original, and with the end that a file of Lance must have. A copy
+that died is therefore not a table; a second copy to the same address is refused until the rest is
+deleted.
 
 | step | dies after it | pauses before it, however long |
 |---|---|---|
 | place the tag | a tag that no process renews: it expires, and the collector deletes it | the version is gone: starts again |
 | check that the version is the newest | as above | another version is: starts again |
-| copy objects | objects at the target that no table names | the tag has expired: an error, not an incomplete copy |
+| copy objects, look at them | objects at the target that no table names | the tag has expired: an error, not an incomplete copy |
 | copy the manifest | the copy is complete | as above |
 """  # noqa: E501
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID, uuid4
 
+from memwal.base_table.named_files import find_bad_files, refuse
 from memwal.base_table.read_tags import ReadTag, delete_tag, place_tag, renew_tag
 from memwal.base_table.region_snapshot import external_key
 from memwal.base_table.snapshot import BaseTable, open_base, table_manifest_key
@@ -43,6 +46,7 @@ from memwal.errors import (
     ObjectNotFoundError,
     TableSetupError,
 )
+from memwal.format.lance_files import FileKind, NamedFile
 from memwal.format.lance_manifest import read_index_section
 from memwal.format.paths import (
     MEM_WAL_INDEX_NAME,
@@ -142,7 +146,8 @@ def _copy(base: BaseTable, tag: ReadTag, target: TableLocation, started: float) 
     regions = [_plan_region(base, manifest) for manifest in read_manifests(source.store).values()]
     region_keys = (key for region in regions for key in _region_keys(source.store, region))
     keys = {*_base_keys(base), *region_keys}
-    size = _copy_objects(source, target, sorted(keys), tag)
+    sizes = _copy_objects(source, target, sorted(keys), tag)
+    _check_objects(source, target, sizes)
     for region in regions:
         encoded = region.manifest.encode()
         region_id, version = region.manifest.region_id, region.manifest.version
@@ -165,7 +170,7 @@ def _copy(base: BaseTable, tag: ReadTag, target: TableLocation, started: float) 
             "generations": sum(len(region.manifest.flushed) for region in regions),
             "log_entries": sum(len(region.log) for region in regions),
             "objects": len(keys) + 2 * len(regions) + 1,
-            "bytes": size,
+            "bytes": sum(sizes.values()),
         },
     )
 
@@ -239,21 +244,46 @@ def _base_keys(base: BaseTable) -> Iterator[str]:
 
 def _copy_objects(
     source: TableLocation, target: TableLocation, keys: list[str], tag: ReadTag
-) -> int:
-    """Copy objects, and return their size in bytes after the last one is stored."""
-    size = 0
+) -> dict[str, int]:
+    """Copy objects, and return the size of each in bytes after the last one is stored."""
+    sizes: dict[str, int] = {}
     with ThreadPoolExecutor(_PARALLEL) as pool:
-        pending = {pool.submit(_copy_object, source.store, target.store, key) for key in keys}
+        key_of = {pool.submit(_copy_object, source.store, target.store, key): key for key in keys}
+        pending = set(key_of)
         try:
             while pending:
                 done, pending = wait(pending, timeout=tag.seconds / 8, return_when=FIRST_EXCEPTION)
-                size += sum(future.result() for future in done)
+                sizes |= {key_of[future]: future.result() for future in done}
                 if not renew_tag(source, tag):
                     raise _tag_expired(source)
         finally:
             for future in pending:
                 future.cancel()
-    return size
+    return sizes
+
+
+def _check_objects(source: TableLocation, target: TableLocation, sizes: Mapping[str, int]) -> None:
+    """Raise CorruptDataError if a file of Lance is damaged, LostWriteError if its copy is."""
+    files = [NamedFile(key, _kind_of(key), size=size) for key, size in sizes.items()]
+    bad = find_bad_files(target.store, files)
+    if not bad:
+        return
+    keys = {file.key for file in bad}
+    damaged = find_bad_files(source.store, [file for file in files if file.key in keys])
+    if damaged:
+        raise CorruptDataError(
+            f"{len(damaged)} files of {source} are damaged ({damaged[0]}), so that the copy is no "
+            "table; run memwal verify before you copy it"
+        )
+    refuse(bad)
+
+
+def _kind_of(key: str) -> FileKind:
+    if key.endswith((".lance", ".idx")):
+        return FileKind.LANCE
+    if "_deletions/" in key:
+        return FileKind.DELETED_ROWS if key.endswith(".arrow") else FileKind.DELETED_BITMAP
+    return FileKind.PLAIN
 
 
 def _copy_object(source: ObjectStore, target: ObjectStore, key: str) -> int:

@@ -19,7 +19,7 @@ from memwal.errors import CorruptDataError, ObjectNotFoundError, TableSetupError
 from memwal.format.lance_manifest import read_index_section
 from memwal.jobs.gc.history import StoredVersions
 from memwal.jobs.verify.findings import Finding
-from memwal.jobs.verify.task import Unreadable, damage_as_unreadable, find_bad_files
+from memwal.jobs.verify.task import Unreadable, damage_as_unreadable, find_bad_data_files
 from memwal.lsm.memtable.hashing import hash_rows
 from memwal.region.rows import key_column
 from memwal.storage.location import TableLocation
@@ -102,17 +102,17 @@ def _has_footer(store: ObjectStore, info: ObjectInfo) -> bool:
 
 
 def check_files(base: BaseTable) -> Iterator[Finding]:
-    """Check that every file of a version is stored."""
+    """Check that every file of a version with rows is stored, and has its size."""
     try:
         manifest = read_table_manifest(base.location, base.version)
     except TableSetupError:
         # Cleaned up meanwhile, so there are newer versions.
         return
-    for key, wrong in find_bad_files(base.location, "", base.dataset, manifest):
-        if wrong is None:
-            yield Finding("table-file-missing", key, f"version {base.version} names it")
+    for file in find_bad_data_files(base.location, "", manifest):
+        if file.problem is None:
+            yield Finding("table-file-missing", file.key, f"version {base.version} names it")
         else:
-            yield Finding("table-file-damaged", key, wrong)
+            yield Finding("table-file-damaged", file.key, file.problem)
 
 
 DEFAULT_BYTES: Final = 256 << 20

@@ -30,6 +30,7 @@ class Repair(Enum):
     MAINTAINED = "maintained"
     GENERATION = "generation"
     QUARANTINE = "quarantine"
+    INDEX = "index"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,10 @@ _FROM_ROWS = "the repair builds it from the rows"
 _PUBLISHED = "the repair publishes a new one"
 _WRITTEN = "the repair writes it"
 _REBUILD = "the repair rebuilds it from the log; if that fails, restore it from a backup"
+_INDEX = (
+    "the repair builds it again with the same parameters; a vector index whose model cannot be "
+    "read must be dropped and created again"
+)
 _MERGED_AGAIN = "compare the rows of the generation with the table, and write the right ones again"
 
 CODES: Final[dict[str, Code]] = {
@@ -96,6 +101,16 @@ CODES: Final[dict[str, Code]] = {
         _E,
         "a symbolic link leads nowhere, to itself, or to a folder above it",
         "mount the disk that it leads to, or put what it led to in its place",
+    ),
+    "index-damaged": Code(
+        _E,
+        "an index of the base table has missing or damaged files; memwal reads without it, and "
+        "Lance's own readers fail",
+        _INDEX,
+        Repair.INDEX,
+    ),
+    "index-wrong": Code(
+        _E, "an index of the base table does not fit the rows", _INDEX, Repair.INDEX
     ),
     # The details of the MemWAL index
     "spec-repeated": Code(_E, "a region spec has the id of another spec, or 0", _ASK),
@@ -254,6 +269,14 @@ CODES: Final[dict[str, Code]] = {
         _W, "a merged generation that the manifest names is missing", "the collector drops it"
     ),
     "generation-damaged": Code(_E, "a generation cannot be read", _REBUILD, Repair.GENERATION),
+    "generation-index-damaged": Code(
+        _E,
+        "an index of a generation has missing or damaged files, or does not fit the rows; memwal "
+        "reads without it, and Lance's own readers fail",
+        "the repair rebuilds the generation from the log; if that fails, merge it and let it be "
+        "collected",
+        Repair.GENERATION,
+    ),
     "generation-schema": Code(
         _E, "the columns of a generation do not fit the table", "restore the schema of the table"
     ),

@@ -13,9 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from memwal.base_table.named_files import find_bad_files
 from memwal.base_table.snapshot import BaseTable, open_dataset
 from memwal.errors import CorruptDataError, InvalidInputError, ObjectNotFoundError
 from memwal.format.bloom import BloomFilter
+from memwal.format.lance_manifest import named_files
 from memwal.format.paths import (
     BLOOM_FILTER_NAME,
     PK_INDEX_DIR,
@@ -26,15 +28,16 @@ from memwal.format.paths import (
 )
 from memwal.format.region_manifest import FlushedGeneration
 from memwal.jobs.verify.findings import Finding
-from memwal.jobs.verify.task import Unreadable, damage_as_unreadable, find_bad_files
+from memwal.jobs.verify.indexes import index_problems
+from memwal.jobs.verify.task import Unreadable, damage_as_unreadable, find_bad_data_files
+from memwal.lsm.flush.key_index import DIRECTORY, PAGES
 from memwal.reader.latest import ROW_ADDRESS
 from memwal.region.rows import align_rows, key_column, with_field_ids
 from memwal.storage.location import TableLocation
 
 Rows = npt.NDArray[np.int64]
 
-PAGES = "page_data.lance"
-DIRECTORY = "page_lookup.lance"
+_MAX_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -157,8 +160,12 @@ class GenerationCheck:
         return Finding(code, object or self.folder, text, region=self.region_id)
 
 
-def check_generation(check: GenerationCheck, *, rows: bool) -> Iterator[Finding | pa.Table]:
+def check_generation(
+    check: GenerationCheck, *, rows: bool, deep: bool = False
+) -> Iterator[Finding | pa.Table]:
     """Check a generation; with ``rows``, read all of its rows too, batch by batch.
+
+    With ``deep``, its indexes are compared with the rows.
 
     Yields the findings; and, if the rows were read, once the columns from which regions are
     computed.
@@ -180,11 +187,11 @@ def check_generation(check: GenerationCheck, *, rows: bool) -> Iterator[Finding 
         else:
             yield check.finding("generation-damaged", f"it does not open: {error}")
         return
-    wrong = list(find_bad_files(check.base.location, check.folder, dataset, manifest))
+    wrong = find_bad_data_files(check.base.location, check.folder, manifest)
     if wrong:
-        text = ", ".join(f"{key}: {what or 'missing'}" for key, what in wrong[:5])
-        yield check.finding("generation-damaged", text)
+        yield check.finding("generation-damaged", "; ".join(map(str, wrong[:_MAX_SHOWN])))
         return
+    yield from _check_indexes(check, dataset, manifest, deep=deep)
     misfit = _schema_problem(check.base, dataset)
     if misfit is not None:
         yield check.finding("generation-schema", misfit)
@@ -192,6 +199,19 @@ def check_generation(check: GenerationCheck, *, rows: bool) -> Iterator[Finding 
     yield from _check_presence(check)
     if rows:
         yield from _check_rows(check, dataset)
+
+
+def _check_indexes(
+    check: GenerationCheck, dataset: lance.LanceDataset, manifest: bytes, *, deep: bool
+) -> Iterator[Finding]:
+    files = [file for file in named_files(manifest) if file.index is not None]
+    bad = find_bad_files(check.base.location.store, files, folder=check.folder)
+    if bad:
+        yield check.finding("generation-index-damaged", "; ".join(map(str, bad[:_MAX_SHOWN])))
+    elif deep:
+        problems = [f"{name}: {problem}" for name, problem in index_problems(dataset)]
+        if problems:
+            yield check.finding("generation-index-damaged", "; ".join(problems[:_MAX_SHOWN]))
 
 
 def _schema_problem(base: BaseTable, dataset: lance.LanceDataset) -> str | None:

@@ -30,6 +30,7 @@ from memwal.jobs.verify.base_table import (
 )
 from memwal.jobs.verify.findings import Finding, VerifyReport, worst_first
 from memwal.jobs.verify.generations import GenerationCheck, check_generation
+from memwal.jobs.verify.indexes import check_index_contents, check_index_files
 from memwal.jobs.verify.manifests import (
     History,
     check_hint,
@@ -65,6 +66,10 @@ def check_table(task: VerifyTask, base: BaseTable | None) -> Iterator[Finding]:
     yield from check_indexes(base)
     damaged = list(check_files(base))
     yield from damaged
+    unreadable = list(check_index_files(base))
+    yield from unreadable
+    if task.options.deep and not (damaged or unreadable):
+        yield from check_index_contents(base)
     if task.all_regions:
         # Read after the base table: merge progress follows what is flushed.
         manifests = _read_manifests(task.location, discover_regions(task.location.store))
@@ -189,7 +194,8 @@ def _check_generations(
     merged = base.details.merged.get(manifest.region_id, 0)
     for flushed in manifest.flushed:
         check = GenerationCheck(base, manifest.region_id, flushed, flushed.generation <= merged)
-        for result in check_generation(check, rows=flushed.generation in sampled):
+        rows, deep = flushed.generation in sampled, task.options.deep
+        for result in check_generation(check, rows=rows, deep=deep):
             if isinstance(result, Finding):
                 yield result
             elif count := count_misplaced(base, manifest, result):

@@ -45,6 +45,9 @@ two processes at once. Effects on other processes:
     The entry is taken out by compare-and-swap on the newest version. Generations that are flushed
     from then on lack the index, as readers of any version allow; the collector waits for one index
     less, and index builds extend it as they do every index.
+``index``
+    The index is built again, in one commit that replaces all of its segments, as by the index job;
+    see :mod:`memwal.jobs.index.rebuild`. A reader of an older version still meets the bad files.
 
 Not repaired, although it looks easy: a torn entry at the end of a log (a claim may just be writing
 its fence after it, and would leave a gap), a torn version of the base table (another process may be
@@ -59,6 +62,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
+from itertools import chain
 from typing import ClassVar, Final, TypeAlias
 
 import numpy as np
@@ -70,6 +74,7 @@ from memwal.errors import MemWalError, ObjectNotFoundError, StoreError
 from memwal.format.bloom import build_bloom_filter
 from memwal.format.memwal_index import IndexDetails
 from memwal.format.paths import BLOOM_FILTER_NAME, PK_INDEX_DIR, generation_dir
+from memwal.jobs.index.rebuild import rebuild_index
 from memwal.jobs.table.snapshot import build_snapshot
 from memwal.jobs.verify.findings import Finding, Repair, Severity, VerifyReport
 from memwal.jobs.verify.generations import (
@@ -80,6 +85,7 @@ from memwal.jobs.verify.generations import (
     check_key_index,
     read_stored_keys,
 )
+from memwal.jobs.verify.indexes import check_index_contents, check_index_files
 from memwal.jobs.verify.manifests import check_hint, read_history
 from memwal.jobs.verify.merged_rows import check_merged_rows
 from memwal.jobs.verify.rebuild import rebuild_generation
@@ -218,7 +224,7 @@ def _repair_generation(location: TableLocation, finding: Finding, _now: datetime
         return False
     base = open_base(location)
     merged = lost.generation <= base.details.merged.get(region_id, 0)
-    results = check_generation(GenerationCheck(base, region_id, lost, merged), rows=True)
+    results = check_generation(GenerationCheck(base, region_id, lost, merged), rows=True, deep=True)
     wrong = any(isinstance(result, Finding) and result.code == finding.code for result in results)
     return wrong and rebuild_generation(base, region_id, lost)
 
@@ -230,6 +236,14 @@ def _repair_log(
         return False
     quarantine = Quarantine.of(location, quarantine_uri)
     return set_aside_unusable_rows(open_base(location), finding.region, quarantine) > 0
+
+
+def _repair_index(location: TableLocation, finding: Finding, _now: datetime) -> bool:
+    def is_damaged(base: BaseTable) -> bool:
+        findings = chain(check_index_files(base), check_index_contents(base))
+        return any(_is_same(finding, findings))
+
+    return rebuild_index(location, finding.object, is_damaged=is_damaged)
 
 
 def _publish_rebuilt(location: TableLocation) -> None:
@@ -305,4 +319,5 @@ _REPAIRS: Final[dict[Repair, _RepairCall]] = {
     Repair.CATCHUP: _repair_catchup,
     Repair.MAINTAINED: _repair_maintained,
     Repair.GENERATION: _repair_generation,
+    Repair.INDEX: _repair_index,
 }

@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from uuid import UUID
 
-import lance
-
+from memwal.base_table.named_files import BadFile
 from memwal.boundary.lance_errors import first_line, is_panic
 from memwal.errors import MemWalError, ObjectNotFoundError, StoreAccessError
-from memwal.format.lance_manifest import read_index_section
-from memwal.format.paths import MEM_WAL_INDEX_NAME
+from memwal.format.lance_files import FileKind
+from memwal.format.lance_manifest import named_files
 from memwal.jobs.job import run_in_process
 from memwal.jobs.options import VerifyOptions
 from memwal.region.manifest_store import discover_regions
@@ -77,45 +76,29 @@ def damage_as_unreadable(store: ObjectStore, folder: str | None) -> Iterator[Non
         raise Unreadable(first_line(error)) from error
 
 
-def find_bad_files(
-    location: TableLocation, folder: str, dataset: lance.LanceDataset, manifest: bytes
-) -> Iterator[tuple[str, str | None]]:
-    """Yield the key of each file of a data set that is missing or wrong, and what is wrong with it.
+def find_bad_data_files(location: TableLocation, folder: str, manifest: bytes) -> list[BadFile]:
+    """Return the files with rows of a data set that are missing, or have another size.
 
-    The second value is None for a missing file. ``folder`` is that of the data set, below the
-    table; empty for the table itself. Costs three listings, whatever the number of files.
+    ``folder`` is that of the data set, below the table; empty for the table itself. Costs two
+    listings, whatever the number of files.
     """
     prefix = f"{folder}/" if folder else ""
-    store = location.store
     sizes = {
         info.key: info.size
         for part in ("data", "_deletions")
-        for info in store.list(f"{prefix}{part}")
+        for info in location.store.list(f"{prefix}{part}")
     }
-    for fragment in dataset.get_fragments():
-        metadata = fragment.metadata
-        for file in metadata.files:
-            if file.base_id is not None:
-                # A file of a shallow clone is in another table.
-                continue
-            key = f"{prefix}data/{file.path}"
-            if key not in sizes:
-                yield key, None
-            elif file.file_size_bytes and sizes[key] != file.file_size_bytes:
-                yield key, f"it has {sizes[key]} bytes instead of {file.file_size_bytes}"
-            elif not sizes[key]:
-                yield key, "it is empty"
-        deletions = metadata.deletion_file
-        if deletions is not None and deletions.base_id is None:
-            key = f"{prefix}{deletions.path(metadata.id)}"
-            if key not in sizes:
-                yield key, None
-            elif not sizes[key]:
-                yield key, "it is empty"
-    segments = {
-        info.key.removeprefix(f"{prefix}_indices/").partition("/")[0]
-        for info in store.list(f"{prefix}_indices")
-    }
-    for entry in read_index_section(manifest, name=f"{prefix}_versions"):
-        if entry.name != MEM_WAL_INDEX_NAME and str(entry.uuid) not in segments:
-            yield f"{prefix}_indices/{entry.uuid}", None
+    bad = []
+    for file in named_files(manifest, name=f"{prefix}_versions"):
+        key = f"{prefix}{file.key}"
+        if file.index is not None or file.kind is FileKind.PLAIN:
+            # Indexes are checked apart, and no reader needs the record of a commit.
+            continue
+        size = sizes.get(key)
+        if size is None:
+            bad.append(BadFile(key, None))
+        elif file.size is not None and size != file.size:
+            bad.append(BadFile(key, f"it has {size} bytes instead of {file.size}"))
+        elif not size:
+            bad.append(BadFile(key, "it is empty"))
+    return bad

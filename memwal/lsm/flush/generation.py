@@ -2,9 +2,11 @@
 
 All files go into a folder with a random name that no manifest lists yet. An attempt that dies
 leaves only an orphan, which the garbage collector deletes. The bloom filter is written last. After
-it, the data file that was written first is checked: if it is gone, this process was paused for so
-long that the garbage collector took the folder for an orphan, and the generation is written again.
-The fields of the table have the ids of the base table's fields.
+it, every file is looked at, see :mod:`memwal.base_table.named_files`. If a file was not written
+whole, the attempt fails, and the next one writes into another folder; until one succeeds, the rows
+stay in the log. If a file is gone, this process was paused for so long that the garbage collector
+took the folder for an orphan, and the generation is written again. The fields of the table have the
+ids of the base table's fields.
 """
 
 from __future__ import annotations
@@ -21,23 +23,28 @@ from lance.dataset import LanceOperation
 from lance.fragment import FragmentMetadata, write_fragments
 from lance.schema import LanceSchema
 
-from memwal.base_table.snapshot import BaseTable
+from memwal.base_table.named_files import BadFile, check_new_files, find_bad_files, refuse
+from memwal.base_table.snapshot import BaseTable, lance_errors
 from memwal.boundary.lance_errors import translate_lance_error
-from memwal.errors import StoreUnavailableError
+from memwal.errors import CorruptDataError, ObjectNotFoundError
+from memwal.format.bloom import BloomFilter
+from memwal.format.lance_files import FileKind, NamedFile
 from memwal.format.lance_manifest import make_nullable, replace_field_id
 from memwal.format.paths import (
     BLOOM_FILTER_NAME,
-    DATA_DIR,
     PK_INDEX_DIR,
     TOMBSTONE,
     generation_dir,
     generation_name,
+    table_manifest_keys,
 )
 from memwal.format.region_manifest import FlushedGeneration
 from memwal.format.values import VERSIONS_WITHOUT_NULL_STRUCTS
-from memwal.lsm.flush.key_index import NewestKeys, write_key_index
+from memwal.lsm.flush.key_index import KEY_INDEX_FILES, NewestKeys, write_key_index
 from memwal.lsm.flush.rows import GenerationRows, NewestRows, TableRows
 from memwal.lsm.indexes.maintained import MaintainedIndex, build_generation_indexes
+from memwal.storage.object_store import ObjectStore
+from memwal.util.retry import LostWriteError
 
 if TYPE_CHECKING:
     from lance.lance.schema import LanceField
@@ -147,8 +154,9 @@ def write_generation(
         The table has no MemWAL: it was replaced, and the rows belong to the previous table.
     InvalidInputError
         A key column is missing in the rows, or a value cannot be cast to the column's type.
-    StoreUnavailableError
-        The garbage collector deleted the folder while it was written; call again.
+    LostWriteError
+        A file was not written whole, or the garbage collector deleted the folder while it was
+        written; call again.
     MemWalError
         The store or ``contents`` failed.
     """
@@ -165,19 +173,20 @@ def write_generation(
         dataset = write_dataset(base, uri, rows)
         write_key_index(location, f"{folder}/{PK_INDEX_DIR}", newest)
         build_generation_indexes(location, folder, dataset, indexes)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, CorruptDataError) as error:
         if rows.error is not None:
             raise rows.error from error
-        raise translate_lance_error(error, f"writing {uri}") from error
+        is_translated = isinstance(error, CorruptDataError)
+        translated = error if is_translated else translate_lance_error(error, f"writing {uri}")
+        if isinstance(translated, CorruptDataError):
+            # Only files of this folder are read here.
+            raise LostWriteError(f"{translated}; the generation is written again") from error
+        raise translated from error
     store.put(f"{folder}/{BLOOM_FILTER_NAME}", rows.bloom_filter())
     store.sync(folder)
-    if not store.exists(f"{folder}/{DATA_DIR}/{_first_data_file(dataset)}"):
-        # This process was paused for so long that the garbage collector took the folder for an
-        # orphan.
-        raise StoreUnavailableError(
-            f"generation {generation} of region {region_id} was collected while it was written; "
-            "it is written again"
-        )
+    with lance_errors(f"reading {uri}"):
+        version = int(dataset.latest_version)
+    check_generation_files(store, folder, version)
     return FlushedGeneration(
         generation=generation,
         path=name,
@@ -187,7 +196,19 @@ def write_generation(
     )
 
 
-def _first_data_file(dataset: lance.LanceDataset) -> str:
-    """Return the name of the data file, the first file of a generation that is written."""
-    path: str = dataset.get_fragments()[0].data_files()[0].path
-    return path
+def check_generation_files(store: ObjectStore, folder: str, version: int) -> None:
+    """Raise LostWriteError if a file of a generation is missing or was not written whole.
+
+    ``version`` is the newest version of its data set.
+    """
+    manifest = f"{folder}/{table_manifest_keys(version)[0]}"
+    sidecar = [NamedFile(f"{PK_INDEX_DIR}/{name}", FileKind.LANCE) for name in KEY_INDEX_FILES]
+    bloom = f"{folder}/{BLOOM_FILTER_NAME}"
+    try:
+        check_new_files(store, store.get(manifest), folder=folder)
+        refuse(find_bad_files(store, sidecar, folder=folder))
+        BloomFilter.from_bytes(store.get(bloom))
+    except ObjectNotFoundError as error:
+        refuse([BadFile(folder, str(error))])
+    except CorruptDataError as error:
+        refuse([BadFile(bloom, str(error))])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,11 @@ from lance.file import LanceFileWriter
 from memwal.storage.location import TableLocation
 
 PAGE_ROWS = 8192
+
+PAGES: Final = "page_data.lance"
+DIRECTORY: Final = "page_lookup.lance"
+KEY_INDEX_FILES: Final = (PAGES, DIRECTORY)
+"""Names of the files of a key index, in the order in which they are written."""
 
 _FILE_VERSION = "2.0"
 
@@ -61,7 +67,7 @@ def write_key_index(location: TableLocation, folder: str, newest: NewestKeys) ->
     )
     rows = pa.array(newest.rows.view(np.uint64))
     pages = pa.table([keys, rows], schema=data_schema).to_batches(max_chunksize=PAGE_ROWS)
-    with _open_file(location, f"{folder}/page_data.lance", data_schema) as file:
+    with _open_file(location, f"{folder}/{PAGES}", data_schema) as file:
         for page in pages:
             file.write_batch(page)
     lookup_schema = pa.schema(
@@ -83,7 +89,7 @@ def write_key_index(location: TableLocation, folder: str, newest: NewestKeys) ->
         ],
         schema=lookup_schema,
     )
-    with _open_file(location, f"{folder}/page_lookup.lance", lookup_schema) as file:
+    with _open_file(location, f"{folder}/{DIRECTORY}", lookup_schema) as file:
         file.add_schema_metadata("batch_size", str(PAGE_ROWS))
         file.add_schema_metadata("range_partitioned", "false")
         file.write_batch(lookup)

@@ -26,6 +26,7 @@ from memwal.reader.hits import BASE
 from memwal.reader.latest import NewestRows
 from memwal.reader.row_set import RowIds, contains
 from memwal.reader.sources.generation import GenerationSource, ReadSources
+from memwal.reader.unreadable_indexes import is_readable, num_left_out
 from memwal.search.text.documents import (
     DocumentSet,
     IndexedDocuments,
@@ -83,7 +84,8 @@ def open_column(sources: ReadSources, newest: NewestRows, column: str) -> TextCo
         return _open_column(sources, newest, column, None)
     # None of these sources changes, so the column can be cached.
     options = tuple(sorted(sources.base.location.storage_options.items()))
-    key = (version_key(sources.base), options, column, identities, sources.plan.merged)
+    unreadable = num_left_out()
+    key = (version_key(sources.base), options, column, identities, sources.plan.merged, unreadable)
     return _column_cache.get(key, lambda: _open_column(sources, newest, column, key))
 
 
@@ -149,10 +151,12 @@ def _open_column(
 ) -> TextColumn:
     base = sources.base
     index = require_text_index(base, column)
+    is_used = is_readable(index)
     segments = run_all(
         [
             partial(LanceTextIndex.open, base.location, base.location.uri, segment.uuid)
             for segment in index.segments
+            if is_used
         ]
     )
     opener = _ColumnOpener(sources, newest, column, index, segments)
@@ -178,7 +182,8 @@ class _ColumnOpener:
         self.column = column
         self.index = index
         self.segments = segments
-        self.options = dict(segments[0].parameters)
+        # An index that cannot be read has the parameters in its details too.
+        self.options = dict(segments[0].parameters if segments else index.details)
         self.tokenizer = Tokenizer(self.options)
 
     def generation(self, position: int) -> list[DocumentSet]:
@@ -205,6 +210,8 @@ class _ColumnOpener:
         if not base.dataset.fragment_ids():
             return []
         replaced = replaced_rows(self.sources)
+        if not self.segments:
+            return [self._rest(tuple(sorted(base.dataset.fragment_ids())), None, replaced)]
         if (
             base.dataset.has_stable_row_ids
             or any(segment.partitions is None for segment in self.segments)
@@ -253,6 +260,7 @@ class _ColumnOpener:
         if (
             source.identity is None
             or index is None
+            or not is_readable(index)
             or set(dataset.fragment_ids()) - covered_fragments(index)
         ):
             return []

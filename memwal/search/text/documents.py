@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from memwal.base_table.snapshot import BaseTable
 from memwal.errors import InvalidInputError
+from memwal.lsm.indexes.kinds import kind_of
 from memwal.lsm.memtable.rows import RowView
 from memwal.lsm.memtable.text_index import TextIndex
 from memwal.lsm.memtable.tokenizer import Tokenizer
@@ -26,6 +27,7 @@ from memwal.reader.cache.keys import version_key
 from memwal.reader.cache.lru import LruCache
 from memwal.reader.hits import BASE
 from memwal.reader.row_set import RowIds, contains
+from memwal.reader.unreadable_indexes import is_index_damage, leave_out
 from memwal.search.text.index_files import TextPartition
 from memwal.search.text.query import PhraseQuery
 
@@ -228,7 +230,20 @@ def phrase_matcher(
     """Return a function that finds the rows of a dataset with a phrase, cached."""
 
     def find(query: PhraseQuery) -> RowIds:
-        return _phrase_cache.get((key, query), lambda: find_phrase_rows(dataset, query, fast=fast))
+        try:
+            return _phrase_cache.get(
+                (key, query), lambda: find_phrase_rows(dataset, query, fast=fast)
+            )
+        except BaseException as error:
+            if not is_index_damage(error):
+                raise
+            segments = [
+                segment.uuid
+                for index in dataset.describe_indices()
+                if list(index.field_names) == [query.column] and kind_of(index).is_text
+                for segment in index.segments
+            ]
+            raise leave_out(str(dataset.uri), segments, error) from error
 
     return find
 

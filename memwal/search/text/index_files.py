@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
 from typing import Final
@@ -22,6 +23,7 @@ from memwal.base_table.snapshot import lance_errors
 from memwal.errors import CorruptDataError
 from memwal.reader.cache.lru import LruCache
 from memwal.reader.row_set import RowIds
+from memwal.reader.unreadable_indexes import is_index_damage, leave_out
 from memwal.search.text.fst import TokenMap
 from memwal.storage.location import TableLocation
 from memwal.util.concurrency import Lazy
@@ -156,14 +158,16 @@ class TextPartition:
         number = self._tokens.get(term)
         if number is None:
             return np.empty(0, np.int64), np.empty(0, np.int64)
-        blocks, length = self._posting_lists.read(number)
-        return decode_postings(
-            blocks,
-            length,
-            documents=len(self.rows),
-            varint_tail=self._varint,
-            name=f"the list of {term!r} in {self.uri}",
-        )
+        root, _, file = self.uri.partition("/_indices/")
+        with _left_out_if_damaged(root, file.partition("/")[0]):
+            blocks, length = self._posting_lists.read(number)
+            return decode_postings(
+                blocks,
+                length,
+                documents=len(self.rows),
+                varint_tail=self._varint,
+                name=f"the list of {term!r} in {self.uri}",
+            )
 
 
 class LanceTextIndex:
@@ -195,18 +199,28 @@ class LanceTextIndex:
     def open(cls, location: TableLocation, root: str, segment: str) -> LanceTextIndex:
         """Open a segment by its UUID, cached, of an index of the dataset at ``root``.
 
-        Raises ObjectNotFoundError if its files are gone, and CorruptDataError if they are not
-        those of a text index.
+        Raises UnreadableIndexError if a file is gone, or they are not those of a text index.
         """
         uri = f"{root}/_indices/{segment}"
         # A cached segment keeps files open with the credentials it was opened with.
         options = tuple(sorted(location.storage_options.items()))
-        return _index_cache.get((uri, options), lambda: cls(location, uri))
+        with _left_out_if_damaged(root, segment):
+            return _index_cache.get((uri, options), lambda: cls(location, uri))
 
     @property
     def nbytes(self) -> int:
         """Memory, in bytes."""
         return sum(partition.nbytes for partition in self.partitions or ())
+
+
+@contextmanager
+def _left_out_if_damaged(root: str, segment: str) -> Iterator[None]:
+    try:
+        yield
+    except BaseException as error:
+        if not is_index_damage(error):
+            raise
+        raise leave_out(root, [segment], error) from error
 
 
 def _parse_metadata(

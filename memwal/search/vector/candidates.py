@@ -29,6 +29,12 @@ from memwal.reader.latest import NewestRows
 from memwal.reader.merged_scan import passing_rows
 from memwal.reader.row_set import RowIds, contains, encode_row_set
 from memwal.reader.sources.generation import GenerationSource, ReadSources
+from memwal.reader.unreadable_indexes import (
+    is_index_damage,
+    leave_out,
+    readable,
+    scan_table,
+)
 from memwal.region.rows import key_column
 from memwal.search.vector.query import VectorQuery, canonical_metric, index_metric
 from memwal.util.log import warn_once
@@ -134,6 +140,7 @@ def generation_candidates(part: LiveGenerationRows, query: VectorQuery) -> Candi
         lambda kind: kind.is_vector,
         preferred=() if query.usable_index is None else (query.usable_index.name,),
     )
+    index = readable(index)
     # Generations have no index over multivectors: Lance cannot maintain one.
     is_expected = query.index is not None and not query.is_multi and part.number != BASE
     if index is None and is_expected:
@@ -185,7 +192,7 @@ def base_candidates(
     the search is repeated for more rows until there are enough, or no more. Keys and vectors are
     read together. With ``covered``, only rows that the index covers are searched.
     """
-    index = query.usable_index
+    index = readable(query.usable_index)
     keys = list(base.primary_key) if len(newest.keys) else []
     columns = keys if _is_exact(index, query) else [*keys, query.column]
     blocked = np.empty(0, np.uint64)
@@ -262,7 +269,10 @@ def _search_dataset(
         options["row_addr_allowlist"] = allowed
     if blocked is not None and len(blocked):
         options["row_addr_blocklist"] = encode_row_set(blocked)
-    if index is not None and query.metric == canonical_metric(index_metric(index)):
+    if index is None:
+        # Lance would take one that was left out because it cannot be read.
+        nearest["use_index"] = False
+    elif query.metric == canonical_metric(index_metric(index)):
         # Of several indexes, Lance takes the first in the manifest, which changes with every
         # build. It searches no row outside of the segments that are passed.
         segments = [segment.uuid for segment in index.segments if segment.fragment_ids]
@@ -271,18 +281,26 @@ def _search_dataset(
         else:
             # Listed, but without files: Lance does not train an index on so few rows.
             nearest["use_index"] = False
-    hits = dataset.scanner(
-        columns=["_distance"],
-        nearest=nearest,
-        filter=query.filter,
-        prefilter=True,
-        with_row_id=True,
-        fast_search=covered,
-        # With a scalar index, a fast search would also omit rows that this index does not cover.
-        use_scalar_index=use_scalar_index and not covered,
-        disable_scoring_autoprojection=True,
-        **options,
-    ).to_table()
+    try:
+        hits = scan_table(
+            dataset,
+            columns=["_distance"],
+            nearest=nearest,
+            filter=query.filter,
+            prefilter=True,
+            with_row_id=True,
+            fast_search=covered,
+            # With a scalar index, a fast search would also omit rows that this index does not
+            # cover.
+            use_scalar_index=use_scalar_index and not covered,
+            disable_scoring_autoprojection=True,
+            **options,
+        )
+    except BaseException as error:
+        if index is None or not is_index_damage(error):
+            raise
+        segments = [segment.uuid for segment in index.segments]
+        raise leave_out(str(dataset.uri), segments, error) from error
     return hits.column("_rowid").to_numpy(), hits.column("_distance").to_numpy()
 
 

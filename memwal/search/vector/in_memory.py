@@ -27,6 +27,7 @@ from memwal.reader.base_indexes import covered_fragments
 from memwal.reader.cache.lru import LruCache, cache_budget
 from memwal.reader.hits import Hits
 from memwal.reader.row_set import RowIds
+from memwal.reader.unreadable_indexes import is_index_damage, leave_out
 from memwal.search.vector.candidates import Candidates, LiveRows
 from memwal.search.vector.query import VectorQuery
 from memwal.util.concurrency import run_all
@@ -72,10 +73,15 @@ def index_partitions(
         # With too few rows to train on, Lance lists an index and writes no file of it.
         return None
     segments = tuple(segment.uuid for segment in index.segments)
-    (partitions,) = _partition_cache.get(
-        (base.location.uri, index.name, segments, query.metric),
-        lambda: (Partitions.of(base.dataset, index.name, query.metric),),
-    )
+    try:
+        (partitions,) = _partition_cache.get(
+            (base.location.uri, index.name, segments, query.metric),
+            lambda: (Partitions.of(base.dataset, index.name, query.metric),),
+        )
+    except BaseException as error:
+        if not is_index_damage(error):
+            raise
+        raise leave_out(base.location.uri, segments, error) from error
     return partitions
 
 

@@ -15,6 +15,7 @@ from memwal.reader.hits import BASE, Hits, filter_hits
 from memwal.reader.latest import NewestRows
 from memwal.reader.row_set import RowIds
 from memwal.reader.sources.generation import ReadSources
+from memwal.reader.unreadable_indexes import readable, retry_unreadable
 from memwal.search.vector.candidates import (
     Candidates,
     base_candidates,
@@ -61,7 +62,7 @@ def nearest(
     predicate = options.get("filter")
     options["filter"] = predicate if prefilter else None
     query = VectorQuery.of(sources.base, vector, column, options)
-    results = run_all(_search_tasks(sources, newest, query))
+    results = retry_unreadable(lambda: run_all(_search_tasks(sources, newest, query)))
     exact = [candidates.hits for candidates in results if candidates.exact]
     estimated = Hits.joined([candidates.hits for candidates in results if not candidates.exact])
     refined = _with_exact_distances(sources, query, estimated.best(query.candidates, smallest=True))
@@ -75,7 +76,7 @@ def _search_tasks(
     sources: ReadSources, newest: NewestRows, query: VectorQuery
 ) -> list[Callable[[], Candidates]]:
     """Build the searches that together cover all sources."""
-    base, index = sources.base, query.usable_index
+    base, index = sources.base, readable(query.usable_index)
     gap = find_gap(sources, index) if index is not None else None
     bridges, unbridged = unindexed_rows(sources, newest, gap)
     tasks: list[Callable[[], Candidates]] = []

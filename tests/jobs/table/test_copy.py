@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import lance
 import pytest
 from support.data import indexed
-from support.data.tables import SCHEMA, MakeTable, base_state, keys, log, manifest, rows, state
+from support.data.tables import (
+    SCHEMA,
+    MakeTable,
+    base_state,
+    folder,
+    keys,
+    log,
+    manifest,
+    rows,
+    state,
+)
 from support.oracles import native
 from support.stores.faulty_store import FaultyStore, FaultyStores, Killed
 from support.stores.s3_emulator import running_emulator
@@ -26,6 +37,7 @@ from memwal.jobs.table import copy as table_copy
 from memwal.jobs.table.copy import copy_table
 from memwal.region.manifest_store import read_manifests
 from memwal.storage.location import TableLocation
+from memwal.util.retry import LostWriteError
 
 VALUES: dict[int, int | None] = {1: 3, 2: 1, 4: 1, 5: 4, 6: 5}
 
@@ -254,6 +266,37 @@ def test_a_log_with_a_gap_is_not_taken_for_whole(table: memwal.Table, tmp_path: 
 
     with pytest.raises(CorruptDataError):
         table.copy_to(str(tmp_path / "copy"))
+
+
+@pytest.mark.parametrize("pattern", ["data/*", "_mem_wal/*/*_gen_*/_pk_index/page_lookup.lance"])
+def test_a_damaged_file_is_not_copied(table: memwal.Table, tmp_path: Path, pattern: str) -> None:
+    fill(table).close()
+    damaged = list(folder(table).glob(pattern))
+    assert damaged
+    for path in damaged:
+        os.truncate(path, 0)
+
+    with pytest.raises(CorruptDataError):
+        table.copy_to(str(tmp_path / "copy"))
+    with pytest.raises(TableSetupError):
+        memwal.open(str(tmp_path / "copy"))
+
+
+def test_a_copy_that_lost_its_end_is_not_named(
+    table: memwal.Table, tmp_path: Path, faults: FaultyStores
+) -> None:
+    fill(table).close()
+    target = TableLocation(str(tmp_path / "copy"))
+
+    def cut() -> None:
+        for path in Path(target.uri).glob("data/*.lance"):
+            os.truncate(path, 100)
+
+    faults.of(target).act("put", cut, after=True, key="data/*", times=1_000)
+    with pytest.raises(LostWriteError):
+        table.copy_to(target.uri)
+    with pytest.raises(TableSetupError):
+        memwal.open(target.uri)
 
 
 def test_files_larger_than_a_chunk(

@@ -75,7 +75,7 @@ def test_bytes_of_a_data_file_are_wrong(spoiled):
 
 def test_an_index_folder_is_gone(spoiled):
     shutil.rmtree(spoiled.root / "_indices")
-    assert set(spoiled.codes(quick=True)) == {"table-file-missing"}
+    assert set(spoiled.codes(quick=True)) == {"index-damaged"}
 
 
 def test_a_key_that_was_appended_beside(spoiled):

@@ -8,13 +8,25 @@ import lance
 import pyarrow as pa
 import pytest
 from lance.file import LanceFileReader
-from support.data.tables import REGION, MakeTable, folder, keys, manifest, numbered, rows, state
-from support.stores.faulty_store import FaultyStores
+from support.data.tables import (
+    REGION,
+    MakeTable,
+    folder,
+    generations,
+    keys,
+    manifest,
+    numbered,
+    rows,
+    state,
+)
+from support.faults.lost_writes import cut_new_files
+from support.stores.faulty_store import GENERATION, FaultyStores
 
 import memwal
 from memwal.format.bloom import BloomFilter
 from memwal.format.paths import generation_dir
 from memwal.lsm.indexes.maintained import maintained_indexes
+from memwal.util.retry import LostWriteError
 
 
 def flushed(table: memwal.Table, *parts: Any) -> lance.LanceDataset:
@@ -217,3 +229,41 @@ def test_columns_of_every_type_come_back(
     writer.close()
     table.merge()
     assert table.scan().to_table().sort_by("id").to_pylist() == data.slice(1).to_pylist()
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "data/*",
+        "_pk_index/page_data.lance",
+        "_pk_index/page_lookup.lance",
+        "_indices/*/*",
+        "_versions/*.manifest",
+        "_transactions/*",
+        "bloom_filter.bin",
+    ],
+)
+def test_a_generation_with_a_file_that_lost_its_end_is_written_again(
+    make_table: MakeTable, quick_faults: FaultyStores, pattern: str
+) -> None:
+    table = make_table(maintained_indexes=["id_idx"])
+    files = f"_mem_wal/*/*_gen_*/{pattern}"
+    store = quick_faults.of(table.location)
+    store.act("sync", cut_new_files(table, files, 128), key=GENERATION, times=1_000)
+
+    with table.writer(options=memwal.WriterOptions(flush_attempts=1)) as writer:
+        writer.upsert(rows({1: 1}))
+        with pytest.raises(LostWriteError):
+            writer.flush()
+        assert generations(table) == []
+        assert state(writer) == {1: 1}
+        store.clear()
+        writer.flush()
+    with table.writer(options=memwal.WriterOptions(flush_attempts=2)) as writer:
+        store.act("sync", cut_new_files(table, files), key=GENERATION)
+        writer.upsert(rows({2: 2}))
+        writer.flush()
+
+    assert len(generations(table)) == 2
+    assert state(table) == {1: 1, 2: 2}
+    assert table.verify().clean

@@ -1,0 +1,135 @@
+"""Check of files before a commit names them: stored, as long as stated, with a sound end.
+
+Lance drops some errors of its writes: if a disk is full for a moment, a call returns although a
+file has no byte, or lacks its last ones, and whatever names the file cannot be read any more. So
+no file of Lance is named unseen. The checks run where every commit passes: for the base table in
+the namespace client that creates the version, for a generation before its writer returns its entry
+for the region's manifest.
+
+A process that pauses or dies during the checks has named nothing; its files are collected as those
+of any attempt that was lost. The files have random names, and no other process writes them:
+what was whole during the check is whole when it is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from memwal.base_table.snapshot import BaseTable, read_table_manifest
+from memwal.errors import CorruptDataError, ObjectNotFoundError
+from memwal.format.lance_files import (
+    FILE_FOOTER,
+    FileKind,
+    NamedFile,
+    deletion_problem,
+    end_problem,
+)
+from memwal.format.lance_manifest import named_files
+from memwal.storage.object_store import ObjectStore
+from memwal.util.concurrency import run_all
+from memwal.util.retry import LostWriteError
+
+_MAX_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class BadFile:
+    """A file that is not what names it says."""
+
+    key: str
+    problem: str | None  # None if the file is missing
+    index: str | None = None  # name of the index that it belongs to
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.problem or 'it is missing'}"
+
+
+def find_bad_files(
+    store: ObjectStore, files: Iterable[NamedFile], *, folder: str = ""
+) -> list[BadFile]:
+    """Look at files and return those that are missing or were not written whole.
+
+    ``folder`` is that of the data set, below the table; empty for the table itself. Costs a request
+    per file, or two if its size is not stated. On a store that is not local they run in parallel.
+    """
+    prefix = f"{folder}/" if folder else ""
+    checks = [partial(_check, store, prefix, file) for file in files]
+    results = [check() for check in checks] if store.is_local else run_all(checks)
+    return [bad for result in results for bad in result]
+
+
+def check_new_files(
+    store: ObjectStore, manifest: bytes, *, folder: str = "", before: bytes | None = None
+) -> None:
+    """Look at the files that a manifest names and its predecessor ``before`` does not.
+
+    Raises LostWriteError if one of them, or the manifest itself, was not written whole.
+    """
+    try:
+        files = named_files(manifest)
+    except CorruptDataError as error:
+        raise LostWriteError(f"{error}; nothing was committed") from error
+    if before is not None:
+        named_before = set(named_files(before))
+        files = [file for file in files if file not in named_before]
+    refuse(find_bad_files(store, files, folder=folder))
+
+
+def find_bad_index_files(base: BaseTable) -> list[BadFile]:
+    """Look at the files of the indexes of a version; each has the name of its index."""
+    manifest = read_table_manifest(base.location, base.version)
+    files = [file for file in named_files(manifest) if file.index is not None]
+    return find_bad_files(base.location.store, files)
+
+
+def refuse(bad: Sequence[BadFile]) -> None:
+    """Raise LostWriteError if there are bad files."""
+    if bad:
+        shown = "; ".join(map(str, bad[:_MAX_SHOWN]))
+        raise LostWriteError(
+            f"{len(bad)} files were not written whole, and nothing was committed: {shown}. Check "
+            "that the store has space and takes writes, then try again"
+        )
+
+
+def _check(store: ObjectStore, prefix: str, file: NamedFile) -> Collection[BadFile]:
+    key = prefix + file.key
+    try:
+        if file.kind is FileKind.SEGMENT:
+            return _check_segment(store, key, file.index)
+        if file.kind in (FileKind.DELETED_ROWS, FileKind.DELETED_BITMAP):
+            problem = deletion_problem(store.get(key), file)
+        else:
+            problem = _check_end(store, key, file)
+    except ObjectNotFoundError:
+        return [BadFile(key, None, file.index)]
+    return [] if problem is None else [BadFile(key, problem, file.index)]
+
+
+def _check_segment(store: ObjectStore, folder: str, index: str | None) -> Collection[BadFile]:
+    """Check an index segment whose files the manifest does not state."""
+    stored = [(info.key, info.size) for info in store.list(folder)]
+    files = [NamedFile(key, FileKind.LANCE, size=size, index=index) for key, size in stored]
+    if not files:
+        return [BadFile(folder, None, index)]
+    return [bad for file in files for bad in _check(store, "", file)]
+
+
+def _check_end(store: ObjectStore, key: str, file: NamedFile) -> str | None:
+    size = file.size
+    if size is None:
+        info = store.head(key)
+        if info is None:
+            raise ObjectNotFoundError(f"{key} does not exist")
+        size = info.size
+        if not size:
+            return "it is empty"
+    length = min(size, FILE_FOOTER.size)
+    # One byte more than there should be: the answer then tells the size too.
+    end = store.get_range(key, start=size - length, length=length + 1)
+    if len(end) != length:
+        info = store.head(key)
+        return f"it has {info.size if info is not None else 'no'} bytes instead of {size}"
+    return end_problem(end, size) if file.kind is FileKind.LANCE else None

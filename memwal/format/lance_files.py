@@ -1,0 +1,142 @@
+"""What the end of a file of a Lance data set says about whether the file was written whole.
+
+Lance drops some errors of its writes, and a file is then shorter than its writer counted, mostly
+without a single byte. Every format of Lance's has its directory at the end of the file, so that a
+file whose end is sound was written to its end.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import KW_ONLY, dataclass
+from enum import Enum
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+MAGIC: Final = b"LANC"
+"""The last bytes of manifests, data files and index files."""
+
+# Where columns, their directory and that of the buffers start, how many of these and of columns
+# there are, major and minor version, magic.
+FILE_FOOTER: Final = struct.Struct("<QQQIIHH4s")
+DIRECTORY_ENTRY: Final = struct.Struct("<QQ")
+
+# Position of the metadata, major and minor version, magic.
+_LEGACY_FOOTER: Final = struct.Struct("<QHH4s")
+_LEGACY_VERSIONS: Final = ((0, 0), (0, 1), (0, 2))
+
+# Portable roaring format: number of containers, then key and cardinality of each.
+_ROARING: Final = 12346
+_ROARING_WITH_RUNS: Final = 12347
+_MAX_ARRAY: Final = 4096
+_BITMAP_BYTES: Final = 8192
+_OFFSETS_FROM: Final = 4
+
+
+class FileKind(Enum):
+    """What a file must look like."""
+
+    LANCE = "lance"  # a data file, or a file of an index
+    DELETED_ROWS = "deleted rows"  # an Arrow file
+    DELETED_BITMAP = "deleted bitmap"  # a roaring bitmap
+    PLAIN = "plain"  # of another format, whose end cannot be recognised: only its size counts
+    SEGMENT = "segment"  # folder of an index segment whose files are not stated
+
+
+@dataclass(frozen=True, slots=True)
+class NamedFile:
+    """A file that a manifest names."""
+
+    key: str  # below the data set
+    kind: FileKind
+    _: KW_ONLY
+    size: int | None = None  # bytes that the manifest states; None if it does not
+    rows: int | None = None  # deleted rows that the manifest states, of a file of them
+    index: str | None = None  # name of the index that it belongs to
+
+
+def end_problem(end: bytes, size: int) -> str | None:
+    """Return what is wrong with a data or index file of ``size`` bytes, or None.
+
+    ``end`` are its last bytes, at least as many as :data:`FILE_FOOTER` has, or all of them.
+    """
+    if not size:
+        return "it is empty"
+    if not end.endswith(MAGIC) or size < _LEGACY_FOOTER.size:
+        return f"its {size} bytes do not end as those of a Lance file"
+    start, major, minor, _ = _LEGACY_FOOTER.unpack_from(end, len(end) - _LEGACY_FOOTER.size)
+    if (major, minor) in _LEGACY_VERSIONS:
+        sound = start < size - _LEGACY_FOOTER.size
+    elif size < FILE_FOOTER.size:
+        sound = False
+    else:
+        footer = FILE_FOOTER.unpack_from(end, len(end) - FILE_FOOTER.size)
+        columns, directory, buffers, num_buffers, num_columns, *_ = footer
+        sound = (
+            columns <= directory
+            and directory + num_columns * DIRECTORY_ENTRY.size <= buffers
+            and buffers + num_buffers * DIRECTORY_ENTRY.size <= size - FILE_FOOTER.size
+        )
+    return None if sound else f"the footer of its {size} bytes leads outside of them"
+
+
+def deletion_problem(data: bytes, file: NamedFile) -> str | None:
+    """Return what is wrong with the content of a file of deleted rows, or None."""
+    if not data:
+        return "it is empty"
+    rows = _arrow_rows(data) if file.kind is FileKind.DELETED_ROWS else _bitmap_rows(data)
+    if rows is None:
+        return f"its {len(data)} bytes are no list of deleted rows; it may be cut off"
+    if file.rows and rows != file.rows:
+        return f"it has {rows} deleted rows instead of {file.rows}"
+    return None
+
+
+def _arrow_rows(data: bytes) -> int | None:
+    try:
+        return int(pa.ipc.open_file(data).read_all().num_rows)
+    except (pa.ArrowException, OSError):
+        return None
+
+
+def _bitmap_rows(data: bytes) -> int | None:
+    """Return the cardinality of a roaring bitmap; None if it does not have its length."""
+    if len(data) < 8:
+        return None
+    cookie, count = struct.unpack_from("<II", data)
+    with_runs = cookie & 0xFFFF == _ROARING_WITH_RUNS
+    if with_runs:
+        count = (cookie >> 16) + 1
+        start = 4 + (count + 7) // 8
+    elif cookie == _ROARING:
+        start = 8
+    else:
+        return None
+    body = start + 4 * count
+    if len(data) < body:
+        return None
+    rows = np.frombuffer(data, "<u2", 2 * count, start)[1::2].astype(np.int64) + 1
+    if with_runs and count < _OFFSETS_FROM:
+        offset = body
+        runs = np.unpackbits(np.frombuffer(data, np.uint8, start - 4, 4), bitorder="little")
+        for number in range(count):
+            offset += _container_bytes(data, offset, int(rows[number]), bool(runs[number]))
+        return int(rows.sum()) if offset == len(data) else None
+    if len(data) < body + 4 * count:
+        return None
+    if not count:
+        return 0
+    last = int(np.frombuffer(data, "<u4", count, body)[-1])
+    number = count - 1
+    is_run = with_runs and bool(data[4 + number // 8] >> number % 8 & 1)
+    end = last + _container_bytes(data, last, int(rows[-1]), is_run)
+    return int(rows.sum()) if end == len(data) else None
+
+
+def _container_bytes(data: bytes, offset: int, rows: int, is_run: bool) -> int:
+    if is_run:
+        runs = int.from_bytes(data[offset : offset + 2], "little")
+        return 2 + 4 * runs
+    return 2 * rows if rows <= _MAX_ARRAY else _BITMAP_BYTES

@@ -1,0 +1,161 @@
+"""Build indexes of the base table again that have missing or damaged files.
+
+The new index has the parameters of the old one, and replaces all of its segments in one commit, in
+which Lance records its catch-up. A process that dies before the commit leaves index files that no
+version names; a process that repeats it finds nothing to do. Merges may be committed meanwhile: the
+index covers the fragments of the version that was read, and is extended over the others as any.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import lance
+from lance.query import DocumentGranularity
+
+from memwal.base_table.commit import commit_durably
+from memwal.base_table.named_files import BadFile, find_bad_index_files
+from memwal.base_table.snapshot import BaseTable, open_base
+from memwal.errors import ConflictError, CorruptDataError, InvalidInputError, ObjectNotFoundError
+from memwal.jobs.job import Guard
+from memwal.lsm.indexes.kinds import kind_of
+from memwal.lsm.indexes.segments import describe_index
+from memwal.lsm.indexes.spec import IndexSpec, read_index_spec
+from memwal.storage.location import TableLocation
+from memwal.util.retry import retry_lost_races
+
+if TYPE_CHECKING:
+    from lance.lance.indices import IndexDescription
+
+logger = logging.getLogger(__name__)
+
+_MAX_ATTEMPTS = 20
+_CONFLICT_WAIT_SECONDS = 0.2
+
+# Lance takes it from the type of the column.
+_TOKENIZER = "lance_tokenizer"
+_GRANULARITY = "document_granularity"
+
+_NO_MODEL = (
+    "index {} has damaged files ({}), and none of them has its model any more: searches go on "
+    "without it; drop it, create it again, and name it among the maintained ones"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildResult:
+    """Indexes that were built again, and those that cannot be."""
+
+    rebuilt: tuple[str, ...]
+    lost: tuple[str, ...]
+    warnings: tuple[str, ...]  # one for each lost index
+
+
+def rebuild_damaged(
+    location: TableLocation, names: Collection[str], *, guard: Guard | None = None
+) -> RebuildResult:
+    """Build those of the indexes again that have missing or damaged files.
+
+    Raises
+    ------
+    ConflictError
+        Other commits kept getting in between.
+    LostWriteError
+        Files of a new index were not written whole in several attempts.
+    """
+    bad = _bad_files_of(find_bad_index_files(open_base(location)), names)
+    rebuilt, lost, warnings = [], [], []
+    for name, files in sorted(bad.items()):
+        if guard is not None:
+            guard()
+        logger.warning("index %s of %s is built again: %s", name, location, files[0])
+        try:
+            if rebuild_index(location, name):
+                rebuilt.append(name)
+        except InvalidInputError:
+            lost.append(name)
+            warnings.append(_NO_MODEL.format(name, files[0]))
+    return RebuildResult(tuple(rebuilt), tuple(lost), tuple(warnings))
+
+
+def _bad_files_of(files: Iterable[BadFile], names: Collection[str]) -> dict[str, list[BadFile]]:
+    bad: dict[str, list[BadFile]] = {}
+    for file in files:
+        if file.index in names:
+            bad.setdefault(str(file.index), []).append(file)
+    return bad
+
+
+def rebuild_index(
+    location: TableLocation,
+    name: str,
+    *,
+    is_damaged: Callable[[BaseTable], bool] = lambda base: False,
+) -> bool:
+    """Replace an index; False if it has no bad files and is not ``is_damaged`` in another way.
+
+    Raises InvalidInputError if its parameters cannot be read any more, and the errors of
+    :func:`rebuild_damaged`.
+    """
+    doing = f"building index {name} again"
+
+    def attempt() -> bool:
+        base = open_base(location)
+        bad = _bad_files_of(find_bad_index_files(base), [name]).get(name, [])
+        description = describe_index(base, name)
+        if description is None or not (bad or is_damaged(base)):
+            return False
+        spec = _readable_spec(location, description, bad)
+        column = description.field_names[0]
+
+        def commit(dataset: lance.LanceDataset) -> None:
+            parameters = dict(spec.parameters) if spec.kind.plugin is None else {}
+            if _GRANULARITY in parameters:
+                parameters[_GRANULARITY] = DocumentGranularity(parameters[_GRANULARITY])
+            create = dataset.create_index if spec.kind.is_vector else dataset.create_scalar_index
+            create(column, spec.index_type, name=name, replace=True, **parameters)
+
+        commit_durably(base, commit, doing=doing)
+        return True
+
+    return retry_lost_races(
+        attempt,
+        attempts=_MAX_ATTEMPTS,
+        seconds=_CONFLICT_WAIT_SECONDS,
+        exhausted=ConflictError(
+            f"{doing} failed in {_MAX_ATTEMPTS} attempts; other commits kept getting in between, "
+            "try again later"
+        ),
+    )
+
+
+def _readable_spec(
+    location: TableLocation, description: IndexDescription, bad: Collection[BadFile]
+) -> IndexSpec:
+    """Return the spec of an index from a segment whose files with parameters can be read.
+
+    All segments have the same; those without damaged files are read first. Raises InvalidInputError
+    if there is none, and the parameters are nowhere else.
+    """
+    damaged = {file.key.removeprefix("_indices/").partition("/")[0] for file in bad}
+    segments = sorted(
+        (segment.uuid for segment in description.segments), key=lambda uuid: uuid in damaged
+    )
+    for segment in segments:
+        try:
+            return read_index_spec(location, description, segment)
+        except (CorruptDataError, ObjectNotFoundError):
+            continue
+    kind = kind_of(description)
+    if kind.is_vector or len(description.field_names) != 1:
+        raise InvalidInputError(f"no segment of index {description.name} has its parameters")
+    # A text index has its parameters in the manifest too. Those of other kinds only decide about
+    # sizes, and have defaults.
+    details = description.details if kind.is_text else {}
+    parameters = {
+        key: value for key, value in details.items() if key != _TOKENIZER and value is not None
+    }
+    return IndexSpec(kind, parameters)
