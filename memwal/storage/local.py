@@ -281,6 +281,8 @@ class LocalStore(ObjectStore):
         paths = [self._path(object_store.check_prefix(folder)) for folder in folders]
         try:
             for path in paths:
+                # A link to a folder above it exists, and a region would be made there.
+                check_not_broken(path)
                 self._make_unless_moved(path)
             hold = FolderHold(self._root, paths)
         except OSError as error:
