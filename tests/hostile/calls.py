@@ -40,7 +40,6 @@ WRONG: dict[str, Callable[[], object]] = {
     "texts": lambda: ["x"],
     "dict": lambda: {"durable": False},
     "object": object,
-    "type": lambda: int,
     "generator": lambda: (number for number in range(2)),
     "series": lambda: pd.Series([MISSING]),
     "objects": lambda: pd.Series([MISSING, "x", object()]),
