@@ -27,13 +27,13 @@ two processes at once. Effects on other processes:
 
 ``generation``
     The generation is rebuilt from the log, which is kept for as long as the manifest names it; see
-    :mod:`memwal.jobs.verify.rebuild` for what others may do meanwhile. After all repairs, a
+    :mod:`memwal.jobs.verify.repairs.rebuild` for what others may do meanwhile. After all repairs, a
     snapshot is published as above. If the process dies before, the next snapshot job publishes one.
 
 ``quarantine``
     Rows of a region's log that cannot be stored are put into the quarantine table, and the other
-    rows are flushed; see :mod:`memwal.jobs.verify.set_aside`. The region is claimed for it: its
-    present writer is fenced, loses nothing, and claims the region again.
+    rows are flushed; see :mod:`memwal.jobs.verify.repairs.set_aside`. The region is claimed for it:
+    its present writer is fenced, loses nothing, and claims the region again.
 
 ``catchup``
     Entries are only ever lowered, by compare-and-swap on the newest version, after the check was
@@ -88,8 +88,8 @@ from memwal.jobs.verify.generations import (
 from memwal.jobs.verify.indexes import check_index_contents, check_index_files
 from memwal.jobs.verify.manifests import check_hint, read_history
 from memwal.jobs.verify.merged_rows import check_merged_rows
-from memwal.jobs.verify.rebuild import rebuild_generation
-from memwal.jobs.verify.set_aside import set_aside_unusable_rows
+from memwal.jobs.verify.repairs.rebuild import rebuild_generation
+from memwal.jobs.verify.repairs.set_aside import set_aside_unusable_rows
 from memwal.jobs.verify.specs import check_indexes, check_snapshot
 from memwal.lsm.flush.key_index import NewestKeys, write_key_index
 from memwal.lsm.indexes.catchup import unmaintainable_index_names

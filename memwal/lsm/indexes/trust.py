@@ -131,7 +131,7 @@ def _probe_index(
     A fragment without rows is left out.
     """
     results: dict[int, bool | None] = {}
-    unknown: list[tuple[int, Hashable]] = []
+    unknown: list[tuple[int, tuple[str, str, int]]] = []
     for segment in index.segments:
         for fragment in sorted(fragments.intersection(segment.fragment_ids)):
             key = (base.location.uri, segment.uuid, fragment)

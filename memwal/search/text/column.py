@@ -211,7 +211,7 @@ class _ColumnOpener:
             return []
         replaced = replaced_rows(self.sources)
         if not self.segments:
-            return [self._rest(tuple(sorted(base.dataset.fragment_ids())), None, replaced)]
+            return [self._unindexed(tuple(sorted(base.dataset.fragment_ids())), None, replaced)]
         if (
             base.dataset.has_stable_row_ids
             or any(segment.partitions is None for segment in self.segments)

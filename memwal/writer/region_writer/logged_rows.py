@@ -1,8 +1,8 @@
 """Rows of a log entry as stored rows of the table, without those that no flush could store.
 
 A writer of memwal checks rows before it writes them to the log; other clients may not. Unless such
-rows are set aside (:mod:`memwal.jobs.verify.set_aside`), the region cannot be claimed: a claim that
-skipped them would lose rows that a client had acknowledged, and a flush of them fails.
+rows are set aside (:mod:`memwal.jobs.verify.repairs.set_aside`), the region cannot be claimed: a
+claim that skipped them would lose rows that a client had acknowledged, and a flush of them fails.
 """
 
 from __future__ import annotations

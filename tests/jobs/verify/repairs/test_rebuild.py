@@ -38,7 +38,7 @@ from memwal.errors import CorruptDataError, StoreUnavailableError
 from memwal.format.paths import generation_dir, manifest_key, wal_key
 from memwal.format.region_manifest import FlushedGeneration
 from memwal.format.wal_entry import WalEntry
-from memwal.jobs.verify.rebuild import rebuild_generation
+from memwal.jobs.verify.repairs.rebuild import rebuild_generation
 from memwal.lsm.wal.claim import claim_region
 from memwal.writer.region_writer.options import WriterOptions
 

@@ -25,8 +25,8 @@ import memwal
 from memwal.errors import MemWalError, RegionFencedError
 from memwal.jobs.verify import repair, verify
 from memwal.jobs.verify import set_aside as repairing
-from memwal.jobs.verify.rebuild import rebuild_generation
-from memwal.jobs.verify.set_aside import set_aside_unusable_rows
+from memwal.jobs.verify.repairs.rebuild import rebuild_generation
+from memwal.jobs.verify.repairs.set_aside import set_aside_unusable_rows
 from memwal.quality.quarantine import origins_of
 from memwal.quarantine_review import discard, release, waiting_rows
 
