@@ -49,12 +49,12 @@ def entry() -> bytes:
 def test_the_head_says_what_the_entry_says(entry: bytes) -> None:
     whole = decode_entry(entry, name="x")
     assert whole.applied == {"a": 7}
-    assert decode_head(entry, name="x") == EntryHead(3, False, {"a": 7})
+    assert decode_head(entry, name="x") == EntryHead(3, False, "me", {"a": 7})
     size = decode_head(entry[:20], name="x")
     assert isinstance(size, int)
-    assert decode_head(entry[:size], name="x") == EntryHead(3, False, {"a": 7})
+    assert decode_head(entry[:size], name="x") == EntryHead(3, False, "me", {"a": 7})
     sentinel = encode_sentinel(writer_epoch=4, writer_id="me")
-    assert decode_head(sentinel, name="x") == EntryHead(4, True, {})
+    assert decode_head(sentinel, name="x") == EntryHead(4, True, "me", {})
 
 
 def test_the_next_entry_of_the_encoder_is_no_step() -> None:

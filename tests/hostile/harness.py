@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.strategies import SearchStrategy
 
-from memwal.errors import MemWalError
+from memwal.errors import InternalError, MemWalError
 
 # What a message repeats of an input.
 _VARYING = re.compile(r"memwal \[.*?\] |'[^']*'", re.DOTALL)
@@ -72,6 +72,9 @@ def safely(call: Callable[[], T]) -> T | MemWalError:
     """
     try:
         return call()
+    except InternalError as error:
+        cause = error.__cause__ or error
+        raise Broken(f"{type(cause).__name__} was not foreseen: {cause}") from cause
     except MemWalError as error:
         check_error(error)
         return error

@@ -194,7 +194,7 @@ def test_numbers_of_buckets_that_are_none(num_buckets: object) -> None:
     ("make", "named"),
     [
         (lambda: RegionSpec.identity(""), "''"),
-        (lambda: RegionSpec.identity(3), "3"),
+        (lambda: RegionSpec.identity(3), "column"),
         (lambda: RegionSpec.multi_bucket([], 4), "multi_bucket"),
         (lambda: RegionSpec.multi_bucket(["a"], 0), "1024"),
         (lambda: RegionSpec.truncate("a", 0), "width"),

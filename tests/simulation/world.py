@@ -197,7 +197,7 @@ class World:
         with (
             mock.patch.object(time, "sleep", self._slept),
             mock.patch.object(uuid, "uuid4", partial(_identifier, identifiers)),
-            mock.patch("memwal.lsm.wal.prefetch.ThreadPoolExecutor", _Inline),
+            mock.patch("memwal.lsm.wal.prefetch.ThreadPool", _Inline),
         ):
             state = random.getstate()
             random.seed(self.dice.random())

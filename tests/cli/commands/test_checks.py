@@ -113,7 +113,15 @@ def test_json_is_the_status(cli, backlog):
         assert region.pop("oldest_backlog_seconds") >= 0
     assert found == {**expected, "regions": list(expected["regions"]), "indexes": found["indexes"]}
     assert found["backlog_generations"] == 6
-    assert found["indexes"] == [{"name": "id_idx", "generations": 0, "regions": 0, "rows": 0}]
+    (index,) = found["indexes"]
+    assert index == {
+        "name": "id_idx",
+        "generations": 0,
+        "regions": 0,
+        "rows": 0,
+        "maintained": True,
+        "stale": False,
+    }
 
 
 def test_text_shows_regions_sums_lag_and_snapshot(cli, backlog):

@@ -134,7 +134,10 @@ def test_a_maintained_index_that_does_not_exist_is_a_problem(indexed: memwal.Tab
     assert coverage(indexed)["id_idx"] == 1
 
 
-def test_only_maintained_indexes_are_built(make_table: MakeTable) -> None:
+@pytest.mark.parametrize("maintained_only", [True, False])
+def test_other_indexes_are_extended_unless_told_otherwise(
+    make_table: MakeTable, maintained_only: bool
+) -> None:
     table = make_table(maintained_indexes=["id_idx"])
     flush(table, {1: 1})
     table.merge()
@@ -142,11 +145,11 @@ def test_only_maintained_indexes_are_built(make_table: MakeTable) -> None:
     flush(table, {2: 2})
     table.merge()
 
-    result = table.build_indexes()
+    result = table.build_indexes(maintained_only=maintained_only)
 
-    assert result.tasks == 1
+    assert result.tasks == (1 if maintained_only else 2)
     stats = table.base().dataset.stats.index_stats("other")
-    assert stats["num_unindexed_rows"] == 1
+    assert stats["num_unindexed_rows"] == (1 if maintained_only else 0)
 
 
 def test_all_of_them_when_the_table_says_so(tmp_path: Any) -> None:

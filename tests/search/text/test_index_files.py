@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memwal.errors import CorruptDataError, ObjectNotFoundError
+from memwal.errors import CorruptDataError
+from memwal.reader.unreadable_indexes import UnreadableIndexError
 from memwal.search.text import index_files
 from memwal.search.text.documents import edit_distance
 from memwal.search.text.fst import TokenMap
@@ -152,7 +153,7 @@ def test_other_formats_are_not_read(tmp_path: Path, options: dict[str, int]) -> 
 
 
 def test_what_is_no_index_is_told(tmp_path: Path) -> None:
-    with pytest.raises(ObjectNotFoundError):
+    with pytest.raises(UnreadableIndexError):
         LanceTextIndex.open(TableLocation(str(tmp_path), {}), str(tmp_path), "nowhere")
     with pytest.raises(CorruptDataError):
         TokenMap(b"\x07" * 64, lists=1, name="it")

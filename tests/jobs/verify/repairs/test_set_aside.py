@@ -24,7 +24,7 @@ from support.stores.faulty_store import FaultyStores, Killed
 import memwal
 from memwal.errors import MemWalError, RegionFencedError
 from memwal.jobs.verify import repair, verify
-from memwal.jobs.verify import set_aside as repairing
+from memwal.jobs.verify.repairs import set_aside as repairing
 from memwal.jobs.verify.repairs.rebuild import rebuild_generation
 from memwal.jobs.verify.repairs.set_aside import set_aside_unusable_rows
 from memwal.quality.quarantine import origins_of
