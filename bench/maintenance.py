@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from cases.file_checks import check_lines
 from cases.index_builds import index_lines
 from cases.merges import memory_lines, merge_lines, spark_lines
 from cases.quality import quality_lines
@@ -24,6 +25,7 @@ _PARTS: dict[str, Callable[[Path, int], Iterator[Line]]] = {
     "spark": spark_lines,
     "regions": region_lines,
     "index": index_lines,
+    "checks": check_lines,
 }
 
 

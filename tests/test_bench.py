@@ -144,10 +144,11 @@ JOB_LINES: dict[str, dict[str, int]] = {
     "quality": {"quality": 3},
     "spark": {"spark": 3},
     "regions": {"region requests": 6, "region seconds": 6, "region memory": 6},
+    "checks": {"checks": 2},
 }
 
 
-SLOW_JOBS = ("merge", "memory", "quality", "spark")
+SLOW_JOBS = ("merge", "memory", "quality", "spark", "checks")
 
 
 def job_lines(folder: Path, name: str) -> list[dict[str, Any]]:

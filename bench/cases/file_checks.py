@@ -1,0 +1,83 @@
+"""Cost of looking at files before a commit names them: the share of a flush and of a build."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+from common.measure import Figure, Line, Target
+
+import memwal
+from memwal.base_table.named_files import check_new_files
+from memwal.base_table.snapshot import open_dataset, read_table_manifest
+from memwal.format.paths import generation_dir
+from memwal.lsm.flush.generation import check_generation_files
+from memwal.region.manifest_store import read_manifests
+
+_ROUNDS = 7
+_FLUSHED_ROWS = 50_000
+_TARGET = Target(1.02)
+
+
+def check_lines(folder: Path, rows: int) -> Iterator[Line]:
+    """Flushes with two indexes, and extensions of an index over as many new rows."""
+    schema = pa.schema(
+        [pa.field("id", pa.int64(), nullable=False), ("n", pa.int64()), ("text", pa.string())]
+    )
+    table = memwal.create(
+        str(folder / "checked"),
+        schema,
+        primary_key=["id"],
+        region_spec=memwal.RegionSpec.unsharded(),
+        maintained_indexes=["id_idx", "n_idx"],
+    )
+    count = min(rows, _FLUSHED_ROWS)
+    flushes, builds = list[tuple[float, float]](), list[tuple[float, float]]()
+    for number in range(_ROUNDS):
+        ids = range(number * count, (number + 1) * count)
+        data = pa.table({"id": ids, "n": ids, "text": [f"row {i}" for i in ids]}, schema=schema)
+        with table.writer() as writer:
+            writer.upsert(data)
+            start = time.perf_counter()
+            writer.flush()
+            flush = time.perf_counter() - start
+        flushes.append((flush, _seconds_of_flush_check(table)))
+        table.merge()
+        start = time.perf_counter()
+        table.build_indexes()
+        builds.append((time.perf_counter() - start, _seconds_of_build_check(table)))
+    for what, samples in (("flush", flushes), ("extension of two indexes", builds)):
+        yield Line(
+            name="checks",
+            what=f"{what}, {count:,} rows, with its look at the files",
+            ours=Figure.of([1_000 * seconds for seconds, _ in samples]),
+            other=Figure.of([1_000 * (seconds - check) for seconds, check in samples]),
+            unit="ms",
+            against="without",
+            target=_TARGET,
+        )
+
+
+def _seconds_of_flush_check(table: memwal.Table) -> float:
+    """Look at the newest generation again."""
+    store = table.location.store
+    (manifest,) = read_manifests(store).values()
+    folder = generation_dir(manifest.region_id, manifest.flushed[-1].path)
+    version = int(open_dataset(table.location, folder).version)
+    start = time.perf_counter()
+    check_generation_files(store, folder, version)
+    return time.perf_counter() - start
+
+
+def _seconds_of_build_check(table: memwal.Table) -> float:
+    """Look again at what the last two versions added, one for each index."""
+    location, newest = table.location, table.base().version
+    seconds = 0.0
+    for version in (newest - 1, newest):
+        start = time.perf_counter()
+        before = read_table_manifest(location, version - 1)
+        check_new_files(location.store, read_table_manifest(location, version), before=before)
+        seconds += time.perf_counter() - start
+    return seconds
