@@ -25,7 +25,7 @@ from memwal.errors import (
 )
 from memwal.storage import local_files, object_store
 from memwal.storage.folders.delete import delete_file, delete_files, delete_tree, open_without_links
-from memwal.storage.folders.hold import FolderHold
+from memwal.storage.folders.hold import FolderHold, Place
 from memwal.storage.folders.locks import lock_folder
 from memwal.storage.folders.walk import (
     check_not_broken,
@@ -113,7 +113,7 @@ class LocalStore(ObjectStore):
         path = self._path(key)
         with _translated("store", path), self._placed(path) as place:
             self._publish(
-                place,
+                place.path,
                 lambda temporary: write_chunks(temporary, chunks, durable=self._durable),
                 _replace,
             )
@@ -125,9 +125,9 @@ class LocalStore(ObjectStore):
             try:
                 with (
                     self._placed(path, make=False) as place,
-                    lock_folder(_folder_of(place), fcntl.LOCK_EX),
+                    lock_folder(_folder_of(place.path), fcntl.LOCK_EX),
                 ):
-                    if local_files.read_file(place) != expected:
+                    if local_files.read_file(place.path) != expected:
                         raise changed
                     self._write_once(place, data, publish=os.replace)
             except (FileNotFoundError, NotADirectoryError):
@@ -330,7 +330,7 @@ class LocalStore(ObjectStore):
         folder = object_store.check_prefix(prefix)
         return os.path.join(self._root, folder) if folder else self._root
 
-    def _write(self, path: str, data: Data, write_once: Callable[[str, Data], None]) -> None:
+    def _write(self, path: str, data: Data, write_once: Callable[[Place, Data], None]) -> None:
         folder = _folder_of(path)
         for _ in range(_MAX_ATTEMPTS):
             try:
@@ -345,23 +345,19 @@ class LocalStore(ObjectStore):
             "nothing was stored, find out what deletes it"
         )
 
-    @contextmanager
-    def _placed(self, path: str, *, make: bool = True) -> Iterator[str]:
-        """Yield the path by which an object is written, after its folder was made.
+    def _placed(self, path: str, *, make: bool = True) -> Place:
+        """Return the place by which an object is written, after its folder was made.
 
         Without ``make``, the folder must exist.
         """
-        held = None if self._hold is None else self._hold.folder_above(path)
-        if self._hold is not None and held is not None:
-            with self._hold.entered(held) as opened:
-                place = opened + path[len(held) :]
-                if make:
-                    self._make_below(opened, _folder_of(place))
-                yield place
-            return
+        held = None if self._hold is None else self._hold.place(path)
+        if held is None:
+            if make:
+                self._folders.ensure(_folder_of(path))
+            return Place(path)
         if make:
-            self._folders.ensure(_folder_of(path))
-        yield path
+            self._make_below(held.base, _folder_of(held.path))
+        return held
 
     def _make_below(self, base: str, folder: str) -> None:
         """Make a folder below one that is held, and those between them."""
@@ -374,14 +370,15 @@ class LocalStore(ObjectStore):
         if self._durable:
             fsync_folder(above)
 
-    def _create_once(self, path: str, data: Data) -> None:
+    def _create_once(self, place: Place, data: Data) -> None:
+        path = place.path
         folder = _folder_of(path)
-        device = os.stat(folder).st_dev
+        device = os.stat(folder).st_dev if place.device is None else place.device
         unnamed = self._unnamed.get(device)
         if unnamed is None:
             unnamed = self._unnamed[device] = keeps_unnamed_files(folder)
         if not unnamed:
-            self._write_once(path, data, publish=_link)
+            self._write_once(place, data, publish=_link)
             return
         try:
             link_new_file(folder, path, data, durable=self._durable)
@@ -391,13 +388,15 @@ class LocalStore(ObjectStore):
             # Some sandboxes forbid this link but not the one of a named file. If they forbid that
             # one too, it raises the error that names the next step.
             self._unnamed[device] = False
-            self._write_once(path, data, publish=_link)
+            self._write_once(place, data, publish=_link)
             return
         self._make_name_durable(path)
 
-    def _write_once(self, path: str, data: Data, *, publish: Callable[[str, str], None]) -> None:
+    def _write_once(self, place: Place, data: Data, *, publish: Callable[[str, str], None]) -> None:
         self._publish(
-            path, lambda temporary: write_new_file(temporary, data, durable=self._durable), publish
+            place.path,
+            lambda temporary: write_new_file(temporary, data, durable=self._durable),
+            publish,
         )
 
     def _publish(

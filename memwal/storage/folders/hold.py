@@ -4,8 +4,10 @@ A table can be moved (``mv``), deleted, or replaced by a backup while a writer i
 must not acknowledge rows that are in another folder than the one that readers find at the address,
 nor leave a folder there that a backup is then moved into.
 
-Each write opens the folder by its path, compares it with the one that was held, writes relative to
-the open folder, and compares the path again. Whatever happens at each moment:
+Each write compares the folder at the path with the one that was held, writes relative to the
+latter, which is open, and compares the path again. While a folder is open, no other one gets its
+inode, so that device and inode tell whether the path still leads to it. Whatever happens at each
+moment:
 
 * moved or replaced before the first comparison: nothing is written;
 * between the two: the object goes into the folder that was held, which is elsewhere by now, and
@@ -18,8 +20,10 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable
+from types import TracebackType
 from typing import Final
 
 from memwal.errors import StoreError, TableReplacedError
@@ -27,66 +31,103 @@ from memwal.storage.folders.identity import FolderIdentity, identify
 
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _OPEN_FILES: Final = "/proc/self/fd"
+# Of all writers of the process, which may hold thousands of regions.
+_MAX_OPEN: Final = 128
+
+
+class Place:
+    """Path by which an object is written, valid in a ``with`` block."""
+
+    __slots__ = ("device", "path")
+
+    def __init__(self, path: str, device: int | None = None) -> None:
+        self.path = path
+        self.device = device  # of the folder, if it is known
+
+    def __enter__(self) -> Place:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Do nothing."""
+
+
+class HeldPlace(Place):
+    """Path in a held folder, which leads there wherever the folder is moved.
+
+    The block raises TableReplacedError at its end if the folder is not in its place any more.
+    Without ``/proc``, the path is that of the folder, and a write between the two comparisons may
+    go into the folder that replaced it.
+    """
+
+    __slots__ = ("_folder", "_hold", "_opened", "base")
+
+    def __init__(self, hold: FolderHold, folder: str, opened: _OpenFolder, rest: str) -> None:
+        self.base = f"{_OPEN_FILES}/{opened.descriptor}" if _has_open_files() else folder
+        super().__init__(self.base + rest, opened.identity.device)
+        self._hold = hold
+        self._folder = folder
+        self._opened = opened  # stays open until the end of the write
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        # Also after an error, which may have been one of the move.
+        self._hold.check_after(self._folder, error)
+        if isinstance(error, StoreError):
+            raise type(error)(str(error).replace(self.base, self._folder)) from error
 
 
 class FolderHold:
     """Identities of some folders of a local table, which exist.
 
-    No descriptor stays open: a writer may hold thousands of regions.
+    The folders that were written to last stay open, see :func:`_opened`.
     """
 
     def __init__(self, root: str, folders: Iterable[str]) -> None:
         self._root = root
         self._identities: dict[str, FolderIdentity] = {}
         for folder in folders:
-            descriptor = os.open(folder, _FOLDER)
-            try:
-                self._identities[folder] = identify(descriptor)
-            finally:
-                os.close(descriptor)
-
-    def folder_above(self, path: str) -> str | None:
-        """Return the nearest folder above a path that is held; None if none is."""
-        above = path.rpartition(os.sep)[0]
-        while above and above not in self._identities:
-            above = above.rpartition(os.sep)[0]
-        return above or None
+            self._identities[folder] = _OpenFolder(folder).identity
 
     def check(self) -> None:
         """Raise TableReplacedError if one of the folders is not in its place."""
         for folder in self._identities:
-            with self.entered(folder):
-                pass
+            self._open(folder)
 
-    @contextmanager
-    def entered(self, folder: str) -> Iterator[str]:
-        """Yield a path of a folder that is held, by which to write into it.
+    def place(self, path: str) -> HeldPlace | None:
+        """Return the place by which to write an object; None if no folder above it is held.
 
-        The path leads to the folder wherever it is moved, and is valid in the block only. Raises
-        TableReplacedError, before or after the block, if the folder is not in its place. Without
-        ``/proc``, the path is that of the folder, and a write between the two comparisons may go
-        into the folder that replaced it.
+        Raises TableReplacedError if the folder is not where it was.
         """
+        folder = path.rpartition(os.sep)[0]
+        while folder not in self._identities:
+            if not folder:
+                return None
+            folder = folder.rpartition(os.sep)[0]
+        return HeldPlace(self, folder, self._open(folder), path[len(folder) :])
+
+    def check_after(self, folder: str, error: BaseException | None) -> None:
+        """Raise TableReplacedError if a folder is not in its place after a write, or its error."""
+        if not _leads_to(folder, self._identities[folder]):
+            raise self._replaced(folder) from error
+
+    def _open(self, folder: str) -> _OpenFolder:
+        identity = self._identities[folder]
         try:
-            descriptor = os.open(folder, _FOLDER)
+            held = _opened(folder, identity)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise self._replaced(folder) from error
-        try:
-            identity = identify(descriptor)
-            if identity != self._identities[folder]:
-                raise self._replaced(folder)
-            opened = f"{_OPEN_FILES}/{descriptor}" if _has_open_files() else folder
-            try:
-                yield opened
-            except StoreError as error:
-                raise type(error)(str(error).replace(opened, folder)) from error
-            finally:
-                # Also after an error, which may have been one of the move. The open descriptor
-                # keeps the inode from being used for another folder.
-                if not _leads_to(folder, identity):
-                    raise self._replaced(folder)
-        finally:
-            os.close(descriptor)
+        if held is None or not _leads_to(folder, identity):
+            raise self._replaced(folder)
+        return held
 
     def _replaced(self, folder: str) -> TableReplacedError:
         return TableReplacedError(
@@ -95,6 +136,48 @@ class FolderHold:
             f"acknowledged. Check what is at {self._root}; if it is the right table, open it again "
             "with a new writer, and write again what it lacks"
         )
+
+
+class _OpenFolder:
+    """An open folder. It is closed once nothing refers to it, so never during a write."""
+
+    __slots__ = ("descriptor", "identity")
+
+    def __init__(self, folder: str) -> None:
+        self.descriptor = os.open(folder, _FOLDER)
+        self.identity = identify(self.descriptor)
+
+    def __del__(self) -> None:
+        if hasattr(self, "descriptor"):
+            os.close(self.descriptor)
+
+
+_open: OrderedDict[tuple[str, FolderIdentity], _OpenFolder] = OrderedDict()
+_lock = threading.Lock()
+
+
+def _opened(folder: str, identity: FolderIdentity) -> _OpenFolder | None:
+    """Return the held folder, open; None if another one is at its path.
+
+    Those used last stay open, up to a number: to open a folder for each write takes as long as a
+    tenth of a write without fsync. Two threads that miss the same one both open it.
+    """
+    key = (folder, identity)
+    with _lock:
+        held = _open.get(key)
+        if held is not None:
+            _open.move_to_end(key)
+            return held
+    held = _OpenFolder(folder)
+    if held.identity != identity:
+        return None
+    closed = []
+    with _lock:
+        _open[key] = held
+        while len(_open) > _MAX_OPEN:
+            # Closed when the lock is free again.
+            closed.append(_open.popitem(last=False))
+    return held
 
 
 def _leads_to(folder: str, identity: FolderIdentity) -> bool:
