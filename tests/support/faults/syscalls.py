@@ -13,9 +13,8 @@ import re
 import shutil
 import signal
 import subprocess
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -121,6 +120,7 @@ def watch(folder: Path, record: Path) -> Iterator[Watch]:
     if program is None:
         pytest.skip("strace is not installed; scripts/slow_tools.py brings it")
     _allow_to_attach(_ANYBODY)
+    opened = _open_folders()
     command = [program, "-f", "-y", "-xx", "-s", str(_LONGEST), "-o", str(record)]
     command += ["-e", f"trace={','.join(_TRACED)}", "-e", f"inject={','.join(SYNCS)}:retval=0"]
     tracer = subprocess.Popen([*command, "-p", str(os.getpid())], stderr=subprocess.PIPE, text=True)
@@ -139,7 +139,7 @@ def watch(folder: Path, record: Path) -> Iterator[Watch]:
         tracer.communicate()
         _allow_to_attach(0)
     with record.open() as lines:
-        found.calls = sorted(_calls(lines, str(folder)), key=lambda call: call.ended)
+        found.calls = sorted(_calls(lines, str(folder), opened), key=lambda call: call.ended)
 
 
 def _allow_to_attach(process: int) -> None:
@@ -147,10 +147,20 @@ def _allow_to_attach(process: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(process), 0, 0, 0)
 
 
-def _calls(lines: Iterator[str], root: str) -> Iterator[Call]:
+def _open_folders() -> dict[int, str]:
+    """The folders that this process has open, by descriptor."""
+    folders = {}
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            path = os.readlink(f"/proc/self/fd/{name}")
+            if os.path.isdir(path):
+                folders[int(name)] = path
+    return folders
+
+
+def _calls(lines: Iterator[str], root: str, opened: dict[int, str]) -> Iterator[Call]:
+    """Parse a record; ``opened`` are the folders that were open when it began."""
     pending: dict[str, tuple[int, str]] = {}
-    # What the descriptors of each thread stand for, which opens a folder and then writes below it.
-    opened: dict[str, dict[int, str]] = defaultdict(dict)
     for number, line in enumerate(lines):
         parts = _LINE.match(line)
         assert parts is not None, line[:200]
@@ -168,8 +178,8 @@ def _calls(lines: Iterator[str], root: str) -> Iterator[Call]:
         if call is None or (int(call[3]) < 0 and call[1] != "rmdir"):
             continue
         if call[1] in _OPENS:
-            opened[thread][int(call[3])] = next(_files("at" + call[4]))
-        found = _call(call, began, number, root, opened[thread])
+            opened[int(call[3])] = next(_files("at" + call[4]))
+        found = _call(call, began, number, root, opened)
         if found is not None:
             yield found
 
