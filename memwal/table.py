@@ -304,7 +304,7 @@ class Table(Queries):
 
     @keywords_of(VerifyOptions)
     def verify(self, options: VerifyOptions) -> VerifyReport:
-        """Check every invariant: :func:`memwal.jobs.verify.verify`."""
+        """Check the invariants: :func:`memwal.jobs.verify.verify`."""
         return verify(self.location, options)
 
     def copy_to(

@@ -1,4 +1,4 @@
-"""Checks every invariant of a MemWAL table, while others read and write it. Exit code 1 if there
+"""Checks the invariants of a MemWAL table, while others read and write it. Exit code 1 if there
 are errors; the result lists the findings.
 
 For example::

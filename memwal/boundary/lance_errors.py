@@ -59,7 +59,7 @@ def translate_lance_error(error: Exception, doing: str) -> MemWalError:
     if _DAMAGED.search(lowered):
         return CorruptDataError(
             f"{doing}: {_short_text(text, error)}; nothing was changed; run memwal verify, which "
-            "names what is damaged"
+            "looks at every file that the table names"
         )
     if "invalid user input" in lowered:
         return InvalidInputError(f"{doing}: {text.splitlines()[0]}")

@@ -191,7 +191,7 @@ def verify(
     storage: Storage,
     as_json: AsJson = False,
 ) -> None:
-    """Check every invariant of a table, while others read and write it.
+    """Check the invariants of a table, while others read and write it.
 
     Ends with 1 when there are errors. After repairs the table is checked again, and that result
     counts.

@@ -1,4 +1,4 @@
-"""Verification of every invariant of a table, and repairs that are safe while it is in use."""
+"""Verification of the invariants of a table, and repairs that are safe while it is in use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verify every invariant of a table, in tasks that may run on other machines.
+"""Verify the invariants of a table, in tasks that may run on other machines.
 
 Writers, mergers, collectors and other clients are at work meanwhile. Every check therefore reads in
 the order in which a change in between looks right: the base table before the manifests, a manifest

@@ -31,7 +31,7 @@ _FAILS_ON: dict[FailOn, tuple[str, ...]] = {
 
 
 class MemWalVerifyOperator(MemWalOperator):
-    """Checks every invariant of a table that is in use. Changes nothing.
+    """Checks the invariants of a table that is in use. Changes nothing.
 
     The report is in the log and, as XCom, the result: ``errors``, ``warnings`` and ``findings``,
     each with ``severity``, ``code``, ``object``, ``text`` and ``advice``. The record of the run
