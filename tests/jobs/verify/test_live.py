@@ -6,11 +6,12 @@ import threading
 from contextlib import suppress
 
 import pytest
-from support.data.tables import folder, numbered, rows, state
+from support.data.tables import REGION, folder, manifest, numbered, rows, state
 from support.oracles import native
 
 import memwal
 from memwal.errors import ConflictError
+from memwal.format.paths import BLOOM_FILTER_NAME, generation_dir
 from memwal.jobs.gc import generations
 from memwal.jobs.options import VerifyOptions
 from memwal.jobs.verify import job as verify_run
@@ -144,24 +145,25 @@ def test_repairs_while_the_table_is_written_and_collected(make_table):
         writer.flush()
 
     def spoil():
-        for path in folder(table).glob("_mem_wal/*/*_gen_*/bloom_filter.bin"):
+        # A flush names no filter that is spoiled before it looks.
+        for flushed in manifest(table).flushed:
+            path = folder(table) / generation_dir(REGION, flushed.path) / BLOOM_FILTER_NAME
             # Where the collector is faster there is nothing to spoil.
             with suppress(FileNotFoundError):
                 path.write_bytes(bytes(32_768))
         for path in folder(table).glob("_mem_wal/*/manifest/version_hint.json"):
             path.unlink(missing_ok=True)
 
-    with (
-        table.writer() as writer,
-        Life(write, spoil, lambda: upkeep(memwal.open(table.uri))),
-    ):
-        looks = 0
-        while looks < 8 or count < 12:
-            looks += 1
-            report = verify(table.location)
-            kinds = {finding.code for finding in report.findings}
-            assert kinds <= {"bloom-wrong", "bloom-missing", "hint-missing"}
-            repair(table.location, report, dry_run=False)
+    with table.writer() as writer:
+        write()
+        with Life(write, spoil, lambda: upkeep(memwal.open(table.uri))):
+            looks = 0
+            while looks < 8 or count < 12:
+                looks += 1
+                report = verify(table.location)
+                kinds = {finding.code for finding in report.findings}
+                assert kinds <= {"bloom-wrong", "bloom-missing", "hint-missing"}
+                repair(table.location, report, dry_run=False)
     repair(table.location, verify(table.location), dry_run=False)
     assert verify(table.location).clean
     assert state(table) == dict.fromkeys(range(100), count)
