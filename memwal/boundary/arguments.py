@@ -53,7 +53,7 @@ _TEXTS: Final = (str, bytes, bytearray)
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What one annotation accepts."""
+    """Values that an annotation accepts."""
 
     accepts: Callable[[Any], bool]
     expected: str  # completes "pass ..."

@@ -1,4 +1,4 @@
-"""What the end of a file of a Lance data set says about whether the file was written whole.
+"""Check of the end of a file of a Lance data set: was the file written whole?
 
 Lance drops some errors of its writes, and a file is then shorter than its writer counted, mostly
 without a single byte. Every format of Lance's has its directory at the end of the file, so that a
@@ -36,7 +36,7 @@ _OFFSETS_FROM: Final = 4
 
 
 class FileKind(Enum):
-    """What a file must look like."""
+    """Required form of a file."""
 
     LANCE = "lance"  # a data file, or a file of an index
     DELETED_ROWS = "deleted rows"  # an Arrow file

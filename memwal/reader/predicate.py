@@ -105,7 +105,7 @@ def parenthesize_filter(filter: str | None) -> str | None:
 
 @dataclass(slots=True)
 class _Level:
-    """What is known of the text between two parentheses."""
+    """State of the parser between two parentheses."""
 
     start: int = 0
     kind: str = "open"  # ``padding`` or ``series`` for arguments of a function that makes values

@@ -42,7 +42,7 @@ _region_snapshots: LruCache[dict[UUID, RegionManifest]] = LruCache(_REGION_SNAPS
 
 @dataclass(frozen=True, slots=True)
 class _Sighting:
-    """What the reads of this process have learnt about the age of a table's region snapshot."""
+    """Bounds on the age of a table's region snapshot, from the reads of this process."""
 
     version: int  # newest version of the table that they opened
     published: Hashable  # the region snapshot that it has

@@ -24,7 +24,7 @@ _AT_EMPTY_PATH: Final = 0x1000
 
 
 class FolderIdentity(NamedTuple):
-    """What no other folder has in common with a folder."""
+    """Identity of a folder, which no other folder shares."""
 
     device: int
     inode: int
