@@ -216,18 +216,18 @@ def _elements(kind: Any, inner: tuple[Any, ...]) -> Check:
             return False
         return element is None or all(element.accepts(one) for one in value)
 
-    of = "" if element is None else f" of {_plain(element)}"
+    of = "" if element is None else f" of {_expected_text(element)}"
     return Check(accepts, f"a list{of}")
 
 
 def _mapping(inner: tuple[Any, ...]) -> Check:
     # The function names a wrong key or value itself: here it could not be told from a secret.
     parts = [check for part in inner if (check := check_of(part)) is not None]
-    of = f" of {' to '.join(map(_plain, parts))}" if len(parts) == 2 else ""
+    of = f" of {' to '.join(map(_expected_text, parts))}" if len(parts) == 2 else ""
     return Check(lambda value: isinstance(value, Mapping), f"a dict{of}")
 
 
-def _plain(check: Check) -> str:
+def _expected_text(check: Check) -> str:
     return check.expected.removeprefix("a ").removeprefix("an ")
 
 

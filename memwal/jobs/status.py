@@ -48,7 +48,7 @@ class RegionBacklog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexLag:
-    """How far one index is behind the merge progress."""
+    """Lag of one index behind the merge progress."""
 
     name: str
     """Name of the index."""

@@ -151,9 +151,9 @@ def _print_status(status: TableStatus) -> None:
     changed = f", {status.changed_regions} regions changed" if status.changed_regions else ""
     print_line("region snapshot: " + ("none" if taken is None else f"{age(taken)} old{changed}"))
     held = status.held_bytes
-    kept = f"; held for writers of other clients: {size(held)}" if held else ""
+    protected = f"; held for writers of other clients: {size(held)}" if held else ""
     print_line(
-        f"could be collected: {size(status.reclaimable_bytes)}{kept}; small fragments: "
+        f"could be collected: {size(status.reclaimable_bytes)}{protected}; small fragments: "
         f"{status.small_fragments or 0}"
     )
 

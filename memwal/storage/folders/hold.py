@@ -100,7 +100,7 @@ class FolderHold:
     def check(self) -> None:
         """Raise TableReplacedError if one of the folders is not in its place."""
         for folder in self._identities:
-            self._open(folder)
+            self._held_folder(folder)
 
     def place(self, path: str) -> HeldPlace | None:
         """Return the place by which to write an object; None if no folder above it is held.
@@ -112,14 +112,14 @@ class FolderHold:
             if not folder:
                 return None
             folder = folder.rpartition(os.sep)[0]
-        return HeldPlace(self, folder, self._open(folder), path[len(folder) :])
+        return HeldPlace(self, folder, self._held_folder(folder), path[len(folder) :])
 
     def check_after(self, folder: str, error: BaseException | None) -> None:
         """Raise TableReplacedError if a folder is not in its place after a write, or its error."""
         if not _leads_to(folder, self._identities[folder]):
             raise self._replaced(folder) from error
 
-    def _open(self, folder: str) -> _OpenFolder:
+    def _held_folder(self, folder: str) -> _OpenFolder:
         identity = self._identities[folder]
         try:
             held = _opened(folder, identity)

@@ -79,8 +79,8 @@ def split_entry(
     problems: dict[int, str] = {}
     start = 0
     for batch in batches:
-        found = row_schema.find_problems(batch)
-        problems |= {start + number: problem for number, problem in found.items()}
+        batch_problems = row_schema.find_problems(batch)
+        problems |= {start + number: problem for number, problem in batch_problems.items()}
         start += batch.num_rows
     if not problems:
         return batches, None
