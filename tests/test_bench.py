@@ -183,9 +183,11 @@ def test_a_region_costs_the_same_requests_however_many_there_are(tmp_path: Path)
     counted = [line for line in lines if line["name"] == "region requests"]
     assert all(line["met"] for line in counted)
     looks = [line["note"].partition(" for each")[0] for line in counted if "look" in line["what"]]
+    drops = [line["note"] for line in counted if "drops" in line["what"]]
+    assert ["2.00 PUT" in note for note in drops] == [True]
     assert looks == [
-        "2.00 GET, 3.00 HEAD, 0.00 LIST",
-        "1.00 GET, 2.00 HEAD, 0.00 LIST",
+        "3.00 GET, 3.00 HEAD, 0.00 LIST",
+        "2.00 GET, 2.00 HEAD, 0.00 LIST",
     ]
 
 

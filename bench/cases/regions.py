@@ -26,6 +26,7 @@ import memwal
 from memwal.base_table.commit import commit_details
 from memwal.format.paths import BLOOM_FILTER_NAME, generation_dir, wal_key
 from memwal.format.region_manifest import FlushedGeneration, RegionManifest
+from memwal.format.wal_encoder import encode_sentinel
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.region.router import identity_region_id
 
@@ -190,13 +191,15 @@ def _make_up(table: memwal.Table, number: int) -> None:
         region_fields=((_SPEC.fields[0].field_id, _value(number)),),
     )
     manifests.commit(manifest)
-    # The fence comes first.
-    store.put(wal_key(region_id, 1), b"")
+    # The fence comes first. Entries without rows are enough: no job here reads any, but whether
+    # memwal or another client wrote the newest one decides what is collected.
+    entry = encode_sentinel(writer_epoch=1, writer_id=str(region_id))
+    store.put(wal_key(region_id, 1), entry)
     position = 1
     for generation in range(1, _GENERATIONS + 1):
         for _ in range(_ENTRIES_PER_GENERATION):
             position += 1
-            store.put(wal_key(region_id, position), bytes(_KIB))
+            store.put(wal_key(region_id, position), entry)
         path = f"{generation:08x}_gen_{generation}"
         folder = generation_dir(region_id, path)
         store.put(f"{folder}/data/rows.lance", bytes(_KIB))

@@ -41,28 +41,28 @@ def find_foreign_claim(
 ) -> ForeignClaim | None:
     """Return the newest claim of a region if another client made it.
 
-    Reads the newest entry of the log, which is never collected: two small requests. Without the
-    ``tip`` of the log, its first free position, one more finds it if the hint in the manifest is
-    exact. Returns None for a claim of memwal, and for a region without a log.
+    Reads the newest entry of the log, which is never collected: a small request, and a second one
+    if another client wrote it. Without the ``tip`` of the log, its first free position, one more
+    finds it if the hint in the manifest is exact. Returns None for a claim of memwal, and for a region without a log.
     """
     region_id = manifest.region_id
     if tip is None:
         start = max(manifest.replay_after, manifest.wal_last_seen) + 1
         tip = find_tip(store, region_id, start=start)
     newest = tip - 1
-    key = wal_key(region_id, newest)
-    info = store.head(key) if newest else None
-    if info is None:
+    if newest == 0:
         return None
     try:
         head = read_head(store, region_id, newest)
     except ObjectNotFoundError:
         return None
     except CorruptDataError:
-        # A torn entry does not tell whose it is.
-        return ForeignClaim(manifest.writer_epoch, info.modified)
-    is_ours = head.writer_id is not None and head.writer_epoch >= manifest.writer_epoch
-    return None if is_ours else ForeignClaim(manifest.writer_epoch, info.modified)
+        pass  # A torn entry does not tell whose it is.
+    else:
+        if head.writer_id is not None and head.writer_epoch >= manifest.writer_epoch:
+            return None
+    info = store.head(wal_key(region_id, newest))
+    return None if info is None else ForeignClaim(manifest.writer_epoch, info.modified)
 
 
 def protected_from(

@@ -17,8 +17,8 @@ fragments it was built over, and Lance records the generations of the version th
 built on. A compaction that rewrote one of the fragments makes the commit fail as a conflict, and
 the parts are built again from the version of then.
 
-An index that misses rows which it covers (:mod:`memwal.lsm.indexes.trust`) is replaced by a new one
-over all rows. Until that commit readers do not use it, and the commit names a complete index.
+A damaged index (:mod:`memwal.jobs.index.rebuild`) is replaced by a new one first. Until that commit
+readers do not use it.
 
 Centroids and codebook of a vector index stay bit for bit as they are, so that distances estimated
 by generations and by the base table remain comparable while MemWAL is enabled.
@@ -66,7 +66,6 @@ from memwal.lsm.indexes.segments import (
     segment_limit,
     segments_to_join,
 )
-from memwal.lsm.indexes.trust import find_doubts
 from memwal.storage.location import TableLocation
 from memwal.util.retry import MAX_LOST_WRITES, LostRaceError, LostWriteError, conflict_delay
 
@@ -134,8 +133,8 @@ def build_indexes(location: TableLocation, options: IndexOptions = IndexOptions(
     -------
     JobResult
         Metrics ``indexes``, the number of indexes that were behind or had too many segments;
-        ``parts`` if there were any; ``rebuilt``, if there were any, indexes with missing or damaged
-        files that were built again; and for extended vector indexes the worst
+        ``parts`` if there were any; ``rebuilt``, if there were any, damaged indexes that were
+        built again; and for extended vector indexes the worst
         ``unevenness_percent`` (rows of the largest partition by the average) and
         ``empty_partitions_percent``. A warning for each maintained index that does not exist, and
         for each whose partitions are too uneven.
@@ -381,11 +380,7 @@ def _extend(base: BaseTable, task: IndexTask) -> None:
         coverage = index_coverage(base, description)
         limit = segment_limit(base, task.max_segments)
         segments_joined = segments_to_join(coverage, max_segments=limit)
-        is_stale = task.index in find_doubts(base).stale
-        index = index_of(base, task.index) if is_stale or coverage.is_void else None
-        if index is not None and is_stale:
-            _replace(base, index)
-            return
+        index = index_of(base, task.index) if coverage.is_void else None
         if index is not None and index.kind.is_vector:
             # Every row that it was trained on is gone. Lance would train a new model.
             fragments = tuple(number for number, _ in coverage.uncovered)
@@ -401,17 +396,6 @@ def _extend(base: BaseTable, task: IndexTask) -> None:
     commit_durably(base, commit, doing=f"extending index {task.index}")
 
 
-def _replace(base: BaseTable, index: MaintainedIndex) -> None:
-    """Make the commit that replaces a stale index by a new one with the same parameters."""
-
-    def commit(dataset: lance.LanceDataset) -> None:
-        dataset.create_scalar_index(
-            index.column, index.spec.index_type, name=index.name, replace=True
-        )
-
-    commit_durably(base, commit, doing=f"building index {index.name} anew")
-
-
 def _has_no_model(base: BaseTable, name: str) -> bool:
     """Return whether a vector index was never trained: Lance created it with too few rows."""
     description = describe_index(base, name)
@@ -424,9 +408,7 @@ def _has_no_model(base: BaseTable, name: str) -> bool:
 
 
 def _is_done(base: BaseTable, task: IndexTask) -> bool:
-    """Return whether an index covers its target, finds its rows and has no segments to join."""
-    if task.index in find_doubts(base).stale:
-        return False
+    """Return whether an index covers its target and has no segments to join."""
     description = describe_index(base, task.index)
     if task.fragments is None:
         is_covered = covers(base, task.index, task.target)

@@ -1,9 +1,11 @@
-"""Build indexes of the base table again that have missing or damaged files.
+"""Build damaged indexes of the base table again.
 
-The new index has the parameters of the old one, and replaces all of its segments in one commit, in
-which Lance records its catch-up. A process that dies before the commit leaves index files that no
-version names; a process that repeats it finds nothing to do. Merges may be committed meanwhile: the
-index covers the fragments of the version that was read, and is extended over the others as any.
+An index is damaged if files of it are missing or were not written whole, or if it is stale: it
+misses rows which it covers (:mod:`memwal.lsm.indexes.trust`). The new index has the parameters of
+the old one, and replaces all of its segments in one commit, in which Lance records its catch-up. A
+process that dies before the commit leaves index files that no version names; a process that repeats
+it finds nothing to do. Merges may be committed meanwhile: the index covers the fragments of the
+version that was read, and is extended over the others as any.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from memwal.jobs.job import Guard
 from memwal.lsm.indexes.kinds import kind_of
 from memwal.lsm.indexes.segments import describe_index
 from memwal.lsm.indexes.spec import IndexSpec, read_index_spec
+from memwal.lsm.indexes.trust import find_doubts
 from memwal.storage.location import TableLocation
 from memwal.util.retry import retry_lost_races
 
@@ -39,6 +42,7 @@ _CONFLICT_WAIT_SECONDS = 0.2
 _TOKENIZER = "lance_tokenizer"
 _GRANULARITY = "document_granularity"
 
+_STALE = "it does not find rows that it covers"
 _NO_MODEL = (
     "index {} has damaged files ({}), and none of them has its model any more: searches go on "
     "without it; drop it, create it again, and name it among the maintained ones"
@@ -57,7 +61,7 @@ class RebuildResult:
 def rebuild_damaged(
     location: TableLocation, names: Collection[str], *, guard: Guard | None = None
 ) -> RebuildResult:
-    """Build those of the indexes again that have missing or damaged files.
+    """Build those of the indexes again that are damaged.
 
     Raises
     ------
@@ -66,18 +70,21 @@ def rebuild_damaged(
     LostWriteError
         Files of a new index were not written whole in several attempts.
     """
-    bad = _bad_files_of(find_bad_index_files(open_base(location)), names)
+    base = open_base(location)
+    reasons = {name: _STALE for name in find_doubts(base).stale if name in names}
+    for name, files in _bad_files_of(find_bad_index_files(base), names).items():
+        reasons[name] = str(files[0])
     rebuilt, lost, warnings = [], [], []
-    for name, files in sorted(bad.items()):
+    for name, reason in sorted(reasons.items()):
         if guard is not None:
             guard()
-        logger.warning("index %s of %s is built again: %s", name, location, files[0])
+        logger.warning("index %s of %s is built again: %s", name, location, reason)
         try:
             if rebuild_index(location, name):
                 rebuilt.append(name)
         except InvalidInputError:
             lost.append(name)
-            warnings.append(_NO_MODEL.format(name, files[0]))
+            warnings.append(_NO_MODEL.format(name, reason))
     return RebuildResult(tuple(rebuilt), tuple(lost), tuple(warnings))
 
 
@@ -95,7 +102,7 @@ def rebuild_index(
     *,
     is_damaged: Callable[[BaseTable], bool] = lambda base: False,
 ) -> bool:
-    """Replace an index; False if it has no bad files and is not ``is_damaged`` in another way.
+    """Replace an index; False if it is neither damaged nor ``is_damaged`` in another way.
 
     Raises InvalidInputError if its parameters cannot be read any more, and the errors of
     :func:`rebuild_damaged`.
@@ -106,7 +113,9 @@ def rebuild_index(
         base = open_base(location)
         bad = _bad_files_of(find_bad_index_files(base), [name]).get(name, [])
         description = describe_index(base, name)
-        if description is None or not (bad or is_damaged(base)):
+        if description is None:
+            return False
+        if not (bad or name in find_doubts(base).stale or is_damaged(base)):
             return False
         spec = _readable_spec(location, description, bad)
         column = description.field_names[0]
