@@ -43,7 +43,8 @@ def find_foreign_claim(
 
     Reads the newest entry of the log, which is never collected: a small request, and a second one
     if another client wrote it. Without the ``tip`` of the log, its first free position, one more
-    finds it if the hint in the manifest is exact. Returns None for a claim of memwal, and for a region without a log.
+    finds it if the hint in the manifest is exact. Returns None for a claim of memwal, and for a
+    region without a log.
     """
     region_id = manifest.region_id
     if tip is None:

@@ -95,7 +95,7 @@ class PlanOperator(CatalogTableOperator):
 
 
 class PlanIndexesOperator(CatalogTableOperator):
-    """Returns the names of the maintained indexes that are behind, to map builds over.
+    """Returns the names of the indexes that are behind or stale, to map builds over.
 
     The XCom ``lag`` holds the ``generations`` and ``rows`` that the index furthest behind does not
     cover. Skipped with the reason when the policy says that no build is due.
@@ -110,10 +110,10 @@ class PlanIndexesOperator(CatalogTableOperator):
         with closing(Catalog()) as catalog:
             survey = self.survey(catalog, catalog.get(self.table))
         due = survey.due["index"]
-        behind = [lag for lag in survey.status.indexes if lag.generations or lag.rows]
+        behind = [lag for lag in survey.status.indexes if lag.generations or lag.rows or lag.stale]
         if not behind:
             raise TaskSkipped(
-                "Every maintained index covers all merged generations.",
+                "Every index covers all merged generations and finds its rows.",
                 reason=SkipReason.NOTHING_TO_DO,
             )
         if due.reason is None and not request.force:

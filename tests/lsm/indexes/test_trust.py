@@ -8,10 +8,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import lance
-import lancedb
 import numpy as np
-import pyarrow as pa
 import pytest
+from support.data.stale_indexes import ROWS, make, optimize, rows
 from support.data.tables import keys
 
 import memwal
@@ -21,55 +20,12 @@ from memwal.jobs.status import IndexLag, TableStatus
 from memwal.lsm.indexes import trust
 from memwal.lsm.indexes.trust import doubted_indexes, find_doubts
 
-ROWS = 80
-SCHEMA = pa.schema(
-    [
-        pa.field("id", pa.int64(), nullable=False),
-        pa.field("n", pa.int64()),
-        pa.field("at", pa.timestamp("us")),
-        pa.field("vec", pa.list_(pa.float32(), 4)),
-    ]
-)
-
-
-def some(first: int, last: int, *, plus: int = 0) -> pa.Table:
-    numbers = np.arange(first, last)
-    vectors = np.repeat(numbers, 4).astype(np.float32)
-    return pa.table(
-        {
-            "id": numbers,
-            "n": numbers + plus,
-            "at": pa.array(numbers, pa.timestamp("us")),
-            "vec": pa.FixedSizeListArray.from_arrays(pa.array(vectors), 4),
-        },
-        schema=SCHEMA,
-    )
-
 
 @pytest.fixture(scope="module", params=[True, False], ids=["stable", "plain"])
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A table of four fragments that pylance made, with BTREE indexes on all its scalars."""
     path = tmp_path_factory.mktemp("made") / "t.lance"
-    step = ROWS // 4
-    for first in range(0, ROWS, step):
-        lance.write_dataset(
-            some(first, first + step), path, mode="append", enable_stable_row_ids=request.param
-        )
-    dataset = lance.dataset(path)
-    for column in ("id", "n", "at"):
-        dataset.create_scalar_index(column, "BTREE", name=f"{column}_idx")
-    memwal.enable(
-        str(path),
-        region_spec=memwal.RegionSpec.unsharded(),
-        primary_key=["id"],
-        maintained_indexes=["id_idx", "n_idx", "at_idx"],
-    )
+    make(path, stable_row_ids=request.param)
     return path
-
-
-def optimize(path: Path) -> None:
-    """Compact with LanceDB, whose Lance is older than that of pylance."""
-    lancedb.connect(path.parent).open_table(path.stem).optimize()
 
 
 def compact(path: Path) -> None:
@@ -116,13 +72,13 @@ def test_after_a_compaction_of_another_client(path, table, other):
     assert len(table.base().dataset.fragment_ids()) == 1
     check_reads(table)
     with table.writer() as writer:
-        writer.upsert(some(0, ROWS // 2, plus=1000))
+        writer.upsert(rows(0, ROWS // 2, plus=1000))
         writer.delete(keys(ROWS - 1))
     table.merge()
-    rows = table.base().dataset.to_table()
-    assert sorted(rows.column("id").to_pylist()) == list(range(ROWS - 1))
+    merged = table.base().dataset.to_table()
+    assert sorted(merged.column("id").to_pylist()) == list(range(ROWS - 1))
     with table.writer() as writer:
-        writer.upsert(some(ROWS - 1, ROWS))
+        writer.upsert(rows(ROWS - 1, ROWS))
     table.merge()
     table.build_indexes()
     assert find_doubts(table.base()) == trust.Doubts()
@@ -168,7 +124,7 @@ def test_a_fragment_is_probed_once(path, table, monkeypatch):
 
     monkeypatch.setattr(trust, "_probe", counted)
     with table.writer() as writer:
-        writer.upsert(some(0, 3, plus=5))
+        writer.upsert(rows(0, 3, plus=5))
     check_reads(table)
     first = len(probed)
     assert first == (3 if is_stable(path) else 0)
@@ -196,7 +152,7 @@ def test_any_history_with_other_clients(path, table, seed):
     wanted = {number: number for number in range(ROWS)}
 
     def write() -> None:
-        written = some(int(random.integers(ROWS)), ROWS + 10, plus=int(random.integers(1_000)))
+        written = rows(int(random.integers(ROWS)), ROWS + 10, plus=int(random.integers(1_000)))
         gone = [int(number) for number in random.integers(ROWS, size=3)]
         with table.writer() as writer:
             writer.upsert(written)

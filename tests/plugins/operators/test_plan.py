@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from memwal_airflow.deadlines import LATE
 from memwal_airflow.operators.plan import AnnounceIndexedOperator, PlanIndexesOperator, PlanOperator
 from memwal_airflow.skips import SkipReason
 from support.airflow.skips import skips
+from support.data.stale_indexes import make, optimize
 
 from memwal.catalog import Catalog, Policy
 
@@ -117,6 +119,19 @@ def test_the_indexes_that_are_behind_are_listed_with_their_lag(flights: Any) -> 
     flights.table.build_indexes()
     with skips(SkipReason.NOTHING_TO_DO):
         plan_indexes(force=True)
+
+
+def test_an_index_that_misses_rows_is_listed_though_it_covers_all(
+    tmp_path: Path, catalog: Catalog
+) -> None:
+    make(tmp_path / "t.lance", stable_row_ids=True)
+    catalog.register("flights", uri=str(tmp_path / "t.lance"))
+    with skips(SkipReason.NOTHING_TO_DO):
+        plan_indexes()
+    optimize(tmp_path / "t.lance")
+    names, pushed = plan_indexes()
+    assert sorted(names) == ["at_idx", "id_idx", "n_idx"]
+    assert pushed == {"lag": {"generations": 0, "rows": 0}}
 
 
 def test_indexes_are_listed_when_the_policy_says_so_or_somebody_wants_it(

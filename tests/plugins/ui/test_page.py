@@ -64,6 +64,8 @@ def test_table(tab: Callable[..., Any], server: PageServer, name: str, theme: st
     generations = page.locator(".level-waiting .level-value")
     waiting = sum(one["backlog_generations"] for one in server.answers.regions(row))
     expect(generations).to_contain_text(str(waiting) if waiting < 1000 else "k")
+    stale = page.locator(".indexes li", has_text="city_idx").locator(".index-state")
+    expect(stale).to_have_class("index-state is-failing")
     assert opened.violations() == []
     assert opened.complaints == []
     picture(page, f"table-{theme}" if name == "flights" else f"regions-{theme}")

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from memwal.jobs.policy import Policy
+from memwal.jobs.status import IndexLag
 
 LATE = 3600.0
 CRITICAL = 43_200.0
@@ -242,14 +243,18 @@ class Canned:
             "version": row["version"],
             "regions": regions,
             "indexes": [
-                {"name": "id_idx", "generations": 0, "regions": 0, "rows": 0},
-                {
-                    "name": "vector_idx",
-                    "generations": 7,
-                    "regions": 5,
-                    "rows": max(1, row["base_rows"] // 90),
-                },
-                {"name": "text_idx", "generations": 3, "regions": 3, "rows": row["base_rows"] // 9},
+                asdict(lag)
+                for lag in (
+                    IndexLag(name="id_idx", generations=0, regions=0, rows=0),
+                    IndexLag(
+                        name="vector_idx",
+                        generations=7,
+                        regions=5,
+                        rows=max(1, row["base_rows"] // 90),
+                    ),
+                    IndexLag(name="text_idx", generations=3, regions=3, rows=row["base_rows"] // 9),
+                    IndexLag(name="city_idx", generations=0, regions=0, rows=0, stale=True),
+                )
             ],
             "snapshot_age_seconds": 74.0,
             "small_fragments": 21,

@@ -87,6 +87,8 @@ export interface IndexLag {
   generations: number;
   regions: number;
   rows: number | null;
+  /** It misses rows that it covers; reads and merges do not use it until it is built again. */
+  stale: boolean;
 }
 
 export interface Status {
