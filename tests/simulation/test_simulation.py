@@ -146,7 +146,12 @@ def no_progress_at_the_commit(patch: pytest.MonkeyPatch) -> None:
 
 
 # What only shows next to many processes that are often paused.
-NEEDS_PAUSES = {no_look_for_the_folder, no_mark_in_orphans, no_pinned_deletes}
+NEEDS_PAUSES = {
+    no_look_behind_a_first_manifest,
+    no_look_for_the_folder,
+    no_mark_in_orphans,
+    no_pinned_deletes,
+}
 
 
 @pytest.mark.slow
