@@ -13,6 +13,7 @@ from pathlib import Path
 
 from cases.file_checks import check_lines
 from cases.index_builds import index_lines
+from cases.index_probes import probe_lines
 from cases.merges import memory_lines, merge_lines, spark_lines
 from cases.quality import quality_lines
 from cases.regions import region_lines
@@ -26,6 +27,7 @@ _PARTS: dict[str, Callable[[Path, int], Iterator[Line]]] = {
     "regions": region_lines,
     "index": index_lines,
     "checks": check_lines,
+    "probes": probe_lines,
 }
 
 

@@ -145,10 +145,11 @@ JOB_LINES: dict[str, dict[str, int]] = {
     "spark": {"spark": 3},
     "regions": {"region requests": 6, "region seconds": 6, "region memory": 6},
     "checks": {"checks": 2},
+    "probes": {"probes": 4},
 }
 
 
-SLOW_JOBS = ("merge", "memory", "quality", "spark", "checks")
+SLOW_JOBS = ("merge", "memory", "quality", "spark", "checks", "probes")
 
 
 def job_lines(folder: Path, name: str) -> list[dict[str, Any]]:

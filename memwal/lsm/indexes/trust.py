@@ -30,9 +30,7 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 import numpy as np
@@ -53,7 +51,6 @@ logger = logging.getLogger(__name__)
 _MAX_CACHED: Final = 256
 # Values in one predicate.
 _PROBED_AT_ONCE: Final = 1_000
-_PARALLEL_READS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,14 +153,10 @@ def _probe(base: BaseTable, column: str, fragments: Sequence[int]) -> dict[int, 
     """Look a row of each fragment up by its value, through the index on the column."""
     try:
         with lance_errors(f"probing the index on {column} of {base.location}"):
-            # Not the threads of all other reads: some of those find out what to trust.
-            with ThreadPoolExecutor(_PARALLEL_READS) as pool:
-                first = pool.map(partial(_first_row, base, column), fragments)
-                rows = {f: row for f, row in zip(fragments, first, strict=True) if row.num_rows}
-            if not rows:
+            rows = _first_rows(base, column, fragments)
+            if not rows.num_rows:
                 return {}
-            expected = pa.concat_tables(rows.values())
-            values, row_ids = expected.column(0), expected.column("_rowid").to_numpy()
+            values, row_ids = rows.column("value"), rows.column("_rowid").to_numpy()
             found = [
                 base.dataset.scanner(columns=[], filter=predicate, with_row_id=True)
                 .to_table()
@@ -173,18 +166,22 @@ def _probe(base: BaseTable, column: str, fragments: Sequence[int]) -> dict[int, 
             ]
     except (CorruptDataError, InvalidInputError, ObjectNotFoundError):
         return dict.fromkeys(fragments)
-    return dict(zip(rows, np.isin(row_ids, np.concatenate(found)).tolist(), strict=True))
+    is_found = np.isin(row_ids, np.concatenate(found)).tolist()
+    return dict(zip(rows.column("fragment").to_pylist(), is_found, strict=True))
 
 
-def _first_row(base: BaseTable, column: str, fragment: int) -> pa.Table:
-    """Read the value and the row id of a row; the table is empty if there is none."""
-    return base.dataset.scanner(
-        columns=[column],
-        fragments=[base.dataset.get_fragment(fragment)],
-        limit=1,
-        with_row_id=True,
-        use_scalar_index=False,
-    ).to_table()
+def _first_rows(base: BaseTable, column: str, fragments: Sequence[int]) -> pa.Table:
+    """Read ``fragment``, ``value`` and ``_rowid`` of a row of each fragment that has rows."""
+    wanted, offsets, numbers, offset = set(fragments), [], [], 0
+    for fragment in base.dataset.get_fragments():
+        count = fragment.count_rows()  # from the manifest
+        if count and fragment.fragment_id in wanted:
+            offsets.append(offset)
+            numbers.append(fragment.fragment_id)
+        offset += count
+    path = _sql_path(base, column)
+    rows = base.dataset.take(offsets, columns={"value": path, "_rowid": "_rowid"})
+    return rows.append_column("fragment", pa.array(numbers, pa.int64()))
 
 
 def _predicates(base: BaseTable, column: str, values: pa.Array) -> list[str | pc.Expression]:
@@ -192,8 +189,7 @@ def _predicates(base: BaseTable, column: str, values: pa.Array) -> list[str | pc
 
     Raises InvalidInputError for values of a type, or in a column, that no predicate can name.
     """
-    is_child = column not in base.schema.names
-    path = quoted(*column.split(".")) if is_child else quoted(column)
+    path = _sql_path(base, column)
     predicates: list[str | pc.Expression] = []
     if values.null_count:
         predicates.append(f"{path} is null")
@@ -203,10 +199,15 @@ def _predicates(base: BaseTable, column: str, values: pa.Array) -> list[str | pc
     try:
         return [*predicates, f"{path} in ({', '.join(literals(values))})"]
     except InvalidInputError:
-        if is_child:
+        if column not in base.schema.names:
             raise
     # Other types go to Lance as an expression, which knows no children of columns.
     return [*predicates, pc.field(column).isin(values)]
+
+
+def _sql_path(base: BaseTable, column: str) -> str:
+    """Return an indexed column, or child of one, as SQL has it."""
+    return quoted(column) if column in base.schema.names else quoted(*column.split("."))
 
 
 Value = TypeVar("Value")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import lance
 import numpy as np
+import pyarrow as pa
 import pytest
 from support.data.stale_indexes import ROWS, make, optimize, rows
 from support.data.tables import keys
@@ -48,6 +49,9 @@ def table(path: Path) -> memwal.Table:
 
 def is_stable(path: Path) -> bool:
     return bool(lance.dataset(path).has_stable_row_ids)
+
+
+ID = pa.field("id", pa.int64(), nullable=False)
 
 
 def check_reads(table: memwal.Table, plus: int = 0) -> None:
@@ -132,6 +136,23 @@ def test_a_fragment_is_probed_once(path, table, monkeypatch):
     check_reads(table)
     # The new fragment is covered by none of the indexes.
     assert len(probed) == first
+
+
+def test_an_index_on_a_child_of_a_column_is_probed(tmp_path):
+    path = tmp_path / "t.lance"
+    for first in (0, 20, 40, 60):
+        numbers = list(range(first, first + 20))
+        nested = pa.table({"id": numbers, "s": [{"a": {"x": n}, "y": 0} for n in numbers]})
+        nested = nested.cast(pa.schema([ID, nested.schema.field("s")]))
+        lance.write_dataset(nested, path, mode="append", enable_stable_row_ids=True)
+    lance.dataset(path).delete("id < 5 or id = 40")
+    lance.dataset(path).create_scalar_index("s.a.x", "BTREE", name="x_idx")
+    memwal.enable(str(path), region_spec=memwal.RegionSpec.unsharded(), primary_key=["id"])
+    table = memwal.open(str(path))
+    assert find_doubts(table.base()) == trust.Doubts()
+    optimize(path)
+    (covered,) = table.base().dataset.fragment_ids()
+    assert find_doubts(table.base()) == trust.Doubts(stale={"x_idx": (covered,)})
 
 
 def test_an_index_build_is_due_for_a_stale_index_alone():
