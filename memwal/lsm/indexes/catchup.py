@@ -16,10 +16,20 @@ _SYSTEM_PREFIX = "__lance_"
 
 
 def maintained_index_names(base: BaseTable) -> tuple[str, ...]:
-    """Return the names of the maintained indexes, in their order."""
-    if base.details.maintain_all_indexes:
-        return tuple(sorted(index_names(base)))
-    return base.details.maintained_indexes
+    """Return the names of the maintained indexes, in their order.
+
+    Where all are maintained, these are the indexes of the kinds that Lance's own writer maintains:
+    it leaves the others out.
+    """
+    if not base.details.maintain_all_indexes:
+        return base.details.maintained_indexes
+    return tuple(
+        sorted(
+            index.name
+            for index in base.dataset.describe_indices()
+            if kind_of(index).lance_maintains and not index.name.startswith(_SYSTEM_PREFIX)
+        )
+    )
 
 
 def unmaintained_index_names(base: BaseTable) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from lance.dataset import Index, LanceOperation
 from memwal.base_table.snapshot import BaseTable, open_dataset
 from memwal.boundary.lance_errors import translate_lance_error
 from memwal.errors import CorruptDataError, InvalidInputError, MemWalError, ObjectNotFoundError
-from memwal.format.paths import MEM_WAL_INDEX_NAME
+from memwal.lsm.indexes.catchup import maintained_index_names
 from memwal.lsm.indexes.kinds import IndexKind, kind_of
 from memwal.lsm.indexes.spec import IndexSpec, read_index_spec
 from memwal.storage.location import TableLocation
@@ -56,17 +56,13 @@ def maintained_indexes(base: BaseTable) -> tuple[MaintainedIndex, ...]:
     Parameters are read from the first segment of each index, as all segments have the same, and
     cached. An index that cannot be built here is left out; a warning says so once.
     """
-    indexes = []
-    for description in base.dataset.describe_indices():
-        name = description.name
-        if name == MEM_WAL_INDEX_NAME:
-            continue
-        if not (base.details.maintain_all_indexes or name in base.details.maintained_indexes):
-            continue
-        index = _with_spec(base, description)
-        if index is not None:
-            indexes.append(index)
-    return tuple(indexes)
+    names = frozenset(maintained_index_names(base))
+    indexes = [
+        _with_spec(base, description)
+        for description in base.dataset.describe_indices()
+        if description.name in names
+    ]
+    return tuple(index for index in indexes if index is not None)
 
 
 def _with_spec(base: BaseTable, description: IndexDescription) -> MaintainedIndex | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import lance
 import pytest
 from support.data.tables import base_state, folder, generations, manifest, rows, state
 from support.faults.collecting import collect
@@ -171,8 +172,6 @@ def test_a_kind_that_lance_cannot_maintain_is_taken_out_by_a_repair(
 
 
 def test_a_table_that_maintains_all(table: memwal.Table) -> None:
-    import lance
-
     lance.write_dataset(rows({1: 1}), f"{table.uri}-all")
     everything = memwal.enable(
         f"{table.uri}-all",
@@ -187,9 +186,42 @@ def test_a_table_that_maintains_all(table: memwal.Table) -> None:
         everything.choose_indexes(remove=["n_idx"])
 
 
-def test_a_table_without_mem_wal_is_refused(tmp_path) -> None:
-    import lance
+def test_a_table_that_maintains_all_that_lance_can(table: memwal.Table) -> None:
+    uri = f"{table.uri}-all"
+    lance.write_dataset(rows({1: 1}), uri)
+    dataset = lance.dataset(uri)
+    dataset.create_scalar_index("n", "BTREE", name="n_idx")
+    dataset.create_scalar_index("text", "BITMAP", name="text_idx")
+    everything = memwal.enable(
+        uri,
+        primary_key=["id"],
+        region_spec=memwal.RegionSpec.unsharded(),
+        maintained_indexes=None,
+    )
+    shard = native.writer(everything)
+    native.put(shard, everything, rows({2: 2}))
+    shard.close()
+    with everything.writer() as writer:
+        writer.upsert(rows({3: 3}))
+        writer.flush()
+    assert carried(everything)[-1] == {"n_idx"}
+    everything.merge()
+    lags = {lag.name: lag for lag in everything.status().indexes}
+    assert lags["n_idx"].maintained
+    assert not lags["text_idx"].maintained
 
+    everything.build_indexes(indexes=["n_idx"])
+    lags = {lag.name: lag for lag in everything.status().indexes}
+    assert (lags["n_idx"].rows, lags["text_idx"].rows) == (0, 2)
+    # What the other index lacks is in the base table: it holds no generation.
+    (backlog,) = everything.status().regions
+    assert backlog.reclaimable_generations == backlog.retained_generations > 0
+    everything.build_indexes()
+    assert [lag.rows for lag in everything.status().indexes] == [0, 0]
+    assert everything.verify().clean
+
+
+def test_a_table_without_mem_wal_is_refused(tmp_path) -> None:
     lance.write_dataset(rows({1: 1}), str(tmp_path / "plain"))
     with pytest.raises(TableSetupError):
         memwal.Table(memwal.table.TableLocation(str(tmp_path / "plain"))).choose_indexes()
