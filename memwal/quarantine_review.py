@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from memwal.boundary.public import public
 from memwal.format.values import single_array
 from memwal.quality.checks import Mask
 from memwal.quality.evaluate import evaluate
@@ -46,6 +47,7 @@ class ReleaseResult:
     failing: dict[RowOrigin, tuple[str, ...]]
 
 
+@public
 def waiting_rows(
     table: Table,
     quarantine: Quarantine,
@@ -70,6 +72,7 @@ def waiting_rows(
     return waiting.filter(pa.array(~_visible_rows(table, rows)))
 
 
+@public
 def release(
     table: Table,
     quarantine: Quarantine,
@@ -117,6 +120,7 @@ def release(
     )
 
 
+@public
 def discard(quarantine: Quarantine, origins: Collection[RowOrigin]) -> int:
     """Discard waiting rows of a quarantine, and return how many there were; see :func:`release`."""
     return quarantine.mark(origins, RowState.DISCARDED)

@@ -10,6 +10,7 @@ import collections.abc
 import difflib
 import inspect
 import os
+import re
 import sys
 import types
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -48,6 +49,7 @@ _ITERABLES: Final = frozenset(
     }
 )
 _MAPPINGS: Final = frozenset({collections.abc.Mapping, dict})
+_CLASS_NAME: Final = re.compile(r"([A-Z]\w*)( \| None)?")
 _TEXTS: Final = (str, bytes, bytearray)
 
 
@@ -108,6 +110,14 @@ class Arguments:
             if check is not None and not check.accepts(value):
                 raise self._type_error(name, value, check)
 
+    def fit(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Return whether the function has parameters for these arguments, and no others."""
+        try:
+            inspect.signature(self._function).bind(*args, **kwargs)
+        except TypeError:
+            return False
+        return True
+
     def binding_error(self, error: TypeError, kwargs: Collection[str]) -> ArgumentTypeError:
         """Return the error for arguments that are missing, unknown or too many."""
         if not self._compiled:
@@ -148,6 +158,8 @@ class Arguments:
 
 def check_of(annotation: Any) -> Check | None:
     """Return the check of an annotation; None if it accepts everything."""
+    if isinstance(annotation, Check):
+        return annotation
     simple = _SIMPLE.get(annotation) if isinstance(annotation, type) else None
     if simple is not None:
         return simple
@@ -214,7 +226,7 @@ def _elements(kind: Any, inner: tuple[Any, ...]) -> Check:
             return lazy
         if isinstance(value, Mapping):
             return False
-        return element is None or all(element.accepts(one) for one in value)
+        return element is None or all(element.accepts(item) for item in value)
 
     of = "" if element is None else f" of {_expected_text(element)}"
     return Check(accepts, f"a list{of}")
@@ -261,7 +273,7 @@ _SIMPLE: Final[dict[Any, Check]] = {
 
 
 def _hints(function: Callable[..., object], owner: type | None) -> dict[str, Any]:
-    """Evaluate the annotations; those that name what only a type checker imports are left out."""
+    """Evaluate the annotations; a class that only a type checker imports is checked by its name."""
     annotations = _annotations(function)
     own_namespace = getattr(inspect.unwrap(function), "__globals__", {})
     hints: dict[str, Any] = {}
@@ -276,8 +288,22 @@ def _hints(function: Callable[..., object], owner: type | None) -> dict[str, Any
         try:
             hints.update(get_type_hints(holder, namespace, include_extras=True))
         except (NameError, AttributeError):
-            continue
+            hints[name] = _check_by_name(annotation)
     return hints
+
+
+def _check_by_name(annotation: str) -> Check | None:
+    """Return the check of ``Name`` or ``Name | None``, where the name is that of a class."""
+    match = _CLASS_NAME.fullmatch(annotation)
+    if match is None:
+        return None
+    class_name, or_none = match.groups()
+
+    def accepts(value: object) -> bool:
+        return any(base.__name__ == class_name for base in type(value).__mro__)
+
+    check = Check(accepts, f"a {class_name}")
+    return _any_of([check, _NONE]) if or_none else check
 
 
 def _annotations(function: Callable[..., object]) -> dict[str, Any]:
@@ -296,7 +322,7 @@ def _type_name(value: object) -> str:
     """Name a value by its type: the value itself may be a secret, or large."""
     name = type(value).__name__
     if isinstance(value, list | tuple | set | frozenset):
-        elements = sorted({type(one).__name__ for one in value})
+        elements = sorted({type(item).__name__ for item in value})
         more = ", ..." if len(elements) > _MAX_SHOWN_TYPES else ""
         return f"a {name} of {', '.join(elements[:_MAX_SHOWN_TYPES])}{more}" if elements else name
     if isinstance(value, float) and value != value:

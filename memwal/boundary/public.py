@@ -19,6 +19,7 @@ import inspect
 import threading
 import traceback
 from collections.abc import Iterable, Iterator
+from dataclasses import fields, is_dataclass
 from types import CodeType, FrameType, FunctionType
 from typing import Any, Final, TypeVar
 
@@ -152,7 +153,7 @@ def _translate(
         return _internal_error(error, name)
     if not isinstance(error, Exception) or isinstance(error, (MemWalError, MemoryError)):
         return error
-    if arguments is not None and isinstance(error, TypeError) and _is_of_the_call(error):
+    if arguments is not None and isinstance(error, TypeError) and not arguments.fit(args, kwargs):
         return arguments.binding_error(error, kwargs)
     if _is_of_the_caller(error, (*args, *kwargs.values())):
         return error
@@ -176,18 +177,12 @@ def _internal_error(error: BaseException, name: str) -> InternalError:
     )
 
 
-def _is_of_the_call(error: BaseException) -> bool:
-    """Return whether the function did not even start: its arguments do not fit its parameters."""
-    trace = error.__traceback__
-    return trace is not None and trace.tb_next is None
-
-
 def _is_of_the_caller(error: BaseException, values: Iterable[object]) -> bool:
     """Return whether a function that the caller passed in raised an error.
 
     It did if the innermost frame that is memwal's or of such a function is of the function.
     """
-    codes = {code for value in values if callable(value) for code in _codes_of(value)}
+    codes = {code for value in _with_fields(values) if callable(value) for code in _codes_of(value)}
     if not codes:
         return False
     frames: list[FrameType] = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
@@ -197,6 +192,14 @@ def _is_of_the_caller(error: BaseException, values: Iterable[object]) -> bool:
         if frame.f_globals.get("__name__", "").partition(".")[0] == "memwal":
             return False
     return False
+
+
+def _with_fields(values: Iterable[object]) -> Iterator[object]:
+    """Yield values, and what is in the fields of those that hold options."""
+    for value in values:
+        yield value
+        if is_dataclass(value) and not isinstance(value, type):
+            yield from (getattr(value, field.name) for field in fields(value))
 
 
 def _codes_of(value: Any) -> Iterator[CodeType]:

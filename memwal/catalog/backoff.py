@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TypeVar
@@ -18,6 +18,7 @@ from sqlalchemy import delete, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from memwal.boundary.public import public
 from memwal.catalog.database import Database, database_time
 from memwal.catalog.models import (
     FailedJobRow,
@@ -92,6 +93,7 @@ class FailedJob(JsonRecord):
     waiting: bool
 
 
+@public
 class Backoffs:
     """Skipped regions and failed jobs in the ``database`` of a catalog.
 
@@ -112,7 +114,7 @@ class Backoffs:
             now = database_time(session)
             return [_region_record(row, now) for row in session.scalars(query)]
 
-    def skip_regions(self, table: str, regions: Iterable[SkippedRegion]) -> None:
+    def skip_regions(self, table: str, regions: Collection[SkippedRegion]) -> None:
         """Skip regions until a next try, which every further failure delays.
 
         A region that is skipped at another generation than before starts with the first delay.

@@ -11,6 +11,7 @@ from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from memwal.boundary.public import public
 from memwal.catalog.backoff import Backoffs
 from memwal.catalog.database import Database, default_url
 from memwal.catalog.history import History
@@ -45,6 +46,7 @@ class TableChanges(TypedDict, total=False):
     enabled: bool
 
 
+@public
 class Catalog(History):
     """Registry of managed tables, on SQLite or any database that SQLAlchemy supports.
 
@@ -248,8 +250,8 @@ class Catalog(History):
         catalog last writes last. Raises ``InvalidInputError`` or ``StoreError`` if the file cannot
         be written.
         """
-        if not Path(path).name:
-            raise InvalidInputError(f"The snapshot {path} has no name; give that of a file.")
+        if not Path(path).name or "\0" in str(path):
+            raise InvalidInputError(f"The snapshot {str(path)!r} has no name; give that of a file.")
         try:
             with snapshot_lock(path):
                 write_snapshot(path, self.list())

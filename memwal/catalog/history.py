@@ -16,6 +16,7 @@ from datetime import UTC, datetime, timedelta
 import sqlalchemy as sa
 from sqlalchemy.orm import InstrumentedAttribute, Session, aliased, defer
 
+from memwal.boundary.public import public
 from memwal.catalog.database import database_time
 from memwal.catalog.models import (
     BacklogSampleRow,
@@ -57,6 +58,7 @@ class LatestRuns:
     running: tuple[JobRun, ...]  # active runs, ordered by start
 
 
+@public
 class History(RunHistory):
     """Job runs, backlog samples and the latest status of tables."""
 

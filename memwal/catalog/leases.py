@@ -25,6 +25,7 @@ from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from memwal.boundary.public import public
 from memwal.catalog.database import Database, database_time
 from memwal.catalog.models import LeaseRow, record_of
 from memwal.errors import (
@@ -42,6 +43,7 @@ logger = logging.getLogger(__name__)
 _JOIN_SECONDS = 5.0
 
 
+@public
 class Lease:
     """Lease that is renewed in the background; a context manager that releases it on exit.
 
@@ -211,6 +213,7 @@ class LeaseRecord(JsonRecord):
     held: bool
 
 
+@public
 class Leases:
     """Leases of a catalog.
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from datetime import datetime
 
 from sqlalchemy import delete, func, select
 
+from memwal.boundary.public import public
 from memwal.catalog.database import Database
 from memwal.catalog.models import NotifiedEventRow, record_of
 
@@ -33,6 +34,7 @@ class Notification:
         return self.table, self.topic, self.subject
 
 
+@public
 class Notifications:
     """Notifications of a catalog's channels. Every call can raise ``StoreUnavailableError``."""
 
@@ -57,7 +59,7 @@ class Notifications:
         with self._database.reading() as session:
             return session.scalar(query)
 
-    def record(self, channel: str, notifications: Iterable[Notification]) -> None:
+    def record(self, channel: str, notifications: Collection[Notification]) -> None:
         """Record notifications that a channel received."""
         with self._database.writing() as session:
             for sent in notifications:

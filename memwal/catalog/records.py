@@ -20,6 +20,7 @@ from types import UnionType
 from typing import Self
 from urllib.parse import urlsplit
 
+from memwal.boundary.public import public
 from memwal.errors import InvalidInputError, ObjectNotFoundError
 from memwal.jobs.policy import Policy
 from memwal.jobs.status import TableStatus
@@ -237,6 +238,7 @@ def check_storage_options_ref(ref: str | None) -> str | None:
     )
 
 
+@public
 def read_snapshot(path: str | Path) -> list[ManagedTable]:
     """Read the tables of a snapshot, enabled or not, by name.
 

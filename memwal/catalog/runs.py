@@ -15,6 +15,7 @@ from typing import TypedDict, Unpack
 
 from sqlalchemy import ColumnElement, and_, func, literal, or_, select, update
 
+from memwal.boundary.public import public
 from memwal.catalog.database import Database, database_time
 from memwal.catalog.leases import Lease
 from memwal.catalog.models import JobRunRow, record_of
@@ -112,6 +113,7 @@ class ActiveRun:
 _RUNNING = JobRunRow.state == literal(RunState.RUNNING.value, literal_execute=True)
 
 
+@public
 class RunHistory:
     """Job runs in the ``database`` of a catalog."""
 

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from memwal.boundary.public import public
 from memwal.catalog.records import ManagedTable
 from memwal.jobs.arguments import to_arguments
 from memwal.jobs.due import Due
@@ -61,6 +62,7 @@ class Skipped:
         }
 
 
+@public
 @dataclass(frozen=True, slots=True)
 class JobRequest:
     """What the caller of :func:`memwal.fleet.run_job` asks for.

@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING, TypeVar
 
+from memwal.boundary.public import public
 from memwal.catalog.records import BacklogSample, ManagedTable, TableState
 from memwal.fleet.health import Health, JobError, backlog_age, health
 from memwal.fleet.tables import due_jobs
@@ -180,6 +181,7 @@ class TableOverview:
         }
 
 
+@public
 def overview(
     catalog: Catalog, *, table: str | None = None, now: datetime | None = None
 ) -> list[TableOverview]:

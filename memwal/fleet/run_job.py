@@ -14,6 +14,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
+from memwal.boundary.public import public
 from memwal.catalog.records import ManagedTable
 from memwal.errors import ConflictError, InvalidInputError, MemWalError
 from memwal.fleet.job_spec import JobExecutor, JobRequest, JobSpec, Skipped, SkipReason, run_locally
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from memwal.table import Table
 
 
+@public
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
     """What a job runs with: who runs it, under which leases, and with which credentials.
@@ -92,6 +94,7 @@ def _guard(leases: Sequence[Lease], runtime: Runtime) -> Guard:
     return check
 
 
+@public
 def run_recorded(
     catalog: Catalog,
     table_name: str,
@@ -273,6 +276,7 @@ def _waiting(records: Collection[SkippedRegionRecord]) -> list[UUID]:
 logger = logging.getLogger(__name__)
 
 
+@public
 def run_job(
     catalog: Catalog, request: JobRequest, *, runtime: Runtime = IN_PROCESS
 ) -> JobResult | Skipped:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from memwal.boundary.public import public
 from memwal.catalog.records import STATUS_JOB, ManagedTable
 from memwal.errors import ConflictError, InvalidInputError, MemWalError, StoreUnavailableError
 from memwal.fleet.fair_queue import Candidate, Choice, FairQueue
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 _GIB = 1 << 30
 
 
+@public
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
     """Limits of what a fleet uses at a time.
@@ -152,6 +154,7 @@ _NAP_SECONDS = 0.2
 _PRUNE_EVERY = timedelta(hours=1)
 
 
+@public
 class Fleet:
     """Maintains the enabled tables of a catalog.
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
+from memwal.boundary.public import public
 from memwal.catalog.records import CONNECTION_PREFIX, ManagedTable
 from memwal.errors import InvalidInputError, MemWalError
 from memwal.jobs.due import Due, due
@@ -65,6 +66,7 @@ class Survey:
         }
 
 
+@public
 def open_managed(
     managed: ManagedTable, *, storage_options: Mapping[str, str] | None = None
 ) -> Table:
@@ -111,6 +113,7 @@ def check_regions(table: Table, regions: Collection[UUID]) -> None:
         )
 
 
+@public
 def survey(
     catalog: Catalog,
     managed: ManagedTable,
@@ -202,6 +205,7 @@ class DiscoveredTable(JsonRecord):
     problem: str | None = None
 
 
+@public
 def find_tables(
     prefix: str, *, storage_options: Mapping[str, str] | None = None, depth: int = DEFAULT_DEPTH
 ) -> list[DiscoveredTable]:
@@ -240,9 +244,10 @@ def find_tables(
         return sorted(tables, key=lambda table: table.uri)
 
 
+@public
 def register_tables(
     catalog: Catalog,
-    tables: Iterable[DiscoveredTable],
+    tables: Collection[DiscoveredTable],
     *,
     storage_options_ref: str | None = None,
     enabled: bool = False,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from memwal.boundary.public import public
 from memwal.util.optional_deps import requires_extra
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["foreach_batch", "register", "release"]
 
 
+@public
 def foreach_batch(uri: str, **options: Any) -> BatchSink:
     """Return what ``DataStreamWriter.foreachBatch`` calls to write a stream into a table.
 
@@ -25,6 +27,7 @@ def foreach_batch(uri: str, **options: Any) -> BatchSink:
     return streaming.foreach_batch(uri, **options)
 
 
+@public
 def register(spark: SparkSession, *, storage_options: Mapping[str, str] | None = None) -> None:
     """Register ``spark.read.format("memwal")`` with a session.
 
@@ -44,6 +47,7 @@ def register(spark: SparkSession, *, storage_options: Mapping[str, str] | None =
     data_source.register(spark, storage_options=storage_options)
 
 
+@public
 def release(uri: str, *, storage_options: Mapping[str, str] | None = None) -> int:
     """End the protection of what the loads of this process read of a table.
 

@@ -11,7 +11,8 @@ from uuid import UUID, uuid4
 import numpy as np
 import pytest
 
-from memwal.boundary.arguments import check_of
+from memwal.boundary.arguments import Arguments, check_of
+from memwal.errors import ArgumentTypeError
 from memwal.jobs.job import RunState, TaskRunner
 
 ACCEPTED: list[tuple[Any, list[object], list[object]]] = [
@@ -48,3 +49,19 @@ def test_values(annotation: Any, accepted: list[object], refused: list[object]) 
 @pytest.mark.parametrize("annotation", [Any, object, int | Any])
 def test_some_annotations_accept_everything(annotation: Any) -> None:
     assert check_of(annotation) is None
+
+
+def test_a_class_that_only_a_type_checker_imports_is_checked_by_its_name() -> None:
+    class Catalogue: ...
+
+    class Own(Catalogue): ...
+
+    def function(catalog: Catalogue, other: Catalogue | None = None) -> None: ...
+
+    function.__annotations__ = {"catalog": "Catalogue", "other": "Catalogue | None"}
+    arguments = Arguments(function, "function()")
+    arguments.check((Own(), None), {})
+    arguments.check((Own(),), {"other": Own()})
+    for args in ((None,), ("x",), (Own(), 5)):
+        with pytest.raises(ArgumentTypeError, match="Catalogue"):
+            arguments.check(args, {})

@@ -166,7 +166,8 @@ class TestOneProcess:
         assert found["flights", "merge"] == "JobResult"
         assert merged(table, bucket_region_id(0)) == 3
         (failed,) = catalog.backoffs.failed_jobs()
-        assert (failed.job, failed.reason) == ("snapshot", "RuntimeError: unexpected")
+        assert failed.job == "snapshot"
+        assert "RuntimeError" in failed.reason
         assert ("flights", "snapshot") not in kinds(fleet.run_once())
 
     def test_a_poisoned_generation(
