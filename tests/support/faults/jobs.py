@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from support.faults.fault_schedule import Job
 
+from memwal.base_table.snapshot import open_base
 from memwal.jobs.gc import collect_garbage
 from memwal.jobs.index.job import build_indexes
 from memwal.jobs.merge.job import merge
@@ -17,6 +20,23 @@ from memwal.jobs.options import (
 from memwal.jobs.table.checkpoint import checkpoint
 from memwal.jobs.table.compact import compact
 from memwal.jobs.table.snapshot import build_snapshot
+from memwal.lsm.indexes.catchup import maintained_index_names
+from memwal.storage.location import TableLocation
+
+
+def rebuild(location: TableLocation) -> object:
+    """Build an index again whose files lost their last bytes before."""
+    base = open_base(location)
+    maintained = maintained_index_names(base)
+    (index, *_) = (it for it in base.dataset.describe_indices() if it.name in maintained)
+    for segment in index.segments:
+        for path in Path(location.uri, "_indices", segment.uuid).iterdir():
+            # The file itself may be that of other copies of the table as well.
+            content = path.read_bytes()
+            path.unlink()
+            path.write_bytes(content[: len(content) // 2])
+    return build_indexes(location)
+
 
 JOBS: dict[str, Job] = {
     "merge": merge,
