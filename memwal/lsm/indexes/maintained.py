@@ -19,7 +19,7 @@ from lance.dataset import Index, LanceOperation
 from memwal.base_table.snapshot import BaseTable, open_dataset
 from memwal.boundary.lance_errors import translate_lance_error
 from memwal.errors import CorruptDataError, InvalidInputError, MemWalError, ObjectNotFoundError
-from memwal.lsm.indexes.catchup import maintained_index_names
+from memwal.format.paths import MEM_WAL_INDEX_NAME
 from memwal.lsm.indexes.kinds import IndexKind, kind_of
 from memwal.lsm.indexes.spec import IndexSpec, read_index_spec
 from memwal.storage.location import TableLocation
@@ -51,16 +51,21 @@ class MaintainedIndex:
 
 
 def maintained_indexes(base: BaseTable) -> tuple[MaintainedIndex, ...]:
-    """Return the indexes that the table's MemWAL details ask writers to maintain, with their specs.
+    """Return the indexes that generations carry, with their specs: those that the details name.
+
+    Where the details name all, generations of memwal also carry kinds that Lance's own writer
+    leaves out. Nothing waits for these: they are not among the names of
+    :func:`~memwal.lsm.indexes.catchup.maintained_index_names`.
 
     Parameters are read from the first segment of each index, as all segments have the same, and
     cached. An index that cannot be built here is left out; a warning says so once.
     """
-    names = frozenset(maintained_index_names(base))
+    details = base.details
     indexes = [
         _with_spec(base, description)
         for description in base.dataset.describe_indices()
-        if description.name in names
+        if description.name != MEM_WAL_INDEX_NAME
+        and (details.maintain_all_indexes or description.name in details.maintained_indexes)
     ]
     return tuple(index for index in indexes if index is not None)
 
