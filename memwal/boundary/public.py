@@ -21,7 +21,7 @@ import traceback
 from collections.abc import Iterable, Iterator
 from dataclasses import fields, is_dataclass
 from types import CodeType, FrameType, FunctionType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 from memwal.boundary.arguments import Arguments
 from memwal.boundary.lance_errors import first_line, is_panic, translate_lance_error
@@ -104,10 +104,7 @@ def _function(function: Any, name: str, owner: type | None = None) -> Any:
         try:
             return function(*args, **kwargs)
         except BaseException as error:
-            translated = _translate(error, name, arguments, args, kwargs)
-            if translated is error:
-                raise
-            raise translated from error
+            _raise_translated(error, name, arguments, args, kwargs)
 
     @functools.wraps(function)
     async def call_async(*args: Any, **kwargs: Any) -> Any:
@@ -115,10 +112,7 @@ def _function(function: Any, name: str, owner: type | None = None) -> Any:
         try:
             return await function(*args, **kwargs)
         except BaseException as error:
-            translated = _translate(error, name, arguments, args, kwargs)
-            if translated is error:
-                raise
-            raise translated from error
+            _raise_translated(error, name, arguments, args, kwargs)
 
     @functools.wraps(function)
     def iterate(*args: Any, **kwargs: Any) -> Iterator[Any]:
@@ -135,10 +129,20 @@ def _iterate(
     try:
         yield from items
     except BaseException as error:
-        translated = _translate(error, name, arguments, args, kwargs)
-        if translated is error:
-            raise
-        raise translated from error
+        _raise_translated(error, name, arguments, args, kwargs)
+
+
+def _raise_translated(
+    error: BaseException,
+    name: str,
+    arguments: Arguments | None,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> NoReturn:
+    translated = _translate(error, name, arguments, args, kwargs)
+    if translated is error:
+        raise
+    raise translated from error
 
 
 def _translate(
