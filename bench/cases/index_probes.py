@@ -21,7 +21,7 @@ _LOOKED_UP = 100
 
 
 def probe_lines(folder: Path, rows: int) -> Iterator[Line]:
-    """Look rows up, first in a new process, then after each of some commits."""
+    """Look rows up, first in a copy that no cache knows, then after each of some commits."""
     rows = min(rows, _ROWS)
     for fragments in _FRAGMENTS:
         made = folder / f"made-{fragments}"

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.strategies import SearchStrategy
 
@@ -153,3 +154,17 @@ def _place(error: Exception) -> str:
     ours = [f"{Path(f.filename).name}:{f.lineno}" for f in frames if "/memwal" in f.filename]
     said = _VARYING.sub("...", str(error))[:300]
     return f"{type(deepest).__name__} at {' '.join(ours[-2:])}: {said}"
+
+
+def must_answer(make: Callable[[], object], what: str) -> MemWalError | None:
+    """Make a call. Anything but an answer or a MemWalError fails."""
+    try:
+        make()
+    except MemWalError as error:
+        if isinstance(error, InternalError):
+            pytest.fail(f"{what}: {error.__cause__!r}")
+        check_error(error)
+        return error
+    except Exception as error:
+        pytest.fail(f"{what} raised {type(error).__name__}: {error}")
+    return None

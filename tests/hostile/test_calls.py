@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 from hostile.calls import VALID, WRONG, Call, calls
-from hostile.harness import check_error
+from hostile.harness import must_answer
 from support.data.tables import rows
 
 import memwal
 from memwal import aio
 from memwal.boundary.public import is_public
-from memwal.errors import ArgumentTypeError, InternalError, MemWalError
+from memwal.errors import ArgumentTypeError, MemWalError
 from memwal.table import Queries, Table, Writer
 from memwal.writer.region_writer.handle import WriteHandle
 from memwal.writer.table_writer import TableWriter
@@ -96,19 +96,14 @@ def valid(call: Call, folder: Path) -> dict[str, object]:
 
 def attempt(call: Call, table: Table, values: dict[str, object], what: str) -> MemWalError | None:
     """Make a call; its result is used up. Anything but an answer or a MemWalError fails."""
-    try:
+
+    def make() -> None:
         if call.owner in (aio.AsyncWriter, aio.AsyncHandle):
             asyncio.run(_on_async(call, table, values))
         else:
             _on_receiver(call, table, values)
-    except MemWalError as error:
-        if isinstance(error, InternalError):
-            pytest.fail(f"{what}: {error.__cause__!r}")
-        check_error(error)
-        return error
-    except Exception as error:
-        pytest.fail(f"{what} raised {type(error).__name__}: {error}")
-    return None
+
+    return must_answer(make, what)
 
 
 def _on_receiver(call: Call, table: Table, values: dict[str, object]) -> None:

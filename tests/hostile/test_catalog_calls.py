@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from hostile.calls import WRONG, Call
-from hostile.harness import check_error
+from hostile.harness import must_answer
 from support.data.tables import MakeTable
 
 import memwal.catalog
@@ -21,7 +21,7 @@ from memwal.catalog import Catalog
 from memwal.catalog.backoff import Backoffs
 from memwal.catalog.leases import Lease, Leases
 from memwal.catalog.notifications import Notifications
-from memwal.errors import ArgumentTypeError, InternalError, MemWalError
+from memwal.errors import ArgumentTypeError, MemWalError
 from memwal.fleet import JobRequest
 from memwal.quality.quarantine import Quarantine
 
@@ -164,17 +164,3 @@ def attempt(
             getattr(receiver, call.attribute)(**arguments)
 
     return must_answer(make, what)
-
-
-def must_answer(make: Callable[[], object], what: str) -> MemWalError | None:
-    """Make a call. Anything but an answer or a MemWalError fails."""
-    try:
-        make()
-    except MemWalError as error:
-        if isinstance(error, InternalError):
-            pytest.fail(f"{what}: {error.__cause__!r}")
-        check_error(error)
-        return error
-    except Exception as error:
-        pytest.fail(f"{what} raised {type(error).__name__}: {error}")
-    return None
