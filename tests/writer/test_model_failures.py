@@ -44,45 +44,54 @@ FULL = StoreFullError("the store said 507")
 class Kind:
     """A kind of failure: at which requests, what it does, and what the caller may be told.
 
-    One that may be told of nothing is settled by the writer, unnoticed.
+    One that may be told of nothing is settled by the writer, unnoticed. ``inject`` gets the store,
+    a pattern of operations, and how many calls of them go by first. The pattern is ``*`` for a
+    failure that lasts, and the operation of one request for any other: where regions are claimed
+    and flushed side by side, their requests come in another order each time, and a failure of
+    writes must not hit a read.
     """
 
     operations: tuple[str, ...]
-    inject: Callable[[FaultyStore, int], object]
+    inject: Callable[[FaultyStore, str, int], object]
     told: tuple[type[MemWalError], ...] = ()
+    lasts: bool = False
 
 
 ANY = "*"
 AMBIGUOUS = (StoreUnavailableError, OutcomeUnknownError)
 KINDS = {
     "error before the effect": Kind(
-        (*WRITES, *READS), lambda s, at: s.fail(ANY, skip=at), AMBIGUOUS
+        (*WRITES, *READS), lambda s, op, at: s.fail(op, skip=at), AMBIGUOUS
     ),
-    "error after the effect": Kind(WRITES, lambda s, at: s.fail(ANY, skip=at, after=True)),
+    "error after the effect": Kind(WRITES, lambda s, op, at: s.fail(op, skip=at, after=True)),
     "timeout, and the request arrives later": Kind(
-        WRITES, lambda s, at: s.deliver_late(ANY, skip=at, by=3)
+        WRITES, lambda s, op, at: s.deliver_late(op, skip=at, by=3)
     ),
     "timeout, and the request arrives at the end": Kind(
-        WRITES, lambda s, at: s.deliver_late(ANY, skip=at, by=1 << 30)
+        WRITES, lambda s, op, at: s.deliver_late(op, skip=at, by=1 << 30)
     ),
-    "delivered twice": Kind(WRITES, lambda s, at: s.deliver_twice(ANY, skip=at)),
+    "delivered twice": Kind(WRITES, lambda s, op, at: s.deliver_twice(op, skip=at)),
     "access refused": Kind(
         (*WRITES, *READS),
-        lambda s, at: s.fail(ANY, error=REFUSED, skip=at),
+        lambda s, op, at: s.fail(op, error=REFUSED, skip=at),
         (StoreAccessError, OutcomeUnknownError),
     ),
     "no space": Kind(
         ("create", "put", "replace"),
-        lambda s, at: s.fail(ANY, error=FULL, skip=at),
+        lambda s, op, at: s.fail(op, error=FULL, skip=at),
         (StoreFullError, OutcomeUnknownError),
     ),
     "an outage from here on": Kind(
-        (*WRITES, *READS), lambda s, at: s.fail(ANY, skip=at, times=1 << 30), AMBIGUOUS
+        (*WRITES, *READS),
+        lambda s, op, at: s.fail(op, skip=at, times=1 << 30),
+        AMBIGUOUS,
+        lasts=True,
     ),
     "access refused from here on": Kind(
         (*WRITES, *READS),
-        lambda s, at: s.fail(ANY, error=REFUSED, skip=at, times=1 << 30),
+        lambda s, op, at: s.fail(op, error=REFUSED, skip=at, times=1 << 30),
         (StoreAccessError, OutcomeUnknownError),
+        lasts=True,
     ),
 }
 
@@ -199,13 +208,18 @@ def requests(stores: FaultyStores, make_table: MakeTable, buckets: int | None) -
 
 
 def check(
-    stores: FaultyStores, make_table: MakeTable, buckets: int | None, kind: Kind, at: int
+    stores: FaultyStores,
+    make_table: MakeTable,
+    buckets: int | None,
+    kind: Kind,
+    operation: str,
+    at: int,
 ) -> str:
     """Live with a failure at one request; returns what there was to tell."""
     life = Life(make_table(buckets=buckets))
     store = stores.of(life.table.location)
     store.clear()
-    kind.inject(store, at)
+    kind.inject(store, operation, at)
     life.live()
     store.clear()
     for error in life.errors:
@@ -248,9 +262,9 @@ def test_a_slow_store(
     quick_faults: FaultyStores, make_table: MakeTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     skip_waits(monkeypatch)
-    slow = Kind((), lambda s, at: s.slow(ANY, seconds=0.003, times=1 << 30))
+    slow = Kind((), lambda s, op, at: s.slow(op, seconds=0.003, times=1 << 30))
 
-    assert not check(quick_faults, make_table, 2, slow, 0)
+    assert not check(quick_faults, make_table, 2, slow, ANY, 0)
 
 
 @pytest.mark.slow
@@ -304,8 +318,9 @@ def go_through(
     problems = []
     for at in possible[list(KINDS).index(name) % step :: step]:
         operation = made[at]
+        which = (ANY, at) if kind.lasts else (operation, made[:at].count(operation))
         try:
-            told = check(stores, make_table, buckets, kind, at)
+            told = check(stores, make_table, buckets, kind, *which)
         except (AssertionError, MemWalError) as error:
             problems.append(f"request {at} ({operation}): {error!r}")
         else:
