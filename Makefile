@@ -59,9 +59,9 @@ test-slow: setup ## Run the slow tests in random order (AREA=airflow, faults, ho
 test-all: test test-slow ## Run all tests
 
 MINUTES ?= 10
-soak: setup ## Random worlds with faults of every kind for MINUTES=n, then all cases that slow tests draw from (hours)
+soak: setup ## Random worlds and histories of real processes for MINUTES=n, then all cases that slow tests draw from (hours)
 	$(BIN)/uv pip install --quiet --no-deps --require-hashes -r requirements/sentences.lock
-	PYTHONPATH=tests $(BIN)/python -m simulation.soak --minutes $(MINUTES)
+	PYTHONPATH=tests $(BIN)/python -m soak --minutes $(MINUTES)
 	$(BIN)/python -m pytest -q -rs -m soak -p randomly -n 2
 
 canary: setup ## Try the facts we lean on, and the golden tables, elsewhere (PYLANCE=, LANCEDB=, WITH=python3.13)

@@ -28,10 +28,11 @@ import lance
 import pyarrow as pa
 from lance.dataset import Index, LanceOperation
 
-from memwal.base_table.snapshot import BaseTable, open_base
+from memwal.base_table.snapshot import BaseTable, is_version_stored, open_base
 from memwal.boundary.lance_errors import first_line, translate_lance_error
 from memwal.errors import (
     ConflictError,
+    CorruptDataError,
     MemWalError,
     ObjectNotFoundError,
     OutcomeUnknownError,
@@ -85,12 +86,33 @@ def commit_durably(
     Raises
     ------
     LostRaceError
-        The commit conflicts with another one, or was not accepted. Nothing was changed.
+        The commit conflicts with another one, or was not accepted, or the version of ``base`` was
+        cleaned up. Nothing was changed.
     LostWriteError
         A file that the version would have named was not written whole. Nothing was changed.
     OutcomeUnknownError, StoreError
         The store failed, or did not say whether the new version exists.
     """
+    doing = doing or f"committing to {base.location}"
+    try:
+        return _commit_through_namespace(base, commit, doing=doing, accept=accept, once=once)
+    except (TableSetupError, ObjectNotFoundError, CorruptDataError) as error:
+        if is_version_stored(base.location, base.version):
+            raise
+        # This process was paused, and the table has gone on: its version was cleaned up.
+        raise LostRaceError(
+            f"{doing}: version {base.version} was cleaned up meanwhile; read the table again"
+        ) from error
+
+
+def _commit_through_namespace(
+    base: BaseTable,
+    commit: Callable[[lance.LanceDataset], Result],
+    *,
+    doing: str,
+    accept: Callable[[int], bool] | None,
+    once: bool,
+) -> Result | None:
     try:
         # A late import: its library takes half a second to import, and a producer never needs it.
         from memwal.base_table.namespaces import DurableNamespace
@@ -109,7 +131,6 @@ def commit_durably(
         raise
     except (OSError, RuntimeError, ValueError) as error:
         redact_store_response(error)
-        doing = doing or f"committing to {base.location}"
         if is_conflict(error):
             raise LostRaceError(f"{doing} met another commit: {first_line(error)}") from error
         raise translate_lance_error(error, doing) from error

@@ -163,6 +163,11 @@ def base_from_dataset(location: TableLocation, dataset: lance.LanceDataset) -> B
     )
 
 
+def is_version_stored(location: TableLocation, version: int) -> bool:
+    """Return whether the manifest of a version was not cleaned up."""
+    return any(location.store.exists(key) for key in table_manifest_keys(version))
+
+
 def table_manifest_key(location: TableLocation, version: int) -> str:
     """Return the key of the manifest file of a version, in the naming scheme of the table."""
     inverted, plain = table_manifest_keys(version)

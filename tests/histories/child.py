@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 
 import pyarrow as pa
-from histories.others import collector, jobs, reader
+from histories.others import collector, jobs, lance_jobs, reader
 from histories.process import Process, Told
 from histories.safeguards import SAFEGUARDS
 from histories.writers import lances, ours
@@ -21,6 +21,7 @@ ROLES: dict[str, Callable[[Process], None]] = {
     "lance": lances,
     "reader": reader,
     "jobs": jobs,
+    "lance_jobs": lance_jobs,
     "collector": collector,
 }
 

@@ -10,14 +10,18 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from random import Random
 
-from histories import child
+from histories import child, clock
 from histories.clock import Clock
 from histories.process import Told
+from histories.table_folder import TableFolder
+from support.faults import lost_writes
+from support.faults.preloaded import preload
 
 import memwal
 
@@ -25,6 +29,15 @@ TESTS = Path(__file__).resolve().parents[1]
 REPOSITORY = Path(memwal.__file__).resolve().parents[1]
 
 VALUES_OF_A_LIFE = 10_000_000
+
+LOST_WRITES = "lost-writes"
+"""Name of the file that gets a byte for each write inside Lance that failed."""
+
+LOST_WRITES_RATE = 5_000
+"""How many of a million writes inside Lance fail, in a life that has such failures."""
+
+OF_LANCE = ("lance", "lance_jobs")
+"""Roles that are Lance's own code, in which nothing looks at files before they are named."""
 
 
 class Child:
@@ -38,14 +51,32 @@ class Child:
         Numbers of lives, of which no two of a play have the same.
     clocks : bool
         Whether its time of day may jump.
+    lost_writes : bool
+        Whether writes inside Lance fail in every second of its lives.
+
+    Attributes
+    ----------
+    folder : Path
+        Where it writes down what happens.
     """
 
-    def __init__(self, role: str, told: Told, *, lives: itertools.count[int], clocks: bool) -> None:
+    def __init__(
+        self,
+        role: str,
+        told: Told,
+        *,
+        lives: itertools.count[int],
+        clocks: bool,
+        lost_writes: bool = False,
+    ) -> None:
         self.role = role
         self._told = told
+        self._name = told.name
         self._lives = lives
-        self._folder = Path(told.folder)
-        self._clock = Clock(self._folder / f"{told.name}.clock") if clocks else None
+        self._stops = 0
+        self._lost_writes = lost_writes and role not in OF_LANCE
+        self.folder = Path(told.folder)
+        self._clock = Clock(self.folder / f"{told.name}.clock") if clocks else None
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -63,9 +94,10 @@ class Child:
         if self._process is not None:
             return
         life = next(self._lives)
+        self._name = f"{self._told.name}.{life}"
         told = replace(
             self._told,
-            name=f"{self._told.name}.{life}",
+            name=self._name,
             seed=self._told.seed + life,
             first_value=life * VALUES_OF_A_LIFE,
         )
@@ -74,9 +106,18 @@ class Child:
             "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(TESTS)]),
             "LANCE_LOG": "error,lance::index=off",
         }
+        preloaded = []
         if self._clock is not None:
+            preloaded.append(clock.SOURCE)
             environment |= self._clock.environment()
-        with (self._folder / f"{told.name}.err").open("wb") as errors:
+        if self._lost_writes and life % 2:
+            preloaded.append(lost_writes.SOURCE)
+            log = self.folder / LOST_WRITES
+            environment |= lost_writes.failing_writes(
+                told.uri, log, rate=LOST_WRITES_RATE, seed=told.seed
+            )
+        environment |= preload(preloaded)
+        with (self.folder / f"{told.name}.err").open("wb") as errors:
             self._process = subprocess.Popen(
                 [sys.executable, child.__file__, self.role, told.to_json()],
                 env=environment,
@@ -90,15 +131,28 @@ class Child:
             self._process.kill()
             self._process.wait()
             self._process = None
+            self._stops = 0
 
     def stop(self) -> None:
-        """Have it stand still."""
-        if self._process is not None:
-            self._process.send_signal(signal.SIGSTOP)
+        """Have it stand still, and wait until it does."""
+        if self._process is None:
+            return
+        self._stops += 1
+        self._process.send_signal(signal.SIGSTOP)
+        while self._process.poll() is None and not self._stands_still():
+            time.sleep(0.001)
+
+    def _stands_still(self) -> bool:
+        assert self._process is not None
+        threads = Path(f"/proc/{self._process.pid}/task").glob("*/stat")
+        return all(path.read_text().rpartition(")")[2].split()[0] in "TZX" for path in threads)
 
     def go_on(self) -> None:
-        """Have it go on."""
-        if self._process is not None:
+        """Have it go on, unless it was stopped once more than that."""
+        if self._process is None or self._stops == 0:
+            return
+        self._stops -= 1
+        if self._stops == 0:
             self._process.send_signal(signal.SIGCONT)
 
     def clock_jumps(self, ahead: float) -> None:
@@ -106,21 +160,25 @@ class Child:
         if self._clock is not None:
             self._clock.jump(ahead)
 
+    def is_there(self) -> bool:
+        """Whether it has begun, or has no life at present."""
+        return self._process is None or (self.folder / f"{self._name}.jsonl").exists()
+
     def wait_until_there(self) -> None:
         """Wait until it has begun."""
-        while not any(self._folder.glob(f"{self._told.name}.*.jsonl")):
+        while not self.is_there():
             self.check()
             time.sleep(0.02)
 
     def acknowledged(self) -> int:
         """How many of its writes were, in all its lives."""
-        files = self._folder.glob(f"{self._told.name}.*.jsonl")
+        files = self.folder.glob(f"{self._told.name}.*.jsonl")
         return sum(path.read_text().count('"kind": "written"') for path in files)
 
     def check(self) -> None:
         """Raise AssertionError if it ended by itself."""
         if self._process is not None and self._process.poll() is not None:
-            told = "\n".join(path.read_text() for path in sorted(self._folder.glob("*.err")))
+            told = "\n".join(path.read_text() for path in sorted(self.folder.glob("*.err")))
             raise AssertionError(f"{self._told.name} ended by itself: {told[-2000:]}")
 
 
@@ -133,6 +191,8 @@ class Nemesis:
         Of the collectors, in seconds.
     pause : float
         Seconds between two things that are done, on average.
+    moves : bool
+        Whether the table is moved away and back, restored, and its folders are put behind links.
 
     Attributes
     ----------
@@ -140,8 +200,9 @@ class Nemesis:
         How often each thing was done.
     """
 
-    def __init__(self, dice: Random, *, grace: float, pause: float) -> None:
+    def __init__(self, dice: Random, *, grace: float, pause: float, moves: bool = False) -> None:
         self.done: Counter[str] = Counter()
+        self._moves = moves
         self._dice = dice
         self._grace = grace
         self._pause = pause
@@ -155,7 +216,8 @@ class Nemesis:
         for one in children:
             one.wait_until_there()
         ended = time.monotonic() + seconds
-        self._act_later(children)
+        table = TableFolder(Path(children[0].uri), children[0].folder) if self._moves else None
+        self._act_later(children, table)
         while time.monotonic() < ended:
             for one in children:
                 one.check()
@@ -166,17 +228,20 @@ class Nemesis:
     def _at(self, moment: float, act: Callable[[], None]) -> None:
         heapq.heappush(self._later, (moment, next(self._numbers), act))
 
-    def _act_later(self, children: list[Child]) -> None:
+    def _act_later(self, children: list[Child], table: TableFolder | None) -> None:
         moment = time.monotonic() + self._dice.expovariate(1 / self._pause)
-        self._at(moment, lambda: self._act(children))
+        self._at(moment, lambda: self._act(children, table))
 
-    def _act(self, children: list[Child]) -> None:
-        one = self._dice.choice(children)
-        acts = [self._kill, self._stop, self._stop]
-        if one.has_own_clock:
-            acts.append(self._jump)
-        self._dice.choice(acts)(one)
-        self._act_later(children)
+    def _act(self, children: list[Child], table: TableFolder | None) -> None:
+        if table is not None and self._dice.random() < 0.3:
+            self._dice.choice([self._move, self._restore, self._link])(children, table)
+        else:
+            one = self._dice.choice(children)
+            acts = [self._kill, self._stop, self._stop]
+            if one.has_own_clock:
+                acts.append(self._jump)
+            self._dice.choice(acts)(one)
+        self._act_later(children, table)
 
     def _kill(self, one: Child) -> None:
         one.kill()
@@ -198,3 +263,55 @@ class Nemesis:
         ahead = [self._grace / 4] if one.role == "collector" else [5.0, 3_600.0, 400 * days]
         one.clock_jumps(self._dice.choice([*offsets, *ahead]))
         self.done["clock jumps"] += 1
+
+    def _move(self, children: list[Child], table: TableFolder) -> None:
+        """Move the table away for a moment, and back.
+
+        Jobs stand still meanwhile: they write by paths, as all of Lance does.
+        """
+        if not all(one.is_there() for one in children):
+            return
+        with _standing([one for one in children if one.role in ("jobs", *OF_LANCE)]), table.away():
+            time.sleep(self._dice.choice([0.0, 0.05, 0.5]))
+        self.done["moves"] += 1
+        self.done["folders made while the table was away"] = table.made_anew
+
+    def _restore(self, children: list[Child], table: TableFolder) -> None:
+        """Restore a backup that is as new as can be, while jobs and writers of Lance are stopped.
+
+        Our own writers only stand still, and must notice.
+        """
+        if not all(one.is_there() for one in children):
+            return
+        ended = [one for one in children if one.role in ("jobs", "collector", *OF_LANCE)]
+        for one in ended:
+            one.kill()
+        with _standing(children):
+            table.restore()
+        for one in ended:
+            one.start()
+        self.done["restored tables"] += 1
+
+    def _link(self, children: list[Child], table: TableFolder) -> None:
+        """Put a folder behind a link, and maybe back later."""
+        with _standing(children):
+            table.link(self._dice)
+        self.done["links"] += 1
+        if self._dice.random() < 0.7:
+            self._at(time.monotonic() + 3, lambda: self._unlink(children, table))
+
+    def _unlink(self, children: list[Child], table: TableFolder) -> None:
+        with _standing(children):
+            table.unlink(self._dice)
+
+
+@contextmanager
+def _standing(children: list[Child]) -> Iterator[None]:
+    """Have processes stand still while the block runs."""
+    for one in children:
+        one.stop()
+    try:
+        yield
+    finally:
+        for one in children:
+            one.go_on()

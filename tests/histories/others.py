@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 
 import lance
+import lancedb
 import pyarrow as pa
 from histories.events import Level
 from histories.process import BASE, Process, now, seen_of
@@ -89,6 +91,31 @@ def jobs(process: Process) -> None:
     process.forever(work, 0.2)
 
 
+def lance_jobs(process: Process) -> None:
+    """Compact and index the base table with Lance's own calls and LanceDB's, as any client may."""
+
+    def work() -> None:
+        what = process.dice.choice(list(JOBS_OF_LANCE))
+        # Lance and LanceDB tell of conflicts with others in errors of several kinds.
+        with process.may_fail(what, OSError, ValueError, RuntimeError):
+            JOBS_OF_LANCE[what](process.told.uri)
+
+    process.forever(work, 1.0)
+
+
+def _compact_files(uri: str) -> None:
+    lance.dataset(uri).optimize.compact_files()
+
+
+def _optimize_indices(uri: str) -> None:
+    lance.dataset(uri).optimize.optimize_indices()
+
+
+def _optimize(uri: str) -> None:
+    path = Path(uri)
+    lancedb.connect(path.parent).open_table(path.stem).optimize()
+
+
 def collector(process: Process) -> None:
     """Collect whatever may go, with a grace of seconds."""
 
@@ -147,4 +174,10 @@ JOBS: dict[str, Callable[[Process], None]] = {
     "indexing": _index,
     "a snapshot": _snapshot,
     "compacting": _compact,
+}
+
+JOBS_OF_LANCE: dict[str, Callable[[str], None]] = {
+    "Lance's compact_files": _compact_files,
+    "Lance's optimize_indices": _optimize_indices,
+    "LanceDB's optimize": _optimize,
 }

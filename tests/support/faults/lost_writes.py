@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 from support.data.tables import folder
 
@@ -11,6 +12,29 @@ import memwal
 from memwal.base_table.named_files import BadFile, find_bad_files
 from memwal.base_table.snapshot import read_table_manifest
 from memwal.format.lance_manifest import named_files
+
+SOURCE = Path(__file__).with_name("lost_writes.c")
+"""Library by which some of a process's writes fail, see :func:`failing_writes`."""
+
+
+def failing_writes(uri: str, log: Path, *, rate: int, seed: int) -> dict[str, str]:
+    """What has to be in the environment of a process that has loaded :data:`SOURCE`.
+
+    Parameters
+    ----------
+    uri : str
+        Folder of the table whose files are concerned.
+    log : Path
+        Gets a byte for each call that failed.
+    rate : int
+        How many of a million calls fail.
+    """
+    return {
+        "LOST_WRITES_BELOW": uri,
+        "LOST_WRITES_RATE": str(rate),
+        "LOST_WRITES_SEED": str(seed),
+        "LOST_WRITES_LOG": str(log),
+    }
 
 
 def cut_new_files(table: memwal.Table, pattern: str, size: int = 0) -> Callable[[], None]:

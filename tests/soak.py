@@ -1,0 +1,155 @@
+"""Random worlds and histories of real processes for as long as you like: ``make soak MINUTES=60``.
+
+Half of the time goes to worlds, on all cores, and half to histories, one after the other, since
+each has five to seven processes. It prints how many there were, what they did and which faults they
+had, and of each that broke a promise its seed and how to run it again. The exit code is 1 when
+there was one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from functools import partial
+from typing import TypeVar
+
+import histories.run_history
+import simulation.explore
+from histories.run_history import Played, run_history
+from rich.console import Console
+from rich.progress import Progress, TimeElapsedColumn
+from rich.table import Table
+from simulation.explore import STEPS, Explored, explore
+
+MOST_SHOWN = 5
+
+Result = TypeVar("Result")
+
+
+def main() -> None:
+    """Soak."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--steps", type=int, default=STEPS, help="of each world")
+    parser.add_argument("--seconds", type=float, default=40, help="of each history")
+    parser.add_argument("--processes", type=int, default=os.cpu_count())
+    parser.add_argument("--first-seed", type=int, default=secrets.randbits(40))
+    parser.add_argument("--only", choices=["worlds", "histories"])
+    arguments = parser.parse_args()
+    kinds = ["worlds", "histories"] if arguments.only is None else [arguments.only]
+    soak = partial(
+        _soak, seconds=60 * arguments.minutes / len(kinds), first_seed=arguments.first_seed
+    )
+    console = Console()
+    broken = 0
+    if "worlds" in kinds:
+        world = partial(_explore, steps=arguments.steps)
+        explored, wrong = soak(console, "worlds", world, processes=arguments.processes)
+        console.print(_table_of_worlds(explored, first=arguments.first_seed))
+        broken += wrong
+    if "histories" in kinds:
+        history = partial(_play, seconds=arguments.seconds)
+        played, wrong = soak(console, "histories", history, processes=1)
+        console.print(_table_of_histories(played, first=arguments.first_seed))
+        broken += wrong
+    if broken:
+        sys.exit(f"{broken} broke a promise; see above")
+
+
+def _explore(seed: int, *, steps: int) -> Explored | str:
+    try:
+        return explore(seed, steps)
+    except simulation.explore.BrokenPromise as broken:
+        return str(broken)
+
+
+def _play(seed: int, *, seconds: float) -> Played | str:
+    try:
+        return run_history(seed, seconds)
+    except histories.run_history.BrokenPromise as broken:
+        return str(broken)
+
+
+def _soak(
+    console: Console,
+    name: str,
+    one: Callable[[int], Result | str],
+    *,
+    seconds: float,
+    first_seed: int,
+    processes: int,
+) -> tuple[list[Result], int]:
+    """Run one after another; returns the results, and how many broke a promise."""
+    ended = time.monotonic() + seconds
+    results: list[Result] = []
+    broken = 0
+    with Progress(*Progress.get_default_columns(), TimeElapsedColumn(), console=console) as bar:
+        task = bar.add_task(name, total=seconds)
+        for outcome in _outcomes(one, ended, first_seed=first_seed, processes=processes):
+            if isinstance(outcome, str):
+                broken += 1
+                console.print(outcome, highlight=False, markup=False)
+            else:
+                results.append(outcome)
+            left = max(ended - time.monotonic(), 0)
+            told = f"{len(results):,} {name}, {broken} broken"
+            bar.update(task, completed=seconds - left, description=told)
+            if broken >= MOST_SHOWN:
+                break
+    return results, broken
+
+
+def _outcomes(
+    one: Callable[[int], Result | str], ended: float, *, first_seed: int, processes: int
+) -> Iterator[Result | str]:
+    seed = first_seed
+    with ProcessPoolExecutor(processes) as pool:
+        running: set[Future[Result | str]] = set()
+        while running or time.monotonic() < ended:
+            while len(running) < 2 * processes and time.monotonic() < ended:
+                running.add(pool.submit(one, seed))
+                seed += 1
+            done, running = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
+                yield future.result()
+
+
+def _table_of_worlds(explored: list[Explored], *, first: int) -> Table:
+    faults: Counter[str] = Counter()
+    for world in explored:
+        faults += world.faults
+    table = Table("what", "how many", title=f"worlds from seed {first}")
+    table.add_row("worlds", f"{len(explored):,}")
+    table.add_row("steps", f"{sum(world.steps for world in explored):,}")
+    table.add_row("hours of their time", f"{sum(world.seconds for world in explored) / 3600:,.0f}")
+    table.add_row("acknowledged writes", f"{sum(world.acknowledged for world in explored):,}")
+    table.add_row("reads and looks checked", f"{sum(world.reads for world in explored):,}")
+    for name, count in sorted(faults.items()):
+        table.add_row(f"faults: {name}", f"{count:,}")
+    return table
+
+
+def _table_of_histories(played: list[Played], *, first: int) -> Table:
+    done: Counter[str] = Counter()
+    for history in played:
+        done += history.done
+    table = Table("what", "how many", title=f"histories from seed {first}")
+    table.add_row("histories", f"{len(played):,}")
+    table.add_row("acknowledged writes", f"{sum(history.acknowledged for history in played):,}")
+    table.add_row("writes of unknown outcome", f"{sum(history.unknown for history in played):,}")
+    table.add_row("reads of a key", f"{sum(history.reads for history in played):,}")
+    table.add_row("flushes and checkpoints", f"{sum(history.bounds for history in played):,}")
+    table.add_row("failed calls", f"{sum(history.failures.total() for history in played):,}")
+    for name, count in sorted(done.items()):
+        table.add_row(f"faults: {name}", f"{count:,}")
+    return table
+
+
+if __name__ == "__main__":
+    main()
