@@ -1,9 +1,9 @@
 """Look for the page of the Airflow UI before a wheel or an sdist is made.
 
-Node builds the page (``make ui``), and Git does not have it. Without it a wheel can be made as well,
-so that ``pip install .`` works in a fresh clone; Airflow then shows how to build the page. A release
-must have it: ``make dist`` and the images set ``MEMWAL_RELEASE``. An sdist carries the page, so that
-whoever builds a wheel of that needs no Node.
+Node builds the page (``make ui``), and Git does not have it. A wheel can be made without it, so
+that ``pip install .`` works in a fresh clone; Airflow then shows how to build the page. A release
+must have it: ``make dist`` and the images set ``MEMWAL_RELEASE``. An sdist carries the page, so
+that whoever builds a wheel of that needs no Node.
 """
 
 from __future__ import annotations

@@ -58,8 +58,8 @@ class PageRun:
     processes : bool
         Whether ``memwal`` is a process of its own each time.
     python : Path, optional
-        The Python of the reader, which need not have memwal: nothing of the environment of the tests
-        is there, pip and uv may be used, and each block of Python is a process.
+        The Python of the reader, which need not have memwal: nothing of the environment of the
+        tests is there, pip and uv may be used, and each block of Python is a process.
     """
 
     def __init__(self, folder: Path, *, processes: bool, python: Path | None = None) -> None:
