@@ -55,6 +55,8 @@ Requires-Dist: sqlalchemy<2.2,>=2.1; extra == 'catalog'
 Requires-Dist: pyspark[connect]==4.3.0; (python_version > "3") and extra == "spark"
 Requires-Dist: alembic>=1.18; extra == 'catalog'
 Requires-Dist: wrong; extra == 'catalogs'
+Requires-Dist: numpy>=2; extra == 'other'
+Requires-Dist: no-such_package>=2; extra == 'other'
 """
 
 
@@ -132,6 +134,7 @@ print(json.dumps(said))
     [
         ("catalog", ["sqlalchemy<2.2,>=2.1", "alembic>=1.18"]),
         ("spark", ["pyspark[connect]==4.3.0"]),
+        ("other", ["no-such_package>=2"]),
     ],
 )
 @pytest.mark.parametrize("installer", ["pip", "uv"])

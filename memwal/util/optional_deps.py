@@ -31,11 +31,11 @@ def requires_extra(extra: str) -> Iterator[None]:
 def how_to_install(extra: str) -> str:
     """Return the end of a message: install this extra, and the command that does it.
 
-    The command names the packages of the extra instead of ``lance-memwal[extra]``, because it then
-    works for every kind of installation: an index may not have lance-memwal, the wheel's file may
-    be gone, and ``pip install FOLDER[extra]`` would replace an editable installation. It contains
-    no path and no address, so no secret either. There is no command if memwal is on the path
-    without being installed.
+    The command names the packages of the extra that are missing, instead of
+    ``lance-memwal[extra]``, because it then works for every kind of installation: an index may not
+    have lance-memwal, the wheel's file may be gone, and ``pip install FOLDER[extra]`` would replace
+    an editable installation. It contains no path and no address, so no secret either. There is no
+    command if memwal is on the path without being installed.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def how_to_install(extra: str) -> str:
     str
         Such as ``install the extra cli of lance-memwal: pip install 'rich>=14' 'typer>=0.29'``.
     """
-    from importlib.metadata import PackageNotFoundError, distribution
+    from importlib.metadata import Distribution, PackageNotFoundError, distribution
 
     advice = f"install the extra {extra} of {DISTRIBUTION}"
     try:
@@ -62,6 +62,12 @@ def how_to_install(extra: str) -> str:
     ]
     if not packages:
         return advice
+    missing = [
+        package
+        for package in packages
+        # What has extras itself may be there without them.
+        if "[" in package or not any(Distribution.discover(name=re.split(r"[^\w.-]", package)[0]))
+    ]
     # An environment that uv made has no pip.
     by_uv = (installed.read_text("INSTALLER") or "").strip() == "uv"
-    return f"{advice}: {'uv ' if by_uv else ''}pip install {shlex.join(packages)}"
+    return f"{advice}: {'uv ' if by_uv else ''}pip install {shlex.join(missing or packages)}"
