@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from functools import partial
+from multiprocessing import get_context
 from typing import TypeVar
 
 import histories.run_history
@@ -109,7 +110,8 @@ def _outcomes(
     one: Callable[[int], Result | str], ended: float, *, first_seed: int, processes: int
 ) -> Iterator[Result | str]:
     seed = first_seed
-    with ProcessPoolExecutor(processes) as pool:
+    # Lance must not be forked once it has threads.
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         running: set[Future[Result | str]] = set()
         while running or time.monotonic() < ended:
             while len(running) < 2 * processes and time.monotonic() < ended:

@@ -33,7 +33,7 @@ VALUES_OF_A_LIFE = 10_000_000
 LOST_WRITES = "lost-writes"
 """Name of the file that gets a byte for each write inside Lance that failed."""
 
-LOST_WRITES_RATE = 5_000
+LOST_WRITES_RATE = 20_000
 """How many of a million writes inside Lance fail, in a life that has such failures."""
 
 OF_LANCE = ("lance", "lance_jobs")
@@ -233,7 +233,7 @@ class Nemesis:
         self._at(moment, lambda: self._act(children, table))
 
     def _act(self, children: list[Child], table: TableFolder | None) -> None:
-        if table is not None and self._dice.random() < 0.3:
+        if table is not None and self._dice.random() < 0.5:
             self._dice.choice([self._move, self._restore, self._link])(children, table)
         else:
             one = self._dice.choice(children)
