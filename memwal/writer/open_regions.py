@@ -5,6 +5,7 @@ A region is claimed with its first row, and released when idle.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -20,7 +21,6 @@ from memwal.base_table.snapshot import BaseTable
 from memwal.errors import InvalidInputError, MemWalError, WriterClosedError
 from memwal.lsm.wal.applied_steps import Step
 from memwal.region.router import RegionAssignment, Router
-from memwal.util.clock import in_seconds
 from memwal.util.concurrency import interpreter_is_ending
 from memwal.writer.region_writer.context import WriterContext
 from memwal.writer.region_writer.group_commit import LogReservation
@@ -267,9 +267,9 @@ class OpenRegions:
             if self.closed:
                 writer.abort()
                 self.check_open()
-            idle = self._context.options.release_idle_after
-            if idle is not None:
-                self._idle_timer.schedule(time.monotonic() + in_seconds(idle))
+            idle = self._context.settings.release_idle_after
+            if math.isfinite(idle):
+                self._idle_timer.schedule(time.monotonic() + idle)
             return writer
 
     def _forget(self, writer: RegionWriter) -> None:
@@ -279,10 +279,7 @@ class OpenRegions:
 
     def _release_idle(self) -> None:
         """Start to close the regions that had no write for ``release_idle_after`` seconds."""
-        idle = self._context.options.release_idle_after
-        if idle is None:
-            return
-        max_idle = in_seconds(idle)
+        max_idle = self._context.settings.release_idle_after
         now = time.monotonic()
         last_used = {writer: writer.last_used() for writer in self.all()}
         with self._lock:

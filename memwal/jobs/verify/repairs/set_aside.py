@@ -45,11 +45,11 @@ from memwal.lsm.wal.log import fenced_error, needs_replay, read_log
 from memwal.quality.quarantine import Quarantine, entry_folder, logged_rows
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.writer.region_writer.logged_rows import UnusableRows, split_entry
-from memwal.writer.region_writer.options import WriterOptions
+from memwal.writer.region_writer.options import WriterSettings
 from memwal.writer.region_writer.replay import replay
 from memwal.writer.region_writer.rows import RowSchema
 
-_MAX_BYTES: Final = WriterOptions().max_memtable_bytes
+_MAX_BYTES: Final = WriterSettings().max_memtable_bytes
 
 
 def set_aside_unusable_rows(base: BaseTable, region_id: UUID, quarantine: Quarantine) -> int:
