@@ -31,6 +31,7 @@ from memwal.jobs.options import (
     IndexOptions,
     MergeOptions,
     QualityOptions,
+    RecoverOptions,
     SnapshotOptions,
     VerifyOptions,
 )
@@ -39,6 +40,7 @@ from memwal.jobs.table.checkpoint import checkpoint
 from memwal.jobs.table.compact import compact
 from memwal.jobs.table.copy import copy_table
 from memwal.jobs.table.quality_check import check_quality
+from memwal.jobs.table.recover import recover
 from memwal.jobs.table.snapshot import build_snapshot
 from memwal.jobs.verify import VerifyReport, verify
 from memwal.lsm.wal.applied_steps import read_newest_steps
@@ -328,6 +330,11 @@ class Table(Queries):
         See :func:`memwal.jobs.merge.job.explain_merge`; the limits are those of :meth:`merge`.
         """
         return explain_merge(self.location, options)
+
+    @keywords_of(RecoverOptions)
+    def recover(self, options: RecoverOptions) -> JobResult:
+        """Flush the rows of writers that died: :func:`memwal.jobs.table.recover.recover`."""
+        return recover(self.location, options)
 
     @keywords_of(CompactOptions)
     def compact(self, options: CompactOptions) -> JobResult:

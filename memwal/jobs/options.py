@@ -264,6 +264,22 @@ class IndexOptions(RunOptions):
 
 @public
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RecoverOptions(RunOptions):
+    """Options of a recovery: :func:`memwal.jobs.table.recover.recover`."""
+
+    regions: Collection[UUID] | None = _regions(
+        None, "recover this region only; by default all regions", argument="region"
+    )
+    min_age_seconds: float | None = seconds(
+        None,
+        "how old unflushed rows must be before their writer counts as dead; by default twice the "
+        "age at which the writers of the table flush a MemTable",
+    )
+    max_tasks: int | None = count(None, _REGION_TASKS_HELP)
+
+
+@public
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotOptions(RunOptions):
     """Options of a region snapshot: :func:`memwal.jobs.table.snapshot.build_snapshot`."""
 

@@ -43,6 +43,7 @@ class WriterContext:
     releases: Executor  # releases idle regions one by one, waiting for their appends and flushes
     timers: TimerThread
     counters: WriterCounters
+    recovers: bool  # whether claims are those of a recovery
     # Measures how long ago a claim was verified; includes time that the machine is suspended.
     clock: Callable[[], float]
 
@@ -54,6 +55,8 @@ class WriterContext:
         settings: WriterSettings,
         durations: Durations,
         clock: Callable[[], float],
+        *,
+        recovers: bool = False,
     ) -> WriterContext:
         """Make the context of a table's writer. Threads start when they are needed."""
         location = base.location
@@ -68,6 +71,7 @@ class WriterContext:
             releases=ThreadPoolExecutor(1, thread_name_prefix="memwal-release"),
             timers=TimerThread(),
             counters=WriterCounters(location, durations=durations),
+            recovers=recovers,
             clock=clock,
         )
 

@@ -470,6 +470,7 @@ def _claim(
         region_fields=region_fields,
         merged=merged,
         replay=keep,
+        recovers=context.recovers,
         clock=context.clock,
     )
     return claim if keep else abandon_log(store, claim)
