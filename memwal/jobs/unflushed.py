@@ -40,6 +40,10 @@ class UnflushedLog:
     written: datetime  # when the oldest of them were stored, by the store's clock
     changed: datetime  # when the newest version of the manifest was
 
+    def age(self, now: float) -> float:
+        """Return the seconds since the rows were stored, at ``now`` in seconds since the epoch."""
+        return max(0.0, now - self.written.timestamp())
+
     def has_no_writer(self, *, min_age: float, now: float) -> bool:
         """Return whether a writer that flushes within half of ``min_age`` cannot be alive.
 
