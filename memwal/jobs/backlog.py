@@ -47,7 +47,8 @@ def read_status(
     exact; and one for the age of its oldest generation, the first time that this process reads it.
     A region with generations that could be collected costs two more, which tell whose its newest
     claim is. A region with entries that no flush covers costs two for each that this process has
-    not seen before, up to the first with rows, and one for the time of its manifest. With ``regions``, only these are read. A region that was never claimed is left out.
+    not seen before, up to the first with rows, and one for the time of its manifest. With
+    ``regions``, only these are read. A region that was never claimed is left out.
     ``collection`` has the limits of the garbage collection. ``clock`` returns seconds since the
     epoch.
     """

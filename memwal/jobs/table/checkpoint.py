@@ -114,7 +114,7 @@ def _recover(location: TableLocation, options: CheckpointOptions) -> JobResult:
         location,
         RecoverOptions(max_tasks=options.max_tasks, run=options.run, guard=options.guard),
     )
-    left = result.metrics["left"]
+    left = result.metrics["unflushed_regions"]
     if not left:
         return result
     warning = (

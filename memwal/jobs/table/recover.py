@@ -89,8 +89,8 @@ def recover(
     Returns
     -------
     JobResult
-        Metrics ``regions`` that were recovered, their ``generations`` and ``rows``, and regions
-        that were ``left`` to a writer that may live.
+        Metrics ``recovered_regions``, their ``recovered_generations`` and ``recovered_rows``, and
+        ``unflushed_regions``, which were left to a writer that may live.
     """
     started = time.monotonic()
     base = open_base(location)
@@ -112,10 +112,10 @@ def recover(
         tasks=len(tasks),
         seconds=time.monotonic() - started,
         metrics={
-            "regions": sum(outcome.recovered for outcome in outcomes),
-            "generations": flushed.generations,
-            "rows": flushed.rows,
-            "left": len(left),
+            "recovered_regions": sum(outcome.recovered for outcome in outcomes),
+            "recovered_generations": flushed.generations,
+            "recovered_rows": flushed.rows,
+            "unflushed_regions": len(left),
         },
         warnings=tuple(warning for outcome in outcomes for warning in outcome.warnings),
     )

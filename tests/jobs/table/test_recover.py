@@ -54,8 +54,8 @@ class TestRecover:
 
         result = recover(table.location, clock=in_an_hour)
 
-        assert result.metrics["regions"] == 2
-        assert result.metrics["left"] == 0
+        assert result.metrics["recovered_regions"] == 2
+        assert result.metrics["unflushed_regions"] == 0
         assert state(table) == {1: 1, 2: 20, 3: 3}
         assert native.ordered(native.scan(table)) == native.ordered(table.scan().to_table())
         assert table.status().unflushed_wal_entries == 2  # sentinels of the recovery
@@ -70,16 +70,16 @@ class TestRecover:
 
         result = recover(table.location, clock=in_an_hour)
 
-        assert (result.tasks, result.metrics["regions"]) == (0, 0)
+        assert (result.tasks, result.metrics["recovered_regions"]) == (0, 0)
         assert manifest(table) == before
 
     def test_leaves_rows_that_are_young(self, make_table: MakeTable) -> None:
         table = make_table()
         leave(table, {1: 1})
 
-        assert table.recover().metrics["left"] == 1
+        assert table.recover().metrics["unflushed_regions"] == 1
         assert state(table) == {}
-        assert table.recover(min_age_seconds=0).metrics["regions"] == 1
+        assert table.recover(min_age_seconds=0).metrics["recovered_regions"] == 1
         assert state(table) == {1: 1}
 
     def test_age_is_that_of_the_table(self, make_table: MakeTable) -> None:
@@ -87,11 +87,11 @@ class TestRecover:
         table.set_writer_defaults(max_memtable_age=2 * HOUR)
         leave(table, {1: 1})
 
-        assert recover(table.location, clock=in_an_hour).metrics["left"] == 1
+        assert recover(table.location, clock=in_an_hour).metrics["unflushed_regions"] == 1
 
         table.set_writer_defaults(max_memtable_age=0.001)
         time.sleep(0.01)
-        assert table.recover().metrics["regions"] == 1
+        assert table.recover().metrics["recovered_regions"] == 1
 
     def test_of_some_regions(self, make_table: MakeTable) -> None:
         table = make_table(buckets=2)
@@ -100,7 +100,7 @@ class TestRecover:
 
         result = table.recover(regions=[first], min_age_seconds=0)
 
-        assert result.metrics["regions"] == 1
+        assert result.metrics["recovered_regions"] == 1
         assert 0 < len(state(table)) < 8
 
     def test_an_entry_that_is_damaged_keeps_its_region_back_alone(
@@ -113,7 +113,7 @@ class TestRecover:
 
         result = table.recover(min_age_seconds=0)
 
-        assert result.metrics["regions"] == 1
+        assert result.metrics["recovered_regions"] == 1
         assert len(result.warnings) == 1
         assert 0 < len(state(table)) < 8
 
@@ -156,7 +156,7 @@ class TestWriterThatLives:
         with table.writer() as writer:
             for number in range(4):
                 writer.upsert(rows({number: number}))
-                assert table.recover(min_age_seconds=0).metrics["regions"] == 1
+                assert table.recover(min_age_seconds=0).metrics["recovered_regions"] == 1
         assert state(table) == {number: number for number in range(4)}
 
     def test_stops_when_another_writer_claimed_since(self, make_table: MakeTable) -> None:
