@@ -217,7 +217,7 @@ class CheckpointOptions(RunOptions):
     commit_bytes: int = count(GIB, _COMMIT_BYTES_HELP)
     max_tasks: int | None = count(None, _REGION_TASKS_HELP)
     quality: QualityRules | None = option_field(None, _QUALITY)
-    recover: bool = _switch(True, "flush the rows of writers that died, before anything else")
+    skip_recovery: bool = _switch(False, "leave the rows of writers that died in the log")
     progress: Callable[[CheckpointProgress], None] | None = None
     """Called with a :class:`~memwal.jobs.job.CheckpointProgress` at each step."""
 

@@ -64,7 +64,7 @@ def checkpoint(
         guard=options.guard,
     )
     results: list[JobResult] = []
-    if options.recover:
+    if not options.skip_recovery:
         results.append(_recover(location, options))
     target = {
         region_id: max(flushed.generation for flushed in manifest.flushed)
