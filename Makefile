@@ -33,7 +33,7 @@ demo: ui ## Run the main job on a year of real flights (ROWS=n bounds the flight
 	$(BIN)/python examples/flights/demo.py $(if $(ROWS),--rows $(ROWS))
 
 dist: ui ## Build the wheel and the sdist into dist/
-	$(BIN)/python -m hatchling build -d dist
+	MEMWAL_RELEASE=1 $(BIN)/python -m hatchling build -d dist
 
 test: setup ## Run the tests that CI runs
 	PYTEST_DEBUG_TEMPROOT=$$($(BIN)/python scripts/test_folder.py) \

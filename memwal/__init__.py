@@ -7,7 +7,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from memwal.version import __version__
+from memwal.version import __version__, namesake
 
 if TYPE_CHECKING:
     from memwal.create_table import create, enable
@@ -53,3 +53,11 @@ def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_MODULES[name]), name)
+
+
+_namesake = namesake()
+if _namesake is not None:
+    import warnings
+
+    # The line that imports memwal, whose environment it is.
+    warnings.warn(_namesake, RuntimeWarning, stacklevel=2)

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import sys
 
+import memwal
 from memwal.errors import MissingExtraError
 from memwal.util.optional_deps import requires_extra
+from memwal.version import DISTRIBUTION, namesake
 
 
 def main() -> None:
     """Run the command line; ends the process with an exit code, 2 when it is not installed."""
+    if "open" not in getattr(memwal, "__all__", ()):
+        # Another project replaced memwal/__init__.py, or took it along when it was uninstalled.
+        reason = namesake() or f"memwal/__init__.py is missing; install {DISTRIBUTION} again"
+        sys.stderr.write(f"error: {reason}\n")
+        sys.exit(2)
     try:
         with requires_extra("cli"):
             from memwal.cli.commands.app import run

@@ -64,7 +64,7 @@ class TableSetupError(MemWalError):
 class MissingExtraError(MemWalError, ImportError):
     """An optional part of memwal is not installed; the message names the extra.
 
-    What to do: install it, as in ``pip install 'memwal[catalog]'``.
+    What to do: run the command at the end of the message.
     """
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -12,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from memwal.errors import MissingExtraError
-from memwal.util.optional_deps import requires_extra
+from memwal.util.optional_deps import how_to_install, requires_extra
+from memwal.version import DISTRIBUTION
 
 ROOT = Path(__file__).resolve().parents[1]
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
@@ -44,6 +46,31 @@ ASKED = {
 """Extra to code that needs it."""
 
 
+METADATA = """\
+Metadata-Version: 2.4
+Name: lance-memwal
+Version: 9
+Requires-Dist: numpy>=2
+Requires-Dist: sqlalchemy<2.2,>=2.1; extra == 'catalog'
+Requires-Dist: pyspark[connect]==4.3.0; (python_version > "3") and extra == "spark"
+Requires-Dist: alembic>=1.18; extra == 'catalog'
+Requires-Dist: wrong; extra == 'catalogs'
+Requires-Dist: numpy>=2; extra == 'other'
+Requires-Dist: no-such_package>=2; extra == 'other'
+"""
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder with the metadata of an installed memwal, before all others on the path."""
+    info = tmp_path / "lance_memwal-9.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(METADATA)
+    (info / "INSTALLER").write_text("pip\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    return info
+
+
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     return subprocess.run(
@@ -69,14 +96,14 @@ print(json.dumps(said))
     assert list(said) == list(ASKED)
     assert set(ASKED) <= set(EXTRAS)
     for extra, message in said.items():
-        assert f"'memwal[{extra}]'" in message
+        assert how_to_install(extra) in message
 
 
 def test_the_program_names_its_extra() -> None:
     done = run("-c", f"{ABSENT}\nfrom memwal.__main__ import main\nmain()")
     assert done.returncode == 2
     assert (done.stdout, done.stderr.count("\n")) == ("", 1)
-    assert "'memwal[cli]'" in done.stderr
+    assert how_to_install("cli") in done.stderr
 
 
 def test_a_catalog_names_the_extra_of_its_driver() -> None:
@@ -98,8 +125,34 @@ print(json.dumps(said))
     said = json.loads(done.stdout)
     assert len(said) == 2
     for message in said:
-        assert "'memwal[postgres]'" in message
+        assert how_to_install("postgres") in message
         assert "hunter2" not in message
+
+
+@pytest.mark.parametrize(
+    ("extra", "packages"),
+    [
+        ("catalog", ["sqlalchemy<2.2,>=2.1", "alembic>=1.18"]),
+        ("spark", ["pyspark[connect]==4.3.0"]),
+        ("other", ["no-such_package>=2"]),
+    ],
+)
+@pytest.mark.parametrize("installer", ["pip", "uv"])
+def test_an_extra_is_installed_by_its_packages(
+    installed: Path, installer: str, extra: str, packages: list[str]
+) -> None:
+    (installed / "INSTALLER").write_text(f"{installer}\n")
+    command = shlex.split(how_to_install(extra).rpartition(": ")[2])
+    assert command == [*(["uv"] if installer == "uv" else []), "pip", "install", *packages]
+
+
+@pytest.mark.parametrize("name", [DISTRIBUTION, "no-such-distribution"])
+def test_where_the_packages_of_an_extra_are_not_known_there_is_no_command(
+    installed: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr("memwal.util.optional_deps.DISTRIBUTION", name)
+    told = how_to_install("unknown")
+    assert ("pip" in told, name in told, "unknown" in told) == (False, True, True)
 
 
 def test_a_mistake_of_ours_is_not_told_as_an_extra() -> None:

@@ -1,6 +1,6 @@
 """Registry of managed tables, of their job runs, and of their backlog over time.
 
-``Catalog`` needs ``memwal[catalog]`` and is loaded on first access. Everything else, reading an
+``Catalog`` needs the extra ``catalog`` and is loaded on first access. Everything else, reading an
 exported snapshot in particular, needs nothing but the standard library.
 """
 

@@ -22,6 +22,7 @@ from memwal.errors import (
     TableSetupError,
 )
 from memwal.storage.local_files import from_os_error
+from memwal.util.optional_deps import how_to_install
 from memwal.util.safe_json import is_unicode
 
 URL_VARIABLE = "MEMWAL_CATALOG_URL"
@@ -90,7 +91,7 @@ class Database:
             raise MissingExtraError(
                 f"The catalog URL (${URL_VARIABLE}) needs the driver {error.name}, which is not "
                 "installed; for PostgreSQL give postgresql+psycopg://... and "
-                "pip install 'memwal[postgres]'"
+                f"{how_to_install('postgres')}"
             ) from error
         if _PASSWORD.search(self._url.database or ""):
             # The password would be shown in messages, as a part of the database name.

@@ -204,7 +204,7 @@ def managed_table(
         except MissingExtraError:
             if url or os.environ.get("MEMWAL_CATALOG_URL"):
                 raise
-            # Without memwal[catalog] it can only be a folder.
+            # Without the extra catalog it can only be a folder.
             yield None, None
             return
         yield catalog, managed

@@ -182,7 +182,7 @@ class RegionSpec:
         *,
         immutable: bool = False,
     ) -> RegionSpec:
-        """Divide by a SQL expression, which DataFusion evaluates (``memwal[expressions]``).
+        """Divide by a SQL expression, which DataFusion evaluates (extra ``expressions``).
 
         Parameters
         ----------

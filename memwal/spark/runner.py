@@ -30,6 +30,7 @@ from memwal.errors import InvalidInputError, MemWalError, OutcomeUnknownError
 from memwal.jobs.job import TaskRunner
 from memwal.storage.location import TableLocation
 from memwal.telemetry.spans import JOB, span
+from memwal.util.optional_deps import how_to_install
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -247,7 +248,7 @@ def start_tracing() -> None:
         provider = TracerProvider()
         provider.add_span_processor(BatchSpanProcessor(exporter.load()()))
     except ImportError as error:
-        logger.warning("nothing is traced, install memwal[metrics]: %s", error)
+        logger.warning("nothing is traced (%s); %s", error, how_to_install("metrics"))
         return
     except Exception as error:
         # Of what the environment tells the SDK; it may hold secrets.

@@ -78,7 +78,7 @@ _FIELDS: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
 def get_provider_info() -> dict[str, Any]:
     """Describe the package in Airflow's schema of providers."""
     return {
-        "package-name": "memwal",
+        "package-name": "lance-memwal",
         "name": "MemWAL",
         "description": "Maintenance of Lance tables with MemWAL.",
         "connection-types": [

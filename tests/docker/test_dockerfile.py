@@ -68,7 +68,7 @@ def test_packages_of_python_are_checked_by_hash(step: dockerfile.Step) -> None:
     assert not re.search(r"\b(curl|wget|git)\b", step.text)
     for install in re.findall(r"(?:uv pip|bin/pip) [^&]*?(?:install|sync) [^&]*", step.text):
         # The wheel is of this build; all else is in a lock.
-        own = install.split()[-3:] == ["--find-links", "/dist", "memwal"]
+        own = install.split()[-3:] == ["--find-links", "/dist", "lance-memwal"]
         assert "--require-hashes" in install or (own and "--no-index" in install)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from hatchling.builders.sdist import SdistBuilder
 from hatchling.builders.wheel import WheelBuilder
 from hatchling.metadata.core import ProjectMetadata
 from hatchling.plugin.manager import PluginManager
+from support.docs.scripts import script
 
 import memwal
 from memwal.spark.application import apps_folder
@@ -82,22 +84,56 @@ def test_the_page_goes_along_though_git_ignores_it() -> None:
     assert settings["artifacts"] == ["plugins/memwal_airflow/web/static"]
 
 
-def test_a_wheel_is_refused_without_the_page(tmp_path: Path) -> None:
-    import sys
+class TestPage:
+    @pytest.fixture
+    def initialize(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> Callable[[str, str], None]:
+        """The hook for a target and a version, in a folder without the page."""
+        hook = script("build_hook")
+        monkeypatch.delenv(hook.RELEASE, raising=False)
 
-    sys.path.insert(0, str(ROOT / "scripts"))
-    try:
-        from build_hook import PAGE, PageIsBuilt
-    finally:
-        sys.path.pop(0)
-    hook = PageIsBuilt(str(tmp_path), {}, None, None, str(tmp_path), "wheel")
-    with pytest.raises(SystemExit, match="make ui"):
-        hook.initialize("standard", {})
-    hook.initialize("editable", {})
-    page = tmp_path / PAGE
-    page.parent.mkdir(parents=True)
-    page.touch()
-    hook.initialize("standard", {})
+        def initialize(target: str, version: str) -> None:
+            hook.LookForPage(str(tmp_path), {}, None, None, str(tmp_path), target).initialize(
+                version, {}
+            )
+
+        return initialize
+
+    def test_both_targets_together_warn_once(
+        self, initialize: Callable[[str, str], None], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        initialize("sdist", "standard")
+        initialize("wheel", "standard")
+        assert capsys.readouterr().err.count("make ui") == 1
+        initialize("wheel", "editable")
+        assert capsys.readouterr().err == ""
+
+    def test_a_release_is_refused(
+        self,
+        initialize: Callable[[str, str], None],
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        hook = script("build_hook")
+        monkeypatch.setenv(hook.RELEASE, "1")
+        for target in ("sdist", "wheel"):
+            with pytest.raises(SystemExit, match="make ui"):
+                initialize(target, "standard")
+        initialize("wheel", "editable")
+        page = tmp_path / hook.PAGE
+        page.parent.mkdir(parents=True)
+        page.touch()
+        initialize("wheel", "standard")
+        assert capsys.readouterr().err == ""
+
+    def test_what_is_given_to_others_is_a_release(self) -> None:
+        release = script("build_hook").RELEASE
+        for name in ("Makefile", "docker/Dockerfile"):
+            builds = re.findall(r"^.*hatchling build.*$", (ROOT / name).read_text(), flags=re.M)
+            assert builds
+            assert all(f"{release}=1 " in build for build in builds)
 
 
 def test_the_version_stands_in_one_place() -> None:

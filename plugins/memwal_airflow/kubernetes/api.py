@@ -18,6 +18,7 @@ from airflow.sdk.exceptions import AirflowException
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_chain, wait_fixed
 
 from memwal.errors import InvalidInputError
+from memwal.util.optional_deps import how_to_install
 from memwal.util.records import JsonMapping, JsonObject
 from memwal_airflow.spark.settings import MASTER_PREFIX
 
@@ -187,8 +188,8 @@ class Cluster:
             from kubernetes import client, config
         except ImportError:
             raise InvalidInputError(
-                "A Spark master on Kubernetes needs the Kubernetes client: install "
-                "memwal[kubernetes] where Airflow runs."
+                "A Spark master on Kubernetes needs the Kubernetes client where Airflow runs; "
+                f"{how_to_install('kubernetes')}"
             ) from None
         configuration = client.Configuration()
         try:

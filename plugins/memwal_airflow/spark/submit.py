@@ -15,6 +15,7 @@ from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.sdk import BaseHook, Connection
 
 from memwal.errors import InvalidInputError
+from memwal.util.optional_deps import how_to_install
 from memwal_airflow.spark.settings import (
     CLUSTER,
     application_path,
@@ -50,8 +51,8 @@ class JobSubmitHook(SparkSubmitHook):
             if importlib.util.find_spec(_KUBERNETES_PROVIDER) is not None:
                 raise
             raise InvalidInputError(
-                "A Spark master on Kubernetes needs Airflow's provider of it: install "
-                "memwal[kubernetes] where Airflow runs."
+                "A Spark master on Kubernetes needs Airflow's provider of it where Airflow runs; "
+                f"{how_to_install('kubernetes')}"
             ) from None
         resolved = self._connection
         self.master: str = resolved["master"]
@@ -106,7 +107,7 @@ class JobSubmitHook(SparkSubmitHook):
         binary = self._connection["spark_binary"]
         if shutil.which(binary, path=env["PATH"]) is None:
             raise InvalidInputError(
-                f"{binary} is not on the PATH; install memwal[spark] where Airflow runs."
+                f"{binary} is not on the PATH where Airflow runs; {how_to_install('spark')}"
             )
         command = self._build_spark_submit_command(application_path(application, mode=self.mode))
         return command, {**env, **(self._env or {})}

@@ -30,7 +30,10 @@ def index() -> Response:
         )
     return _text_page(
         "The page is not built",
-        "Build it with <code>make ui</code> in the repository of memwal and load this page again. "
+        "memwal was installed from a clone of its repository in which this page was not built. "
+        "Run <code>make ui</code> there, then "
+        "<code>pip install --force-reinstall --no-deps .</code> in the environment of Airflow's "
+        "API server (an editable installation needs only the first), and load this page again. "
         "The same figures are printed by <code>memwal fleet status</code>.",
         status_code=status.HTTP_503_SERVICE_UNAVAILABLE,
     )

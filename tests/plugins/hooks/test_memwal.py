@@ -64,9 +64,9 @@ def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Emulator]:
 
 @pytest.mark.slow
 def test_airflow_shows_the_form_and_tries_the_connection(tmp_path: Path) -> None:
-    info = tmp_path / "site" / "memwal-1.0.dist-info"
+    info = tmp_path / "site" / "lance_memwal-1.0.dist-info"
     info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: memwal\nVersion: 1.0\n")
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: lance-memwal\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(ENTRY_POINTS)
     lake = tmp_path / "lake"
     lake.mkdir()

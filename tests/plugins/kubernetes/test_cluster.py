@@ -786,5 +786,5 @@ def test_a_master_on_kubernetes_needs_its_provider(monkeypatch: pytest.MonkeyPat
     # As it is where that is not installed.
     monkeypatch.delattr(spark_submit, "kube_client")
     monkeypatch.setattr(submit.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(InvalidInputError, match=r"memwal\[kubernetes\]"):
+    with pytest.raises(InvalidInputError, match="extra kubernetes"):
         task().hook()

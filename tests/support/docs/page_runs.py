@@ -42,6 +42,9 @@ sys.exit(answer[0] if answer else 70)
 _KEPT = ("PATH", "LANG", "LC_ALL", "JAVA_HOME", "TZ")
 """Of the environment of the tests, what a page sees."""
 
+_OF_INSTALLERS = ("PIP_", "UV_", "SSL_CERT_", "HTTP_", "HTTPS_", "NO_PROXY", "XDG_CACHE_")
+"""And the beginnings of what pip and uv are told, where a page may use them."""
+
 _END = "\x1e"
 
 
@@ -54,10 +57,14 @@ class PageRun:
         Made here; it is the home of whoever reads the page as well.
     processes : bool
         Whether ``memwal`` is a process of its own each time.
+    python : Path, optional
+        The Python of the reader, which need not have memwal: nothing of the environment of the
+        tests is there, pip and uv may be used, and each block of Python is a process.
     """
 
-    def __init__(self, folder: Path, *, processes: bool) -> None:
+    def __init__(self, folder: Path, *, processes: bool, python: Path | None = None) -> None:
         self.folder = folder
+        self._in_tests = python is None
         folder.mkdir()
         self.names: dict[str, Any] = {"__name__": "__main__"}
         # The address of a socket is short.
@@ -70,21 +77,42 @@ class PageRun:
             forward = self._tools / "memwal"
             forward.write_text(_FORWARD.format(python=sys.executable, address=address))
             forward.chmod(0o755)
+        self.environment = {
+            **{name: os.environ[name] for name in _KEPT if name in os.environ},
+            "HOME": str(folder),
+            "TERM": "dumb",
+            "COLUMNS": "120",
+            **(self._of_tests() if python is None else self._of_reader(python)),
+        }
+        self._shell: subprocess.Popen[bytes] | None = None
+
+    def _of_tests(self) -> dict[str, str]:
+        """Lead to the environment of the tests, in which nothing is installed."""
         for name in ("pip", "uv"):
             refuse = self._tools / name
             refuse.write_text("#!/bin/sh\necho 'say <!-- needs: a network -->' >&2; exit 69\n")
             refuse.chmod(0o755)
         path = [str(self._tools), str(Path(sys.executable).parent), os.environ["PATH"]]
-        self.environment = {
-            **{name: os.environ[name] for name in _KEPT if name in os.environ},
+        return {
             "PATH": os.pathsep.join(path),
-            "HOME": str(folder),
             "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "plugins")]),
-            "TERM": "dumb",
-            "COLUMNS": "120",
             "LANCE_LOG": "error,lance::index=off",
         }
-        self._shell: subprocess.Popen[bytes] | None = None
+
+    def _of_reader(self, python: Path) -> dict[str, str]:
+        """Lead to another Python, to uv, and to what this user downloaded before."""
+        own = Path(sys.executable).parent
+        (self._tools / "uv").symlink_to(own / "uv")
+        others = [
+            name for name in os.environ["PATH"].split(os.pathsep) if Path(name).absolute() != own
+        ]
+        caches = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+        return {
+            "PIP_CACHE_DIR": str(caches / "pip"),
+            "UV_CACHE_DIR": str(caches / "uv"),
+            **{name: os.environ[name] for name in os.environ if name.startswith(_OF_INSTALLERS)},
+            "PATH": os.pathsep.join([str(self._tools), str(python.parent), *others]),
+        }
 
     def close(self) -> None:
         """End the shell, and what it left running."""
@@ -110,8 +138,14 @@ class PageRun:
         """Run one block, and compare how it ends with what its marks say."""
         for name in block.values("given"):
             GIVEN[name](self.folder)
-        run = self._python if block.language == "python" else self._bash
-        output, outcome = run(block)
+        if block.language == "bash":
+            output, outcome = self._bash(block, block.code)
+        elif self._in_tests:
+            output, outcome = self._python(block)
+        else:
+            program = self._tools / "block.py"
+            program.write_text(block.code)
+            output, outcome = self._bash(block, f"python {program}")
         wanted = next(iter(block.values("fails")), "0")
         assert outcome == wanted, f"{block.place} ended with {outcome}, not {wanted}:\n{output}"
         for text in block.values("prints"):
@@ -147,9 +181,9 @@ class PageRun:
             os.environ.update(before)
             os.chdir(here)
 
-    def _bash(self, block: Block) -> tuple[str, str]:
+    def _bash(self, block: Block, code: str) -> tuple[str, str]:
         script = self._tools / "block"
-        script.write_text(block.code)
+        script.write_text(code)
         state = self._tools / "environment"
         strict = "set +e" if block.values("fails") else "set -e"
         if self._shell is None:
