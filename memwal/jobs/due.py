@@ -150,7 +150,7 @@ def _recover(regions: Iterable[RegionBacklog], policy: Policy) -> Due:
     if not waiting:
         return Due()
     return Due(
-        reason=f"{len(waiting)} regions have unflushed rows of writers that are closed or dead",
+        reason=f"unflushed rows of writers that are closed or dead (regions: {len(waiting)})",
         pressure=float(len(waiting)),
         critical=True,
     )

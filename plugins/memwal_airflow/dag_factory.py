@@ -8,9 +8,10 @@ The DAG of a table::
                                                                  -> snapshot -> collect -> quality
 
 What ``recover`` flushes is in the backlog of the same run; if it fails, the others go on. ``merge``
-starts with the first region that is due. If none is when the window ends, it is skipped. The later stages check themselves whether earlier runs left work, so a skipped merge does not skip
-them. Every stage without work is skipped with the reason. A region whose sensor failed does not
-stop the others; ``region_problems`` then fails the run to show it.
+starts with the first region that is due. If none is when the window ends, it is skipped. The later
+stages check themselves whether earlier runs left work, so a skipped merge does not skip them. Every
+stage without work is skipped with the reason. A region whose sensor failed does not stop the
+others; ``region_problems`` then fails the run to show it.
 """
 
 from __future__ import annotations

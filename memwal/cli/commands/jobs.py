@@ -1,5 +1,6 @@
-"""``memwal recover``, ``merge``, ``compact``, ``snapshot``, ``checkpoint`` and ``gc``, run in this process.
+"""``memwal recover``, ``merge``, ``compact``, ``snapshot``, ``checkpoint`` and ``gc``.
 
+They run in this process.
 ``gc`` only counts unless ``--yes`` is given, and can explain what would be deleted, what stays, and
 why.
 """

@@ -118,8 +118,8 @@ def _recover(location: TableLocation, options: CheckpointOptions) -> JobResult:
     if not left:
         return result
     warning = (
-        f"{left} regions have rows that their writers have not flushed: they are not merged. Flush "
-        "these writers, or recover the regions when they are gone"
+        f"rows that their writers have not flushed are not merged (regions: {left}); flush these "
+        "writers, or recover the regions when they are gone"
     )
     return replace(result, warnings=(*result.warnings, warning))
 
