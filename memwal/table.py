@@ -274,7 +274,12 @@ class Table(Queries):
         set_writer_defaults(self.location, options)
 
     def reset_writer_defaults(self, *options: str) -> None:
-        """Remove options from the settings of the table, by their names.
+        """Remove options from the settings of the table.
+
+        Parameters
+        ----------
+        *options : str
+            Names of options, as in :class:`WriterOptions`.
 
         Raises
         ------

@@ -115,6 +115,7 @@ def _recover(location: TableLocation, options: CheckpointOptions) -> JobResult:
         RecoverOptions(max_tasks=options.max_tasks, run=options.run, guard=options.guard),
     )
     left = result.metrics["unflushed_regions"]
+    result = replace(result, metrics={name: n for name, n in result.metrics.items() if n})
     if not left:
         return result
     warning = (
