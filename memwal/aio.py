@@ -71,9 +71,8 @@ async def open_writer(
     writes = ThreadPool(threads, thread_name_prefix="memwal-aio-write")
     others = ThreadPool(_READ_THREADS, thread_name_prefix="memwal-aio")
     try:
-        options = options or WriterOptions()
         inner = await _run_to_end(others, table.writer, options=options, region_ids=region_ids)
-        writer = AsyncWriter(inner, durable=options.durable, writes=writes, others=others)
+        writer = AsyncWriter(inner, durable=inner.settings.durable, writes=writes, others=others)
         try:
             yield writer
         except BaseException:

@@ -31,6 +31,7 @@ from memwal.jobs.options import (
     IndexOptions,
     MergeOptions,
     QualityOptions,
+    RecoverOptions,
     SnapshotOptions,
     VerifyOptions,
 )
@@ -39,6 +40,7 @@ from memwal.jobs.table.checkpoint import checkpoint
 from memwal.jobs.table.compact import compact
 from memwal.jobs.table.copy import copy_table
 from memwal.jobs.table.quality_check import check_quality
+from memwal.jobs.table.recover import recover
 from memwal.jobs.table.snapshot import build_snapshot
 from memwal.jobs.verify import VerifyReport, verify
 from memwal.lsm.wal.applied_steps import read_newest_steps
@@ -50,6 +52,11 @@ from memwal.region.spec import RegionSpec
 from memwal.storage.location import TableLocation
 from memwal.storage.open import check_reachable
 from memwal.writer.region_writer.options import WriterOptions
+from memwal.writer.table_defaults import (
+    reset_writer_defaults,
+    set_writer_defaults,
+    writer_defaults,
+)
 from memwal.writer.table_writer import TableWriter
 
 
@@ -230,6 +237,59 @@ class Table(Queries):
             replay=replay,
         )
 
+    @property
+    def writer_defaults(self) -> dict[str, bool | int | float]:
+        """What the table sets for all its writers, by option of :class:`WriterOptions`.
+
+        Durations are in seconds. Options that are not in it have the defaults of the library.
+        """
+        return writer_defaults(self.base())
+
+    @keywords_of(WriterOptions)
+    def set_writer_defaults(self, options: WriterOptions) -> None:
+        """Set options of all writers of the table that are opened from now on.
+
+        They are stored in the table, where Lance's clients read those that they know. An option
+        that a writer is opened with goes before them, and ``fsync`` and ``metrics_per_region``
+        belong to each producer.
+
+        Parameters
+        ----------
+        **options
+            Those of :class:`WriterOptions`. Options that are not given stay as they are.
+
+        Raises
+        ------
+        InvalidInputError
+            No option was given, or one that a table cannot set.
+        ConflictError
+            Other commits won the race in every attempt.
+
+        Examples
+        --------
+        Rows are visible to readers of the storage after ten seconds at most:
+
+        >>> table.set_writer_defaults(max_memtable_age=10)  # doctest: +SKIP
+        """
+        set_writer_defaults(self.location, options)
+
+    def reset_writer_defaults(self, *options: str) -> None:
+        """Remove options from the settings of the table.
+
+        Parameters
+        ----------
+        *options : str
+            Names of options, as in :class:`WriterOptions`.
+
+        Raises
+        ------
+        InvalidInputError
+            An option that a table cannot set.
+        ConflictError
+            Other commits won the race in every attempt.
+        """
+        reset_writer_defaults(self.location, options)
+
     def applied(self, source: str) -> dict[UUID, int]:
         """Newest step of a source, by region.
 
@@ -275,6 +335,11 @@ class Table(Queries):
         See :func:`memwal.jobs.merge.job.explain_merge`; the limits are those of :meth:`merge`.
         """
         return explain_merge(self.location, options)
+
+    @keywords_of(RecoverOptions)
+    def recover(self, options: RecoverOptions) -> JobResult:
+        """Flush the rows of writers that died: :func:`memwal.jobs.table.recover.recover`."""
+        return recover(self.location, options)
 
     @keywords_of(CompactOptions)
     def compact(self, options: CompactOptions) -> JobResult:

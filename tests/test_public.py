@@ -31,8 +31,8 @@ PUBLIC = {
 TABLE = """
     applied at base build_indexes build_snapshot check_quality checkpoint choose_indexes
     collect_garbage compact copy_to explain explain_merge location lookup merge primary_key
-    region_ids region_spec scan schema search search_hybrid search_text status to_dataset uri verify
-    writer
+    recover region_ids region_spec reset_writer_defaults scan schema search search_hybrid
+    search_text set_writer_defaults status to_dataset uri verify writer writer_defaults
 """
 """Methods and attributes of a table."""
 

@@ -153,9 +153,11 @@ def _entry_points() -> dict[str, Callable[..., JobResult]]:
     from memwal.jobs.merge.job import merge
     from memwal.jobs.table.compact import compact
     from memwal.jobs.table.quality_check import check_quality
+    from memwal.jobs.table.recover import recover
     from memwal.jobs.table.snapshot import build_snapshot
 
     return {
+        "recover": recover,
         "merge": merge,
         "index": build_indexes,
         "compact": compact,

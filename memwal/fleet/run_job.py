@@ -248,6 +248,8 @@ class _Resolver:
                     run_bytes=min(limits) if limits else None,
                     max_tasks=request.max_tasks,
                 )
+            case "recover":
+                return replace(policy.recover_options(), max_tasks=request.max_tasks)
             case "index":
                 indexes = None if request.index is None else (request.index,)
                 return IndexOptions(indexes=indexes, max_tasks=request.max_tasks)

@@ -16,6 +16,7 @@ from memwal.format.region_manifest import RegionManifest, RegionStatus
 from memwal.jobs.foreign_claims import are_protected, find_foreign_claim, protected_from
 from memwal.jobs.options import CompactOptions, GcOptions
 from memwal.jobs.status import IndexLag, RegionBacklog, TableStatus
+from memwal.jobs.unflushed import find_unflushed, recovery_age
 from memwal.lsm.indexes.catchup import (
     caught_up,
     maintained_index_names,
@@ -45,7 +46,9 @@ def read_status(
     minutes and it has not changed since; one for the tip of the log, if the hint in the manifest is
     exact; and one for the age of its oldest generation, the first time that this process reads it.
     A region with generations that could be collected costs two more, which tell whose its newest
-    claim is. With ``regions``, only these are read. A region that was never claimed is left out.
+    claim is. A region with entries that no flush covers costs two for each that this process has
+    not seen before, up to the first with rows, and one for the time of its manifest. With
+    ``regions``, only these are read. A region that was never claimed is left out.
     ``collection`` has the limits of the garbage collection. ``clock`` returns seconds since the
     epoch.
     """
@@ -119,6 +122,7 @@ def _backlog(
     collectable = [f for f in manifest.flushed if f.generation <= covered]
     start = max(manifest.replay_after, manifest.wal_last_seen) + 1
     tip = find_tip(location.store, manifest.region_id, start=start)
+    unflushed = find_unflushed(location.store, manifest, tip=tip)
     oldest = None
     if collectable and are_protected(collection):
         claim = find_foreign_claim(location.store, manifest, tip=tip)
@@ -140,6 +144,9 @@ def _backlog(
         ),
         unflushed_wal_entries=tip - 1 - manifest.replay_after,
         retained_generations=len(manifest.flushed) - len(pending),
+        oldest_unflushed_seconds=None if unflushed is None else unflushed.age(now),
+        needs_recovery=unflushed is not None
+        and unflushed.has_no_writer(min_age=recovery_age(base), now=now),
         reclaimable_generations=len(reclaimable),
         reclaimable_bytes=sum(f.memory_bytes or 0 for f in reclaimable),
         held_generations=len(held),

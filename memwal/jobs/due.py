@@ -10,7 +10,7 @@ from memwal.jobs.policy import Policy
 from memwal.jobs.status import RegionBacklog, TableStatus
 from memwal.util.records import JsonRecord
 
-JOBS = ("merge", "index", "compact", "snapshot", "gc", "quality")
+JOBS = ("recover", "merge", "index", "compact", "snapshot", "gc", "quality")
 """All jobs, in the order in which one run does them."""
 
 
@@ -87,7 +87,9 @@ def evaluate_policy(
     window = policy.quiet_window(now)
     small = measured.small_fragments
     compact = _Limit("{} small fragments (limit {})", small, policy.compact_at_fragments)
+    regions = list(regions)
     return {
+        "recover": _recover(regions, policy),
         "merge": _merge(regions, policy, window),
         "index": _index(measured, policy, window),
         "compact": _decide(window, compact),
@@ -140,6 +142,25 @@ def _decide(window: str | None, *limits: _Limit, never: str | None = None) -> Du
     if reason is not None and window is not None and not critical:
         return Due(postponed=f"quiet hours ({window}); {reason}", pressure=pressure)
     return Due(reason=reason, pressure=pressure, critical=critical)
+
+
+def _recover(regions: Iterable[RegionBacklog], policy: Policy) -> Due:
+    """Decide about a recovery, which quiet hours do not hold back: it flushes a few regions."""
+    waiting = [region.region_id for region in regions if _needs_recovery(region, policy)]
+    if not waiting:
+        return Due()
+    return Due(
+        reason=f"unflushed rows of writers that are closed or dead (regions: {len(waiting)})",
+        pressure=float(len(waiting)),
+        critical=True,
+    )
+
+
+def _needs_recovery(region: RegionBacklog, policy: Policy) -> bool:
+    if policy.recover_min_age_seconds is None:
+        return region.needs_recovery
+    age = region.oldest_unflushed_seconds
+    return age is not None and age >= policy.recover_min_age_seconds
 
 
 def _merge(regions: Iterable[RegionBacklog], policy: Policy, window: str | None) -> Due:

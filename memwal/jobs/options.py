@@ -217,6 +217,7 @@ class CheckpointOptions(RunOptions):
     commit_bytes: int = count(GIB, _COMMIT_BYTES_HELP)
     max_tasks: int | None = count(None, _REGION_TASKS_HELP)
     quality: QualityRules | None = option_field(None, _QUALITY)
+    skip_recovery: bool = _switch(False, "leave the rows of writers that died in the log")
     progress: Callable[[CheckpointProgress], None] | None = None
     """Called with a :class:`~memwal.jobs.job.CheckpointProgress` at each step."""
 
@@ -260,6 +261,22 @@ class IndexOptions(RunOptions):
     # A text query over four segments takes twice as long as over one, over sixteen six times. An
     # index of a table with stable row ids always has one segment, and is not built in parts.
     max_segments: int = count(4, "segments of an index beyond which the newest segments are joined")
+
+
+@public
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoverOptions(RunOptions):
+    """Options of a recovery: :func:`memwal.jobs.table.recover.recover`."""
+
+    regions: Collection[UUID] | None = _regions(
+        None, "recover this region only; by default all regions", argument="region"
+    )
+    min_age_seconds: float | None = seconds(
+        None,
+        "how old unflushed rows must be before their writer counts as dead; by default twice the "
+        "age at which the writers of the table flush a MemTable",
+    )
+    max_tasks: int | None = count(None, _REGION_TASKS_HELP)
 
 
 @public

@@ -20,6 +20,7 @@ from memwal.jobs.options import (
     MergeOptions,
     Option,
     QualityOptions,
+    RecoverOptions,
     Value,
     count,
     default_of,
@@ -167,6 +168,7 @@ class Policy(JsonRecord):
         A value is of the wrong kind or out of its range; the message names the key.
     """
 
+    recover_min_age_seconds: float | None = _from_job(RecoverOptions, "min_age_seconds", low=1)
     merge_at_generations: int = count(
         4,
         "A region is due for a merge when so many generations wait. Fewer means fresher indexes "
@@ -313,6 +315,10 @@ class Policy(JsonRecord):
         check_tags("tags", self.tags)
         for window in check_tuple("quiet_hours", self.quiet_hours):
             QuietWindow.parse(window)
+
+    def recover_options(self) -> RecoverOptions:
+        """Return the options of a recovery under this policy."""
+        return RecoverOptions(min_age_seconds=self.recover_min_age_seconds)
 
     def merge_options(self) -> MergeOptions:
         """Return the options of a merge under this policy."""

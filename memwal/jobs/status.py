@@ -34,6 +34,11 @@ class RegionBacklog:
     """Entries of the write-ahead log that no flushed generation covers."""
     retained_generations: int
     """Generations that are merged and still stored."""
+    oldest_unflushed_seconds: float | None = None
+    """Age of the oldest rows that are acknowledged and not flushed; None when there are none."""
+    needs_recovery: bool = False
+    """Such rows wait for longer than a living writer lets them wait: nobody sees them until the
+    region is recovered, or claimed by another writer."""
     reclaimable_generations: int = 0
     """Retained generations that every maintained index covers and that are not held: the collector
     may delete them when no retained version needs them and the grace period is over."""
@@ -73,6 +78,8 @@ class TableStatus(JsonRecord):
         "backlog_rows",
         "backlog_bytes",
         "unflushed_wal_entries",
+        "oldest_unflushed_seconds",
+        "regions_to_recover",
         "oldest_backlog_seconds",
         "reclaimable_bytes",
         "held_bytes",
@@ -129,6 +136,17 @@ class TableStatus(JsonRecord):
     def unflushed_wal_entries(self) -> int:
         """Log entries that no flushed generation covers, over all regions."""
         return sum(region.unflushed_wal_entries for region in self.regions)
+
+    @property
+    def oldest_unflushed_seconds(self) -> float | None:
+        """Age of the oldest rows that are not flushed; None when all are."""
+        ages = [r.oldest_unflushed_seconds for r in self.regions]
+        return max((age for age in ages if age is not None), default=None)
+
+    @property
+    def regions_to_recover(self) -> int:
+        """Regions with unflushed rows of a writer that is closed or dead."""
+        return sum(region.needs_recovery for region in self.regions)
 
     @property
     def oldest_backlog_seconds(self) -> float | None:

@@ -5,6 +5,7 @@ A region is claimed with its first row, and released when idle.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -17,10 +18,11 @@ from uuid import UUID
 
 from memwal.base_table.commit import check_no_region_spec, check_spec_in_force, current_spec
 from memwal.base_table.snapshot import BaseTable
-from memwal.errors import InvalidInputError, MemWalError, WriterClosedError
+from memwal.errors import InvalidInputError, MemWalError, RegionFencedError, WriterClosedError
 from memwal.lsm.wal.applied_steps import Step
+from memwal.lsm.wal.log import NotLoggedError
+from memwal.lsm.wal.recovery import is_recovered
 from memwal.region.router import RegionAssignment, Router
-from memwal.util.clock import in_seconds
 from memwal.util.concurrency import interpreter_is_ending
 from memwal.writer.region_writer.context import WriterContext
 from memwal.writer.region_writer.group_commit import LogReservation
@@ -80,6 +82,8 @@ class OpenRegions:
         self._lock = threading.Lock()
         self._claims: dict[UUID, threading.Lock] = {}
         self._writers: dict[UUID, RegionWriter] = {}
+        # How each was opened, to claim it back.
+        self._opened: dict[UUID, tuple[RoutingSchema, RegionAssignment]] = {}
         self._idle_timer = context.timers.new_timer(self._release_idle)
         self.closed = False
 
@@ -133,7 +137,13 @@ class OpenRegions:
         wait: bool,
     ) -> PendingWrite:
         """Write rows of one region, which is claimed first if it is not open."""
-        return self._with_writer(routing, assignment, lambda writer: writer.write(rows, wait=wait))
+        while True:
+            writer, write = self._with_writer(
+                routing, assignment, lambda writer: writer.write(rows, wait=wait)
+            )
+            # A write that nobody waits for has no error yet.
+            if not (wait and isinstance(write.error, NotLoggedError) and self._gives_up(writer)):
+                return write
 
     def write_all(
         self,
@@ -155,15 +165,18 @@ class OpenRegions:
             RegionWriter.begin if step is None else partial(RegionWriter.begin_step, step=step)
         )
         writes: list[PendingWrite] = []
+        writers: list[RegionWriter | None] = []
         reservations: list[LogReservation] = []
         try:
             for assignment, rows in parts:
+                writer = None
                 try:
                     begin = partial(begin_one, rows=rows)
-                    write, reservation = self._with_writer(routing, assignment, begin)
+                    writer, (write, reservation) = self._with_writer(routing, assignment, begin)
                 except MemWalError as error:
                     write, reservation = finished_write(error), None
                 writes.append(write)
+                writers.append(writer)
                 if reservation is not None:
                     reservations.append(reservation)
             self._store_all(reservations)
@@ -171,8 +184,11 @@ class OpenRegions:
             with ExitStack() as ends:
                 for reservation in reservations:
                     ends.callback(reservation.end)
-        for write in writes:
+        for number, (write, writer) in enumerate(zip(writes, writers, strict=True)):
             write.wait()
+            refused = isinstance(write.error, NotLoggedError)
+            if refused and writer is not None and self._gives_up(writer):
+                (writes[number],) = self.write_all(routing, [parts[number]], step=step)
         return writes
 
     def _store_all(self, reservations: Sequence[LogReservation]) -> None:
@@ -192,16 +208,34 @@ class OpenRegions:
         routing: RoutingSchema,
         assignment: RegionAssignment,
         call: Callable[[RegionWriter], Result],
-    ) -> Result:
+    ) -> tuple[RegionWriter, Result]:
         while True:
             writer = self._get(routing, assignment)
             try:
-                return call(writer)
+                return writer, call(writer)
             except WriterClosedError:
                 if not writer.released:
                     raise
                 # It was released when idle, while this write was on its way to it.
                 self._forget(writer)
+            except NotLoggedError:
+                if not self._gives_up(writer):
+                    raise
+
+    def _gives_up(self, writer: RegionWriter) -> bool:
+        """Forget a fenced writer if the next write may claim its region back.
+
+        That is so if a recovery has fenced it, see :mod:`memwal.lsm.wal.recovery`: its acknowledged
+        rows are flushed, or in the log, from which the next claim replays them. Two threads may
+        both come to this answer; only the writer that they gave up is forgotten.
+        """
+        if not is_recovered(self._context.store, writer.region_id):
+            # Another thread may have claimed the region back already.
+            with self._lock:
+                return self._writers.get(writer.region_id) is not writer and not self.closed
+        writer.abort()
+        self._forget(writer)
+        return True
 
     def barrier(self, *, seals: bool, deadline: float) -> None:
         """Wait until all rows written so far are durable, and flushed if ``seals``.
@@ -209,6 +243,7 @@ class OpenRegions:
         Raises the first error of a region, after all regions are done.
         """
         started: list[tuple[RegionWriter, PendingWrite]] = []
+        failed: list[tuple[RegionWriter, Exception]] = []
         errors: list[Exception] = []
         self.check_open()
         for writer in self.all():
@@ -216,14 +251,33 @@ class OpenRegions:
                 started.append((writer, writer.start_barrier(seals=seals)))
             except MemWalError as error:
                 if not writer.released:
-                    errors.append(error)
+                    failed.append((writer, error))
         for writer, barrier in started:
             try:
                 writer.finish_barrier(barrier, deadline=deadline)
             except Exception as error:
+                failed.append((writer, error))
+        for writer, first in failed:
+            try:
+                if not (seals and self._flushes_again(writer, first, deadline=deadline)):
+                    errors.append(first)
+            except Exception as error:
                 errors.append(error)
         if errors:
             raise errors[0]
+
+    def _flushes_again(self, writer: RegionWriter, error: Exception, *, deadline: float) -> bool:
+        """Claim a region back from a recovery, and flush what the claim replays.
+
+        All that was acknowledged is flushed then. A buffered write may have failed with the claim
+        of the recovery, so that a writer that buffers must tell.
+        """
+        fenced = type(error) in (RegionFencedError, NotLoggedError)
+        if not (fenced and self._context.settings.durable and self._gives_up(writer)):
+            return False
+        again = self._get(*self._opened[writer.region_id])
+        again.finish_barrier(again.start_barrier(seals=True), deadline=deadline)
+        return True
 
     def close(self) -> None:
         """Refuse further writes, without a flush."""
@@ -264,12 +318,13 @@ class OpenRegions:
             with self._lock:
                 if not self.closed:
                     self._writers[region_id] = writer
+                    self._opened[region_id] = routing, assignment
             if self.closed:
                 writer.abort()
                 self.check_open()
-            idle = self._context.options.release_idle_after
-            if idle is not None:
-                self._idle_timer.schedule(time.monotonic() + in_seconds(idle))
+            idle = self._context.settings.release_idle_after
+            if math.isfinite(idle):
+                self._idle_timer.schedule(time.monotonic() + idle)
             return writer
 
     def _forget(self, writer: RegionWriter) -> None:
@@ -279,10 +334,7 @@ class OpenRegions:
 
     def _release_idle(self) -> None:
         """Start to close the regions that had no write for ``release_idle_after`` seconds."""
-        idle = self._context.options.release_idle_after
-        if idle is None:
-            return
-        max_idle = in_seconds(idle)
+        max_idle = self._context.settings.release_idle_after
         now = time.monotonic()
         last_used = {writer: writer.last_used() for writer in self.all()}
         with self._lock:

@@ -32,7 +32,7 @@ from memwal.writer.region_writer.handle import (
     copy_error,
     finished_write,
 )
-from memwal.writer.region_writer.options import WriterOptions
+from memwal.writer.region_writer.options import WriterOptions, WriterSettings
 from memwal.writer.region_writer.partial_rows import PartialRows
 from memwal.writer.region_writer.rows import RowSchema
 from memwal.writer.region_writer.stats import WriterStats, warn_if_unclosed
@@ -81,17 +81,17 @@ class TableWriter:
     ) -> None:
         self._region = region
         self._routing = RoutingSchema.of(base, region)
-        self._options = options
+        self.settings = settings = WriterSettings.of(options, base.details.writer_config_defaults)
         self._guard = ForkGuard(f"the writer of {base.location}")
         metrics = process_metrics()
         self._context = WriterContext.open(
-            base, self._routing.row_schema.schema, options, metrics.durations(base.location), clock
+            base, self._routing.row_schema.schema, settings, metrics.durations(base.location), clock
         )
         self._counters = self._context.counters
         self._sync_table()
         self._regions = OpenRegions(self._context, allowed=region_ids, keep=replay)
         self._refreshing = threading.Lock()
-        self._unwatch = metrics.watch(self, self._counters, per_region=options.metrics_per_region)
+        self._unwatch = metrics.watch(self, self._counters, per_region=settings.metrics_per_region)
         self._unclosed_warning = warn_if_unclosed(self, self._counters)
 
     # Writes
@@ -351,7 +351,7 @@ class TableWriter:
 
     def _sync_table(self) -> None:
         """Sync the table, which acknowledged rows need: Lance syncs neither tables nor columns."""
-        if self._options.fsync:
+        if self.settings.fsync:
             self._context.store.barrier()
 
     def _write(
@@ -364,7 +364,7 @@ class TableWriter:
         by: pa.RecordBatch | None = None,
     ) -> WriteHandle:
         if wait is None:
-            wait = self._options.durable
+            wait = self.settings.durable
         route: Route = routing.router.route
         if by is not None:
             route = functools.partial(routing.router.route, by=by)

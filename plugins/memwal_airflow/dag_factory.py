@@ -2,14 +2,16 @@ r"""One DAG per managed table, built from a snapshot of the catalog.
 
 The DAG of a table::
 
-    plan -> wait_for_backlog (mapped over regions) -> merge -> plan_indexes -> index (mapped)
-                             \-> region_problems      -> announce_indexed -> compact
-                                                       -> snapshot -> collect -> quality
+    recover -> plan -> wait_for_backlog (mapped over regions) -> merge -> plan_indexes
+                                        \-> region_problems      -> index (mapped)
+                                                                 -> announce_indexed -> compact
+                                                                 -> snapshot -> collect -> quality
 
-``merge`` starts with the first region that is due. If none is when the window ends, it is skipped.
-The later stages check themselves whether earlier runs left work, so a skipped merge does not skip
-them. Every stage without work is skipped with the reason. A region whose sensor failed does not
-stop the others; ``region_problems`` then fails the run to show it.
+What ``recover`` flushes is in the backlog of the same run; if it fails, the others go on. ``merge``
+starts with the first region that is due. If none is when the window ends, it is skipped. The later
+stages check themselves whether earlier runs left work, so a skipped merge does not skip them. Every
+stage without work is skipped with the reason. A region whose sensor failed does not stop the
+others; ``region_problems`` then fails the run to show it.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from memwal_airflow.operators.maintenance import (
     MemWalIndexOperator,
     MemWalMergeOperator,
     MemWalQualityOperator,
+    MemWalRecoverOperator,
     MemWalSnapshotOperator,
 )
 from memwal_airflow.operators.plan import AnnounceIndexedOperator, PlanIndexesOperator, PlanOperator
@@ -124,7 +127,8 @@ def _add_tasks(table: ManagedTable) -> None:
     # These tasks check themselves whether they are due: an earlier skip does not skip them.
     after_skips = TriggerRule.NONE_FAILED
     later: dict[str, Any] = {"trigger_rule": after_skips, **job}
-    plan = PlanOperator(task_id="plan", table=table.name)
+    recover = MemWalRecoverOperator(task_id="recover", **job)
+    plan = PlanOperator(task_id="plan", table=table.name, trigger_rule=TriggerRule.ALL_DONE)
     sensors = RegionBacklogSensor.partial(
         task_id="wait_for_backlog",
         table=table.name,
@@ -153,6 +157,7 @@ def _add_tasks(table: ManagedTable) -> None:
     snapshot = MemWalSnapshotOperator(task_id="snapshot", **later)
     collect = MemWalCollectOperator(task_id="collect", **later)
     quality = MemWalQualityOperator(task_id="quality", **later)
+    recover >> plan
     sensors >> [merge, region_problems()]
     merge >> indexes
     index >> announce >> compact >> snapshot >> collect >> quality

@@ -14,6 +14,7 @@ from memwal_airflow.skips import SkipReason, TaskSkipped
 
 _UUID = "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
 _LABELS = {
+    "recover": "recover: flush rows that dead writers left in the log",
     "merge": "merge: the backlog of regions into the base table",
     "index": "index: catch maintained indexes up",
     "compact": "compact: join small fragments of the base table",

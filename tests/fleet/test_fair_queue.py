@@ -42,7 +42,7 @@ def test_what_presses_most_goes_first() -> None:
 
 def test_one_job_of_a_table_at_a_time() -> None:
     found = FairQueue().choose([candidate("a", job) for job in JOBS], slots=5)
-    assert [choice.candidate.job for choice in found] == ["merge"]
+    assert [choice.candidate.job for choice in found] == ["recover"]
 
 
 def test_merges_share_the_bytes() -> None:

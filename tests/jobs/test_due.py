@@ -63,6 +63,19 @@ def test_a_merge_is_due_by_whichever_limit_is_reached_first(backlog: RegionBackl
     assert merge.pressure >= 1
 
 
+def test_a_recovery_is_due_when_rows_of_a_dead_writer_wait_also_in_quiet_hours() -> None:
+    dead = replace(region(1, 0), oldest_unflushed_seconds=130.0, needs_recovery=True)
+    living = replace(region(2, 0), oldest_unflushed_seconds=50.0)
+
+    assert decide(status(living))["recover"] == Due()
+    assert decide(status(living, dead))["recover"].reason is not None
+    quiet = due(status(dead), ALL_DAY_BUT_NOON, now=MIDNIGHT, last_runs={})
+    assert quiet["recover"].reason is not None
+    policy = Policy(recover_min_age_seconds=40)
+    assert decide(status(living), policy)["recover"].reason is not None
+    assert decide(status(dead), Policy(recover_min_age_seconds=200))["recover"] == Due()
+
+
 def test_indexes_are_due_by_lag_or_by_age_but_never_without_lag() -> None:
     policy = Policy(index_at_generations=5, index_at_age_seconds=900)
     assert decide(status(lag=4), policy, index=899)["index"].reason is None

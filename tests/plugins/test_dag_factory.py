@@ -50,6 +50,7 @@ def test_the_shape_of_a_dag(table: ManagedTable) -> None:
     dag = build_dag(table)
     edges = {task.task_id: task.downstream_task_ids for task in dag.tasks}
     assert edges == {
+        "recover": {"plan"},
         "plan": {"wait_for_backlog"},
         "wait_for_backlog": {"merge", "region_problems"},
         "merge": {"plan_indexes"},
@@ -64,7 +65,8 @@ def test_the_shape_of_a_dag(table: ManagedTable) -> None:
     }
     rules = {task.task_id: task.trigger_rule for task in dag.tasks}
     assert rules == {
-        "plan": "all_success",
+        "recover": "all_success",
+        "plan": "all_done",
         "wait_for_backlog": "all_success",
         "merge": "one_success",
         "plan_indexes": "none_failed",
@@ -107,7 +109,7 @@ def test_the_policy_reaches_the_dag(table: ManagedTable) -> None:
     tasks = {task.task_id: task for task in dag.tasks}
     assert {task.owner for task in dag.tasks} == {"data team"}
     assert {task.priority_weight for task in dag.tasks} == {7}
-    jobs = {"merge", "index", "compact", "snapshot", "collect", "quality"}
+    jobs = {"recover", "merge", "index", "compact", "snapshot", "collect", "quality"}
     assert {(tasks[job].retries, tasks[job].pool) for job in jobs} == {(4, "lake")}
     others = set(tasks) - jobs
     assert {tasks[other].pool for other in others} == {"default_pool"}

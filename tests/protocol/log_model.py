@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 SENTINEL = 0
+RECOVERY = -1
+"""The sentinel of a recovery, which claims a region for a writer that seems to be dead."""
 
 
 class Entry(NamedTuple):
@@ -49,6 +51,7 @@ class Writer(NamedTuple):
     sealed: tuple[int, ...] = ()
     sealed_to: int = 0
     flushing_over: int = 0
+    recovers: bool = False
 
 
 class State(NamedTuple):
@@ -65,6 +68,7 @@ class State(NamedTuple):
     flushes: int = 0
     waits: int = 0
     collectable: int = 0
+    recoveries: int = 0
 
 
 @dataclass(frozen=True)
@@ -73,14 +77,15 @@ class LogModel:
 
     Parameters
     ----------
-    writers, writes, claims, deaths, flushes, waits : int
+    writers, writes, claims, deaths, flushes, waits, recoveries : int
         How much may happen in all. A wait is longer than the grace period of the collector.
     without : str
         ``sentinel``: a claim is the manifest alone. ``replay behind the sentinel``: the log is read
         first. ``reading back``: an error of the store is taken for "not stored". ``epoch of a
         flush``: a manifest is replaced whoever wrote it. ``bound of the log``: entries are
         collected up to the tip. ``looking after a pause``: a writer that woke up appends at once.
-        ``grace``: entries are collected as soon as they are flushed.
+        ``grace``: entries are collected as soon as they are flushed. ``certainty``: a writer that
+        was fenced by a recovery writes again what may be in the log.
     """
 
     writers: int = 2
@@ -90,6 +95,7 @@ class LogModel:
     flushes: int = 1
     waits: int = 1
     without: str = ""
+    recoveries: int = 0
 
     def initial(self) -> State:
         """A region that nobody ever claimed."""
@@ -110,7 +116,7 @@ class LogModel:
         entries = state.log[newest.replay_after :]
         if any(entry is None for entry in entries):
             return "an entry that a replay needs was collected"
-        logged = [entry.write for entry in entries if entry and entry.write != SENTINEL]
+        logged = [entry.write for entry in entries if entry and entry.write > SENTINEL]
         seen = flushed + logged
         if len(set(seen)) < len(seen):
             return "a write is there twice"
@@ -139,6 +145,14 @@ class LogModel:
                 state._replace(claims=state.claims + 1),
                 Writer(at="claim", version=newest.version, epoch=newest.epoch + 1),
             )
+            if newest.epoch and state.recoveries < self.recoveries:
+                yield (
+                    "begins a recovery",
+                    state._replace(claims=state.claims + 1, recoveries=state.recoveries + 1),
+                    Writer(
+                        at="claim", version=newest.version, epoch=newest.epoch + 1, recovers=True
+                    ),
+                )
         elif me.at == "claim":
             yield self._claim(state, me)
         elif me.at == "tip":
@@ -147,7 +161,9 @@ class LogModel:
             yield self._fence(state, me)
         elif me.at == "replay":
             yield self._replay(state, me)
-        elif me.at == "on" and state.writes < self.writes:
+        elif me.at == "on" and me.write:
+            yield "writes again", state, me._replace(at="append")
+        elif me.at == "on" and state.writes < self.writes and not me.recovers:
             began = me._replace(
                 at="append", write=state.writes + 1, acknowledged_before=len(state.acknowledged)
             )
@@ -174,7 +190,8 @@ class LogModel:
 
     def _fence(self, state: State, me: Writer) -> tuple[str, State, Writer]:
         if me.position > len(state.log):
-            after = state._replace(log=(*state.log, Entry(me.epoch, SENTINEL)))
+            kind = RECOVERY if me.recovers else SENTINEL
+            after = state._replace(log=(*state.log, Entry(me.epoch, kind)))
             replayed = self.without == "replay behind the sentinel"
             me = me._replace(position=me.position + 1, at="on" if replayed else "replay")
             return "puts the sentinel", after, me
@@ -190,7 +207,7 @@ class LogModel:
         between = state.log[newest.replay_after : me.position - 1]
         if any(entry is not None and entry.epoch > me.epoch for entry in between):
             return "is fenced", state, Writer()
-        rows = tuple(entry.write for entry in between if entry and entry.write != SENTINEL)
+        rows = tuple(entry.write for entry in between if entry and entry.write > SENTINEL)
         after = "tip" if self.without == "replay behind the sentinel" else "on"
         return "replays", state, me._replace(at=after, rows=rows)
 
@@ -215,13 +232,34 @@ class LogModel:
             )
             yield "appends where nobody looks", state._replace(log=log), me._replace(at="settle")
         elif there.epoch > me.epoch:
-            yield "is fenced", state, Writer()
+            # Its entry is not in the log, and never will be.
+            yield self._fenced(state, me)
         else:
             # A sentinel of a claim that lost against this one meanwhile, since a fenced writer
             # cannot have come past ours. Writes of clients without sentinels would be taken in.
             yield "walks past a fence", state, me._replace(position=me.position + 1)
 
+    def _fenced(self, state: State, me: Writer) -> tuple[str, State, Writer]:
+        """Stop, or claim back a region whose newest claim is a recovery's."""
+        newest, last = state.manifest, state.log[-1]
+        recovered = last == Entry(newest.epoch, RECOVERY)
+        if not recovered or state.claims == self.claims:
+            return "is fenced", state, Writer()
+        again = Writer(
+            at="claim",
+            version=newest.version,
+            epoch=newest.epoch + 1,
+            write=me.write,
+            acknowledged_before=me.acknowledged_before,
+        )
+        return "claims back", state._replace(claims=state.claims + 1), again
+
     def _settle(self, state: State, me: Writer) -> Iterator[tuple[str, State, Writer]]:
+        if self.recoveries and me.unsure and state.manifest.epoch > me.epoch:
+            # Its entry may be replayed by whoever fenced it, or be where nobody looks.
+            certain = self.without != "certainty"
+            yield ("is fenced", state, Writer()) if certain else self._fenced(state, me)
+            return
         # Its entry is there. The store says so, or the writer reads it after an error.
         yield "acknowledges", _acknowledged(state, me), _written(me)
         if self.without == "reading back":

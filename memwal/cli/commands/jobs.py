@@ -1,5 +1,6 @@
-"""``memwal merge``, ``compact``, ``snapshot``, ``checkpoint`` and ``gc``, run in this process.
+"""``memwal recover``, ``merge``, ``compact``, ``snapshot``, ``checkpoint`` and ``gc``.
 
+They run in this process.
 ``gc`` only counts unless ``--yes`` is given, and can explain what would be deleted, what stays, and
 why.
 """
@@ -29,6 +30,7 @@ from memwal.jobs.options import (
     CompactOptions,
     GcOptions,
     MergeOptions,
+    RecoverOptions,
     SnapshotOptions,
 )
 
@@ -89,6 +91,22 @@ def _print_plan(plan: MergePlan, *, as_json: bool) -> None:
         ("region_id", "generation", _size, _age, "commit", "reason.text"),
     )
     print_line("nothing was merged; the same command without --explain merges")
+
+
+@takes_options_of(RecoverOptions, leave_out=("max_tasks",))
+def recover(table: Table, changes: Changes, as_json: AsJson = False) -> None:
+    """Flush acknowledged rows that closed or dead writers left in the log.
+
+    A region with rows that are younger may have a living writer, and is left to it.
+    """
+    from memwal.fleet.tables import check_regions
+    from memwal.jobs.table.recover import recover
+
+    options = RecoverOptions(**changes)
+    check_regions(table, options.regions or ())
+    with progress("recovering") as run:
+        result = recover(table.location, replace(options, run=run))
+    print_result(result, as_json=as_json)
 
 
 @takes_options_of(CompactOptions)

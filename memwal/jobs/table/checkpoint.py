@@ -1,4 +1,8 @@
-"""Checkpoint: merge and index until everything flushed at its start is in the base table."""
+"""Checkpoint: merge and index until everything flushed at its start is in the base table.
+
+Rows that dead writers left in the log are flushed before that. Those of writers that may be alive
+are not, and the result tells how many regions have such rows.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,13 @@ from memwal.errors import ConflictError
 from memwal.jobs.index.job import build_indexes
 from memwal.jobs.job import CheckpointProgress, JobResult, SkippedRegion
 from memwal.jobs.merge.job import merge
-from memwal.jobs.options import CheckpointOptions, IndexOptions, MergeOptions
+from memwal.jobs.options import (
+    CheckpointOptions,
+    IndexOptions,
+    MergeOptions,
+    RecoverOptions,
+)
+from memwal.jobs.table.recover import recover
 from memwal.quality.report import merge_report_dicts
 from memwal.region.manifest_store import read_manifests
 from memwal.storage.location import TableLocation
@@ -27,7 +37,8 @@ def checkpoint(
 ) -> JobResult:
     """Merge every generation that is flushed now, and extend the maintained indexes over them.
 
-    Rows that writers have not flushed are not merged: flush the writers first.
+    Regions without a living writer are recovered first. Rows that other writers have not flushed
+    are not merged: flush these writers first. A warning tells how many regions have such rows.
 
     Returns
     -------
@@ -52,6 +63,9 @@ def checkpoint(
         run=options.run,
         guard=options.guard,
     )
+    results: list[JobResult] = []
+    if not options.skip_recovery:
+        results.append(_recover(location, options))
     target = {
         region_id: max(flushed.generation for flushed in manifest.flushed)
         for region_id, manifest in read_manifests(location.store).items()
@@ -59,7 +73,6 @@ def checkpoint(
     }
     before = open_base(location).details.merged
     total = _count_unmerged(before, target)
-    results: list[JobResult] = []
     skipped: dict[UUID, SkippedRegion] = {}
     idle = 0
     remaining = total
@@ -93,6 +106,23 @@ def checkpoint(
         warnings=tuple(warning for result in results for warning in result.warnings),
         quality=merge_report_dicts(result.quality for result in results),
     )
+
+
+def _recover(location: TableLocation, options: CheckpointOptions) -> JobResult:
+    """Recover the regions that need it, and warn of those that may have a living writer."""
+    result = recover(
+        location,
+        RecoverOptions(max_tasks=options.max_tasks, run=options.run, guard=options.guard),
+    )
+    left = result.metrics["unflushed_regions"]
+    result = replace(result, metrics={name: n for name, n in result.metrics.items() if n})
+    if not left:
+        return result
+    warning = (
+        f"rows that their writers have not flushed are not merged (regions: {left}); flush these "
+        "writers, or recover the regions when they are gone"
+    )
+    return replace(result, warnings=(*result.warnings, warning))
 
 
 def _check_time(location: TableLocation, deadline: float | None, unfinished: str) -> None:

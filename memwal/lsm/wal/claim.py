@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -62,6 +61,7 @@ from memwal.lsm.wal.log import (
     read_log,
     survey_log,
 )
+from memwal.lsm.wal.recovery import new_writer_id
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage.object_store import ObjectStore
 from memwal.util.clock import boot_seconds
@@ -93,6 +93,7 @@ def claim_region(
     region_fields: tuple[tuple[str, bytes], ...] = (),
     merged: int = 0,
     replay: bool = True,
+    recovers: bool = False,
     clock: Callable[[], float] = boot_seconds,
 ) -> Claim:
     """Claim a region: become its only writer.
@@ -102,6 +103,7 @@ def claim_region(
     at an earlier time. Numbers up to it are not used again, even if the region's folder was lost
     and starts over: a generation flushed under one of them would count as merged, and no reader
     would see it. With ``replay`` the log will be replayed, and must therefore have no gap.
+    ``recovers`` marks the claim as one of a recovery, see :mod:`memwal.lsm.wal.recovery`.
 
     Raises
     ------
@@ -141,7 +143,7 @@ def claim_region(
             f"{_MAX_SECONDS:.0f} s, other processes committed its manifest first. Stop its present "
             "writer, or give that one larger MemTables, and claim again"
         ) from error
-    writer_id = uuid.uuid4().hex
+    writer_id = new_writer_id(recovers=recovers)
     if unfenced.manifest.version == 1:
         return replace(unfenced, writer_id=writer_id)
     sentinel = retrying(

@@ -71,6 +71,10 @@ def fenced_error(region_id: UUID, epoch: int, other: int) -> RegionFencedError:
     )
 
 
+class NotLoggedError(RegionFencedError):
+    """Another writer claimed the region before an entry was in its log, where it will never be."""
+
+
 _HEAD_BYTES = 16 << 10
 # For an entry that was appended after the listing.
 _ASSUMED_SIZE = 1 << 20
@@ -346,8 +350,9 @@ def put_entry(
 ) -> WalEntry | None:
     """Create an entry, or return the entry of a lower or equal epoch at its position.
 
-    A torn entry without rows behind it is replaced. Raises RegionFencedError if the existing entry
-    has a higher epoch, and CorruptDataError if it is torn and entries with rows follow it.
+    A torn entry without rows behind it is replaced. Raises NotLoggedError if the existing entry has
+    a higher epoch: no request of this call can store its entry any more. Raises CorruptDataError if
+    it is torn and entries with rows follow it.
     """
     key = wal_key(region_id, position)
     while True:
@@ -365,7 +370,7 @@ def put_entry(
                 continue
             return None
         if entry.writer_epoch > epoch:
-            raise fenced_error(region_id, epoch, entry.writer_epoch)
+            raise NotLoggedError(str(fenced_error(region_id, epoch, entry.writer_epoch)))
         return entry
 
 

@@ -18,7 +18,7 @@ from memwal.storage.location import TableLocation
 from memwal.storage.object_store import ObjectStore
 from memwal.util.concurrency import ThreadPool, interpreter_is_ending
 from memwal.util.timers import TimerThread
-from memwal.writer.region_writer.options import WriterOptions
+from memwal.writer.region_writer.options import WriterSettings
 from memwal.writer.region_writer.stats import Durations, WriterCounters
 
 logger = logging.getLogger(__name__)
@@ -33,8 +33,8 @@ class WriterContext:
 
     location: TableLocation
     store: ObjectStore  # for claims, manifests and generations
-    log_store: ObjectStore  # for log entries; the same, but without fsync if the options say so
-    options: WriterOptions
+    log_store: ObjectStore  # for log entries; the same, but without fsync if the settings say so
+    settings: WriterSettings
     # Text columns that MemTables can search, with the options of their index.
     text: Mapping[str, Mapping[str, object]]
     flushes: Executor
@@ -43,6 +43,7 @@ class WriterContext:
     releases: Executor  # releases idle regions one by one, waiting for their appends and flushes
     timers: TimerThread
     counters: WriterCounters
+    recovers: bool  # whether claims are those of a recovery
     # Measures how long ago a claim was verified; includes time that the machine is suspended.
     clock: Callable[[], float]
 
@@ -51,23 +52,26 @@ class WriterContext:
         cls,
         base: BaseTable,
         schema: pa.Schema,
-        options: WriterOptions,
+        settings: WriterSettings,
         durations: Durations,
         clock: Callable[[], float],
+        *,
+        recovers: bool = False,
     ) -> WriterContext:
         """Make the context of a table's writer. Threads start when they are needed."""
         location = base.location
         return cls(
             location=location,
             store=location.store,
-            log_store=location.store if options.fsync else location.store_without_fsync,
-            options=options,
+            log_store=location.store if settings.fsync else location.store_without_fsync,
+            settings=settings,
             text=text_columns(base, schema),
             flushes=ThreadPool(_FLUSH_THREADS, thread_name_prefix="memwal-flush"),
             appends=ThreadPool(_APPEND_THREADS, thread_name_prefix="memwal-append"),
             releases=ThreadPoolExecutor(1, thread_name_prefix="memwal-release"),
             timers=TimerThread(),
             counters=WriterCounters(location, durations=durations),
+            recovers=recovers,
             clock=clock,
         )
 
@@ -78,7 +82,7 @@ class WriterContext:
         For a local store without fsync, handing an append to a thread costs more than the append;
         and there are no threads when the interpreter is ending.
         """
-        return (not self.options.fsync and self.store.is_local) or interpreter_is_ending()
+        return (not self.settings.fsync and self.store.is_local) or interpreter_is_ending()
 
     def close(self, *, wait: bool) -> None:
         """Stop the threads, and with ``wait`` let running work end first."""

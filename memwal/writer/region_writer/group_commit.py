@@ -10,6 +10,7 @@ the active MemTable.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -23,11 +24,10 @@ import pyarrow as pa
 
 from memwal.errors import InvalidInputError, MemWalError, StoreError, WriterClosedError
 from memwal.lsm.wal.appender import LogAppender, PreparedEntry, join_batches
-from memwal.util.clock import in_seconds
 from memwal.writer.region_writer.handle import FailureLatch, PendingWrite
 from memwal.writer.region_writer.logged_rows import convert_entry
 from memwal.writer.region_writer.memtables import MemTables
-from memwal.writer.region_writer.options import WriterOptions
+from memwal.writer.region_writer.options import WriterSettings
 from memwal.writer.region_writer.rows import RowSchema
 from memwal.writer.region_writer.stats import RegionCounters
 
@@ -253,7 +253,7 @@ class EntryWriter:
         *,
         lock: threading.Condition,
         failure: FailureLatch,
-        options: WriterOptions,
+        settings: WriterSettings,
         log: LogAppender,
         queue: LogQueue,
         tables: MemTables,
@@ -264,7 +264,7 @@ class EntryWriter:
         self._region_id = region_id
         self._lock = lock
         self._failure = failure
-        self._options = options
+        self._settings = settings
         self._queue = queue
         self._tables = tables
         self._counters = counters
@@ -291,9 +291,8 @@ class EntryWriter:
     ) -> None:
         """Add rows of the log to the active MemTable. The caller holds the lock."""
         self._tables.active.add(batches, position=position, log_batches=log_batches, nbytes=nbytes)
-        age = self._options.max_memtable_age
-        if age is not None:
-            self._schedule_seal(self._tables.active.born_at + in_seconds(age))
+        if math.isfinite(self._settings.max_memtable_age):
+            self._schedule_seal(self._tables.active.born_at + self._settings.max_memtable_age)
 
     def seal_memtable(
         self, *, row_schema: RowSchema | None = None, generation: int | None = None
@@ -332,7 +331,7 @@ class EntryWriter:
             if appended is not None:
                 self.add_to_memtable(appended.batches, position=appended.position, nbytes=nbytes)
                 self._count_group(group, nbytes, time.perf_counter() - started)
-        if self._options.indexed:
+        if self._settings.indexed:
             self._index_memtable()
         if self._tables.is_full() or group[-1].seals:
             self.seal_memtable()

@@ -12,8 +12,14 @@ from uuid import UUID
 import pyarrow as pa
 
 from memwal.boundary.public import public_methods
-from memwal.errors import BackPressureError, MemWalError, OutcomeUnknownError
+from memwal.errors import (
+    BackPressureError,
+    MemWalError,
+    OutcomeUnknownError,
+    RegionFencedError,
+)
 from memwal.format.wal_layout import AppliedSteps
+from memwal.lsm.wal.log import NotLoggedError
 from memwal.util.log import safe_error_text
 from memwal.writer.region_writer.rows import RowSchema
 
@@ -210,7 +216,10 @@ class WriteHandle:
 
 
 class FailureLatch:
-    """First error that stopped a region writer. Callers hold the region's lock."""
+    """First error that stopped a region writer, and refuses what comes later.
+
+    Callers hold the region's lock.
+    """
 
     __slots__ = ("error",)
 
@@ -220,7 +229,9 @@ class FailureLatch:
     def set(self, error: BaseException) -> None:
         """Record an error unless one is recorded already."""
         if self.error is None:
-            self.error = error if isinstance(error, MemWalError) else copy_error(error)
+            # A write that was fenced may be in the log. Those that it refuses are not.
+            refused = NotLoggedError(str(error)) if type(error) is RegionFencedError else error
+            self.error = refused if isinstance(refused, MemWalError) else copy_error(refused)
 
     def raise_if_set(self) -> None:
         """Raise a fresh copy of the recorded error."""

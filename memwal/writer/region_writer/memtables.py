@@ -335,11 +335,11 @@ class MemTables:
         lock: threading.Condition,
         flush: Callable[[MemTable], None],
     ) -> None:
-        self._options = context.options
+        self._settings = context.settings
         self._text = context.text
         self.row_schema = row_schema  # schema of the active MemTable
         self.sealed = FlushQueue(
-            lock, context.flushes, flush, attempts=context.options.flush_attempts
+            lock, context.flushes, flush, attempts=context.settings.flush_attempts
         )
         self.active = self._new_table(generation, first_row=0)
 
@@ -362,16 +362,16 @@ class MemTables:
         """Return whether Lance's own writer could replay the generation with these rows added."""
         rows = batches[0].num_rows if len(batches) == 1 else sum(b.num_rows for b in batches)
         return (
-            self.active.rows + rows <= self._options.max_memtable_rows
-            and self.active.batches + len(batches) <= self._options.max_memtable_batches
+            self.active.rows + rows <= self._settings.max_memtable_rows
+            and self.active.batches + len(batches) <= self._settings.max_memtable_batches
         )
 
     def is_full(self) -> bool:
         """Return whether the active MemTable has reached a limit and has to be sealed."""
         return (
-            self.active.rows >= self._options.max_memtable_rows
-            or self.active.batches >= self._options.max_memtable_batches
-            or self.active.bytes >= self._options.max_memtable_bytes
+            self.active.rows >= self._settings.max_memtable_rows
+            or self.active.batches >= self._settings.max_memtable_batches
+            or self.active.bytes >= self._settings.max_memtable_bytes
         )
 
     def seal(self, *, row_schema: RowSchema | None = None, generation: int | None = None) -> None:

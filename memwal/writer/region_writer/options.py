@@ -1,12 +1,23 @@
-"""Options of a writer."""
+"""Options of a writer, the defaults that a table sets for all its writers, and the two together.
+
+The details of the MemWAL index have a map of writer defaults, which Lance and LanceDB write too.
+Where Lance has a name for an option, it stands there under that name, in Lance's unit; any other
+under its own name with the prefix ``memwal.``. Lance's clients keep names that they do not know.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import logging
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Final
 
 from memwal.boundary.public import public
 from memwal.errors import InvalidInputError
 from memwal.util.clock import Duration, in_seconds
+
+logger = logging.getLogger(__name__)
 
 _MIN_ONE = (
     "max_memtable_rows",
@@ -26,7 +37,10 @@ _POSITIVE = ("max_memtable_age", "release_idle_after")
 @public
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriterOptions:
-    """Options of a writer.
+    """Options of a writer. None, the default of each, is the setting of the table.
+
+    :meth:`memwal.Table.set_writer_defaults` changes the settings of a table. The defaults below are
+    those of a table that has no setting.
 
     Attributes
     ----------
@@ -51,10 +65,11 @@ class WriterOptions:
         default.
     max_memtable_bytes : int, default 64 MiB
         Size in memory at which a MemTable is sealed, per region.
-    max_memtable_age : float, timedelta or None, default None
+    max_memtable_age : float or timedelta, default 60
         Time after its first row at which a MemTable is sealed and flushed, however small it is: the
-        maximum delay until readers of the storage see a row. Here and below a number is in seconds.
-        None: no limit.
+        maximum delay until readers of the storage see a row. Rows that wait in the log for more
+        than twice as long have no living writer, and a recovery flushes them. Here and below a
+        number is in seconds, and ``math.inf`` means never.
     max_sealed_memtables : int, default 2
         MemTables of a region that may wait for their flush; at this number, writes wait too. A
         region's memory is bounded by ``(max_sealed_memtables + 1) * max_memtable_bytes`` and a
@@ -72,20 +87,20 @@ class WriterOptions:
         or when the oldest has waited for this many seconds.
     max_buffered_bytes : int, default 64 MiB
         Size of the writes waiting for the log of a region at which further writes wait too.
-    epoch_check_interval : float, timedelta or None, default None
+    epoch_check_interval : float or timedelta
         Seconds for which an append may rely on an earlier check of the region's epoch. After that
         it checks the epoch again, when the entry is stored and before it is acknowledged. The check
         stops a writer that was paused for long from acknowledging a write into a log that another
-        writer has replayed and the garbage collector has trimmed. None: 1 s on a local disk, where
-        a check takes microseconds, and 10 s elsewhere, where it is a request. It must be well below
-        the grace period of the garbage collector.
+        writer has replayed and the garbage collector has trimmed. By default 1 s on a local disk,
+        where a check takes microseconds, and 10 s elsewhere, where it is a request. It must be well
+        below the grace period of the garbage collector.
     flush_attempts : int, default 5
         Number of attempts of a flush, each into a new folder, before ``flush`` and ``close`` report
         its error. The rows stay in memory and in the log.
-    release_idle_after : float, timedelta or None, default None
+    release_idle_after : float or timedelta, default ``math.inf``
         Seconds without a write after which a region is flushed and closed, so that its memory is
         free and another process can claim it without fencing this writer. The next row for it
-        claims it again. None: never.
+        claims it again.
     metrics_per_region : bool, default False
         Whether metrics are reported per region rather than per table.
 
@@ -95,24 +110,24 @@ class WriterOptions:
         A number is too small; the message names the option.
     """
 
-    durable: bool = True
-    fsync: bool = True
-    indexed: bool = False
-    max_memtable_rows: int = 100_000
-    max_memtable_batches: int = 8_000
-    max_memtable_bytes: int = 64 << 20
+    durable: bool | None = None
+    fsync: bool | None = None
+    indexed: bool | None = None
+    max_memtable_rows: int | None = None
+    max_memtable_batches: int | None = None
+    max_memtable_bytes: int | None = None
     max_memtable_age: Duration | None = None
-    max_sealed_memtables: int = 2
-    backpressure_timeout: Duration = 60.0
-    max_entry_bytes: int = 8 << 20
-    buffer_bytes: int = 1 << 20
-    buffer_writes: int = 1_000
-    buffer_interval: Duration = 0.1
-    max_buffered_bytes: int = 64 << 20
+    max_sealed_memtables: int | None = None
+    backpressure_timeout: Duration | None = None
+    max_entry_bytes: int | None = None
+    buffer_bytes: int | None = None
+    buffer_writes: int | None = None
+    buffer_interval: Duration | None = None
+    max_buffered_bytes: int | None = None
     epoch_check_interval: Duration | None = None
-    flush_attempts: int = 5
+    flush_attempts: int | None = None
     release_idle_after: Duration | None = None
-    metrics_per_region: bool = False
+    metrics_per_region: bool | None = None
 
     def __post_init__(self) -> None:
         for names, minimum in ((_MIN_ONE, 1), (_MIN_ZERO, 0)):
@@ -124,3 +139,125 @@ class WriterOptions:
             value = getattr(self, name)
             if value is not None and in_seconds(value) <= 0:
                 raise InvalidInputError(f"{name} must be more than 0 seconds, not {value}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriterSettings:
+    """Every setting of a writer, see :class:`WriterOptions`. Durations are in seconds."""
+
+    durable: bool = True
+    fsync: bool = True
+    indexed: bool = False
+    max_memtable_rows: int = 100_000
+    max_memtable_batches: int = 8_000
+    max_memtable_bytes: int = 64 << 20
+    max_memtable_age: float = 60.0
+    max_sealed_memtables: int = 2
+    backpressure_timeout: float = 60.0
+    max_entry_bytes: int = 8 << 20
+    buffer_bytes: int = 1 << 20
+    buffer_writes: int = 1_000
+    buffer_interval: float = 0.1
+    max_buffered_bytes: int = 64 << 20
+    epoch_check_interval: float | None = None  # None: by the kind of store
+    flush_attempts: int = 5
+    release_idle_after: float = math.inf
+    metrics_per_region: bool = False
+
+    @classmethod
+    def of(cls, options: WriterOptions, defaults: Mapping[str, str]) -> WriterSettings:
+        """Return the settings of a writer of a table with these writer defaults."""
+        chosen: dict[str, Any] = {
+            field.name: value if isinstance(value, (bool, int)) else in_seconds(value)
+            for field in fields(options)
+            if (value := getattr(options, field.name)) is not None
+        }
+        return cls(**{**read_writer_defaults(defaults), **chosen})
+
+
+# Names under which a table stores the default of an option. The others belong to a producer.
+_FLAGS: Final = {"durable": "durable_write", "indexed": "memwal.indexed"}
+_COUNTS: Final = {
+    "max_memtable_rows": "max_memtable_rows",
+    "max_memtable_batches": "max_memtable_batches",
+    "max_memtable_bytes": "max_memtable_size",
+    "max_sealed_memtables": "memwal.max_sealed_memtables",
+    "max_entry_bytes": "memwal.max_entry_bytes",
+    "buffer_bytes": "max_wal_buffer_size",
+    "buffer_writes": "memwal.buffer_writes",
+    "max_buffered_bytes": "memwal.max_buffered_bytes",
+    "flush_attempts": "memwal.flush_attempts",
+}
+_DURATIONS: Final = {
+    "max_memtable_age": "memwal.max_memtable_age_ms",
+    "backpressure_timeout": "memwal.backpressure_timeout_ms",
+    "buffer_interval": "max_wal_flush_interval_ms",
+    "epoch_check_interval": "memwal.epoch_check_interval_ms",
+    "release_idle_after": "memwal.release_idle_after_ms",
+}
+_STORED_NAMES: Final[Mapping[str, str]] = {**_FLAGS, **_COUNTS, **_DURATIONS}
+_NEVER: Final = "never"
+
+
+def read_writer_defaults(stored: Mapping[str, str]) -> dict[str, Any]:
+    """Return a table's settings by the names of the options; durations in seconds.
+
+    Names of other clients are ignored, and so is a value that is not valid: it must not keep every
+    writer from the table.
+    """
+    defaults: dict[str, Any] = {}
+    for option, name in _STORED_NAMES.items():
+        if name in stored:
+            try:
+                valid: dict[str, Any] = {option: _read_value(option, stored[name])}
+                WriterOptions(**valid)
+            except ValueError:
+                logger.warning("the writer default %s=%s is not valid", name, stored[name])
+            else:
+                defaults |= valid
+    return defaults
+
+
+def write_writer_defaults(options: WriterOptions) -> dict[str, str]:
+    """Return options as a table stores them; those that are None are left out.
+
+    Raises InvalidInputError for an option that each producer sets for itself.
+    """
+    stored = {}
+    for field in fields(options):
+        value = getattr(options, field.name)
+        if value is not None:
+            stored[stored_name(field.name)] = _write_value(field.name, value)
+    return stored
+
+
+def stored_name(option: str) -> str:
+    """Return the name under which a table stores an option.
+
+    Raises InvalidInputError for one that each producer sets for itself, and for an unknown one.
+    """
+    if option not in _STORED_NAMES:
+        raise InvalidInputError(
+            f"{option!r} cannot be set for a table; the options that can are "
+            + ", ".join(sorted(_STORED_NAMES))
+        )
+    return _STORED_NAMES[option]
+
+
+def _read_value(option: str, text: str) -> bool | int | float:
+    if option in _FLAGS:
+        if text not in ("true", "false"):
+            raise ValueError(text)
+        return text == "true"
+    if option in _COUNTS:
+        return int(text)
+    return math.inf if text == _NEVER else int(text) / 1000
+
+
+def _write_value(option: str, value: bool | Duration) -> str:
+    if option in _FLAGS:
+        return "true" if value else "false"
+    if option in _COUNTS:
+        return str(value)
+    seconds = in_seconds(value)
+    return _NEVER if math.isinf(seconds) else str(round(seconds * 1000))

@@ -20,7 +20,6 @@ from memwal.lsm.wal.appender import LogAppender
 from memwal.lsm.wal.applied_steps import Step, StepSequencer
 from memwal.lsm.wal.claim import Claim, ClaimedRegion, claim_region, claimed_folders
 from memwal.storage.object_store import ObjectStore
-from memwal.util.clock import in_seconds
 from memwal.util.concurrency import interpreter_is_ending
 from memwal.writer.region_writer.context import WriterContext
 from memwal.writer.region_writer.group_commit import EntryWriter, LogQueue, LogReservation
@@ -74,7 +73,7 @@ class RegionWriter:
         """Claim the region, and replay its log, or without ``keep`` abandon the unflushed rows."""
         self.region_id = region_id
         self._context = context
-        self._options = options = context.options
+        self._settings = settings = context.settings
         self._counters = context.counters.region(region_id)
         store, log_store = _hold(context, region_id)
         claim = _claim(context, store, region_id, spec_id, region_fields, merged=merged, keep=keep)
@@ -90,8 +89,8 @@ class RegionWriter:
             self._lock,
             context.appends,
             lambda group: self._entry_writer.write_group(group),
-            max_bytes=options.max_entry_bytes,
-            max_rows=options.max_memtable_rows,
+            max_bytes=settings.max_entry_bytes,
+            max_rows=settings.max_memtable_rows,
         )
         self._tables = MemTables(
             context,
@@ -108,7 +107,7 @@ class RegionWriter:
             region_id,
             lock=self._lock,
             failure=self._failure,
-            options=options,
+            settings=settings,
             log=self._new_appender(log_store, claim, claimed),
             queue=self._log_queue,
             tables=self._tables,
@@ -130,7 +129,7 @@ class RegionWriter:
         if isinstance(rows, PartialRows):
             return self._write_partial(rows, wait=wait)
         write = PendingWrite(
-            rows.batches, rows.row_schema, buffered=not (wait or self._options.durable)
+            rows.batches, rows.row_schema, buffered=not (wait or self._settings.durable)
         )
         if wait:
             self._log_queue.enqueue_and_wait(write, admit=self._wait_for_room)
@@ -192,7 +191,7 @@ class RegionWriter:
                     write = PendingWrite(
                         rows.complete([*current, *logged, *pending]),
                         rows.row_schema,
-                        buffered=not (wait or self._options.durable),
+                        buffered=not (wait or self._settings.durable),
                         derived=bool(pending),
                     )
                     self._enqueue(write)
@@ -204,48 +203,48 @@ class RegionWriter:
 
     def _enqueue(self, write: PendingWrite) -> None:
         """Queue a write that this thread does not lead. The caller holds the lock."""
-        options = self._options
+        settings = self._settings
         self._log_queue.enqueue(write, due=not write.buffered)
         if not write.buffered:
             return
         self._counters.add_buffered(1, write.bytes)
         if (
-            self._log_queue.bytes >= options.buffer_bytes
-            or len(self._log_queue) >= options.buffer_writes
+            self._log_queue.bytes >= settings.buffer_bytes
+            or len(self._log_queue) >= settings.buffer_writes
             # There may be no later moment: the timer thread ends with the interpreter.
             or interpreter_is_ending()
         ):
             self._log_queue.make_all_due()
         else:
-            self._buffer_timer.schedule(time.monotonic() + in_seconds(options.buffer_interval))
+            self._buffer_timer.schedule(time.monotonic() + settings.buffer_interval)
 
     def _wait_for_room(self) -> None:
         """Wait until another write may be queued. The caller holds the lock.
 
         Raises BackPressureError if the queue stayed full until the timeout.
         """
-        options = self._options
+        settings = self._settings
         self._last_used = time.monotonic()
         if (
-            len(self._tables.sealed) < options.max_sealed_memtables
-            and self._log_queue.bytes < options.max_buffered_bytes
+            len(self._tables.sealed) < settings.max_sealed_memtables
+            and self._log_queue.bytes < settings.max_buffered_bytes
         ):
             self._failure.raise_if_set()
             return
         started = self._last_used
-        deadline = started + in_seconds(options.backpressure_timeout)
+        deadline = started + settings.backpressure_timeout
         try:
             self._tables.sealed.wait_for_room(
-                options.max_sealed_memtables, deadline=deadline, check=self._failure.raise_if_set
+                settings.max_sealed_memtables, deadline=deadline, check=self._failure.raise_if_set
             )
-            while self._log_queue.bytes >= options.max_buffered_bytes:
+            while self._log_queue.bytes >= settings.max_buffered_bytes:
                 self._failure.raise_if_set()
                 self._log_queue.make_all_due()
                 remaining = max(deadline - time.monotonic(), 0)
                 if not self._lock.wait(min(remaining, threading.TIMEOUT_MAX)):
                     raise BackPressureError(
                         f"{self._log_queue.bytes:,} bytes wait for the log of region "
-                        f"{self.region_id} (limit {options.max_buffered_bytes:,}); the write was "
+                        f"{self.region_id} (limit {settings.max_buffered_bytes:,}); the write was "
                         "not accepted, try again later"
                     )
             self._failure.raise_if_set()
@@ -262,11 +261,11 @@ class RegionWriter:
             self._log_queue.make_all_due()
 
     def _seal_aged(self) -> None:
-        age = self._options.max_memtable_age
+        age = self._settings.max_memtable_age
         with self._lock:
-            if age is None or self._failure.error is not None or not self._tables.active.rows:
+            if self._failure.error is not None or not self._tables.active.rows:
                 return
-            due = self._tables.active.born_at + in_seconds(age)
+            due = self._tables.active.born_at + age
             if due > time.monotonic():
                 self._age_timer.schedule(due)
             else:
@@ -405,7 +404,7 @@ class RegionWriter:
             self._context.store,
             claim,
             row_schema=self._tables.row_schema,
-            max_bytes=self._options.max_memtable_bytes,
+            max_bytes=self._settings.max_memtable_bytes,
         ):
             if generation.batches is None:
                 flush = partial(self._flusher.flush, generation, generation.contents)
@@ -425,7 +424,7 @@ class RegionWriter:
     def _new_appender(
         self, log_store: ObjectStore, claim: Claim, claimed: ClaimedRegion
     ) -> LogAppender:
-        interval = self._options.epoch_check_interval
+        interval = self._settings.epoch_check_interval
         if interval is None:
             is_local = self._context.store.is_local
             interval = _LOCAL_CHECK_INTERVAL if is_local else _REMOTE_CHECK_INTERVAL
@@ -435,7 +434,7 @@ class RegionWriter:
             schema=self._tables.row_schema.schema,
             convert=partial(convert_entry, self._tables.row_schema, self.region_id),
             verify_epoch=claimed.verify,
-            check_interval=in_seconds(interval),
+            check_interval=interval,
             clock=self._context.clock,
         )
 
@@ -471,6 +470,7 @@ def _claim(
         region_fields=region_fields,
         merged=merged,
         replay=keep,
+        recovers=context.recovers,
         clock=context.clock,
     )
     return claim if keep else abandon_log(store, claim)

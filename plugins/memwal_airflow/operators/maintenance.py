@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = [
     "MemWalCollectOperator",
     "MemWalCompactOperator",
+    "MemWalRecoverOperator",
     "MemWalIndexOperator",
     "MemWalJobOperator",
     "MemWalMergeOperator",
@@ -211,6 +212,12 @@ class MemWalIndexOperator(MemWalJobOperator):
             )
         describe_assets(self, context, {"version": result["version"]})
         return result
+
+
+class MemWalRecoverOperator(MemWalJobOperator):
+    """Flushes the rows that closed or dead writers left in the log, so that readers see them."""
+
+    job = "recover"
 
 
 class MemWalCompactOperator(MemWalJobOperator):

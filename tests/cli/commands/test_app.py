@@ -21,6 +21,7 @@ COMMANDS = [
     "status",
     "merge",
     "index",
+    "recover",
     "compact",
     "snapshot",
     "gc",

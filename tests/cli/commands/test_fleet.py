@@ -16,6 +16,7 @@ import memwal
 from memwal.catalog import Catalog, Policy
 from memwal.cli.commands.app import app
 from memwal.fleet import SkipReason
+from memwal.jobs.due import JOBS
 from memwal.format.paths import generation_dir
 from memwal.region.router import bucket_region_id
 
@@ -119,7 +120,7 @@ class TestStatus:
         assert found["due"]["snapshot"]["reason"] in answer.stdout
         assert found["table"] == "flights"
         assert found["backlog_generations"] == 6
-        assert sorted(found["due"]) == ["compact", "gc", "index", "merge", "quality", "snapshot"]
+        assert sorted(found["due"]) == sorted(JOBS)
         assert sorted(found["due"]["merge"]["regions"]) == sorted([str(BAD), str(GOOD)])
 
     def test_an_address_is_no_name(self, cli, flights, monkeypatch):

@@ -30,26 +30,19 @@ between the steps is refused by the unusable rows, as before. Lance's own writer
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
-from typing import Final
 from uuid import UUID
 
 import xxhash
 
 from memwal.base_table.snapshot import BaseTable
 from memwal.format.paths import wal_key
-from memwal.lsm.flush.generation import write_generation
-from memwal.lsm.indexes.maintained import maintained_indexes
-from memwal.lsm.wal.claim import Claim, ClaimedRegion, claim_region
+from memwal.jobs.table.recover import flush_log
+from memwal.lsm.wal.claim import Claim, claim_region
 from memwal.lsm.wal.log import fenced_error, needs_replay, read_log
 from memwal.quality.quarantine import Quarantine, entry_folder, logged_rows
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.writer.region_writer.logged_rows import UnusableRows, split_entry
-from memwal.writer.region_writer.options import WriterOptions
-from memwal.writer.region_writer.replay import replay
 from memwal.writer.region_writer.rows import RowSchema
-
-_MAX_BYTES: Final = WriterOptions().max_memtable_bytes
 
 
 def set_aside_unusable_rows(base: BaseTable, region_id: UUID, quarantine: Quarantine) -> int:
@@ -73,23 +66,7 @@ def set_aside_unusable_rows(base: BaseTable, region_id: UUID, quarantine: Quaran
     for unusable in _unusable_rows(base, claim.manifest.replay_after, region_id, row_schema):
         _quarantine(base, claim, unusable, quarantine)
         count += len(unusable.numbers)
-    claimed = ClaimedRegion(store, claim.manifest)
-    indexes = maintained_indexes(base)
-    for generation in replay(
-        store, claim, row_schema=row_schema, max_bytes=_MAX_BYTES, skip_unusable=True
-    ):
-        if not generation.rows:
-            claimed.skip_generation(generation)
-            continue
-        write = partial(
-            write_generation,
-            base,
-            region_id,
-            generation.generation,
-            generation.contents,
-            indexes,
-        )
-        claimed.publish_generation(generation, write)
+    flush_log(base, claim, skip_unusable=True)
     return count
 
 

@@ -1,7 +1,7 @@
 /** What the API of the page answers. Ages and durations are seconds, sizes bytes, times ISO 8601. */
 
 export type Health = "ok" | "late" | "critical" | "failing" | "unknown" | "off";
-export const JOBS = ["merge", "index", "compact", "snapshot", "gc", "quality"] as const;
+export const JOBS = ["recover", "merge", "index", "compact", "snapshot", "gc", "quality"] as const;
 
 export interface Me {
   name: string;

@@ -1,0 +1,216 @@
+"""Flush rows that wait in the logs of regions that no living writer has.
+
+A recovery of a region is a claim, a replay, and a flush of what was replayed; it never appends. A
+process that pauses, dies or repeats at each step:
+
+* before the claim: nothing happened;
+* after the claim's manifest, or after its sentinel: the rows stay in the log, for the next claim of
+  anybody. A writer that lived after all is fenced, claims the region back, and loses nothing: see
+  :mod:`memwal.lsm.wal.recovery`;
+* while it flushes: generations that the manifest names are flushed, the rest is replayed by the
+  next claim, and a folder that no manifest names is collected as an orphan;
+* after a pause in which somebody else claimed the region: the flush finds another epoch in the
+  manifest and ends with RegionFencedError. The region is not recovered by this run, nor in need of
+  it;
+* a second recovery finds no rows, and claims nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from uuid import UUID
+
+from memwal.base_table.snapshot import BaseTable, open_base
+from memwal.errors import ConflictError, MemWalError, RegionFencedError
+from memwal.format.region_manifest import RegionManifest
+from memwal.jobs.job import Guard, JobResult, guarded
+from memwal.jobs.options import RecoverOptions
+from memwal.jobs.unflushed import find_unflushed, recovery_age
+from memwal.lsm.flush.generation import write_generation
+from memwal.lsm.indexes.maintained import maintained_indexes
+from memwal.lsm.wal.claim import Claim, ClaimedRegion, claim_region
+from memwal.region.manifest_store import parallel_reads, read_manifests
+from memwal.storage.location import TableLocation
+from memwal.util.log import safe_error_text
+from memwal.util.retry import MAX_LOST_WRITES, retry_lost_races
+from memwal.writer.region_writer.options import WriterOptions, WriterSettings
+from memwal.writer.region_writer.replay import replay
+from memwal.writer.region_writer.rows import RowSchema
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RecoverTask:
+    """Regions that one worker recovers."""
+
+    location: TableLocation
+    regions: tuple[UUID, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FlushedLog:
+    """Flushed contents of a log."""
+
+    generations: int = 0
+    rows: int = 0  # including superseded ones
+
+    def __add__(self, other: FlushedLog) -> FlushedLog:
+        """Return the sum of two."""
+        return FlushedLog(self.generations + other.generations, self.rows + other.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class RecoverOutcome:
+    """What a task did."""
+
+    recovered: int
+    flushed: FlushedLog
+    warnings: tuple[str, ...]
+
+
+def recover(
+    location: TableLocation,
+    options: RecoverOptions = RecoverOptions(),
+    *,
+    clock: Callable[[], float] = time.time,
+) -> JobResult:
+    """Flush the rows that wait in the logs of regions without a living writer.
+
+    A region whose rows were written a short time ago, or whose manifest was changed then, may have
+    a living writer, and is left to it. A region that cannot be recovered is skipped, and is among
+    the warnings. ``clock`` returns seconds since the epoch.
+
+    Returns
+    -------
+    JobResult
+        Metrics ``recovered_regions``, their ``recovered_generations`` and ``recovered_rows``, and
+        ``unflushed_regions``, which were left to a writer that may live.
+    """
+    started = time.monotonic()
+    base = open_base(location)
+    base.require_mem_wal()
+    min_age = recovery_age(base) if options.min_age_seconds is None else options.min_age_seconds
+    unflushed = _unflushed_regions(location, options.regions, min_age=min_age, now=clock())
+    regions = [region for region, has_no_writer in unflushed.items() if has_no_writer]
+    left = [region for region, has_no_writer in unflushed.items() if not has_no_writer]
+    count = min(options.max_tasks or 1, len(regions))
+    tasks = [RecoverTask(location, tuple(regions[number::count])) for number in range(count)]
+    outcomes: list[RecoverOutcome] = (
+        options.run(tasks, guarded(run_recover_task, options.guard)) if tasks else []
+    )
+    flushed = sum((outcome.flushed for outcome in outcomes), FlushedLog())
+    return JobResult(
+        job="recover",
+        table=location.uri,
+        version=base.version,
+        tasks=len(tasks),
+        seconds=time.monotonic() - started,
+        metrics={
+            "recovered_regions": sum(outcome.recovered for outcome in outcomes),
+            "recovered_generations": flushed.generations,
+            "recovered_rows": flushed.rows,
+            "unflushed_regions": len(left),
+        },
+        warnings=tuple(warning for outcome in outcomes for warning in outcome.warnings),
+    )
+
+
+def _unflushed_regions(
+    location: TableLocation, regions: Collection[UUID] | None, *, min_age: float, now: float
+) -> dict[UUID, bool]:
+    """Return the regions with unflushed rows, and whether they have no living writer."""
+    store = location.store
+    manifests = read_manifests(store, regions)
+
+    def look(manifest: RegionManifest) -> bool | None:
+        unflushed = find_unflushed(store, manifest)
+        return None if unflushed is None else unflushed.has_no_writer(min_age=min_age, now=now)
+
+    with ThreadPoolExecutor(parallel_reads(store)) as pool:
+        looks = dict(zip(manifests, pool.map(look, manifests.values()), strict=True))
+    return {region: answer for region, answer in looks.items() if answer is not None}
+
+
+def run_recover_task(task: RecoverTask, *, guard: Guard | None = None) -> RecoverOutcome:
+    """Recover some regions, one after the other."""
+    base = open_base(task.location)
+    recovered, flushed, warnings = 0, FlushedLog(), []
+    for region_id in task.regions:
+        if guard is not None:
+            guard()
+        try:
+            claim = claim_region(
+                task.location.store,
+                region_id,
+                merged=base.details.merged.get(region_id, 0),
+                recovers=True,
+            )
+            flushed += flush_log(base, claim)
+            recovered += 1
+        except RegionFencedError as error:
+            logger.info("region %s was claimed meanwhile: %s", region_id, error)
+        except MemWalError as error:
+            warnings.append(f"region {region_id} is not recovered: {safe_error_text(error)}")
+    return RecoverOutcome(recovered, flushed, tuple(warnings))
+
+
+def flush_log(base: BaseTable, claim: Claim, *, skip_unusable: bool = False) -> FlushedLog:
+    """Flush all rows of a claimed region that only its log has, and count them.
+
+    With ``skip_unusable``, rows that cannot be stored are left out: the caller has put them into
+    quarantine. Afterwards no claim replays the entries before this one.
+
+    Raises
+    ------
+    RegionFencedError
+        Another writer claimed the region, which then replays the rows.
+    MemWalError
+        An entry is damaged, or the store failed. What was flushed stays.
+    """
+    store, region_id = base.location.store, claim.manifest.region_id
+    settings = WriterSettings.of(WriterOptions(), base.details.writer_config_defaults)
+    claimed = ClaimedRegion(store, claim.manifest)
+    indexes = maintained_indexes(base)
+    done = FlushedLog()
+    for generation in replay(
+        store,
+        claim,
+        row_schema=RowSchema.of(base),
+        max_bytes=settings.max_memtable_bytes,
+        skip_unusable=skip_unusable,
+    ):
+        if not generation.rows:
+            claimed.skip_generation(generation)
+            continue
+        write = partial(
+            write_generation,
+            base,
+            region_id,
+            generation.generation,
+            generation.contents,
+            indexes,
+        )
+        retry_lost_races(
+            partial(claimed.publish_generation, generation, write),
+            attempts=MAX_LOST_WRITES,
+            exhausted=ConflictError(f"region {region_id} was changed in every attempt to flush it"),
+        )
+        done += FlushedLog(1, generation.rows)
+    if not done.generations:
+        # There are only entries without rows, which nobody has to read again.
+        claimed.skip_generation(_Rest(claim.manifest.current_generation, claim.next_position - 1))
+    return done
+
+
+@dataclass(frozen=True, slots=True)
+class _Rest:
+    """What a log has behind its rows: entries without any, and the sentinel of the claim."""
+
+    generation: int
+    last_position: int

@@ -1,0 +1,24 @@
+"""Flushes the rows of a MemWAL table that closed or dead writers left in the log.
+
+For example::
+
+    spark-submit spark_apps/recover.py --table s3://lake/flights.lance --result recover.json
+"""
+
+import sys
+
+from memwal.jobs.options import RecoverOptions
+from memwal.jobs.table.recover import recover
+from memwal.spark.application import job_parser, run_application
+
+
+def main() -> int:
+    return run_application(
+        job_parser("recover", __doc__),
+        RecoverOptions,
+        lambda application: recover(application.table.location, application.options),
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,255 @@
+"""Rows that writers left in the log are flushed, and a writer that lives after all goes on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import lance
+import pytest
+from support.data.tables import (
+    SCHEMA,
+    MakeTable,
+    base_state,
+    folder,
+    keys,
+    manifest,
+    rows,
+    state,
+)
+from support.oracles import native
+from support.stores.faulty_store import FaultyStores, Killed
+
+import memwal
+from memwal.errors import RegionFencedError, TableSetupError
+from memwal.format.paths import wal_key
+from memwal.jobs.options import RecoverOptions
+from memwal.jobs.table.recover import recover
+
+HOUR = 3600.0
+
+
+def leave(table: memwal.Table, *changes: dict[int, int]) -> None:
+    """Write and end as by an exception: the rows are acknowledged, and in the log alone."""
+    writer = table.writer()
+    for change in changes:
+        writer.upsert(rows(change))
+    writer.abort()
+
+
+def in_an_hour() -> float:
+    return time.time() + HOUR
+
+
+class TestRecover:
+    def test_flushes_what_a_dead_writer_left(self, make_table: MakeTable) -> None:
+        table = make_table(buckets=2)
+        leave(table, {1: 1, 2: 2, 3: 3}, {2: 20})
+        assert state(table) == {}
+
+        result = recover(table.location, clock=in_an_hour)
+
+        assert result.metrics["recovered_regions"] == 2
+        assert result.metrics["unflushed_regions"] == 0
+        assert state(table) == {1: 1, 2: 20, 3: 3}
+        assert native.ordered(native.scan(table)) == native.ordered(table.scan().to_table())
+        assert table.status().unflushed_wal_entries == 2  # sentinels of the recovery
+        table.merge()
+        assert base_state(table) == {1: 1, 2: 20, 3: 3}
+
+    def test_does_nothing_a_second_time(self, make_table: MakeTable) -> None:
+        table = make_table()
+        leave(table, {1: 1})
+        recover(table.location, clock=in_an_hour)
+        before = manifest(table)
+
+        result = recover(table.location, clock=in_an_hour)
+
+        assert (result.tasks, result.metrics["recovered_regions"]) == (0, 0)
+        assert manifest(table) == before
+
+    def test_leaves_rows_that_are_young(self, make_table: MakeTable) -> None:
+        table = make_table()
+        leave(table, {1: 1})
+
+        assert table.recover().metrics["unflushed_regions"] == 1
+        assert state(table) == {}
+        assert table.recover(min_age_seconds=0).metrics["recovered_regions"] == 1
+        assert state(table) == {1: 1}
+
+    def test_age_is_that_of_the_table(self, make_table: MakeTable) -> None:
+        table = make_table()
+        table.set_writer_defaults(max_memtable_age=2 * HOUR)
+        leave(table, {1: 1})
+
+        assert recover(table.location, clock=in_an_hour).metrics["unflushed_regions"] == 1
+
+        table.set_writer_defaults(max_memtable_age=0.001)
+        time.sleep(0.01)
+        assert table.recover().metrics["recovered_regions"] == 1
+
+    def test_of_some_regions(self, make_table: MakeTable) -> None:
+        table = make_table(buckets=2)
+        leave(table, dict.fromkeys(range(8), 1))
+        first = table.region_ids()[0]
+
+        result = table.recover(regions=[first], min_age_seconds=0)
+
+        assert result.metrics["recovered_regions"] == 1
+        assert 0 < len(state(table)) < 8
+
+    def test_an_entry_that_is_damaged_keeps_its_region_back_alone(
+        self, make_table: MakeTable
+    ) -> None:
+        table = make_table(buckets=2)
+        leave(table, dict.fromkeys(range(8), 1), dict.fromkeys(range(8), 2))
+        entry = folder(table) / wal_key(table.region_ids()[0], 1)
+        entry.write_bytes(b"nonsense" * 20)
+
+        result = table.recover(min_age_seconds=0)
+
+        assert result.metrics["recovered_regions"] == 1
+        assert len(result.warnings) == 1
+        assert 0 < len(state(table)) < 8
+
+    def test_of_a_table_without_memwal(self, tmp_path: Path) -> None:
+        lance.write_dataset(SCHEMA.empty_table(), str(tmp_path / "plain.lance"))
+
+        with pytest.raises(TableSetupError):
+            memwal.open(tmp_path / "plain.lance").recover()
+
+
+class TestWriterThatLives:
+    """A recovery took its writer for dead."""
+
+    def test_claims_back_and_goes_on(self, make_table: MakeTable) -> None:
+        table = make_table(buckets=2)
+        with table.writer() as writer:
+            writer.upsert(rows({1: 1, 2: 2}))
+            table.recover(min_age_seconds=0)
+            writer.upsert(rows({1: 10, 3: 3}))
+            writer.delete(keys(2))
+
+            assert state(writer) == {1: 10, 3: 3}
+        assert state(table) == {1: 10, 3: 3}
+        assert native.ordered(native.scan(table)) == native.ordered(table.scan().to_table())
+
+    @pytest.mark.parametrize("step", ["flush", "close"])
+    def test_flushes_after_it(self, make_table: MakeTable, step: str) -> None:
+        table = make_table()
+        writer = table.writer()
+        writer.upsert(rows({1: 1}))
+        table.recover(min_age_seconds=0)
+
+        getattr(writer, step)()
+
+        assert state(table) == {1: 1}
+        writer.abort()
+
+    def test_every_time(self, make_table: MakeTable) -> None:
+        table = make_table()
+        with table.writer() as writer:
+            for number in range(4):
+                writer.upsert(rows({number: number}))
+                assert table.recover(min_age_seconds=0).metrics["recovered_regions"] == 1
+        assert state(table) == {number: number for number in range(4)}
+
+    def test_stops_when_another_writer_claimed_since(self, make_table: MakeTable) -> None:
+        """Two producers that claim from each other for ever would both look healthy."""
+        table = make_table()
+        writer = table.writer()
+        writer.upsert(rows({1: 1}))
+        table.recover(min_age_seconds=0)
+        with table.writer() as other:
+            other.upsert(rows({1: 2}))
+
+        with pytest.raises(RegionFencedError):
+            writer.upsert(rows({1: 3}))
+        assert state(table) == {1: 2}
+
+    def test_applies_a_step_once(self, make_table: MakeTable) -> None:
+        table = make_table(buckets=2)
+        with table.writer() as writer:
+            writer.apply(upserts=rows({1: 1, 2: 2}), source="stream", version=1)
+            table.recover(min_age_seconds=0)
+            assert (
+                writer.apply(upserts=rows({1: 9, 2: 9}), source="stream", version=1).written == ()
+            )
+            writer.apply(upserts=rows({1: 10}), source="stream", version=2)
+        assert state(table) == {1: 10, 2: 2}
+
+    def test_with_buffered_writes_hears_of_those_that_were_lost(
+        self, make_table: MakeTable
+    ) -> None:
+        table = make_table()
+        options = memwal.WriterOptions(durable=False, buffer_interval=HOUR)
+        writer = table.writer(options=options)
+        writer.upsert(rows({1: 1}), wait=True)
+        handle = writer.upsert(rows({2: 2}))
+        table.recover(min_age_seconds=0)
+
+        with pytest.raises(RegionFencedError):
+            writer.flush()
+        with pytest.raises(RegionFencedError):
+            handle.wait()
+        writer.upsert(rows({3: 3}), wait=True)
+        writer.close()
+        assert state(table) == {1: 1, 3: 3}
+
+
+@pytest.mark.parametrize("operation", ["create", "put", "sync", "get", "list"])
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_dies_at_any_request(
+    faults: FaultyStores, make_table: MakeTable, operation: str, after: bool
+) -> None:
+    """The rows are there for the next recovery, and the old writer loses nothing."""
+    table = make_table(buckets=2)
+    store = faults.of(table.location)
+    writer = table.writer()
+    writer.upsert(rows(dict.fromkeys(range(8), 1)))
+    for number in range(40):
+        store.clear()
+        store.kill(operation, after=after, skip=number)
+        try:
+            recover(table.location, RecoverOptions(min_age_seconds=0))
+        except Killed:
+            continue
+        break
+    store.clear()
+
+    table.recover(min_age_seconds=0)
+    assert state(table) == dict.fromkeys(range(8), 1)
+    # A recovery that died between its manifest and its sentinel is not told from other claims.
+    with suppress(RegionFencedError):
+        writer.upsert(rows({1: 2}))
+    assert state(table)[1] == 1
+    writer.abort()
+    table.recover(min_age_seconds=0)
+    assert state(table).keys() == set(range(8))
+    assert state(table)[1] in (1, 2)
+
+
+def test_after_a_kill(make_table: MakeTable) -> None:
+    table = make_table(buckets=2)
+    script = textwrap.dedent(
+        """
+        import os, sys
+        import memwal
+        from support.data.tables import rows
+        writer = memwal.open(sys.argv[1]).writer()
+        writer.upsert(rows({1: 1, 2: 2, 3: 3}))
+        os.kill(os.getpid(), 9)
+        """
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    child = subprocess.run([sys.executable, "-c", script, table.uri], env=environment, check=False)
+
+    assert child.returncode == -9
+    assert state(table) == {}
+    table.recover(min_age_seconds=0)
+    assert state(table) == {1: 1, 2: 2, 3: 3}
