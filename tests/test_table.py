@@ -57,7 +57,7 @@ def test_a_whole_life(make_table: MakeTable) -> None:
         writer.delete(keys(*range(0, 30, 3)))
         expected = {key: 0 for key in range(30) if key % 3}
         assert state(writer) == expected
-        assert state(writer.lookup(keys(1, 3, 5))) == {1: 0, 5: 0}
+        assert state(writer.lookup(keys(1, 3, 5)).to_table()) == {1: 0, 5: 0}
     assert state(table) == expected
     assert table.status().backlog_generations == 2
     assert table.merge().metrics["generations"] == 2
@@ -117,8 +117,8 @@ def test_wrong_questions_are_refused(make_table: MakeTable, seen: str) -> None:
         for ask in (
             lambda: reads.scan(columns=["nope"]).to_table(),
             lambda: reads.scan(limit=-1),
-            lambda: reads.lookup(pa.array(["1"])),
-            lambda: reads.lookup(keys(1), columns=["nope"]),
+            lambda: reads.lookup(pa.array(["1"])).to_table(),
+            lambda: reads.lookup(keys(1), columns=["nope"]).to_table(),
         ):
             with pytest.raises(InvalidInputError):
                 ask()
@@ -199,4 +199,4 @@ def test_steps_and_deletes_take_streams_and_series(table: memwal.Table) -> None:
         writer.delete(pd.Series([2]))
         writer.delete(pl.Series("any name", [3]))
         assert state(writer) == {4: 4}
-        assert writer.lookup(pd.Series([4, 3])).num_rows == 1
+        assert writer.lookup(pd.Series([4, 3])).count_rows() == 1
