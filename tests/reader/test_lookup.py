@@ -103,7 +103,7 @@ class TestMistakes:
     @pytest.mark.parametrize(
         "wrong",
         [
-            pytest.param([1, 2], id="a list"),
+            pytest.param([1, "2"], id="a list of both"),
             pytest.param(pa.array(["1"]), id="another type"),
             pytest.param(pa.array([1, None], pa.int64()), id="a null"),
             pytest.param(pa.table({"n": [1]}), id="no key"),
