@@ -115,11 +115,12 @@ class Writer(TableWriter, Queries):
             As :meth:`memwal.writer.table_writer.TableWriter.delete`.
         where : str, optional
             SQL predicate over any columns, as for :meth:`scan`. The keys of the rows that pass are
-            read into memory, as this writer sees the rows, and then deleted in one call. A row
-            that another thread or program writes between the read and the delete is deleted if the
-            row before it passed, and is kept if only the new one passes. Rows that other writers
-            acknowledged and did not flush are not seen: :meth:`claim` takes their regions over
-            first, with those rows.
+            read into memory, with all that this writer wrote before, and are then deleted in one
+            call. It does not lock the rows in between: if another thread or program writes a row
+            then, its key is deleted if the row before passed, and is kept if only the new row
+            passes. Rows that another writer acknowledged and did not flush are not seen; to have
+            them, :meth:`claim` the regions first, which takes them away from that writer. If a row
+            passes in a region that this writer may not claim, nothing is deleted.
         wait : bool, optional
             As for :meth:`upsert`. The read of ``where`` is waited for in any case.
 
@@ -134,6 +135,9 @@ class Writer(TableWriter, Queries):
             raise ArgumentTypeError("delete() takes keys, or where=...: pass one of them")
         if keys is not None:
             return super().delete(keys, wait=wait)
+        if self._options.durable:
+            # Writes that were not waited for are not read before they are durable.
+            self.flush_wal()
         routing = self._refresh_routing()
         columns = [*routing.row_schema.primary_key, *routing.columns_beside_key]
         return super().delete(self.scan(columns=columns, filter=where).to_table(), wait=wait)
@@ -320,8 +324,10 @@ class Table(Queries):
 
         What a call costs, and when a writer is better: :meth:`upsert`.
 
-        >>> table.delete(4)
-        >>> table.delete(where="n = 8")
+        >>> table.delete([1, 4])
+        >>> table.delete(where="n = 6")
+        >>> table.count_rows()
+        1
 
         Parameters
         ----------

@@ -100,10 +100,10 @@ class TableWriter:
         """Insert rows, or replace those that have the same key.
 
         >>> with table.writer() as writer:
-        ...     handle = writer.upsert([{"id": 1, "n": 5, "text": "a"}])
-        ...     handle = writer.upsert({"id": [2, 3], "n": [6, 7], "text": ["b", None]})
+        ...     handle = writer.upsert([{"id": 4, "n": 8, "text": "d"}])
+        ...     handle = writer.upsert({"id": [5, 6], "n": [9, 9], "text": ["e", None]})
         >>> table.count_rows()
-        3
+        6
 
         Parameters
         ----------
@@ -153,6 +153,11 @@ class TableWriter:
 
     def delete(self, keys: Keys, *, wait: bool | None = None) -> WriteHandle:
         """Delete rows by key; keys that do not exist are fine.
+
+        >>> with table.writer() as writer:
+        ...     handle = writer.delete([1, 2])
+        >>> table.count_rows()
+        1
 
         Parameters
         ----------
