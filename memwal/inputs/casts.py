@@ -293,7 +293,7 @@ def _plan_number(source: pa.DataType, target: pa.DataType) -> Cast:
     if pt.is_decimal(source) and pt.is_decimal(target):
         return _plain(target)
     if pt.is_floating(source) and pt.is_floating(target):
-        return _plain(target) if target.bit_width > source.bit_width else _round(source, target)
+        return _plain(target) if target.bit_width > source.bit_width else _round(target)
     return _and_back(_plain(target), source)
 
 
@@ -309,11 +309,12 @@ def _to_integer(source: pa.DataType, target: pa.DataType) -> Cast:
     return to_integer
 
 
-def _round(source: pa.DataType, target: pa.DataType) -> Cast:
+def _round(target: pa.DataType) -> Cast:
     def to_narrower(array: pa.Array) -> pa.Array:
         rounded = array.cast(target)
-        overflows = pc.and_(pc.is_inf(rounded.cast(source)), pc.is_finite(array))
-        if pc.any(overflows).as_py():
+        # numpy looks through a column of vectors ten times as fast as Arrow does.
+        infinite = np.isinf(rounded.to_numpy(zero_copy_only=False))
+        if infinite.any() and np.isfinite(array.to_numpy(zero_copy_only=False))[infinite].any():
             raise OverflowError(f"a value is out of the range of {target}")
         return rounded
 
