@@ -112,6 +112,11 @@ class Queries:
 
         >>> table.count_rows(filter="n > 5")
         2
+
+        Parameters
+        ----------
+        filter : str, optional
+            As for :meth:`scan`. Without one, and if all rows are merged, no row is read.
         """
         return self.scan(filter=filter).count_rows()
 
@@ -120,6 +125,11 @@ class Queries:
 
         >>> table.head(2).num_rows
         2
+
+        Parameters
+        ----------
+        n : int, default 5
+            Maximum number of rows.
         """
         return self.scan(limit=n).to_table()
 

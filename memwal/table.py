@@ -134,13 +134,13 @@ class Writer(TableWriter, Queries):
         if (keys is None) == (where is None):
             raise ArgumentTypeError("delete() takes keys, or where=...: pass one of them")
         if keys is not None:
-            return super().delete(keys, wait=wait)
+            return self._delete_keys(keys, wait)
         if self._options.durable:
             # Writes that were not waited for are not read before they are durable.
             self.flush_wal()
         routing = self._refresh_routing()
         columns = [*routing.row_schema.primary_key, *routing.columns_beside_key]
-        return super().delete(self.scan(columns=columns, filter=where).to_table(), wait=wait)
+        return self._delete_keys(self.scan(columns=columns, filter=where).to_table(), wait)
 
     def _memtables(self) -> MemTables:
         return self.memtables()

@@ -78,14 +78,7 @@ def to_rows(data: object, schema: pa.Schema, primary_key: Sequence[str]) -> pa.T
     columns = _named_columns(rows, primary_key)
     if columns is None:
         raise ArgumentTypeError(f"rows of type {type(data).__name__} are not known; {_ACCEPTED}")
-    if not columns:
-        return schema.empty_table()
-    arrays = [_to_arrow(name, values, _type_of(schema, name)) for name, values in columns]
-    names = [name for name, _ in columns]
-    if len({len(array) for array in arrays}) > 1:
-        lengths = ", ".join(f"{n} {len(a)}" for n, a in zip(names, arrays, strict=True))
-        raise InvalidInputError(f"columns have different numbers of values: {lengths}")
-    return pa.Table.from_arrays(arrays, names=names)
+    return _to_table(columns, schema)
 
 
 def to_keys(data: object, schema: pa.Schema, primary_key: Sequence[str]) -> pa.Table:
@@ -95,21 +88,39 @@ def to_keys(data: object, schema: pa.Schema, primary_key: Sequence[str]) -> pa.T
     list, or a single value. Raises as :func:`to_rows`.
     """
     keys = import_data(data)
-    has_names = isinstance(keys, (pa.Table, pa.RecordBatch))
-    if has_names or _named_columns(keys, primary_key) is not None:
-        return to_rows(keys, schema, primary_key)
-    if not (_is_values(keys) or isinstance(keys, _SINGLE)):
-        raise ArgumentTypeError(
-            f"keys of type {type(data).__name__} are not known; {_ACCEPTED}, or the values of the "
-            "only key column as an array, a list or one value"
-        )
+    if isinstance(keys, (pa.Table, pa.RecordBatch)):
+        return keys
+    if not isinstance(keys, (pa.Array, pa.ChunkedArray)):
+        columns = _named_columns(keys, primary_key)
+        if columns is not None:
+            return _to_table(columns, schema)
+        if not (_is_values(keys) or isinstance(keys, _SINGLE)):
+            raise ArgumentTypeError(
+                f"keys of type {type(data).__name__} are not known; {_ACCEPTED}, or the values of "
+                "the only key column as an array, a list or one value"
+            )
     if len(primary_key) != 1:
         raise InvalidInputError(
             f"the key has columns {', '.join(primary_key)}; give a table or a dict of them"
         )
     (name,) = primary_key
-    values = keys if _is_values(keys) else [keys]
-    return pa.table({name: _to_arrow(name, values, _type_of(schema, name))})
+    if not isinstance(keys, (pa.Array, pa.ChunkedArray)):
+        values = keys if _is_values(keys) else [keys]
+        keys = _to_arrow(name, values, _type_of(schema, name))
+    if isinstance(keys, pa.Array):
+        return pa.RecordBatch.from_arrays([keys], [name])
+    return pa.Table.from_arrays([keys], [name])
+
+
+def _to_table(columns: Columns, schema: pa.Schema) -> pa.Table:
+    if not columns:
+        return schema.empty_table()
+    arrays = [_to_arrow(name, values, _type_of(schema, name)) for name, values in columns]
+    names = [name for name, _ in columns]
+    if len({len(array) for array in arrays}) > 1:
+        lengths = ", ".join(f"{n} {len(a)}" for n, a in zip(names, arrays, strict=True))
+        raise InvalidInputError(f"columns have different numbers of values: {lengths}")
+    return pa.Table.from_arrays(arrays, names=names)
 
 
 def _named_columns(data: object, primary_key: Sequence[str]) -> Columns | None:

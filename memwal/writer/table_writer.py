@@ -173,6 +173,9 @@ class TableWriter:
         MemWalError
             As :meth:`upsert`.
         """
+        return self._delete_keys(keys, wait)
+
+    def _delete_keys(self, keys: Keys, wait: bool | None) -> WriteHandle:
         self._guard.check()
         keys = import_data(keys)
         routing, batches = self._convert(keys, RowSchema.convert_deletes)
