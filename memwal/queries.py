@@ -33,7 +33,7 @@ from memwal.search import (
 from memwal.search.text.query import TextQuery
 from memwal.search.vector.query import SearchOptions
 from memwal.storage.location import TableLocation
-from memwal.util.clock import Duration, duration, in_seconds
+from memwal.util.clock import Duration, duration
 from memwal.writer.region_writer.rows import RowSchema
 
 if TYPE_CHECKING:
@@ -387,7 +387,7 @@ class Queries:
     ) -> ReadSources:
         age = None
         if max_staleness is not None:
-            age = duration(in_seconds(max_staleness), "max_staleness")
+            age = duration(max_staleness, "max_staleness")
         return open_sources(
             lambda: plan_read(
                 self.location,

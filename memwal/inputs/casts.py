@@ -105,7 +105,7 @@ def show(value: Any) -> str:
         except (ValueError, ArithmeticError):
             value = NO_VALUE
     try:
-        text = repr(value)
+        text = " ".join(repr(value).split())
     except Exception:
         # A class of the caller may fail to describe its objects.
         text = f"a {type(value).__name__}"

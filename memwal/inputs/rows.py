@@ -75,6 +75,8 @@ def to_rows(data: object, schema: pa.Schema, primary_key: Sequence[str]) -> pa.T
         raise ArgumentTypeError(
             f"a single column of {rows.type} has no names of columns; pass a table or a data frame"
         )
+    if _is_list(rows) and not len(rows):
+        return schema.empty_table()
     columns = _named_columns(rows, primary_key)
     if columns is None:
         raise ArgumentTypeError(f"rows of type {type(data).__name__} are not known; {_ACCEPTED}")
@@ -90,6 +92,8 @@ def to_keys(data: object, schema: pa.Schema, primary_key: Sequence[str]) -> pa.T
     keys = import_data(data)
     if isinstance(keys, (pa.Table, pa.RecordBatch)):
         return keys
+    if _is_list(keys) and not len(keys):
+        return schema.empty_table()
     if not isinstance(keys, (pa.Array, pa.ChunkedArray)):
         columns = _named_columns(keys, primary_key)
         if columns is not None:
@@ -113,8 +117,6 @@ def to_keys(data: object, schema: pa.Schema, primary_key: Sequence[str]) -> pa.T
 
 
 def _to_table(columns: Columns, schema: pa.Schema) -> pa.Table:
-    if not columns:
-        return schema.empty_table()
     arrays = [_to_arrow(name, values, _type_of(schema, name)) for name, values in columns]
     names = [name for name, _ in columns]
     if len({len(array) for array in arrays}) > 1:
@@ -142,8 +144,6 @@ def _named_columns(data: object, primary_key: Sequence[str]) -> Columns | None:
 def _columns_of_rows(rows: Sequence[Any]) -> Columns:
     """Return the columns of dicts or models, which all have the same names."""
     dicts = [row if isinstance(row, Mapping) else _dump(row) for row in rows]
-    if not dicts:
-        return []
     names = dicts[0].keys()
     for number, row in enumerate(dicts):
         if row.keys() != names:
@@ -191,9 +191,6 @@ def _to_arrow(name: Any, values: Any, target: pa.DataType | None) -> pa.Array:
     column = _import_column(values)
     if column is not None:
         return column
-    if isinstance(values, np.ndarray) and values.ndim == 2:
-        flat = _to_arrow(name, values.ravel(), None)
-        return pa.FixedSizeListArray.from_arrays(flat, values.shape[1])
     is_map = target is not None and pt.is_map(target)
 
     def read(values: Any) -> pa.Array:
@@ -212,7 +209,11 @@ def _to_arrow(name: Any, values: Any, target: pa.DataType | None) -> pa.Array:
 
 
 def _read_values(values: Any) -> pa.Array:
-    """Return Python values as an array of the type that Arrow infers."""
+    """Return values of Python, numpy or pandas as an array of the type that Arrow infers."""
+    if isinstance(values, np.ndarray) and values.ndim > 1:
+        if values.ndim > 2 or not values.shape[1]:
+            return pa.array(values.tolist())
+        return pa.FixedSizeListArray.from_arrays(_read_values(values.ravel()), values.shape[1])
     try:
         array = pa.array(values)
     except OverflowError:

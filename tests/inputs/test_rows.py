@@ -113,6 +113,11 @@ class TestRows:
         assert to_rows([], SCHEMA, ["id"]).schema == SCHEMA
         assert rows({"id": [], "v": [], "t": []}) == []
 
+    @pytest.mark.parametrize("data", [{}, [{}], [{}, {}], pd.DataFrame()], ids=str)
+    def test_rows_without_columns_have_none(self, data: object) -> None:
+        """They are not taken for no rows: the columns that a row needs are missing."""
+        assert to_rows(data, SCHEMA, ["id"]).schema.names == []
+
     def test_a_composite_key(self) -> None:
         found = to_rows({"a": 1, "b": "x"}, pa.schema([]), ["a", "b"])
         assert found.to_pylist() == [{"a": 1, "b": "x"}]
@@ -138,6 +143,7 @@ class TestRows:
             [{"id": 1}, {"id": 2, "t": "a"}],
             {"id": [1], "v": np.ones((1, 2, 3))},
             pd.DataFrame({0: [1]}),
+            {"id": [1], "v": [np.ones((2, 2))]},
         ],
         ids=str,
     )
