@@ -24,6 +24,11 @@ TEXTS = pa.dictionary(pa.int8(), pa.string())
 MAP = pa.map_(pa.string(), pa.int32())
 
 
+def named(value: object) -> str:
+    """Id of a case: an array is called by its type."""
+    return str(getattr(value, "type", value))
+
+
 def cast(array: pa.Array, target: pa.DataType, *, row: int = 0) -> pa.Array:
     planned = plan_cast(array.type, target)
     assert planned is not None
@@ -151,7 +156,7 @@ IMPOSSIBLE = [
 ]
 
 
-@pytest.mark.parametrize(("array", "target", "values"), SAME, ids=str)
+@pytest.mark.parametrize(("array", "target", "values"), SAME, ids=named)
 def test_values_stay_the_same(array: pa.Array, target: pa.DataType, values: Any) -> None:
     expected = array.to_pylist() if values is None else values
     assert cast(array, target).to_pylist() == expected
@@ -162,7 +167,7 @@ def test_values_stay_the_same(array: pa.Array, target: pa.DataType, values: Any)
     assert cast(array.slice(0, 0), target).to_pylist() == []
 
 
-@pytest.mark.parametrize(("array", "target", "row"), REFUSED, ids=str)
+@pytest.mark.parametrize(("array", "target", "row"), REFUSED, ids=named)
 def test_a_value_that_would_change_is_named(array: pa.Array, target: pa.DataType, row: int) -> None:
     with pytest.raises(InvalidInputError, match=f"column x, row {row + 40} "):
         cast(array, target, row=40)
@@ -170,7 +175,7 @@ def test_a_value_that_would_change_is_named(array: pa.Array, target: pa.DataType
         cast(array.slice(0, row), target)
 
 
-@pytest.mark.parametrize(("source", "target"), IMPOSSIBLE, ids=str)
+@pytest.mark.parametrize(("source", "target"), IMPOSSIBLE, ids=named)
 def test_types_without_a_value_in_common(source: pa.DataType, target: pa.DataType) -> None:
     assert plan_cast(source, target) is None
 
