@@ -167,7 +167,7 @@ def _pandas_columns(data: Any) -> Columns | None:
 
     An index without names only numbers the rows, or did before some of them were taken.
     """
-    if not hasattr(data, "columns"):
+    if not _is_frame(data):
         return None
     levels = [
         (name, data.index.get_level_values(number))
@@ -277,10 +277,11 @@ def _is_values(value: object) -> bool:
     """Return whether an object is a column of values, and no single value."""
     if isinstance(value, np.ndarray):
         return value.ndim > 0
+    if _is_pandas(value):
+        return not _is_frame(value)
     return (
         _is_list(value)
         or isinstance(value, (pa.Array, pa.ChunkedArray))
-        or _is_pandas(value)
         or (hasattr(value, "__arrow_c_stream__") or hasattr(value, "__arrow_c_array__"))
     )
 
@@ -297,6 +298,11 @@ def _is_pandas(value: object) -> bool:
     """Return whether an object is a data frame, a Series or an index of pandas."""
     pandas = sys.modules.get("pandas")
     return pandas is not None and isinstance(value, (pandas.DataFrame, pandas.Series, pandas.Index))
+
+
+def _is_frame(value: object) -> bool:
+    """Return whether an object of pandas is a data frame."""
+    return hasattr(value, "columns")
 
 
 def _columns_of(array: pa.Array | pa.ChunkedArray) -> ArrowData:

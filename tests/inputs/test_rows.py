@@ -150,6 +150,7 @@ class TestRows:
             [{"id": 1}, {"id": 2, "t": "a"}],
             pd.DataFrame({0: [1]}),
             {"id": [1], "v": [np.ones((2, 2))]},
+            {"id": [1], "v": pd.DataFrame({"a": [1]})},
         ],
         ids=kind,
     )
