@@ -52,3 +52,4 @@ def test_what_operations_cost(table: memwal.Table, gateway: Gateway) -> None:
         )
     cost("verify", table.verify, most=44)
     cost("doctor", lambda: diagnose(table.location), most=450)
+    cost("write without a writer", lambda: table.upsert(rows({2: 2})), most=66)
