@@ -295,10 +295,10 @@ class Table(Queries):
         """Insert or replace rows now and then: opens a writer, writes, flushes and closes it.
 
         Every reader sees the rows afterwards. On an object store a call makes some sixty requests
-        if its rows are of one region, some forty more for each other region. It leaves a generation in
-        each, and it claims these regions, so that a writer that has them open, here or elsewhere,
-        is fenced. For more than a few calls a minute, from several threads, or next to another
-        writer, keep one :meth:`writer` open.
+        if its rows are of one region, some forty more for each other region. It leaves a generation
+        in each, and it claims these regions, so that a writer that has them open, here or
+        elsewhere, is fenced. For more than a few calls a minute, from several threads, or next to
+        another writer, keep one :meth:`writer` open.
 
         >>> table.upsert({"id": 4, "n": 8, "text": "d"})
         >>> table.lookup(4).to_pylist()
