@@ -224,9 +224,10 @@ def _read_values(values: Any) -> pa.Array:
         array = pa.array(values, from_pandas=True)
     if not (isinstance(values, Sequence) or values.dtype.kind == "O"):
         return array
-    if pt.is_date(array.type) and any(isinstance(value, datetime) for value in values):
+    is_time = pt.is_date(array.type) or pt.is_timestamp(array.type)
+    if is_time and any(isinstance(value, datetime) for value in values):
         return _read_datetimes(values)
-    return _read_datetimes(values) if pt.is_timestamp(array.type) else array
+    return array
 
 
 def _read_datetimes(values: Iterable[Any]) -> pa.Array:

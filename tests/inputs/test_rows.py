@@ -217,6 +217,9 @@ class TestValues:
             None,
         ]
         assert mixed.type.tz == "UTC"
+        scalar = pa.scalar(0, pa.timestamp("us", "Europe/Berlin"))
+        assert column([scalar] * 3).type == scalar.type
+        assert column([np.datetime64(1, "ns")] * 3).cast(pa.int64()).to_pylist() == [1] * 3
         assert column([noon.date(), noon, pd.NaT]).to_pylist() == [
             noon.replace(hour=0),
             noon,
