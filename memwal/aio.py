@@ -23,10 +23,11 @@ import pyarrow as pa
 
 from memwal.boundary.public import public, public_methods
 from memwal.errors import InvalidInputError, WriterClosedError
-from memwal.format.values import ArrowStream
+from memwal.inputs.rows import Keys, Rows
 from memwal.lsm.wal.applied_steps import AppliedStep
 from memwal.reader.predicate import SqlFilter
 from memwal.table import Table, Writer
+from memwal.util.clock import Duration
 from memwal.util.concurrency import ThreadPool
 from memwal.writer.region_writer.handle import WriteHandle
 from memwal.writer.region_writer.options import WriterOptions
@@ -110,7 +111,7 @@ class AsyncWriter:
         self._others = others
 
     async def upsert(
-        self, data: ArrowStream, *, partial: bool = False, wait: bool | None = None
+        self, data: Rows, *, partial: bool = False, wait: bool | None = None
     ) -> AsyncHandle:
         """Insert or replace rows: :meth:`memwal.writer.table_writer.TableWriter.upsert`.
 
@@ -123,16 +124,18 @@ class AsyncWriter:
         )
 
     async def delete(
-        self, keys: ArrowStream | pa.Array, *, wait: bool | None = None
+        self, keys: Keys | None = None, *, where: SqlFilter | None = None, wait: bool | None = None
     ) -> AsyncHandle:
-        """Delete rows by key: :meth:`memwal.writer.table_writer.TableWriter.delete`."""
-        return await self._write(functools.partial(self._writer.delete, keys, wait=False), wait)
+        """Delete rows by key or by a condition: :meth:`memwal.table.Writer.delete`."""
+        return await self._write(
+            functools.partial(self._writer.delete, keys, where=where, wait=False), wait
+        )
 
     async def apply(
         self,
         *,
-        upserts: ArrowStream | None = None,
-        deletes: ArrowStream | pa.Array | None = None,
+        upserts: Rows | None = None,
+        deletes: Keys | None = None,
         source: str,
         version: int,
     ) -> AppliedStep:
@@ -153,15 +156,15 @@ class AsyncWriter:
         """Wait until all queued writes are durable."""
         await _run_on_thread(self._others, self._writer.flush_wal)
 
-    async def flush(self, *, timeout: float | None = None) -> None:
+    async def flush(self, *, timeout: Duration | None = None) -> None:
         """Seal and flush all MemTables: :meth:`memwal.writer.table_writer.TableWriter.flush`."""
         await _run_on_thread(self._others, self._writer.flush, timeout=timeout)
 
-    async def lookup(
-        self, keys: ArrowStream | pa.Array, *, columns: Sequence[str] | None = None
-    ) -> pa.Table:
+    async def lookup(self, keys: Keys, *, columns: Sequence[str] | None = None) -> pa.Table:
         """Look up rows by key, including unflushed rows: :meth:`memwal.Table.lookup`."""
-        return await _run_on_thread(self._others, self._writer.lookup, keys, columns=columns)
+        return await _run_on_thread(
+            self._others, lambda: self._writer.lookup(keys, columns=columns).to_table()
+        )
 
     async def scan(
         self,
@@ -181,13 +184,13 @@ class AsyncWriter:
         """Return a snapshot of the writer's counters and MemTables."""
         return self._writer.stats()
 
-    async def close(self, *, timeout: float | None = None) -> None:
+    async def close(self, *, timeout: Duration | None = None) -> None:
         """Flush all regions and refuse further writes, even if the task is cancelled meanwhile.
 
         Parameters
         ----------
-        timeout : float, optional
-            Maximum time of the flush in seconds. After it the writer is closed in any case, and
+        timeout : float or timedelta, optional
+            Maximum time of the flush, in seconds. After it the writer is closed in any case, and
             unflushed rows stay in the log for the next claim.
 
         Raises

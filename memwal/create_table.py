@@ -18,6 +18,7 @@ from memwal.format.keys import check_key_type
 from memwal.format.memwal_index import StoredRegionSpec
 from memwal.format.paths import TOMBSTONE
 from memwal.format.values import ArrowStream, check_storable
+from memwal.inputs.addresses import TableAddress, location_of
 from memwal.lsm.indexes.catchup import check_maintainable
 from memwal.lsm.indexes.kinds import BTREE
 from memwal.region.spec import RegionSpec
@@ -104,7 +105,7 @@ def create(
 
 @public
 def enable(
-    uri: str | os.PathLike[str],
+    uri: TableAddress,
     *,
     region_spec: RegionSpec | str | None,
     maintained_indexes: Sequence[str] | None = (),
@@ -115,6 +116,8 @@ def enable(
 
     Parameters
     ----------
+    uri, storage_options
+        As for :func:`memwal.open`.
     maintained_indexes : sequence of str or None
         Indexes of the table that are also built on generations, and have to cover a merged one
         before it is collected: BTREE, text and vector indexes. None: all indexes, including those
@@ -131,7 +134,7 @@ def enable(
     UnsupportedStoreError
         The store has no put-if-absent.
     """
-    location = TableLocation(os.fspath(uri), storage_options or {})
+    location = location_of(uri, storage_options)
     region_spec = None if region_spec is None else as_region_spec(region_spec)
     check_reachable(location.store)
     base = open_base(location)

@@ -173,7 +173,7 @@ def _visible_rows(table: Table, rows: pa.Table) -> Mask:
     with_key = np.flatnonzero(np.logical_and.reduce(complete))
     rows = rows.take(pa.array(with_key))
     keys = rows.select(names)
-    current = table.lookup(keys if len(names) > 1 else keys.column(0).combine_chunks())
+    current = table.lookup(keys).to_table()
     if not current.num_rows:
         return visible
     current_keys = key_column(current.combine_chunks(), names)

@@ -2,29 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import timedelta
-from typing import Unpack
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Unpack
 
 import lance
 import numpy.typing as npt
 import pyarrow as pa
 
-from memwal.base_table.snapshot import BaseTable
+from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.boundary.public import public
 from memwal.errors import InvalidInputError
-from memwal.format.values import ArrowStream, import_arrow
+from memwal.inputs.rows import Keys, import_data
 from memwal.reader.lookup import lookup_rows
 from memwal.reader.predicate import SqlFilter
-from memwal.reader.scan import Scan, open_newest
+from memwal.reader.result import Result
+from memwal.reader.scan import Scan, open_newest, output_schema
 from memwal.reader.sources.generation import ReadSources, open_sources, retry_if_collected
 from memwal.reader.sources.plan import MemTables, ReadPlan, plan_read
 from memwal.reader.sources.pruning import KeyBuilder
-from memwal.search import run_search, search, search_hybrid, search_text
+from memwal.reader.sources.snapshot import open_version
+from memwal.search import (
+    DISTANCE,
+    RELEVANCE,
+    SCORE,
+    run_search,
+    search,
+    search_hybrid,
+    search_text,
+)
 from memwal.search.text.query import TextQuery
 from memwal.search.vector.query import SearchOptions
 from memwal.storage.location import TableLocation
+from memwal.util.clock import Duration, duration
 from memwal.writer.region_writer.rows import RowSchema
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
 
 
 @public
@@ -48,7 +62,7 @@ class Queries:
         offset: int = 0,
         with_generation: bool = False,
         with_row_address: bool = False,
-        max_staleness: timedelta | None = None,
+        max_staleness: Duration | None = None,
     ) -> Scan:
         """Scan the newest row of every key.
 
@@ -67,15 +81,16 @@ class Queries:
         with_row_address : bool, default False
             Add ``_rowaddr``: the row's address in the data set of its generation or in the base
             table; in a MemTable the row's number.
-        max_staleness : timedelta, optional
+        max_staleness : float or timedelta, optional
             Maximum age of a region snapshot that may replace the regions' manifests; by default
             the manifests are read.
 
         Returns
         -------
         Scan
-            Lazy; ``to_table()``, ``to_batches()``, ``to_reader()``, ``to_pandas()`` run it,
-            ``count_rows()`` counts, ``explain()`` plans without reading rows.
+            Lazy; ``to_table()``, ``to_batches()``, ``to_reader()``, ``to_pandas()``,
+            ``to_polars()`` and ``to_pylist()`` run it, ``count_rows()`` counts, ``explain()`` plans
+            without reading rows. polars, DuckDB and pyarrow take it as a stream.
 
         Raises
         ------
@@ -91,6 +106,40 @@ class Queries:
             with_generation=with_generation,
             with_row_address=with_row_address,
         )
+
+    def count_rows(self, *, filter: SqlFilter | None = None) -> int:
+        """Count the rows, or those that pass a filter: ``scan(filter=...).count_rows()``.
+
+        >>> table.count_rows(filter="n > 5")
+        2
+
+        Parameters
+        ----------
+        filter : str, optional
+            As for :meth:`scan`. Without one, and if all rows are merged, no row is read.
+        """
+        return self.scan(filter=filter).count_rows()
+
+    def head(self, n: int = 5) -> pa.Table:
+        """Return up to ``n`` rows, any of them: ``scan(limit=n).to_table()``.
+
+        >>> table.head(2).num_rows
+        2
+
+        Parameters
+        ----------
+        n : int, default 5
+            Maximum number of rows.
+        """
+        return self.scan(limit=n).to_table()
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Read all rows into a data frame of pandas: ``scan().to_pandas()``."""
+        return self.scan().to_pandas()
+
+    def to_polars(self) -> pl.DataFrame:
+        """Read all rows into a data frame of polars: ``scan().to_polars()``."""
+        return self.scan().to_polars()
 
     def to_dataset(self) -> lance.LanceDataset | None:
         """Return the base table, pinned at its version, if it has every row that a read sees now.
@@ -108,29 +157,36 @@ class Queries:
 
     def lookup(
         self,
-        keys: ArrowStream | pa.Array,
+        keys: Keys,
         *,
         columns: Sequence[str] | None = None,
-        max_staleness: timedelta | None = None,
-    ) -> pa.Table:
+        max_staleness: Duration | None = None,
+    ) -> Result:
         """Look up rows by key.
+
+        >>> table.lookup(2).to_pylist()
+        [{'id': 2, 'n': 6, 'text': 'b'}]
 
         Parameters
         ----------
-        keys : anything Arrow
-            The key columns, or an array or a Series where the key has one column.
+        keys : keys
+            The key columns as a table, a data frame, a dict of columns, or a list of dicts. If the
+            key has one column, also its values: an array, a Series, a list, or one value. They are
+            cast to the types of the key, if they stay the same.
         columns, max_staleness : optional
             As for :meth:`scan`.
 
         Returns
         -------
-        pyarrow.Table
-            One row per key that exists, in the order of ``keys``.
+        Result
+            One row per key that exists, in the order of ``keys``. Lazy, as of :meth:`scan`: errors
+            about keys and columns are raised when it is used.
 
         Raises
         ------
         InvalidInputError
-            The keys do not fit the primary key, or the version that is read has none.
+            A stream of keys cannot be read. When the result is used: the keys do not fit the
+            primary key, or the version that is read has none.
         """
 
         def key_columns(base: BaseTable) -> pa.Table:
@@ -146,8 +202,10 @@ class Queries:
             sources = self._open_sources(keys=key_columns, max_staleness=max_staleness)
             return lookup_rows(sources, key_columns(sources.base), columns=columns)
 
-        keys = import_arrow(keys)
-        return retry_if_collected(look_up)
+        keys = import_data(keys)
+        return Result(
+            lambda: retry_if_collected(look_up), lambda: output_schema(self._open_base(), columns)
+        )
 
     def search(
         self,
@@ -155,9 +213,9 @@ class Queries:
         *,
         column: str | None = None,
         prefilter: bool = True,
-        max_staleness: timedelta | None = None,
+        max_staleness: Duration | None = None,
         **options: Unpack[SearchOptions],
-    ) -> pa.Table:
+    ) -> Result:
         """Find the rows with the nearest vectors.
 
         Regions in which no row can pass the filter are not read, unless ``prefilter`` is False.
@@ -170,7 +228,7 @@ class Queries:
             Optional if the table has one column of vectors.
         prefilter : bool, default True
             False filters after the search, so that fewer than ``k`` rows may remain.
-        max_staleness : timedelta, optional
+        max_staleness : float or timedelta, optional
             As for :meth:`scan`.
         **options
             ``k``, ``filter``, ``columns``, ``metric``, ``nprobes``, ``refine_factor``, ``ef``: see
@@ -178,8 +236,8 @@ class Queries:
 
         Returns
         -------
-        pyarrow.Table
-            The columns and ``_distance``, nearest first.
+        Result
+            Lazy, as of :meth:`scan`: the columns and ``_distance``, nearest first.
 
         Raises
         ------
@@ -188,11 +246,15 @@ class Queries:
         """
         # A filter after the search needs the nearest rows of all regions.
         pruned_by = options.get("filter") if prefilter else None
-        return run_search(
-            lambda: self._open_sources(filter=pruned_by, max_staleness=max_staleness),
-            lambda sources, newest: search(
-                sources, newest, vector, column=column, prefilter=prefilter, **options
+        return self._found(
+            lambda: run_search(
+                lambda: self._open_sources(filter=pruned_by, max_staleness=max_staleness),
+                lambda sources, newest: search(
+                    sources, newest, vector, column=column, prefilter=prefilter, **options
+                ),
             ),
+            options.get("columns"),
+            [DISTANCE],
         )
 
     def search_text(
@@ -203,8 +265,8 @@ class Queries:
         k: int | None = 10,
         filter: SqlFilter | None = None,
         columns: Sequence[str] | None = None,
-        max_staleness: timedelta | None = None,
-    ) -> pa.Table:
+        max_staleness: Duration | None = None,
+    ) -> Result:
         """Find the rows whose texts match best.
 
         A score depends on the texts of all rows, so every region is read, whatever the filter.
@@ -226,19 +288,23 @@ class Queries:
 
         Returns
         -------
-        pyarrow.Table
-            The columns and ``_score``, best first.
+        Result
+            Lazy, as of :meth:`scan`: the columns and ``_score``, best first.
 
         Raises
         ------
         InvalidInputError
             A column has no text index, or an argument does not fit.
         """
-        return run_search(
-            lambda: self._open_sources(max_staleness=max_staleness),
-            lambda sources, newest: search_text(
-                sources, newest, query, column=column, k=k, filter=filter, columns=columns
+        return self._found(
+            lambda: run_search(
+                lambda: self._open_sources(max_staleness=max_staleness),
+                lambda sources, newest: search_text(
+                    sources, newest, query, column=column, k=k, filter=filter, columns=columns
+                ),
             ),
+            columns,
+            [SCORE],
         )
 
     def search_hybrid(
@@ -250,9 +316,9 @@ class Queries:
         text_column: str | Sequence[str] | None = None,
         weight: float = 0.5,
         candidates: int | None = None,
-        max_staleness: timedelta | None = None,
+        max_staleness: Duration | None = None,
         **options: Unpack[SearchOptions],
-    ) -> pa.Table:
+    ) -> Result:
         """Find rows by vectors and texts together, by reciprocal rank fusion.
 
         Parameters
@@ -265,38 +331,63 @@ class Queries:
             Weight of the vectors in the rank, from 0 to 1.
         candidates : int, optional
             Number of rows of each search that are ranked; ``max(k, 50)`` by default.
-        max_staleness : timedelta, optional
+        max_staleness : float or timedelta, optional
             As for :meth:`scan`.
         **options
             As for :meth:`search`.
 
         Returns
         -------
-        pyarrow.Table
-            The columns, ``_distance``, ``_score`` and ``_relevance_score``, most relevant first.
+        Result
+            Lazy, as of :meth:`scan`: the columns, ``_distance``, ``_score`` and
+            ``_relevance_score``, most relevant first.
         """
-        return run_search(
-            lambda: self._open_sources(max_staleness=max_staleness),
-            lambda sources, newest: search_hybrid(
-                sources,
-                newest,
-                vector,
-                query,
-                vector_column=vector_column,
-                text_column=text_column,
-                weight=weight,
-                candidates=candidates,
-                **options,
+        return self._found(
+            lambda: run_search(
+                lambda: self._open_sources(max_staleness=max_staleness),
+                lambda sources, newest: search_hybrid(
+                    sources,
+                    newest,
+                    vector,
+                    query,
+                    vector_column=vector_column,
+                    text_column=text_column,
+                    weight=weight,
+                    candidates=candidates,
+                    **options,
+                ),
             ),
+            options.get("columns"),
+            [DISTANCE, SCORE, RELEVANCE],
         )
+
+    def _found(
+        self, run: Callable[[], pa.Table], columns: Sequence[str] | None, extra: Sequence[str]
+    ) -> Result:
+        """Return the result of a search, which has ``extra`` columns of float32."""
+
+        def schema() -> pa.Schema:
+            fields = output_schema(self._open_base(), columns)
+            return pa.schema([*fields, *(pa.field(name, pa.float32()) for name in extra)])
+
+        return Result(run, schema)
+
+    def _open_base(self) -> BaseTable:
+        """Open the version of the base table that queries read."""
+        if self._version is not None:
+            return open_version(self.location, self._version)
+        return open_base(self.location)
 
     def _open_sources(
         self,
         *,
         filter: str | None = None,
         keys: KeyBuilder | None = None,
-        max_staleness: timedelta | None = None,
+        max_staleness: Duration | None = None,
     ) -> ReadSources:
+        age = None
+        if max_staleness is not None:
+            age = duration(max_staleness, "max_staleness")
         return open_sources(
             lambda: plan_read(
                 self.location,
@@ -304,7 +395,7 @@ class Queries:
                 version=self._version,
                 filter=filter,
                 keys=keys,
-                max_staleness=max_staleness,
+                max_staleness=age,
             )
         )
 

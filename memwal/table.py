@@ -17,6 +17,9 @@ import pyarrow as pa
 from memwal.base_table.commit import current_spec
 from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.boundary.public import public
+from memwal.errors import ArgumentTypeError
+from memwal.inputs.addresses import TableAddress, location_of
+from memwal.inputs.rows import Keys, Rows
 from memwal.jobs.backlog import read_status
 from memwal.jobs.gc import CollectionResult, collect_garbage
 from memwal.jobs.index.job import build_indexes
@@ -43,14 +46,18 @@ from memwal.jobs.table.quality_check import check_quality
 from memwal.jobs.table.recover import recover
 from memwal.jobs.table.snapshot import build_snapshot
 from memwal.jobs.verify import VerifyReport, verify
+from memwal.lsm.indexes.listing import TableIndex, list_indices
 from memwal.lsm.wal.applied_steps import read_newest_steps
 from memwal.queries import Queries
+from memwal.reader.predicate import SqlFilter
 from memwal.reader.sources.plan import MemTables
 from memwal.region.manifest_store import discover_regions, read_manifests
 from memwal.region.router import Router
 from memwal.region.spec import RegionSpec
 from memwal.storage.location import TableLocation
 from memwal.storage.open import check_reachable
+from memwal.util.clock import Duration, in_seconds
+from memwal.writer.region_writer.handle import WriteHandle
 from memwal.writer.region_writer.options import WriterOptions
 from memwal.writer.table_defaults import (
     reset_writer_defaults,
@@ -61,15 +68,20 @@ from memwal.writer.table_writer import TableWriter
 
 
 @public
-def open(uri: str | os.PathLike[str], *, storage_options: Mapping[str, str] | None = None) -> Table:
+def open(uri: TableAddress, *, storage_options: Mapping[str, str] | None = None) -> Table:
     """Open a table that has MemWAL enabled.
+
+    >>> memwal.open(table.uri).primary_key
+    ('id',)
 
     Parameters
     ----------
-    uri : str
-        Address of the table: a path, ``s3://``, ``gs://`` or ``az://``.
+    uri : str, path, lance.LanceDataset or table of LanceDB
+        Address of the table: a path, ``s3://``, ``gs://`` or ``az://``; or the table, opened by
+        pylance or by ``lancedb.connect``. Its latest version is opened, whatever was checked out.
     storage_options : mapping of str to str, optional
-        As Lance takes them; they go wherever the table goes.
+        As Lance takes them; they go wherever the table goes. A table that is open brings those that
+        it was opened with, and these are added.
 
     Raises
     ------
@@ -78,7 +90,7 @@ def open(uri: str | os.PathLike[str], *, storage_options: Mapping[str, str] | No
     StoreAccessError, StoreUnavailableError
         The store refused, or gave no answer.
     """
-    table = Table(TableLocation(os.fspath(uri), storage_options or {}))
+    table = Table(location_of(uri, storage_options))
     check_reachable(table.location.store)
     table.base().require_mem_wal()
     return table
@@ -93,6 +105,50 @@ class Writer(TableWriter, Queries):
         Queries.__init__(self, base.location)
         _writers.add(self)
 
+    def delete(
+        self, keys: Keys | None = None, *, where: SqlFilter | None = None, wait: bool | None = None
+    ) -> WriteHandle:
+        """Delete rows by key, or by a condition; keys that do not exist are fine.
+
+        >>> with table.writer() as writer:
+        ...     handle = writer.delete([1])
+        ...     handle = writer.delete(where="n > 6")
+        >>> table.scan(columns=["id"]).to_pylist()
+        [{'id': 2}]
+
+        Parameters
+        ----------
+        keys : keys, optional
+            As :meth:`memwal.writer.table_writer.TableWriter.delete`.
+        where : str, optional
+            SQL predicate over any columns, as for :meth:`scan`. The keys of the rows that pass are
+            read into memory, with all that this writer wrote before, and are then deleted in one
+            call. It does not lock the rows in between: if another thread or program writes a row
+            then, its key is deleted if the row before passed, and is kept if only the new row
+            passes. Rows that another writer acknowledged and did not flush are not seen; to have
+            them, :meth:`claim` the regions first, which takes them away from that writer. If a row
+            passes in a region that this writer may not claim, nothing is deleted.
+        wait : bool, optional
+            As for :meth:`upsert`. The read of ``where`` is waited for in any case.
+
+        Raises
+        ------
+        ArgumentTypeError
+            Neither or both of ``keys`` and ``where`` are given.
+        MemWalError
+            As :meth:`upsert` and :meth:`scan`.
+        """
+        if (keys is None) == (where is None):
+            raise ArgumentTypeError("delete() takes keys, or where=...: pass one of them")
+        if keys is not None:
+            return self._delete_keys(keys, wait)
+        if self.settings.durable:
+            # Writes that were not waited for are not read before they are durable.
+            self.flush_wal()
+        routing = self._refresh_routing()
+        columns = [*routing.row_schema.primary_key, *routing.columns_beside_key]
+        return self._delete_keys(self.scan(columns=columns, filter=where).to_table(), wait)
+
     def _memtables(self) -> MemTables:
         return self.memtables()
 
@@ -105,11 +161,11 @@ def _open_writers(uri: str) -> list[Writer]:
     return [writer for writer in list(_writers) if writer.location.uri == uri and writer.is_open]
 
 
-def _seconds_left(timeout_seconds: float | None, started: float) -> float | None:
+def _seconds_left(timeout: Duration | None, started: float) -> float | None:
     """Return the seconds until a timeout that began at ``started``."""
-    if timeout_seconds is None:
+    if timeout is None:
         return None
-    return max(started + timeout_seconds - time.monotonic(), 0.0)
+    return max(started + in_seconds(timeout) - time.monotonic(), 0.0)
 
 
 @public
@@ -167,6 +223,11 @@ class Table(Queries):
     def schema(self) -> pa.Schema:
         """Schema of the base table."""
         return self.base().schema
+
+    @property
+    def version(self) -> int:
+        """Latest version of the base table."""
+        return self.base().version
 
     @property
     def primary_key(self) -> tuple[str, ...]:
@@ -269,7 +330,7 @@ class Table(Queries):
         --------
         Rows are visible to readers of the storage after ten seconds at most:
 
-        >>> table.set_writer_defaults(max_memtable_age=10)  # doctest: +SKIP
+        >>> table.set_writer_defaults(max_memtable_age=10)
         """
         set_writer_defaults(self.location, options)
 
@@ -289,6 +350,65 @@ class Table(Queries):
             Other commits won the race in every attempt.
         """
         reset_writer_defaults(self.location, options)
+
+    def upsert(self, data: Rows, *, partial: bool = False) -> None:
+        """Insert or replace rows now and then: opens a writer, writes, flushes and closes it.
+
+        Every reader sees the rows afterwards. On an object store a call makes some sixty requests
+        if its rows are of one region, some forty more for each other region. It leaves a generation
+        in each, and it claims these regions, so that a writer that has them open, here or
+        elsewhere, is fenced. For more than a few calls a minute, from several threads, or next to
+        another writer, keep one :meth:`writer` open.
+
+        >>> table.upsert({"id": 4, "n": 8, "text": "d"})
+        >>> table.lookup(4).to_pylist()
+        [{'id': 4, 'n': 8, 'text': 'd'}]
+
+        Parameters
+        ----------
+        data, partial
+            As for :meth:`memwal.writer.table_writer.TableWriter.upsert`.
+
+        Raises
+        ------
+        MemWalError
+            As ``upsert`` and ``close`` of the writer. If the flush fails, the rows are in the log
+            already, and the next writer of their regions takes them over; writing them again is
+            right, too.
+        """
+        with self.writer() as writer:
+            writer.upsert(data, partial=partial)
+
+    def delete(self, keys: Keys | None = None, *, where: SqlFilter | None = None) -> None:
+        """Delete rows now and then: opens a writer, deletes, flushes and closes it.
+
+        What a call costs, and when a writer is better: :meth:`upsert`.
+
+        >>> table.delete([1, 4])
+        >>> table.delete(where="n = 6")
+        >>> table.count_rows()
+        1
+
+        Parameters
+        ----------
+        keys, where : optional
+            As for :meth:`memwal.table.Writer.delete`: one of them.
+
+        Raises
+        ------
+        MemWalError
+            As :meth:`upsert`.
+        """
+        with self.writer() as writer:
+            writer.delete(keys, where=where)
+
+    def list_indices(self) -> list[TableIndex]:
+        """Return the indexes of the base table, by name, and which of them are maintained.
+
+        >>> [index.name for index in table.list_indices()]
+        []
+        """
+        return list_indices(self.base())
 
     def applied(self, source: str) -> dict[UUID, int]:
         """Newest step of a source, by region.

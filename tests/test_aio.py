@@ -6,6 +6,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Coroutine
+from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -62,6 +63,22 @@ class TestWrites:
         found = table.scan().to_table().sort_by("id")
         assert found.column("n").to_pylist() == [1, 3]
         assert found.column("text").to_pylist() == ["1=1", "3=None"]
+
+    def test_take_rows_keys_and_conditions_in_every_form(self, table: memwal.Table) -> None:
+        async def main() -> None:
+            async with open_writer(table) as writer:
+                await writer.upsert([{"id": n, "n": n, "text": f"{n}={n}"} for n in range(6)])
+                await writer.upsert({"id": 9, "n": 9, "text": "9=9"})
+                await writer.delete(0)
+                await writer.delete(where="n > 1 and n < 4")
+                await writer.apply(source="s", version=1, deletes=[4])
+                assert (await writer.lookup([1, 2])).num_rows == 1
+                with pytest.raises(InvalidInputError):
+                    await writer.delete()
+                await writer.flush(timeout=timedelta(minutes=1))
+
+        run(main)
+        assert state(table) == {1: 1, 5: 5, 9: 9}
 
     def test_of_many_tasks_share_entries(self, table: memwal.Table) -> None:
         async def main() -> None:

@@ -461,7 +461,7 @@ class TestOpen:
         for call in (
             lambda t: t.writer(),
             lambda t: t.scan().to_table(),
-            lambda t: t.lookup(pa.array([1])),
+            lambda t: t.lookup(pa.array([1])).to_table(),
             lambda t: t.status(),
             lambda t: t.merge(),
             lambda t: t.build_indexes(),

@@ -32,6 +32,7 @@ ROWS = (
     ("memwal.boundary",),
     ("memwal.format",),
     ("memwal.storage",),
+    ("memwal.inputs",),
     ("memwal.permissions",),
     ("memwal.telemetry", "memwal.expressions"),
     ("memwal.region",),

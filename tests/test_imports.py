@@ -71,7 +71,7 @@ async def main():
 
 asyncio.run(main())
 print(table.scan().to_table().num_rows)
-print(table.lookup(pa.array([1])).num_rows)
+print(table.lookup(pa.array([1])).count_rows())
 files = {{name: getattr(module, "__file__", None) or "" for name, module in sys.modules.items()}}
 print(*sorted({{name.split(".")[0] for name in files if "site-packages" in files[name]}}))
 """

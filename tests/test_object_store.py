@@ -78,7 +78,7 @@ def test_write_crash_merge_index_publish_collect(table: memwal.Table) -> None:
     assert table.status().backlog_generations == 0
     assert state(open_base(table.location).dataset.to_table()) == expected
     assert state(table.scan().to_table()) == expected
-    assert state(table.lookup(pa.array([1, 3, 4]))) == {3: "new", 4: "old"}
+    assert state(table.lookup(pa.array([1, 3, 4])).to_table()) == {3: "new", 4: "old"}
     assert "_gen_" not in " ".join(info.key for info in table.location.store.list("_mem_wal"))
 
 

@@ -314,12 +314,12 @@ def finds_by_index(kind: str, path: Path, crash: Crash[int]) -> None:
     query = indexed.rows(2_000, 4).column("vector")[2].as_py()
     for _ in range(2 if crash.known else 0):
         if kind == "INVERTED":
-            found = table.search_text("word17", column="text", k=1_000)
+            found = table.search_text("word17", column="text", k=1_000).to_table()
             assert 2_001 in found.column("id").to_pylist()
         else:
-            found = table.search(query, column="vector", k=1)
+            found = table.search(query, column="vector", k=1).to_table()
             assert found.column("id").to_pylist() == [2_002]
-        assert table.lookup(keys(1_000)).num_rows == 0
+        assert table.lookup(keys(1_000)).count_rows() == 0
         table.checkpoint()
     if crash.known and kind == "IVF_PQ":
         # Lance looks for what is merged in the index alone.

@@ -88,5 +88,5 @@ def _probe_and_look_up(table: memwal.Table, rows: int) -> tuple[float, float]:
     start = time.perf_counter()
     find_doubts(base)
     probed = time.perf_counter()
-    table.lookup(keys)
+    table.lookup(keys).to_table()
     return probed - start, time.perf_counter() - probed

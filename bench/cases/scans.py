@@ -125,7 +125,7 @@ def lookup_lines(state: Backlog) -> Iterator[Line]:
     planner = LsmPointLookupPlanner(native, snapshots, pk_columns=["id"])
 
     def ours(keys: Any) -> None:
-        _check(state.table.lookup(pa.array(keys)), keys)
+        _check(state.table.lookup(pa.array(keys)).to_table(), keys)
 
     def by_native(keys: Any) -> None:
         for key in keys:

@@ -139,7 +139,7 @@ def _behind(folder: Path, uri: str, rows: int, vectors: np.ndarray) -> Iterator[
 
 
 def _ours(table: memwal.Table, vector: np.ndarray) -> list[int]:
-    found = table.search(vector, k=_FOUND, columns=["id"], refine_factor=_REFINE)
+    found = table.search(vector, k=_FOUND, columns=["id"], refine_factor=_REFINE).to_table()
     ids: list[int] = found["id"].to_pylist()
     return ids
 

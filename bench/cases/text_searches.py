@@ -126,7 +126,7 @@ def _behind(folder: Path, uri: str, rows: int, queries: list[str]) -> Iterator[L
 
 
 def _ours(table: memwal.Table, query: str) -> list[float]:
-    found = table.search_text(query, k=_FOUND, columns=["id"])
+    found = table.search_text(query, k=_FOUND, columns=["id"]).to_table()
     scores: list[float] = found["_score"].to_pylist()
     return scores
 

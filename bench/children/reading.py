@@ -79,10 +79,10 @@ def _ours(table: memwal.Table) -> Queries:
     return {
         "count": lambda n: [table.scan().count_rows()],
         "scan": lambda n: table.scan().to_batches(),
-        _LOOKUP: lambda n: [table.lookup(pa.array([n]))],
-        _LOOKUPS: lambda n: [table.lookup(keys[n])],
-        "vector search": lambda n: [table.search(vectors[n], k=_FOUND)],
-        "text search": lambda n: [table.search_text(texts[n], k=_FOUND)],
+        _LOOKUP: lambda n: [table.lookup(pa.array([n])).to_table()],
+        _LOOKUPS: lambda n: [table.lookup(keys[n]).to_table()],
+        "vector search": lambda n: [table.search(vectors[n], k=_FOUND).to_table()],
+        "text search": lambda n: [table.search_text(texts[n], k=_FOUND).to_table()],
     }
 
 

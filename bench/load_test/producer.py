@@ -125,7 +125,7 @@ class Producer:
         doubtful = self._keys[(acked != truth.floor[self._keys]) | (acked != attempt)]
         if not len(doubtful):
             return
-        rows = writer.lookup(pa.array(doubtful))
+        rows = writer.lookup(pa.array(doubtful)).to_table()
         found = np.full(len(doubtful), ABSENT)
         found[np.searchsorted(doubtful, rows["id"].to_numpy())] = rows["count"].to_numpy()
         low, high = (states[doubtful].astype(np.int64) for states in (truth.acked, truth.attempt))

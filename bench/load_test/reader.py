@@ -96,7 +96,7 @@ class Reader:
         """Some keys, and those that are written all the time."""
         keys = np.union1d(self._random.integers(0, len(self._seen), _LOOKED_UP), self._beacons)
         asked = time.time()
-        rows = self._held(keys, lambda: self._table.lookup(pa.array(keys)))
+        rows = self._held(keys, lambda: self._table.lookup(pa.array(keys)).to_table())
         # Rows that were there before the load began are as old as it is.
         again = np.isin(rows["id"].to_numpy(), self._beacons) & (rows["count"].to_numpy() > 1)
         newest = rows["written"].to_numpy()[again]

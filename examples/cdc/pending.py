@@ -205,7 +205,7 @@ class Pending:
         if not pending.moved:
             return
         origins = sorted(set(pending.moved.values()))
-        found = self._writer.lookup(self._target.keys(origins))
+        found = self._writer.lookup(self._target.keys(origins)).to_table()
         texts = self._target.texts(found)
         for key, origin in pending.moved.items():
             there = texts.get(origin)

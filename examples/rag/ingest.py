@@ -111,7 +111,7 @@ def look(library: Library, truth: Truth, embed: Embed, fresh: str, dice: random.
     question = embed([f"{fresh}: {truth.rows[fresh, 0]}"])[0]
 
     def sees(reader: object) -> bool:
-        found = reader.search(question, k=K, refine_factor=REFINE, columns=["doc"])
+        found = reader.search(question, k=K, refine_factor=REFINE, columns=["doc"]).to_table()
         return fresh in found["doc"].to_pylist()
 
     if not sees(library.writer):
@@ -126,11 +126,11 @@ def look(library: Library, truth: Truth, embed: Embed, fresh: str, dice: random.
         near = embed([words])[0]
         # The writer's own searches see the latest writes, so they can be compared with the truth.
         answers = [
-            library.writer.search(near, k=K, refine_factor=REFINE, columns=columns),
-            library.writer.search_text(words, column="text", k=K, columns=columns),
+            library.writer.search(near, k=K, refine_factor=REFINE, columns=columns).to_table(),
+            library.writer.search_text(words, column="text", k=K, columns=columns).to_table(),
             library.writer.search_hybrid(
                 near, words, text_column="text", k=K, refine_factor=REFINE, columns=columns
-            ),
+            ).to_table(),
         ]
         keys = [set(zip(a["doc"].to_pylist(), a["part"].to_pylist(), strict=True)) for a in answers]
         vector.append(len(keys[0] & truth.nearest(near)) / K)

@@ -35,7 +35,7 @@ from memwal.errors import (
     ObjectNotFoundError,
     StoreUnavailableError,
 )
-from memwal.util.clock import boot_seconds
+from memwal.util.clock import Duration, boot_seconds, duration, in_seconds
 from memwal.util.records import JsonRecord
 
 logger = logging.getLogger(__name__)
@@ -231,8 +231,8 @@ class Leases:
         resource: str,
         *,
         holder: str | None = None,
-        ttl: timedelta = DEFAULT_TTL,
-        wait: timedelta | None = None,
+        ttl: Duration = DEFAULT_TTL,
+        wait: Duration | None = None,
     ) -> Lease:
         """Acquire a lease, and renew it in the background until it is released.
 
@@ -242,11 +242,11 @@ class Leases:
             Up to 500 characters; see :func:`job_resource`.
         holder : str, optional
             Name of the holder, for messages: by default machine and process.
-        ttl : timedelta, default 60 s
+        ttl : float or timedelta, default 60 s
             How long the lease lasts after the last renewal; it is renewed after every third of this
             time. After a crash others wait so long; a pause or a database outage that is longer
             loses the lease. At least 0.3 s.
-        wait : timedelta, optional
+        wait : float or timedelta, optional
             How long to wait while another process holds the lease. None does not wait.
 
         Raises
@@ -268,6 +268,7 @@ class Leases:
         """
         if not resource or len(resource) > 500:
             raise InvalidInputError("The resource of a lease has 1 to 500 characters.")
+        ttl = duration(ttl, "ttl")
         if ttl < _SHORTEST_TTL:
             raise InvalidInputError(f"A lease of {ttl} is too short to be renewed; use 0.3 s.")
         name = (holder or default_holder())[:200]
@@ -284,7 +285,7 @@ class Leases:
                     ttl=ttl,
                     requested_at=requested_at,
                 )
-            remaining = -1.0 if wait is None else wait.total_seconds() + started - time.monotonic()
+            remaining = -1.0 if wait is None else in_seconds(wait) + started - time.monotonic()
             if remaining <= 0:
                 raise ConflictError(
                     f"{resource} is leased to {record.holder} (token {record.token}) until "

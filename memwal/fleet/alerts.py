@@ -26,6 +26,7 @@ from urllib.parse import urlsplit
 from memwal.catalog.notifications import Notification
 from memwal.errors import ConflictError, InvalidInputError, MemWalError
 from memwal.fleet.health import LEASE_TOPIC, Condition, ConditionKind, conditions
+from memwal.util.clock import Duration, duration
 from memwal.util.records import JsonMapping, JsonObject
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def notify_channel(
     send: Callable[[Sequence[Event]], None],
     *,
     tables: Collection[str] | None = None,
-    pause: timedelta = MIN_INTERVAL,
+    pause: Duration = MIN_INTERVAL,
     now: datetime | None = None,
 ) -> list[Event]:
     """Send a ``channel`` its pending events in one message, record them as sent, and return them.
@@ -86,7 +87,7 @@ def notify_channel(
         Delivers one message about the events; if it raises, they stay pending.
     tables : collection of str, optional
         Only events of these tables.
-    pause : timedelta, default 60 s
+    pause : float or timedelta, default 60 s
         Minimal time since the last message; earlier events stay pending.
     now : datetime, optional
         Aware; by default the present.
@@ -102,7 +103,7 @@ def notify_channel(
     with lease:
         events, ended = _pending_events(catalog, channel, tables, now)
         last = catalog.notifications.last_sent_at(channel)
-        if not events or (last is not None and last <= now < last + pause):
+        if not events or (last is not None and last <= now < last + duration(pause, "pause")):
             return []
         send(events)
         catalog.notifications.record(

@@ -22,6 +22,7 @@ from datetime import timedelta
 from memwal.catalog.leases import DEFAULT_TTL, Leases, job_resource
 from memwal.errors import ConflictError
 from memwal.jobs.job import Guard, JobResult
+from memwal.util.clock import Duration, duration
 
 # Jobs that do not start while the exclusive lease is held; its holder acquires their leases.
 BLOCKED_JOBS = ("merge", "index")
@@ -33,7 +34,7 @@ _POLL_SECONDS = 0.5
 
 @contextmanager
 def exclusive_lease(
-    leases: Leases, table_name: str, *, indexes: Iterable[str], ttl: timedelta | None = None
+    leases: Leases, table_name: str, *, indexes: Iterable[str], ttl: Duration | None = None
 ) -> Iterator[Guard]:
     """Block the merges and index builds of a table, once the running ones have ended.
 
@@ -61,7 +62,7 @@ def exclusive_lease(
 
 
 def wait_for_exclusive(
-    leases: Leases, table_name: str, *, wait: timedelta | None
+    leases: Leases, table_name: str, *, wait: Duration | None
 ) -> timedelta | None:
     """Wait until no job holds the exclusive lease of a table; return what remains of ``wait``.
 
@@ -71,7 +72,7 @@ def wait_for_exclusive(
     while True:
         record = leases.find(_exclusive_resource(table_name))
         elapsed = timedelta(seconds=time.monotonic() - started)
-        remaining = None if wait is None else max(wait - elapsed, timedelta(0))
+        remaining = None if wait is None else max(duration(wait, "wait") - elapsed, timedelta(0))
         if record is None or not record.held:
             return remaining
         if not remaining:

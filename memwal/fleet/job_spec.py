@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import KW_ONLY, dataclass, replace
-from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -15,6 +14,7 @@ from memwal.jobs.arguments import to_arguments
 from memwal.jobs.due import Due
 from memwal.jobs.job import Guard, JobResult, TaskRunner, run_in_process
 from memwal.jobs.options import JobOptions, MergeOptions, RunOptions
+from memwal.util.clock import Duration
 from memwal.util.records import JsonObject
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class JobRequest:
     due : Due or None
         Why the job is due, if the caller knows; by default it follows from the table's status and
         policy.
-    wait : timedelta or None
+    wait : float, timedelta or None
         How long to wait for the lease if another process runs the job. None does not wait.
     """
 
@@ -101,7 +101,7 @@ class JobRequest:
     max_tasks: int | None = None
     run_bytes: int | None = None
     due: Due | None = None
-    wait: timedelta | None = None
+    wait: Duration | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,6 +29,7 @@ from memwal.jobs.options import (
     SnapshotOptions,
 )
 from memwal.telemetry.spans import JOB, TABLE, span
+from memwal.util.clock import Duration, in_seconds
 
 if TYPE_CHECKING:
     from memwal.catalog import Catalog
@@ -60,7 +61,7 @@ class Runtime:
         be resolved by Airflow, which gives the options here.
     external_id : str or None
         Id of the run where it was started.
-    ttl : timedelta or None
+    ttl : float, timedelta or None
         Time to live of the leases, 60 s by default.
     """
 
@@ -69,14 +70,14 @@ class Runtime:
     guard: Guard | None = None
     storage_options: Mapping[str, str] | None = None
     external_id: str | None = None
-    ttl: timedelta | None = None
+    ttl: Duration | None = None
 
 
 # Runtime of a job whose tasks run one after another in this process.
 IN_PROCESS: Final = Runtime()
 
 
-def _acquire(catalog: Catalog, resource: str, wait: timedelta | None, runtime: Runtime) -> Lease:
+def _acquire(catalog: Catalog, resource: str, wait: Duration | None, runtime: Runtime) -> Lease:
     from memwal.catalog.leases import DEFAULT_TTL
 
     return catalog.leases.acquire(resource, ttl=runtime.ttl or DEFAULT_TTL, wait=wait)
@@ -102,7 +103,7 @@ def run_recorded(
     execute: Callable[[Guard], JobResult],
     *,
     instead_of: Sequence[str] = (),
-    wait: timedelta | None = None,
+    wait: Duration | None = None,
     runtime: Runtime = IN_PROCESS,
 ) -> JobResult | Skipped:
     """Run an operation on the table ``table_name`` of a ``catalog`` under leases, and record it.
@@ -118,7 +119,7 @@ def run_recorded(
     instead_of : sequence of str
         Jobs that must not run meanwhile, since this does their work: their leases are acquired
         too, in this order.
-    wait : timedelta, optional
+    wait : float or timedelta, optional
         How long to wait for all of the leases. None does not wait.
     runtime : Runtime, optional
         Its guard, external id and time to live of the leases.
@@ -133,7 +134,7 @@ def run_recorded(
     from memwal.catalog.leases import job_resource
 
     catalog.get(table_name)
-    deadline = None if wait is None else time.monotonic() + wait.total_seconds()
+    deadline = None if wait is None else time.monotonic() + in_seconds(wait)
     with ExitStack() as stack:
         leases = []
         for job in (name, *instead_of):
@@ -383,7 +384,7 @@ def _run_exclusively(
     *,
     execute: JobExecutor,
     guard: Guard,
-    ttl: timedelta | None,
+    ttl: Duration | None,
 ) -> JobResult:
     """Compact again under the exclusive lease, which keeps out the commits that won before."""
     from memwal.fleet.exclusive import combined_result, exclusive_lease

@@ -27,6 +27,7 @@ from memwal.fleet.schedule import is_due
 from memwal.fleet.tables import Survey, survey
 from memwal.jobs.due import JOBS
 from memwal.jobs.job import JobResult, TaskRunner, run_in_process
+from memwal.util.clock import Duration, in_seconds
 from memwal.util.memory import release_free_memory
 from memwal.util.records import JsonObject
 
@@ -172,7 +173,7 @@ class Fleet:
     storage_options : callable, optional
         Returns the storage options of a table; by default they are read from the file that the
         catalog refers to.
-    lease_ttl : timedelta, optional
+    lease_ttl : float or timedelta, optional
         Time to live of the leases, 60 s by default: how long other processes wait if this one
         dies.
     on_outcome : callable, optional
@@ -188,7 +189,7 @@ class Fleet:
         run: TaskRunner = run_in_process,
         max_tasks: int = 1,
         storage_options: Callable[[ManagedTable], Mapping[str, str] | None] | None = None,
-        lease_ttl: timedelta | None = None,
+        lease_ttl: Duration | None = None,
         on_outcome: Callable[[Outcome], None] | None = None,
     ) -> None:
         self._catalog = catalog
@@ -223,16 +224,17 @@ class Fleet:
         """
         return self._loop(every=None)
 
-    def run_forever(self, *, every: float = 10.0) -> None:
+    def run_forever(self, *, every: Duration = 10.0) -> None:
         """Survey the tables by their schedules and run the due jobs, until :meth:`stop`.
 
         Reads the catalog ``every`` so many seconds (``InvalidInputError`` unless above 0), and
         waits while it does not answer. Raises ``TableSetupError`` if the catalog has no schema, or
         another one.
         """
-        if every <= 0:
+        seconds = in_seconds(every)
+        if seconds <= 0:
             raise InvalidInputError("every must be a number of seconds above 0")
-        self._loop(every=every)
+        self._loop(every=seconds)
 
     def _loop(self, *, every: float | None) -> list[Outcome]:
         outcomes: list[Outcome] = []

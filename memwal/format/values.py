@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
-from memwal.errors import ArgumentTypeError, InvalidInputError, MemWalError
+from memwal.errors import InvalidInputError
 
 VERSIONS_WITHOUT_NULL_STRUCTS: Final = frozenset({"0.1", "legacy", "2.0"})
 """Lance file versions that cannot store a null struct."""
@@ -57,41 +57,6 @@ class ArrowStream(Protocol):
     """Data that Arrow can import: a table, batch or reader of any library, or a data frame."""
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object: ...
-
-
-def import_arrow(data: object) -> pa.Table | pa.RecordBatch | pa.Array | pa.ChunkedArray:
-    """Return data as an object of pyarrow; a stream, which may have no length, is read to its end.
-
-    Takes what has Arrow's C interface (a table, batch or reader of any library, a data frame, a
-    Series or another single column), and a pandas Series without it. Raises ArgumentTypeError for
-    anything else, and InvalidInputError if the data cannot be read.
-    """
-    if isinstance(data, (pa.Table, pa.RecordBatch)):
-        return data
-    if isinstance(data, (pa.Array, pa.ChunkedArray)):
-        return _columns_of(data)
-    try:
-        if isinstance(data, pa.RecordBatchReader):
-            return data.read_all()
-        if hasattr(data, "__arrow_c_stream__"):
-            return _columns_of(pa.chunked_array(data))
-        if hasattr(data, "__arrow_c_array__"):
-            return _columns_of(pa.array(data))
-        if type(data).__module__.partition(".")[0] == "pandas":
-            return pa.array(data)
-    except MemWalError:
-        raise
-    except Exception as error:
-        # A stream may run code of the caller, and raise anything. A message may quote a value.
-        raise InvalidInputError(
-            f"reading the rows from a {type(data).__name__} failed with {type(error).__name__}; "
-            "nothing was written"
-        ) from error
-    raise ArgumentTypeError(
-        f"rows must be Arrow data (a table, a record batch, a reader, a data frame), not "
-        f"{type(data).__name__}; convert them with pyarrow.Table.from_pandas, from_pylist or "
-        "from_pydict, and keys of one column with pyarrow.array"
-    )
 
 
 def to_python_rows(rows: pa.Table) -> list[dict[str, object]]:
@@ -158,15 +123,6 @@ def value_buffer(column: pa.Array, dtype: str) -> npt.NDArray[Any]:
     return np.frombuffer(
         column.buffers()[1], item, count=len(column), offset=column.offset * item.itemsize
     )
-
-
-def _columns_of(array: pa.Array | pa.ChunkedArray) -> pa.Table | pa.Array | pa.ChunkedArray:
-    """Return structs as rows with their fields as columns, and other values unchanged."""
-    if not pt.is_struct(array.type):
-        return array
-    chunks = array.chunks if isinstance(array, pa.ChunkedArray) else [array]
-    schema = pa.schema(list(array.type))
-    return pa.Table.from_batches([pa.RecordBatch.from_struct_array(c) for c in chunks], schema)
 
 
 def _why_unstorable(field: pa.Field, version: str) -> str | None:

@@ -70,7 +70,7 @@ def protected_from(
     claim: ForeignClaim, manifest: RegionManifest, options: GcOptions, *, now: datetime
 ) -> int | None:
     """Return the oldest generation that is kept for a claim; None if none is kept."""
-    if claim.last_entry + timedelta(seconds=options.foreign_claim_seconds) <= now:
+    if claim.last_entry + options.foreign_claim <= now:
         return None
     size = 0
     oldest: int | None = None
@@ -84,7 +84,7 @@ def protected_from(
 
 def are_protected(options: GcOptions) -> bool:
     """Return whether the limits keep anything for claims of other clients."""
-    return options.foreign_claim_seconds > 0 and options.foreign_claim_bytes > 0
+    return options.foreign_claim > timedelta() and options.foreign_claim_bytes > 0
 
 
 def _generation(flushed: FlushedGeneration) -> int:

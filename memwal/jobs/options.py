@@ -1,10 +1,11 @@
 """Options of the jobs: one frozen dataclass per job, each field defined once.
 
-A field has its unit in its name, and in its metadata an :class:`Option`: limits and help text. The
-rest follows from that: the options of the commands (:mod:`memwal.cli.parameters`), the arguments
-of the Spark applications (:mod:`memwal.jobs.arguments`), the keywords of the methods of
-:class:`memwal.Table`, and the tables of the documentation. A key of the policy that sets an option
-takes default and help from it; :mod:`memwal.jobs.policy` declares the key and passes its value.
+A field has its unit in its name, and in its metadata an :class:`Option`: limits and help text. A
+duration may be given as a ``timedelta``, and is kept as a number of seconds. The rest follows from
+that: the options of the commands (:mod:`memwal.cli.parameters`), the arguments of the Spark
+applications (:mod:`memwal.jobs.arguments`), the keywords of the methods of :class:`memwal.Table`,
+and the tables of the documentation. A key of the policy that sets an option takes default and help
+from it; :mod:`memwal.jobs.policy` declares the key and passes its value.
 ``docs/design/0009-from-policy-to-commit.md`` follows one value through them.
 """
 
@@ -21,7 +22,7 @@ from memwal.boundary.public import public
 from memwal.errors import InvalidInputError
 from memwal.jobs.job import CheckpointProgress, Guard, TaskRunner, run_in_process
 from memwal.quality.rules import QualityRules
-from memwal.util.clock import MAX_SECONDS
+from memwal.util.clock import MAX_SECONDS, Duration, in_seconds
 
 GIB: Final = 1 << 30
 _DAY: Final = 86_400.0
@@ -31,7 +32,7 @@ _METADATA: Final = "option"
 
 Value = TypeVar("Value")
 Count = TypeVar("Count", bound=int | None)
-Seconds = TypeVar("Seconds", bound=float | None)
+Seconds = TypeVar("Seconds", bound=Duration | None)
 
 
 class Kind(Enum):
@@ -155,7 +156,11 @@ class JobOptions:
 
     def __post_init__(self) -> None:
         for name, option in options_of(self).items():
-            option.check(name, getattr(self, name))
+            value = getattr(self, name)
+            if option.kind is Kind.SECONDS and isinstance(value, timedelta):
+                value = in_seconds(value)
+                object.__setattr__(self, name, value)
+            option.check(name, value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,7 +216,7 @@ class MergeOptions(RunOptions):
 class CheckpointOptions(RunOptions):
     """Options of a checkpoint: :func:`memwal.jobs.table.checkpoint.checkpoint`."""
 
-    timeout_seconds: float | None = seconds(
+    timeout_seconds: Duration | None = seconds(
         None, "how long it may take; checked between the commits, and what is merged stays"
     )
     commit_bytes: int = count(GIB, _COMMIT_BYTES_HELP)
@@ -303,33 +308,33 @@ class GcOptions(RunOptions):
     """
 
     dry_run: bool = _switch(True, "only count what would be deleted")
-    grace_seconds: float = seconds(
+    grace_seconds: Duration = seconds(
         600.0,
         "how long an object that no manifest names any more is kept for readers that planned with "
         "an older manifest, and for paused writers; well above the longest query",
     )
-    retention_seconds: float = seconds(
+    retention_seconds: Duration = seconds(
         3600.0,
         "how long old versions of the base table keep the generations that they need; tags and "
         "branches keep them for ever",
     )
-    orphan_grace_seconds: float = seconds(
+    orphan_grace_seconds: Duration = seconds(
         _DAY,
         "age at which a folder that no manifest ever named is taken for the rest of a flush that "
         "died, and a staged file for the rest of a write; longer than any flush",
     )
     # As long as Lance itself leaves index files alone that no version names.
-    index_grace_seconds: float = seconds(
+    index_grace_seconds: Duration = seconds(
         7 * _DAY,
         "age at which index files that no version names are taken for the rest of a build, or of a "
         "compaction, that died or was lost; well above the longest build",
     )
-    version_retention_seconds: float | None = seconds(
+    version_retention_seconds: Duration | None = seconds(
         None,
         "age at which Lance cleans up old versions of the base table, never below the retention; "
         "tagged versions and those that branches start from stay; by default all versions stay",
     )
-    foreign_claim_seconds: float = seconds(
+    foreign_claim_seconds: Duration = seconds(
         _DAY,
         "how long merged generations stay after the last log entry of a region whose newest claim "
         "is not one of memwal's: a live writer of Lance reads the base table as of its claim; 0 "
@@ -350,29 +355,35 @@ class GcOptions(RunOptions):
     @property
     def grace(self) -> timedelta:
         """How long what no manifest names any more stays."""
-        return timedelta(seconds=self.grace_seconds)
+        return timedelta(seconds=in_seconds(self.grace_seconds))
 
     @property
     def retention(self) -> timedelta:
         """How long a version of the base table keeps what it needs after it was replaced."""
-        return timedelta(seconds=max(self.grace_seconds, self.retention_seconds))
+        return max(self.grace, timedelta(seconds=in_seconds(self.retention_seconds)))
 
     @property
     def orphan_age(self) -> timedelta:
         """Age of what no manifest ever named before it is taken for the rest of what died."""
-        return timedelta(seconds=max(self.grace_seconds, self.orphan_grace_seconds))
+        return max(self.grace, timedelta(seconds=in_seconds(self.orphan_grace_seconds)))
 
     @property
     def index_age(self) -> timedelta:
         """Age of index files that no version names before they are taken for leftovers."""
-        return timedelta(seconds=self.index_grace_seconds)
+        return timedelta(seconds=in_seconds(self.index_grace_seconds))
 
     @property
     def version_age(self) -> timedelta | None:
         """Age at which versions of the base table are cleaned up; None keeps all of them."""
         if self.version_retention_seconds is None:
             return None
-        return max(timedelta(seconds=self.version_retention_seconds), self.retention)
+        age = timedelta(seconds=in_seconds(self.version_retention_seconds))
+        return max(age, self.retention)
+
+    @property
+    def foreign_claim(self) -> timedelta:
+        """How long merged generations stay after the last log entry of a foreign writer."""
+        return timedelta(seconds=in_seconds(self.foreign_claim_seconds))
 
 
 @public

@@ -2,37 +2,39 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pyarrow as pa
 
 from memwal.base_table.snapshot import BaseTable, lance_errors
 from memwal.boundary.public import public_items, public_methods
-from memwal.errors import ConflictError, InvalidInputError, MissingExtraError
+from memwal.errors import ConflictError, InvalidInputError
 from memwal.lsm.indexes.trust import doubted_indexes
 from memwal.reader.latest import ROW_ADDRESS, NewestRows, find_newest, keys_of
 from memwal.reader.merged_scan import GENERATION, MergedRows, with_extra
 from memwal.reader.predicate import parenthesize_filter, translate_filter_errors
+from memwal.reader.result import Result
 from memwal.reader.sources.generation import ReadSources, retry_if_collected
 from memwal.reader.sources.plan import ReadPlan
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _MAX_RETRIES: Final = 5
 _MAX_ROWS: Final = 2**62
 
 
 @public_methods
-class Scan:
-    """Merging scan that runs when it is read: each ``to_...`` reads the table as it is then.
+class Scan(Result):
+    """Merging scan that runs when it is used: each use reads the table as it is then.
 
-    Made by :meth:`memwal.Table.scan`, which explains the options.
+    Made by :meth:`memwal.Table.scan`, which explains the options. As a stream it holds few batches
+    in memory at a time.
+
+    >>> scan = table.scan(columns=["id"], filter="n >= 6")
+    >>> scan.to_table().num_rows, scan.count_rows(), scan.schema.names
+    (2, 2, ['id'])
 
     Parameters
     ----------
@@ -54,6 +56,10 @@ class Scan:
         for name, number in (("limit", limit), ("offset", offset)):
             if number is not None and number < 0:
                 raise InvalidInputError(f"{name} must not be negative, it is {number}")
+        super().__init__(
+            lambda: retry_if_collected(self._start),
+            lambda: with_extra(output_schema(open_sources().base, self._columns), self._extra),
+        )
         self._open_sources = open_sources
         self._columns = list(columns) if columns is not None else None
         self._filter = parenthesize_filter(filter)
@@ -61,30 +67,6 @@ class Scan:
         self._limit = None if limit is None else min(limit, _MAX_ROWS)
         self._offset = min(offset, _MAX_ROWS)
         self._extra = [GENERATION] * with_generation + [ROW_ADDRESS] * with_row_address
-
-    def to_reader(self) -> pa.RecordBatchReader:
-        """Run the scan as a stream of batches; few of them are in memory at a time."""
-        return retry_if_collected(self._start)
-
-    def to_batches(self) -> Iterator[pa.RecordBatch]:
-        """Run the scan and yield its batches."""
-        yield from self.to_reader()
-
-    def to_table(self) -> pa.Table:
-        """Run the scan into memory."""
-        return self.to_reader().read_all()
-
-    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """Run the scan for a client of Arrow's C interface: polars, DuckDB, ``pa.table``."""
-        return self.to_reader().__arrow_c_stream__(requested_schema)
-
-    def to_pandas(self) -> pd.DataFrame:
-        """Run the scan into a pandas data frame; MissingExtraError without pandas."""
-        try:
-            importlib.import_module("pandas")
-        except ModuleNotFoundError as error:
-            raise MissingExtraError("to_pandas needs pandas; pip install pandas") from error
-        return self.to_table().to_pandas()
 
     def count_rows(self) -> int:
         """Count the rows; only keys and the columns of the filter are read."""

@@ -1,4 +1,4 @@
-"""A monotonic clock that counts suspended time, and conversion of seconds to ``timedelta``."""
+"""A monotonic clock that counts suspended time, and durations as seconds or ``timedelta``."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ def boot_seconds() -> float:
     return time.clock_gettime(_CLOCK)
 
 
-def duration(seconds: float, name: str) -> timedelta:
-    """Convert seconds from 0 to :data:`MAX_SECONDS`; errors show the ``name`` of the option."""
+def duration(value: Duration, name: str) -> timedelta:
+    """Return a duration from 0 to :data:`MAX_SECONDS`; errors show the ``name`` of the option."""
+    seconds = in_seconds(value)
     if not 0 <= seconds <= MAX_SECONDS:
         raise InvalidInputError(
             f"{name} is not a valid duration; give a number from 0 to {MAX_SECONDS} seconds (a "

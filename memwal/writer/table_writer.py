@@ -7,7 +7,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import TypeVar
+from typing import Self, TypeVar
 from uuid import UUID
 
 import pyarrow as pa
@@ -16,11 +16,11 @@ from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.boundary.public import public
 from memwal.errors import InvalidInputError, MemWalError, PartialWriteError, RegionFailure
 from memwal.format.paths import TOMBSTONE
-from memwal.format.values import ArrowStream, import_arrow
+from memwal.inputs.rows import Keys, Rows, import_data
 from memwal.lsm.memtable.indexes import UnflushedRows
 from memwal.lsm.wal.applied_steps import AppliedStep, Step
 from memwal.region.router import RegionAssignment, Router
-from memwal.util.clock import boot_seconds
+from memwal.util.clock import Duration, boot_seconds, in_seconds
 from memwal.util.concurrency import ForkGuard
 from memwal.writer.metrics import process_metrics
 from memwal.writer.open_regions import OpenRegions, RoutingSchema
@@ -96,15 +96,23 @@ class TableWriter:
 
     # Writes
 
-    def upsert(
-        self, data: ArrowStream, *, partial: bool = False, wait: bool | None = None
-    ) -> WriteHandle:
+    def upsert(self, data: Rows, *, partial: bool = False, wait: bool | None = None) -> WriteHandle:
         """Insert rows, or replace those that have the same key.
+
+        >>> with table.writer() as writer:
+        ...     handle = writer.upsert([{"id": 4, "n": 8, "text": "d"}])
+        ...     handle = writer.upsert({"id": [5, 6], "n": [9, 9], "text": ["e", None]})
+        >>> table.count_rows()
+        6
 
         Parameters
         ----------
-        data : anything Arrow
-            Rows. If several have the same key, the last one counts.
+        data : rows
+            A pyarrow table, batch or reader, a data frame of pandas or polars, anything else with
+            ``__arrow_c_stream__``; a dict of columns, a list of dicts or of LanceDB's models, or
+            one dict or model for one row. If several rows have the same key, the last one counts.
+            Values are cast to the table's types if they stay the same; only floats are rounded to
+            narrower floats. A datetime without a time zone is UTC.
         partial : bool, default False
             Whether columns other than the key may be missing. They keep their value; in a row that
             does not exist yet they are null.
@@ -119,8 +127,11 @@ class TableWriter:
 
         Raises
         ------
+        ArgumentTypeError
+            ``data`` is nothing of the above; nothing was written.
         InvalidInputError
-            The rows do not fit the table; nothing was written.
+            The rows do not fit the table; the message names column, row (from 0) and value. Nothing
+            was written.
         RegionFencedError
             Another writer claimed a region; open a new writer to claim it back.
         OutcomeUnknownError
@@ -132,21 +143,28 @@ class TableWriter:
             right, too.
         """
         self._guard.check()
-        data = import_arrow(data)
+        # A stream is read once, here: the rows may be converted twice.
+        data = import_data(data)
         if partial:
             routing, batches = self._convert(data, RowSchema.convert_partial)
             return self._write(routing, batches, PartialRows, wait)
         routing, batches = self._convert(data, RowSchema.convert_upserts)
         return self._write(routing, batches, WholeRows, wait)
 
-    def delete(self, keys: ArrowStream | pa.Array, *, wait: bool | None = None) -> WriteHandle:
+    def delete(self, keys: Keys, *, wait: bool | None = None) -> WriteHandle:
         """Delete rows by key; keys that do not exist are fine.
+
+        >>> with table.writer() as writer:
+        ...     handle = writer.delete([1, 2])
+        >>> table.count_rows()
+        1
 
         Parameters
         ----------
-        keys : anything Arrow
-            The key columns, or an array or a Series if the key has one column. Columns by which the
-            table is divided into regions are needed too if they are not part of the key.
+        keys : keys
+            Rows in any form that :meth:`upsert` takes, of which the key columns count. If the key
+            has one column, also its values: an array, a Series, a list, or one value. Columns by
+            which the table is divided into regions are needed too if they are not part of the key.
         wait : bool, optional
             As for :meth:`upsert`.
 
@@ -155,8 +173,11 @@ class TableWriter:
         MemWalError
             As :meth:`upsert`.
         """
+        return self._delete_keys(keys, wait)
+
+    def _delete_keys(self, keys: Keys, wait: bool | None) -> WriteHandle:
         self._guard.check()
-        keys = import_arrow(keys)
+        keys = import_data(keys)
         routing, batches = self._convert(keys, RowSchema.convert_deletes)
         if not routing.columns_beside_key or not batches:
             return self._write(routing, batches, WholeRows, wait)
@@ -166,8 +187,8 @@ class TableWriter:
     def apply(
         self,
         *,
-        upserts: ArrowStream | None = None,
-        deletes: ArrowStream | pa.Array | None = None,
+        upserts: Rows | None = None,
+        deletes: Keys | None = None,
         source: str,
         version: int,
     ) -> AppliedStep:
@@ -184,9 +205,9 @@ class TableWriter:
 
         Parameters
         ----------
-        upserts : anything Arrow, optional
-            Whole rows. If several have the same key, the last one counts.
-        deletes : anything Arrow, optional
+        upserts : rows, optional
+            Whole rows, as for :meth:`upsert`.
+        deletes : keys, optional
             Keys, as for :meth:`delete`. A key that is also upserted is deleted.
         source : str
             Name of the sequence of steps.
@@ -206,12 +227,13 @@ class TableWriter:
         """
         self._guard.check()
         step = Step(source, version)
-        # Streams are read once here: the rows may be converted twice, and are counted.
-        upserted = None if upserts is None else import_arrow(upserts)
-        deleted = None if deletes is None else import_arrow(deletes)
+        # Streams are read once here: the rows may be converted twice.
+        upserted = None if upserts is None else import_data(upserts)
+        deleted = None if deletes is None else import_data(deletes)
         routing, batches = self._convert((upserted, deleted), _convert_step)
         route: Route = routing.router.route
-        if routing.columns_beside_key and deleted is not None and len(deleted):
+        has_deletes = bool(batches) and _is_deletes(batches[-1])
+        if routing.columns_beside_key and deleted is not None and has_deletes:
             by = _concat_batches(routing.row_schema.convert_partial(deleted))
             route = functools.partial(_route_step, routing.router, by)
         parts = sorted(self._split(route, batches), key=lambda part: part[0].region_id)
@@ -256,13 +278,13 @@ class TableWriter:
         if errors:
             raise errors[0]
 
-    def flush(self, *, timeout: float | None = None) -> None:
+    def flush(self, *, timeout: Duration | None = None) -> None:
         """Seal and flush the MemTables of all regions, and wait for it.
 
         Parameters
         ----------
-        timeout : float, optional
-            Maximum wait in seconds; unlimited by default.
+        timeout : float or timedelta, optional
+            Maximum wait, in seconds; unlimited by default.
 
         Raises
         ------
@@ -272,13 +294,13 @@ class TableWriter:
         self._guard.check()
         self._regions.barrier(seals=True, deadline=_deadline(timeout))
 
-    def close(self, *, timeout: float | None = None) -> None:
+    def close(self, *, timeout: Duration | None = None) -> None:
         """Flush all regions and refuse further writes. A second call does nothing.
 
         Parameters
         ----------
-        timeout : float, optional
-            Maximum time of the flush in seconds; unlimited by default. After it the writer is
+        timeout : float or timedelta, optional
+            Maximum time of the flush, in seconds; unlimited by default. After it the writer is
             closed in any case: the next claim replays the rows that are in the log.
 
         Raises
@@ -316,7 +338,7 @@ class TableWriter:
             [region.stats() for region in self._regions.all()], closed=self._regions.closed
         )
 
-    def __enter__(self) -> TableWriter:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -474,7 +496,7 @@ def _row_positions(route: Route, batches: Iterable[pa.RecordBatch]) -> dict[UUID
 
 
 def _convert_step(
-    row_schema: RowSchema, step: tuple[ArrowStream | None, ArrowStream | pa.Array | None]
+    row_schema: RowSchema, step: tuple[Rows | None, Keys | None]
 ) -> list[pa.RecordBatch]:
     """Convert the rows of a step: upserts, then deletes as one batch."""
     upserts, deletes = step
@@ -487,14 +509,17 @@ def _route_step(
     router: Router, by: pa.RecordBatch, batch: pa.RecordBatch
 ) -> list[tuple[RegionAssignment, pa.RecordBatch]]:
     """Route upserts by their own columns, and deletes by the columns given with their keys."""
-    is_deletes = batch.column(TOMBSTONE)[0].as_py()
-    return router.route(batch, by=by if is_deletes else None)
+    return router.route(batch, by=by if _is_deletes(batch) else None)
+
+
+def _is_deletes(batch: pa.RecordBatch) -> bool:
+    return bool(batch.column(TOMBSTONE)[0].as_py())
 
 
 def _concat_batches(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
-def _deadline(timeout: float | None) -> float:
+def _deadline(timeout: Duration | None) -> float:
     """Return the deadline in monotonic seconds."""
-    return math.inf if timeout is None else time.monotonic() + timeout
+    return math.inf if timeout is None else time.monotonic() + in_seconds(timeout)

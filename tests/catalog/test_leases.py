@@ -122,6 +122,14 @@ def test_waiting_takes_the_lease_as_soon_as_it_is_free(leases: Leases) -> None:
         assert second.token == 2
 
 
+def test_durations_may_be_seconds(leases: Leases) -> None:
+    with leases.acquire("t", ttl=60, wait=0.5), pytest.raises(ConflictError):
+        leases.acquire("t", ttl=60.0, wait=0)
+    for wrong in (0.1, -1, float("inf")):
+        with pytest.raises(InvalidInputError):
+            leases.acquire("t", ttl=wrong)
+
+
 def test_waiting_ends(leases: Leases) -> None:
     with leases.acquire("t", ttl=LONG), pytest.raises(ConflictError):
         leases.acquire("t", wait=timedelta(seconds=0.3))

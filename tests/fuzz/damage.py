@@ -225,7 +225,7 @@ READS: Final[dict[str, Callable[[Case], Any]]] = {
     "count": lambda case: _open(case).scan().count_rows(),
     "stale scan": lambda case: _open(case).scan(max_staleness=10_000 * 24 * HOUR).to_table(),
     "explain": lambda case: str(_open(case).scan().explain()),
-    "lookup": lambda case: _by_key(case, _open(case).lookup(_keys(case.name))),
+    "lookup": lambda case: _by_key(case, _open(case).lookup(_keys(case.name)).to_table()),
     "status": lambda case: _open(case).status().backlog_rows,
     "verify": lambda case: _open(case).verify().to_dict(),
     "plan of a merge": lambda case: plan_merge(_open(case).location),
@@ -243,10 +243,10 @@ READS: Final[dict[str, Callable[[Case], Any]]] = {
 """Acts that change nothing."""
 
 SEARCHES: Final[dict[str, Callable[[Case], Any]]] = {
-    "search": lambda case: _open(case).search([0.5] * 8, column="vector", k=5),
-    "text search": lambda case: _open(case).search_text("word17", column="text", k=5),
-    "fuzzy search": lambda case: _open(case).search_text(
-        MatchQuery("wrd17", "text", fuzziness=1), k=5
+    "search": lambda case: _open(case).search([0.5] * 8, column="vector", k=5).to_table(),
+    "text search": lambda case: _open(case).search_text("word17", column="text", k=5).to_table(),
+    "fuzzy search": lambda case: (
+        _open(case).search_text(MatchQuery("wrd17", "text", fuzziness=1), k=5).to_table()
     ),
 }
 """The same, where there is something to search."""

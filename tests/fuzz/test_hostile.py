@@ -65,7 +65,7 @@ def test_no_generation_leads_out_of_the_table(
     manifests(table).commit(bad)
     for read in (
         lambda: table.scan().to_table(),
-        lambda: table.lookup(keys(1)),
+        lambda: table.lookup(keys(1)).to_table(),
         table.status,
     ):
         with pytest.raises(CorruptDataError, match=re.escape(repr(path))):
@@ -284,7 +284,7 @@ def test_a_filter_that_was_not_written_whole_hides_nothing(make_table: Any, dama
     table = wide_table(make_table)
     (path,) = folder(table).rglob("bloom_filter.bin")
     path.write_bytes(damage(path.read_bytes()))
-    assert table.lookup(keys(*range(1_000))).num_rows == 1_000
+    assert table.lookup(keys(*range(1_000))).count_rows() == 1_000
 
 
 @pytest.mark.parametrize("file", ["page_data.lance", "page_lookup.lance"])
@@ -293,7 +293,7 @@ def test_a_key_index_that_is_damaged_hides_nothing(make_table: Any, file: str, d
     table = wide_table(make_table)
     (path,) = folder(table).rglob(file)
     path.write_bytes(damage(path.read_bytes()))
-    assert table.lookup(keys(3, 999, 1_000)).num_rows == 2
+    assert table.lookup(keys(3, 999, 1_000)).count_rows() == 2
 
 
 def test_a_key_index_that_leads_elsewhere_is_told(make_table: Any) -> None:
@@ -306,7 +306,7 @@ def test_a_key_index_that_leads_elsewhere_is_told(make_table: Any) -> None:
     ids = data.rindex(three + four)
     path.write_bytes(data[:ids] + three + three + data[ids + 16 :])
     with pytest.raises(CorruptDataError, match=generation.path):
-        table.lookup(keys(4))
+        table.lookup(keys(4)).to_table()
     assert {found.code for found in table.verify().findings} == {"key-index-wrong"}
 
 

@@ -51,7 +51,7 @@ def _opened_anew(process: Process) -> None:
 def _look_up(process: Process) -> None:
     wanted = process.dice.sample(process.keys, 5)
     begin = now()
-    found = process.table.lookup(keys(*wanted))
+    found = process.table.lookup(keys(*wanted)).to_table()
     process.record_read(begin, now(), seen_of(found, wanted))
 
 

@@ -131,7 +131,7 @@ class Tenure:
             begin = now()
             if dice.random() < 0.5:
                 wanted = dice.sample(mine, min(4, len(mine)))
-                found = self._writer.lookup(keys(*wanted))
+                found = self._writer.lookup(keys(*wanted)).to_table()
             else:
                 wanted = process.keys
                 found = self._writer.scan().to_table()

@@ -44,7 +44,7 @@ WRONG: dict[str, Callable[[], object]] = {
     "series": lambda: pd.Series([MISSING]),
     "objects": lambda: pd.Series([MISSING, "x", object()]),
     "numpy": lambda: np.array([1.5]),
-    "scalar": lambda: pa.scalar(1),
+    "scalar": lambda: pa.scalar(1.5),
     "expression": lambda: pc.field("n") > 1,
     "timedelta": lambda: timedelta(seconds=-1),
     "reader": lambda: pa.RecordBatchReader.from_batches(

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
+import numpy as np
+import pandas as pd
+import polars as pl
 import pyarrow as pa
 from hostile.harness import Area, Broken, safely
-from hostile.values import one_of_these, texts
+from hostile.values import NASTY, NUMBERS, one_of_these, texts
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from memwal.errors import MemWalError
+from memwal.inputs import rows as inputs
 from memwal.region.router import Router
 from memwal.region.spec import RegionSpec
 from memwal.writer.region_writer import rows
@@ -33,6 +40,41 @@ TABLE = pa.schema(
 ROW_SCHEMA = RowSchema(TABLE, ["id", "name"])
 ROUTER = Router(
     RegionSpec.combine(RegionSpec.bucket("id", 4), RegionSpec.truncate("name", 2)), TABLE
+)
+
+
+ONE_KEY = RowSchema(TABLE, ["id"])
+
+
+class _Model:
+    """A model that fails to describe itself, and gives whatever it was given."""
+
+    def __init__(self, dumped: object) -> None:
+        self._dumped = dumped
+
+    def model_dump(self) -> object:
+        if isinstance(self._dumped, Exception):
+            raise self._dumped
+        return self._dumped
+
+    def __repr__(self) -> str:
+        raise ZeroDivisionError
+
+
+_ODD: tuple[object, ...] = (
+    *(None, True, 1.5, float("nan"), 2**64, 10**50, b"\xff", [], [[]], {}, {"a": 1}, [1.0, 2.0]),
+    *(Decimal("NaN"), Decimal("1e400"), date.min, datetime.max, timedelta.max, time.max, ...),
+    *(datetime.max.replace(tzinfo=UTC), UUID(int=0), object(), range(2), (1, 2), {1}, iter([1])),
+    *(_Model({}), _Model({"id": 1, "name": "n"}), _Model(1), _Model(KeyError("oops")), _Model),
+    *(np.float64(1), np.datetime64("NaT"), np.array(1), np.zeros((2, 2, 2)), np.array([None])),
+    *(pd.NaT, pd.NA, pd.Timestamp.max, pd.Series([1, "x"]), pd.DataFrame({"id": [1], 1: [2]})),
+    *(pd.DataFrame({"id": [1]}, index=["a"]), pd.Index([1]), pa.scalar(1), pa.nulls(1)),
+    *(pl.Series([1]), pl.DataFrame({"id": [1]}), pl.Series([object()]), pa.table({"id": [1]})),
+)
+_ODD_COLUMNS = (
+    *(range(2), np.arange(2), np.ones((2, 2)), np.ones((2, 0)), np.array(["a", 1], object)),
+    *(pd.Series([1.0, None]), pd.Series(["a", "b"], dtype="category"), pl.Series([[1], None])),
+    *(pa.chunked_array([[1], [2]]), pa.nulls(2), pa.table({"a": [1, 2]}), "ab", b"ab"),
 )
 
 
@@ -167,7 +209,26 @@ def _write(_: Any, rows: pa.Table | None) -> None:
             safely(lambda batch=batch: ROUTER.route(batch))
 
 
+def _objects() -> SearchStrategy[object]:
+    """Rows and keys as objects of Python, numpy and pandas, nearly right or not at all."""
+    value = st.sampled_from(_ODD) | one_of_these(*NUMBERS, *NASTY)
+    names = st.sampled_from(TABLE.names) | st.sampled_from(("_tombstone", "", None, 1, b"id"))
+    row = st.dictionaries(names, value, max_size=4)
+    whole = st.fixed_dictionaries({"id": st.integers(0, 3) | value, "name": st.just("n") | value})
+    column = st.lists(value, max_size=3) | st.sampled_from(_ODD_COLUMNS)
+    columns = st.dictionaries(names, column, max_size=4)
+    return st.one_of(
+        value, row, whole, columns, st.lists(row | whole, max_size=3), st.lists(value, max_size=3)
+    )
+
+
+def _write_objects(_: Any, data: object) -> None:
+    _write(None, data)  # type: ignore[arg-type]
+    safely(lambda: ONE_KEY.convert_deletes(data))
+
+
 AREAS = (
+    Area("objects for rows", _objects(), _write_objects, (inputs, "_to_table"), examples=40),
     Area("rows", _columns(), _write, (rows, "_tombstones")),
     Area(
         "keys",

@@ -18,6 +18,7 @@ import memwal
 from memwal import aio
 from memwal.boundary.public import is_public
 from memwal.errors import ArgumentTypeError, MemWalError
+from memwal.reader.result import Result
 from memwal.table import Queries, Table, Writer
 from memwal.writer.region_writer.handle import WriteHandle
 from memwal.writer.table_writer import TableWriter
@@ -120,6 +121,8 @@ def _on_receiver(call: Call, table: Table, values: dict[str, object]) -> None:
         result = getattr(_receiver(call.owner, table, writer), call.attribute)(**values)
         if isinstance(result, Iterator):
             list(result)
+        if isinstance(result, Result):
+            result.to_table()
         if isinstance(result, TableWriter):
             result.abort()
 

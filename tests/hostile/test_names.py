@@ -69,7 +69,7 @@ def check_life(table: memwal.Table, name: str) -> None:
         writer.flush()
     for _ in range(2):
         assert sorted(table.scan().to_table()["v"].to_pylist()) == [3, 9]
-        assert table.lookup(pa.array(["b", "a"]))["v"].to_pylist() == [9]
+        assert table.lookup(pa.array(["b", "a"])).to_table()["v"].to_pylist() == [9]
         assert table.scan(filter=f"`{name}` = 'b'").to_table()["v"].to_pylist() == [9]
         table.merge()
     assert not [one for one in table.verify().findings if one.severity.value == "error"]

@@ -113,7 +113,7 @@ class Model:
         """Every way to read must show exactly what is wanted."""
         wanted = self.ordered(self.rows(self.wanted))
         assert everything(self.table) == wanted
-        assert self.ordered(self.table.lookup(self.keys)) == wanted
+        assert self.ordered(self.table.lookup(self.keys).to_table()) == wanted
         assert self.ordered(native.lookup(self.table, self.keys)) == wanted
 
     def ordered(self, rows: pa.Table | Rows) -> Rows:
@@ -239,7 +239,7 @@ def test_many_rows_in_one_generation(make_table: MakeTable) -> None:
     found = everything(table)
     assert found == [{"id": f"{i:05}", "n": i} for i in range(20_000) if i % 7]
     keys = pa.table({"id": [f"{i:05}" for i in (0, 1, 8191, 8192, 9999, 16_384, 19_998, 20_000)]})
-    looked_up = ordered(table.lookup(keys))
+    looked_up = ordered(table.lookup(keys).to_table())
     assert looked_up == ordered(native.lookup(table, keys))
     assert [row["n"] for row in looked_up] == [1, 8191, 8192, 9999, 16_384, 19_998]
 

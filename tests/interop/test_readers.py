@@ -46,7 +46,7 @@ def test_an_index_of_the_filter_that_lags_behind(tmp_path: Path) -> None:
     for name in ("upsert", "flush", "merge", "build_indexes", "upsert", "flush", "merge"):
         life.step(name)
     for number in range(7):
-        found = life.table.search([0.0] * DIMENSION, k=KEYS, filter=f"n = {number}")
+        found = life.table.search([0.0] * DIMENSION, k=KEYS, filter=f"n = {number}").to_table()
         wanted = [key for key, row in life.flushed.items() if row["n"] == number and row["v"]]
         assert sorted(found["id"].to_pylist()) == sorted(wanted)
     life.writer.abort()
@@ -90,7 +90,7 @@ def test_an_index_that_lance_names_and_has_not_made(tmp_path: Path) -> None:
         writer.upsert(rows.slice(20, 20))
         for reads in (writer, table):
             writer.flush()
-            found = reads.search([0.0] * 4, k=40)
+            found = reads.search([0.0] * 4, k=40).to_table()
             assert sorted(found["id"].to_pylist()) == list(range(40))
     table.merge()
-    assert table.search([0.0] * 4, k=3)["id"].to_pylist() == [0, 1, 2]
+    assert table.search([0.0] * 4, k=3).to_table()["id"].to_pylist() == [0, 1, 2]

@@ -219,7 +219,7 @@ def test_flushed_rows(old: memwal.Table, change: Change, who: str) -> None:
     assert everything(old) == wanted
     keys = pa.table({"id": [5, 4, 1, 2]})
     found = [found for found in wanted if found["id"] in (1, 2, 5)]
-    assert ordered(old.lookup(keys)) == found
+    assert ordered(old.lookup(keys).to_table()) == found
     assert ordered(native.lookup(old, keys)) == found
     assert ordered(old.scan(filter="id > 1").to_table()) == wanted[1:]
     result = old.merge()

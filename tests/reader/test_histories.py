@@ -167,7 +167,7 @@ class Run:
         assert limited.num_rows == min(limit, len(some))
 
         asked = list(range(0, 24, 1 + value % 3))
-        found = reads.lookup(kind.keys(asked))
+        found = reads.lookup(kind.keys(asked)).to_table()
         assert found.schema.names == kind.schema.names
         present = {number: model[number] for number in asked if number in model}
         assert found.to_pylist() == kind.rows(present).to_pylist()

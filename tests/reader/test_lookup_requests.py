@@ -48,12 +48,12 @@ def test_for_many_keys_are_those_for_a_few(
     counted: tuple[memwal.Table, Gateway],
 ) -> None:
     table, proxy = counted
-    table.lookup(keys(*range(8)))
+    table.lookup(keys(*range(8))).to_table()
     proxy.taken()
-    assert state(table.lookup(keys(40, 41, 42, 43))) == {40: 0, 41: 1, 42: 2, 43: 9}
+    assert state(table.lookup(keys(40, 41, 42, 43)).to_table()) == {40: 0, 41: 1, 42: 2, 43: 9}
     few = proxy.taken()
     asked = list(range(100, 900))
-    found = state(table.lookup(pa.array(asked)))
+    found = state(table.lookup(pa.array(asked)).to_table())
     many = proxy.taken()
     assert found == {key: key % 4 if key % 4 < 3 else 9 for key in asked}
     assert len(of_generations(few)) == len(of_generations(many)) == _GENERATIONS

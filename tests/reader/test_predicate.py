@@ -53,4 +53,4 @@ def test_are_refused_whether_or_not_there_is_something_to_merge(
 
 def test_a_search_refuses_them_too(table: memwal.Table) -> None:
     with pytest.raises(MemWalError):
-        table.search_text("x", filter="n = 1) or (n = 2")
+        table.search_text("x", filter="n = 1) or (n = 2").to_table()

@@ -224,7 +224,7 @@ class TestEmptyTable:
     def test_reading_writes_nothing(self, table: memwal.Table) -> None:
         before = listing(folder(table))
         table.scan().to_table()
-        table.lookup(keys(1))
+        table.lookup(keys(1)).to_table()
         table.status()
         assert listing(folder(table)) == before
 
@@ -246,7 +246,7 @@ def test_many_rows_in_many_places(make_table: MakeTable) -> None:
     assert state(table.scan(filter="n = 0").to_table()) == {
         key: n for key, n in expected.items() if n == 0
     }
-    assert state(table.lookup(keys(*range(0, 105_000, 7)))) == {
+    assert state(table.lookup(keys(*range(0, 105_000, 7))).to_table()) == {
         key: expected[key] for key in range(0, 105_000, 7) if key in expected
     }
     table.merge()
@@ -350,7 +350,7 @@ class TestMemTables:
             writer.delete(keys(2))
             assert state(writer) == {1: 1}
             assert writer.scan().count_rows() == 1
-            assert state(writer.lookup(keys(1, 2, 3))) == {1: 1}
+            assert state(writer.lookup(keys(1, 2, 3)).to_table()) == {1: 1}
             assert copies == []
 
     def test_are_copied_as_far_as_a_filter_names_them(

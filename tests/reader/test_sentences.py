@@ -117,7 +117,9 @@ def _check_texts(corpus: Corpus, reads: Any) -> None:
         for filter in (None, "package = 'numpy'"):
             for query in _text_queries(corpus.texts[number]):
                 wanted = lance_scores(merged, query, filter=filter)
-                found = reads.search_text(query, k=20, filter=filter, columns=["id", "text"])
+                found = reads.search_text(
+                    query, k=20, filter=filter, columns=["id", "text"]
+                ).to_table()
                 best = sorted(wanted.values(), reverse=True)[:20]
                 np.testing.assert_allclose(found["_score"].to_numpy(), best, atol=1e-3)
                 for row in found.to_pylist():
@@ -145,7 +147,7 @@ def _check_vectors(corpus: Corpus, reads: Any) -> None:
             wanted = corpus.distances(corpus.vectors[number], filter)
             found = reads.search(
                 corpus.vectors[number], k=20, filter=filter, nprobes=100, refine_factor=30
-            )
+            ).to_table()
             nearest = sorted(wanted.values())[:20]
             np.testing.assert_allclose(found["_distance"].to_numpy(), nearest, atol=1e-3)
             for key, distance in zip(
@@ -160,7 +162,7 @@ def _check_both(corpus: Corpus, reads: Any) -> None:
         vector, query = corpus.vectors[number], MatchQuery(corpus.texts[number], "text")
         found = reads.search_hybrid(
             vector, query, k=20, candidates=1_000, nprobes=100, refine_factor=5, weight=0.4
-        )
+        ).to_table()
         check_fused(
             found, corpus.distances(vector, None), lance_scores(merged, query), weight=0.4, k=20
         )
@@ -198,7 +200,9 @@ def _check(folder: Path, embed: Embed) -> None:
         _check_vectors(corpus, reads)
         _check_both(corpus, reads)
         ours.append(
-            _recall(corpus, lambda v: reads.search(v, k=NEAREST, nprobes=4, refine_factor=2))
+            _recall(
+                corpus, lambda v: reads.search(v, k=NEAREST, nprobes=4, refine_factor=2).to_table()
+            )
         )
 
     with table.writer() as writer:

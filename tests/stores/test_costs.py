@@ -35,7 +35,7 @@ def test_what_operations_cost(table: memwal.Table, gateway: Gateway) -> None:
     cost("close, all flushed", writer.close, most=2)
     cost("scan, first", lambda: table.scan().to_table(), most=16)
     cost("scan, again", lambda: table.scan().to_table(), most=9)
-    cost("lookup", lambda: table.lookup(keys(1)), most=14)
+    cost("lookup", lambda: table.lookup(keys(1)).to_table(), most=14)
     cost("status", table.status, most=13)
     cost("merge, one region", table.merge, most=33)
     cost("snapshot", table.build_snapshot, most=27)
@@ -52,3 +52,4 @@ def test_what_operations_cost(table: memwal.Table, gateway: Gateway) -> None:
         )
     cost("verify", table.verify, most=44)
     cost("doctor", lambda: diagnose(table.location), most=450)
+    cost("write without a writer", lambda: table.upsert(rows({2: 2})), most=66)

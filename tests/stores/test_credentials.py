@@ -87,7 +87,7 @@ def test_writers_readers_and_jobs_outlive_their_credentials(
     assert table.checkpoint().warnings == ()
     assert table.build_snapshot().commits == 1
     time.sleep(_LONGER)
-    assert state(table.lookup(keys(1, 2, 3))) == {1: 100, 3: 3}
+    assert state(table.lookup(keys(1, 2, 3)).to_table()) == {1: 100, 3: 3}
     assert verify(table.location).findings == ()
 
     assert sessions.issued > 3

@@ -97,9 +97,9 @@ def test_the_whole_life_of_a_table(place: Place) -> None:
     dataset = lance.dataset(uri, storage_options=options)
     assert texts(dataset.to_table()) == expected
     assert texts(table.scan().to_table()) == expected
-    assert texts(table.lookup(pa.array([1, 3, 4]))) == {1: "second 1", 3: "native 3"}
-    assert table.search_text("native", column="text", k=5)["id"].to_pylist() == [3]
-    nearest = table.search([7.0, 8.0, 9.0, 10.0], column="vector", k=1)
+    assert texts(table.lookup(pa.array([1, 3, 4])).to_table()) == {1: "second 1", 3: "native 3"}
+    assert table.search_text("native", column="text", k=5).to_table()["id"].to_pylist() == [3]
+    nearest = table.search([7.0, 8.0, 9.0, 10.0], column="vector", k=1).to_table()
     assert nearest["id"].to_pylist() == [7]
     assert dataset.scanner(full_text_query="first", columns=["id"]).to_table().num_rows == 29
 

@@ -140,7 +140,7 @@ def test_a_table_that_may_only_be_read(table: memwal.Table, gateway: Gateway) ->
 
     reader = memwal.open(table.uri, storage_options=table.location.storage_options)
     assert state(reader.scan().to_table()) == {1: 1}
-    assert state(reader.lookup(keys(1))) == {1: 1}
+    assert state(reader.lookup(keys(1)).to_table()) == {1: 1}
     with pytest.raises(StoreAccessError):
         reader.writer().upsert(rows({2: 2}))
     with pytest.raises(StoreAccessError):

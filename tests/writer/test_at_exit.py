@@ -35,7 +35,7 @@ def late():
     kept = table.writer(options=buffered(max_memtable_age=1))
     kept.upsert(rows(200))
     kept.upsert(rows(300), partial=True)
-    print(kept.scan().count_rows(), len(kept.lookup(pa.array([0, 399, 400]))))
+    print(kept.scan().count_rows(), kept.lookup(pa.array([0, 399, 400])).count_rows())
 """
 
 

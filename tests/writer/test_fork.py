@@ -180,7 +180,7 @@ def child():
         writer.close,
         writer.stats,
         lambda: writer.scan().to_table(),
-        lambda: writer.lookup(pa.array([1])),
+        lambda: writer.lookup([1]).to_table(),
     ):
         try:
             call()

@@ -59,7 +59,7 @@ def test_an_ordinary_life_shows_nothing(secret: memwal.Table, secrecy: Secrecy) 
         writer.delete(names(secrecy))
         writer.flush()
         writer.upsert(rows(secrecy))
-        writer.lookup(names(secrecy))
+        writer.lookup(names(secrecy)).to_table()
         shown = [writer.stats(), writer.stats().to_dict(), repr(writer), repr(secret)]
     secret.writer().claim()
     secrecy.check(*shown)

@@ -412,7 +412,7 @@ class Machine(RuleBasedStateMachine):
             return
         expected = self.model.expected()
         assert self._read(self.writer.scan().to_table()) == expected
-        assert self._read(self.writer.lookup(ALL_KEYS)) == expected
+        assert self._read(self.writer.lookup(ALL_KEYS).to_table()) == expected
 
     @invariant()
     def other_reads_show_what_was_flushed_or_newer(self) -> None:

@@ -89,7 +89,7 @@ def check_recovery(uri: str, crash: Crash[Numbers], *, by_lance: bool) -> None:
     # Nothing that was lost comes back over what is written now.
     found |= write_on(table, found)
     native.everything(table)
-    assert state(table.lookup(keys(*found))) == found
+    assert state(table.lookup(keys(*found)).to_table()) == found
     table.merge()
     assert base_state(table) == {**found, 99: 99}
 

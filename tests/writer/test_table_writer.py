@@ -170,7 +170,8 @@ class TestAllowedRegions:
 
 
 WRONG: list[tuple[str, Callable[[Any], object]]] = [
-    ("rows that are no Arrow data", lambda w: w.upsert([{"id": 1}])),
+    ("rows without names", lambda w: w.upsert([1, 2])),
+    ("a row that lacks columns", lambda w: w.upsert([{"id": 1}])),
     ("nothing", lambda w: w.upsert(None)),
     ("a missing column", lambda w: w.upsert(rows({1: 1}).drop_columns(["text"]))),
     ("a missing key", lambda w: w.upsert(rows({1: 1}).drop_columns(["id"]))),
@@ -210,7 +211,7 @@ WRONG: list[tuple[str, Callable[[Any], object]]] = [
     ("keys of another type to delete", lambda w: w.delete(pa.array(["1"]))),
     ("no keys to delete", lambda w: w.delete(rows({1: 1}).select(["n"]))),
     ("an unknown column to delete", lambda w: w.delete(pa.table({"id": [1], "other": [1]}))),
-    ("no Arrow data to delete", lambda w: w.delete([1, 2])),
+    ("a key of another type among others to delete", lambda w: w.delete([1, "2"])),
 ]
 
 

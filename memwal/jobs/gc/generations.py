@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from typing import ClassVar
 from uuid import UUID
@@ -101,7 +101,7 @@ class GenerationCollector:
         oldest = protected_from(claim, latest, context.options, now=context.now)
         if oldest is None:
             return None
-        ends = claim.last_entry + timedelta(seconds=context.options.foreign_claim_seconds)
+        ends = claim.last_entry + context.options.foreign_claim
         return Pin(
             reason=Reason.FOREIGN_CLAIM,
             message=(

@@ -27,6 +27,7 @@ from memwal.jobs.table.recover import recover
 from memwal.quality.report import merge_report_dicts
 from memwal.region.manifest_store import read_manifests
 from memwal.storage.location import TableLocation
+from memwal.util.clock import in_seconds
 
 # Merges in a row that merged nothing, because other mergers were faster, before it fails.
 _MAX_IDLE_MERGES = 10
@@ -53,7 +54,7 @@ def checkpoint(
     """
     started = time.monotonic()
     timeout, progress = options.timeout_seconds, options.progress or (lambda step: None)
-    deadline = None if timeout is None else started + timeout
+    deadline = None if timeout is None else started + in_seconds(timeout)
     # One commit of each task at a time, to look at the clock in between.
     merge_options = MergeOptions(
         commit_bytes=options.commit_bytes,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Final
 from uuid import UUID
 
@@ -203,7 +203,7 @@ def _check_generations(
 
 
 _MAX_ATTEMPTS: Final = 3
-_ORPHAN_GRACE: Final = timedelta(seconds=GcOptions().orphan_grace_seconds)
+_ORPHAN_GRACE: Final = GcOptions().orphan_age
 _PAUSE_SECONDS: Final = 0.2
 
 

@@ -20,6 +20,7 @@ from memwal.errors import (
 )
 from memwal.format.wal_layout import AppliedSteps
 from memwal.lsm.wal.log import NotLoggedError
+from memwal.util.clock import Duration, in_seconds
 from memwal.util.log import safe_error_text
 from memwal.writer.region_writer.rows import RowSchema
 
@@ -151,13 +152,13 @@ class WriteHandle:
         """Return whether the write is durable or has failed."""
         return all(part.done for _, part in self._parts)
 
-    def wait(self, timeout: float | None = None) -> None:
+    def wait(self, timeout: Duration | None = None) -> None:
         """Wait until the write is durable.
 
         Parameters
         ----------
-        timeout : float, optional
-            Seconds; for ever by default.
+        timeout : float or timedelta, optional
+            Maximum wait, in seconds; unlimited by default.
 
         Raises
         ------
@@ -166,12 +167,12 @@ class WriteHandle:
         MemWalError
             Why it failed; see :meth:`memwal.writer.table_writer.TableWriter.upsert`.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = None if timeout is None else time.monotonic() + in_seconds(timeout)
         for _, part in self._parts:
             if not part.wait(None if deadline is None else deadline - time.monotonic()):
                 raise BackPressureError(
-                    f"the write is not durable after {timeout} s; it still may become so, "
-                    "wait for it again"
+                    f"the write is not durable after {in_seconds(timeout or 0):g} s; it still may "
+                    "become so, wait for it again"
                 )
         self._raise_failures(self._parts)
 

@@ -1,7 +1,8 @@
 """Convert a caller's rows to stored rows, or refuse them.
 
-Types are widened to the table's types if every value stays the same. An acknowledged row must be
-flushed later, so values that would make the flush fail are refused before they go to the log.
+Columns are cast to the table's types by :mod:`memwal.inputs.casts`, which refuses values that would
+be other ones there. An acknowledged row must be flushed later, so values that would make the flush
+fail are refused before they go to the log.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from memwal.base_table.snapshot import BaseTable
-from memwal.errors import ArgumentTypeError, InvalidInputError
+from memwal.errors import InvalidInputError
 from memwal.format.paths import TOMBSTONE
-from memwal.format.values import VERSIONS_WITHOUT_NULL_STRUCTS, ArrowStream, import_arrow
+from memwal.format.values import VERSIONS_WITHOUT_NULL_STRUCTS
+from memwal.inputs.casts import Cast, cast_column, misfit, plan_cast
+from memwal.inputs.rows import Keys, Rows, to_keys, to_rows
 from memwal.region.rows import align_rows, stored_schema
 
-_CAST_ERRORS = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError)
 # Up to this many values, converting them to Python is cheaper than releasing the GIL.
 _FEW_VALUES = 4
 # A producer writes rows of one or two schemas; comparing with more costs more than planning.
@@ -63,52 +65,45 @@ class RowSchema:
             null_structs=base.dataset.data_storage_version not in VERSIONS_WITHOUT_NULL_STRUCTS,
         )
 
-    def convert_upserts(self, data: ArrowStream) -> list[pa.RecordBatch]:
+    def convert_upserts(self, data: Rows) -> list[pa.RecordBatch]:
         """Convert whole rows to stored rows. Empty batches are dropped.
 
-        The columns are in any order; their types are equal to the table's, or widened to them
-        without loss. Columns that have the table's type are not copied. Raises InvalidInputError if
-        a column is unknown or missing, has another type, or a null where none may be.
+        The columns are in any order, and are cast to the table's types without loss. Columns that
+        have the table's type are not copied. Raises InvalidInputError if a column is unknown or
+        missing, or has a value that does not fit, or a null where none may be.
         """
-        schema, batches = _as_batches(data)
-        plan = self._upserts.get(schema)
+        given = to_rows(data, self.base_schema, self.primary_key)
+        plan = self._upserts.get(given.schema)
         return [
             pa.RecordBatch.from_arrays([*columns, _tombstones(False, rows)], schema=self.schema)
-            for rows, columns in self._columns(plan, batches)
+            for rows, columns in self._columns(plan, given)
         ]
 
-    def convert_partial(self, data: ArrowStream) -> list[pa.RecordBatch]:
+    def convert_partial(self, data: Rows) -> list[pa.RecordBatch]:
         """Convert the columns of partial rows to the order and the types of the table.
 
         They are the key columns and any others. The result has these columns, without the flag of
         stored rows. Raises InvalidInputError as :meth:`convert_upserts`, or if a key column is
         missing.
         """
-        schema, batches = _as_batches(data)
-        plan = self._partials.get(schema)
+        given = to_rows(data, self.base_schema, self.primary_key)
+        plan = self._partials.get(given.schema)
         return [
             pa.RecordBatch.from_arrays(columns, schema=plan.schema)
-            for _, columns in self._columns(plan, batches)
+            for _, columns in self._columns(plan, given)
         ]
 
-    def convert_deletes(self, keys: ArrowStream | pa.Array) -> list[pa.RecordBatch]:
+    def convert_deletes(self, keys: Keys) -> list[pa.RecordBatch]:
         """Convert keys to stored rows that delete them: the key, nulls, and the flag.
 
-        Other columns of the table are ignored. If there is one key column, an array or a Series of
-        its values is accepted too. Raises InvalidInputError if a key column is missing, has another
-        type or a null.
+        Other columns of the table are ignored. If there is one key column, its values are accepted
+        without its name. Raises InvalidInputError if a key column is missing, or has a value that
+        does not fit, or a null.
         """
-        rows = import_arrow(keys)
-        if isinstance(rows, (pa.Array, pa.ChunkedArray)):
-            if len(self.primary_key) != 1:
-                raise InvalidInputError(
-                    f"the key has columns {', '.join(self.primary_key)}; give a table of them"
-                )
-            rows = pa.table({self.primary_key[0]: rows})
-        schema, batches = _as_batches(rows)
-        plan = self._deletes.get(schema)
+        given = to_keys(keys, self.base_schema, self.primary_key)
+        plan = self._deletes.get(given.schema)
         stored = []
-        for rows, columns in self._columns(plan, batches):
+        for rows, columns in self._columns(plan, given):
             by_name = dict(zip(plan.schema.names, columns, strict=True))
             whole = [
                 by_name[field.name] if field.name in by_name else pa.nulls(rows, field.type)
@@ -186,20 +181,20 @@ class RowSchema:
         return self._plan(schema, [f for f in self.base_schema if f.name in self.primary_key])
 
     def _plan(self, schema: pa.Schema, fields: Sequence[pa.Field]) -> _ConversionPlan:
-        """Plan the conversion of rows with all these columns, or refuse their types."""
-        casts: list[pa.DataType | None] = []
-        for field in fields:
-            source = schema.field(field.name).type
-            casts.append(None if source == field.type else field.type)
-            if not _is_same_or_wider(source, field.type):
-                raise InvalidInputError(
-                    f"column {field.name} is {source}, the table has {field.type}; cast it"
-                )
+        """Plan the conversion of rows that have all these columns."""
         sources = [schema.get_field_index(field.name) for field in fields]
+        casts: list[Cast | None] = []
+        misfits = []
+        for number, (field, source) in enumerate(zip(fields, sources, strict=True)):
+            given = schema.field(source).type
+            casts.append(None if given == field.type else plan_cast(given, field.type))
+            if casts[-1] is None and given != field.type:
+                misfits.append(number)
         return _ConversionPlan(
             schema=pa.schema([self.schema.field(field.name) for field in fields]),
             sources=tuple(sources),
             casts=tuple(casts),
+            misfits=tuple(misfits),
             required=tuple(
                 number
                 for number, field in enumerate(fields)
@@ -214,17 +209,27 @@ class RowSchema:
         )
 
     def _columns(
-        self, plan: _ConversionPlan, batches: Sequence[pa.RecordBatch]
+        self, plan: _ConversionPlan, given: pa.Table | pa.RecordBatch
     ) -> list[tuple[int, list[pa.Array]]]:
-        """Convert and check batches; return the rows and columns of each that has rows."""
-        converted = [(b.num_rows, plan.columns_of(b)) for b in batches if b.num_rows]
+        """Convert and check rows; return the number and columns of each batch that has any."""
+        if plan.misfits:
+            raise _misfit(plan, given)
+        batches = [given] if isinstance(given, pa.RecordBatch) else given.to_batches()
+        converted = []
+        start = 0
+        for batch in batches:
+            if batch.num_rows:
+                converted.append((batch.num_rows, plan.columns_of(batch, start)))
+                start += batch.num_rows
         for number in plan.required:
             nulls = sum(_null_count(columns[number]) for _, columns in converted)
             if nulls:
                 name = plan.schema.field(number).name
                 what = "key column" if name in self.primary_key else "column"
+                masks = [_null_mask(columns[number]) for _, columns in converted]
                 raise InvalidInputError(
-                    f"{what} {name} has {nulls} null values and may have none; "
+                    f"{what} {name} has {nulls} null values and may have none, the first in row "
+                    f"{np.flatnonzero(np.concatenate(masks))[0]} (rows count from 0); "
                     "drop those rows or fill them in"
                 )
         for number, checks in plan.checks:
@@ -248,72 +253,28 @@ class RowSchema:
             raise InvalidInputError(f"key columns are missing: {', '.join(missing)}")
 
 
-def _can_widen(source: pa.DataType, target: pa.DataType) -> bool:
-    """Return whether every value of ``source`` is the same value in ``target``."""
-    if pt.is_null(source):
-        return True
-    if isinstance(source, pa.BaseExtensionType):
-        return _is_same_or_wider(source.storage_type, target)
-    if isinstance(target, pa.BaseExtensionType):
-        return False
-    if pt.is_dictionary(source):
-        return _can_widen(source.value_type, target)
-    if pt.is_dictionary(target):
-        return _can_widen(source, target.value_type)
-    text = (pt.is_string, pt.is_large_string, pt.is_string_view)
-    binary = (pt.is_binary, pt.is_large_binary, pt.is_binary_view, pt.is_fixed_size_binary)
-    if any(is_(source) for is_ in text):
-        return any(is_(target) for is_ in text)
-    if any(is_(source) for is_ in binary):
-        return any(is_(target) for is_ in binary[:3])
-    if pt.is_integer(source) and pt.is_integer(target):
-        if pt.is_signed_integer(source):
-            return bool(pt.is_signed_integer(target) and target.bit_width >= source.bit_width)
-        if pt.is_signed_integer(target):
-            return bool(target.bit_width > source.bit_width)
-        return bool(target.bit_width >= source.bit_width)
-    if pt.is_floating(source) and pt.is_floating(target):
-        return bool(target.bit_width >= source.bit_width)
-    if pt.is_timestamp(source) and pt.is_timestamp(target):
-        units = ["s", "ms", "us", "ns"]
-        return source.tz == target.tz and units.index(target.unit) >= units.index(source.unit)
-    if (pt.is_list(source) or pt.is_large_list(source)) and (
-        pt.is_list(target) or pt.is_large_list(target)
-    ):
-        return _is_same_or_wider(source.value_type, target.value_type)
-    if pt.is_fixed_size_list(source) and pt.is_fixed_size_list(target):
-        return source.list_size == target.list_size and _is_same_or_wider(
-            source.value_type, target.value_type
-        )
-    if pt.is_struct(source) and pt.is_struct(target):
-        return [f.name for f in source] == [f.name for f in target] and all(
-            _is_same_or_wider(s.type, t.type) for s, t in zip(source, target, strict=True)
-        )
-    return False
-
-
-def _is_same_or_wider(source: pa.DataType, target: pa.DataType) -> bool:
-    return source == target or _can_widen(source, target)
-
-
 @dataclass(frozen=True, slots=True)
 class _ConversionPlan:
     """How to convert rows of one schema to columns of the table."""
 
     schema: pa.Schema  # of the resulting columns
     sources: tuple[int, ...]  # index of each column in the rows
-    # Type to cast each column to; None if it has the table's type.
-    casts: tuple[pa.DataType | None, ...]
+    # Cast of each column to the table's type; None if it has that type.
+    casts: tuple[Cast | None, ...]
+    misfits: tuple[int, ...]  # indices of the columns whose type does not fit at all
     required: tuple[int, ...]  # indices of the columns that must not have nulls
     checks: tuple[tuple[int, tuple[Check, ...]], ...]  # columns whose values must be checked
     is_identity: bool  # whether the rows have exactly these columns, in this order and these types
 
-    def columns_of(self, batch: pa.RecordBatch) -> list[pa.Array]:
+    def columns_of(self, batch: pa.RecordBatch, start: int) -> list[pa.Array]:
+        """Return the converted columns of a batch whose first row is row ``start``."""
         columns: list[pa.Array] = batch.columns
         if self.is_identity:
             return columns
         return [
-            columns[source] if cast is None else _widen(field.name, columns[source], cast)
+            columns[source]
+            if cast is None
+            else cast_column(field.name, cast, columns[source], field.type, start)
             for field, source, cast in zip(self.schema, self.sources, self.casts, strict=True)
         ]
 
@@ -336,25 +297,18 @@ class _PlanCache:
         return plan
 
 
-def _as_batches(data: object) -> tuple[pa.Schema, list[pa.RecordBatch]]:
-    rows = import_arrow(data)
-    if isinstance(rows, pa.RecordBatch):
-        return rows.schema, [rows]
-    if not isinstance(rows, pa.Table):
-        raise ArgumentTypeError(
-            f"a single column of {rows.type} has no names of columns; pass a table or a data frame"
+def _misfit(plan: _ConversionPlan, given: pa.Table | pa.RecordBatch) -> InvalidInputError:
+    """Return the error for a column whose type does not fit, with its first value if it has one."""
+    number = plan.misfits[0]
+    field = plan.schema.field(number)
+    column = given.column(plan.sources[number])
+    present = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
+    if not len(present):
+        return InvalidInputError(
+            f"column {field.name} is {column.type}, the table has {field.type}; cast it"
         )
-    return rows.schema, rows.to_batches()
-
-
-def _widen(name: str, array: pa.Array, target: pa.DataType) -> pa.Array:
-    """Cast a column to a type for which :func:`_can_widen` is true, or refuse a value."""
-    if pt.is_null(array.type):
-        return pa.nulls(len(array), target)
-    try:
-        return array.cast(target)
-    except _CAST_ERRORS as error:
-        raise InvalidInputError(f"column {name}: {error}") from error
+    row = int(present[0])
+    return misfit(field.name, row, column[row], field.type)
 
 
 def _checks_for(field: pa.Field, *, null_structs: bool) -> tuple[Check, ...]:

@@ -16,8 +16,8 @@ import memwal
 from memwal.catalog import Catalog, Policy
 from memwal.cli.commands.app import app
 from memwal.fleet import SkipReason
-from memwal.jobs.due import JOBS
 from memwal.format.paths import generation_dir
+from memwal.jobs.due import JOBS
 from memwal.region.router import bucket_region_id
 
 BAD, GOOD = bucket_region_id(0), bucket_region_id(1)

@@ -84,7 +84,7 @@ def check_search(table: memwal.Table) -> None:
     ids = everything.column("id").to_numpy()
     vectors = np.stack(everything.column("vector").to_pylist())
     for at in range(0, len(ids), len(ids) // 7):
-        found = table.search(vectors[at], k=5, nprobes=50, refine_factor=50)
+        found = table.search(vectors[at], k=5, nprobes=50, refine_factor=50).to_table()
         assert found.column("id")[0].as_py() == ids[at]
         truth = np.sort(((vectors - vectors[at]) ** 2).sum(axis=1))[:5]
         np.testing.assert_allclose(found.column("_distance").to_numpy(), truth, atol=1e-4)
@@ -346,7 +346,7 @@ def test_all_kinds_of_a_table_that_maintains_everything(tmp_path: Path, kind: st
     status = migration(table).finish()
     assert status.step == "finished"
     assert status.new_balance is not None
-    found = table.search(np.zeros(DIMENSION), k=3)
+    found = table.search(np.zeros(DIMENSION), k=3).to_table()
     assert found.num_rows == 3
 
 

@@ -38,10 +38,10 @@ def read_through_index(table: memwal.Table, kind: str) -> list[list[int]]:
         ids = table.scan(columns=["id"], filter=SCALAR[kind][1]).to_table()["id"].to_pylist()
         return [sorted(ids)]
     if kind == "INVERTED":
-        hits = table.search_text("word17", column="text", k=1_000, columns=["id"])
+        hits = table.search_text("word17", column="text", k=1_000, columns=["id"]).to_table()
         return [sorted(hits["id"].to_pylist())]
     return [
-        table.search(query, column="vector", k=10, columns=["id"])["id"].to_pylist()
+        table.search(query, column="vector", k=10, columns=["id"]).to_table()["id"].to_pylist()
         for query in QUERIES
     ]
 
@@ -117,8 +117,8 @@ def test_a_table_without_the_index_on_its_key_is_read_and_merged(make_table: Mak
     expected = state(table)
 
     table = memwal.open(table.uri)
-    assert table.lookup(keys(7))["id"].to_pylist() == [7]
-    assert table.lookup(keys(*range(150))).num_rows == 150
+    assert table.lookup(keys(7)).to_table()["id"].to_pylist() == [7]
+    assert table.lookup(keys(*range(150))).count_rows() == 150
     assert table.scan(filter="id = 7").count_rows() == 1
     with table.writer() as writer:
         writer.upsert(rows({7: 8}))

@@ -56,7 +56,7 @@ def test_an_index_that_joins(table: memwal.Table) -> None:
         writer.flush()
     assert carried(table) == [set(), set(), {"n_idx", "text_idx"}]
     assert state(table.scan(filter="n = 3").to_table()) == {3: 3, 4: 3}
-    found = table.search_text('"2=2"', column="text", columns=["id"])
+    found = table.search_text('"2=2"', column="text", columns=["id"]).to_table()
     assert found["id"].to_pylist()[0] == 2
 
     table.merge()

@@ -901,5 +901,5 @@ def test_a_struct_that_is_added_while_rows_wait(
         writer.upsert(rows({1: 11}), partial=True)
         writer.flush()
     table.merge()
-    assert table.lookup(keys(1)).column("n").to_pylist() == [11]
+    assert table.lookup(keys(1)).to_table().column("n").to_pylist() == [11]
     assert table.verify().findings == ()

@@ -85,10 +85,10 @@ def test_a_merge_of_dictionaries_is_sound(make_table, version):
         with table.writer() as writer:
             writer.upsert(pa.table({"id": range(4), "d": pa.array(texts, kind)}, schema=schema))
             writer.flush()
-            found = table.lookup(pa.array([3, 1, 2]))
+            found = table.lookup(pa.array([3, 1, 2])).to_table()
             assert found.column("d").to_pylist() == [texts[n] for n in (3, 1, 2)]
         table.merge()
         assert table.verify().findings == ()
-    found = table.lookup(pa.array(range(4))).sort_by("id")
+    found = table.lookup(pa.array(range(4))).to_table().sort_by("id")
     assert found.column("d").to_pylist() == values[-1]
     assert table.scan().to_table().sort_by("id").column("d").to_pylist() == values[-1]

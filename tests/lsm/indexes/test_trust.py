@@ -56,12 +56,12 @@ ID = pa.field("id", pa.int64(), nullable=False)
 
 def check_reads(table: memwal.Table, plus: int = 0) -> None:
     """Every read must find every row."""
-    found = table.lookup(keys(*range(ROWS)))
+    found = table.lookup(keys(*range(ROWS))).to_table()
     assert sorted(found.column("id").to_pylist()) == list(range(ROWS))
     assert table.scan(filter="n >= 0").count_rows() == ROWS
     assert table.scan(filter="id in (3, 30, 70)").to_table().num_rows == 3
     assert table.scan(filter="at < timestamp '1970-01-01 00:00:01'").to_table().num_rows == ROWS
-    nearest = table.search([5.0] * 4, column="vec", k=3, filter=f"n < {ROWS + plus}")
+    nearest = table.search([5.0] * 4, column="vec", k=3, filter=f"n < {ROWS + plus}").to_table()
     assert nearest.column("id").to_pylist()[0] == 5
     assert sorted(table.scan().to_table().column("id").to_pylist()) == list(range(ROWS))
 
@@ -192,9 +192,9 @@ def test_any_history_with_other_clients(path, table, seed):
     ]
     for step in random.choice(len(steps), 12):
         steps[step]()
-        found = table.lookup(keys(*range(ROWS + 10)), columns=["id", "n"]).to_pydict()
+        found = table.lookup(keys(*range(ROWS + 10)), columns=["id", "n"]).to_table().to_pydict()
         assert dict(zip(found["id"], found["n"], strict=True)) == wanted
-        few = table.lookup(keys(*sorted(wanted)[:3]), columns=["id"])
+        few = table.lookup(keys(*sorted(wanted)[:3]), columns=["id"]).to_table()
         assert few.num_rows == 3
         filtered = table.scan(filter="n < 40", columns=["id"]).to_table()["id"].to_pylist()
         assert sorted(filtered) == sorted(k for k, n in wanted.items() if n < 40)

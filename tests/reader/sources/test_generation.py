@@ -144,7 +144,7 @@ class TestRaces:
 
         assert state(table) == {2: 22, 3: 3}
         assert done
-        assert table.lookup(keys(1, 2, 3)).column("n").to_pylist() == [22, 3]
+        assert table.lookup(keys(1, 2, 3)).to_table().column("n").to_pylist() == [22, 3]
 
     @pytest.mark.parametrize("point", ["read_manifests", "open_base", "open_generation"])
     @pytest.mark.parametrize("collected", [False, True])

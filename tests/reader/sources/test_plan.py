@@ -98,7 +98,7 @@ def test_a_version_or_a_tag_leaves_out_what_was_not_merged(
         for past in (table.at(version), table.at("then")):
             caplog.clear()
             assert state(past.scan().to_table()) == {1: 1, 2: 2}
-            assert state(past.lookup(keys(1, 2, 3))) == {1: 1, 2: 2}
+            assert state(past.lookup(keys(1, 2, 3)).to_table()) == {1: 1, 2: 2}
             assert past.scan(filter="n > 1").count_rows() == 1
             assert {record.levelname for record in caplog.records} == {"WARNING"}
             (said,) = {record.getMessage() for record in caplog.records}

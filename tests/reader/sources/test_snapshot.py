@@ -205,7 +205,7 @@ class TestVersion:
         assert state(early) == {1: 1, 2: 2}
         assert early.scan(filter="n > 1").count_rows() == 1
         with pytest.raises(InvalidInputError):
-            early.lookup(keys(1))
+            early.lookup(keys(1)).to_table()
 
 
 class TestAnotherTableInItsPlace:
@@ -232,6 +232,6 @@ class TestAnotherTableInItsPlace:
             lance.write_dataset(rows({n: n}), table.uri, mode="append")
             assert state(table) == {1: 1, 2: 22, n: n}
             assert table.scan().count_rows() == 3
-            assert table.lookup(keys(n)).num_rows == 1
+            assert table.lookup(keys(n)).count_rows() == 1
             shutil.rmtree(table.uri)
             shutil.copytree(tmp_path / "backup", table.uri)

@@ -208,11 +208,11 @@ def test_list_elements_as_documents(make_table: Any) -> None:
     )
     for options in ({"column": "t"}, {}):
         with pytest.raises(InvalidInputError):
-            table.search_text("fox", **options)
+            table.search_text("fox", **options).to_table()
     lance.dataset(table.uri).create_scalar_index("t", "INVERTED", name="b")
     query = lance.query.MatchQuery("fox", "t", document_granularity=DocumentGranularity.ROW)
     wanted = lance.dataset(table.uri).to_table(columns=["id", "_score"], full_text_query=query)
-    found = table.search_text("fox", columns=["id"])
+    found = table.search_text("fox", columns=["id"]).to_table()
     assert found["id"].to_pylist() == wanted["id"].to_pylist() == [2, 1]
     assert found["_score"].to_pylist() == pytest.approx(wanted["_score"].to_pylist(), rel=1e-5)
 
@@ -221,7 +221,7 @@ def test_columns_are_combined_only_with_one_tokenizer(tmp_path: Path) -> None:
     searched = Searched(tmp_path, rows=40)
     lance.dataset(searched.uri).create_scalar_index("u", "INVERTED", name="u_idx", stem=False)
     with pytest.raises(InvalidInputError, match="t, u"):
-        searched.table.search_text(CombinedFieldsQuery("fox", ["t", "u"]))
+        searched.table.search_text(CombinedFieldsQuery("fox", ["t", "u"])).to_table()
     for columns, boosts in (
         (["t", "t"], None),
         ([], None),

@@ -54,7 +54,7 @@ class Vectors:
             "dot": 1 - products,
         }[metric]
         near = np.argsort(distances)[:10]
-        found = reads.search(query, column=self.column, refine_factor=100, nprobes=9)
+        found = reads.search(query, column=self.column, refine_factor=100, nprobes=9).to_table()
         assert found["id"].to_pylist() == [keys[at] for at in near]
         np.testing.assert_allclose(found["_distance"], distances[near], rtol=5e-3, atol=1e-3)
 
@@ -135,7 +135,7 @@ def test_vectors_without_a_distance_are_never_found(
         return pa.table({"id": list(ids), "v": vectors}, schema=schema)
 
     def check(reads: Any) -> None:
-        found = reads.search(np.ones(DIMENSION), k=2_000, refine_factor=5, nprobes=2)
+        found = reads.search(np.ones(DIMENSION), k=2_000, refine_factor=5, nprobes=2).to_table()
         assert set(found["id"].to_pylist()) == known
         assert np.isfinite(found["_distance"].to_numpy()).all()
 

@@ -260,7 +260,7 @@ class Life:
     def _check_lookup(self, reads: Any, merged: Merged) -> None:
         asked = self.random.sample(range(-2, KEYS), 20)
         keys = pa.Table.from_pylist([_fixed(number) for number in asked], schema=SCHEMA)
-        found = reads.lookup(keys.select(list(self.division.key)))
+        found = reads.lookup(keys.select(list(self.division.key))).to_table()
         wanted = [merged.rows[number] for number in asked if number in merged.rows]
         assert found.to_pylist() == pa.Table.from_pylist(wanted, schema=SCHEMA).to_pylist()
 
@@ -271,12 +271,12 @@ class Life:
         distances, scores = merged.distances(vector, filter), merged.scores(query, filter)
         options = {"k": k, "filter": filter, "columns": ["id", "n"]}
 
-        found = reads.search(vector, **options, **EVERYTHING)
+        found = reads.search(vector, **options, **EVERYTHING).to_table()
         nearest = sorted(distances.values())[:k]
         np.testing.assert_allclose(found["_distance"].to_numpy(), nearest, rtol=1e-4, atol=1e-6)
         check_hits(found, "_distance", distances, merged)
 
-        found = reads.search_text(query, **options)
+        found = reads.search_text(query, **options).to_table()
         best = sorted(scores.values(), reverse=True)[:k]
         np.testing.assert_allclose(found["_score"].to_numpy(), best, atol=1e-3)
         check_hits(found, "_score", scores, merged)
@@ -284,7 +284,7 @@ class Life:
         weight = self.random.choice([0.0, 0.3, 0.5, 1.0])
         found = reads.search_hybrid(
             vector, query, **options, weight=weight, candidates=500, **EVERYTHING
-        )
+        ).to_table()
         check_fused(found, distances, scores, weight=weight, k=k)
 
     def _check_native(self, merged: Merged) -> None:

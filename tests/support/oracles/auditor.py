@@ -159,7 +159,7 @@ class Auditor:
         shown = _lancedb(table)
         self._compare("LanceDB shows", shown)
         self._look_at_eventual(state(table.scan(max_staleness=LONG).to_table()))
-        found = state(table.lookup(keys(*sorted(self.history))))
+        found = state(table.lookup(keys(*sorted(self.history))).to_table())
         self._compare("lookups show", found)
         if verified:
             look_verified(table)

@@ -20,14 +20,14 @@ from memwal.search.text.query import PhraseQuery
 def read_all_kinds(reads: Any) -> None:
     """Have everything read that is kept in memory, vectors as well."""
     schema = reads.scan(limit=1).to_table().schema
-    reads.lookup(pa.array([1, 5, 155, 10_000]))
+    reads.lookup(pa.array([1, 5, 155, 10_000])).to_table()
     reads.scan(filter="id < 100").to_table()
     reads.scan().to_table()
     for _ in range(4):
-        assert len(reads.search(np.full(schema.field("v").type.list_size, 0.1), k=5))
-    assert len(reads.search_text("fox zebra", k=5))
+        assert len(reads.search(np.full(schema.field("v").type.list_size, 0.1), k=5).to_table())
+    assert len(reads.search_text("fox zebra", k=5).to_table())
     # Lance's own index is asked for a phrase.
-    reads.search_text(PhraseQuery("quick fox", "t"))
+    reads.search_text(PhraseQuery("quick fox", "t")).to_table()
 
 
 def main() -> None:

@@ -1,0 +1,355 @@
+"""Casts of columns to the types of a table that keep every value, or name the one that they cannot.
+
+A cast is planned once for a pair of types, and then converts arrays by Arrow's kernels. A float may
+be rounded to a narrower float, but not to infinity. Every other value stays the same value: Arrow's
+own casts are checked where they would truncate, wrap or drop something without an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeAlias, overload
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from memwal.errors import InvalidInputError
+from memwal.format.values import NO_VALUE
+
+Cast: TypeAlias = Callable[[pa.Array], pa.Array]
+"""Converts an array, or raises one of :data:`CAST_ERRORS`."""
+
+CAST_ERRORS: Final = (ValueError, TypeError, ArithmeticError, NotImplementedError)
+"""What Arrow raises for values that it cannot convert, and what a cast of this module raises."""
+
+_MAX_SHOWN: Final = 60
+_TEXT: Final = (pt.is_string, pt.is_large_string, pt.is_string_view)
+_BINARY: Final = (
+    pt.is_binary,
+    pt.is_large_binary,
+    pt.is_binary_view,
+    pt.is_fixed_size_binary,
+)
+_LISTS: Final = (
+    pt.is_list,
+    pt.is_large_list,
+    pt.is_fixed_size_list,
+    pt.is_list_view,
+    pt.is_large_list_view,
+)
+# Whole numbers up to this one have a float of their own, by the width of the float in bits.
+_MAX_EXACT: Final = {32: 2**24, 64: 2**53}
+
+
+def plan_cast(source: pa.DataType, target: pa.DataType) -> Cast | None:
+    """Return the cast of one type to another; None if their values have nothing in common.
+
+    - Numbers become other numbers if the value is the same; only floats are rounded to floats.
+    - A timestamp without a time zone is UTC, as for Arrow: in a column with a time zone it is that
+      instant. One with a time zone does not go into a column without.
+    - Dates become timestamps at midnight, and back; other units of time must be exact.
+    - Texts, binary data and lists change their layout; lists of a fixed size need that length.
+    - Structs have the same fields, in any order.
+    - Dictionaries are decoded and encoded as needed; extension types are their storage.
+    """
+    if source == target:
+        return _unchanged
+    if pt.is_null(source):
+        return lambda array: pa.nulls(len(array), target)
+    if isinstance(source, pa.BaseExtensionType):
+        return _chain(lambda array: array.storage, plan_cast(source.storage_type, target))
+    if isinstance(target, pa.BaseExtensionType):
+        wrap = pa.ExtensionArray.from_storage
+        return _chain(plan_cast(source, target.storage_type), lambda array: wrap(target, array))
+    if pt.is_dictionary(source):
+        return _chain(_decode, plan_cast(source.value_type, target))
+    if pt.is_dictionary(target):
+        return _chain(plan_cast(source, target.value_type), _encoder(target))
+    if _is_any(source, _LISTS):
+        if pt.is_map(target):
+            return _plan_map(source, target)
+        return _plan_list(source, target) if _is_any(target, _LISTS[:3]) else None
+    if pt.is_struct(source):
+        return _plan_struct(source, target) if pt.is_struct(target) else None
+    return _plan_leaf(source, target)
+
+
+def cast_column(name: str, cast: Cast, array: pa.Array, target: pa.DataType, row: int) -> pa.Array:
+    """Cast a column whose first value is in row ``row``.
+
+    Raises InvalidInputError for the first value that does not fit; it names column, row and value.
+    """
+    try:
+        return cast(array)
+    except CAST_ERRORS as error:
+        at = _first_failure(array, cast)
+        raise misfit(name, row + at, array[at], target) from error
+
+
+def misfit(name: str, row: int, value: Any, target: pa.DataType) -> InvalidInputError:
+    """Return the error for a value, a Python object or a scalar of Arrow, that does not fit."""
+    kind = value.type if isinstance(value, pa.Scalar) else type(value).__name__
+    return InvalidInputError(
+        f"column {name}, row {row} (the first is 0): {show(value)}, of type {kind}, does not fit "
+        f"into {target} as the same value; correct it or drop the row"
+    )
+
+
+def show(value: Any) -> str:
+    """Return a value as a short text for a message."""
+    if isinstance(value, pa.Scalar):
+        try:
+            value = value.as_py()
+        except (ValueError, ArithmeticError):
+            value = NO_VALUE
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:
+        # A class of the caller may fail to describe its objects.
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
+
+
+def _unchanged(array: pa.Array) -> pa.Array:
+    return array
+
+
+@overload
+def _chain(first: Cast, second: Cast) -> Cast: ...
+
+
+@overload
+def _chain(first: Cast | None, second: Cast | None) -> Cast | None: ...
+
+
+def _chain(first: Cast | None, second: Cast | None) -> Cast | None:
+    """Return one cast after the other; None if there is none of them."""
+    if first is None or second is None:
+        return None
+    return lambda array: second(first(array))
+
+
+def _is_any(kind: pa.DataType, checks: Sequence[Callable[[pa.DataType], bool]]) -> bool:
+    return any(is_(kind) for is_ in checks)
+
+
+def _first_failure(array: pa.Array, cast: Cast) -> int:
+    """Return the position of the first value that cannot be cast, by halving."""
+    start, end = 0, len(array)
+    while end - start > 1:
+        middle = (start + end) // 2
+        try:
+            cast(array.slice(start, middle - start))
+        except CAST_ERRORS:
+            end = middle
+        else:
+            start = middle
+    return start
+
+
+# Nested types
+
+
+def _plan_list(source: pa.DataType, target: pa.DataType) -> Cast | None:
+    inner = plan_cast(source.value_type, target.value_type)
+    if inner is None:
+        return None
+    if not pt.is_fixed_size_list(target):
+        make = pa.LargeListArray if pt.is_large_list(target) else pa.ListArray
+        return lambda array: make.from_arrays(
+            _offsets(array, target), inner(array.flatten()), type=target, mask=_mask(array)
+        )
+    size = target.list_size
+
+    def to_fixed_size(array: pa.Array) -> pa.Array:
+        lengths = array.value_lengths()
+        if pc.any(pc.not_equal(lengths, size)).as_py():
+            raise ValueError(f"a list does not have {size} values")
+        values = inner(array.flatten())
+        if array.null_count:
+            # A list that is null takes as much room as any other.
+            at = np.full((len(array), size), -1, np.int64)
+            present = array.is_valid().to_numpy(zero_copy_only=False)
+            at[present] = np.arange(len(values)).reshape(-1, size)
+            values = values.take(pa.array(at.ravel(), mask=at.ravel() < 0))
+        return pa.FixedSizeListArray.from_arrays(values, type=target, mask=_mask(array))
+
+    return to_fixed_size
+
+
+def _plan_map(source: pa.DataType, target: pa.DataType) -> Cast | None:
+    """Plan the cast of lists of pairs to maps."""
+    pair = source.value_type
+    if pt.is_null(pair):
+        pair = pa.struct([("key", pa.null()), ("value", pa.null())])
+    if not pt.is_struct(pair) or pair.num_fields != 2:
+        return None
+    casts = [
+        plan_cast(pair.field(0).type, target.key_type),
+        plan_cast(pair.field(1).type, target.item_type),
+    ]
+    keys, items = casts
+    if keys is None or items is None:
+        return None
+
+    def to_map(array: pa.Array) -> pa.Array:
+        pairs = array.flatten()
+        parts = (
+            [pa.nulls(len(pairs))] * 2 if pt.is_null(pairs.type) else [*map(pairs.field, range(2))]
+        )
+        if parts[0].null_count or pairs.null_count:
+            raise ValueError("a map has a null for a key")
+        return pa.MapArray.from_arrays(
+            _offsets(array, target),
+            keys(parts[0]),
+            items(parts[1]),
+            type=target,
+            mask=_mask(array),
+        )
+
+    return to_map
+
+
+def _plan_struct(source: pa.DataType, target: pa.DataType) -> Cast | None:
+    names = [field.name for field in target]
+    if sorted(field.name for field in source) != sorted(names) or len(set(names)) != len(names):
+        return None
+    at = [source.get_field_index(name) for name in names]
+    casts = [plan_cast(source.field(n).type, f.type) for n, f in zip(at, target, strict=True)]
+    known = [cast for cast in casts if cast is not None]
+    if len(known) != len(casts):
+        return None
+
+    def to_struct(array: pa.Array) -> pa.Array:
+        parts = array.flatten()
+        return pa.StructArray.from_arrays(
+            [cast(parts[n]) for cast, n in zip(known, at, strict=True)],
+            fields=list(target),
+            mask=_mask(array),
+        )
+
+    return to_struct
+
+
+def _offsets(array: pa.Array, target: pa.DataType) -> pa.Array:
+    """Return where each list starts in ``array.flatten()``, which leaves null lists out."""
+    lengths = array.value_lengths().fill_null(0).to_numpy()
+    offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+    return pa.array(offsets, pa.int64() if pt.is_large_list(target) else pa.int32())
+
+
+def _mask(array: pa.Array) -> pa.Array | None:
+    return array.is_null() if array.null_count else None
+
+
+def _decode(array: pa.Array) -> pa.Array:
+    values = array.dictionary
+    if pt.is_string_view(values.type) or pt.is_binary_view(values.type):
+        # Arrow takes no values out of a view.
+        large = pa.large_string() if pt.is_string_view(values.type) else pa.large_binary()
+        return values.cast(large).take(array.indices).cast(values.type)
+    return values.take(array.indices)
+
+
+def _encoder(target: pa.DataType) -> Cast:
+    def encode(array: pa.Array) -> pa.Array:
+        encoded = array.dictionary_encode()
+        return pa.DictionaryArray.from_arrays(
+            encoded.indices.cast(target.index_type), encoded.dictionary, ordered=target.ordered
+        )
+
+    return encode
+
+
+# Single values
+
+
+def _plan_leaf(source: pa.DataType, target: pa.DataType) -> Cast | None:
+    if _is_any(source, _TEXT):
+        return _plain(target) if _is_any(target, _TEXT) else None
+    if _is_any(source, _BINARY):
+        return _plain(target) if _is_any(target, _BINARY) else None
+    if _is_number(source) and _is_number(target):
+        return _plan_number(source, target)
+    return _plan_time(source, target)
+
+
+def _plan_number(source: pa.DataType, target: pa.DataType) -> Cast:
+    if pt.is_float16(source):
+        # Arrow computes with few kernels on these.
+        single = pa.float32()
+        widen = _plain(single)
+        return widen if target == single else _chain(widen, _plan_number(single, target))
+    if pt.is_integer(target):
+        return _to_integer(source, target) if pt.is_floating(source) else _plain(target)
+    if pt.is_integer(source):
+        if pt.is_floating(target):
+            return _and_back(lambda array: array.cast(target, safe=False), source)
+        # Arrow wants room for every integer of the type; here each value has to fit.
+        wide = pa.decimal256(76, max(target.scale, 0))
+        return lambda array: array.cast(wide).cast(target)
+    if pt.is_decimal(source) and pt.is_decimal(target):
+        return _plain(target)
+    if pt.is_floating(source) and pt.is_floating(target):
+        return _plain(target) if target.bit_width > source.bit_width else _round(target)
+    return _and_back(_plain(target), source)
+
+
+def _to_integer(source: pa.DataType, target: pa.DataType) -> Cast:
+    largest = _MAX_EXACT[source.bit_width]
+
+    def to_integer(array: pa.Array) -> pa.Array:
+        # A larger float stands for several integers: which one is not known.
+        if pc.any(pc.greater(pc.abs(array), largest)).as_py():
+            raise ValueError("a float does not tell which integer it was")
+        return array.cast(target)
+
+    return to_integer
+
+
+def _round(target: pa.DataType) -> Cast:
+    def to_narrower(array: pa.Array) -> pa.Array:
+        rounded = array.cast(target)
+        # numpy looks through a column of vectors ten times as fast as Arrow does.
+        infinite = np.isinf(rounded.to_numpy(zero_copy_only=False))
+        if infinite.any() and np.isfinite(array.to_numpy(zero_copy_only=False))[infinite].any():
+            raise OverflowError(f"a value is out of the range of {target}")
+        return rounded
+
+    return to_narrower
+
+
+def _plan_time(source: pa.DataType, target: pa.DataType) -> Cast | None:
+    if pt.is_timestamp(source) and pt.is_timestamp(target):
+        return None if source.tz is not None and target.tz is None else _plain(target)
+    if pt.is_date(source) and (pt.is_date(target) or pt.is_timestamp(target)):
+        return _and_back(_plain(target), source)
+    if pt.is_timestamp(source) and source.tz is None and pt.is_date(target):
+        return _and_back(_plain(target), source)
+    for is_ in (pt.is_time, pt.is_duration):
+        if is_(source) and is_(target):
+            return _plain(target)
+    return None
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pt.is_integer(kind) or pt.is_floating(kind) or pt.is_decimal(kind))
+
+
+def _plain(target: pa.DataType) -> Cast:
+    """Return a cast that Arrow refuses by itself if a value would change."""
+    return lambda array: array.cast(target)
+
+
+def _and_back(cast: Cast, source: pa.DataType) -> Cast:
+    """Return a cast that is refused unless casting back gives the same values."""
+
+    def checked(array: pa.Array) -> pa.Array:
+        converted = cast(array)
+        if not converted.cast(source).equals(array):
+            raise ValueError(f"a value of {source} is another one in the type of the table")
+        return converted
+
+    return checked

@@ -1,0 +1,343 @@
+"""Rows and keys as callers have them: Arrow data, data frames, models, and objects of Python.
+
+No library of data frames or models is imported: its objects are known by Arrow's C interface, by
+the module that the caller has imported already, or by their ``model_dump``. Columns of Python
+values first get the type that their values have, and are then cast to the table's type as any other
+column: Arrow's conversion of Python values straight to a type drops what does not fit.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import date, datetime, time
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.types as pt
+
+from memwal.errors import ArgumentTypeError, InvalidInputError, MemWalError
+from memwal.format.values import ArrowStream
+from memwal.inputs.casts import CAST_ERRORS, show
+
+
+class Model(Protocol):
+    """Object of a model class of pydantic, such as LanceDB's ``LanceModel``."""
+
+    def model_dump(self) -> dict[str, Any]: ...
+
+
+Rows: TypeAlias = ArrowStream | Model | Mapping[str, Any] | Sequence[Any]
+"""Rows: Arrow data, a data frame, a dict of columns, a list of dicts or models, or one of them."""
+
+Keys: TypeAlias = Rows | pa.Array | npt.NDArray[Any] | str | int
+"""Keys: rows with the key columns, or the values of the only key column, or one of them."""
+
+ArrowData: TypeAlias = pa.Table | pa.RecordBatch | pa.Array | pa.ChunkedArray
+
+_TEXTS: Final = (str, bytes, bytearray, memoryview)
+_SINGLE: Final = (*_TEXTS, int, float, np.generic, pa.Scalar)
+_ACCEPTED: Final = (
+    "pass a pyarrow table, batch or reader, a data frame, a dict of columns, or a list of dicts"
+)
+Columns: TypeAlias = list[tuple[str, Any]]
+Result = TypeVar("Result")
+
+
+def import_data(data: Any) -> Any:
+    """Return what Arrow can import as an object of pyarrow, and any other object unchanged.
+
+    A stream, which may have no length, is read to its end. Raises InvalidInputError if that fails.
+    """
+    if isinstance(data, (pa.Table, pa.RecordBatch)):
+        return data
+    if isinstance(data, (pa.Array, pa.ChunkedArray)):
+        return _columns_of(data)
+    if isinstance(data, pa.RecordBatchReader):
+        return _read(data, data.read_all)
+    column = _import_column(data)
+    return data if column is None else _columns_of(column)
+
+
+def to_rows(data: object, schema: pa.Schema, primary_key: Sequence[str]) -> pa.Table:
+    """Return rows as Arrow data (a table or a batch), with the columns that were given.
+
+    ``schema`` is that of the table, which tells a dict of columns from a single row: keys are
+    single values. Raises ArgumentTypeError for what is neither, and InvalidInputError if a column
+    cannot be read.
+    """
+    rows = import_data(data)
+    if isinstance(rows, (pa.Table, pa.RecordBatch)):
+        return rows
+    if isinstance(rows, (pa.Array, pa.ChunkedArray)):
+        raise ArgumentTypeError(
+            f"a single column of {rows.type} has no names of columns; pass a table or a data frame"
+        )
+    if _is_list(rows) and not len(rows):
+        return schema.empty_table()
+    columns = _named_columns(rows, primary_key)
+    if columns is None:
+        raise ArgumentTypeError(f"rows of type {type(data).__name__} are not known; {_ACCEPTED}")
+    return _to_table(columns, schema)
+
+
+def to_keys(data: object, schema: pa.Schema, primary_key: Sequence[str]) -> pa.Table:
+    """Return keys as Arrow data with the key columns, and others that were given.
+
+    If there is one key column, its values are accepted without its name: an array, a Series, a
+    list, or a single value. Raises as :func:`to_rows`.
+    """
+    keys = import_data(data)
+    if isinstance(keys, (pa.Table, pa.RecordBatch)):
+        return keys
+    if _is_list(keys) and not len(keys):
+        return schema.empty_table()
+    if not isinstance(keys, (pa.Array, pa.ChunkedArray)):
+        columns = _named_columns(keys, primary_key)
+        if columns is not None:
+            return _to_table(columns, schema)
+        if not (_is_values(keys) or isinstance(keys, _SINGLE)):
+            raise ArgumentTypeError(
+                f"keys of type {type(data).__name__} are not known; {_ACCEPTED}, or the values of "
+                "the only key column as an array, a list or one value"
+            )
+    if len(primary_key) != 1:
+        raise InvalidInputError(
+            f"the key has columns {', '.join(primary_key)}; give a table or a dict of them"
+        )
+    (name,) = primary_key
+    if not isinstance(keys, (pa.Array, pa.ChunkedArray)):
+        values = keys if _is_values(keys) else [keys]
+        keys = _to_arrow(name, values, _type_of(schema, name))
+    if isinstance(keys, pa.Array):
+        return pa.RecordBatch.from_arrays([keys], [name])
+    return pa.Table.from_arrays([keys], [name])
+
+
+def _to_table(columns: Columns, schema: pa.Schema) -> pa.Table:
+    arrays = [_to_arrow(name, values, _type_of(schema, name)) for name, values in columns]
+    names = [name for name, _ in columns]
+    if len({len(array) for array in arrays}) > 1:
+        lengths = ", ".join(f"{n} {len(a)}" for n, a in zip(names, arrays, strict=True))
+        raise InvalidInputError(f"columns have different numbers of values: {lengths}")
+    return pa.Table.from_arrays(arrays, names=names)
+
+
+def _named_columns(data: object, primary_key: Sequence[str]) -> Columns | None:
+    """Return the columns of Python objects by name; None if they have no names."""
+    if _is_pandas(data):
+        return _pandas_columns(data)
+    if _is_model(data):
+        return _columns_of_rows([data])
+    if isinstance(data, Mapping):
+        known = [data[name] for name in primary_key if name in data] or list(data.values())
+        if all(map(_is_values, known)):
+            return list(data.items())
+        return _columns_of_rows([data])
+    if _is_list(data) and all(isinstance(row, Mapping) or _is_model(row) for row in data):  # type: ignore[attr-defined]
+        return _columns_of_rows(data)  # type: ignore[arg-type]
+    return None
+
+
+def _columns_of_rows(rows: Sequence[Any]) -> Columns:
+    """Return the columns of dicts or models, which all have the same names."""
+    dicts = [row if isinstance(row, Mapping) else _dump(row) for row in rows]
+    names = dicts[0].keys()
+    for number, row in enumerate(dicts):
+        if row.keys() != names:
+            differs = ", ".join(sorted(map(repr, row.keys() ^ names)))
+            raise InvalidInputError(
+                f"row {number} (the first is 0) and row 0 differ in their columns: {differs}; give "
+                "the same ones in every row, with None where there is no value"
+            )
+    return [(name, [row[name] for row in dicts]) for name in names]
+
+
+def _dump(model: Any) -> Mapping[str, Any]:
+    dumped = _read(model, model.model_dump)
+    if not isinstance(dumped, Mapping):
+        raise ArgumentTypeError(f"model_dump of a {type(model).__name__} returns no dict")
+    return dumped
+
+
+def _pandas_columns(data: Any) -> Columns | None:
+    """Return the columns of a data frame, and the levels of its index that have a name.
+
+    An index without names only numbers the rows, or did before some of them were taken.
+    """
+    if not _is_frame(data):
+        return None
+    levels = [
+        (name, data.index.get_level_values(number))
+        for number, name in enumerate(data.index.names)
+        if name is not None
+    ]
+    return [*levels, *data.items()]
+
+
+def _to_arrow(name: Any, values: Any, target: pa.DataType | None) -> pa.Array:
+    """Return the values of a column with the type that they have themselves."""
+    if not isinstance(name, str):
+        raise InvalidInputError(
+            f"a column is called {name!r}, of type {type(name).__name__}; names must be text"
+        )
+    if not _is_values(values):
+        raise InvalidInputError(
+            f"column {name} is of type {type(values).__name__}; give a list of values, or a single "
+            "value in every column for one row"
+        )
+    column = _import_column(values)
+    if column is not None:
+        return column
+    is_map = target is not None and pt.is_map(target)
+
+    def read(values: Any) -> pa.Array:
+        return _read_values(_pairs(values) if is_map else values)
+
+    try:
+        return read(values)
+    except CAST_ERRORS as error:
+        listed = list(values)
+        row = _first_unreadable(listed, read)
+        raise InvalidInputError(
+            f"column {name}, row {row} (the first is 0): {show(listed[row])}, of type "
+            f"{type(listed[row]).__name__}, is no value that Arrow knows, or of another kind than "
+            "those before it; correct it or drop the row"
+        ) from error
+
+
+def _read_values(values: Any) -> pa.Array:
+    """Return values of Python, numpy or pandas as an array of the type that Arrow infers."""
+    if isinstance(values, np.ndarray) and values.ndim > 1:
+        if values.ndim > 2 or not values.shape[1]:
+            return pa.array(values.tolist())
+        return pa.FixedSizeListArray.from_arrays(_read_values(values.ravel()), values.shape[1])
+    try:
+        array = pa.array(values)
+    except OverflowError:
+        # Integers above 2**63.
+        return pa.array(values, pa.decimal128(38, 0))
+    except CAST_ERRORS:
+        # NaN, NaT and NA among values of another type are nulls of pandas.
+        array = pa.array(values, from_pandas=True)
+    if not (isinstance(values, Sequence) or values.dtype.kind == "O"):
+        return array
+    is_time = pt.is_date(array.type) or pt.is_timestamp(array.type)
+    if is_time and any(isinstance(value, datetime) for value in values):
+        return _read_datetimes(values)
+    return array
+
+
+def _read_datetimes(values: Iterable[Any]) -> pa.Array:
+    """Return dates and datetimes as timestamps: of mixed ones, Arrow drops times and zones."""
+    values = [
+        datetime.combine(value, time())
+        if isinstance(value, date) and not isinstance(value, datetime)
+        else value
+        for value in values
+    ]
+    unit = "ns" if any(getattr(value, "nanosecond", 0) for value in values) else "us"
+    has_zone = any(getattr(value, "tzinfo", None) is not None for value in values)
+    return pa.array(values, pa.timestamp(unit, "UTC" if has_zone else None), from_pandas=True)
+
+
+def _pairs(values: Iterable[Any]) -> list[Any]:
+    """Return dicts, or lists of pairs, as lists that Arrow reads without knowing the type."""
+
+    def pairs(value: Any) -> Any:
+        items = value.items() if isinstance(value, Mapping) else value
+        if not isinstance(items, Iterable) or isinstance(items, _TEXTS):
+            return items
+        return [dict(zip(("key", "value"), item, strict=True)) for item in items]
+
+    return [pairs(value) for value in values]
+
+
+def _first_unreadable(values: Sequence[Any], read: Callable[[Any], pa.Array]) -> int:
+    """Return the position of the value without which those before it can be read."""
+    start, end = 0, len(values)
+    while end - start > 1:
+        middle = (start + end) // 2
+        try:
+            read(values[:middle])
+        except CAST_ERRORS:
+            end = middle
+        else:
+            start = middle
+    return start
+
+
+def _type_of(schema: pa.Schema, name: Any) -> pa.DataType | None:
+    at = schema.get_field_index(name) if isinstance(name, str) else -1
+    return None if at < 0 else schema.field(at).type
+
+
+def _is_values(value: object) -> bool:
+    """Return whether an object is a column of values, and no single value."""
+    if isinstance(value, np.ndarray):
+        return value.ndim > 0
+    if _is_pandas(value):
+        return not _is_frame(value)
+    return (
+        _is_list(value)
+        or isinstance(value, (pa.Array, pa.ChunkedArray))
+        or (hasattr(value, "__arrow_c_stream__") or hasattr(value, "__arrow_c_array__"))
+    )
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, _TEXTS)
+
+
+def _is_model(value: object) -> bool:
+    return hasattr(value, "model_dump") and not isinstance(value, type)
+
+
+def _is_pandas(value: object) -> bool:
+    """Return whether an object is a data frame, a Series or an index of pandas."""
+    pandas = sys.modules.get("pandas")
+    return pandas is not None and isinstance(value, (pandas.DataFrame, pandas.Series, pandas.Index))
+
+
+def _is_frame(value: object) -> bool:
+    """Return whether an object of pandas is a data frame."""
+    return hasattr(value, "columns")
+
+
+def _columns_of(array: pa.Array | pa.ChunkedArray) -> ArrowData:
+    """Return structs as rows with their fields as columns, and other values unchanged."""
+    if not pt.is_struct(array.type):
+        return array
+    chunks = array.chunks if isinstance(array, pa.ChunkedArray) else [array]
+    schema = pa.schema(list(array.type))
+    return pa.Table.from_batches([pa.RecordBatch.from_struct_array(c) for c in chunks], schema)
+
+
+def _import_column(data: Any) -> pa.Array | pa.ChunkedArray | None:
+    """Import what has Arrow's C interface, structs for rows; None for anything else."""
+    if isinstance(data, (pa.Array, pa.ChunkedArray)):
+        return data
+    # A data frame of pandas adds its index to its columns here.
+    if isinstance(data, type) or _is_pandas(data):
+        return None
+    if hasattr(data, "__arrow_c_stream__"):
+        return _read(data, lambda: pa.chunked_array(data))
+    if hasattr(data, "__arrow_c_array__"):
+        return _read(data, lambda: pa.array(data))
+    return None
+
+
+def _read(data: object, read: Callable[[], Result]) -> Result:
+    """Call what runs code of the caller, which may raise anything."""
+    try:
+        return read()
+    except MemWalError:
+        raise
+    except Exception as error:
+        # The message may quote a value.
+        raise InvalidInputError(
+            f"reading the rows from a {type(data).__name__} failed with {type(error).__name__}; "
+            "nothing was written"
+        ) from error

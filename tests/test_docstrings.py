@@ -1,0 +1,50 @@
+"""The examples in docstrings run, each with a table of three rows."""
+
+from __future__ import annotations
+
+import doctest
+import inspect
+from collections.abc import Iterator
+
+import pytest
+from support.data.tables import MakeTable
+
+import memwal
+from memwal.queries import Queries
+from memwal.reader.result import Result
+from memwal.reader.scan import Scan
+from memwal.table import Writer
+from memwal.writer.table_writer import TableWriter
+
+CLASSES = (memwal.Table, Writer, TableWriter, Queries, Result, Scan)
+ROWS = {"id": [1, 2, 3], "n": [5, 6, 7], "text": ["a", "b", None]}
+
+
+def examples() -> Iterator[tuple[str, str]]:
+    named = [("open", memwal.open)] + [
+        (f"{cls.__name__}.{name}", member)
+        for cls in CLASSES
+        for name, member in [("", cls), *vars(cls).items()]
+    ]
+    for name, member in named:
+        text = inspect.getdoc(member) or ""
+        if ">>>" in text:
+            yield name, text
+
+
+EXAMPLES = dict(examples())
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_prints_what_it_says(make_table: MakeTable, name: str) -> None:
+    table = make_table(buckets=2)
+    table.upsert(ROWS)
+    names = {"table": table, "memwal": memwal}
+    parsed = doctest.DocTestParser().get_doctest(EXAMPLES[name], names, name, None, None)
+    output: list[str] = []
+    doctest.DocTestRunner().run(parsed, out=output.append)
+    assert output == []
+
+
+def test_there_are_some() -> None:
+    assert len(EXAMPLES) > 10
