@@ -13,7 +13,6 @@ link *in* a folder of the table is a name like any other: it is deleted, and not
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -22,10 +21,11 @@ from typing import Final
 
 from memwal.errors import LinkRefusedError
 from memwal.storage.folders.locks import lock_descriptor
+from memwal.util import system
 
 # A folder that is only passed needs no right to read it.
-_PASSED: Final = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
-_OPENED: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_PASSED: Final = system.O_PATH | system.O_DIRECTORY | system.O_CLOEXEC
+_OPENED: Final = os.O_RDONLY | system.O_DIRECTORY | system.O_CLOEXEC
 
 _GONE_OR_IN_USE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENOTEMPTY, errno.EEXIST})
 
@@ -40,7 +40,7 @@ def delete_file(root: str, key: str) -> None:
     with (
         suppress(FileNotFoundError, NotADirectoryError),
         open_without_links(root, folder) as descriptor,
-        lock_descriptor(descriptor, fcntl.LOCK_SH, os.path.join(root, folder)),
+        lock_descriptor(descriptor, os.path.join(root, folder), exclusive=False),
     ):
         _unlink(name, descriptor)
 
@@ -105,7 +105,7 @@ def link_refused(path: str) -> LinkRefusedError:
 
 def _open_inside(parent: int, name: str, flags: int, *, path: str) -> int:
     try:
-        return os.open(name, flags | os.O_NOFOLLOW, dir_fd=parent)
+        return os.open(name, flags | system.O_NOFOLLOW, dir_fd=parent)
     except OSError as error:
         # At a link, O_DIRECTORY with O_NOFOLLOW fails as at a file.
         if error.errno in (errno.ENOTDIR, errno.ELOOP) and _is_link(parent, name):
@@ -118,8 +118,14 @@ def _is_link(parent: int, name: str) -> bool:
 
 
 def _unlink(name: str, parent: int) -> None:
-    with suppress(FileNotFoundError, IsADirectoryError):
+    try:
         os.unlink(name, dir_fd=parent)
+    except (FileNotFoundError, IsADirectoryError):
+        return
+    except PermissionError:
+        # What POSIX answers at a folder; Linux answers EISDIR.
+        if not stat.S_ISDIR(os.lstat(name, dir_fd=parent).st_mode):
+            raise
 
 
 def _delete_tree(parent: int, name: str, *, path: str) -> None:
