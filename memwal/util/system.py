@@ -40,8 +40,8 @@ O_DIRECTORY: Final[int] = getattr(os, "O_DIRECTORY", 0)
 O_NOFOLLOW: Final[int] = getattr(os, "O_NOFOLLOW", 0)
 O_NONBLOCK: Final[int] = getattr(os, "O_NONBLOCK", 0)
 
-O_PATH: Final[int] = getattr(os, "O_PATH", os.O_RDONLY)
-"""Opens a folder that is only passed on the way to another; without it, as for reading."""
+O_PATH: int = getattr(os, "O_PATH", 0)
+"""Opens a folder that is only passed on the way to another, without the right to read it."""
 
 O_TMPFILE: int | None = getattr(os, "O_TMPFILE", None)
 F_FULLFSYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)

@@ -23,8 +23,6 @@ from memwal.errors import LinkRefusedError
 from memwal.storage.folders.locks import lock_descriptor
 from memwal.util import system
 
-# A folder that is only passed needs no right to read it.
-_PASSED: Final = system.O_PATH | system.O_DIRECTORY | system.O_CLOEXEC
 _OPENED: Final = os.O_RDONLY | system.O_DIRECTORY | system.O_CLOEXEC
 
 _GONE_OR_IN_USE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENOTEMPTY, errno.EEXIST})
@@ -81,11 +79,12 @@ def open_without_links(root: str, folder: str) -> Iterator[int]:
     """
     parts = folder.split("/") if folder else []
     path = root
-    descriptor = os.open(root, _PASSED if parts else _OPENED)
+    descriptor = os.open(root, _OPENED | system.O_PATH if parts else _OPENED)
     try:
         for depth, part in enumerate(parts, 1):
             path = os.path.join(path, part)
-            flags = _OPENED if depth == len(parts) else _PASSED
+            # A folder that is only passed needs no right to read it, where the system knows that.
+            flags = _OPENED if depth == len(parts) else _OPENED | system.O_PATH
             inner = _open_inside(descriptor, part, flags, path=path)
             os.close(descriptor)
             descriptor = inner
