@@ -47,7 +47,6 @@ TAKEN: Mapping[str, Take] = MappingProxyType(
         "sync_file_range": _call("sync_file_range"),
         "statfs": _call("statfs"),
         "statx": _call("statx"),
-        "malloc_trim": _call("malloc_trim"),
         "/proc": _call("open_files"),
         "EISDIR": _unlink_forbidden,
     }
