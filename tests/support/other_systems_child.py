@@ -1,8 +1,8 @@
 """A process on a system that has less: ``other_systems_child.py SYSTEM STEP [URI] [OPTIONS]``.
 
 What the system lacks is deleted from ``os``, ``fcntl``, ``ctypes`` and ``time`` before memwal is
-imported. Steps: ``imports`` all modules; ``write`` some rows and die; ``go-on`` from there, with all
-jobs. Prints what it found, as JSON.
+imported. Steps: ``imports`` all modules; ``write`` some rows and die; ``go-on`` from there, with
+all jobs. Prints what it found, as JSON.
 """
 
 from __future__ import annotations
@@ -34,7 +34,17 @@ POSIX = {
         *LINUX[os],
         *("O_CLOEXEC", "O_DIRECTORY", "O_NOFOLLOW", "O_NONBLOCK", "O_SYNC", "O_NOCTTY"),
         *("pread", "pwrite", "register_at_fork", "fork", "forkpty", "killpg", "setsid", "nice"),
-        *("getuid", "geteuid", "getgid", "getpgid", "sysconf", "sync", "statvfs", "mkfifo", "uname"),
+        *(
+            "getuid",
+            "geteuid",
+            "getgid",
+            "getpgid",
+            "sysconf",
+            "sync",
+            "statvfs",
+            "mkfifo",
+            "uname",
+        ),
     ),
     time: (*LINUX[time], "clock_gettime", "clock_settime", "CLOCK_MONOTONIC", "CLOCK_REALTIME"),
 }

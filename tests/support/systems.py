@@ -60,7 +60,10 @@ BARE: Final = "bare"
 SYSTEMS: Final = (
     WHOLE,
     BARE,
-    *(pytest.param(name, marks=pytest.mark.slow, id=f"without-{name.strip('/')}") for name in TAKEN),
+    *(
+        pytest.param(name, marks=pytest.mark.slow, id=f"without-{name.strip('/')}")
+        for name in TAKEN
+    ),
 )
 """Parameters of a fixture that calls :func:`take_away`."""
 

@@ -70,15 +70,24 @@ class FolderSync:
     def sync(self, folder: str) -> None:
         """Make a folder durable as :func:`sync_folder` does, apart from what is known to be."""
         started = ClockReading.now()
-        before = self._synced.get(folder)
-        is_known = before is not None and not before[0].was_clock_set()
-        known = before[1] if before is not None and is_known else frozenset[_State]()
+        known = self._known(folder)
         durable = sync_folder(folder, known)
         # A later change within the same tick would not show.
         settled = frozenset(
             state for state in durable if state in known or started.is_after(state[2] / 1e9)
         )
         self._synced[folder] = (started, settled)
+
+    def _known(self, folder: str) -> frozenset[_State]:
+        """Return what earlier syncs of the folder, or of one above it, made durable."""
+        known: frozenset[_State] = frozenset()
+        above = ""
+        while folder != above:
+            started, states = self._synced.get(folder, (None, known))
+            if started is not None and not started.was_clock_set():
+                known = known | states if known else states
+            folder, above = os.path.dirname(folder), folder
+        return known
 
 
 def sync_folder(folder: str, known: Set[_State] = frozenset()) -> set[_State]:

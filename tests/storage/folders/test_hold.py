@@ -120,8 +120,8 @@ def test_a_move_during_a_write_spares_what_replaces_the_table(
             WRITES[write](held)
             acknowledged = True
         if calls.count > number:
-            # What was acknowledged was in this table before it moved. Nothing else goes into the other
-            # table, where a path leads to the folder that is open.
+            # What was acknowledged was in this table before it moved. Nothing goes into the other
+            # table, if a path can lead to a folder that is open.
             assert contents_of(root) == before or (not acknowledged and is_path_all)
             assert not acknowledged or b"new" in contents_of(root.with_name("aside")).values()
         else:

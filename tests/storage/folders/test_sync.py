@@ -27,7 +27,13 @@ def _bare(monkeypatch: pytest.MonkeyPatch) -> None:
 def root(tmp_path: Path) -> Path:
     """A table that somebody else wrote, a minute ago by the clock of this process."""
     root = tmp_path / "table"
-    for name in ("data/1", "_versions/1", f"{REGION}/wal/1", f"{REGION}/manifest/1", f"{REGION}/g/1"):
+    for name in (
+        "data/1",
+        "_versions/1",
+        f"{REGION}/wal/1",
+        f"{REGION}/manifest/1",
+        f"{REGION}/g/1",
+    ):
         write(root, name)
     return root
 
@@ -95,6 +101,10 @@ def test_what_is_durable_is_not_synced_again(
     later[0] += 60
     store.barrier()
     assert taken(synced) == []
+
+    # Of the folders above a region, only the names.
+    store.barrier(up_to=f"{REGION}/wal/1")
+    assert taken(synced) == ["_mem_wal", "."]
 
     # Another file with the name of one that is durable.
     os.replace(shutil.copy(root / "data/2", root / "data/3"), root / "data/1")
