@@ -414,8 +414,6 @@ def test_a_missing_sync_is_noticed(tmp_path: Path, scene: str, missing: str, aft
 @pytest.mark.parametrize(
     ("scene", "missing", "after"),
     [
-        ("create", "_transactions/", BEGINNING),
-        ("create", "_transactions$", BEGINNING),
         ("new rows", "/data/", DONE),
         ("new rows", "/data$", DONE),
         ("direct commit", "table/data/", BEGINNING),
@@ -424,8 +422,6 @@ def test_a_missing_sync_is_noticed(tmp_path: Path, scene: str, missing: str, aft
         ("quarantine", "/data/", BEGINNING),
         ("hint", "/wal/", DONE),
         ("hint", "/wal$", DONE),
-        ("IVF_PQ", "indexed/_indices/", BEGINNING),
-        ("INVERTED", "indexed/_indices/", BEGINNING),
     ],
 )
 def test_a_missing_sync_is_noticed_where_the_system_has_less(

@@ -87,7 +87,6 @@ def test_every_sync(prepared: Prepared, finish: Finish, tmp_path: Path, job: str
         ("compaction", "^syncfs"),
         ("new region spec", "^syncfs"),
         ("merge", f"^fsync {TABLE}/data/"),
-        ("index build", f"^fsync {TABLE}/_indices/"),
         ("compaction", f"^fsync {TABLE}/data/"),
     ],
 )
