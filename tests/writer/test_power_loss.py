@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from support.data.sampled import drawn
-from support.data.tables import SCHEMA, base_state, keys, rows, state
+from support.data.tables import SCHEMA, base_state, generations, keys, rows, state
 from support.faults.power_loss import Crash, Recorder, since, survive, survive_not
 from support.oracles import native
 from support.oracles.model import Change, Model
@@ -161,6 +161,19 @@ def takes_over_from_lance(life: Life) -> None:
     writer.abort()
 
 
+def takes_generations_from_lance(life: Life) -> None:
+    """Lance syncs neither a generation nor the manifest that names it, on which a claim relies."""
+    table = memwal.open(life.uri)
+    life.model.begin({1: 1})
+    life.recorder.note("before a write by Lance")
+    with native.writer(table) as shard:
+        native.put(shard, table, rows({1: 1}))
+    assert len(generations(table)) == 1
+    writer = table.writer()
+    life.write(writer, {2: 2})
+    writer.abort()
+
+
 def test_writes(life: Life) -> None:
     life.create()
 
@@ -179,6 +192,13 @@ def test_a_takeover_from_lance(life: Life) -> None:
 
     # Before that the region is as Lance left it.
     found = since(crashes(life, lambda: takes_over_from_lance(life)), "after a write")
+    check_each(life, found)
+
+
+def test_a_takeover_of_a_generation_from_lance(life: Life) -> None:
+    life.create()
+
+    found = since(crashes(life, lambda: takes_generations_from_lance(life)), "after a write")
     check_each(life, found)
 
 
@@ -222,6 +242,8 @@ def test_a_missing_sync_is_noticed(
         (flushes, r"_gen_1/data/.*lance$"),
         (takes_over_from_lance, r"/wal/[01]+\.arrow$"),
         (takes_over_from_lance, r"/wal$"),
+        (takes_generations_from_lance, r"_gen_1/data/"),
+        (takes_generations_from_lance, r"_gen_1$"),
     ],
     ids=lambda value: getattr(value, "__name__", str(value)),
 )
