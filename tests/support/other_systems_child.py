@@ -120,7 +120,7 @@ def imports() -> object:
             importlib.import_module(module.name)
         except Exception as error:
             failed[module.name] = f"{type(error).__name__}: {error}"
-    from memwal.errors import UnsupportedStoreError
+    from memwal.errors import TableSetupError, UnsupportedStoreError
     from memwal.storage.open import open_store
     from memwal.util.clock import boot_seconds
     from memwal.util.memory import release_free_memory
@@ -134,6 +134,9 @@ def imports() -> object:
             memwal.open(uri)
         except UnsupportedStoreError:
             refused.append(uri)
+        except TableSetupError:
+            # There is no table, and one could be there.
+            continue
     return {
         "failed": failed,
         "refused": len(refused),

@@ -57,15 +57,11 @@ WHOLE: Final = "whole"
 BARE: Final = "bare"
 """A system without any of it."""
 
-SYSTEMS: Final = (
-    WHOLE,
-    BARE,
-    *(
-        pytest.param(name, marks=pytest.mark.slow, id=f"without-{name.strip('/')}")
-        for name in TAKEN
-    ),
-)
-"""Parameters of a fixture that calls :func:`take_away`."""
+
+def systems(*names: str) -> list[Any]:
+    """Parameters of a fixture that calls :func:`take_away`: those of one thing each are slow."""
+    slow = [pytest.param(name, marks=pytest.mark.slow, id=f"no-{name}") for name in names]
+    return [WHOLE, BARE, *slow]
 
 
 def take_away(patch: pytest.MonkeyPatch, what: str) -> None:

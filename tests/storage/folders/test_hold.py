@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from support.data.tables import listing
 from support.faults.between_calls import before_call
-from support.systems import SYSTEMS, take_away
+from support.systems import systems, take_away
 
 from memwal.errors import ConflictError, ObjectExistsError, TableReplacedError
 from memwal.storage import local
@@ -30,7 +30,7 @@ WRITES: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.fixture(autouse=True, params=SYSTEMS)
+@pytest.fixture(autouse=True, params=systems("O_TMPFILE", "statx", "/proc"))
 def _system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     take_away(monkeypatch, request.param)
 
