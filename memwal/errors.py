@@ -69,9 +69,10 @@ class MissingExtraError(MemWalError, ImportError):
 
 
 class UnsupportedStoreError(MemWalError):
-    """The object store lacks an operation that the protocol requires (put-if-absent).
+    """The store lacks an operation that the protocol requires (put-if-absent, locks on folders).
 
-    What to do: use another store, or let a database decide the commits (``memwal_commits_in``).
+    What to do: use another store, or let a database decide the commits (``memwal_commits_in``); on
+    Windows, use local tables in WSL.
     """
 
 

@@ -16,6 +16,7 @@ from support.data.sampled import drawn
 from support.data.tables import SCHEMA, generations, keys, log, rows, state
 from support.faults.power_loss import BEGINNING, END, Crash, Recorder, since, survive, survive_not
 from support.oracles import native
+from support.systems import BARE, TAKEN, take_away
 
 import memwal
 from memwal.base_table.read_tags import ReadTag, list_torn_tags, parse_read_tag_key, place_tag
@@ -29,6 +30,8 @@ from memwal.storage.location import TableLocation
 SPEC = memwal.RegionSpec.unsharded()
 ROWS = {1: 1, 2: 2}
 DONE = "done"
+QUICK = {("tags", BARE)}
+"""What the default tests try of systems that have less."""
 UNSAFE = {"table-torn", "table-file-missing", "table-file-damaged"}
 """What verify finds of a version that Lance did not sync."""
 
@@ -349,6 +352,29 @@ SCENES = {
 
 @pytest.mark.parametrize("scene", SCENES)
 def test_nothing_is_lost(tmp_path: Path, most_disks: int | None, scene: str) -> None:
+    check_scene(tmp_path, most_disks, scene)
+
+
+@pytest.mark.parametrize(
+    ("scene", "lacks"),
+    [
+        pytest.param(scene, lacks, marks=() if (scene, lacks) in QUICK else pytest.mark.slow)
+        for scene in SCENES
+        for lacks in (BARE, *(TAKEN if scene == "tags" else ()))
+    ],
+)
+def test_nothing_is_lost_where_the_system_has_less(
+    tmp_path: Path,
+    most_disks: int | None,
+    scene: str,
+    lacks: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    take_away(monkeypatch, lacks)
+    check_scene(tmp_path, most_disks, scene)
+
+
+def check_scene(tmp_path: Path, most_disks: int | None, scene: str) -> None:
     recorder = SCENES[scene].record(tmp_path)
     found = since(recorder.crashes(), SCENES[scene].after)
     survive(found, tmp_path, SCENES[scene].check, most=most_disks)
@@ -380,5 +406,27 @@ def test_nothing_is_lost(tmp_path: Path, most_disks: int | None, scene: str) -> 
     ),
 )
 def test_a_missing_sync_is_noticed(tmp_path: Path, scene: str, missing: str, after: str) -> None:
+    recorder = SCENES[scene].record(tmp_path)
+    survive_not(recorder, missing, tmp_path, SCENES[scene].check, after=after)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("scene", "missing", "after"),
+    [
+        ("new rows", "/data/", DONE),
+        ("new rows", "/data$", DONE),
+        ("direct commit", "table/data/", BEGINNING),
+        ("direct commit", "table/_versions/", BEGINNING),
+        ("tags", "table/data/", BEGINNING),
+        ("quarantine", "/data/", BEGINNING),
+        ("hint", "/wal/", DONE),
+        ("hint", "/wal$", DONE),
+    ],
+)
+def test_a_missing_sync_is_noticed_where_the_system_has_less(
+    tmp_path: Path, scene: str, missing: str, after: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take_away(monkeypatch, BARE)
     recorder = SCENES[scene].record(tmp_path)
     survive_not(recorder, missing, tmp_path, SCENES[scene].check, after=after)

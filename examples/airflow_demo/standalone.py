@@ -50,12 +50,16 @@ USERS = {"admin": "admin", "viewer": "viewer"}
 
 LAUNCHER = (
     "import ctypes, runpy, signal, sys\n"
-    # PR_SET_PDEATHSIG: SIGTERM when the caller dies and cannot call stop() any more.
-    "ctypes.CDLL(None).prctl(1, signal.SIGTERM)\n"
+    # PR_SET_PDEATHSIG: SIGTERM when the caller dies and cannot call stop() any more. Linux has it.
+    "prctl = getattr(ctypes.CDLL(None), 'prctl', None)\n"
+    "prctl and prctl(1, signal.SIGTERM)\n"
     "sys.argv[0] = 'airflow'\n"
     "runpy.run_module('airflow', run_name='__main__')\n"
 )
-"""Runs the ``airflow`` command in a process that does not outlive the one that started it."""
+"""Runs the ``airflow`` command in a process that does not outlive the one that started it.
+
+Without ``prctl`` it does, if that one is killed.
+"""
 
 START_SECONDS = 180.0
 STOP_SECONDS = 20.0

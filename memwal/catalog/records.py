@@ -7,7 +7,6 @@ from it each time it parses its DAG files. Nothing of SQLAlchemy is imported her
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import re
@@ -21,10 +20,11 @@ from typing import Self
 from urllib.parse import urlsplit
 
 from memwal.boundary.public import public
-from memwal.errors import InvalidInputError, ObjectNotFoundError
+from memwal.errors import InvalidInputError, ObjectNotFoundError, UnsupportedStoreError
 from memwal.jobs.policy import Policy
 from memwal.jobs.status import TableStatus
 from memwal.storage.uris import parse_uri
+from memwal.util import system
 from memwal.util.records import JsonMapping, JsonObject, JsonRecord
 from memwal.util.safe_json import is_unicode, read_json
 
@@ -290,7 +290,7 @@ def write_snapshot(path: str | Path, tables: Sequence[ManagedTable]) -> None:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             json.dump(content, file, indent=1)
             file.flush()
-            os.fsync(file.fileno())
+            system.fsync(file.fileno())
         # mkstemp gives 0600; the DAG processor may run as another user, and no secret is inside.
         os.chmod(temporary, 0o644)
         os.replace(temporary, target)
@@ -302,9 +302,17 @@ def write_snapshot(path: str | Path, tables: Sequence[ManagedTable]) -> None:
 
 @contextlib.contextmanager
 def snapshot_lock(path: str | Path) -> Iterator[None]:
-    """Hold the writers' lock of a snapshot, a file beside it; make the folder if it is absent."""
+    """Hold the writers' lock of a snapshot, a file beside it; make the folder if it is absent.
+
+    Raises UnsupportedStoreError on a system without locks on files.
+    """
+    if system.fcntl is None:
+        raise UnsupportedStoreError(
+            f"cannot lock {path}: this system has no locks on files (fcntl); on Windows export "
+            "the catalog in WSL"
+        )
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     with open(target.with_name(f".{target.name}.lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        system.fcntl.flock(lock, system.fcntl.LOCK_EX)
         yield

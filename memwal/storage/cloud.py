@@ -37,6 +37,7 @@ from memwal.storage.credentials import Credentials
 from memwal.storage.object_store import Data, ObjectInfo, ObjectStore
 from memwal.storage.options import CLOUDS, cloud_settings
 from memwal.storage.uris import TableUri
+from memwal.util import system
 from memwal.util.redaction import secret_values
 
 if TYPE_CHECKING:
@@ -307,7 +308,7 @@ def _after_fork() -> None:
     _Process.forked = _Process.forked or _Process.used
 
 
-os.register_at_fork(after_in_child=_after_fork)
+system.after_fork_in_child(_after_fork)
 
 
 def _refuse_fork() -> None:

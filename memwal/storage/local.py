@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import builtins
 import errno
-import fcntl
 import os
 import secrets
 import stat
@@ -12,7 +11,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from copy import copy
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -23,10 +21,12 @@ from memwal.errors import (
     TableReplacedError,
     UnsupportedStoreError,
 )
+from memwal.format.paths import MEM_WAL_DIR
 from memwal.storage import local_files, object_store
 from memwal.storage.folders.delete import delete_file, delete_files, delete_tree, open_without_links
 from memwal.storage.folders.hold import FolderHold, Place
 from memwal.storage.folders.locks import lock_folder
+from memwal.storage.folders.sync import ClockReading, FolderSync, sync_folder
 from memwal.storage.folders.walk import (
     check_not_broken,
     is_broken,
@@ -34,7 +34,6 @@ from memwal.storage.folders.walk import (
     linked_folders,
     list_entries,
     walk_files,
-    walk_folders,
     walk_links,
 )
 from memwal.storage.local_files import (
@@ -49,15 +48,15 @@ from memwal.storage.local_files import (
     write_new_file,
 )
 from memwal.storage.object_store import Data, LinkInfo, ObjectInfo, ObjectStore
+from memwal.util import system
 
-_NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV, errno.EMLINK})
+_NO_LINKS = frozenset(
+    {errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EXDEV, errno.EMLINK}
+)
 
 # How often a folder that is deleted during a write is created again. No process deletes it that
 # often within the milliseconds that this takes.
 _MAX_ATTEMPTS = 64
-
-# The time stamp of a file is some milliseconds behind the clock.
-_COARSE_SECONDS = 1.0
 
 
 class LocalStore(ObjectStore):
@@ -73,17 +72,28 @@ class LocalStore(ObjectStore):
     that a small :meth:`create` takes on ext4. Objects then survive a crash of the process, but not
     of the machine: after a power cut, acknowledged objects of the last seconds (30 by default on
     ext4) can be missing, empty or torn.
+
+    Raises UnsupportedStoreError on a system that has no locks on folders, or cannot open a file
+    relative to a folder.
     """
 
     is_local = True
 
     def __init__(self, root: str | Path, *, durable: bool = True) -> None:
+        if system.MISSING:
+            raise UnsupportedStoreError(
+                f"{root}: this system lacks what tables on a local disk need "
+                f"({', '.join(system.MISSING)}): on Windows use WSL, or keep the table in an "
+                "object store"
+            )
         self._root = os.path.abspath(root)
         self._root_prefix = os.path.join(self._root, "")
         self._durable = durable
         self._folders = FolderCache(self._root, durable=durable)
         # By device: start of the last sync of the whole file system.
-        self._barriers: dict[int, _ClockReading] = {}
+        self._barriers: dict[int, ClockReading] = {}
+        # In place of that where whole file systems cannot be synced.
+        self._folder_sync = FolderSync()
         # By device: whether its file system keeps unnamed files.
         self._unnamed: dict[int, bool] = {}
         # Folders that must stay in their places for this store to write into them.
@@ -125,7 +135,7 @@ class LocalStore(ObjectStore):
             try:
                 with (
                     self._placed(path, make=False) as place,
-                    lock_folder(_folder_of(place.path), fcntl.LOCK_EX),
+                    lock_folder(_folder_of(place.path), exclusive=True),
                 ):
                     if local_files.read_file(place.path) != expected:
                         raise changed
@@ -232,14 +242,7 @@ class LocalStore(ObjectStore):
         with _translated("sync", folder):
             # Content first, then names, then the names of the folders above: a durable name never
             # points to content that is not durable.
-            os.stat(folder)
-            for file in walk_files(folder):
-                with suppress(FileNotFoundError):
-                    if not is_broken(file) and file.is_file():
-                        fsync_file(file.path)
-            for inner in walk_folders(folder):
-                with suppress(FileNotFoundError):
-                    fsync_folder(inner)
+            sync_folder(folder)
             self._folders.forget_ancestors(folder)
             self._folders.ensure(folder)
 
@@ -250,10 +253,23 @@ class LocalStore(ObjectStore):
         if not self._durable:
             return
         with _translated("sync the file system of", self._root):
-            if up_to is None:
+            if up_to is not None and self._is_synced(self._path(up_to)):
+                return
+            if system.syncfs() is None:
+                self._sync_files(_scope(up_to))
+            elif up_to is None:
                 self._sync_file_systems(linked_folders(self._root))
-            elif not self._is_synced(path := self._path(up_to)):
-                self._sync_file_systems([_folder_of(path)])
+            else:
+                self._sync_file_systems([_folder_of(self._path(up_to))])
+
+    def _sync_files(self, scope: str) -> None:
+        """Sync a folder of the table, or all of it (``""``), and the names of the folders above."""
+        folder = self._folder_path(scope)
+        self._folder_sync.sync(folder)
+        while folder != self._root:
+            folder = _folder_of(folder)
+            fsync_folder(folder)
+        self._folders.ensure(self._root, make_root=False)
 
     def _sync_file_systems(self, folders: Iterable[str]) -> None:
         """Sync the file system of the root, and those of other folders, which links may lead to."""
@@ -261,7 +277,7 @@ class LocalStore(ObjectStore):
         for folder in (self._root, *folders):
             device = os.stat(folder).st_dev
             if device not in synced:
-                started = _ClockReading.now()
+                started = ClockReading.now()
                 sync_file_system(folder)
                 self._barriers[device] = started
                 synced.add(device)
@@ -437,25 +453,14 @@ class LocalStore(ObjectStore):
                 return
 
 
-@dataclass(frozen=True, slots=True)
-class _ClockReading:
-    """One instant by the wall clock and by the monotonic clock."""
+def _scope(up_to: str | None) -> str:
+    """Return the folder with all that a barrier must make durable: all of the table, or a region.
 
-    wall: float
-    monotonic: float
-
-    @classmethod
-    def now(cls) -> _ClockReading:
-        return cls(time.time(), time.monotonic())
-
-    def is_after(self, changed: float) -> bool:
-        """Return whether a file was changed before; False if the wall clock was set since then.
-
-        Once the wall clock was set, file times cannot be compared with this reading.
-        """
-        now = _ClockReading.now()
-        drift = (now.monotonic - self.monotonic) - (now.wall - self.wall)
-        return changed + _COARSE_SECONDS < self.wall and abs(drift) < _COARSE_SECONDS / 2
+    An entry of a log relies on the entries before it, a manifest of a region on the generations
+    that it names. Both are in the folder of the region.
+    """
+    parts = up_to.split("/") if up_to is not None else []
+    return "/".join(parts[:2]) if len(parts) > 2 and parts[0] == MEM_WAL_DIR else ""
 
 
 def _folder_of(path: str) -> str:
@@ -464,7 +469,7 @@ def _folder_of(path: str) -> str:
 
 
 def _replace(temporary: str, path: str) -> None:
-    with lock_folder(_folder_of(path), fcntl.LOCK_SH):
+    with lock_folder(_folder_of(path), exclusive=False):
         os.replace(temporary, path)
 
 

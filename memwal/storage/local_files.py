@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import functools
 import os
 import re
 import stat
@@ -24,10 +23,10 @@ from memwal.errors import (
     StoreAccessError,
     StoreFullError,
     StoreUnavailableError,
-    UnsupportedStoreError,
 )
 from memwal.storage.folders.walk import check_not_broken, is_broken
 from memwal.storage.object_store import Data, ObjectInfo, is_temporary
+from memwal.util import system
 
 # Lance stages a file as '.tmp' and six letters, or under its name with '#' and a number.
 _STAGED = re.compile(r"\.tmp[A-Za-z0-9]{6}|.*#\d+", re.DOTALL)
@@ -38,10 +37,8 @@ _STAGED = re.compile(r"\.tmp[A-Za-z0-9]{6}|.*#\d+", re.DOTALL)
 # and then not the file behind the new name either. Other file systems have not been checked.
 _KEEP_UNNAMED_FILES: Final = frozenset({0xEF53, 0x58465342})
 
-_OPEN_FILES: Final = "/proc/self/fd"
-_NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-_UNNAMED_FILE: Final = os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC
-_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | system.O_CLOEXEC
+_FOLDER: Final = os.O_RDONLY | system.O_DIRECTORY | system.O_CLOEXEC
 
 _PAUSE_SECONDS: Final = 0.03
 _START_WRITING: Final = 2  # SYNC_FILE_RANGE_WRITE
@@ -57,7 +54,7 @@ _NAME = frozenset({errno.ENAMETOOLONG, errno.EINVAL, errno.ENOTDIR, errno.EISDIR
 def read_file(path: str, *, start: int = 0, length: int | None = None) -> bytes:
     """Read a file, or up to ``length`` bytes of it from ``start``."""
     # O_NONBLOCK: opening a pipe in the place of a file would wait for its writer.
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    descriptor = os.open(path, os.O_RDONLY | system.O_CLOEXEC | system.O_NONBLOCK)
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
@@ -129,7 +126,7 @@ def write_chunks(path: str, chunks: Iterable[bytes], *, durable: bool) -> None:
         for chunk in chunks:
             _write(descriptor, chunk, durable=False)
         if durable:
-            os.fsync(descriptor)
+            system.fsync(descriptor)
     finally:
         os.close(descriptor)
 
@@ -140,29 +137,32 @@ def link_new_file(folder: str, path: str, data: Data, *, durable: bool) -> None:
     A process that dies in between leaves nothing behind. Only for folders for which
     :func:`keeps_unnamed_files` is true.
     """
-    descriptor = os.open(folder, _UNNAMED_FILE, 0o666)
+    descriptor = _open_unnamed(folder)
     try:
         _write(descriptor, data, durable=durable)
         # src_dir_fd makes Python follow the link in /proc, which it otherwise does not. The path is
         # absolute, so the descriptor has no other effect.
-        os.link(f"{_OPEN_FILES}/{descriptor}", path, src_dir_fd=descriptor)
+        os.link(f"{system.open_files()}/{descriptor}", path, src_dir_fd=descriptor)
     finally:
         os.close(descriptor)
 
 
 def keeps_unnamed_files(folder: str) -> bool:
     """Return whether unnamed files in a folder are supported, and durable once linked."""
-    if file_system_magic(folder) not in _KEEP_UNNAMED_FILES or not os.path.isdir(_OPEN_FILES):
+    # O_TMPFILE comes first: where it is missing, statfs writes something else.
+    if system.O_TMPFILE is None or system.open_files() is None:
+        return False
+    if file_system_magic(folder) not in _KEEP_UNNAMED_FILES:
         return False
     with suppress(OSError):
-        os.close(os.open(folder, _UNNAMED_FILE, 0o666))
+        os.close(_open_unnamed(folder))
         return True
     return False
 
 
 def fsync_file(path: str) -> None:
     """Make the content of a file durable, whichever process wrote it."""
-    _fsync(path, os.O_RDONLY | os.O_CLOEXEC)
+    _fsync(path, os.O_RDONLY | system.O_CLOEXEC)
 
 
 def fsync_folder(path: str) -> None:
@@ -171,11 +171,7 @@ def fsync_folder(path: str) -> None:
 
 
 def sync_file_system(path: str) -> None:
-    """Make everything durable that was written to the file system of ``path``.
-
-    Raises OSError if some of it could not be written, and UnsupportedStoreError if this system has
-    no ``syncfs``.
-    """
+    """Make everything durable that was written to the file system of a path, see :func:`syncfs`."""
     descriptor = os.open(path, _FOLDER)
     try:
         syncfs(descriptor)
@@ -191,7 +187,7 @@ def write_behind(folder: Path | None) -> Iterator[None]:
     otherwise begin with the first byte when the last one is written. Sub-folders are ignored.
     Nothing is done for None or a folder that does not exist.
     """
-    start = sync_file_range()
+    start = system.sync_file_range()
     if folder is None or start is None or not folder.is_dir():
         yield
         return
@@ -310,30 +306,35 @@ def from_os_error(error: OSError, action: str, path: str) -> MemWalError:
 
 
 def syncfs(descriptor: int) -> None:
-    """Call ``syncfs(2)``. Raises the errors of :func:`sync_file_system`."""
-    if _syncfs()(descriptor) != 0:
+    """Make everything durable that was written to the file system of an open file.
+
+    Raises OSError if some of it could not be written. Without ``syncfs(2)`` this is weaker: sync(2)
+    may return before all is written.
+    """
+    function = system.syncfs()
+    if function is None:
+        os.sync()
+        system.fsync(descriptor)
+    elif function(descriptor) != 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
 
 
-@functools.cache
-def sync_file_range() -> Callable[[int, int, int, int], int] | None:
-    """Return the system call ``sync_file_range(2)``; None if this system has none."""
-    function = getattr(ctypes.CDLL(None), "sync_file_range", None)
-    if function is not None:
-        function.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
-        function.restype = ctypes.c_int
-    return function
-
-
 def file_system_magic(path: str) -> int | None:
     """Return the magic number of the file system of ``path``; None if ``statfs`` fails."""
-    function = _statfs()
-    # The magic number is the first word; the whole struct has 120 bytes on 64-bit Linux.
-    status = (ctypes.c_long * 64)()
+    function = system.statfs()
+    # The magic number is the first word; the whole struct has 120 bytes on 64-bit Linux, and up to
+    # 2,168 elsewhere.
+    status = (ctypes.c_long * 512)()
     if function is None or function(os.fsencode(path), status) != 0:
         return None
     return int(status[0])
+
+
+def _open_unnamed(folder: str) -> int:
+    if system.O_TMPFILE is None:
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP), folder)
+    return os.open(folder, os.O_WRONLY | system.O_TMPFILE | system.O_CLOEXEC, 0o666)
 
 
 def _write(descriptor: int, data: Data, *, durable: bool) -> None:
@@ -341,13 +342,13 @@ def _write(descriptor: int, data: Data, *, durable: bool) -> None:
     while rest:
         rest = rest[os.write(descriptor, rest) :]
     if durable:
-        os.fsync(descriptor)
+        system.fsync(descriptor)
 
 
 def _fsync(path: str, flags: int) -> None:
     descriptor = os.open(path, flags)
     try:
-        os.fsync(descriptor)
+        system.fsync(descriptor)
     finally:
         os.close(descriptor)
 
@@ -355,30 +356,8 @@ def _fsync(path: str, flags: int) -> None:
 def _start_writing(path: Path, start: Callable[[int, int, int, int], int]) -> None:
     # A file that is gone again, or cannot be written early, is left to the fsync.
     with suppress(OSError):
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | system.O_CLOEXEC)
         try:
             start(descriptor, 0, 0, _START_WRITING)
         finally:
             os.close(descriptor)
-
-
-@functools.cache
-def _syncfs() -> Callable[[int], int]:
-    try:
-        function = ctypes.CDLL(None, use_errno=True).syncfs
-    except AttributeError:
-        raise UnsupportedStoreError(
-            "this system has no syncfs: local tables need Linux; use an object store instead"
-        ) from None
-    function.argtypes = [ctypes.c_int]
-    function.restype = ctypes.c_int
-    return function
-
-
-@functools.cache
-def _statfs() -> Callable[[bytes, ctypes.Array[ctypes.c_long]], int] | None:
-    function = getattr(ctypes.CDLL(None), "statfs", None)
-    if function is not None:
-        function.argtypes = [ctypes.c_char_p, ctypes.c_void_p]
-        function.restype = ctypes.c_int
-    return function

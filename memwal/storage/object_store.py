@@ -208,10 +208,11 @@ class ObjectStore(ABC):
         """Make everything durable that was written to the file system of the table.
 
         Needed once before deleting files that an unsynced commit of Lance replaced. The cost grows
-        with the unwritten data of all processes on that file system. Does nothing on object stores,
-        which are always durable. With ``up_to``, the key of an object, only data older than this
-        object has to be durable: the call returns at once if an earlier barrier of this store
-        covers it.
+        with the unwritten data of all processes on that file system; on a system without ``syncfs``
+        with the number of files of the table, of which the first call syncs each. Does nothing on
+        object stores, which are always durable. With ``up_to``, the key of an object, only data
+        older than this object has to be durable: the call returns at once if an earlier barrier of
+        this store covers it.
         """
 
     def keeps_versions(self, key: str) -> bool | None:

@@ -54,7 +54,8 @@ def parse_uri(uri: str | os.PathLike[str]) -> TableUri:
             f"known are {KNOWN}"
         )
     match = _SCHEME.fullmatch(text)
-    if match is None:
+    # A path with a drive, such as C:/tables, where the system knows drives.
+    if match is None or os.path.splitdrive(text)[0]:
         if "://" in text and not text.startswith("/"):
             raise _refused(text, "the scheme is not known")
         return _parse_local(text)

@@ -14,13 +14,17 @@ MAX_SECONDS: Final = 100 * 366 * 86_400
 Duration: TypeAlias = float | timedelta
 """A number of seconds, or a timedelta."""
 
-# CLOCK_BOOTTIME counts the time that the machine is suspended, and is never adjusted.
-_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+# CLOCK_BOOTTIME counts the time that the machine is suspended, and is never adjusted. Where it is
+# missing, CLOCK_MONOTONIC may count it too, and time.monotonic need not.
+_CLOCK: Final[int | None] = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
 
 
 def boot_seconds() -> float:
-    """Return monotonic seconds since an arbitrary start, with the time of suspension on Linux."""
-    return time.clock_gettime(_CLOCK)
+    """Return monotonic seconds since an arbitrary start.
+
+    The time of suspension counts where the system has a clock that counts it, as Linux has.
+    """
+    return time.monotonic() if _CLOCK is None else time.clock_gettime(_CLOCK)
 
 
 def duration(value: Duration, name: str) -> timedelta:

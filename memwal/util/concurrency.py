@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from memwal.errors import WriterClosedError
+from memwal.util import system
 
 Value = TypeVar("Value")
 Result = TypeVar("Result")
@@ -160,4 +161,4 @@ def _count_fork() -> None:
     _fork_count += 1
 
 
-os.register_at_fork(after_in_child=_count_fork)
+system.after_fork_in_child(_count_fork)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
-import functools
-from collections.abc import Callable
 from typing import TYPE_CHECKING
+
+from memwal.util import system
 
 # pyarrow is imported inside the functions: a fleet loads nothing heavy before it needs it.
 if TYPE_CHECKING:
@@ -35,18 +34,6 @@ def release_free_memory() -> None:
     import pyarrow as pa
 
     pa.default_memory_pool().release_unused()
-    trim = _malloc_trim()
+    trim = system.malloc_trim()
     if trim is not None:
         trim(0)
-
-
-@functools.cache
-def _malloc_trim() -> Callable[[int], int] | None:
-    """Return glibc's ``malloc_trim``, or None with another C library."""
-    try:
-        function = ctypes.CDLL(None).malloc_trim
-    except AttributeError:
-        return None
-    function.argtypes = [ctypes.c_size_t]
-    function.restype = ctypes.c_int
-    return function

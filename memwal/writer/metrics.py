@@ -12,7 +12,6 @@ around its call shows how long the call waited.
 from __future__ import annotations
 
 import functools
-import os
 import threading
 import weakref
 from collections import deque
@@ -28,6 +27,7 @@ from memwal.storage.location import TableLocation
 from memwal.telemetry import MetricDefinition
 from memwal.telemetry.spans import REGION_ID as REGION_ID
 from memwal.telemetry.spans import TABLE_URI as TABLE_URI
+from memwal.util import system
 from memwal.writer.region_writer.stats import Durations, Totals, WriterCounters, WriterStats
 
 
@@ -175,7 +175,7 @@ class WriterMetrics:
             )
         self._reset()
         # The parent goes on to report its writers, and its lock may have been held at the fork.
-        os.register_at_fork(after_in_child=self._reset)
+        system.after_fork_in_child(self._reset)
 
     def durations(self, location: TableLocation) -> Durations:
         """Return the recorder of single durations for a table's writer."""

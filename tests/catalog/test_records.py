@@ -2,12 +2,19 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
 from memwal.catalog import ManagedTable, Policy
-from memwal.catalog.records import check_name, check_storage_options_ref, check_uri
-from memwal.errors import InvalidInputError
+from memwal.catalog.records import (
+    check_name,
+    check_storage_options_ref,
+    check_uri,
+    snapshot_lock,
+)
+from memwal.errors import InvalidInputError, UnsupportedStoreError
+from memwal.util import system
 
 
 @pytest.mark.parametrize("name", ["a", "flights", "flights_2024-eu", "0", "a" * 63])
@@ -80,3 +87,12 @@ def test_a_record_without_a_key_is_refused(key: str) -> None:
     values = {name: value for name, value in TABLE.to_dict().items() if name != key}
     with pytest.raises(InvalidInputError, match=f"'{key}'"):
         ManagedTable.from_dict(values)
+
+
+def test_a_snapshot_of_the_catalog_needs_locks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(system, "fcntl", None)
+
+    with pytest.raises(UnsupportedStoreError), snapshot_lock(tmp_path / "tables.json"):
+        pass

@@ -20,6 +20,7 @@ from uuid import uuid4
 
 import pytest
 from support.stores.s3_emulator import S3Emulator, running_emulator
+from support.systems import BARE, TAKEN, take_away
 
 import memwal.errors
 from memwal.storage.object_store import ObjectStore
@@ -33,7 +34,10 @@ memwal.__path__ = [{str(Path(memwal.errors.__file__).parent)!r}]
 sys.modules["memwal"] = memwal
 """
 
-KINDS = ("local", "local-not-durable", "memory", "s3")
+KINDS = (
+    *("local", "local-not-durable", "memory", "s3", f"local-{BARE}"),
+    *(pytest.param(f"local-{name}", marks=pytest.mark.slow) for name in TAKEN),
+)
 
 
 @pytest.fixture(scope="session")
@@ -71,7 +75,9 @@ def bucket(emulator: S3Emulator) -> str:
 
 
 @pytest.fixture(params=KINDS)
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
+def store(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> ObjectStore:
     """An empty store of each kind."""
     if request.param == "memory":
         return open_store(f"memory://{uuid4().hex}/table")
@@ -79,7 +85,8 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
         emulator = request.getfixturevalue("emulator")
         bucket = request.getfixturevalue("bucket")
         return open_store(f"s3://{bucket}/{uuid4().hex}/table", emulator.storage_options)
-    return open_store(tmp_path / "table", durable=request.param == "local")
+    take_away(monkeypatch, request.param.removeprefix("local-"))
+    return open_store(tmp_path / "table", durable=request.param != "local-not-durable")
 
 
 @dataclass

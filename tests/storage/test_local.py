@@ -11,6 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from support.systems import BARE, take_away
 
 from memwal.errors import (
     ConflictError,
@@ -52,9 +53,12 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "table"
 
 
-@pytest.fixture(params=["unnamed", "named"])
+@pytest.fixture(params=["unnamed", "named", BARE])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """How a new file is written, whatever file system the tests run on."""
+    if request.param == BARE:
+        take_away(monkeypatch, BARE)
+        return "named"
     monkeypatch.setattr(local, "keeps_unnamed_files", lambda _folder: request.param == "unnamed")
     return str(request.param)
 
@@ -122,13 +126,17 @@ def test_a_file_without_a_name_is_only_used_where_it_is_kept(
     assert not local_files.keeps_unnamed_files(str(root))
     monkeypatch.setattr(local_files, "file_system_magic", lambda _path: 0xEF53)
     assert local_files.keeps_unnamed_files(str(root))
-    monkeypatch.setattr(local_files, "_OPEN_FILES", "/nowhere")
-    assert not local_files.keeps_unnamed_files(str(root))
+    for missing in ("O_TMPFILE", "/proc"):
+        with monkeypatch.context() as patch:
+            take_away(patch, missing)
+            assert not local_files.keeps_unnamed_files(str(root))
 
 
-def test_the_file_system_is_asked_for(root: Path) -> None:
+def test_the_file_system_is_asked_for(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert local_files.file_system_magic("/proc") == 0x9FA0
     assert local_files.file_system_magic(str(root)) is None
+    take_away(monkeypatch, "statfs")
+    assert local_files.file_system_magic("/proc") is None
 
 
 def test_where_an_unnamed_file_cannot_be_linked_a_named_one_is(
@@ -386,6 +394,14 @@ def test_a_closed_folder_above_the_table_is_synced_the_long_way(
     LocalStore(root).create("a", b"x")
 
     assert synced == [str(root.resolve())]
+
+    everything: list[str] = []
+    take_away(monkeypatch, "syncfs")
+    monkeypatch.setattr(local_files, "syncfs", REAL_SYNCFS)
+    monkeypatch.setattr(os, "sync", lambda: everything.append("synced"))
+    LocalStore(root).create("b", b"x")
+
+    assert everything == ["synced"]
 
 
 CRASH = """

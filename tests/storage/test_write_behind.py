@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-import memwal.storage.local_files as module
+import memwal.util.system as module
 from memwal.storage.local_files import write_behind
 
 

@@ -9,10 +9,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from support.data.sampled import drawn
-from support.data.tables import SCHEMA, base_state, keys, rows, state
+from support.data.tables import SCHEMA, base_state, generations, keys, rows, state
 from support.faults.power_loss import Crash, Recorder, since, survive, survive_not
 from support.oracles import native
 from support.oracles.model import Change, Model
+from support.systems import BARE, WHOLE, take_away
 
 import memwal
 from memwal.errors import CorruptDataError
@@ -59,8 +60,15 @@ class Life:
         self.recorder.note("after a write")
 
 
+@pytest.fixture(params=[WHOLE, pytest.param(BARE, marks=pytest.mark.slow)])
+def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What the system lacks."""
+    take_away(monkeypatch, request.param)
+    return str(request.param)
+
+
 @pytest.fixture
-def life(most_disks: int | None, tmp_path: Path) -> Life:
+def life(most_disks: int | None, tmp_path: Path, system: str) -> Life:
     return Life(tmp_path, most=most_disks)
 
 
@@ -153,6 +161,19 @@ def takes_over_from_lance(life: Life) -> None:
     writer.abort()
 
 
+def takes_generations_from_lance(life: Life) -> None:
+    """Lance syncs neither a generation nor the manifest that names it, on which a claim relies."""
+    table = memwal.open(life.uri)
+    life.model.begin({1: 1})
+    life.recorder.note("before a write by Lance")
+    with native.writer(table) as shard:
+        native.put(shard, table, rows({1: 1}))
+    assert len(generations(table)) == 1
+    writer = table.writer()
+    life.write(writer, {2: 2})
+    writer.abort()
+
+
 def test_writes(life: Life) -> None:
     life.create()
 
@@ -171,6 +192,13 @@ def test_a_takeover_from_lance(life: Life) -> None:
 
     # Before that the region is as Lance left it.
     found = since(crashes(life, lambda: takes_over_from_lance(life)), "after a write")
+    check_each(life, found)
+
+
+def test_a_takeover_of_a_generation_from_lance(life: Life) -> None:
+    life.create()
+
+    found = since(crashes(life, lambda: takes_generations_from_lance(life)), "after a write")
     check_each(life, found)
 
 
@@ -202,6 +230,34 @@ def test_a_takeover_from_lance(life: Life) -> None:
 def test_a_missing_sync_is_noticed(
     tmp_path: Path, live: Callable[[Life], None], missing: str
 ) -> None:
+    check_noticed(tmp_path, live, missing)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("live", "missing"),
+    [
+        (writes, r"/wal/[.#]"),
+        (writes, r"/wal$"),
+        (flushes, r"_gen_1/data/.*lance$"),
+        (takes_over_from_lance, r"/wal/[01]+\.arrow$"),
+        (takes_over_from_lance, r"/wal$"),
+        (takes_generations_from_lance, r"_gen_1/data/"),
+        (takes_generations_from_lance, r"_gen_1$"),
+    ],
+    ids=lambda value: getattr(value, "__name__", str(value)),
+)
+def test_a_missing_sync_is_noticed_where_the_system_has_less(
+    tmp_path: Path,
+    live: Callable[[Life], None],
+    missing: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    take_away(monkeypatch, BARE)
+    check_noticed(tmp_path, live, missing)
+
+
+def check_noticed(tmp_path: Path, live: Callable[[Life], None], missing: str) -> None:
     life = Life(tmp_path, most=None)
     life.create()
     with life.recorder.watch():
@@ -325,11 +381,15 @@ def merges_by_lance_and_collects(life: Life) -> None:
         life.write(writer, {3: 3})
 
 
-def test_collections(life: Life) -> None:
+def test_collections(life: Life, system: str) -> None:
     """Nothing is deleted before what replaced it is safe, though Lance does not sync a merge."""
     generations_of(life, {1: 1, 2: 2}, {2: None})
 
     found = crashes(life, lambda: merges_by_lance_and_collects(life))
+    if system == BARE:
+        # Nothing tells which sync ended the first barrier.
+        check_each(life, since(found, "after a collection"))
+        return
     barrier = next(n for n, crash in enumerate(found) if crash.when.startswith("syncfs"))
     check_each(life, [crash for crash in found[barrier:] if not crash.when.startswith("syncfs")])
 

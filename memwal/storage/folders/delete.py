@@ -13,7 +13,6 @@ link *in* a folder of the table is a name like any other: it is deleted, and not
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -22,10 +21,9 @@ from typing import Final
 
 from memwal.errors import LinkRefusedError
 from memwal.storage.folders.locks import lock_descriptor
+from memwal.util import system
 
-# A folder that is only passed needs no right to read it.
-_PASSED: Final = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
-_OPENED: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_OPENED: Final = os.O_RDONLY | system.O_DIRECTORY | system.O_CLOEXEC
 
 _GONE_OR_IN_USE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENOTEMPTY, errno.EEXIST})
 
@@ -40,7 +38,7 @@ def delete_file(root: str, key: str) -> None:
     with (
         suppress(FileNotFoundError, NotADirectoryError),
         open_without_links(root, folder) as descriptor,
-        lock_descriptor(descriptor, fcntl.LOCK_SH, os.path.join(root, folder)),
+        lock_descriptor(descriptor, os.path.join(root, folder), exclusive=False),
     ):
         _unlink(name, descriptor)
 
@@ -81,11 +79,12 @@ def open_without_links(root: str, folder: str) -> Iterator[int]:
     """
     parts = folder.split("/") if folder else []
     path = root
-    descriptor = os.open(root, _PASSED if parts else _OPENED)
+    descriptor = os.open(root, _OPENED | system.O_PATH if parts else _OPENED)
     try:
         for depth, part in enumerate(parts, 1):
             path = os.path.join(path, part)
-            flags = _OPENED if depth == len(parts) else _PASSED
+            # A folder that is only passed needs no right to read it, where the system knows that.
+            flags = _OPENED if depth == len(parts) else _OPENED | system.O_PATH
             inner = _open_inside(descriptor, part, flags, path=path)
             os.close(descriptor)
             descriptor = inner
@@ -105,7 +104,7 @@ def link_refused(path: str) -> LinkRefusedError:
 
 def _open_inside(parent: int, name: str, flags: int, *, path: str) -> int:
     try:
-        return os.open(name, flags | os.O_NOFOLLOW, dir_fd=parent)
+        return os.open(name, flags | system.O_NOFOLLOW, dir_fd=parent)
     except OSError as error:
         # At a link, O_DIRECTORY with O_NOFOLLOW fails as at a file.
         if error.errno in (errno.ENOTDIR, errno.ELOOP) and _is_link(parent, name):
@@ -118,8 +117,14 @@ def _is_link(parent: int, name: str) -> bool:
 
 
 def _unlink(name: str, parent: int) -> None:
-    with suppress(FileNotFoundError, IsADirectoryError):
+    try:
         os.unlink(name, dir_fd=parent)
+    except (FileNotFoundError, IsADirectoryError):
+        return
+    except PermissionError:
+        # What POSIX answers at a folder; Linux answers EISDIR.
+        if not stat.S_ISDIR(os.lstat(name, dir_fd=parent).st_mode):
+            raise
 
 
 def _delete_tree(parent: int, name: str, *, path: str) -> None:

@@ -18,7 +18,6 @@ moment:
 
 from __future__ import annotations
 
-import functools
 import os
 import threading
 from collections import OrderedDict
@@ -28,9 +27,9 @@ from typing import Final
 
 from memwal.errors import StoreError, TableReplacedError
 from memwal.storage.folders.identity import FolderIdentity, identify
+from memwal.util import system
 
-_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_OPEN_FILES: Final = "/proc/self/fd"
+_FOLDER: Final = os.O_RDONLY | system.O_DIRECTORY | system.O_CLOEXEC
 # Of all writers of the process, which may hold thousands of regions.
 _MAX_OPEN: Final = 128
 
@@ -67,7 +66,8 @@ class HeldPlace(Place):
     __slots__ = ("_folder", "_hold", "_opened", "base")
 
     def __init__(self, hold: FolderHold, folder: str, opened: _OpenFolder, rest: str) -> None:
-        self.base = f"{_OPEN_FILES}/{opened.descriptor}" if _has_open_files() else folder
+        links = system.open_files()
+        self.base = folder if links is None else f"{links}/{opened.descriptor}"
         super().__init__(self.base + rest, opened.identity.device)
         self._hold = hold
         self._folder = folder
@@ -186,8 +186,3 @@ def _leads_to(folder: str, identity: FolderIdentity) -> bool:
     except OSError:
         return False
     return (status.st_dev, status.st_ino) == (identity.device, identity.inode)
-
-
-@functools.cache
-def _has_open_files() -> bool:
-    return os.path.isdir(_OPEN_FILES)

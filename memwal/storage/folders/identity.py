@@ -2,17 +2,18 @@
 
 A file system gives the inode of a deleted folder to the next one. The time at which the folder was
 made tells such two apart, on file systems that record it (ext4, XFS, Btrfs, tmpfs), unless both are
-made within one tick of the system's clock (4 ms).
+made within one tick of the system's clock (4 ms). ``statx`` tells that time; where there is none,
+``fstat`` may.
 """
 
 from __future__ import annotations
 
 import ctypes
-import functools
 import os
 import struct
-from collections.abc import Callable
 from typing import Final, NamedTuple
+
+from memwal.util import system
 
 _STATX_BYTES: Final = 256
 # Offsets of the answer: time of birth (seconds in 8 bytes, nanoseconds in 4), number of the inode
@@ -28,18 +29,20 @@ class FolderIdentity(NamedTuple):
 
     device: int
     inode: int
-    # Time of birth, as statx(2) has it; empty if the file system does not record it.
+    # Time of birth, as the system's call has it; empty if it does not tell.
     born: bytes
 
 
 def identify(descriptor: int) -> FolderIdentity:
     """Return the identity of an open folder. Costs one system call."""
-    statx = _statx()
+    statx = system.statx()
     answer = ctypes.create_string_buffer(_STATX_BYTES)
     mask = _STATX_INO | _STATX_BTIME
     if statx is None or statx(descriptor, b"", _AT_EMPTY_PATH, mask, answer) != 0:
         status = os.fstat(descriptor)
-        return FolderIdentity(status.st_dev, status.st_ino, b"")
+        birth = getattr(status, "st_birthtime", None)
+        born = b"" if birth is None else struct.pack("=d", birth)
+        return FolderIdentity(status.st_dev, status.st_ino, born)
     mask, inode, major, minor = (
         *struct.unpack_from("=I", answer),
         *struct.unpack_from("=Q", answer, _INODE_AT),
@@ -47,18 +50,3 @@ def identify(descriptor: int) -> FolderIdentity:
     )
     born = answer.raw[_BORN_AT : _BORN_AT + 12] if mask & _STATX_BTIME else b""
     return FolderIdentity(os.makedev(major, minor), inode, born)
-
-
-@functools.cache
-def _statx() -> Callable[[int, bytes, int, int, ctypes.Array[ctypes.c_char]], int] | None:
-    function = getattr(ctypes.CDLL(None), "statx", None)
-    if function is not None:
-        function.argtypes = [
-            ctypes.c_int,
-            ctypes.c_char_p,
-            ctypes.c_int,
-            ctypes.c_uint,
-            ctypes.c_char_p,
-        ]
-        function.restype = ctypes.c_int
-    return function

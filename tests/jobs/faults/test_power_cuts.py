@@ -13,6 +13,7 @@ from support.faults.fault_schedule import Finish, Job
 from support.faults.jobs import JOBS
 from support.faults.power_loss import Crash, Recorder, survive, survive_not
 from support.oracles.auditor import Auditor
+from support.systems import BARE, take_away
 
 import memwal
 from memwal.jobs.gc import collect_garbage
@@ -85,11 +86,21 @@ def test_every_sync(prepared: Prepared, finish: Finish, tmp_path: Path, job: str
         ("index build", "_versions/"),
         ("compaction", "^syncfs"),
         ("new region spec", "^syncfs"),
+        ("merge", f"^fsync {TABLE}/data/"),
+        ("compaction", f"^fsync {TABLE}/data/"),
     ],
 )
 def test_a_missing_sync_is_noticed(
-    prepared: Prepared, finish: Finish, tmp_path: Path, job: str, missing: str
+    prepared: Prepared,
+    finish: Finish,
+    tmp_path: Path,
+    job: str,
+    missing: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    if missing.startswith("^fsync"):
+        # Only then is a file of Lance's synced by itself.
+        take_away(monkeypatch, "syncfs")
     recorder = recorded(prepared, tmp_path, CUT[job])
     survive_not(recorder, missing, tmp_path, checked(prepared, CUT[job], finish))
 
@@ -101,5 +112,18 @@ def test_a_missing_sync_is_noticed(
 def test_some_syncs(
     prepared: Prepared, finish: Finish, tmp_path: Path, job: str, most: int
 ) -> None:
+    check_some(prepared, finish, tmp_path, job, most)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("job", CUT)
+def test_some_syncs_where_the_system_has_less(
+    prepared: Prepared, finish: Finish, tmp_path: Path, job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take_away(monkeypatch, BARE)
+    check_some(prepared, finish, tmp_path, job, most=6)
+
+
+def check_some(prepared: Prepared, finish: Finish, tmp_path: Path, job: str, most: int) -> None:
     recorder = recorded(prepared, tmp_path, CUT[job])
     survive(recorder.crashes(), tmp_path, checked(prepared, CUT[job], finish), most=most)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from support.data.tables import listing
 from support.faults.between_calls import before_call
+from support.systems import systems, take_away
 
 from memwal.errors import LinkRefusedError, MemWalError
 from memwal.storage.local import LocalStore
@@ -31,6 +32,11 @@ LEFT = {
     "a folder": set(),
     "temporaries": {"1", "2"},
 }
+
+
+@pytest.fixture(autouse=True, params=systems("O_PATH", "EISDIR"))
+def _system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    take_away(monkeypatch, request.param)
 
 
 def fill(folder: Path) -> Path:

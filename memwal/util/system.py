@@ -1,0 +1,154 @@
+"""What the operating system offers, asked for by name; nothing asks which system it is.
+
+Linux has all of it. Where something is missing, its name here is None, and the code that would use
+it takes another way, which is slower or weaker: docs/design/0011-without-linux-calls.md. No import
+fails for lack of it. Tests take things away here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import functools
+import importlib
+import os
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any, Final
+
+_OPEN_FILES: Final = "/proc/self/fd"
+
+# How fcntl answers F_FULLFSYNC on a file system that does not have it, such as that of a server.
+_NO_FULL_SYNC: Final = frozenset(
+    {errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVAL, errno.ENOSYS}
+)
+
+
+def _import(name: str) -> ModuleType | None:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        return None
+
+
+# A ModuleType, of which a type checker knows nothing: also F_FULLFSYNC, which not all have.
+fcntl: Any = _import("fcntl")
+
+# Flags of ``open`` that local tables need: see MISSING.
+O_CLOEXEC: Final[int] = getattr(os, "O_CLOEXEC", 0)
+O_DIRECTORY: Final[int] = getattr(os, "O_DIRECTORY", 0)
+O_NOFOLLOW: Final[int] = getattr(os, "O_NOFOLLOW", 0)
+O_NONBLOCK: Final[int] = getattr(os, "O_NONBLOCK", 0)
+
+O_PATH: int = getattr(os, "O_PATH", 0)
+"""Opens a folder that is only passed on the way to another, without the right to read it."""
+
+O_TMPFILE: int | None = getattr(os, "O_TMPFILE", None)
+F_FULLFSYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
+
+
+def _missing() -> tuple[str, ...]:
+    names = ("O_CLOEXEC", "O_DIRECTORY", "O_NOFOLLOW", "O_NONBLOCK", "pread", "link")
+    missing = [name for name in names if not hasattr(os, name)]
+    relative = {os.open, os.stat, os.unlink, os.rmdir} <= os.supports_dir_fd
+    if not relative or os.scandir not in os.supports_fd:
+        missing.append("dir_fd")
+    if fcntl is None:
+        missing.append("fcntl")
+    return tuple(missing)
+
+
+MISSING: tuple[str, ...] = _missing()
+"""What this system lacks of that which local tables cannot do without."""
+
+
+def fsync(descriptor: int) -> None:
+    """Make a file or folder durable.
+
+    Where there is F_FULLFSYNC, fsync only hands the data to the drive, which may keep it in a cache
+    that loses its power, and write it in another order.
+    """
+    if F_FULLFSYNC is not None:
+        try:
+            fcntl.fcntl(descriptor, F_FULLFSYNC)
+            return
+        except OSError as error:
+            # Any other error is one of the disk, which fsync may not tell a second time.
+            if error.errno not in _NO_FULL_SYNC:
+                raise
+    os.fsync(descriptor)
+
+
+@functools.cache
+def syncfs() -> Callable[[int], int] | None:
+    """Return ``syncfs(2)``, which sets errno; None without it."""
+    function: Callable[[int], int] | None = _c_function("syncfs", [ctypes.c_int])
+    return function
+
+
+@functools.cache
+def sync_file_range() -> Callable[[int, int, int, int], int] | None:
+    """Return ``sync_file_range(2)``; None without it."""
+    function: Callable[[int, int, int, int], int] | None = _c_function(
+        "sync_file_range", [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
+    )
+    return function
+
+
+@functools.cache
+def statfs() -> Callable[[bytes, ctypes.Array[ctypes.c_long]], int] | None:
+    """Return ``statfs(2)``; None without it. What it writes is not the same everywhere."""
+    function: Callable[[bytes, ctypes.Array[ctypes.c_long]], int] | None = _c_function(
+        "statfs", [ctypes.c_char_p, ctypes.c_void_p]
+    )
+    return function
+
+
+@functools.cache
+def statx() -> Callable[[int, bytes, int, int, ctypes.Array[ctypes.c_char]], int] | None:
+    """Return ``statx(2)``; None without it."""
+    function: Callable[[int, bytes, int, int, ctypes.Array[ctypes.c_char]], int] | None = (
+        _c_function(
+            "statx", [ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_uint, ctypes.c_char_p]
+        )
+    )
+    return function
+
+
+@functools.cache
+def malloc_trim() -> Callable[[int], int] | None:
+    """Return glibc's ``malloc_trim``; None with another C library."""
+    function: Callable[[int], int] | None = _c_function("malloc_trim", [ctypes.c_size_t])
+    return function
+
+
+@functools.cache
+def open_files() -> str | None:
+    """Return the folder with a link for each open descriptor of this process; None without it.
+
+    Such a link leads to a folder wherever that was moved, and to a file that has no name.
+    """
+    return _OPEN_FILES if os.path.isdir(_OPEN_FILES) else None
+
+
+def after_fork_in_child(call: Callable[[], None]) -> None:
+    """Register a call for the child of each fork. Does nothing on a system that cannot fork."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=call)
+
+
+@functools.cache
+def _c_library() -> ctypes.CDLL | None:
+    try:
+        return ctypes.CDLL(None, use_errno=True)
+    except (OSError, TypeError):
+        # No library stands for all that the process has loaded.
+        return None
+
+
+def _c_function(name: str, arguments: Sequence[Any]) -> Any:
+    function = getattr(_c_library(), name, None)
+    if function is not None:
+        function.argtypes = arguments
+        function.restype = ctypes.c_int
+    return function
