@@ -35,7 +35,7 @@ from memwal.errors import (
     ObjectNotFoundError,
     StoreUnavailableError,
 )
-from memwal.util.clock import Duration, boot_seconds, duration, in_seconds
+from memwal.util.clock import Duration, boot_seconds, duration
 from memwal.util.records import JsonRecord
 
 logger = logging.getLogger(__name__)
@@ -269,6 +269,7 @@ class Leases:
         if not resource or len(resource) > 500:
             raise InvalidInputError("The resource of a lease has 1 to 500 characters.")
         ttl = duration(ttl, "ttl")
+        longest_wait = None if wait is None else duration(wait, "wait").total_seconds()
         if ttl < _SHORTEST_TTL:
             raise InvalidInputError(f"A lease of {ttl} is too short to be renewed; use 0.3 s.")
         name = (holder or default_holder())[:200]
@@ -285,7 +286,9 @@ class Leases:
                     ttl=ttl,
                     requested_at=requested_at,
                 )
-            remaining = -1.0 if wait is None else in_seconds(wait) + started - time.monotonic()
+            remaining = -1.0
+            if longest_wait is not None:
+                remaining = longest_wait + started - time.monotonic()
             if remaining <= 0:
                 raise ConflictError(
                     f"{resource} is leased to {record.holder} (token {record.token}) until "

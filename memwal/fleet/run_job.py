@@ -29,7 +29,7 @@ from memwal.jobs.options import (
     SnapshotOptions,
 )
 from memwal.telemetry.spans import JOB, TABLE, span
-from memwal.util.clock import Duration, in_seconds
+from memwal.util.clock import Duration, duration
 
 if TYPE_CHECKING:
     from memwal.catalog import Catalog
@@ -134,7 +134,9 @@ def run_recorded(
     from memwal.catalog.leases import job_resource
 
     catalog.get(table_name)
-    deadline = None if wait is None else time.monotonic() + in_seconds(wait)
+    deadline = None
+    if wait is not None:
+        deadline = time.monotonic() + duration(wait, "wait").total_seconds()
     with ExitStack() as stack:
         leases = []
         for job in (name, *instead_of):

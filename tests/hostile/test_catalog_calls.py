@@ -161,6 +161,8 @@ def attempt(
                 Backoffs: catalog.backoffs,
                 Notifications: catalog.notifications,
             }[call.owner or Catalog]
-            getattr(receiver, call.attribute)(**arguments)
+            result = getattr(receiver, call.attribute)(**arguments)
+            if isinstance(result, Lease):
+                result.release()
 
     return must_answer(make, what)
