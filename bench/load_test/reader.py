@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -119,12 +118,12 @@ class Reader:
     def search_vector(self) -> int:
         """Rows near to one that there may be."""
         vector = self._some_row()["vector"].combine_chunks().flatten().to_numpy()
-        return len(self._found(partial(self._table.search, vector, k=_FOUND, columns=_ALL)))
+        return len(self._found(self._table.search(vector, k=_FOUND, columns=_ALL).to_table))
 
     def search_text(self) -> int:
         """Rows with a word that there may be."""
         wanted = str(self._random.choice(self._some_row()["text"][0].as_py().split()))
-        rows = self._found(partial(self._table.search_text, wanted, k=_FOUND, columns=_ALL))
+        rows = self._found(self._table.search_text(wanted, k=_FOUND, columns=_ALL).to_table)
         for text in rows["text"].to_pylist():
             if wanted not in text.split():
                 self._event_log.mistake(

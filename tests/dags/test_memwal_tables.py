@@ -57,6 +57,7 @@ def test_it_loads_or_says_what_to_set(tmp_path: Path, registered: Any) -> None:
                 "plan",
                 "plan_indexes",
                 "quality",
+                "recover",
                 "region_problems",
                 "snapshot",
                 "wait_for_backlog",

@@ -24,7 +24,6 @@ from support.stores.faulty_store import FaultyStores, Killed
 import memwal
 from memwal.errors import MemWalError, RegionFencedError
 from memwal.jobs.verify import repair, verify
-from memwal.jobs.verify.repairs import set_aside as repairing
 from memwal.jobs.verify.repairs.rebuild import rebuild_generation
 from memwal.jobs.verify.repairs.set_aside import set_aside_unusable_rows
 from memwal.quality.quarantine import origins_of
@@ -97,12 +96,12 @@ def test_an_entry_without_any_usable_row(make_table: MakeTable) -> None:
     assert state(table) == state(native.scan(table)) == {1: 1, 2: 2}
 
 
-def test_many_generations(table: memwal.Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_generations(table: memwal.Table) -> None:
     """They do not fit into memory together, and one of them has no usable row."""
     following = manifest(table).current_generation + 1
     append_foreign(table, without_key({9: 9}, 0), generation=following)
     append_foreign(table, rows({9: 4}).to_batches()[0], generation=following + 1)
-    monkeypatch.setattr(repairing, "_MAX_BYTES", 1)
+    table.set_writer_defaults(max_memtable_bytes=1)
     assert set_aside(table) == 2
     assert generations(table) == [1, 2, 4]
     assert state(table) == EXPECTED | {9: 4}
