@@ -8,7 +8,8 @@ therefore part of the format.
 
 LanceDB's names do not contain the spec, and exist for its own three transforms only. For any other
 spec, the name consists of the spec id and every region value with its kind, under a namespace of
-memwal.
+memwal; so does the name of the null of an identity column, which LanceDB does not write. Null is a
+region like any other; the bucket of null is 0.
 """
 
 from __future__ import annotations
@@ -109,9 +110,8 @@ class Router:
         itself is returned; otherwise the parts are slices of one copy, which lives as long as any
         of them.
 
-        Raises InvalidInputError if a region column is absent, has another type or, for an identity
-        spec that LanceDB supports, is null; a delete lacks a region column outside of the key; or a
-        table is too large for one batch.
+        Raises InvalidInputError if a region column is absent or has another type; a delete lacks a
+        region column outside of the key; or a table is too large for one batch.
         """
         if data.num_rows == 0:
             self._check_rows(data.schema)
@@ -192,13 +192,9 @@ class Router:
 
     def _regions(self, values: Sequence[pa.Array]) -> list[RegionAssignment]:
         """Return the region of each row of values, given one array per field."""
-        if self._has_lance_ids and values[0].null_count:
-            raise InvalidInputError(
-                f"region column {self._spec.columns[0]!r} has {values[0].null_count} nulls, and "
-                "null names no region; fill them before writing"
-            )
         stored = [encode_values(value) for value in values]
-        names = None if self._has_lance_ids else [encode_for_id(value) for value in values]
+        is_named_by_lance = self._has_lance_ids and not values[0].null_count
+        names = [] if is_named_by_lance else [encode_for_id(value) for value in values]
         regions = []
         for number, combination in enumerate(zip(*stored, strict=True)):
             # The encoded values suffice as a key: each column has one type, and null is None.
@@ -208,7 +204,7 @@ class Router:
                     self._cache.clear()
                 region_id = (
                     self._lance_region_id(combination[0])
-                    if names is None
+                    if self._has_lance_ids and combination[0] is not None
                     else derived_region_id(self._spec.spec_id, (name[number] for name in names))
                 )
                 region = RegionAssignment(region_id, self._field_values(combination))

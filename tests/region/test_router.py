@@ -148,14 +148,24 @@ def test_bucket_regions_equal_lancedb(tmp_path: Path, data_type: pa.DataType) ->
 
 
 @pytest.mark.parametrize("data_type", IDENTITY_VALUES, ids=str)
-def test_null_names_no_region_here_nor_in_lancedb(tmp_path: Path, data_type: pa.DataType) -> None:
+def test_null_is_a_region_of_its_own_that_lancedb_does_not_write(
+    tmp_path: Path, data_type: pa.DataType
+) -> None:
     theirs = LanceDbTable(tmp_path, LsmWriteSpec.identity("c"), data_type)
     with pytest.raises(ValueError, match="does not support null routing values"):
         theirs.upsert(None)
     router = Router(RegionSpec.identity("c"), theirs.schema)
-    column = pa.array([IDENTITY_VALUES[data_type][0], None], data_type)
-    with pytest.raises(InvalidInputError, match="'c'"):
-        router.route(numbered(column))
+    value = IDENTITY_VALUES[data_type][0]
+
+    found = router.route(numbered(pa.array([None, value, None], data_type)))
+
+    assert [part.column("c").to_pylist() for _, part in found] == [[None, None], [value]]
+    (null, _), (other, _) = found
+    assert null.field_values == ()
+    assert other.region_id == theirs.upsert(value)
+    assert null.region_id not in (other.region_id, UNSHARDED_ID)
+    again = Router(RegionSpec.identity("c"), theirs.schema)
+    assert again.route(numbered(pa.array([None], data_type)))[0][0] == null
 
 
 @settings(deadline=None)
