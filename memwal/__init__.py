@@ -7,6 +7,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from memwal.lance_log import LIBRARY_FILTER, quieten_lance
 from memwal.version import __version__, namesake
 
 if TYPE_CHECKING:
@@ -55,6 +56,12 @@ def __getattr__(name: str) -> Any:
     return getattr(import_module(_MODULES[name]), name)
 
 
+def __dir__() -> list[str]:
+    """Return the public names, which are what a shell completes."""
+    return sorted(__all__)
+
+
+quieten_lance(LIBRARY_FILTER)
 _namesake = namesake()
 if _namesake is not None:
     import warnings

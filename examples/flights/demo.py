@@ -10,16 +10,12 @@ the end three readers must agree with the data set in every row and column; else
 from __future__ import annotations
 
 import argparse
-import os
 import signal
 import sys
 import time
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
-
-# Lance logs an error about its own MemWAL index at every merge_insert, and reads this on import.
-os.environ.setdefault("LANCE_LOG", "error,lance::index=off")
 
 from rich.console import Console
 from run import REGIONS, Settings

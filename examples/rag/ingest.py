@@ -8,16 +8,12 @@ Prints a line for each round. If it is killed and started again, it resumes wher
 from __future__ import annotations
 
 import argparse
-import os
 import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-
-# Lance logs an error about its own MemWAL index at every merge, and reads this on import.
-os.environ.setdefault("LANCE_LOG", "error,lance::index=off")
 
 import numpy as np
 import pyarrow as pa

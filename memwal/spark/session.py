@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memwal.errors import InvalidInputError, MemWalError
+from memwal.lance_log import LANCE_LOG, LIBRARY_FILTER
 from memwal.util.optional_deps import requires_extra
 
 if TYPE_CHECKING:
@@ -170,9 +171,7 @@ and, if its UI runs, a colon and the UI's address."""
 # Set by spark-submit for the Python process that it starts: there is a JVM already.
 _GATEWAY_PORT = "PYSPARK_GATEWAY_PORT"
 _LOOPBACK = "127.0.0.1"
-# Lance complains of an index that has no columns, which the MemWAL index rightly has not.
-_WORKER_LOG = "spark.executorEnv.LANCE_LOG"
-_WORKER_LOG_FILTER = "error,lance::index=off"
+_WORKER_LOG = f"spark.executorEnv.{LANCE_LOG}"
 _HARMLESS_WARNINGS = (
     # The process that is forked to start the JVM runs nothing of Lance.
     "lance is not fork-safe",
@@ -239,7 +238,7 @@ def spark_session(
             conf=SparkConf(loadDefaults=False).setAll(properties.items())
         )
         settings = SparkConf().setAll(properties.items()).setAppName(app_name)
-        settings.setIfMissing(_WORKER_LOG, os.environ.get("LANCE_LOG", _WORKER_LOG_FILTER))
+        settings.setIfMissing(_WORKER_LOG, os.environ.get(LANCE_LOG, LIBRARY_FILTER))
         if _is_local(settings.get("spark.master", "local[*]")):
             settings.setIfMissing("spark.driver.host", _LOOPBACK)
             settings.setIfMissing("spark.driver.bindAddress", _LOOPBACK)

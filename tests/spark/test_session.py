@@ -38,7 +38,7 @@ def test_workers_do_not_repeat_harmless_complaints_of_lance(spark):
         return os.environ.get("LANCE_LOG")
 
     (found,) = spark.sparkContext.parallelize([0], 1).map(setting).collect()
-    assert found == os.environ.get("LANCE_LOG", "error,lance::index=off")
+    assert found == os.environ["LANCE_LOG"]
 
 
 def test_a_session_that_runs_is_taken(spark):

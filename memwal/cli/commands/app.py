@@ -5,7 +5,6 @@ Commands import what they need when they run, so ``memwal --help`` answers at on
 
 from __future__ import annotations
 
-import os
 import platform
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
@@ -17,6 +16,7 @@ from typer import Option
 from memwal.cli.commands import catalog, checks, fleet, index, inspect, jobs, quality, runs, table
 from memwal.cli.errors import EXIT_CODES_HELP, ReportingGroup
 from memwal.cli.parameters import CommandGroup
+from memwal.lance_log import PROGRAM_FILTER, quieten_lance
 from memwal.version import __version__
 
 # Packages whose versions are shown if they are installed.
@@ -32,8 +32,7 @@ def version_line() -> str:
     return f"memwal {__version__} ({', '.join(versions)})"
 
 
-# Lance warns of an index without columns, and the MemWAL index has none by design.
-os.environ.setdefault("LANCE_LOG", "error,lance::index=off")
+quieten_lance(PROGRAM_FILTER)
 
 app = CommandGroup(
     cls=ReportingGroup,
