@@ -124,6 +124,12 @@ TABLE_GAUGES = (
         "Log entries that no generation covers.",
         _status(lambda s: s.unflushed_wal_entries),
     ),
+    TableGauge(
+        "memwal.table.regions_to_recover",
+        "{region}",
+        "Regions with unflushed rows of writers that are closed or dead.",
+        _status(lambda s: s.regions_to_recover),
+    ),
     TableGauge("memwal.table.regions", "{region}", "Regions.", _status(lambda s: len(s.regions))),
     TableGauge(
         "memwal.table.skipped_regions",

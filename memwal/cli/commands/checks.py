@@ -138,6 +138,11 @@ def _print_status(status: TableStatus) -> None:
     )
     header = "region,epoch,state,generations,rows,bytes,oldest,log entries,merged to,kept"
     print_table(header.split(","), [*(_row(region) for region in status.regions), total])
+    if status.regions_to_recover:
+        print_line(
+            "regions with rows of writers that are closed or dead, which memwal recover flushes: "
+            f"{status.regions_to_recover}"
+        )
     if status.indexes:
         print_records(
             status.indexes,
