@@ -1,7 +1,8 @@
-"""``memwal create``, ``enable``, ``add-region-spec``, ``copy``, ``abandon`` and ``rights``."""
+"""Commands about one table: ``create``, ``enable``, ``copy``, ``writer-defaults`` and others."""
 
 from __future__ import annotations
 
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,7 +18,7 @@ from memwal.cli.options import (
     schema_from,
     storage_options,
 )
-from memwal.cli.output import print_either, print_json, print_result, print_table
+from memwal.cli.output import print_either, print_json, print_line, print_result, print_table
 from memwal.cli.parameters import Storage
 from memwal.errors import InvalidInputError
 from memwal.permissions import Role, permissions_of, s3_policy
@@ -214,6 +215,53 @@ def abandon(
         "records": [record.key for record in records],
     }
     print_either(f"abandoned {rows} rows in {entries} entries of the log", value, as_json=as_json)
+
+
+def writer_defaults(
+    table: NameOrUri,
+    settings: Annotated[
+        list[str] | None,
+        Option(
+            "--set",
+            metavar="OPTION=VALUE",
+            help="Option of WriterOptions that all writers of the table start with, such as "
+            "max_memtable_age=10; durations in seconds, or never. Can be given again.",
+        ),
+    ] = None,
+    resets: Annotated[
+        list[str] | None,
+        Option("--reset", metavar="OPTION", help="Option to set no longer; can be given again."),
+    ] = None,
+    *,
+    storage: Storage,
+    url: CatalogUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Set options of all writers of a table; without --set and --reset, show them.
+
+    They are stored in the table. Writers that are open keep theirs.
+    """
+    from memwal.writer.region_writer.options import parse_writer_options
+    from memwal.writer.table_defaults import (
+        reset_writer_defaults,
+        set_writer_defaults,
+        writer_defaults,
+    )
+
+    opened, _ = open_named(table, url, storage)
+    if settings:
+        set_writer_defaults(opened.location, parse_writer_options(settings))
+    if resets:
+        reset_writer_defaults(opened.location, resets)
+    defaults = writer_defaults(opened.base())
+    if as_json:
+        shown = {name: "never" if value == inf else value for name, value in defaults.items()}
+        print_json({"table": opened.uri, "writer_defaults": shown})
+        return
+    if not defaults:
+        print_line("the table sets no options of its writers")
+        return
+    print_table(["option", "value"], sorted(defaults.items()))
 
 
 def _print_setup(verb: str, table: Table, *, as_json: bool) -> None:

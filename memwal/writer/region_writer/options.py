@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
@@ -242,6 +242,30 @@ def stored_name(option: str) -> str:
             + ", ".join(sorted(_STORED_NAMES))
         )
     return _STORED_NAMES[option]
+
+
+def parse_writer_options(settings: Iterable[str]) -> WriterOptions:
+    """Read options that a table can set from texts such as ``max_memtable_age=10``.
+
+    Counts are whole numbers, durations seconds or ``never``, and the others true or false. Raises
+    InvalidInputError for anything else.
+    """
+    values: dict[str, Any] = {}
+    for setting in settings:
+        option, _, text = setting.partition("=")
+        stored_name(option)
+        try:
+            values[option] = (
+                (math.inf if text == _NEVER else float(text))
+                if option in _DURATIONS
+                else _read_value(option, text)
+            )
+        except ValueError:
+            raise InvalidInputError(
+                f"{text!r} is no value of {option}; give true or false, a whole number, or, for a "
+                "duration, seconds or 'never'"
+            ) from None
+    return WriterOptions(**values)
 
 
 def _read_value(option: str, text: str) -> bool | int | float:

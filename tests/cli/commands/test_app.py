@@ -31,6 +31,7 @@ COMMANDS = [
     "add-region-spec",
     "copy",
     "abandon",
+    "writer-defaults",
 ]
 INSPECTIONS = [["inspect", "manifest"], ["inspect", "wal"], ["inspect", "details"]]
 

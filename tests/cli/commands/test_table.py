@@ -191,3 +191,40 @@ def test_abandon_makes_a_region_with_a_gap_usable(cli, make_table):
     with table.writer() as writer:
         writer.upsert(rows({9: 9}))
     assert state(table) == {9: 9}
+
+
+def test_defaults_of_writers_are_set_shown_and_reset(cli, make_table):
+    table = make_table()
+
+    answer = cli(
+        *("writer-defaults", table.uri, "--set", "max_memtable_age=2.5"),
+        *("--set", "indexed=true", "--set", "release_idle_after=never", "--json"),
+    )
+
+    expected = {"max_memtable_age": 2.5, "indexed": True, "release_idle_after": "never"}
+    assert answer.json == {"table": table.uri, "writer_defaults": expected}
+    assert table.writer_defaults["release_idle_after"] == float("inf")
+    assert cli("writer-defaults", table.uri, "--reset", "indexed").code == 0
+    assert "indexed" not in table.writer_defaults
+    for wrong in (
+        "fsync=true",
+        "indexed=maybe",
+        "max_memtable_rows=1.5",
+        "max_memtable_age",
+        "x=1",
+    ):
+        assert cli("writer-defaults", table.uri, "--set", wrong).code == 2
+    assert table.writer_defaults.keys() == {"max_memtable_age", "release_idle_after"}
+
+
+def test_recover_flushes_what_a_dead_writer_left(cli, make_table):
+    table = make_table()
+    writer = table.writer()
+    writer.upsert(rows({1: 1}))
+    writer.abort()
+
+    assert cli("recover", table.uri, "--json").json["metrics"]["unflushed_regions"] == 1
+    answer = cli("recover", table.uri, "--min-age-seconds", "0", "--json")
+
+    assert answer.json["metrics"]["recovered_rows"] == 1
+    assert state(table) == {1: 1}
