@@ -149,6 +149,10 @@ class Writer(TableWriter, Queries):
         columns = [*routing.row_schema.primary_key, *routing.columns_beside_key]
         return self._delete_keys(self.scan(columns=columns, filter=where).to_table(), wait)
 
+    def __repr__(self) -> str:
+        state = "open" if self.is_open else "closed"
+        return f"Writer({self.location.uri!r}, {state}, {len(self._regions.all())} regions claimed)"
+
     def _memtables(self) -> MemTables:
         return self.memtables()
 

@@ -97,6 +97,14 @@ class JobResult(JsonRecord):
     """:class:`memwal.quality.report.QualityReport` of a gate or a check as plain values; None if no
     row was checked. It contains keys of rows, and no other values."""
 
+    def __repr__(self) -> str:
+        metrics = ", ".join(f"{name}={value}" for name, value in self.metrics.items() if value)
+        warnings = f", {len(self.warnings)} warnings" if self.warnings else ""
+        return (
+            f"JobResult({self.job} of {self.table!r}, {metrics or 'nothing to do'}, "
+            f"{self.commits} commits, version {self.version}, {self.seconds:.3g} s{warnings})"
+        )
+
     @classmethod
     def from_dict(cls, values: JsonMapping) -> Self:
         """Make a result of ``values`` as :meth:`to_dict` returns; unknown keys are ignored.

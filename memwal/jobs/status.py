@@ -107,6 +107,12 @@ class TableStatus(JsonRecord):
     """Size on storage of the data files of the version, without indexes; None if not read, or if a
     writer did not record it."""
 
+    def __repr__(self) -> str:
+        return (
+            f"TableStatus({self.uri!r}, version {self.version}, {len(self.regions)} regions, "
+            f"{self.backlog_generations} generations and {self.backlog_rows} rows to merge)"
+        )
+
     @property
     def backlog_generations(self) -> int:
         """Generations flushed and not merged, over all regions."""

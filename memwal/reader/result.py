@@ -82,6 +82,9 @@ class Result:
         frame: pl.DataFrame = _require("polars").DataFrame(self.to_table())
         return frame
 
+    def __repr__(self) -> str:
+        return "Result(not read yet: use to_table(), to_pandas() or to_pylist())"
+
     def count_rows(self) -> int:
         """Run the read and count its rows."""
         return sum(batch.num_rows for batch in self.to_reader())

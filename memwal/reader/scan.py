@@ -24,6 +24,9 @@ from memwal.reader.sources.plan import ReadPlan
 _MAX_RETRIES: Final = 5
 _MAX_ROWS: Final = 2**62
 
+# Characters of an option in the representation of a scan.
+_SHOWN: Final = 60
+
 
 @public_methods
 class Scan(Result):
@@ -67,6 +70,20 @@ class Scan(Result):
         self._limit = None if limit is None else min(limit, _MAX_ROWS)
         self._offset = min(offset, _MAX_ROWS)
         self._extra = [GENERATION] * with_generation + [ROW_ADDRESS] * with_row_address
+
+    def __repr__(self) -> str:
+        options = {
+            "columns": self._columns,
+            "filter": self._filter,
+            "limit": self._limit,
+            "offset": self._offset or None,
+        }
+        shown = ", ".join(
+            f"{name}={_shortened(repr(value))}"
+            for name, value in options.items()
+            if value is not None
+        )
+        return f"Scan({shown})"
 
     def count_rows(self) -> int:
         """Count the rows; only keys and the columns of the filter are read."""
@@ -205,3 +222,7 @@ def _translate_errors(base: BaseTable) -> AbstractContextManager[None]:
             "scan takes (older_than of Lance's cleanup_old_versions), or tag the version"
         ),
     )
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."

@@ -106,7 +106,7 @@ def moment(time: datetime) -> str:
     return time.isoformat(timespec="seconds")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class CollectionResult(JobResult):
     """Result of a collection."""
 

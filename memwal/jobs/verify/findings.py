@@ -363,6 +363,12 @@ class VerifyReport(JsonRecord):
     findings: tuple[Finding, ...] = ()
     """Worst first."""
 
+    def __repr__(self) -> str:
+        return (
+            f"VerifyReport({self.table!r}, version {self.version}, {self.regions} regions, "
+            f"{self.errors} errors, {self.warnings} warnings)"
+        )
+
     @property
     def errors(self) -> int:
         """Number of errors."""
