@@ -26,6 +26,7 @@ class AirflowApi(ABC):
         self._clients: dict[str, httpx.Client] = {}
         # One thread polls the runs while another starts them.
         self._lock = threading.Lock()
+        self._cancelled = threading.Event()
 
     @property
     @abstractmethod
@@ -39,6 +40,10 @@ class AirflowApi(ABC):
     @abstractmethod
     def check(self) -> None:
         """Raise if Airflow has ended, so that waiting for it is pointless."""
+
+    def cancel(self) -> None:
+        """Let every wait of any thread end with an error, now and later."""
+        self._cancelled.set()
 
     def close(self) -> None:
         """Close the connections."""
@@ -134,13 +139,14 @@ class AirflowApi(ABC):
         Raises
         ------
         AirflowApiError
-            It was not true after ``timeout`` seconds.
+            It was not true after ``timeout`` seconds, or :meth:`cancel` was called.
         """
         deadline = time.monotonic() + timeout
         while not done():
             if time.monotonic() > deadline:
                 raise AirflowApiError(f"Airflow did not {what} within {timeout:.0f} s.")
-            time.sleep(POLL_SECONDS)
+            if self._cancelled.wait(POLL_SECONDS):
+                raise AirflowApiError(f"The wait for Airflow to {what} was cancelled.")
 
     def _request(self, method: str, path: str, **options: Any) -> httpx.Response:
         answer = self.client().request(method, path, **options)

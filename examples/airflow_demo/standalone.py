@@ -25,6 +25,8 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
@@ -116,6 +118,8 @@ class AirflowStandalone(AirflowApi):
         self._extra_settings = {name: dict(options) for name, options in (settings or {}).items()}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._left_behind: list[psutil.Process] = []
+        # Held while a component is started, so that a cancelled start leaves none behind.
+        self._starting = threading.Lock()
 
     def __enter__(self) -> Self:
         try:
@@ -199,6 +203,12 @@ class AirflowStandalone(AirflowApi):
         write_passwords(self._passwords_file, USERS)
         write_settings(self.home, self.settings())
         migrate = self._spawn("db-migrate", ["db", "migrate"])
+        try:
+            self.wait(
+                lambda: migrate.poll() is not None, timeout=START_SECONDS, what="make its database"
+            )
+        finally:
+            migrate.kill()
         if migrate.wait() != 0:
             raise AirflowStandaloneError(
                 f"Airflow's database in {self.home} could not be created; "
@@ -207,7 +217,10 @@ class AirflowStandalone(AirflowApi):
         for name, arguments in COMPONENTS.items():
             if name == "scheduler":
                 self.wait(self._answers, timeout=START_SECONDS, what="answer")
-            self._processes[name] = self._spawn(name, arguments)
+            with self._starting:
+                if self._cancelled.is_set():
+                    raise AirflowStandaloneError("The start of Airflow was cancelled.")
+                self._processes[name] = self._spawn(name, arguments)
 
     def _answers(self) -> bool:
         self.check()
@@ -247,32 +260,39 @@ class AirflowStandalone(AirflowApi):
         """Start a killed component again."""
         self._processes[name] = self._spawn(name, COMPONENTS[name])
 
-    def stop(self) -> None:
+    def cancel(self) -> None:
+        """Let every wait end with an error, and start no component any more."""
+        with self._starting:
+            super().cancel()
+
+    def stop(self, *, seconds: float = STOP_SECONDS) -> None:
         """End the components and the processes that they started.
 
         Sends SIGTERM first, so that running tasks can end their Spark jobs; processes that remain
-        after 20 s are killed. Only descendants of the components are affected. A second call does
-        nothing.
+        after some seconds are killed. Only descendants of the components are affected. A second
+        call does nothing.
         """
-        self.close()
         family = [child for process in self._left_behind for child in _kin(process)]
         family += [child for process in self._processes.values() for child in _family(process.pid)]
         for process in self._processes.values():
             process.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + seconds
         for process in self._processes.values():
             try:
-                process.wait(STOP_SECONDS)
+                process.wait(max(deadline - time.monotonic(), 0))
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        _, alive = psutil.wait_procs(family, timeout=2)
+        _, alive = psutil.wait_procs(family, timeout=min(seconds, 2) / 2)
         for child in alive:
             child.terminate()
-        _, alive = psutil.wait_procs(alive, timeout=5)
+        _, alive = psutil.wait_procs(alive, timeout=min(seconds, 5) / 2)
         for child in alive:
             child.kill()
         self._processes.clear()
         self._left_behind.clear()
+        # Last: a thread may hold the connections while it waits for an answer.
+        self.close()
 
     @property
     def _passwords_file(self) -> Path:

@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from airflow_demo.standalone import AirflowStandalone
+from airflow_demo.standalone import STOP_SECONDS, AirflowStandalone
 from run import Settings
 from upkeep import Upkeep, UpkeepJob, UpkeepRun, timed
 
@@ -41,6 +41,10 @@ POLICY = Policy(
     ),
 )
 """Far more eager than the defaults: a year passes in minutes here."""
+
+
+STOP_AT_ONCE_SECONDS = 2.0
+"""Seconds that Airflow has to end by itself when the demo is interrupted."""
 
 
 class AirflowUpkeep(Upkeep):
@@ -115,12 +119,12 @@ class AirflowUpkeep(Upkeep):
     def checkpoint(self) -> None:
         self._checkpoints.append(timed(self._table.checkpoint))
 
-    def close(self) -> None:
+    def close(self, *, at_once: bool = False) -> None:
         self.pause()
-        self._airflow.stop()
+        # Nothing waits for Airflow any more, and nothing starts a part of it.
+        self._airflow.cancel()
+        self._airflow.stop(seconds=STOP_AT_ONCE_SECONDS if at_once else STOP_SECONDS)
         self._pool.shutdown()
-        # Again, for a run that was being started.
-        self._airflow.stop()
         self._catalog.close()
 
     def jobs(self) -> list[UpkeepJob]:

@@ -27,6 +27,8 @@ STREAM_SECONDS = 200.0
 """Time for the stream of the whole year with Airflow, so that its DAG runs more than once."""
 SHORTEST_STREAM_SECONDS = 60.0
 """The same for few flights: Airflow needs the first half to start."""
+INTERRUPTED = 130
+"""Exit code after ^C or SIGTERM, as of a shell."""
 GENERATIONS = 25
 """Generations that each region flushes, about."""
 
@@ -110,7 +112,7 @@ def prepare(options: argparse.Namespace) -> tuple[Path, Settings]:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the demo; returns 0 if everything agreed, else 1."""
+    """Run the demo; returns 0 if everything agreed, 130 if it was interrupted, else 1."""
     options = parse(arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     folder, settings = prepare(options)
@@ -118,7 +120,10 @@ def main(arguments: list[str]) -> int:
     session = Session(folder=folder, settings=settings, kill=not options.no_kill, console=console)
     try:
         summary = session.run()
-    except (Exception, KeyboardInterrupt):
+    except KeyboardInterrupt:
+        console.print(f"interrupted; go on with --resume {folder}", markup=False, soft_wrap=True)
+        return INTERRUPTED
+    except Exception:
         console.print(f"stopped; go on with --resume {folder}", markup=False, soft_wrap=True)
         raise
     for problem in summary.problems:

@@ -89,10 +89,13 @@ class Session:
             self._compare(table, expected, "base table alone", readers.base_alone)
             watch.finish_scan()
             runs, jobs = tuple(upkeep.runs()), tuple(upkeep.jobs())
-        finally:
+        except BaseException:
             fleet.stop()
-            with self._phase("stopping"):
-                upkeep.close()
+            upkeep.close(at_once=True)
+            raise
+        fleet.stop()
+        with self._phase("stopping"):
+            upkeep.close()
         status = table.status()
         failed = [f"{run.name} of the {upkeep.run_name} failed" for run in runs if run.failed]
         summary = Summary(

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +13,7 @@ from typing import Any
 
 import demo
 import lance
+import psutil
 import pytest
 import readers
 import session
@@ -92,6 +96,36 @@ class TestDemo:
         assert demo.main(["--resume", str(finished), "--no-kill"]) == 1
         assert f"missing: {lost}" in capsys.readouterr().out
         assert all(one["missing"] == 1 for one in summary_of(finished)["comparisons"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("component", ["db-migrate", "triggerer", "scheduler"])
+def test_an_interrupt_leaves_nothing_running(tmp_path: Path, component: str) -> None:
+    """Whatever part of Airflow was started last when it came."""
+    folder = tmp_path / "run"
+    arguments = [sys.executable, demo.__file__, "--rows", "3000", "--output", str(folder)]
+    log = folder / "airflow" / "logs" / "components" / f"{component}.log"
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as running:
+        while not log.exists():
+            assert running.poll() is None
+            time.sleep(0.1)
+        running.send_signal(signal.SIGINT)
+        output, _ = running.communicate(timeout=60)
+
+    assert running.returncode == demo.INTERRUPTED
+    assert b"Traceback" not in output
+    assert [
+        process for process in psutil.process_iter(["cmdline"]) if _is_of(process, folder)
+    ] == []
+
+
+def _is_of(process: psutil.Process, folder: Path) -> bool:
+    """Return whether a process belongs to a run: it names the folder, or works in it."""
+    try:
+        texts = [*process.cmdline(), process.cwd()]
+    except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+        return False
+    return any(str(folder) in text for text in texts)
 
 
 @pytest.mark.slow
