@@ -83,6 +83,12 @@ def measured(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
             time.sleep(1)
         elapsed = time.monotonic() - started
         used, load = _processor_seconds() - used, [*load, os.getloadavg()[0]]
+        # The tasks end a moment after what they did.
+        airflow.wait(
+            lambda: _ended_merges(airflow.home / "airflow.db") >= len(_merges(catalog)),
+            timeout=60,
+            what="end the tasks of the merges",
+        )
     phases, tasks = _phases(airflow.home / "airflow.db")
     waited = [(finished - began).total_seconds() for finished in _merges(catalog)]
     catalog.close()
@@ -151,6 +157,15 @@ def _phases(database: Path) -> tuple[dict[str, dict[str, float]], int]:
         found[f"{task} runs"].append((ends - starts).total_seconds())
         found[f"{task} is queued"].append((starts - queued).total_seconds())
     return {name: _figures(samples) for name, samples in found.items()}, len(rows)
+
+
+def _ended_merges(database: Path) -> int:
+    """How many tasks of merges have ended."""
+    with contextlib.closing(sqlite3.connect(database)) as connection:
+        (count,) = connection.execute(
+            "SELECT count(*) FROM task_instance WHERE task_id = 'merge' AND end_date IS NOT NULL"
+        ).fetchone()
+    return int(count)
 
 
 def _figures(samples: list[float]) -> dict[str, float]:

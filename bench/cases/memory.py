@@ -11,6 +11,7 @@ from common.measure import Line, Target, constant
 from common.processes import run_child
 
 import memwal
+from memwal.writer.region_writer.options import WriterSettings
 
 _BATCH = 1_000
 # A default MemTable at the default size of the benchmarks, and smaller ones in a smoke test.
@@ -71,7 +72,7 @@ def _options(memtable_bytes: int) -> dict[str, int]:
 
 
 def _budget(options: Mapping[str, Any]) -> int:
-    chosen = memwal.WriterOptions(**options)
+    chosen = WriterSettings.of(memwal.WriterOptions(**options), {})
     return (chosen.max_sealed_memtables + 1) * chosen.max_memtable_bytes
 
 
