@@ -304,7 +304,7 @@ class Table(Queries):
 
     @property
     def writer_defaults(self) -> dict[str, bool | int | float]:
-        """What the table sets for all its writers, by option of :class:`WriterOptions`.
+        """Options that the table sets for all its writers, by name in :class:`WriterOptions`.
 
         Durations are in seconds. Options that are not in it have the defaults of the library.
         """

@@ -14,7 +14,7 @@ import secrets
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from functools import partial
 from multiprocessing import get_context
@@ -123,32 +123,35 @@ def _outcomes(
 
 
 def _table_of_worlds(explored: list[Explored], *, first: int) -> Table:
-    faults: Counter[str] = Counter()
-    for world in explored:
-        faults += world.faults
-    table = Table("what", "how many", title=f"worlds from seed {first}")
-    table.add_row("worlds", f"{len(explored):,}")
-    table.add_row("steps", f"{sum(world.steps for world in explored):,}")
-    table.add_row("hours of their time", f"{sum(world.seconds for world in explored) / 3600:,.0f}")
-    table.add_row("acknowledged writes", f"{sum(world.acknowledged for world in explored):,}")
-    table.add_row("reads and looks checked", f"{sum(world.reads for world in explored):,}")
-    for name, count in sorted(faults.items()):
-        table.add_row(f"faults: {name}", f"{count:,}")
-    return table
+    rows = {
+        "worlds": f"{len(explored):,}",
+        "steps": f"{sum(world.steps for world in explored):,}",
+        "hours of their time": f"{sum(world.seconds for world in explored) / 3600:,.0f}",
+        "acknowledged writes": f"{sum(world.acknowledged for world in explored):,}",
+        "reads and looks checked": f"{sum(world.reads for world in explored):,}",
+    }
+    faults = sum((world.faults for world in explored), Counter())
+    return _table(f"worlds from seed {first}", rows, faults)
 
 
 def _table_of_histories(played: list[Played], *, first: int) -> Table:
-    done: Counter[str] = Counter()
-    for history in played:
-        done += history.done
-    table = Table("what", "how many", title=f"histories from seed {first}")
-    table.add_row("histories", f"{len(played):,}")
-    table.add_row("acknowledged writes", f"{sum(history.acknowledged for history in played):,}")
-    table.add_row("writes of unknown outcome", f"{sum(history.unknown for history in played):,}")
-    table.add_row("reads of a key", f"{sum(history.reads for history in played):,}")
-    table.add_row("flushes and checkpoints", f"{sum(history.bounds for history in played):,}")
-    table.add_row("failed calls", f"{sum(history.failures.total() for history in played):,}")
-    for name, count in sorted(done.items()):
+    rows = {
+        "histories": f"{len(played):,}",
+        "acknowledged writes": f"{sum(history.acknowledged for history in played):,}",
+        "writes of unknown outcome": f"{sum(history.unknown for history in played):,}",
+        "reads of a key": f"{sum(history.reads for history in played):,}",
+        "flushes and checkpoints": f"{sum(history.bounds for history in played):,}",
+        "failed calls": f"{sum(history.failures.total() for history in played):,}",
+    }
+    faults = sum((history.done for history in played), Counter())
+    return _table(f"histories from seed {first}", rows, faults)
+
+
+def _table(title: str, rows: Mapping[str, str], faults: Counter[str]) -> Table:
+    table = Table("what", "how many", title=title)
+    for name, number in rows.items():
+        table.add_row(name, number)
+    for name, count in sorted(faults.items()):
         table.add_row(f"faults: {name}", f"{count:,}")
     return table
 

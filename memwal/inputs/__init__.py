@@ -1,1 +1,1 @@
-"""What callers hand in: rows and keys in many forms, casts to the types of a table, addresses."""
+"""Arguments of public calls: rows and keys in many forms, casts to table types, addresses."""

@@ -22,7 +22,7 @@ Cast: TypeAlias = Callable[[pa.Array], pa.Array]
 """Converts an array, or raises one of :data:`CAST_ERRORS`."""
 
 CAST_ERRORS: Final = (ValueError, TypeError, ArithmeticError, NotImplementedError)
-"""What Arrow raises for values that it cannot convert, and what a cast of this module raises."""
+"""Errors of Arrow for values that it cannot convert, and of the casts of this module."""
 
 _MAX_SHOWN: Final = 60
 _TEXT: Final = (pt.is_string, pt.is_large_string, pt.is_string_view)
@@ -218,14 +218,14 @@ def _plan_struct(source: pa.DataType, target: pa.DataType) -> Cast | None:
         return None
     at = [source.get_field_index(name) for name in names]
     casts = [plan_cast(source.field(n).type, f.type) for n, f in zip(at, target, strict=True)]
-    known = [cast for cast in casts if cast is not None]
-    if len(known) != len(casts):
+    field_casts = [cast for cast in casts if cast is not None]
+    if len(field_casts) != len(casts):
         return None
 
     def to_struct(array: pa.Array) -> pa.Array:
         parts = array.flatten()
         return pa.StructArray.from_arrays(
-            [cast(parts[n]) for cast, n in zip(known, at, strict=True)],
+            [cast(parts[n]) for cast, n in zip(field_casts, at, strict=True)],
             fields=list(target),
             mask=_mask(array),
         )
@@ -268,9 +268,9 @@ def _encoder(target: pa.DataType) -> Cast:
 
 def _plan_leaf(source: pa.DataType, target: pa.DataType) -> Cast | None:
     if _is_any(source, _TEXT):
-        return _plain(target) if _is_any(target, _TEXT) else None
+        return _arrow_cast(target) if _is_any(target, _TEXT) else None
     if _is_any(source, _BINARY):
-        return _plain(target) if _is_any(target, _BINARY) else None
+        return _arrow_cast(target) if _is_any(target, _BINARY) else None
     if _is_number(source) and _is_number(target):
         return _plan_number(source, target)
     return _plan_time(source, target)
@@ -280,10 +280,10 @@ def _plan_number(source: pa.DataType, target: pa.DataType) -> Cast:
     if pt.is_float16(source):
         # Arrow computes with few kernels on these.
         single = pa.float32()
-        widen = _plain(single)
+        widen = _arrow_cast(single)
         return widen if target == single else _chain(widen, _plan_number(single, target))
     if pt.is_integer(target):
-        return _to_integer(source, target) if pt.is_floating(source) else _plain(target)
+        return _to_integer(source, target) if pt.is_floating(source) else _arrow_cast(target)
     if pt.is_integer(source):
         if pt.is_floating(target):
             return _and_back(lambda array: array.cast(target, safe=False), source)
@@ -291,10 +291,10 @@ def _plan_number(source: pa.DataType, target: pa.DataType) -> Cast:
         wide = pa.decimal256(76, max(target.scale, 0))
         return lambda array: array.cast(wide).cast(target)
     if pt.is_decimal(source) and pt.is_decimal(target):
-        return _plain(target)
+        return _arrow_cast(target)
     if pt.is_floating(source) and pt.is_floating(target):
-        return _plain(target) if target.bit_width > source.bit_width else _round(target)
-    return _and_back(_plain(target), source)
+        return _arrow_cast(target) if target.bit_width > source.bit_width else _round(target)
+    return _and_back(_arrow_cast(target), source)
 
 
 def _to_integer(source: pa.DataType, target: pa.DataType) -> Cast:
@@ -323,14 +323,14 @@ def _round(target: pa.DataType) -> Cast:
 
 def _plan_time(source: pa.DataType, target: pa.DataType) -> Cast | None:
     if pt.is_timestamp(source) and pt.is_timestamp(target):
-        return None if source.tz is not None and target.tz is None else _plain(target)
+        return None if source.tz is not None and target.tz is None else _arrow_cast(target)
     if pt.is_date(source) and (pt.is_date(target) or pt.is_timestamp(target)):
-        return _and_back(_plain(target), source)
+        return _and_back(_arrow_cast(target), source)
     if pt.is_timestamp(source) and source.tz is None and pt.is_date(target):
-        return _and_back(_plain(target), source)
+        return _and_back(_arrow_cast(target), source)
     for is_ in (pt.is_time, pt.is_duration):
         if is_(source) and is_(target):
-            return _plain(target)
+            return _arrow_cast(target)
     return None
 
 
@@ -338,7 +338,7 @@ def _is_number(kind: pa.DataType) -> bool:
     return bool(pt.is_integer(kind) or pt.is_floating(kind) or pt.is_decimal(kind))
 
 
-def _plain(target: pa.DataType) -> Cast:
+def _arrow_cast(target: pa.DataType) -> Cast:
     """Return a cast that Arrow refuses by itself if a value would change."""
     return lambda array: array.cast(target)
 

@@ -56,7 +56,7 @@ def import_data(data: Any) -> Any:
     if isinstance(data, (pa.Array, pa.ChunkedArray)):
         return _columns_of(data)
     if isinstance(data, pa.RecordBatchReader):
-        return _read(data, data.read_all)
+        return _call_foreign(data, data.read_all)
     column = _import_column(data)
     return data if column is None else _columns_of(column)
 
@@ -132,8 +132,8 @@ def _named_columns(data: object, primary_key: Sequence[str]) -> Columns | None:
     if _is_model(data):
         return _columns_of_rows([data])
     if isinstance(data, Mapping):
-        known = [data[name] for name in primary_key if name in data] or list(data.values())
-        if all(map(_is_values, known)):
+        keys = [data[name] for name in primary_key if name in data]
+        if all(map(_is_values, keys or data.values())):
             return list(data.items())
         return _columns_of_rows([data])
     if _is_list(data) and all(isinstance(row, Mapping) or _is_model(row) for row in data):  # type: ignore[attr-defined]
@@ -156,7 +156,7 @@ def _columns_of_rows(rows: Sequence[Any]) -> Columns:
 
 
 def _dump(model: Any) -> Mapping[str, Any]:
-    dumped = _read(model, model.model_dump)
+    dumped = _call_foreign(model, model.model_dump)
     if not isinstance(dumped, Mapping):
         raise ArgumentTypeError(f"model_dump of a {type(model).__name__} returns no dict")
     return dumped
@@ -323,14 +323,14 @@ def _import_column(data: Any) -> pa.Array | pa.ChunkedArray | None:
     if isinstance(data, type) or _is_pandas(data):
         return None
     if hasattr(data, "__arrow_c_stream__"):
-        return _read(data, lambda: pa.chunked_array(data))
+        return _call_foreign(data, lambda: pa.chunked_array(data))
     if hasattr(data, "__arrow_c_array__"):
-        return _read(data, lambda: pa.array(data))
+        return _call_foreign(data, lambda: pa.array(data))
     return None
 
 
-def _read(data: object, read: Callable[[], Result]) -> Result:
-    """Call what runs code of the caller, which may raise anything."""
+def _call_foreign(data: object, read: Callable[[], Result]) -> Result:
+    """Call code of the caller, which may raise anything."""
     try:
         return read()
     except MemWalError:

@@ -276,10 +276,11 @@ class RecoverOptions(RunOptions):
     regions: Collection[UUID] | None = _regions(
         None, "recover this region only; by default all regions", argument="region"
     )
-    min_age_seconds: float | None = seconds(
+    min_age_seconds: Duration | None = seconds(
         None,
         "how old unflushed rows must be before their writer counts as dead; by default twice the "
-        "age at which the writers of the table flush a MemTable",
+        "age at which the writers of the table flush a MemTable, and a day for those of other "
+        "clients, which do not flush by age",
     )
     max_tasks: int | None = count(None, _REGION_TASKS_HELP)
 
@@ -382,7 +383,7 @@ class GcOptions(RunOptions):
 
     @property
     def foreign_claim(self) -> timedelta:
-        """How long merged generations stay after the last log entry of a foreign writer."""
+        """Time that merged generations stay after the last log entry of another client."""
         return timedelta(seconds=in_seconds(self.foreign_claim_seconds))
 
 

@@ -1,4 +1,4 @@
-"""What the operating system offers, asked for by name; nothing asks which system it is.
+"""Features of the operating system, looked up by name; nothing asks which system it is.
 
 Linux has all of it. Where something is missing, its name here is None, and the code that would use
 it takes another way, which is slower or weaker: docs/design/0011-without-linux-calls.md. No import
@@ -59,7 +59,7 @@ def _missing() -> tuple[str, ...]:
 
 
 MISSING: tuple[str, ...] = _missing()
-"""What this system lacks of that which local tables cannot do without."""
+"""Features that local tables need and this system lacks."""
 
 
 def fsync(descriptor: int) -> None:

@@ -5,6 +5,7 @@ A region is claimed with its first row, and released when idle.
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 import time
@@ -30,6 +31,8 @@ from memwal.writer.region_writer.handle import PendingWrite, finished_write
 from memwal.writer.region_writer.partial_rows import PartialRows
 from memwal.writer.region_writer.rows import RowSchema
 from memwal.writer.region_writer.writer import RegionWriter, WholeRows
+
+logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
@@ -184,8 +187,9 @@ class OpenRegions:
             with ExitStack() as ends:
                 for reservation in reservations:
                     ends.callback(reservation.end)
-        for number, (write, writer) in enumerate(zip(writes, writers, strict=True)):
+        for write in writes:
             write.wait()
+        for number, (write, writer) in enumerate(zip(writes, writers, strict=True)):
             refused = isinstance(write.error, NotLoggedError)
             if refused and writer is not None and self._gives_up(writer):
                 (writes[number],) = self.write_all(routing, [parts[number]], step=step)
@@ -227,9 +231,15 @@ class OpenRegions:
 
         That is so if a recovery has fenced it, see :mod:`memwal.lsm.wal.recovery`: its acknowledged
         rows are flushed, or in the log, from which the next claim replays them. Two threads may
-        both come to this answer; only the writer that they gave up is forgotten.
+        both come to this answer; only the writer that they gave up is forgotten. If the store does
+        not answer, the writer stays fenced.
         """
-        if not is_recovered(self._context.store, writer.region_id):
+        try:
+            recovered = is_recovered(self._context.store, writer.region_id)
+        except MemWalError as error:
+            logger.info("who claimed region %s is not known: %s", writer.region_id, error)
+            return False
+        if not recovered:
             # Another thread may have claimed the region back already.
             with self._lock:
                 return self._writers.get(writer.region_id) is not writer and not self.closed

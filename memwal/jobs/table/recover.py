@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -30,12 +30,14 @@ from memwal.errors import ConflictError, MemWalError, RegionFencedError
 from memwal.format.region_manifest import RegionManifest
 from memwal.jobs.job import Guard, JobResult, guarded
 from memwal.jobs.options import RecoverOptions
-from memwal.jobs.unflushed import find_unflushed, recovery_age
+from memwal.jobs.unflushed import find_unflushed
 from memwal.lsm.flush.generation import write_generation
 from memwal.lsm.indexes.maintained import maintained_indexes
-from memwal.lsm.wal.claim import Claim, ClaimedRegion, claim_region
+from memwal.lsm.wal.claim import Claim, ClaimedRegion, claim_region, claimed_folders
 from memwal.region.manifest_store import parallel_reads, read_manifests
 from memwal.storage.location import TableLocation
+from memwal.storage.object_store import ObjectStore
+from memwal.util.clock import in_seconds
 from memwal.util.log import safe_error_text
 from memwal.util.retry import MAX_LOST_WRITES, retry_lost_races
 from memwal.writer.region_writer.options import WriterOptions, WriterSettings
@@ -67,7 +69,7 @@ class FlushedLog:
 
 @dataclass(frozen=True, slots=True)
 class RecoverOutcome:
-    """What a task did."""
+    """Outcome of a task."""
 
     recovered: int
     flushed: FlushedLog
@@ -83,7 +85,8 @@ def recover(
     """Flush the rows that wait in the logs of regions without a living writer.
 
     A region whose rows were written a short time ago, or whose manifest was changed then, may have
-    a living writer, and is left to it. A region that cannot be recovered is skipped, and is among
+    a living writer, and is left to it; one that another client claimed last, for a day, unless the
+    options say how old rows must be. A region that cannot be recovered is skipped, and is among
     the warnings. ``clock`` returns seconds since the epoch.
 
     Returns
@@ -95,10 +98,8 @@ def recover(
     started = time.monotonic()
     base = open_base(location)
     base.require_mem_wal()
-    min_age = recovery_age(base) if options.min_age_seconds is None else options.min_age_seconds
-    unflushed = _unflushed_regions(location, options.regions, min_age=min_age, now=clock())
+    unflushed = _unflushed_regions(base, options, now=clock())
     regions = [region for region, has_no_writer in unflushed.items() if has_no_writer]
-    left = [region for region, has_no_writer in unflushed.items() if not has_no_writer]
     count = min(options.max_tasks or 1, len(regions))
     tasks = [RecoverTask(location, tuple(regions[number::count])) for number in range(count)]
     outcomes: list[RecoverOutcome] = (
@@ -115,22 +116,24 @@ def recover(
             "recovered_regions": sum(outcome.recovered for outcome in outcomes),
             "recovered_generations": flushed.generations,
             "recovered_rows": flushed.rows,
-            "unflushed_regions": len(left),
+            "unflushed_regions": len(unflushed) - len(regions),
         },
         warnings=tuple(warning for outcome in outcomes for warning in outcome.warnings),
     )
 
 
-def _unflushed_regions(
-    location: TableLocation, regions: Collection[UUID] | None, *, min_age: float, now: float
-) -> dict[UUID, bool]:
-    """Return the regions with unflushed rows, and whether they have no living writer."""
-    store = location.store
-    manifests = read_manifests(store, regions)
+def _unflushed_regions(base: BaseTable, options: RecoverOptions, *, now: float) -> dict[UUID, bool]:
+    """Return the regions with unflushed rows, and whether they are to be recovered."""
+    store, min_age = base.location.store, options.min_age_seconds
+    manifests = read_manifests(store, options.regions)
 
     def look(manifest: RegionManifest) -> bool | None:
         unflushed = find_unflushed(store, manifest)
-        return None if unflushed is None else unflushed.has_no_writer(min_age=min_age, now=now)
+        if unflushed is None:
+            return None
+        if min_age is None:
+            return unflushed.has_no_writer(base, now=now)
+        return unflushed.is_older_than(in_seconds(min_age), now=now)
 
     with ThreadPoolExecutor(parallel_reads(store)) as pool:
         looks = dict(zip(manifests, pool.map(look, manifests.values()), strict=True))
@@ -145,25 +148,31 @@ def run_recover_task(task: RecoverTask, *, guard: Guard | None = None) -> Recove
         if guard is not None:
             guard()
         try:
+            # As a writer does, so that nothing goes into a table that is put in this one's place.
+            store = task.location.store.hold(claimed_folders(region_id))
             claim = claim_region(
-                task.location.store,
+                store,
                 region_id,
                 merged=base.details.merged.get(region_id, 0),
                 recovers=True,
             )
-            flushed += flush_log(base, claim)
+            flushed += flush_log(base, store, claim)
             recovered += 1
-        except RegionFencedError as error:
-            logger.info("region %s was claimed meanwhile: %s", region_id, error)
         except MemWalError as error:
+            if type(error) is RegionFencedError:
+                logger.info("region %s was claimed meanwhile: %s", region_id, error)
+                continue
             warnings.append(f"region {region_id} is not recovered: {safe_error_text(error)}")
     return RecoverOutcome(recovered, flushed, tuple(warnings))
 
 
-def flush_log(base: BaseTable, claim: Claim, *, skip_unusable: bool = False) -> FlushedLog:
+def flush_log(
+    base: BaseTable, store: ObjectStore, claim: Claim, *, skip_unusable: bool = False
+) -> FlushedLog:
     """Flush all rows of a claimed region that only its log has, and count them.
 
-    With ``skip_unusable``, rows that cannot be stored are left out: the caller has put them into
+    ``store`` is the one of the claim, which may hold the folders of the region. With
+    ``skip_unusable``, rows that cannot be stored are left out: the caller has put them into
     quarantine. Afterwards no claim replays the entries before this one.
 
     Raises
@@ -173,7 +182,7 @@ def flush_log(base: BaseTable, claim: Claim, *, skip_unusable: bool = False) -> 
     MemWalError
         An entry is damaged, or the store failed. What was flushed stays.
     """
-    store, region_id = base.location.store, claim.manifest.region_id
+    region_id = claim.manifest.region_id
     settings = WriterSettings.of(WriterOptions(), base.details.writer_config_defaults)
     claimed = ClaimedRegion(store, claim.manifest)
     indexes = maintained_indexes(base)
@@ -188,6 +197,8 @@ def flush_log(base: BaseTable, claim: Claim, *, skip_unusable: bool = False) -> 
         if not generation.rows:
             claimed.skip_generation(generation)
             continue
+        # Lance makes folders that do not exist: it must not make those of a table that was moved.
+        claimed.check_held()
         write = partial(
             write_generation,
             base,
@@ -210,7 +221,7 @@ def flush_log(base: BaseTable, claim: Claim, *, skip_unusable: bool = False) -> 
 
 @dataclass(frozen=True, slots=True)
 class _Rest:
-    """What a log has behind its rows: entries without any, and the sentinel of the claim."""
+    """Entries without rows at the end of a log, the sentinel of the claim among them."""
 
     generation: int
     last_position: int

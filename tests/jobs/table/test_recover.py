@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
+from datetime import timedelta
 from pathlib import Path
 
 import lance
@@ -23,11 +25,12 @@ from support.data.tables import (
     state,
 )
 from support.oracles import native
-from support.stores.faulty_store import FaultyStores, Killed
+from support.stores.faulty_store import GENERATION, REGION_MANIFEST, WAL, FaultyStores, Killed
 
 import memwal
-from memwal.errors import RegionFencedError, TableSetupError
+from memwal.errors import MemWalError, RegionFencedError, TableSetupError
 from memwal.format.paths import wal_key
+from memwal.jobs.backlog import read_status
 from memwal.jobs.options import RecoverOptions
 from memwal.jobs.table.recover import recover
 
@@ -92,6 +95,51 @@ class TestRecover:
         table.set_writer_defaults(max_memtable_age=0.001)
         time.sleep(0.01)
         assert table.recover().metrics["recovered_regions"] == 1
+
+    def test_leaves_another_client_alone_for_a_day(self, make_table: MakeTable) -> None:
+        """Lance's writer flushes by size alone, and stops when it is fenced."""
+        table = make_table()
+        shard = native.writer(table)
+        native.put(shard, table, rows({1: 1}))
+
+        assert recover(table.location, clock=in_an_hour).metrics["unflushed_regions"] == 1
+        assert not read_status(table.location, clock=in_an_hour).regions_to_recover
+        native.put(shard, table, rows({2: 2}))
+        shard.close()
+        assert state(table) == {1: 1, 2: 2}
+
+    def test_takes_over_from_another_client_after_a_day_or_when_told_to(
+        self, make_table: MakeTable
+    ) -> None:
+        for options, clock in (
+            (RecoverOptions(), lambda: time.time() + 25 * HOUR),
+            (RecoverOptions(min_age_seconds=timedelta(0)), time.time),
+        ):
+            table = make_table()
+            shard = native.writer(table)
+            native.put(shard, table, rows({1: 1}))
+            assert state(table) == {}
+
+            recover(table.location, options, clock=clock)
+
+            assert state(table) == {1: 1}
+
+    def test_of_a_table_that_was_made_anew_in_the_same_place(self, make_table: MakeTable) -> None:
+        """Its entries have the names of others, which this process has seen."""
+        table = make_table()
+        for _ in range(2):
+            writer = table.writer()
+            writer.claim()
+            writer.abort()
+        assert recover(table.location, clock=in_an_hour).metrics["recovered_regions"] == 0
+        shutil.rmtree(folder(table))
+        again = memwal.create(
+            table.uri, SCHEMA, primary_key=["id"], region_spec=memwal.RegionSpec.unsharded()
+        )
+        leave(again, {1: 1}, {2: 2})
+
+        assert recover(again.location, clock=in_an_hour).metrics["recovered_regions"] == 1
+        assert state(again) == {1: 1, 2: 2}
 
     def test_of_some_regions(self, make_table: MakeTable) -> None:
         table = make_table(buckets=2)
@@ -200,6 +248,82 @@ class TestWriterThatLives:
         writer.upsert(rows({3: 3}), wait=True)
         writer.close()
         assert state(table) == {1: 1, 3: 3}
+
+
+STEPS = {
+    "manifest of the claim": ("create", REGION_MANIFEST, 0),
+    "sentinel": ("create", WAL, 0),
+    "generation": ("put", GENERATION, 0),
+    "listing in the manifest": ("create", REGION_MANIFEST, 2),
+}
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("step", STEPS)
+def test_pauses_at_a_step_while_its_writer_goes_on(
+    faults: FaultyStores, make_table: MakeTable, step: str, after: bool
+) -> None:
+    """What the writer was acknowledged is there in the end, whoever has the region."""
+    table = make_table()
+    store = faults.of(table.location)
+    operation, key, skip = STEPS[step]
+    has_sentinel = step.startswith(("generation", "list")) or (step == "sentinel" and after)
+    writer = table.writer()
+    writer.upsert(rows({1: 1, 2: 2}))
+    pause = store.pause(operation, key, after=after, skip=skip)
+    with pause.holding(recover, table.location, RecoverOptions(min_age_seconds=0)) as recovering:
+        # Without a sentinel, these are before the one that will come, and are replayed.
+        writer.upsert(rows({1: 10}))
+        writer.delete(keys(2))
+        # Nor can the writer tell then that it was a recovery that claimed the region.
+        with nullcontext() if has_sentinel else suppress(RegionFencedError):
+            writer.flush()
+    recovering.result()
+    if has_sentinel:
+        writer.upsert(rows({3: 3}))
+    writer.abort()
+    table.recover(min_age_seconds=0)
+
+    expected = {1: 10, 3: 3} if has_sentinel else {1: 10}
+    assert state(table) == expected
+    assert native.ordered(native.scan(table)) == native.ordered(table.scan().to_table())
+    table.merge()
+    assert base_state(table) == expected
+
+
+def test_stops_when_the_table_is_replaced_under_it(
+    faults: FaultyStores, make_table: MakeTable, tmp_path: Path
+) -> None:
+    """Nothing of it gets into the copy, and no folder is made in the place of the table."""
+    table = make_table()
+    leave(table, {1: 1})
+    path = folder(table)
+    pause = faults.of(table.location).pause("create", WAL, after=True)
+    with pause.holding(recover, table.location, RecoverOptions(min_age_seconds=0)) as recovering:
+        path.rename(tmp_path / "moved")
+
+    assert len(recovering.result().warnings) == 1
+    assert not path.exists()
+    (tmp_path / "moved").rename(path)
+    table.recover(min_age_seconds=0)
+    assert state(table) == {1: 1}
+
+
+def test_a_writer_that_cannot_ask_who_fenced_it_stays_fenced(
+    faults: FaultyStores, make_table: MakeTable
+) -> None:
+    table = make_table(buckets=2)
+    writer = table.writer()
+    writer.upsert(rows(dict.fromkeys(range(8), 1)))
+    table.recover(min_age_seconds=0)
+    store = faults.of(table.location)
+    store.fail("get*", WAL, times=1 << 30)
+
+    with pytest.raises(MemWalError):
+        writer.upsert(rows(dict.fromkeys(range(8), 2)))
+    store.clear()
+    writer.abort()
+    assert state(table) == dict.fromkeys(range(8), 1)
 
 
 @pytest.mark.parametrize("operation", ["create", "put", "sync", "get", "list"])

@@ -66,7 +66,7 @@ def set_aside_unusable_rows(base: BaseTable, region_id: UUID, quarantine: Quaran
     for unusable in _unusable_rows(base, claim.manifest.replay_after, region_id, row_schema):
         _quarantine(base, claim, unusable, quarantine)
         count += len(unusable.numbers)
-    flush_log(base, claim, skip_unusable=True)
+    flush_log(base, store, claim, skip_unusable=True)
     return count
 
 
