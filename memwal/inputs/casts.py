@@ -84,7 +84,7 @@ def cast_column(name: str, cast: Cast, array: pa.Array, target: pa.DataType, row
     try:
         return cast(array)
     except CAST_ERRORS as error:
-        at = _first_failure(array, cast)
+        at = first_failure(len(array), lambda start, end: cast(array.slice(start, end - start)))
         raise misfit(name, row + at, array[at], target) from error
 
 
@@ -112,6 +112,24 @@ def show(value: Any) -> str:
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
 
 
+def first_failure(length: int, attempt: Callable[[int, int], object]) -> int:
+    """Return the position of the first value at which an attempt fails, by halving.
+
+    The attempt gets the start and the end of a part, in which it fails if a value of it cannot be
+    cast; all values before the part can be.
+    """
+    start, end = 0, length
+    while end - start > 1:
+        middle = (start + end) // 2
+        try:
+            attempt(start, middle)
+        except CAST_ERRORS:
+            end = middle
+        else:
+            start = middle
+    return start
+
+
 def _unchanged(array: pa.Array) -> pa.Array:
     return array
 
@@ -133,20 +151,6 @@ def _chain(first: Cast | None, second: Cast | None) -> Cast | None:
 
 def _is_any(kind: pa.DataType, checks: Sequence[Callable[[pa.DataType], bool]]) -> bool:
     return any(is_(kind) for is_ in checks)
-
-
-def _first_failure(array: pa.Array, cast: Cast) -> int:
-    """Return the position of the first value that cannot be cast, by halving."""
-    start, end = 0, len(array)
-    while end - start > 1:
-        middle = (start + end) // 2
-        try:
-            cast(array.slice(start, middle - start))
-        except CAST_ERRORS:
-            end = middle
-        else:
-            start = middle
-    return start
 
 
 # Nested types

@@ -20,7 +20,7 @@ import pyarrow.types as pt
 
 from memwal.errors import ArgumentTypeError, InvalidInputError, MemWalError
 from memwal.format.values import ArrowStream
-from memwal.inputs.casts import CAST_ERRORS, show
+from memwal.inputs.casts import CAST_ERRORS, first_failure, show
 
 
 class Model(Protocol):
@@ -200,7 +200,8 @@ def _to_arrow(name: Any, values: Any, target: pa.DataType | None) -> pa.Array:
         return read(values)
     except CAST_ERRORS as error:
         listed = list(values)
-        row = _first_unreadable(listed, read)
+        # With all values before it: Arrow infers one type for all.
+        row = first_failure(len(listed), lambda _start, end: read(listed[:end]))
         raise InvalidInputError(
             f"column {name}, row {row} (the first is 0): {show(listed[row])}, of type "
             f"{type(listed[row]).__name__}, is no value that Arrow knows, or of another kind than "
@@ -253,20 +254,6 @@ def _pairs(values: Iterable[Any]) -> list[Any]:
         return [dict(zip(("key", "value"), item, strict=True)) for item in items]
 
     return [pairs(value) for value in values]
-
-
-def _first_unreadable(values: Sequence[Any], read: Callable[[Any], pa.Array]) -> int:
-    """Return the position of the value without which those before it can be read."""
-    start, end = 0, len(values)
-    while end - start > 1:
-        middle = (start + end) // 2
-        try:
-            read(values[:middle])
-        except CAST_ERRORS:
-            end = middle
-        else:
-            start = middle
-    return start
 
 
 def _type_of(schema: pa.Schema, name: Any) -> pa.DataType | None:

@@ -16,7 +16,7 @@ from memwal.format.region_manifest import RegionManifest, RegionStatus
 from memwal.jobs.foreign_claims import are_protected, find_foreign_claim, protected_from
 from memwal.jobs.options import CompactOptions, GcOptions
 from memwal.jobs.status import IndexLag, RegionBacklog, TableStatus
-from memwal.jobs.unflushed import find_unflushed
+from memwal.jobs.unflushed import find_unflushed, has_no_writer
 from memwal.lsm.indexes.catchup import (
     caught_up,
     maintained_index_names,
@@ -46,7 +46,7 @@ def read_status(
     minutes and it has not changed since; one for the tip of the log, if the hint in the manifest is
     exact; and one for the age of its oldest generation, the first time that this process reads it.
     A region with generations that could be collected costs two more, which tell whose its newest
-    claim is. What a region with entries that no flush covers costs, :func:`find_unflushed` says.
+    claim is. For entries that no flush covers, see :func:`~memwal.jobs.unflushed.find_unflushed`.
     With ``regions``, only these are read. A region that was never claimed is left out.
     ``collection`` has the limits of the garbage collection. ``clock`` returns seconds since the
     epoch.
@@ -143,8 +143,10 @@ def _backlog(
         ),
         unflushed_wal_entries=tip - 1 - manifest.replay_after,
         retained_generations=len(manifest.flushed) - len(pending),
-        oldest_unflushed_seconds=None if unflushed is None else unflushed.age(now),
-        needs_recovery=unflushed is not None and unflushed.has_no_writer(base, now=now),
+        oldest_unflushed_seconds=None
+        if unflushed is None
+        else max(now - unflushed.timestamp(), 0.0),
+        needs_recovery=unflushed is not None and has_no_writer(base, manifest, unflushed, now=now),
         reclaimable_generations=len(reclaimable),
         reclaimable_bytes=sum(f.memory_bytes or 0 for f in reclaimable),
         held_generations=len(held),

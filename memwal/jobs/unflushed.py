@@ -15,7 +15,6 @@ region is another client's, its rows are left for as long as its generations are
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 from uuid import UUID
@@ -39,59 +38,54 @@ _FOREIGN_SECONDS: Final = GcOptions().foreign_claim.total_seconds()
 _sentinels: LruCache[bool] = LruCache(_MAX_CACHED)
 
 
-@dataclass(frozen=True, slots=True)
-class UnflushedLog:
-    """Unflushed rows of a region."""
-
-    written: datetime  # when the oldest of them were stored, by the store's clock
-    changed: datetime  # when the newest version of the manifest was
-    is_foreign: bool  # whether the newest claim of the region is another client's
-
-    def age(self, now: float) -> float:
-        """Return the seconds since the rows were stored, at ``now`` in seconds since the epoch."""
-        return max(0.0, now - self.written.timestamp())
-
-    def has_no_writer(self, base: BaseTable, *, now: float) -> bool:
-        """Return whether the writer counts as dead, at ``now`` in seconds since the epoch."""
-        return self.is_older_than(_FOREIGN_SECONDS if self.is_foreign else _silence(base), now=now)
-
-    def is_older_than(self, seconds: float, *, now: float) -> bool:
-        """Return whether rows and manifest are at least so old."""
-        return now - max(self.written, self.changed).timestamp() >= seconds
-
-
 def find_unflushed(
     store: ObjectStore, manifest: RegionManifest, *, tip: int | None = None
-) -> UnflushedLog | None:
-    """Return since when rows wait in the log of a region; None if none do.
+) -> datetime | None:
+    """Return when the oldest unflushed rows of a region were stored; None if all are flushed.
 
-    A sealed region has none. Costs one small request for each entry up to the first with rows, a
-    second one for each that this process has not seen before, and if there are rows two more, for
-    the manifest and the newest claim. Without the ``tip`` of the log, its first free position, one
-    more finds it if the hint in the manifest is exact.
+    A sealed region has none. Costs one small request for each entry up to the first with rows, and
+    a second one for each that this process has not seen before. Without the ``tip`` of the log, its
+    first free position, one more finds it if the hint in the manifest is exact.
     """
     if manifest.status != RegionStatus.ACTIVE:
         return None
-    region_id = manifest.region_id
     if tip is None:
         start = max(manifest.replay_after, manifest.wal_last_seen) + 1
-        tip = find_tip(store, region_id, start=start)
+        tip = find_tip(store, manifest.region_id, start=start)
     for position in range(manifest.replay_after + 1, tip):
-        written = _written(store, region_id, position)
+        written = _written(store, manifest.region_id, position)
         if written is not None:
-            info = store.head(manifest_key(region_id, manifest.version))
-            if info is None:
-                # It was replaced a moment ago.
-                return None
-            is_foreign = find_foreign_claim(store, manifest, tip=tip) is not None
-            return UnflushedLog(written, info.modified, is_foreign)
+            return written
     return None
 
 
-def _silence(base: BaseTable) -> float:
-    """Return the seconds in which a living writer of a table would have flushed twice."""
+def has_no_writer(
+    base: BaseTable, manifest: RegionManifest, written: datetime, *, now: float
+) -> bool:
+    """Return whether the writer of a region with unflushed rows counts as dead.
+
+    ``written`` is of :func:`find_unflushed`, ``now`` in seconds since the epoch. Costs nothing
+    while the rows are young, and otherwise some small requests, for the manifest and the newest
+    claim.
+    """
     settings = WriterSettings.of(WriterOptions(), base.details.writer_config_defaults)
-    return 2 * settings.max_memtable_age
+    store = base.location.store
+    if not is_unchanged(store, manifest, written, seconds=2 * settings.max_memtable_age, now=now):
+        return False
+    return find_foreign_claim(store, manifest) is None or is_unchanged(
+        store, manifest, written, seconds=_FOREIGN_SECONDS, now=now
+    )
+
+
+def is_unchanged(
+    store: ObjectStore, manifest: RegionManifest, written: datetime, *, seconds: float, now: float
+) -> bool:
+    """Return whether unflushed rows and the newest version of the manifest are at least so old."""
+    if now - written.timestamp() < seconds:
+        return False
+    info = store.head(manifest_key(manifest.region_id, manifest.version))
+    # A version that is gone was replaced a moment ago.
+    return info is not None and now - info.modified.timestamp() >= seconds
 
 
 def _written(store: ObjectStore, region_id: UUID, position: int) -> datetime | None:

@@ -30,7 +30,7 @@ from memwal.errors import ConflictError, MemWalError, RegionFencedError
 from memwal.format.region_manifest import RegionManifest
 from memwal.jobs.job import Guard, JobResult, guarded
 from memwal.jobs.options import RecoverOptions
-from memwal.jobs.unflushed import find_unflushed
+from memwal.jobs.unflushed import find_unflushed, has_no_writer, is_unchanged
 from memwal.lsm.flush.generation import write_generation
 from memwal.lsm.indexes.maintained import maintained_indexes
 from memwal.lsm.wal.claim import Claim, ClaimedRegion, claim_region, claimed_folders
@@ -132,8 +132,8 @@ def _unflushed_regions(base: BaseTable, options: RecoverOptions, *, now: float) 
         if unflushed is None:
             return None
         if min_age is None:
-            return unflushed.has_no_writer(base, now=now)
-        return unflushed.is_older_than(in_seconds(min_age), now=now)
+            return has_no_writer(base, manifest, unflushed, now=now)
+        return is_unchanged(store, manifest, unflushed, seconds=in_seconds(min_age), now=now)
 
     with ThreadPoolExecutor(parallel_reads(store)) as pool:
         looks = dict(zip(manifests, pool.map(look, manifests.values()), strict=True))
