@@ -38,6 +38,7 @@ from memwal.jobs.options import (
     SnapshotOptions,
     VerifyOptions,
 )
+from memwal.jobs.progress import Progress
 from memwal.jobs.status import TableStatus
 from memwal.jobs.table.checkpoint import checkpoint
 from memwal.jobs.table.compact import compact
@@ -497,7 +498,11 @@ class Table(Queries):
         return verify(self.location, options)
 
     def copy_to(
-        self, uri: str | os.PathLike[str], *, storage_options: Mapping[str, str] | None = None
+        self,
+        uri: str | os.PathLike[str],
+        *,
+        storage_options: Mapping[str, str] | None = None,
+        progress: Progress = None,
     ) -> JobResult:
         """Copy the table, in use or not: :func:`memwal.jobs.table.copy.copy_table`.
 
@@ -505,10 +510,12 @@ class Table(Queries):
         ----------
         uri, storage_options
             Address of the copy, where nothing is stored yet, and the options of its store.
+        progress : callable or bool, optional
+            As for :class:`memwal.jobs.options.MergeOptions`.
         """
         target = TableLocation(os.fspath(uri), storage_options or {})
         check_reachable(target.store)
-        return copy_table(self.location, target)
+        return copy_table(self.location, target, progress=progress)
 
     @keywords_of(QualityOptions)
     def check_quality(self, options: QualityOptions) -> JobResult:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from support.data.tables import MakeTable, rows
 
 import memwal
+from memwal.boundary.notebook import html_table
+from memwal.jobs.job import JobResult
 
 SHOWN: dict[str, Callable[[memwal.Table], Any]] = {
     "table": lambda table: table,
@@ -42,3 +45,32 @@ def test_of_a_writer_that_is_closed(make_table: MakeTable) -> None:
     writer.close()
 
     assert repr(writer) != opened
+
+
+@pytest.mark.parametrize("name", ["status", "merge", "collection", "checkpoint", "verify"])
+def test_a_notebook_shows_a_table(make_table: MakeTable, name: str) -> None:
+    table = make_table(buckets=2)
+    with table.writer() as writer:
+        writer.upsert(rows({number: number for number in range(8)}))
+
+    document = ElementTree.fromstring(f"<div>{SHOWN[name](table)._repr_html_()}</div>")
+
+    assert table.uri in (document.findtext("p") or "")
+    width = len(document.findall("table/thead/tr/th"))
+    assert width
+    lines = document.findall("table/tbody/tr")
+    assert {len(line.findall("td")) for line in lines} <= {width}
+    assert name == "verify" or lines
+
+
+def test_a_notebook_shows_text_of_a_table_as_text() -> None:
+    warning = "<script>alert('&')</script>"
+    result = JobResult(job="merge", table="t", version=1, warnings=(warning,) * 2)
+    document = ElementTree.fromstring(f"<div>{result._repr_html_()}</div>")
+    assert [note.text for note in document.findall("p")[1:]] == [warning, warning]
+
+
+def test_a_notebook_shows_the_first_rows_of_a_long_table() -> None:
+    document = html_table("t", ["a"], [[number] for number in range(70)])
+    assert document.count("<tr>") == 51
+    assert "20 more" in document

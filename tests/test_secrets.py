@@ -19,9 +19,9 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 import memwal
+from memwal.boundary.exit_codes import ExitCode
 from memwal.catalog import Catalog
 from memwal.cli.commands.app import app
-from memwal.cli.errors import ExitCode
 from memwal.errors import StoreAccessError
 from memwal.fleet import Fleet
 from memwal.jobs.merge.job import MergeTask

@@ -33,7 +33,7 @@ from memwal.catalog.records import (
 from memwal.errors import InvalidInputError, ObjectNotFoundError
 from memwal.jobs.policy import Policy
 from memwal.storage.local_files import from_os_error
-from memwal.storage.uris import parse_uri
+from memwal.storage.uris import is_relative, parse_uri
 
 
 class TableChanges(TypedDict, total=False):
@@ -125,7 +125,8 @@ class Catalog(History):
         name : str
             1 to 63 lower-case letters, digits, ``_`` and ``-``; becomes part of the DAG id.
         uri : str
-            Address of the table, without credentials.
+            Address of the table, without credentials. A relative path is stored as the absolute
+            one, in a catalog on a server it is refused.
         storage_options_ref : str, optional
             Absolute path of a JSON file, or ``airflow:{connection id}``.
         policy : Policy, optional
@@ -143,7 +144,7 @@ class Catalog(History):
         now = datetime.now(UTC)
         row = ManagedTableRow(
             name=check_name(name),
-            uri=check_uri(uri),
+            uri=self._address(uri),
             storage_options_ref=check_storage_options_ref(storage_options_ref),
             policy=(policy or Policy()).to_dict(),
             owner=_check_owner(owner),
@@ -183,7 +184,7 @@ class Catalog(History):
             )
         with self._database.writing() as session:
             row = self._find(session, name)
-            for key, value in _checked(changes).items():
+            for key, value in self._checked(changes).items():
                 setattr(row, key, value)
             row.updated_at = datetime.now(UTC)
             session.flush()
@@ -262,6 +263,28 @@ class Catalog(History):
         if self._snapshot_path is not None:
             self.export_snapshot(self._snapshot_path)
 
+    def _address(self, uri: str) -> str:
+        """Return the address as it is stored: the same table wherever the catalog is used."""
+        check_uri(uri)
+        if self._database.is_shared and is_relative(uri):
+            raise InvalidInputError(
+                f"{uri!r} starts at the current folder, which is another one for each user of the "
+                "catalog on a server; give an absolute path."
+            )
+        return str(parse_uri(uri))
+
+    def _checked(self, changes: TableChanges) -> dict[str, object]:
+        values: dict[str, object] = {**changes}
+        if "uri" in changes:
+            values["uri"] = self._address(changes["uri"])
+        if "storage_options_ref" in changes:
+            check_storage_options_ref(changes["storage_options_ref"])
+        if "owner" in changes:
+            _check_owner(changes["owner"])
+        if "policy" in changes:
+            values["policy"] = changes["policy"].to_dict()
+        return values
+
     def _find(self, session: Session, name: str) -> ManagedTableRow:
         row = None
         # PostgreSQL raises an error for some invalid names.
@@ -272,19 +295,6 @@ class Catalog(History):
                 f"No table named {shown_name(name)} is registered in {self._database.shown_url}."
             )
         return row
-
-
-def _checked(changes: TableChanges) -> dict[str, object]:
-    values: dict[str, object] = {**changes}
-    if "uri" in changes:
-        check_uri(changes["uri"])
-    if "storage_options_ref" in changes:
-        check_storage_options_ref(changes["storage_options_ref"])
-    if "owner" in changes:
-        _check_owner(changes["owner"])
-    if "policy" in changes:
-        values["policy"] = changes["policy"].to_dict()
-    return values
 
 
 def _check_quarantine(session: Session, table: ManagedTable) -> None:

@@ -110,6 +110,11 @@ class Database:
         return self._url.set(query={}).render_as_string(hide_password=True)
 
     @property
+    def is_shared(self) -> bool:
+        """Whether other machines can use it: it is on a server, and no file."""
+        return not self._is_sqlite
+
+    @property
     def _is_sqlite(self) -> bool:
         return self._url.get_backend_name() == "sqlite"
 

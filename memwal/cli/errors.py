@@ -5,58 +5,14 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Sequence
-from enum import IntEnum
 
 import typer
 from typer.core import TyperGroup
 
+from memwal.boundary.exit_codes import ExitCode, exit_code
 from memwal.cli.output import plain
-from memwal.errors import (
-    BackPressureError,
-    ConflictError,
-    InvalidInputError,
-    MemWalError,
-    MissingExtraError,
-    OutcomeUnknownError,
-    StoreUnavailableError,
-    TableSetupError,
-    UnsupportedStoreError,
-)
+from memwal.errors import MemWalError
 from memwal.util.safe_json import is_unicode
-
-
-class ExitCode(IntEnum):
-    """Exit codes of the program."""
-
-    DONE = 0
-    FAILED = 1
-    INPUT = 2
-    CONFLICT = 3
-    UNKNOWN = 4
-
-
-EXIT_CODES_HELP = """\
-Exit codes:
-
-\b
-  0  done; work that a job had to leave out is a warning on stderr
-  1  failed: credentials, a full or damaged store, a bug
-  2  wrong input: the command line, a file, a table that cannot be used this
-     way, or a part of memwal that is not installed; nothing was changed
-  3  another process was first, or the store did not answer: try again
-  4  the outcome is unknown: check whether it was done, then try again
-"""
-
-_ERRORS: dict[ExitCode, tuple[type[MemWalError], ...]] = {
-    ExitCode.INPUT: (InvalidInputError, TableSetupError, UnsupportedStoreError, MissingExtraError),
-    ExitCode.CONFLICT: (ConflictError, StoreUnavailableError, BackPressureError),
-    ExitCode.UNKNOWN: (OutcomeUnknownError,),
-}
-
-
-def exit_code(error: MemWalError) -> ExitCode:
-    """Return the exit code for an error."""
-    return next((c for c, kinds in _ERRORS.items() if isinstance(error, kinds)), ExitCode.FAILED)
 
 
 class ReportingGroup(TyperGroup):

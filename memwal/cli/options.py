@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from memwal.catalog import Catalog, ManagedTable, Policy
+    from memwal.storage.location import TableLocation
     from memwal.table import Table
 
 
@@ -100,7 +101,8 @@ NameOrUri = Annotated[
     str,
     Argument(
         metavar="TABLE",
-        help="Name of a managed table, or an address: a path, s3://, gs:// or az://.",
+        help="Name of a managed table, or an address: a path, s3://, gs:// or az://. A name that "
+        "is in the catalog means that table; ./NAME is a folder.",
         autocompletion=table_names,
     ),
 ]
@@ -210,19 +212,30 @@ def managed_table(
         yield catalog, managed
 
 
+def locate_named(
+    name_or_uri: str, url: str | None, storage: Mapping[str, str]
+) -> tuple[TableLocation, Policy | None]:
+    """Return the location of a table, which is not opened, and its policy if it has one.
+
+    It has one when the catalog has its name. Storage options of the command line replace those that
+    the catalog refers to.
+    """
+    from memwal.storage.location import TableLocation
+
+    with managed_table(name_or_uri, url) as (_, managed):
+        if managed is None:
+            return TableLocation(name_or_uri, storage), None
+        from memwal.fleet.tables import managed_location
+
+        return managed_location(managed, storage_options=storage or None), managed.policy
+
+
 def open_named(
     name_or_uri: str, url: str | None, storage: Mapping[str, str]
 ) -> tuple[Table, Policy | None]:
-    """Open a table, with its policy when the catalog has its name.
-
-    Storage options of the command line replace those that the catalog refers to.
-    """
-    with managed_table(name_or_uri, url) as (_, managed):
-        if managed is None:
-            return open_table(name_or_uri, storage), None
-        from memwal.fleet.tables import open_managed
-
-        return open_managed(managed, storage_options=storage or None), managed.policy
+    """Open a table that :func:`locate_named` finds, and return it with its policy."""
+    location, policy = locate_named(name_or_uri, url, storage)
+    return open_table(location.uri, location.storage_options), policy
 
 
 def schema_from(file: Path | None, columns: Sequence[str] | None) -> pa.Schema:

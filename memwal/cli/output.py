@@ -1,4 +1,4 @@
-"""Output of commands: JSON or text on stdout, warnings and progress on stderr."""
+"""Output of commands: JSON or text on stdout, warnings on stderr."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -15,14 +14,12 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from memwal.jobs.job import JobResult, Result, Task, TaskRunner, run_in_process
+from memwal.boundary.text import plural, size, timestamp
+from memwal.jobs.job import JobResult
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
-
     from memwal.fleet import Skipped
 
-_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
 _PIPE_WIDTH = 160
 # Control characters except tabs and new lines, direction marks, and lone surrogates.
 _CONTROL = re.compile(
@@ -137,34 +134,6 @@ def print_either(text: str, value: object, *, as_json: bool) -> None:
         print_line(text)
 
 
-def timestamp(time: datetime | None) -> str | None:
-    """Format a time to the second."""
-    return None if time is None else f"{time:%Y-%m-%d %H:%M:%S}"
-
-
-def size(number: int) -> str:
-    """Format a number of bytes."""
-    if number < 1024:
-        return f"{number} B"
-    power = min((number.bit_length() - 1) // 10, len(_UNITS))
-    return f"{number / 1024**power:.1f} {_UNITS[power - 1]}"
-
-
-def age(seconds: float | None) -> str:
-    """Format a duration in one unit."""
-    if seconds is None:
-        return "-"
-    for limit, length, unit in ((120, 1, "s"), (7200, 60, "min"), (172800, 3600, "h")):
-        if seconds < limit:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{seconds / 86400:.0f} d"
-
-
-def plural(number: int, noun: str) -> str:
-    """Format a number of things."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
 def _cell(value: object) -> str:
     if value is None:
         return "-"
@@ -192,56 +161,3 @@ def _json_value(value: object) -> object:
             return str(value)
         case _:
             return value
-
-
-# Takes a description, how much is done, and how much there is.
-Show = Callable[[str, int, int], None]
-
-
-@contextmanager
-def progress(description: str) -> Iterator[TaskRunner]:
-    """Show a bar on stderr that counts tasks, if stderr is a terminal; yield their runner."""
-    with _bars() as bars:
-        bar = bars.add_task(description, total=None)
-
-        def run(tasks: Sequence[Task], function: Callable[[Task], Result]) -> list[Result]:
-            bars.reset(bar, total=len(tasks))
-
-            def step(task: Task) -> Result:
-                result = function(task)
-                bars.advance(bar)
-                return result
-
-            return run_in_process(tasks, step)
-
-        yield run
-
-
-@contextmanager
-def counter(description: str) -> Iterator[Show]:
-    """Show a bar on stderr, if stderr is a terminal; yield the function that moves it."""
-    with _bars() as bars:
-        bar = bars.add_task(description, total=None)
-
-        def show(description: str, done: int, total: int) -> None:
-            bars.update(bar, description=description, completed=done, total=total)
-
-        yield show
-
-
-def _bars() -> Progress:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
-    from rich.progress import TimeElapsedColumn as Elapsed
-
-    console = Console(stderr=True)
-    return Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        Elapsed(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )

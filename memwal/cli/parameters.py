@@ -3,7 +3,10 @@
 A :class:`CommandGroup` replaces parameters of its commands by their types:
 
 * ``Storage``: the two storage options; the command gets them as one mapping.
-* ``Table``: the address of a table and the storage options; the command gets the open table.
+* ``Table``: the name or address of a table, the storage options, and the URL of the catalog that
+  has the name; the command gets the open table.
+* ``TableLocation``: the same options; the command gets the location of a table that it opens, or
+  does not open, by itself.
 * ``Catalog``: the URL of a catalog; the command gets the catalog, closed at the end.
 
 :func:`takes_options_of` adds options of a job. :mod:`memwal.jobs.options` defines each once; a
@@ -25,11 +28,12 @@ import typer
 
 from memwal.cli.options import (
     CatalogUrl,
+    NameOrUri,
     OptionPairs,
     OptionsFile,
-    Uri,
+    locate_named,
     open_catalog,
-    open_table,
+    open_named,
     region_ids,
     storage_options,
 )
@@ -55,11 +59,15 @@ class _OpenTable:
     """Stands for ``memwal.table.Table`` in a signature, since that is imported by few commands."""
 
 
+class _Location:
+    """Stands for ``memwal.storage.location.TableLocation`` in a signature."""
+
+
 class _OpenCatalog:
     """Stands for ``memwal.catalog.Catalog`` in a signature."""
 
 
-_LAZY_TYPES = {"Table": _OpenTable, "Catalog": _OpenCatalog}
+_LAZY_TYPES = {"Table": _OpenTable, "TableLocation": _Location, "Catalog": _OpenCatalog}
 
 
 class CommandGroup(typer.Typer):
@@ -103,8 +111,10 @@ def takes_options_of(
 def _with_resources(command: Command) -> Command:
     """Return a command that opens the table and the catalog of its signature."""
     hints = get_type_hints(command, include_extras=True, localns=_LAZY_TYPES)
-    names = {hint: name for name, hint in hints.items() if hint in (_OpenTable, _OpenCatalog)}
-    table, catalog = names.get(_OpenTable), names.get(_OpenCatalog)
+    resources = (_OpenTable, _Location, _OpenCatalog)
+    names = {hint: name for name, hint in hints.items() if hint in resources}
+    table, catalog = names.get(_OpenTable, names.get(_Location)), names.get(_OpenCatalog)
+    find = open_named if _OpenTable in names else locate_named
     takes_storage = "storage" in hints
     if not (table or catalog or takes_storage):
         return command
@@ -112,11 +122,12 @@ def _with_resources(command: Command) -> Command:
         _parameter("storage_options_file", OptionsFile, None),
         _parameter("storage_option", OptionPairs, None),
     ]
+    url_parameter = _parameter("url", CatalogUrl, None)
     replaced: dict[str, Sequence[Parameter]] = {"storage": storage_parameters}
     if table:
-        replaced[table] = [_parameter(table, Uri)]
+        replaced[table] = [_parameter(table, NameOrUri)]
     if catalog:
-        replaced[catalog] = [_parameter("url", CatalogUrl, None)]
+        replaced[catalog] = [url_parameter]
 
     @wraps(command)
     def call(**values: Any) -> None:
@@ -124,14 +135,16 @@ def _with_resources(command: Command) -> Command:
             if table or takes_storage:
                 file, pairs = values.pop("storage_options_file"), values.pop("storage_option")
                 storage = storage_options(file, pairs)
-                values |= (
-                    {table: open_table(values[table], storage)} if table else {"storage": storage}
-                )
+                if table:
+                    values[table], _ = find(values[table], values.pop("url"), storage)
+                else:
+                    values["storage"] = storage
             if catalog:
                 values[catalog] = stack.enter_context(open_catalog(values.pop("url")))
             command(**values)
 
-    return _with_signature(call, command, replaced, last=storage_parameters if table else ())
+    last = [*storage_parameters, url_parameter] if table else ()
+    return _with_signature(call, command, replaced, last=last)
 
 
 def _with_signature(

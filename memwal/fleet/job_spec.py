@@ -14,6 +14,7 @@ from memwal.jobs.arguments import to_arguments
 from memwal.jobs.due import Due
 from memwal.jobs.job import Guard, JobResult, TaskRunner, run_in_process
 from memwal.jobs.options import JobOptions, MergeOptions, RunOptions
+from memwal.jobs.progress import Progress
 from memwal.util.clock import Duration
 from memwal.util.records import JsonObject
 
@@ -137,12 +138,17 @@ JobExecutor = Callable[[JobSpec, Guard], JobResult]
 
 
 def run_locally(
-    table: Table, spec: JobSpec, *, run: TaskRunner = run_in_process, guard: Guard | None = None
+    table: Table,
+    spec: JobSpec,
+    *,
+    run: TaskRunner = run_in_process,
+    guard: Guard | None = None,
+    progress: Progress = None,
 ) -> JobResult:
     """Execute a job spec, with its tasks on a runner."""
     options = spec.options
     if isinstance(options, RunOptions):
-        options = replace(options, run=run, guard=guard)
+        options = replace(options, run=run, guard=guard, progress=progress)
     return _entry_points()[spec.job](table.location, options)
 
 

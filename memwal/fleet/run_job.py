@@ -28,6 +28,7 @@ from memwal.jobs.options import (
     MergeOptions,
     SnapshotOptions,
 )
+from memwal.jobs.progress import Progress
 from memwal.telemetry.spans import JOB, TABLE, span
 from memwal.util.clock import Duration, duration
 
@@ -63,6 +64,8 @@ class Runtime:
         Id of the run where it was started.
     ttl : float, timedelta or None
         Time to live of the leases, 60 s by default.
+    progress : callable or bool, optional
+        As for :class:`memwal.jobs.options.MergeOptions`.
     """
 
     run: TaskRunner = run_in_process
@@ -71,6 +74,7 @@ class Runtime:
     storage_options: Mapping[str, str] | None = None
     external_id: str | None = None
     ttl: Duration | None = None
+    progress: Progress = None
 
 
 # Runtime of a job whose tasks run one after another in this process.
@@ -365,7 +369,7 @@ def _run_spec(
             if runtime.execute is not None:
                 return runtime.execute(spec, guard)
             run = _guarded_runner(active, runtime.run, guard)
-            return run_locally(table, spec, run=run, guard=guard)
+            return run_locally(table, spec, run=run, guard=guard, progress=runtime.progress)
 
         result = execute(spec, guard)
         if lost_all_rewrites(result):

@@ -16,6 +16,8 @@ from enum import StrEnum
 from functools import partial
 from typing import Protocol, Self, TypeVar
 
+from memwal.boundary.notebook import html_table
+from memwal.boundary.text import plural
 from memwal.errors import InvalidInputError
 from memwal.util.records import JsonMapping, JsonObject, JsonRecord
 
@@ -105,6 +107,15 @@ class JobResult(JsonRecord):
             f"{self.commits} commits, version {self.version}, {self.seconds:.3g} s{warnings})"
         )
 
+    def _repr_html_(self) -> str:
+        return html_table(
+            f"{self.job} of {self.table}: {plural(self.commits, 'commit')} in "
+            f"{self.seconds:.1f} s, now at version {self.version}",
+            ("metric", "value"),
+            list(self.metrics.items()),
+            notes=self.warnings,
+        )
+
     @classmethod
     def from_dict(cls, values: JsonMapping) -> Self:
         """Make a result of ``values`` as :meth:`to_dict` returns; unknown keys are ignored.
@@ -152,16 +163,6 @@ class _LocalGuard:
 
     def __reduce__(self) -> tuple[type[_LocalGuard], tuple[None]]:
         return (_LocalGuard, (None,))
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointProgress:
-    """Progress of a checkpoint."""
-
-    # Generations that were pending at the start, and how many of them are merged by now.
-    merged: int
-    generations: int
-    indexing: bool  # all are merged, and the maintained indexes are being extended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

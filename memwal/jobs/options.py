@@ -11,7 +11,7 @@ from it; :mod:`memwal.jobs.policy` declares the key and passes its value.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from enum import Enum
@@ -20,7 +20,8 @@ from uuid import UUID
 
 from memwal.boundary.public import public
 from memwal.errors import InvalidInputError
-from memwal.jobs.job import CheckpointProgress, Guard, TaskRunner, run_in_process
+from memwal.jobs.job import Guard, TaskRunner, run_in_process
+from memwal.jobs.progress import Progress
 from memwal.quality.rules import QualityRules
 from memwal.util.clock import MAX_SECONDS, Duration, in_seconds
 
@@ -172,6 +173,9 @@ class RunOptions(JobOptions):
     guard: Guard | None = None
     """Called right before each commit and each deletion by what runs in this process; what it
     raises stops the job."""
+    progress: Progress = None
+    """Called with a :class:`~memwal.jobs.progress.JobProgress` at each step of what runs in this
+    process, or True for a bar on a terminal; what it raises stops the job."""
 
 
 _COMMIT_BYTES_HELP: Final = (
@@ -223,8 +227,6 @@ class CheckpointOptions(RunOptions):
     max_tasks: int | None = count(None, _REGION_TASKS_HELP)
     quality: QualityRules | None = option_field(None, _QUALITY)
     skip_recovery: bool = _switch(False, "leave the rows of writers that died in the log")
-    progress: Callable[[CheckpointProgress], None] | None = None
-    """Called with a :class:`~memwal.jobs.job.CheckpointProgress` at each step."""
 
 
 @public
@@ -429,6 +431,8 @@ class VerifyOptions(JobOptions):
     run: TaskRunner = run_in_process
     """Runs the tasks; by default one after another in this process. A verification commits nothing,
     and has no guard."""
+    progress: Progress = None
+    """As of the other jobs."""
 
     def __post_init__(self) -> None:
         # `slots=True` makes a second class, so zero-argument super() would fail.

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import ClassVar, Self
 
+from memwal.boundary.notebook import html_table
+from memwal.boundary.text import age, plural, size
 from memwal.util.records import JsonMapping, JsonObject, JsonRecord
 
 
@@ -111,6 +113,43 @@ class TableStatus(JsonRecord):
         return (
             f"TableStatus({self.uri!r}, version {self.version}, {len(self.regions)} regions, "
             f"{self.backlog_generations} generations and {self.backlog_rows} rows to merge)"
+        )
+
+    def _repr_html_(self) -> str:
+        regions = [
+            (
+                region.region_id,
+                "sealed" if region.sealed else "active",
+                region.backlog_generations,
+                region.backlog_rows,
+                size(region.backlog_bytes),
+                age(region.oldest_backlog_seconds),
+                region.unflushed_wal_entries,
+                region.merged_generation,
+            )
+            for region in sorted(self.regions, key=lambda region: -region.backlog_bytes)
+        ]
+        behind = [
+            f"index {lag.name} is {plural(lag.generations, 'generation')} behind"
+            for lag in self.indexes
+            if lag.generations
+        ]
+        dead = f"{plural(self.regions_to_recover, 'region')} to recover"
+        return html_table(
+            f"{self.uri} at version {self.version}: {self.backlog_rows} rows in "
+            f"{plural(self.backlog_generations, 'generation')} to merge",
+            [
+                "region",
+                "state",
+                "generations",
+                "rows",
+                "bytes",
+                "oldest",
+                "log entries",
+                "merged to",
+            ],
+            regions,
+            notes=[*behind, *([dead] if self.regions_to_recover else [])],
         )
 
     @property

@@ -3,19 +3,11 @@
 Each application is started by ``spark-submit``, or by ``python`` for a local session, with the
 interpreter that memwal is installed in. It prints the result of its job as one line of JSON.
 
-Exit codes
-----------
-0
-    The job ran. ``warnings`` in the result lists what it could not do; the caller decides how to
-    treat that.
-1
-    The job failed, or a check found errors; a line on stderr that starts with ``error:`` gives the
-    reason and the next step. Running it again is safe.
-2
-    The command line, the storage options or the table's address are wrong; nothing was done.
-130, 143
-    A shutdown was requested (SIGINT, SIGTERM), and the Spark tasks ended with the application.
-    Running it again is safe.
+Exit codes are those of the command line, see :mod:`memwal.boundary.exit_codes`: 0 when the job ran,
+and ``warnings`` in the result lists what it could not do; 1 also when a check found errors. After
+SIGINT and SIGTERM they are 130 and 143, and the Spark tasks ended with the application. In all
+other cases a line on stderr that starts with ``error:`` gives the reason and the next step. To run
+an application again is always safe.
 
 ``spark-submit`` passes on what the driver writes, to either stream, as its own stdout; the result
 is the last line. A caller that must not miss the result takes it from ``--result``, which is
@@ -39,7 +31,8 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Protocol, TypeVar
 
-from memwal.errors import InvalidInputError, MemWalError
+from memwal.boundary.exit_codes import EXIT_CODES_HELP, ExitCode, exit_code
+from memwal.errors import MemWalError
 from memwal.jobs.arguments import add_arguments, parse_options
 from memwal.jobs.job import TaskRunner
 from memwal.jobs.options import JobOptions
@@ -56,11 +49,6 @@ if TYPE_CHECKING:
 
 # Every task of a merge commits to the same table, and commits wait for one another.
 MAX_COMMITTERS: Final = 8
-
-OK = 0
-FAILED = 1
-USAGE = 2
-
 
 Options = TypeVar("Options", bound=JobOptions)
 
@@ -87,8 +75,7 @@ def job_parser(job: str, description: str) -> ArgumentParser:
     parser = ArgumentParser(
         prog=f"{job}.py",
         description=description,
-        epilog="exit codes: 0 done (see warnings in the result), 1 failed, 2 usage, "
-        "130 and 143 ended by a signal",
+        epilog=f"exit codes:\n{EXIT_CODES_HELP}  130, 143: ended by a signal",
         formatter_class=RawDescriptionHelpFormatter,
     )
     parser.set_defaults(job=job)
@@ -156,14 +143,12 @@ def run_application(
         if arguments.result is not None:
             check_target(arguments.result, result_options)
         result = _run_job(arguments, parsed, job, max_tasks=max_tasks, in_any_state=in_any_state)
-    except InvalidInputError as error:
-        return _fail(error, USAGE)
     except MemWalError as error:
-        return _fail(error, FAILED)
+        return _fail(error, exit_code(error))
     except _ShutdownRequested as end:
         return _fail(f"shutdown requested ({end}); running the job again is safe", 128 + end.signal)
     except (Py4JError, PySparkException) as error:
-        return _fail(f"Spark failed: {spark_reason(error)}; look at its log above", FAILED)
+        return _fail(f"Spark failed: {spark_reason(error)}; look at its log above", ExitCode.FAILED)
     text = json.dumps(result.to_dict()) + "\n"
     sys.stdout.write(text)
     sys.stdout.flush()
@@ -173,10 +158,10 @@ def run_application(
         except MemWalError as error:
             return _fail(
                 f"the job is done, but its result cannot be written to {arguments.result}: {error}",
-                FAILED,
+                ExitCode.FAILED,
             )
     failure = failure_of(result)
-    return OK if failure is None else _fail(failure, FAILED)
+    return ExitCode.DONE if failure is None else _fail(failure, ExitCode.FAILED)
 
 
 def _run_job(

@@ -39,6 +39,24 @@ _CLIENT = frozenset(
         "user_agent",
     }
 )
+# Options that only Lance has, by the names in its documentation and its code.
+_OF_LANCE = frozenset(
+    {
+        "aws_profile",
+        "aws_provider_scheme",
+        "client_max_retries",
+        "client_retry_timeout",
+        "download_retry_count",
+        "expires_at_millis",
+        "io_parallelism",
+        "refresh_offset_millis",
+        "request_timeout",
+        "s3_express",
+        "use_opendal",
+    }
+)
+# Prefixes of memwal's own options, and of those with which LanceDB makes tables.
+_OTHER_PREFIXES = ("memwal_", "new_table_")
 # Taken from the address of the table instead.
 _FROM_ADDRESS = ("bucket", "bucket_name", "container_name")
 # Options for which obstore has another name than Lance.
@@ -70,8 +88,9 @@ def cloud_settings(
 ) -> CloudSettings:
     """Divide storage options into settings of the store and of the HTTP client, as Lance does.
 
-    Options that only Lance knows are ignored, as Lance ignores unknown ones. obstore itself takes
-    missing credentials, region and endpoint from the environment.
+    Options that only Lance knows are ignored. So are those that neither knows, as Lance does; a
+    warning names them, since a credential with a misspelled name would be missing without a word.
+    obstore itself takes missing credentials, region and endpoint from the environment.
     ``OBJECT_STORE_CLIENT_MAX_RETRIES``, ``OBJECT_STORE_CLIENT_RETRY_TIMEOUT`` and the
     ``..._ALLOW_HTTP`` variables override options, as in Lance.
     """
@@ -87,6 +106,7 @@ def cloud_settings(
     config: dict[str, str] = {}
     client: dict[str, str | dict[str, str]] = {}
     headers: dict[str, str] = {}
+    unknown: list[str] = []
     for key, value in merged.items():
         if key.startswith(_HEADER):
             headers[key.removeprefix(_HEADER)] = value
@@ -96,8 +116,13 @@ def cloud_settings(
             continue
         elif _is_store_option(scheme, name := _RENAMED.get((scheme, key), key)):
             config[name] = value
-        else:
-            logger.debug("a store of %s:// does not use the storage option %r", scheme, key)
+        elif not _is_known(key):
+            unknown.append(key)
+    if unknown:
+        logger.warning(
+            "neither Lance nor memwal knows the storage option %s; check its name",
+            ", ".join(sorted(map(repr, unknown))),
+        )
     if any("allow_http" in key and value.strip().lower() in _TRUE for key, value in merged.items()):
         client["allow_http"] = "true"
     if headers:
@@ -110,7 +135,14 @@ def cloud_settings(
     )
 
 
-@functools.cache
+def _is_known(key: str) -> bool:
+    """Return whether an option that a store does not take is one of Lance, or of other stores."""
+    if key in _OF_LANCE or key.startswith(_OTHER_PREFIXES):
+        return True
+    return any(_is_store_option(s, _RENAMED.get((s, key), key)) for s in CLOUDS)
+
+
+@functools.lru_cache(maxsize=1024)
 def _is_store_option(scheme: str, key: str) -> bool:
     # obstore has no list of its keys, but raises UnknownConfigurationKeyError for an unknown one.
     # Any other error is about the value.

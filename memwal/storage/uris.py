@@ -72,6 +72,11 @@ def parse_uri(uri: str | os.PathLike[str]) -> TableUri:
     return TableUri(scheme, _check_authority(text, scheme, authority), _parse_path(text, path))
 
 
+def is_relative(uri: str) -> bool:
+    """Return whether an address is a path that starts at the current folder."""
+    return _SCHEME.fullmatch(uri) is None and not os.path.isabs(uri)
+
+
 def _parse_local(path: str) -> TableUri:
     if not path or "\0" in path:
         raise _refused(path, "the path is empty or has a NUL in it")

@@ -10,8 +10,8 @@ from typing import Any
 
 from typer.main import get_command
 
+from memwal.boundary.exit_codes import EXIT_CODES_HELP
 from memwal.cli.commands.app import app
-from memwal.cli.errors import EXIT_CODES_HELP
 
 
 @cache

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 import memwal.errors
-from memwal.cli.errors import exit_code
+from memwal.boundary.exit_codes import exit_code
 from memwal.errors import MemWalError
 
 TO_DO = "What to do: "

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from alembic.autogenerate import compare_metadata
@@ -31,6 +32,17 @@ def test_what_is_kept_comes_back(each_catalog: Catalog) -> None:
     each_catalog.finish_run(run, result={"metrics": {"rows": 1}})
     (kept,) = each_catalog.runs()
     assert (kept.state, kept.result) == (RunState.SUCCEEDED, {"metrics": {"rows": 1}})
+
+
+def test_an_address_is_stored_absolute_or_refused(each_catalog: Catalog) -> None:
+    each_catalog.register("flights", uri="s3://lake/flights.lance/")
+    assert each_catalog.get("flights").uri == "s3://lake/flights.lance"
+    if each_catalog.database.is_shared:
+        with pytest.raises(InvalidInputError, match=r"flights\.lance"):
+            each_catalog.update("flights", uri="flights.lance")
+        return
+    each_catalog.update("flights", uri="flights.lance")
+    assert each_catalog.get("flights").uri == str(Path("flights.lance").absolute())
 
 
 def test_migrations_make_exactly_the_mapped_schema(empty_postgres_url: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 import memwal
 from memwal import errors
-from memwal.cli.errors import ExitCode, exit_code
+from memwal.boundary.exit_codes import ExitCode, exit_code
 
 
 @pytest.mark.parametrize(

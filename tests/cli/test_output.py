@@ -10,7 +10,8 @@ from uuid import UUID
 
 import pytest
 
-from memwal.cli.output import age, print_fields, print_json, print_table, size
+from memwal.boundary.text import age, size
+from memwal.cli.output import print_fields, print_json, print_table
 
 
 @pytest.mark.parametrize(

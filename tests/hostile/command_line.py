@@ -26,10 +26,10 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 import memwal
+from memwal.boundary.exit_codes import ExitCode
 from memwal.catalog import Catalog
 from memwal.cli import errors
 from memwal.cli.commands.app import app
-from memwal.cli.errors import ExitCode
 from memwal.exporter.server import MetricsEndpoint
 from memwal.fleet import alerts
 from memwal.fleet.scheduler import Fleet

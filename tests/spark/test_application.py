@@ -147,8 +147,8 @@ def test_where_a_result_goes_is_looked_at_before_the_job(
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        (ConflictError("somebody was\nfirst; try again"), 1),
-        (OutcomeUnknownError("look first"), 1),
+        (ConflictError("somebody was\nfirst; try again"), 3),
+        (OutcomeUnknownError("look first"), 4),
         (InvalidInputError("grace must not be negative"), 2),
     ],
 )
@@ -179,7 +179,7 @@ def test_a_fault_is_not_hidden(start, session, table):
 
 
 def test_no_table_is_told_before_spark_starts(start, session, tmp_path, capsys):
-    assert start(answer, "--table", tmp_path / "none.lance") == 1
+    assert start(answer, "--table", tmp_path / "none.lance") == 2
     assert "none.lance" in capsys.readouterr().err
     assert session.names == []
 

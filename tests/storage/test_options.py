@@ -86,6 +86,21 @@ def test_each_store_has_its_own_options() -> None:
     assert cloud_settings("gs", options, {}).config == {"bearer_token": "t"}
 
 
+def test_options_that_nobody_knows_are_named_without_their_values(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    others = {"azure_storage_account_name": "a", "google_storage_token": "t", "aws_profile": "p"}
+    known = {"aws_region": "r", "memwal_commits_in": "URL", "s3_express": "false", **others}
+
+    cloud_settings("s3", known, {})
+    assert caplog.records == []
+
+    cloud_settings("s3", {**known, "AWS_Secret_Acess_Key": "hidden"}, {})
+    (record,) = caplog.records
+    assert "'aws_secret_acess_key'" in record.getMessage()
+    assert "hidden" not in record.getMessage()
+
+
 @pytest.mark.parametrize("value", ["three", "-1", "1.5", ""])
 def test_numbers_must_be_numbers(value: str) -> None:
     with pytest.raises(InvalidInputError, match="client_max_retries"):

@@ -13,8 +13,9 @@ from typing import Annotated
 import typer
 from typer import Option
 
+from memwal.boundary.exit_codes import EXIT_CODES_HELP
 from memwal.cli.commands import catalog, checks, fleet, index, inspect, jobs, quality, runs, table
-from memwal.cli.errors import EXIT_CODES_HELP, ReportingGroup
+from memwal.cli.errors import ReportingGroup
 from memwal.cli.parameters import CommandGroup
 from memwal.lance_log import PROGRAM_FILTER, quieten_lance
 from memwal.version import __version__
@@ -39,7 +40,7 @@ app = CommandGroup(
     # Tracebacks with local variables would show storage options.
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog=EXIT_CODES_HELP,
+    epilog=f"Exit codes:\n\n\b\n{EXIT_CODES_HELP}",
 )
 
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from memwal.cli.options import AsJson, CatalogUrl, Name, open_catalog
+from memwal.boundary.text import plural, timestamp
+from memwal.cli.options import AsJson, CatalogUrl, Name, open_catalog, open_table
 from memwal.cli.output import (
     print_either,
     print_fields,
@@ -16,7 +17,6 @@ from memwal.cli.output import (
     print_line,
     print_records,
     print_table,
-    timestamp,
 )
 from memwal.cli.parameters import CommandGroup
 from memwal.errors import InvalidInputError
@@ -26,6 +26,7 @@ from memwal.util.safe_json import read_json
 
 if TYPE_CHECKING:
     from memwal.catalog import Catalog, ManagedTable, Policy
+    from memwal.table import Table
 
 app = CommandGroup()
 policy_app = CommandGroup()
@@ -69,27 +70,71 @@ def migrate(catalog: Catalog, as_json: AsJson = False) -> None:
 @app.command()
 def register(
     name: Name,
-    table: Annotated[str, Argument(metavar="TABLE", help="Address; it is not opened.")],
+    table: Annotated[
+        str, Argument(metavar="TABLE", help="Address: a path, s3://, gs:// or az://.")
+    ],
     storage_options_ref: OptionsRef = None,
     owner: Owner = "memwal",
     disabled: Annotated[bool, Option("--disabled", help="Do not maintain the table.")] = False,
     policy: Settings = None,
+    check: Annotated[
+        bool,
+        Option(
+            "--check/--no-check",
+            help="Whether to open the table first. One whose storage options are in an Airflow "
+            "connection is never opened.",
+        ),
+    ] = True,
     *,
     catalog: Catalog,
     as_json: AsJson = False,
 ) -> None:
-    """Add a table."""
+    """Add a table that has MemWAL enabled."""
     from memwal.catalog import Policy
+    from memwal.catalog.records import (
+        CONNECTION_PREFIX,
+        check_name,
+        check_storage_options_ref,
+        check_uri,
+    )
 
+    check_name(name)
+    check_uri(table)
+    chosen = _changed_policy(Policy(), policy or ())
+    reference = check_storage_options_ref(storage_options_ref)
+    opened = None
+    if check and not (reference or "").startswith(CONNECTION_PREFIX):
+        opened = open_table(table, read_options_file(Path(reference)) if reference else {})
     added = catalog.register(
         name,
         uri=table,
         storage_options_ref=storage_options_ref,
         owner=owner,
         enabled=not disabled,
-        policy=_changed_policy(Policy(), policy or ()),
+        policy=chosen,
     )
-    _print_managed(added, as_json=as_json)
+    if as_json:
+        print_json(added.to_dict())
+        return
+    state = "it was not opened" if opened is None else _describe(opened)
+    maintained = "maintained from now on" if added.enabled else "not maintained"
+    next_step = (
+        f"memwal status {name} shows what is due, memwal fleet run does it"
+        if added.enabled
+        else f"memwal catalog enable {name} starts its maintenance"
+    )
+    print_line(f"registered {name}: {added.uri}, {state}")
+    print_line(f"owner {added.owner}, {maintained}; memwal catalog policy show {name}")
+    print_line(next_step)
+
+
+def _describe(table: Table) -> str:
+    """Describe a table that is open in one line."""
+    base, regions = table.base(), len(table.region_ids())
+    return (
+        f"version {base.version}, key {', '.join(base.primary_key)}, "
+        f"{plural(regions, 'region')} claimed"
+    )
 
 
 @app.command()
@@ -265,10 +310,19 @@ def set_policy(
     catalog: Catalog,
     as_json: AsJson = False,
 ) -> None:
-    """Change keys of a policy; the others stay as they are."""
-    policy = _changed_policy(catalog.get(name).policy, settings)
+    """Change keys of a policy; the others stay as they are. Prints what changed."""
+    before = catalog.get(name).policy
+    policy = _changed_policy(before, settings)
     catalog.update(name, policy=policy)
-    _print_policy(policy, as_json=as_json)
+    if as_json:
+        print_json(policy.to_dict())
+        return
+    old, new = _shown_policy(before), _shown_policy(policy)
+    changed = [(key, old[key], new[key]) for key in new if old[key] != new[key]]
+    if not changed:
+        print_line(f"the policy of {name} had these values already")
+        return
+    print_table(("key", "before", "now"), changed)
 
 
 def _changed_policy(policy: Policy, settings: Sequence[str]) -> Policy:
@@ -317,13 +371,18 @@ def _print_managed(table: ManagedTable, *, as_json: bool) -> None:
 
 
 def _print_policy(policy: Policy, *, as_json: bool) -> None:
-    values = policy.to_dict()
     if as_json:
-        print_json(values)
+        print_json(policy.to_dict())
         return
+    print_fields((f"  {key}", value) for key, value in _shown_policy(policy).items())
+
+
+def _shown_policy(policy: Policy) -> JsonMapping:
+    """Return the values of a policy as people read them."""
+    values = policy.to_dict()
     if policy.quality is not None:
         values["quality"] = f"{policy.quality.mode}, {len(policy.quality.suite)} expectations"
-    print_fields(
-        (f"  {key}", ", ".join(value) or None if isinstance(value, list) else value)
+    return {
+        key: ", ".join(value) or None if isinstance(value, list) else value
         for key, value in values.items()
-    )
+    }

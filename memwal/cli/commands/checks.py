@@ -7,33 +7,22 @@ repair a table as well.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Argument, Option
 
-from memwal.cli.errors import ExitCode
+from memwal.boundary.exit_codes import ExitCode
+from memwal.boundary.text import age, plural, size, timestamp
 from memwal.cli.options import (
     AsJson,
     CatalogUrl,
     Regions,
-    Uri,
     managed_table,
     open_table,
     table_names,
 )
-from memwal.cli.output import (
-    age,
-    plural,
-    print_json,
-    print_line,
-    print_records,
-    print_table,
-    progress,
-    size,
-    timestamp,
-)
+from memwal.cli.output import print_json, print_line, print_records, print_table
 from memwal.cli.parameters import Changes, Storage, takes_options_of
 from memwal.errors import InvalidInputError
 from memwal.jobs.options import VerifyOptions
@@ -42,6 +31,7 @@ if TYPE_CHECKING:
     from memwal.fleet import Survey
     from memwal.jobs.status import RegionBacklog, TableStatus
     from memwal.jobs.verify import RepairAction, VerifyReport
+    from memwal.storage.location import TableLocation
 
 # The bar moves once per task; each task scans the keys of the base table once.
 _TASKS = 4
@@ -180,7 +170,7 @@ def _row(region: RegionBacklog) -> tuple[object, ...]:
 
 @takes_options_of(VerifyOptions, leave_out=("max_tasks",))
 def verify(
-    table: Uri,
+    table: TableLocation,
     changes: Changes,
     repair: Annotated[bool, Option("--repair", help="List safe repairs; --yes does them.")] = False,
     yes: Annotated[bool, Option("--yes", "--no-dry-run", help="Do the repairs.")] = False,
@@ -192,8 +182,6 @@ def verify(
             "default.",
         ),
     ] = None,
-    *,
-    storage: Storage,
     as_json: AsJson = False,
 ) -> None:
     """Check the invariants of a table, while others read and write it.
@@ -203,24 +191,16 @@ def verify(
     """
     if yes and not repair:
         raise InvalidInputError("--yes only goes with --repair")
-    options = VerifyOptions(max_tasks=_TASKS, **changes)
+    options = VerifyOptions(max_tasks=_TASKS, **changes, progress=True)
     from memwal.jobs.verify import repair as do_repair
     from memwal.jobs.verify import verify as check
-    from memwal.storage.location import TableLocation
 
-    # Not opened as in other commands: a table that does not open must be checked, too.
-    location = TableLocation(table, storage)
-
-    def check_table() -> VerifyReport:
-        with progress("verifying") as run:
-            return check(location, replace(options, run=run))
-
-    report = check_table()
+    report = check(table, options)
     actions: Sequence[RepairAction] = ()
     if repair:
-        actions = do_repair(location, report, dry_run=not yes, quarantine_uri=quarantine)
+        actions = do_repair(table, report, dry_run=not yes, quarantine_uri=quarantine)
         if any(action.state == "done" for action in actions):
-            report = check_table()
+            report = check(table, options)
     if as_json:
         print_json({**report.to_dict(), "repairs": [action.to_dict() for action in actions]})
     else:
@@ -250,34 +230,19 @@ def _print_report(report: VerifyReport, actions: Sequence[RepairAction]) -> None
 
 
 def doctor(
-    uri: Annotated[
-        str,
-        Argument(
-            metavar="URI",
-            help="Address of a table, existing or not; or the name of a managed table.",
-        ),
-    ],
-    storage: Storage,
-    url: CatalogUrl = None,
+    table: TableLocation,
     as_json: AsJson = False,
 ) -> None:
     """Check whether a store is fit for tables, and what to do where it is not.
 
+    The table need not exist.
     Checks permissions, put-if-absent under a small race, clocks, latencies, Lance's own commits,
     and where credentials come from; about four hundred small requests. Deletes again what it
     writes. Ends with 1 when there are errors.
     """
     from memwal.jobs.table.store_check import diagnose
-    from memwal.storage.location import TableLocation
 
-    with managed_table(uri, url) as (_, managed):
-        if managed is None:
-            location = TableLocation(uri, storage)
-        else:
-            from memwal.fleet.tables import managed_location
-
-            location = managed_location(managed, storage_options=storage or None)
-    diagnosis = diagnose(location)
+    diagnosis = diagnose(table)
     if as_json:
         print_json(diagnosis.to_dict())
     else:

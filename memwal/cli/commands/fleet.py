@@ -16,18 +16,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
+from memwal.boundary.text import age, size, timestamp
 from memwal.cli.options import AsJson, CatalogUrl, TableFilters, open_catalog
-from memwal.cli.output import (
-    age,
-    print_either,
-    print_json,
-    print_line,
-    print_records,
-    print_table,
-    size,
-    timestamp,
-    warn,
-)
+from memwal.cli.output import print_either, print_json, print_line, print_records, print_table, warn
 from memwal.cli.parameters import CommandGroup
 from memwal.errors import InvalidInputError
 from memwal.util.clock import duration

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 from typer.core import TyperGroup
 
 from memwal.cli.options import AsJson
-from memwal.cli.output import print_fields, print_json, print_result, progress
+from memwal.cli.output import print_fields, print_json, print_result
 from memwal.cli.parameters import Changes, CommandGroup, takes_options_of
 from memwal.jobs.options import IndexOptions
 
@@ -59,8 +58,7 @@ def build(table: Table, changes: Changes, as_json: AsJson = False) -> None:
     """
     from memwal.jobs.index.job import build_indexes
 
-    with progress("indexing") as run:
-        result = build_indexes(table.location, replace(IndexOptions(**changes), run=run))
+    result = build_indexes(table.location, IndexOptions(**changes, progress=True))
     print_result(result, as_json=as_json)
 
 

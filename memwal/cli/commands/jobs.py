@@ -12,19 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
+from memwal.boundary.text import age, size
 from memwal.cli.options import AsJson, CatalogUrl, NameOrUri, open_named
-from memwal.cli.output import (
-    age,
-    counter,
-    print_json,
-    print_line,
-    print_records,
-    print_result,
-    progress,
-    size,
-)
+from memwal.cli.output import print_json, print_line, print_records, print_result
 from memwal.cli.parameters import Changes, Storage, takes_options_of
-from memwal.jobs.job import CheckpointProgress
 from memwal.jobs.options import (
     CheckpointOptions,
     CompactOptions,
@@ -58,9 +49,8 @@ def merge(
 ) -> None:
     """Merge flushed generations into the base table, due or not.
 
-    A name that is in the catalog means that table, with the quality rules of its policy.
-    Write ./NAME for a folder of that name.
-    memwal jobs run does the same under a lease, and records it.
+    The quality rules in the policy of a managed table apply. memwal jobs run does the same under a
+    lease, and records it.
     """
     opened, policy = open_named(table, url, storage)
     from memwal.fleet.tables import check_regions
@@ -72,8 +62,7 @@ def merge(
     if explain:
         _print_plan(explain_merge(opened.location, options), as_json=as_json)
         return
-    with progress("merging") as run:
-        result = merge(opened.location, replace(options, run=run))
+    result = merge(opened.location, replace(options, progress=True))
     print_result(result, as_json=as_json)
 
 
@@ -104,8 +93,7 @@ def recover(table: Table, changes: Changes, as_json: AsJson = False) -> None:
 
     options = RecoverOptions(**changes)
     check_regions(table, options.regions or ())
-    with progress("recovering") as run:
-        result = recover(table.location, replace(options, run=run))
+    result = recover(table.location, replace(options, progress=True))
     print_result(result, as_json=as_json)
 
 
@@ -114,8 +102,7 @@ def compact(table: Table, changes: Changes, as_json: AsJson = False) -> None:
     """Rewrite small fragments of the base table, and those with many deleted rows."""
     from memwal.jobs.table.compact import compact
 
-    with progress("compacting") as run:
-        result = compact(table.location, replace(CompactOptions(**changes), run=run))
+    result = compact(table.location, CompactOptions(**changes, progress=True))
     print_result(result, as_json=as_json)
 
 
@@ -124,8 +111,7 @@ def snapshot(table: Table, changes: Changes, as_json: AsJson = False) -> None:
     """Publish the state of all regions for readers."""
     from memwal.jobs.table.snapshot import build_snapshot
 
-    with progress("reading regions") as run:
-        result = build_snapshot(table.location, replace(SnapshotOptions(**changes), run=run))
+    result = build_snapshot(table.location, SnapshotOptions(**changes, progress=True))
     print_result(result, as_json=as_json)
 
 
@@ -148,25 +134,19 @@ def checkpoint(
 ) -> None:
     """Merge and index all generations that are flushed by now.
 
-    A name that is in the catalog means that table, with the quality rules of its policy.
-    Write ./NAME for a folder of that name.
+    The quality rules in the policy of a managed table apply.
     """
     opened, policy = open_named(table, url, storage)
     defaults = CheckpointOptions() if policy is None else policy.checkpoint_options()
     options = replace(defaults, **changes)
-    with counter("merging") as show:
-
-        def show_progress(progress: CheckpointProgress) -> None:
-            description = "indexing" if progress.indexing else "merging"
-            show(description, progress.merged, progress.generations)
-
-        result = opened.checkpoint(
-            flush=flush,
-            timeout_seconds=options.timeout_seconds,
-            commit_bytes=options.commit_bytes,
-            quality=options.quality,
-            progress=show_progress,
-        )
+    result = opened.checkpoint(
+        flush=flush,
+        timeout_seconds=options.timeout_seconds,
+        commit_bytes=options.commit_bytes,
+        quality=options.quality,
+        skip_recovery=options.skip_recovery,
+        progress=True,
+    )
     print_result(result, as_json=as_json)
 
 
@@ -182,9 +162,8 @@ def gc(
     """Delete objects that no reader and no writer needs. Only counts them without --yes."""
     from memwal.jobs.gc import collect_garbage
 
-    options = GcOptions(dry_run=not delete, **changes)
-    with progress("collecting") as run:
-        result = collect_garbage(table.location, replace(options, run=run))
+    options = GcOptions(dry_run=not delete, **changes, progress=True)
+    result = collect_garbage(table.location, options)
     if as_json:
         print_result(result, as_json=True)
         return

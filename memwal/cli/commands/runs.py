@@ -9,18 +9,15 @@ from uuid import UUID
 
 from typer import Argument, Option
 
+from memwal.boundary.text import age, size, timestamp
 from memwal.cli.options import AsJson, Name, Regions, TableFilter
 from memwal.cli.output import (
-    age,
     print_either,
     print_fields,
     print_json,
     print_line,
     print_outcome,
     print_records,
-    progress,
-    size,
-    timestamp,
     warn,
 )
 from memwal.cli.parameters import CommandGroup
@@ -73,8 +70,7 @@ def run(
         regions=region,
         wait=None if wait is None else duration(wait, "--wait"),
     )
-    with progress(f"{job} of {name}") as runner:
-        outcome = run_job(catalog, request, runtime=Runtime(run=runner))
+    outcome = run_job(catalog, request, runtime=Runtime(progress=True))
     print_outcome(outcome, as_json=as_json)
 
 
@@ -109,9 +105,8 @@ def retry(name: Name, region: Regions = None, *, catalog: Catalog, as_json: AsJs
     if not regions:
         print_either(f"no region of {name} is skipped", {"skipped_regions": []}, as_json=as_json)
         return
-    with progress(f"merge of {name}") as runner:
-        request = JobRequest(name, "merge", force=True, regions=sorted(regions))
-        outcome = run_job(catalog, request, runtime=Runtime(run=runner))
+    request = JobRequest(name, "merge", force=True, regions=sorted(regions))
+    outcome = run_job(catalog, request, runtime=Runtime(progress=True))
     print_outcome(outcome, as_json=as_json)
 
 

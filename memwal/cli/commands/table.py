@@ -8,16 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from memwal.cli.options import (
-    AsJson,
-    CatalogUrl,
-    NameOrUri,
-    RegionId,
-    Uri,
-    open_named,
-    schema_from,
-    storage_options,
-)
+from memwal.cli.options import AsJson, RegionId, Uri, schema_from, storage_options
 from memwal.cli.output import print_either, print_json, print_line, print_result, print_table
 from memwal.cli.parameters import Storage
 from memwal.errors import InvalidInputError
@@ -25,6 +16,7 @@ from memwal.permissions import Role, permissions_of, s3_policy
 from memwal.region.spec_text import REGIONS_HELP, TYPES_HELP, parse_regions
 
 if TYPE_CHECKING:
+    from memwal.storage.location import TableLocation
     from memwal.table import Table
 
 RegionSpecText = Annotated[
@@ -90,7 +82,7 @@ def create(
 
 
 def enable(
-    table: Uri,
+    table: TableLocation,
     regions: RegionSpecText,
     primary_key: Annotated[
         list[str] | None,
@@ -106,8 +98,6 @@ def enable(
     maintain_all: Annotated[
         bool, Option("--maintain-all", help="Maintain every index, also those made later.")
     ] = False,
-    *,
-    storage: Storage,
     as_json: AsJson = False,
 ) -> None:
     """Enable MemWAL on a Lance table that exists."""
@@ -117,18 +107,16 @@ def enable(
     from memwal.create_table import enable as enable_table
 
     enabled = enable_table(
-        table,
+        table.uri,
         region_spec=spec,
         maintained_indexes=None if maintain_all else maintain or (),
         primary_key=primary_key or None,
-        storage_options=storage,
+        storage_options=table.storage_options,
     )
     _print_setup("enabled MemWAL on", enabled, as_json=as_json)
 
 
-def add_region_spec(
-    table: Uri, regions: RegionSpecText, *, storage: Storage, as_json: AsJson = False
-) -> None:
+def add_region_spec(table: TableLocation, regions: RegionSpecText, as_json: AsJson = False) -> None:
     """Change the regions of a table: flush, seal and merge the old ones, then route rows by SPEC.
 
     Open writers are fenced, and new ones are refused until the end. After an interruption give the
@@ -139,16 +127,15 @@ def add_region_spec(
         raise InvalidInputError("a table that has region specs cannot go back to manual regions")
     from memwal.resharding import add_region_spec as add_spec
 
-    _print_setup("divided", add_spec(table, spec, storage_options=storage), as_json=as_json)
+    divided = add_spec(table.uri, spec, storage_options=table.storage_options)
+    _print_setup("divided", divided, as_json=as_json)
 
 
 def copy(
-    table: NameOrUri,
+    table: Table,
     target: Annotated[
         str, Argument(metavar="TARGET", help="Address of the copy, where nothing is stored yet.")
     ],
-    *,
-    storage: Storage,
     target_options_file: Annotated[
         Path | None,
         Option(
@@ -157,29 +144,24 @@ def copy(
             help="JSON object of storage options of the target; by default those of the table.",
         ),
     ] = None,
-    url: CatalogUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Copy a table with all acknowledged rows, while it is in use.
 
     For backups, and for moves to another store. Writers may go on: the copy has a part of the rows
-    that they write meanwhile. Old versions and tags are not copied. A name that is in the catalog
-    means that table; ./NAME is a folder.
+    that they write meanwhile. Old versions and tags are not copied.
     """
-    opened, _ = open_named(table, url, storage)
-    options = dict(opened.location.storage_options)
+    options = dict(table.location.storage_options)
     if target_options_file is not None:
         options = storage_options(target_options_file, None)
-    print_result(opened.copy_to(target, storage_options=options), as_json=as_json)
+    copied = table.copy_to(target, storage_options=options, progress=True)
+    print_result(copied, as_json=as_json)
 
 
 def abandon(
-    table: NameOrUri,
+    table: Table,
     region: RegionId,
     yes: Annotated[bool, Option("--yes", help="Abandon them; this cannot be undone.")] = False,
-    *,
-    storage: Storage,
-    url: CatalogUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Abandon the unflushed rows of a region whose log has a gap or a damaged entry.
@@ -192,18 +174,17 @@ def abandon(
     from memwal.lsm.wal.claim import claim_region
     from memwal.region.manifest_store import RegionManifestStore
 
-    opened, _ = open_named(table, url, storage)
-    store = opened.location.store
+    store = table.location.store
     if RegionManifestStore(store, region).read_latest() is None:
         raise InvalidInputError(
-            f"{opened.uri} has no region {region}; memwal status lists those that were claimed"
+            f"{table.uri} has no region {region}; memwal status lists those that were claimed"
         )
     if not yes:
         raise InvalidInputError(
             f"the unflushed rows of region {region} would be lost for good: keep a copy of the "
             "region's folder, and give --yes"
         )
-    merged = opened.base().details.merged.get(region, 0)
+    merged = table.base().details.merged.get(region, 0)
     claim = abandon_log(store, claim_region(store, region, merged=merged, replay=False))
     epoch = claim.manifest.writer_epoch
     records = [record for record in read_abandoned(store, region) if record.epoch == epoch]
@@ -218,7 +199,7 @@ def abandon(
 
 
 def writer_defaults(
-    table: NameOrUri,
+    table: Table,
     settings: Annotated[
         list[str] | None,
         Option(
@@ -232,9 +213,6 @@ def writer_defaults(
         list[str] | None,
         Option("--reset", metavar="OPTION", help="Option to set no longer; can be given again."),
     ] = None,
-    *,
-    storage: Storage,
-    url: CatalogUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Set options of all writers of a table; without --set and --reset, show them.
@@ -248,15 +226,14 @@ def writer_defaults(
         writer_defaults,
     )
 
-    opened, _ = open_named(table, url, storage)
     if settings:
-        set_writer_defaults(opened.location, parse_writer_options(settings))
+        set_writer_defaults(table.location, parse_writer_options(settings))
     if resets:
-        reset_writer_defaults(opened.location, resets)
-    defaults = writer_defaults(opened.base())
+        reset_writer_defaults(table.location, resets)
+    defaults = writer_defaults(table.base())
     if as_json:
         shown = {name: "never" if value == inf else value for name, value in defaults.items()}
-        print_json({"table": opened.uri, "writer_defaults": shown})
+        print_json({"table": table.uri, "writer_defaults": shown})
         return
     if not defaults:
         print_line("the table sets no options of its writers")

@@ -24,6 +24,7 @@ from memwal.jobs.gc.pins import read_pins
 from memwal.jobs.gc.region import GcTask, run_gc_task
 from memwal.jobs.job import guarded, run_in_process
 from memwal.jobs.options import GcOptions
+from memwal.jobs.progress import Meter, Unit, reporting, run_metered
 from memwal.region.manifest_store import discover_regions
 from memwal.storage.location import TableLocation
 from memwal.telemetry.spans import span
@@ -68,16 +69,19 @@ def collect_garbage(
     if not options.dry_run:
         # A commit of Lance is not synced to disk; the one that replaced the garbage must be, first.
         location.store.barrier()
-    sent = replace(options, run=run_in_process, guard=None)
+    sent = replace(options, run=run_in_process, guard=None, progress=None)
     context = GcContext(options=sent, now=now, pins=pins)
     tasks = [
         GcTask(location, share, replace(context, pins=pins.of_regions(share)))
         for share in _shares(regions, options.max_tasks or 1)
     ]
     tally = Tally(explain=options.explain)
-    with span("memwal.collect.regions", location):
+    with span("memwal.collect.regions", location), reporting(options.progress) as report:
+        meter = Meter(report, job="gc", step="collecting", unit=Unit.REGIONS, total=len(regions))
         run_task = guarded(run_gc_task, options.guard)
-        outcomes: list[Tally] = options.run(tasks, run_task) if tasks else []
+        outcomes: list[Tally] = run_metered(
+            options, tasks, run_task, meter, lambda task: len(task.regions)
+        )
     for outcome in outcomes:
         tally.merge(outcome)
     if options.guard is not None:

@@ -44,6 +44,7 @@ from memwal.format.paths import index_file_key
 from memwal.jobs.index.rebuild import rebuild_damaged
 from memwal.jobs.job import Guard, JobResult, guarded
 from memwal.jobs.options import IndexOptions
+from memwal.jobs.progress import Meter, Report, Unit, reporting, run_metered
 from memwal.lsm.indexes.catchup import (
     covers,
     index_names,
@@ -91,6 +92,7 @@ class IndexTask:
     max_segments: int
     # Fragments that an index which is not maintained is to cover: Lance records no catch-up for it.
     fragments: frozenset[int] | None = None
+    rows: int = 0  # that it does not cover, for the progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,7 @@ class PartTask:
     version: int
     index: str
     fragments: tuple[int, ...]
+    rows: int = 0  # in these fragments, for the progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +149,11 @@ def build_indexes(location: TableLocation, options: IndexOptions = IndexOptions(
     ConflictError
         Other commits kept getting in between.
     """
+    with reporting(options.progress) as report:
+        return _build_indexes(location, options, report)
+
+
+def _build_indexes(location: TableLocation, options: IndexOptions, report: Report) -> JobResult:
     started = time.monotonic()
     base = open_base(location)
     base.require_mem_wal()
@@ -170,7 +178,7 @@ def build_indexes(location: TableLocation, options: IndexOptions = IndexOptions(
         # After this many lost rounds each index is left to one task, which retries longer.
         parts = (options.max_tasks or 1) if attempt < _MAX_ROUNDS - 1 else 1
         plan = _plan(base, built, target, replace(options, max_tasks=parts))
-        if not plan or not _run_plan(base, plan, options, tally):
+        if not plan or not _run_plan(base, plan, options, tally, report):
             break
     missing = tuple(
         f"maintained index {name} does not exist; build it, or garbage stays"
@@ -289,12 +297,24 @@ def _plan(
         task = IndexTask(base.location, name, target, options.max_segments, fragments)
         if _is_done(base, task):
             continue
+        rows = _uncovered_rows(base, name)
         groups = _part_fragments(base, name, options.max_tasks or 1, options.part_rows)
         if len(groups) > 1:
-            plan += [PartTask(base.location, base.version, name, group) for group in groups]
+            plan += [
+                PartTask(
+                    base.location, base.version, name, group, sum(map(rows.__getitem__, group))
+                )
+                for group in groups
+            ]
         else:
-            plan.append(task)
+            plan.append(replace(task, rows=sum(rows.values())))
     return plan
+
+
+def _uncovered_rows(base: BaseTable, name: str) -> dict[int, int]:
+    """Return the rows of each fragment that an index does not cover."""
+    description = describe_index(base, name)
+    return {} if description is None else dict(index_coverage(base, description).uncovered)
 
 
 def _part_fragments(
@@ -316,10 +336,17 @@ def _part_fragments(
 
 
 def _run_plan(
-    base: BaseTable, plan: Sequence[IndexTask | PartTask], options: IndexOptions, tally: _Tally
+    base: BaseTable,
+    plan: Sequence[IndexTask | PartTask],
+    options: IndexOptions,
+    tally: _Tally,
+    report: Report,
 ) -> bool:
     """Run tasks and commit the parts. Returns True if an index may still be behind."""
-    results = options.run(plan, guarded(run_task, options.guard))
+    total = sum(task.rows for task in plan)
+    meter = Meter(report, job="index", step="indexing", unit=Unit.ROWS, total=total)
+    run = guarded(run_task, options.guard)
+    results = run_metered(options, plan, run, meter, lambda task: task.rows)
     tally.tasks += len(plan)
     tally.indexes |= {task.index for task in plan}
     parts: dict[str, list[Index]] = {}

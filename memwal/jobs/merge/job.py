@@ -31,6 +31,7 @@ from memwal.jobs.merge.picker import (
     split_commit,
 )
 from memwal.jobs.options import MergeOptions
+from memwal.jobs.progress import NO_METER, Meter, NoMeter, Unit, reporting
 from memwal.quality.report import combine_reports
 from memwal.quality.rules import QualityRules
 from memwal.region.manifest_store import read_manifests
@@ -69,11 +70,14 @@ def merge(location: TableLocation, options: MergeOptions = MergeOptions()) -> Jo
     """
     started = time.monotonic()
     tasks = plan_merge(location, options)
-    outcomes: list[MergeOutcome] = (
-        options.run(tasks, guarded(run_merge_task, options.guard)) if tasks else []
-    )
+    pending = sum(selection.bytes for task in tasks for selection in task.regions)
+    with reporting(options.progress) as report:
+        meter = Meter(report, job="merge", step="merging", unit=Unit.BYTES, total=pending)
+        run_task = partial(guarded(run_merge_task, options.guard), meter=meter)
+        outcomes: list[MergeOutcome] = options.run(tasks, run_task) if tasks else []
+        meter.finish()
     total = functools.reduce(_add, outcomes, MergeOutcome())
-    skipped, report = total.skipped, combine_reports(total.quality)
+    skipped, quality = total.skipped, combine_reports(total.quality)
     return JobResult(
         job="merge",
         table=location.uri,
@@ -87,9 +91,9 @@ def merge(location: TableLocation, options: MergeOptions = MergeOptions()) -> Jo
             "rows_deleted": total.rows_deleted,
             "bytes": total.bytes,
         },
-        warnings=(*map(str, skipped), *(report.warnings() if report is not None else ())),
+        warnings=(*map(str, skipped), *(quality.warnings() if quality is not None else ())),
         skipped_regions=skipped,
-        quality=None if report is None else report.to_dict(),
+        quality=None if quality is None else quality.to_dict(),
     )
 
 
@@ -151,7 +155,9 @@ def read_candidates(
     ]
 
 
-def run_merge_task(task: MergeTask, *, guard: Guard | None = None) -> MergeOutcome:
+def run_merge_task(
+    task: MergeTask, *, guard: Guard | None = None, meter: Meter | NoMeter = NO_METER
+) -> MergeOutcome:
     """Merge a task's generations, one commit after another, oldest first within each region.
 
     A region whose generations cannot be read stops at that point and is reported; the others go
@@ -179,6 +185,7 @@ def run_merge_task(task: MergeTask, *, guard: Guard | None = None) -> MergeOutco
             continue
         commit_bytes = min(commit_bytes * _GROW, task.commit_bytes)
         total = _add(total, outcome)
+        meter.advance(sum(selection.bytes for selection in commit))
         stopped = {region.region_id for region in outcome.skipped}
         remaining = [selection for selection in later if str(selection.region_id) not in stopped]
     return total

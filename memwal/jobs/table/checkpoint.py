@@ -15,7 +15,7 @@ from uuid import UUID
 from memwal.base_table.snapshot import open_base
 from memwal.errors import ConflictError
 from memwal.jobs.index.job import build_indexes
-from memwal.jobs.job import CheckpointProgress, JobResult, SkippedRegion
+from memwal.jobs.job import JobResult, SkippedRegion
 from memwal.jobs.merge.job import merge
 from memwal.jobs.options import (
     CheckpointOptions,
@@ -23,6 +23,7 @@ from memwal.jobs.options import (
     MergeOptions,
     RecoverOptions,
 )
+from memwal.jobs.progress import JobProgress, Report, Unit, reporting
 from memwal.jobs.table.recover import recover
 from memwal.quality.report import merge_report_dicts
 from memwal.region.manifest_store import read_manifests
@@ -52,8 +53,13 @@ def checkpoint(
         A generation could not be merged, or the timeout passed; the message names it, and why.
         What was merged stays merged, and another call continues from there.
     """
+    with reporting(options.progress) as report:
+        return _checkpoint(location, options, report)
+
+
+def _checkpoint(location: TableLocation, options: CheckpointOptions, report: Report) -> JobResult:
     started = time.monotonic()
-    timeout, progress = options.timeout_seconds, options.progress or (lambda step: None)
+    timeout = options.timeout_seconds
     deadline = None if timeout is None else started + in_seconds(timeout)
     # One commit of each task at a time, to look at the clock in between.
     merge_options = MergeOptions(
@@ -66,7 +72,7 @@ def checkpoint(
     )
     results: list[JobResult] = []
     if not options.skip_recovery:
-        results.append(_recover(location, options))
+        results.append(_recover(location, options, report))
     target = {
         region_id: max(flushed.generation for flushed in manifest.flushed)
         for region_id, manifest in read_manifests(location.store).items()
@@ -78,7 +84,7 @@ def checkpoint(
     idle = 0
     remaining = total
     while remaining:
-        progress(CheckpointProgress(total - remaining, total, indexing=False))
+        report(_merging(total - remaining, total))
         _check_time(location, deadline, f"{remaining} of {total} generations are not merged")
         # A region that cannot be read is tried once, and uses no budget of the others after that.
         behind = [region for region in _unmerged_regions(location, target) if region not in skipped]
@@ -90,9 +96,10 @@ def checkpoint(
         if remaining and (idle == _MAX_IDLE_MERGES or (skipped and skipped.keys() >= set(behind))):
             reasons = "; ".join(map(str, skipped.values())) or "other mergers were always faster"
             raise ConflictError(f"checkpoint of {location} is not complete: {reasons}")
-    progress(CheckpointProgress(total, total, indexing=True))
+    report(_merging(total, total))
     _check_time(location, deadline, "the maintained indexes have not caught up")
-    results.append(build_indexes(location, IndexOptions(run=options.run, guard=options.guard)))
+    index_options = IndexOptions(run=options.run, guard=options.guard, progress=report)
+    results.append(build_indexes(location, index_options))
     metrics = Counter[str]()
     for result in results:
         metrics.update(result.metrics)
@@ -109,11 +116,17 @@ def checkpoint(
     )
 
 
-def _recover(location: TableLocation, options: CheckpointOptions) -> JobResult:
+def _merging(done: int, total: int) -> JobProgress:
+    return JobProgress(job="merge", step="merging", done=done, total=total, unit=Unit.GENERATIONS)
+
+
+def _recover(location: TableLocation, options: CheckpointOptions, report: Report) -> JobResult:
     """Recover the regions that need it, and warn of those that may have a living writer."""
     result = recover(
         location,
-        RecoverOptions(max_tasks=options.max_tasks, run=options.run, guard=options.guard),
+        RecoverOptions(
+            max_tasks=options.max_tasks, run=options.run, guard=options.guard, progress=report
+        ),
     )
     left = result.metrics["unflushed_regions"]
     result = replace(result, metrics={name: n for name, n in result.metrics.items() if n})

@@ -36,6 +36,7 @@ from memwal.errors import MemWalError, ObjectNotFoundError, StoreError
 from memwal.format.paths import DATA_DIR
 from memwal.jobs.job import JobResult
 from memwal.jobs.options import CompactOptions
+from memwal.jobs.progress import Meter, Report, Unit, reporting, run_metered
 from memwal.storage.location import TableLocation
 from memwal.util.retry import MAX_LOST_WRITES, LostRaceError, LostWriteError, conflict_delay
 
@@ -57,12 +58,19 @@ class RewriteTask:
 def compact(location: TableLocation, options: CompactOptions = CompactOptions()) -> JobResult:
     """Rewrite small fragments, and those of which a tenth or more is deleted.
 
+    What is rewritten counts as progress, in rows, before its commit.
+
     Returns
     -------
     JobResult
         Metrics ``fragments_removed`` and ``fragments_added``, and ``rewrites_lost`` if some met
         other commits; a warning if the job gave up because of that.
     """
+    with reporting(options.progress) as report:
+        return _compact(location, options, report)
+
+
+def _compact(location: TableLocation, options: CompactOptions, report: Report) -> JobResult:
     started = time.monotonic()
     tasks = commits = failures = lost_writes = 0
     metrics = {"fragments_removed": 0, "fragments_added": 0}
@@ -77,7 +85,16 @@ def compact(location: TableLocation, options: CompactOptions = CompactOptions())
         and (rewrites := _plan(base, options.target_rows, budget, small))
     ):
         tasks += len(rewrites)
-        rewritten: list[RewriteResult] = options.run(rewrites, run_rewrite_task)
+        meter = Meter(
+            report,
+            job="compact",
+            step="compacting",
+            unit=Unit.ROWS,
+            total=sum(map(_rows_of, rewrites)),
+        )
+        rewritten: list[RewriteResult] = run_metered(
+            options, rewrites, run_rewrite_task, meter, _rows_of
+        )
         if options.guard is not None:
             options.guard()
         try:
@@ -115,6 +132,10 @@ def compact(location: TableLocation, options: CompactOptions = CompactOptions())
         metrics=metrics,
         warnings=warnings,
     )
+
+
+def _rows_of(task: RewriteTask) -> int:
+    return sum(int(fragment.physical_rows) for fragment in task.plan.fragments)
 
 
 def run_rewrite_task(task: RewriteTask) -> RewriteResult:

@@ -59,6 +59,7 @@ from memwal.format.paths import (
 )
 from memwal.format.region_manifest import RegionManifest
 from memwal.jobs.job import JobResult
+from memwal.jobs.progress import NO_METER, Meter, NoMeter, Progress, Report, Unit, reporting
 from memwal.lsm.wal.abandon import abandoned_dir
 from memwal.lsm.wal.log import survey_log
 from memwal.region.manifest_store import RegionManifestStore, read_manifests
@@ -82,12 +83,15 @@ class _Region:
     log: range  # positions of the log entries
 
 
-def copy_table(source: TableLocation, target: TableLocation) -> JobResult:
+def copy_table(
+    source: TableLocation, target: TableLocation, *, progress: Progress = None
+) -> JobResult:
     """Copy a table with all acknowledged writes, while it is read, written and maintained.
 
     The two locations may be in different stores, and nothing may be stored at the target. The
     result is that of the target, with metrics ``regions``, ``generations``, ``log_entries``,
-    ``objects`` and ``bytes``.
+    ``objects`` and ``bytes``. With ``progress``, as of :class:`memwal.jobs.options.RunOptions`, the
+    objects of the source are listed once more, for their sizes.
 
     Raises
     ------
@@ -117,7 +121,8 @@ def copy_table(source: TableLocation, target: TableLocation) -> JobResult:
     check_put_if_absent(target.store)
     base, tag = _pin_latest(source)
     try:
-        return _copy(base, tag, target, started)
+        with reporting(progress) as report:
+            return _copy(base, tag, target, started, report if progress else None)
     finally:
         delete_tag(source, tag)
 
@@ -141,12 +146,18 @@ def _pin_latest(source: TableLocation) -> tuple[BaseTable, ReadTag]:
     )
 
 
-def _copy(base: BaseTable, tag: ReadTag, target: TableLocation, started: float) -> JobResult:
+def _copy(
+    base: BaseTable, tag: ReadTag, target: TableLocation, started: float, report: Report | None
+) -> JobResult:
     source = base.location
     regions = [_plan_region(base, manifest) for manifest in read_manifests(source.store).values()]
     region_keys = (key for region in regions for key in _region_keys(source.store, region))
     keys = {*_base_keys(base), *region_keys}
-    sizes = _copy_objects(source, target, sorted(keys), tag)
+    meter: Meter | NoMeter = NO_METER
+    if report is not None:
+        total = sum(info.size for info in source.store.list("") if info.key in keys)
+        meter = Meter(report, job="copy", step="copying", unit=Unit.BYTES, total=total)
+    sizes = _copy_objects(source, target, sorted(keys), tag, meter)
     _check_objects(source, target, sizes)
     for region in regions:
         encoded = region.manifest.encode()
@@ -243,12 +254,18 @@ def _base_keys(base: BaseTable) -> Iterator[str]:
 
 
 def _copy_objects(
-    source: TableLocation, target: TableLocation, keys: list[str], tag: ReadTag
+    source: TableLocation,
+    target: TableLocation,
+    keys: list[str],
+    tag: ReadTag,
+    meter: Meter | NoMeter,
 ) -> dict[str, int]:
     """Copy objects, and return the size of each in bytes after the last one is stored."""
     sizes: dict[str, int] = {}
     with ThreadPoolExecutor(_PARALLEL) as pool:
-        key_of = {pool.submit(_copy_object, source.store, target.store, key): key for key in keys}
+        key_of = {
+            pool.submit(_copy_object, source.store, target.store, key, meter): key for key in keys
+        }
         pending = set(key_of)
         try:
             while pending:
@@ -286,11 +303,12 @@ def _kind_of(key: str) -> FileKind:
     return FileKind.PLAIN
 
 
-def _copy_object(source: ObjectStore, target: ObjectStore, key: str) -> int:
+def _copy_object(source: ObjectStore, target: ObjectStore, key: str, meter: Meter | NoMeter) -> int:
     first = source.get_range(key, start=0, length=CHUNK_BYTES)
     if len(first) < CHUNK_BYTES:
         # Durable one by one: nothing names it before all are.
         target.put(key, first)
+        meter.advance(len(first))
         return len(first)
     copied = len(first)
 
@@ -299,6 +317,7 @@ def _copy_object(source: ObjectStore, target: ObjectStore, key: str) -> int:
         chunk = first
         while chunk:
             yield chunk
+            meter.advance(len(chunk))
             chunk = source.get_range(key, start=copied, length=CHUNK_BYTES)
             copied += len(chunk)
 

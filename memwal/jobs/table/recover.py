@@ -30,6 +30,7 @@ from memwal.errors import ConflictError, MemWalError, RegionFencedError
 from memwal.format.region_manifest import RegionManifest
 from memwal.jobs.job import Guard, JobResult, guarded
 from memwal.jobs.options import RecoverOptions
+from memwal.jobs.progress import Meter, Unit, reporting, run_metered
 from memwal.jobs.unflushed import find_unflushed, has_no_writer, is_unchanged
 from memwal.lsm.flush.generation import write_generation
 from memwal.lsm.indexes.maintained import maintained_indexes
@@ -102,9 +103,14 @@ def recover(
     regions = [region for region, has_no_writer in unflushed.items() if has_no_writer]
     count = min(options.max_tasks or 1, len(regions))
     tasks = [RecoverTask(location, tuple(regions[number::count])) for number in range(count)]
-    outcomes: list[RecoverOutcome] = (
-        options.run(tasks, guarded(run_recover_task, options.guard)) if tasks else []
-    )
+    with reporting(options.progress) as report:
+        meter = Meter(
+            report, job="recover", step="recovering", unit=Unit.REGIONS, total=len(regions)
+        )
+        run_task = guarded(run_recover_task, options.guard)
+        outcomes: list[RecoverOutcome] = run_metered(
+            options, tasks, run_task, meter, lambda task: len(task.regions)
+        )
     flushed = sum((outcome.flushed for outcome in outcomes), FlushedLog())
     return JobResult(
         job="recover",

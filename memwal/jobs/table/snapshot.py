@@ -39,6 +39,7 @@ from memwal.format.memwal_index import IndexDetails
 from memwal.format.region_manifest import RegionManifest
 from memwal.jobs.job import Guard, JobResult, guarded
 from memwal.jobs.options import SnapshotOptions
+from memwal.jobs.progress import Meter, Unit, reporting, run_metered
 from memwal.lsm.wal.log import find_tip
 from memwal.region.manifest_store import (
     RegionManifestStore,
@@ -99,9 +100,12 @@ def build_snapshot(
     taken_at = int(clock() * 1000)
     regions = discover_regions(location.store)
     tasks = _divide(location, regions, options.max_tasks or 1)
-    outcomes: list[SnapshotOutcome] = (
-        options.run(tasks, guarded(run_snapshot_task, options.guard)) if tasks else []
-    )
+    with reporting(options.progress) as report:
+        meter = Meter(report, job="snapshot", step="reading", unit=Unit.REGIONS, total=len(regions))
+        run_task = guarded(run_snapshot_task, options.guard)
+        outcomes: list[SnapshotOutcome] = run_metered(
+            options, tasks, run_task, meter, lambda task: len(task.regions)
+        )
     manifests = [manifest for outcome in outcomes for manifest in outcome.manifests]
     rows = snapshot_rows(manifests, open_base(location).details.region_specs)
     data = inline = encode_snapshot(rows)

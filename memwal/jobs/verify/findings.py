@@ -8,6 +8,8 @@ from enum import Enum
 from typing import ClassVar, Final
 from uuid import UUID
 
+from memwal.boundary.notebook import html_table
+from memwal.boundary.text import plural
 from memwal.util.records import JsonRecord
 
 
@@ -367,6 +369,17 @@ class VerifyReport(JsonRecord):
         return (
             f"VerifyReport({self.table!r}, version {self.version}, {self.regions} regions, "
             f"{self.errors} errors, {self.warnings} warnings)"
+        )
+
+    def _repr_html_(self) -> str:
+        return html_table(
+            f"verify of {self.table} at version {self.version}: {plural(self.errors, 'error')}, "
+            f"{plural(self.warnings, 'warning')} in {plural(self.regions, 'region')}",
+            ("severity", "code", "region", "object", "what", "what to do"),
+            [
+                (f.severity.value, f.code, f.region, f.object, f.text, f.advice)
+                for f in self.findings
+            ],
         )
 
     @property

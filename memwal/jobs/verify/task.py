@@ -43,7 +43,7 @@ def plan_verify(
     region_ids = discover_regions(location.store) if regions is None else sorted(set(regions))
     count = min(options.max_tasks or 1, len(region_ids))
     shares = [(), *(tuple(region_ids[start::count]) for start in range(count))]
-    sent = replace(options, run=run_in_process)
+    sent = replace(options, run=run_in_process, progress=None)
     return tuple(VerifyTask(location, share, sent, now) for share in shares)
 
 

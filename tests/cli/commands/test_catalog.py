@@ -76,7 +76,8 @@ def test_register_and_show(cli, catalog):
         (["register", "a", "/data/a.lance", "-p", "zeal=1"], "'zeal'"),
         (["register", "a", "/data/a.lance", "-p", "zeal"], "KEY=VALUE"),
         (["register", "a", "/data/a.lance", "-p", "priority=no"], "'priority'"),
-        (["register", "known", "/data/a.lance"], "'known'"),
+        (["register", "known", "/data/a.lance", "--no-check"], "'known'"),
+        (["register", "a", "/data/absent.lance"], "/data/absent.lance"),
         (["update", "known"], "error: "),
         (
             ["update", "known", "--no-storage-options", "--storage-options-ref", "/a.json"],
@@ -92,6 +93,22 @@ def test_wrong_input_changes_nothing(cli, catalog, arguments, named):
     assert named in answer.stderr
     assert "hunter2" not in answer.stderr
     assert catalog.list() == [before]
+
+
+def test_register_opens_the_table_and_says_what_was_done(cli, catalog, table, monkeypatch):
+    folder = Path(table.uri)
+    monkeypatch.chdir(folder.parent)
+    lines = cli("catalog", "register", "flights", folder.name).stdout.splitlines()
+    assert len(lines) == 3
+    assert f"version {table.base().version}" in lines[0]
+    assert catalog.get("flights").uri == table.uri
+
+
+def test_register_without_a_check_does_not_need_the_table(cli, catalog):
+    answer = cli("catalog", "register", "later", "/data/later.lance", "--no-check", "--disabled")
+    assert answer.code == 0
+    assert "memwal catalog enable later" in answer.stdout
+    assert (catalog.get("later").uri, catalog.get("later").enabled) == ("/data/later.lance", False)
 
 
 def test_a_name_that_is_not_known_is_a_failure(cli, catalog):
@@ -133,6 +150,9 @@ def test_policy_show_and_set(cli, catalog):
     assert cli("catalog", "policy", "show", "a", "--json").json == changed
     cli("catalog", "policy", "set", "a", "tags=")
     assert catalog.get("a").policy == Policy(priority=3, schedule=None)
+    shown = cli("catalog", "policy", "set", "a", "priority=9", "schedule=none").stdout
+    assert "priority" in shown
+    assert "schedule" not in shown
     assert "merge_at_generations" in cli("catalog", "policy", "show", "a").stdout
 
 

@@ -10,7 +10,6 @@ from support.data.tables import generations, state
 from memwal.jobs import gc
 from memwal.jobs.gc import CollectionResult
 from memwal.jobs.gc.decision import Kind
-from memwal.jobs.job import run_in_process
 from memwal.jobs.options import GcOptions
 from memwal.region.manifest_store import read_manifests
 
@@ -40,7 +39,7 @@ def test_gc_takes_its_times_in_seconds(cli, table, monkeypatch):
     seen = []
 
     def collect(location, options):
-        seen.append(replace(options, run=run_in_process))
+        seen.append(replace(options, progress=None))
         return CollectionResult(job="gc", table=table.uri, version=1)
 
     monkeypatch.setattr(gc, "collect_garbage", collect)

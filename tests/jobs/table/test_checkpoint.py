@@ -21,8 +21,8 @@ from support.data.tables import (
 import memwal
 from memwal.errors import ConflictError
 from memwal.format.paths import generation_dir
-from memwal.jobs.job import CheckpointProgress
 from memwal.jobs.options import CheckpointOptions
+from memwal.jobs.progress import JobProgress, Unit
 from memwal.jobs.table import checkpoint as checkpointing
 from memwal.lsm.indexes.catchup import caught_up
 
@@ -149,17 +149,14 @@ def test_tells_how_far_it_is(table: memwal.Table) -> None:
         for key in range(3):
             writer.upsert(rows({key: key}))
             writer.flush()
-    told: list[CheckpointProgress] = []
+    told: list[JobProgress] = []
 
     table.checkpoint(commit_bytes=1, progress=told.append)
 
-    assert [(step.merged, step.indexing) for step in told] == [
-        (0, False),
-        (1, False),
-        (2, False),
-        (3, True),
-    ]
-    assert {step.generations for step in told} == {3}
+    merging = [step for step in told if step.step == "merging"]
+    assert [step.done for step in merging] == [0, 1, 2, 3]
+    assert {(step.total, step.unit) for step in merging} == {(3, Unit.GENERATIONS)}
+    assert told[0].step == "recovering"
 
 
 def test_ends_at_its_deadline_and_can_go_on(

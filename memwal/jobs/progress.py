@@ -1,0 +1,194 @@
+"""Progress of a job, for a callable of the caller or for a bar in the terminal.
+
+A job counts what its tasks do in this process. What a task runner sends to other machines counts
+when the runner returns; Spark, for example, shows the progress of its tasks itself.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+from memwal.boundary.text import size
+from memwal.errors import ArgumentTypeError
+from memwal.util.optional_deps import requires_extra
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+
+class Unit(StrEnum):
+    """What a step of a job counts."""
+
+    BYTES = "bytes"
+    ROWS = "rows"
+    REGIONS = "regions"
+    GENERATIONS = "generations"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobProgress:
+    """How far a step of a job is."""
+
+    job: str
+    """Name of the job, as in its result: ``merge``, ``index`` ..."""
+    step: str
+    """What it does now: ``merging``, ``indexing`` ..."""
+    done: int
+    """How much of it is done; never more than ``total``."""
+    total: int
+    """How much there is. It can change when another process does a part of the work."""
+    unit: Unit
+    """Unit of both numbers. Bytes of a merge are those in memory, of a copy those on storage."""
+
+    def __str__(self) -> str:
+        if self.unit is Unit.BYTES:
+            return f"{self.step} {size(self.done)} of {size(self.total)}"
+        return f"{self.step} {self.done} of {self.total} {self.unit}"
+
+
+Report = Callable[[JobProgress], None]
+Progress = Report | bool | None
+"""Value of the option ``progress``: called at each step, or True for a bar on stderr."""
+
+
+@contextmanager
+def reporting(progress: Progress) -> Iterator[Report]:
+    """Yield the function that a job calls at each step.
+
+    A bar is there while the block runs, on a terminal and in a notebook only. MissingExtraError is
+    raised if it is requested and the package rich is not installed.
+    """
+    if callable(progress):
+        yield progress
+    elif progress is True:
+        with _bar() as report:
+            yield report
+    elif progress is None or progress is False:
+        yield _ignore
+    else:
+        raise ArgumentTypeError(
+            f"progress is a {type(progress).__name__}; pass True for a bar, or a function that "
+            "takes a JobProgress"
+        )
+
+
+class Meter:
+    """Counts what is done of one step. Thread-safe; a copy that is sent elsewhere counts nothing.
+
+    ``report`` is called at once, and for each amount that is done.
+    """
+
+    def __init__(self, report: Report, *, job: str, step: str, unit: Unit, total: int) -> None:
+        self._report = report
+        self._job, self._step, self._unit, self._total = job, step, unit, total
+        self._done = 0
+        # Held during the report as well, so that reports never go back.
+        self._lock = threading.Lock()
+        self.advance(0)
+
+    def advance(self, amount: int) -> None:
+        """Add an amount; what is above the total does not count."""
+        with self._lock:
+            self._done = min(self._done + amount, self._total)
+            self._report(
+                JobProgress(
+                    job=self._job,
+                    step=self._step,
+                    done=self._done,
+                    total=self._total,
+                    unit=self._unit,
+                )
+            )
+
+    def finish(self) -> None:
+        """Count all as done, if it is not."""
+        if self._done < self._total:
+            self.advance(self._total)
+
+    def __reduce__(self) -> tuple[type[NoMeter], tuple[()]]:
+        return (NoMeter, ())
+
+
+class NoMeter:
+    """Meter of tasks that run on another machine, where nobody sees a report."""
+
+    def advance(self, amount: int) -> None:
+        """Count nothing."""
+
+
+NO_METER: Final = NoMeter()
+
+
+class _TaskOptions(Protocol):
+    @property
+    def run(self) -> Callable[[Sequence[Any], Callable[[Any], Any]], list[Any]]: ...
+
+
+def run_metered(
+    options: _TaskOptions,
+    tasks: Sequence[Task],
+    function: Callable[[Task], Result],
+    meter: Meter,
+    weight: Callable[[Task], int],
+) -> list[Result]:
+    """Run tasks on the runner of the options, and count the weight of each that is done."""
+    results = options.run(tasks, _Metered(function, meter, weight)) if tasks else []
+    meter.finish()
+    return results
+
+
+class _Metered(Generic[Task, Result]):
+    """Function of a task that counts it afterwards; without that where it is unpickled."""
+
+    def __init__(
+        self, function: Callable[[Task], Result], meter: Meter, weight: Callable[[Task], int]
+    ) -> None:
+        self._function, self._meter, self._weight = function, meter, weight
+
+    def __call__(self, task: Task) -> Result:
+        result = self._function(task)
+        self._meter.advance(self._weight(task))
+        return result
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Callable[[Task], Result]]]:
+        return (_itself, (self._function,))
+
+
+def _itself(function: Callable[[Task], Result]) -> Callable[[Task], Result]:
+    return function
+
+
+def _ignore(progress: JobProgress) -> None:
+    """Show nothing."""
+
+
+@contextmanager
+def _bar() -> Iterator[Report]:
+    with requires_extra("cli"):
+        from rich import progress as rich
+        from rich.console import Console
+
+    console = Console(stderr=True)
+    bars = rich.Progress(
+        rich.SpinnerColumn(),
+        rich.BarColumn(),
+        rich.TextColumn("{task.description}", markup=False),
+        rich.TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not (console.is_terminal or console.is_jupyter),
+    )
+    with bars:
+        bar = bars.add_task("", total=None)
+
+        def show(progress: JobProgress) -> None:
+            bars.update(
+                bar, description=str(progress), completed=progress.done, total=progress.total
+            )
+
+        yield show
