@@ -200,6 +200,16 @@ CASES: dict[str, tuple[dict[str, str], str, set[str]]] = {
         "11m",
         {"MemwalRegionSkipped"},
     ),
+    "rows of dead writers stay in the log": (
+        {**of_policy(), **table("memwal_table_regions_to_recover", "2x100")},
+        "16m",
+        {"MemwalRowsNotRecovered"},
+    ),
+    "rows of dead writers are recovered": (
+        {**of_policy(), **table("memwal_table_regions_to_recover", "2x10 0x100")},
+        "30m",
+        set(),
+    ),
     "nothing is collected": (
         {
             **of_policy(),

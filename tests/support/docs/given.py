@@ -189,6 +189,16 @@ def unflushed_flights_and_a_backup(folder: Path) -> None:
 
 
 @given
+def dead_writer(folder: Path) -> None:
+    """The same table, some minutes after its producer died with 40 unflushed flights."""
+    table = _registered(folder, _flights(folder))
+    with contextlib.suppress(InterruptedError), table.writer() as writer:
+        writer.upsert(_rows(range(200, 240), delay=1.0))
+        raise InterruptedError
+    age(table, 600)
+
+
+@given
 def spoiled_log_entry(folder: Path) -> None:
     """An entry that is to be replayed, and is not the last one, has other bytes."""
     for region in sorted(folder.glob("flights.lance/_mem_wal/*/wal")):

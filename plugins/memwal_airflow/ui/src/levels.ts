@@ -5,6 +5,7 @@ import type { Status } from "./types";
 export interface Levels {
   walEntries: number;
   walRegions: number;
+  toRecover: number;
   waiting: number;
   waitingRegions: number;
   waitingRows: number;
@@ -19,6 +20,7 @@ export function levels(status: Status): Levels {
   const sums: Levels = {
     walEntries: 0,
     walRegions: 0,
+    toRecover: 0,
     waiting: 0,
     waitingRegions: 0,
     waitingRows: 0,
@@ -31,6 +33,7 @@ export function levels(status: Status): Levels {
   for (const region of status.regions) {
     sums.walEntries += region.unflushed_wal_entries;
     sums.walRegions += region.unflushed_wal_entries > 0 ? 1 : 0;
+    sums.toRecover += region.needs_recovery ? 1 : 0;
     sums.waiting += region.backlog_generations;
     sums.waitingRegions += region.backlog_generations > 0 ? 1 : 0;
     sums.waitingRows += region.backlog_rows;

@@ -75,6 +75,9 @@ export interface Region {
   backlog_bytes: number;
   oldest_backlog_seconds: number | null;
   unflushed_wal_entries: number;
+  oldest_unflushed_seconds: number | null;
+  /** Its unflushed rows are those of a writer that is closed or dead. */
+  needs_recovery: boolean;
   retained_generations: number;
   reclaimable_generations: number;
   reclaimable_bytes: number;

@@ -16,6 +16,8 @@ const region = (more: Partial<Region>): Region => ({
   backlog_bytes: 0,
   oldest_backlog_seconds: null,
   unflushed_wal_entries: 0,
+  oldest_unflushed_seconds: null,
+  needs_recovery: false,
   retained_generations: 0,
   reclaimable_generations: 0,
   reclaimable_bytes: 0,
@@ -39,13 +41,14 @@ describe("levels", () => {
     const status = {
       base_rows: 9,
       regions: [
-        region({ backlog_generations: 2, backlog_rows: 5, unflushed_wal_entries: 3 }),
+        region({ backlog_generations: 2, backlog_rows: 5, unflushed_wal_entries: 3, needs_recovery: true }),
         region({ retained_generations: 4, reclaimable_generations: 1, reclaimable_bytes: 7 }),
       ],
     } as Status;
     expect(levels(status)).toMatchObject({
       walEntries: 3,
       walRegions: 1,
+      toRecover: 1,
       waiting: 2,
       waitingRegions: 1,
       waitingRows: 5,

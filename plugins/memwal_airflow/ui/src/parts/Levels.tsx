@@ -23,7 +23,11 @@ export function LevelsPicture({ sums, rowsIn, rowsMerged, version, indexes, behi
         name="Log"
         value={count(sums.walEntries)}
         unit="entries not flushed"
-        note={`in ${plural(sums.walRegions, "region")}`}
+        note={
+          sums.toRecover
+            ? `in ${plural(sums.walRegions, "region")}, ${exact(sums.toRecover)} without a living writer`
+            : `in ${plural(sums.walRegions, "region")}`
+        }
         drawn={layers(sums.walEntries, MOST)}
       />
       <Flow text={rate(rowsIn)} what="flushed" />

@@ -186,7 +186,10 @@ function Told({ region, skipped }: { region: Region; skipped: boolean }): JSX.El
     <>
       <code>{region.region_id}</code>
       <span>{waits}</span>
-      <span>{count(region.unflushed_wal_entries)} log entries not flushed</span>
+      <span>
+        {count(region.unflushed_wal_entries)} log entries not flushed
+        {region.needs_recovery && `, for ${duration(region.oldest_unflushed_seconds)}: their writer is closed or dead`}
+      </span>
       <span>{`${exact(region.retained_generations)} stored, ${size(region.reclaimable_bytes)} reclaimable`}</span>
       {region.held_generations > 0 && (
         <span>{`${exact(region.held_generations)} held for the writer of another client, ${size(region.held_bytes)}`}</span>

@@ -6,6 +6,12 @@ import type { Region } from "../types";
 
 const PAGE = 100;
 
+function state(region: Region, skipped: ReadonlySet<string>): string {
+  if (skipped.has(region.region_id)) return "skipped";
+  if (region.needs_recovery) return "to recover";
+  return region.sealed ? "sealed" : "open";
+}
+
 /** The regions as rows, a page of them at a time. */
 export function RegionTable({
   regions,
@@ -46,7 +52,7 @@ export function RegionTable({
                 <th scope="row">
                   <code>{region.region_id}</code>
                 </th>
-                <td>{skipped.has(region.region_id) ? "skipped" : region.sealed ? "sealed" : "open"}</td>
+                <td>{state(region, skipped)}</td>
                 <td class="number">{duration(region.oldest_backlog_seconds)}</td>
                 <td class="number">{exact(region.backlog_generations)}</td>
                 <td class="number">{count(region.backlog_rows)}</td>
