@@ -54,7 +54,7 @@ test-slow: setup ## Run the slow tests in random order (AREA=airflow, faults, ho
 	$(BIN)/uv pip install --quiet --no-deps --require-hashes -r requirements/sentences.lock
 	$(BIN)/python scripts/slow_tools.py
 	$(BIN)/python scripts/build_ui.py --test
-	$(BIN)/python -m pytest -q -rs -m slow -p randomly -n 3 --dist loadgroup $(AREA_$(AREA))
+	$(BIN)/python -m pytest -q -rs -m "slow and not soak" -p randomly -n 3 --dist loadgroup $(AREA_$(AREA))
 
 test-all: test test-slow ## Run all tests
 

@@ -410,8 +410,8 @@ class Table(Queries):
     def list_indices(self) -> list[TableIndex]:
         """Return the indexes of the base table, by name, and which of them are maintained.
 
-        >>> [index.name for index in table.list_indices()]
-        []
+        >>> len(table.list_indices())
+        0
         """
         return list_indices(self.base())
 

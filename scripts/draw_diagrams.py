@@ -548,13 +548,21 @@ def roles() -> str:
         128,
         220,
         216,
-        ["Jobs", "merge", "index build", "compaction", "snapshot", "collection", "verify, quality"],
+        [
+            "Jobs",
+            "merge, recovery",
+            "index build",
+            "compaction",
+            "snapshot",
+            "collection",
+            "verify, quality",
+        ],
     )
     d.line([(654, 208), (572, 208)], stroke="accent", arrow=True)
     d.line([(572, 264), (654, 264)], stroke="accent", arrow=True)
     d.text(613, 198, "commit", size=12, anchor="middle")
-    d.text(613, 254, "look", size=12, anchor="middle")
-    d.text(24, 34, "Who starts them", bold=True)
+    d.text(613, 254, "read", size=12, anchor="middle")
+    d.text(24, 40, ["Who starts", "the jobs"], size=13, bold=True)
     for x, lines in (
         (150, ["Airflow", "a DAG per table"]),
         (346, ["memwal fleet run", "a loop, or cron"]),

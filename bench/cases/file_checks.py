@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
-from common.measure import Figure, Line, Target
+from common.measure import Figure, Line, Rival, Target
 
 import memwal
 from memwal.base_table.named_files import check_new_files
@@ -56,6 +56,7 @@ def check_lines(folder: Path, rows: int) -> Iterator[Line]:
             other=Figure.of([1_000 * (seconds - check) for seconds, check in samples]),
             unit="ms",
             against="without",
+            rival=Rival.OURS,
             target=_TARGET,
         )
 

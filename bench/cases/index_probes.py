@@ -9,7 +9,7 @@ from pathlib import Path
 
 import lance
 import pyarrow as pa
-from common.measure import Figure, Line
+from common.measure import Figure, Line, Rival
 
 import memwal
 from memwal.lsm.indexes.trust import find_doubts
@@ -40,6 +40,7 @@ def _line(what: str, samples: list[tuple[float, float]]) -> Line:
         other=Figure.of([1_000 * lookup for _, lookup in samples]),
         unit="ms",
         against="without",
+        rival=Rival.OURS,
     )
 
 

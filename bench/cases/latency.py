@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 from common import tables
 from common.disk import DurableFolder
-from common.measure import Line, Target, interleaved, milliseconds, rates
+from common.measure import Line, Rival, Target, interleaved, milliseconds, rates
 
 import memwal
 from memwal.format.paths import wal_dir
@@ -43,6 +43,7 @@ def durable_single(folder: Path, rows: int) -> Iterator[Line]:
         other=milliseconds(samples["disk"]),
         unit="ms",
         against="durable create by the disk",
+        rival=Rival.DISK,
         target=Target(1.3),
         note=f"{len(entry):,} bytes, {len(samples['ours']):,} samples each",
     )
@@ -101,6 +102,7 @@ def threads(folder: Path, rows: int) -> Iterator[Line]:
         other=rates(len(alone), samples["alone"]),
         unit="writes/s",
         against="one by one",
+        rival=Rival.OURS,
         target=Target(4.0, at_least=True),
         note=f"{(_THREAD_ROUNDS + 1) * count / entries:.1f} writes in an entry",
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from common import tables
-from common.measure import Line, Target, constant
+from common.measure import Line, Rival, Target, constant
 from common.processes import run_child
 
 import memwal
@@ -86,6 +86,7 @@ def _line(
         other=constant(_budget(options) / _MIB),
         unit="MiB",
         against="budget of the MemTables",
+        rival=Rival.LIMIT,
         target=Target(2.5),
         note=f"{note}; {result['baseline'] / _MIB:.0f} MiB before",
     )

@@ -11,7 +11,7 @@ from typing import Any
 import lance
 import pyarrow as pa
 from common import backlog as backlogs
-from common.measure import Figure, Line, Target, constant, rates
+from common.measure import Figure, Line, Rival, Target, constant, rates
 from common.processes import run_child
 
 import memwal
@@ -107,6 +107,7 @@ def memory_lines(folder: Path, rows: int) -> Iterator[Line]:
             other=peaks[0],
             unit="MiB",
             against="the smallest backlog",
+            rival=Rival.OURS,
             target=Target(1.25) if times > 1 else None,
             note=f"backlog of {waiting // _MIB} MiB, commits of {budget // _MIB} MiB",
         )
@@ -143,6 +144,7 @@ def spark_lines(folder: Path, rows: int) -> Iterator[Line]:
         other=constant(_MOST_OVERHEAD_SECONDS),
         unit="s",
         against="limit",
+        rival=Rival.LIMIT,
         target=Target(1.0),
         note=f"{one} s beside {here} s in process",
     )
@@ -153,6 +155,7 @@ def spark_lines(folder: Path, rows: int) -> Iterator[Line]:
         other=one,
         unit="s",
         against="with one",
+        rival=Rival.OURS,
         target=Target(1.1),
         note=f"{found['two']['what']}, beside {found['one']['what']}",
     )
@@ -163,6 +166,7 @@ def spark_lines(folder: Path, rows: int) -> Iterator[Line]:
         other=seconds["halves"],
         unit="s",
         against="one after the other",
+        rival=Rival.OURS,
         note=f"{found['at once']['what']}, beside {found['halves']['what']}",
     )
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from common import backlog as backlogs
-from common.measure import Figure, Line, Target
+from common.measure import Figure, Line, Rival, Target
 from common.processes import run_child
 
 from cases.merges import backlog_table
@@ -79,6 +79,7 @@ def quality_lines(folder: Path, rows: int) -> Iterator[Line]:
             other=plain,
             unit="s",
             against="without a gate",
+            rival=Rival.OURS,
             target=target,
             note=f"{count:,} rows wait",
         )

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 from common import tables
-from common.measure import Line, Target, constant, milliseconds, seconds
+from common.measure import Line, Rival, Target, constant, milliseconds, seconds
 
 from memwal.format.paths import TOMBSTONE
 from memwal.lsm.memtable.indexes import MemTableSnapshot
@@ -54,6 +54,7 @@ def reads(folder: Path, rows: int) -> Iterator[Line]:
             other=constant(_LIMIT_MS),
             unit="ms",
             against="limit",
+            rival=Rival.LIMIT,
             target=Target(1.0),
             note=f"{_FOUND} found, {_WRITTEN_BETWEEN} rows written before each of {_READS}",
         )

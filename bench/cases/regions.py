@@ -18,7 +18,7 @@ from pathlib import Path
 from uuid import UUID
 
 from common import tables
-from common.measure import Line, Target, constant
+from common.measure import Line, Rival, Target, constant
 from common.processes import child_command, child_environment
 from common.s3 import gateway_before, running_emulator
 
@@ -77,6 +77,7 @@ def region_lines(folder: Path, rows: int) -> Iterator[Line]:
             other=constant(less[job].seen.total() / fewest),
             unit="requests",
             against=f"with {fewest:,} regions instead of {few:,}",
+            rival=Rival.OURS,
             target=Target(1.05),
             note=f"{each} for each region more; {once} besides",
         )
@@ -87,6 +88,7 @@ def region_lines(folder: Path, rows: int) -> Iterator[Line]:
             other=constant(1e3 * small[job].seconds / few),
             unit="ms a region",
             against=f"with {few:,} regions",
+            rival=Rival.OURS,
             note=f"{large[job].seconds:.1f} s; on a server that shares the processors",
         )
         yield Line(
@@ -96,6 +98,7 @@ def region_lines(folder: Path, rows: int) -> Iterator[Line]:
             other=constant(small[job].peak / _MIB),
             unit="MiB",
             against=f"with {few:,} regions",
+            rival=Rival.OURS,
             note=f"{(large[job].peak - small[job].peak) / (regions - few) / _KIB:.1f} KiB for each "
             "region more",
         )

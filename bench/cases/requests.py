@@ -17,7 +17,7 @@ from common.backlog import (
     read_rows,
     write_generations,
 )
-from common.measure import Figure, Line, Target, constant
+from common.measure import Figure, Line, Rival, Target, constant
 from common.processes import run_child
 from common.s3 import gateway_before, running_emulator
 
@@ -51,6 +51,7 @@ def flush_requests(folder: Path, rows: int) -> Iterator[Line]:
         other=constant(1.0),
         unit="requests",
         against="one PUT" if set(seen) == {"PUT"} else "one PUT, but others were seen",
+        rival=Rival.LIMIT,
         target=Target(1.0),
         note=f"{names} for {count} flushes",
     )
@@ -94,6 +95,7 @@ def query_requests(folder: Path, rows: int) -> Iterator[Line]:
                     other=_following(other[kind]),
                     unit="requests",
                     against=against,
+                    rival=Rival.LANCE if other is native else Rival.OURS,
                     note=_note(ours[kind], other[kind]),
                 )
 

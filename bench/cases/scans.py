@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from common import tables
 from common.backlog import GENERATIONS, REGIONS, SCHEMA, Backlog
-from common.measure import Line, Target, constant, interleaved, milliseconds, rates
+from common.measure import Line, Rival, Target, constant, interleaved, milliseconds, rates
 from common.processes import run_child
 from lance.mem_wal import LsmPointLookupPlanner, LsmScanner
 
@@ -79,6 +79,7 @@ def _rate_lines(what: str, sides: dict[str, Callable[[], Iterable[Any]]]) -> Ite
             other=rates(expected, taken[other]),
             unit="rows/s",
             against=other,
+            rival=Rival.LANCE if other == "native" else Rival.OURS,
             target=target,
             note=f"{expected:,} rows, ours with the collection of the sources",
         )
@@ -110,6 +111,7 @@ def memory_lines(state: Backlog) -> Iterator[Line]:
             other=constant((other["peak"] - other["baseline"]) / _MIB),
             unit="MiB",
             against=against,
+            rival=Rival.LANCE if against.startswith("native") else Rival.OURS,
             target=target,
             note=note,
         )
@@ -171,6 +173,7 @@ def lookup_lines(state: Backlog) -> Iterator[Line]:
                 other=milliseconds(taken[other]),
                 unit="ms",
                 against=against,
+                rival=Rival.LANCE if against.startswith("native") else Rival.OURS,
                 target=bound,
                 note="ours with the collection of the sources",
             )

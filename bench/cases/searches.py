@@ -10,7 +10,7 @@ import lance
 import numpy as np
 import pyarrow as pa
 from common import tables
-from common.measure import Line, Target, constant, interleaved, milliseconds
+from common.measure import Line, Rival, Target, constant, interleaved, milliseconds
 from lance.mem_wal import LsmVectorSearchPlanner
 
 import memwal
@@ -95,6 +95,7 @@ def _against_native(
             other=milliseconds(taken[other]),
             unit="ms",
             against=other,
+            rival=Rival.LANCE if other == "native" else Rival.OURS,
             target=target,
             note=f"{_FOUND} nearest; recall {recall['ours']:.3f}, {other} {recall[other]:.3f}",
         )
@@ -106,6 +107,7 @@ def _against_native(
             other=constant(recall[other] - lost),
             unit="",
             against=f"{other} less {lost:g}" if lost else other,
+            rival=Rival.OURS if lost else Rival.LANCE,
             target=Target(1.0, at_least=True),
             note=f"mean of {_QUERIES} queries against exact search",
         )
@@ -132,6 +134,7 @@ def _behind(folder: Path, uri: str, rows: int, vectors: np.ndarray) -> Iterator[
         other=milliseconds(taken["caught up"]),
         unit="ms",
         against="index caught up",
+        rival=Rival.OURS,
         target=Target(2.0),
         note=f"generations of {fresh:,} rows, merged and still stored",
     )

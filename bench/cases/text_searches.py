@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from common import tables
-from common.measure import Figure, Line, Target, interleaved, milliseconds
+from common.measure import Figure, Line, Rival, Target, interleaved, milliseconds
 from lance.query import MatchQuery
 
 import memwal
@@ -90,6 +90,7 @@ def _against_merged(
         other=_bound(native, sources),
         unit="ms",
         against=f"1.5 times the merged table's {native} ms, and {_MS_PER_SOURCE:g} ms a source",
+        rival=Rival.OURS,
         target=Target(1.0),
         note=f"{_FOUND} best of {_WORDS_PER_QUERY} words; ours with the collection of the sources",
     )
@@ -119,6 +120,7 @@ def _behind(folder: Path, uri: str, rows: int, queries: list[str]) -> Iterator[L
         other=milliseconds(taken["caught up"]),
         unit="ms",
         against="index caught up",
+        rival=Rival.OURS,
         target=Target(2.0),
         note=f"generations of {max(rows // _PART, 1):,} rows, merged and still stored",
     )

@@ -14,7 +14,7 @@ import lance
 import pyarrow as pa
 from common import tables
 from common.disk import DurableFolder
-from common.measure import Figure, Line, Target, interleaved, milliseconds, rates, seconds
+from common.measure import Figure, Line, Rival, Target, interleaved, milliseconds, rates, seconds
 
 import memwal
 from memwal.format.paths import generation_dir
@@ -133,7 +133,7 @@ def routing(folder: Path, rows: int) -> Iterator[Line]:
         "max_memtable_rows": 2 * len(batches) * count + 1,
         "max_memtable_bytes": _ROOM,
     }
-    line = _LineOf("routing", "ms", "1 region")
+    line = _LineOf("routing", "ms", "1 region", Rival.OURS)
     for fsync in (True, False):
         chosen = memwal.WriterOptions(fsync=fsync, **options)
         with tables.open_ours(one, chosen) as single, tables.open_ours(many, chosen) as divided:
@@ -178,6 +178,7 @@ def _disk_limit(folder: Path, rounds: int, size: int) -> Line:
         other=milliseconds(samples["one"]),
         unit="ms",
         against="1 durable create of the same bytes",
+        rival=Rival.DISK,
         note="what the disk itself allows",
     )
 
@@ -185,8 +186,13 @@ def _disk_limit(folder: Path, rounds: int, size: int) -> Line:
 class _LineOf:
     """Makes the lines of a benchmark."""
 
-    def __init__(self, name: str, unit: str, against: str) -> None:
-        self._shared = {"name": name, "unit": unit, "against": against}
+    def __init__(self, name: str, unit: str, against: str, rival: Rival = Rival.LANCE) -> None:
+        self._shared: dict[str, Any] = {
+            "name": name,
+            "unit": unit,
+            "against": against,
+            "rival": rival,
+        }
 
     def __call__(
         self, what: str, ours: Figure, other: Figure, target: Target | None, note: str

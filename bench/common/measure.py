@@ -7,6 +7,7 @@ import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,15 @@ class Figure:
         return f"{_digits(self.median)} ({_digits(self.low)} to {_digits(self.high)})"
 
 
+class Rival(StrEnum):
+    """What ours is measured beside."""
+
+    LANCE = "Lance"
+    DISK = "the disk"
+    OURS = "ours"
+    LIMIT = "a limit"
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """What the ratio of ours to the other must be."""
@@ -59,6 +69,8 @@ class Line:
         Of the benchmark that measured it.
     what, unit, against : str
         What was measured, in what, and what the other figure is.
+    rival : Rival
+        Whose the other figure is.
     target : Target or None
         None where the figure only informs.
     note : str
@@ -71,6 +83,7 @@ class Line:
     other: Figure
     unit: str
     against: str
+    rival: Rival = Rival.LANCE
     target: Target | None = None
     note: str = ""
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from common.measure import Figure, Line, Target, constant
+from common.measure import Figure, Line, Rival, Target, constant
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table as Screen
@@ -121,6 +121,7 @@ def lines(load: Load) -> Iterator[Line]:
         other=constant(_COST),
         unit="of one",
         against="limit",
+        rival=Rival.LIMIT,
         target=Target(1.0),
     )
 
@@ -145,6 +146,7 @@ def _line(what: str, second: Figure, first: Figure, unit: str) -> Line:
         other=first,
         unit=unit,
         against="the first half",
+        rival=Rival.OURS,
         target=_FLAT,
     )
 

@@ -13,13 +13,17 @@ import argparse
 import signal
 import sys
 import time
+from itertools import count
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
+from fleet import ProducerFailedError
 from rich.console import Console
 from run import REGIONS, Settings
 from session import Session
+
+from memwal import MemWalError
 
 WHOLE_YEAR = 336_776
 WRITES_PER_FLIGHT = 3
@@ -89,8 +93,7 @@ def prepare(options: argparse.Namespace) -> tuple[Path, Settings]:
     if options.resume:
         folder = options.resume.resolve()
         return folder, Settings.of(folder)
-    folder = options.output or Path("demo-output", time.strftime("%Y-%m-%dT%H-%M-%S"))
-    folder = folder.resolve()
+    folder = options.output.resolve() if options.output else _new_folder()
     folder.mkdir(parents=True, exist_ok=True)
     flights = min(options.rows or WHOLE_YEAR, WHOLE_YEAR)
     seconds = max(SHORTEST_STREAM_SECONDS, STREAM_SECONDS * flights / WHOLE_YEAR)
@@ -111,18 +114,40 @@ def prepare(options: argparse.Namespace) -> tuple[Path, Settings]:
     return folder, settings
 
 
+def _new_folder() -> Path:
+    """Make a folder that no other run has, also if one starts in the same second."""
+    begun = Path("demo-output", time.strftime("%Y-%m-%dT%H-%M-%S")).resolve()
+    for number in count(1):
+        folder = begun if number == 1 else begun.with_name(f"{begun.name}-{number}")
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        return folder
+    raise AssertionError
+
+
 def main(arguments: list[str]) -> int:
     """Run the demo; returns 0 if everything agreed, 130 if it was interrupted, else 1."""
     options = parse(arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    folder, settings = prepare(options)
     console = Console()
+    try:
+        folder, settings = prepare(options)
+    except OSError as error:
+        console.print(f"cannot begin a run: {error}", markup=False, soft_wrap=True)
+        return 1
     session = Session(folder=folder, settings=settings, kill=not options.no_kill, console=console)
     try:
         summary = session.run()
     except KeyboardInterrupt:
         console.print(f"interrupted; go on with --resume {folder}", markup=False, soft_wrap=True)
         return INTERRUPTED
+    except (MemWalError, ProducerFailedError, OSError) as error:
+        # Such as a full disk.
+        console.print(f"stopped: {error}", style="red", markup=False, soft_wrap=True)
+        console.print(f"go on with --resume {folder}", markup=False, soft_wrap=True)
+        return 1
     except Exception:
         console.print(f"stopped; go on with --resume {folder}", markup=False, soft_wrap=True)
         raise

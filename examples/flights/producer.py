@@ -60,4 +60,7 @@ def produce(folder: Path, producer: int) -> None:
 
 
 if __name__ == "__main__":
-    produce(Path(sys.argv[1]), int(sys.argv[2]))
+    try:
+        produce(Path(sys.argv[1]), int(sys.argv[2]))
+    except (memwal.MemWalError, OSError) as error:
+        sys.exit(f"{type(error).__name__}: {error}")

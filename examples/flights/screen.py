@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
@@ -17,10 +19,33 @@ from upkeep import UpkeepRun
 from watch import Sample, Scan
 
 STYLES = {"success": "green", "failed": "bold red", "running": "cyan", "queued": "yellow"}
-LINE_SECONDS = 10.0
+LINE_SECONDS = 3.0
 """Seconds between two lines where there is no terminal."""
 
 RECENT_RUNS = 6
+
+
+@contextmanager
+def telling(console: Console, text: str) -> Iterator[None]:
+    """Tell what happens in the block: a spinner on a terminal, else a line every few seconds."""
+    if console.is_terminal:
+        with console.status(text):
+            yield
+        return
+    ended = threading.Event()
+
+    def repeat() -> None:
+        begin = time.monotonic()
+        while not ended.wait(LINE_SECONDS):
+            console.print(f"       {text}, {time.monotonic() - begin:.0f} s", markup=False)
+
+    thread = threading.Thread(target=repeat, name="telling", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 class Screen:

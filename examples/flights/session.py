@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from flightdata import KEY, SCHEMA, truth
 from plausible import PlausibleStates
 from rich.console import Console
 from run import KEY_INDEX, REGION_SPEC, Progress, Settings, regions_of_flights
-from screen import Screen
+from screen import Screen, telling
 from summary import Summary
 from upkeep import InProcessUpkeep, Upkeep
 from watch import Watch
@@ -143,7 +143,7 @@ class Session:
             )
             return progress
 
-        with self._phase("writing"):
+        with self._phase("writing", text=""):
             upkeep.start()
             fleet.start()
             while fleet.running():
@@ -158,7 +158,7 @@ class Session:
                     fleet.start(0)
                 time.sleep(SAMPLE_SECONDS)
         self._mark("all flushed")
-        with self._phase(f"the last of the {upkeep.run_name}"):
+        with self._phase(f"the last of the {upkeep.run_name}", text=""):
             upkeep.pause()
             while not upkeep.idle():
                 look()
@@ -171,7 +171,7 @@ class Session:
         reader: str,
         read: Callable[[memwal.Table], pa.Table],
     ) -> None:
-        with self._phase("comparing"):
+        with self._phase("comparing", text=f"comparing: {reader}"):
             result = readers.read_and_compare(table, expected, reader=reader, read=read)
         self.comparisons.append(result)
         verdict = "equal" if result.equal else "DIFFERS"
@@ -192,10 +192,15 @@ class Session:
         self.marks[name] = time.time() - self.started
 
     @contextmanager
-    def _phase(self, name: str) -> Iterator[None]:
+    def _phase(self, name: str, *, text: str | None = None) -> Iterator[None]:
+        """Time a part of the run, and tell ``text``, by default its name; "" if a screen does."""
         begin = time.monotonic()
+        text = name if text is None else text
+        if text:
+            self._tell(text)
         try:
-            yield
+            with telling(self.console, text) if text else nullcontext():
+                yield
         finally:
             self.phases[name] = self.phases.get(name, 0.0) + time.monotonic() - begin
 
