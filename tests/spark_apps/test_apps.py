@@ -166,7 +166,7 @@ def test_verify(app, make_backlog, result, capsys):
 
 
 def test_verify_of_what_is_no_table(app, tmp_path, capsys):
-    assert app("verify", "--table", tmp_path / "none.lance") == 1
+    assert app("verify", "--table", tmp_path / "none.lance") == 2
     assert "error: " in capsys.readouterr().err
 
 
@@ -335,7 +335,7 @@ def test_a_checkpoint(app, make_backlog, result, capsys):
     with table.writer() as writer:
         writer.upsert(rows({1: 1}))
         writer.flush()
-    assert app("checkpoint", "--table", table.uri, "--timeout-seconds", 0) == 1
+    assert app("checkpoint", "--table", table.uri, "--timeout-seconds", 0) == 3
     assert capsys.readouterr().err.startswith("error: ")
 
 

@@ -89,7 +89,7 @@ def test_the_other_applications(submit, make_backlog):
 @pytest.mark.slow
 def test_failures_reach_the_shell(submit, tmp_path):
     code, out, _ = submit("merge", "--table", tmp_path / "none.lance").wait()
-    assert code == 1
+    assert code == 2
     assert out.count("\n") == 1
     assert out.startswith("error: ")
     code, out, _ = submit("merge").wait()
