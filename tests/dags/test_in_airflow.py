@@ -186,7 +186,9 @@ def test_it_listens_to_this_machine_and_to_whom_it_knows(airflow: AirflowStandal
     family = [psutil.Process(pid) for pid in airflow.pids.values()]
     family += [child for process in family for child in process.children(recursive=True)]
     airflow.stop()
-    assert not any(process.is_running() for process in family)
+    # What was ended is gone when somebody has fetched its exit code.
+    _, running = psutil.wait_procs(family, timeout=30)
+    assert running == []
 
 
 def _job(airflow: AirflowStandalone) -> list[psutil.Process]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -23,6 +25,7 @@ from memwal.errors import (
 from memwal.format.paths import manifest_dir, manifest_key, version_hint_key
 from memwal.format.region_manifest import FlushedGeneration, RegionManifest
 from memwal.region.manifest_store import RegionManifestStore
+from memwal.storage.folders import locks
 from memwal.storage.open import open_store
 
 REGION = UUID("6f9619ff-8b86-4d11-b42d-00c04fc964ff")
@@ -37,6 +40,23 @@ def store(tmp_path: Path) -> FaultyStore:
 @pytest.fixture
 def manifests(store: FaultyStore) -> RegionManifestStore:
     return RegionManifestStore(store, REGION)
+
+
+def test_a_commit_does_not_wait_for_a_process_that_stands_still_in_the_hint(
+    manifests: RegionManifestStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(locks, "PATIENCE_SECONDS", 0.05)
+    manifests.commit(FIRST)
+    descriptor = os.open(tmp_path / "table" / manifest_dir(REGION), os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        manifests.commit(replace(FIRST, version=2, writer_epoch=2))
+    finally:
+        os.close(descriptor)
+
+    assert manifests.read_latest() == replace(FIRST, version=2, writer_epoch=2)
+    manifests.commit(replace(FIRST, version=3, writer_epoch=3))
+    assert manifests.read_latest() == replace(FIRST, version=3, writer_epoch=3)
 
 
 def fill(manifests: RegionManifestStore, versions: int, *, first: int = 1) -> RegionManifest:

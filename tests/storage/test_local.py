@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 
@@ -24,6 +26,7 @@ from memwal.errors import (
     UnsupportedStoreError,
 )
 from memwal.storage import local, local_files
+from memwal.storage.folders import locks
 from memwal.storage.local import LocalStore
 
 # The system's, before a test puts another in its place.
@@ -866,3 +869,34 @@ def test_a_process_forked_inside_a_lock_does_not_keep_it(
     assert process.stdout is not None
     assert process.stdout.readline() == "free\n"
     process.communicate(timeout=60)
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder, as a process does that was stopped inside a replacement."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def test_nobody_waits_for_ever_for_a_process_that_stands_still(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = LocalStore(root)
+    store.put("hint", b"1")
+    monkeypatch.setattr(locks, "PATIENCE_SECONDS", 0.05)
+    with held(root):
+        for change in (
+            lambda: store.replace("hint", b"2", expected=b"1"),
+            lambda: store.put("hint", b"2"),
+            lambda: store.delete("hint"),
+        ):
+            with pytest.raises(StoreUnavailableError):
+                change()
+        assert store.get("hint") == b"1"
+        store.create("other", b"x")
+    store.replace("hint", b"2", expected=b"1")
+    store.delete("hint")

@@ -95,6 +95,7 @@ class Drive:
                 flock=real.flock,
                 LOCK_SH=real.LOCK_SH,
                 LOCK_EX=real.LOCK_EX,
+                LOCK_NB=real.LOCK_NB,
                 LOCK_UN=real.LOCK_UN,
             ),
         )

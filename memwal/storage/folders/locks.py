@@ -1,15 +1,29 @@
-"""Locks on folders, by which replacements of a file exclude other changes of it."""
+"""Locks on folders, by which replacements of a file exclude other changes of it.
+
+A lock is held for a few system calls. A process that is stopped in between holds it until it goes
+on, or ends. Nobody waits for that: after :data:`PATIENCE_SECONDS` the change is not made, and the
+caller gets an error. That is right whatever the holder does later, since nothing was changed
+without the lock: what it compared before its pause is still so. Who only replaces a hint goes on
+without it.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from memwal.errors import UnsupportedStoreError
+from memwal.errors import StoreUnavailableError, UnsupportedStoreError
 from memwal.util import system
+
+PATIENCE_SECONDS: Final = 5.0
+"""How long a call waits for a lock. Those who hold one do so for milliseconds."""
+
+_FIRST_PAUSE_SECONDS: Final = 0.0005
+_MAX_PAUSE_SECONDS: Final = 0.02
 
 _NO_LOCKS: Final = frozenset(
     {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EBADF, errno.EINVAL, errno.ENOSYS}
@@ -33,10 +47,13 @@ def lock_folder(folder: str, *, exclusive: bool) -> Iterator[None]:
 
 @contextmanager
 def lock_descriptor(descriptor: int, folder: str, *, exclusive: bool) -> Iterator[None]:
-    """Hold a lock on a folder that the caller opened; ``folder`` is its name in an error."""
+    """Hold a lock on a folder that the caller opened; ``folder`` is its name in an error.
+
+    Raises StoreUnavailableError if another process keeps it.
+    """
     kind = system.fcntl.LOCK_EX if exclusive else system.fcntl.LOCK_SH
     try:
-        system.fcntl.flock(descriptor, kind)
+        _acquire(descriptor, kind | system.fcntl.LOCK_NB, folder)
     except OSError as error:
         if error.errno in _NO_LOCKS:
             raise UnsupportedStoreError(
@@ -49,3 +66,20 @@ def lock_descriptor(descriptor: int, folder: str, *, exclusive: bool) -> Iterato
     finally:
         # A process forked meanwhile shares the lock, and closing alone would leave it there.
         system.fcntl.flock(descriptor, system.fcntl.LOCK_UN)
+
+
+def _acquire(descriptor: int, kind: int, folder: str) -> None:
+    deadline, pause = time.monotonic() + PATIENCE_SECONDS, _FIRST_PAUSE_SECONDS
+    while True:
+        try:
+            system.fcntl.flock(descriptor, kind)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                raise StoreUnavailableError(
+                    f"another process holds the lock of {folder}, and does not go on; nothing was "
+                    "changed: continue or end that process (it may be stopped), then try again"
+                ) from None
+            time.sleep(pause)
+            pause = min(2 * pause, _MAX_PAUSE_SECONDS)
+        else:
+            return
