@@ -8,6 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from airflow_demo.connect_server import ConnectServer
 from airflow_demo.standalone import STOP_SECONDS, AirflowStandalone
 from run import Settings
 from upkeep import Upkeep, UpkeepJob, UpkeepRun, timed
@@ -74,14 +75,21 @@ class AirflowUpkeep(Upkeep):
                 policy=POLICY,
                 owner="demo",
             )
+        self._spark = ConnectServer(folder / "spark-connect.log")
         home = folder / "airflow"
         self._passwords = home / "passwords.json"
         self._airflow = AirflowStandalone(
             home,
             dags_folder=ROOT / "dags",
             env={"MEMWAL_CATALOG_URL": url, "MEMWAL_CATALOG_SNAPSHOT": str(snapshot)},
-            # Its work for fleets of tables would only take processor time from this one.
-            settings={"memwal": {"fleet_schedule": "none"}},
+            settings={
+                "memwal": {
+                    # Its work for fleets of tables would only take processor time from this one.
+                    "fleet_schedule": "none",
+                    # One Spark for all jobs: to start one for each would take most of the time.
+                    "spark_master": self._spark.url,
+                }
+            },
         )
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="airflow")
         self._healthy = threading.Event()
@@ -91,6 +99,7 @@ class AirflowUpkeep(Upkeep):
 
     def start(self) -> None:
         # Airflow takes half a minute to start; the producers need not wait for it.
+        self._spark.start()
         self._work = self._pool.submit(self._keep)
 
     def where(self) -> str:
@@ -123,7 +132,9 @@ class AirflowUpkeep(Upkeep):
         self.pause()
         # Nothing waits for Airflow any more, and nothing starts a part of it.
         self._airflow.cancel()
-        self._airflow.stop(seconds=STOP_AT_ONCE_SECONDS if at_once else STOP_SECONDS)
+        seconds = STOP_AT_ONCE_SECONDS if at_once else STOP_SECONDS
+        self._airflow.stop(seconds=seconds)
+        self._spark.stop(seconds=seconds)
         self._pool.shutdown()
         self._catalog.close()
 
@@ -143,6 +154,7 @@ class AirflowUpkeep(Upkeep):
         """Start one DAG run after another. A schedule could not be stopped in time."""
         self._airflow.start()
         self._airflow.wait_healthy()
+        self._spark.wait()
         self._healthy.set()
         while True:
             # At least one, even if Airflow takes longer to start than the stream lasts.

@@ -36,6 +36,7 @@ from memwal.errors import MemWalError
 from memwal.jobs.arguments import add_arguments, parse_options
 from memwal.jobs.job import TaskRunner
 from memwal.jobs.options import JobOptions
+from memwal.spark.connect import connect_session
 from memwal.spark.result_store import check_target, write_result
 from memwal.spark.runner import application_span, spark_reason, spark_runner, with_trace_context
 from memwal.spark.session import APPLICATION_LINE, is_submitted, spark_session
@@ -98,6 +99,12 @@ def job_parser(job: str, description: str) -> ArgumentParser:
         metavar="FILE",
         help="JSON object of storage options that reach the object of --result (default: what "
         "the environment of the driver gives)",
+    )
+    parser.add_argument(
+        "--remote",
+        metavar="URL",
+        help="Spark Connect server, sc://host:port, whose session of this table is used; started "
+        "by python, and not by spark-submit",
     )
     parser.add_argument(
         "--parallelism",
@@ -179,14 +186,18 @@ def _run_job(
         table = Table(TableLocation(arguments.table, storage_options))
     else:
         table = open_table(arguments.table, storage_options=storage_options)
-    spark = spark_session(f"memwal {arguments.job} {table.uri}")
-    if is_submitted():
-        _print_application_id(spark.sparkContext)
+    remote = arguments.remote
+    if remote is not None:
+        spark = connect_session(remote, name=table.uri)
+    else:
+        spark = spark_session(f"memwal {arguments.job} {table.uri}")
+        if is_submitted():
+            _print_application_id(spark.sparkContext)
     # Install our handlers after the session: starting it installs Spark's own.
     _received_signals.clear()
     _install_signal_handlers(_shut_down)
     try:
-        cores = int(spark.sparkContext.defaultParallelism)
+        cores = 1 if remote is not None else int(spark.sparkContext.defaultParallelism)
         runner = spark_runner(
             spark,
             max_parallelism=arguments.parallelism,
@@ -203,7 +214,8 @@ def _run_job(
             raise _ShutdownRequested(_received_signals[0]) from error
         raise
     finally:
-        spark.stop()
+        if remote is None:
+            spark.stop()
 
 
 def _on_spark(options: Options, run: TaskRunner, *, max_tasks: int) -> Options:

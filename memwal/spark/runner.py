@@ -28,6 +28,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from memwal.errors import InvalidInputError, MemWalError, OutcomeUnknownError
 from memwal.jobs.job import TaskRunner
+from memwal.spark.connect import run_connected
 from memwal.storage.location import TableLocation
 from memwal.telemetry.spans import JOB, span
 from memwal.util.optional_deps import how_to_install
@@ -56,12 +57,14 @@ def spark_runner(
     Parameters
     ----------
     spark : SparkSession
-        A session with a driver in this process, not one of Spark Connect.
+        A session with a driver in this process, or one of Spark Connect: see
+        :func:`memwal.spark.connect.connect_session`.
     max_parallelism : int, optional
         How many tasks run at once at most; more of them wait for one another. By default as many
         as the cluster has cores for.
     description : str, optional
-        What Spark's UI calls the job; by default ``memwal``, the job and the table.
+        What Spark's UI calls the job; by default ``memwal``, the job and the table. Jobs of Spark
+        Connect have no description.
 
     Returns
     -------
@@ -73,12 +76,13 @@ def spark_runner(
     Raises
     ------
     InvalidInputError
-        The session is one of Spark Connect, or ``max_parallelism`` is not positive. Raised by the
-        runner: the session was stopped.
+        ``max_parallelism`` is not positive. Raised by the runner: the session was stopped.
     """
     if max_parallelism is not None and max_parallelism < 1:
         raise InvalidInputError(f"max_parallelism must be at least 1, not {max_parallelism}")
     context = _context(spark)
+    if context is None:
+        return _connected_runner(spark, max_parallelism)
 
     def run(tasks: Sequence[Any], function: Callable[[Any], Any]) -> list[Any]:
         if not tasks:
@@ -100,6 +104,22 @@ def spark_runner(
                     f"Spark did not finish its tasks: {spark_reason(error)}; look at its log and "
                     "run the job again, what is done by then is not done twice"
                 ) from error
+        return _results(answers)
+
+    return run
+
+
+def _connected_runner(spark: SparkSession, max_parallelism: int | None) -> TaskRunner:
+    def run(tasks: Sequence[Any], function: Callable[[Any], Any]) -> list[Any]:
+        if not tasks:
+            return []
+        answers = run_connected(
+            spark,
+            tasks,
+            partial(_attempt, function),
+            slices=min(len(tasks), max_parallelism or len(tasks)),
+            reason=spark_reason,
+        )
         return _results(answers)
 
     return run
@@ -148,16 +168,14 @@ def _describe(tasks: Sequence[Any], function: Callable[[Any], Any]) -> str:
     return f"memwal {name} {getattr(tasks[0], 'location', '')}".rstrip()
 
 
-def _context(spark: SparkSession) -> SparkContext:
+def _context(spark: SparkSession) -> SparkContext | None:
+    """Return the context of a session; None of one of Spark Connect, which has none."""
     from pyspark.errors import PySparkAttributeError
 
     try:
         return spark.sparkContext
-    except PySparkAttributeError as error:
-        raise InvalidInputError(
-            "this is a session of Spark Connect, which cannot run Python tasks on its workers; "
-            "make one with memwal.spark.session.spark_session(...)"
-        ) from error
+    except PySparkAttributeError:
+        return None
 
 
 @contextmanager

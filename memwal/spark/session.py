@@ -24,6 +24,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -180,6 +181,15 @@ _HARMLESS_WARNINGS = (
 )
 
 
+@contextmanager
+def without_harmless_warnings() -> Iterator[None]:
+    """Keep warnings of PySpark back that are about nothing that is done here."""
+    with warnings.catch_warnings():
+        for harmless in _HARMLESS_WARNINGS:
+            warnings.filterwarnings("ignore", message=harmless)
+        yield
+
+
 def spark_session(
     app_name: str,
     *,
@@ -230,9 +240,7 @@ def spark_session(
         if _is_local(properties.get("spark.master", "local[*]")):
             # The one way to keep the UI, if it is wanted, off the machine's other addresses.
             os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
-    with warnings.catch_warnings():
-        for harmless in _HARMLESS_WARNINGS:
-            warnings.filterwarnings("ignore", message=harmless)
+    with without_harmless_warnings():
         # A SparkConf that is made once there is a JVM knows what spark-submit was told.
         SparkContext._ensure_initialized(
             conf=SparkConf(loadDefaults=False).setAll(properties.items())

@@ -97,20 +97,6 @@ class TestFailures:
         with pytest.raises(InvalidInputError):
             run([1], str)
 
-    def test_a_session_of_spark_connect(self):
-        from pyspark.errors import PySparkAttributeError
-
-        class Connect:
-            @property
-            def sparkContext(self):
-                raise PySparkAttributeError(
-                    errorClass="JVM_ATTRIBUTE_NOT_SUPPORTED",
-                    messageParameters={"attr_name": "sparkContext"},
-                )
-
-        with pytest.raises(InvalidInputError):
-            spark_runner(Connect())
-
 
 class TestWhatIsShown:
     @pytest.fixture

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.sdk import BaseHook, Connection
 
 from memwal.errors import InvalidInputError
+from memwal.spark.connect import CONNECT_PREFIX
 from memwal.util.optional_deps import how_to_install
 from memwal_airflow.spark.settings import (
     CLUSTER,
@@ -95,11 +97,15 @@ class JobSubmitHook(SparkSubmitHook):
     ) -> tuple[list[str], dict[str, str]]:
         """Return command line and environment of ``spark-submit`` for a file such as ``merge.py``.
 
-        The Spark properties of ``conf`` take precedence over all others. Raises InvalidInputError
-        without ``spark-submit`` on the path, or without Java.
+        The Spark properties of ``conf`` take precedence over all others. With a master
+        ``sc://host:port``, the command is a client of that Spark Connect server, whose properties
+        are its own. Raises InvalidInputError without ``spark-submit`` on the path, or without Java.
         """
         self._application_args = list(arguments)
         self._conf = {**self._conf, **(conf or {})}
+        if self.master.startswith(CONNECT_PREFIX):
+            path = application_path(application)
+            return [sys.executable, path, "--remote", self.master, *arguments], job_environment()
         env = job_environment()
         if self.master.startswith("local"):
             # Otherwise the JVM binds to the machine's address on the network.

@@ -1,0 +1,155 @@
+"""Run the tasks of a job in a session of Spark Connect, whose server and workers stay warm.
+
+A client of Connect has no SparkContext, so that tasks are rows of a data frame: ``mapInArrow`` runs
+the function for each, and answers with the pickled result. Tasks and function travel in the plan as
+a pickled closure: Spark shows them in no plan and on no page.
+
+The id of a session is made of a name. Another process with the same name finds the workers of the
+first one warm, for a minute after the last task. A client ends without stopping the session, since
+a stopped id can never be used again.
+"""
+
+from __future__ import annotations
+
+import pickle
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote, urlsplit
+from uuid import NAMESPACE_URL, uuid4, uuid5
+
+from memwal.errors import InvalidInputError, OutcomeUnknownError, StoreUnavailableError
+from memwal.spark.session import without_harmless_warnings
+from memwal.util.optional_deps import requires_extra
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+CONNECT_PREFIX: Final = "sc://"
+"""Start of the URL of a Spark Connect server."""
+
+_USER = "memwal"
+_PORT = 15002
+_CONNECT_SECONDS = 10.0
+_SCHEMA = "id long, answer binary"
+
+
+def connect_session(url: str, *, name: str) -> SparkSession:
+    """Open the session of a name on a Spark Connect server, which is started if there is none.
+
+    Parameters
+    ----------
+    url : str
+        ``sc://host:port``, with further parameters as Spark takes them (``;use_ssl=true``). A
+        token belongs into the variable ``SPARK_CONNECT_AUTHENTICATE_TOKEN``.
+    name : str
+        Of the session: processes that give the same one share its warm workers.
+
+    Raises
+    ------
+    InvalidInputError
+        The URL is not one of Spark Connect.
+    StoreUnavailableError
+        The server does not answer.
+    MissingExtraError
+        There is no PySpark.
+    """
+    if not url.startswith(CONNECT_PREFIX):
+        raise InvalidInputError(f"the URL of a Spark Connect server begins with {CONNECT_PREFIX}")
+    with requires_extra("spark"):
+        from pyspark.errors import PySparkException
+        from pyspark.sql import SparkSession
+
+    session_id = uuid5(NAMESPACE_URL, f"memwal:{name}")
+    base, _, parameters = url.partition("/;")
+    more = f";{parameters}" if parameters else ""
+    remote = f"{base}/;user_id={quote(_USER)};session_id={session_id}{more}"
+    _check_answers(base)
+    try:
+        with without_harmless_warnings():
+            return SparkSession.builder.remote(remote).create()
+    except PySparkException as error:
+        raise StoreUnavailableError(
+            f"the Spark Connect server {base} does not answer; start it, or see to its address"
+        ) from error
+
+
+def _check_answers(base: str) -> None:
+    """Raise StoreUnavailableError if nobody listens: PySpark would try for ten minutes."""
+    address = urlsplit(base)
+    try:
+        host, port = address.hostname, address.port or _PORT
+        socket.create_connection((host or "", port), timeout=_CONNECT_SECONDS).close()
+    except ValueError:
+        raise InvalidInputError(f"{base} has no port; write {CONNECT_PREFIX}host:port") from None
+    except OSError as error:
+        raise StoreUnavailableError(
+            f"the Spark Connect server {base} does not answer ({error}); start it, or see to its "
+            "address"
+        ) from error
+
+
+def run_connected(
+    spark: SparkSession,
+    tasks: Sequence[Any],
+    attempt: Callable[[Any], Any],
+    *,
+    slices: int,
+    reason: Callable[[Exception], str],
+) -> list[Any]:
+    """Run tasks in a session of Connect, and return their answers in order.
+
+    ``attempt`` runs one task in a worker and returns its answer; ``reason`` makes a line of an
+    exception of PySpark. A call that is interrupted in the client interrupts its tasks.
+    """
+    from pyspark.errors import PySparkException, PythonException
+
+    tag = f"memwal-{uuid4().hex}"
+    rows = spark.range(0, len(tasks), 1, slices).mapInArrow(
+        _Attempts([pickle.dumps(task) for task in tasks], attempt), _SCHEMA
+    )
+    spark.addTag(tag)
+    try:
+        with without_harmless_warnings():
+            collected = rows.collect()
+        answers = {row.id: pickle.loads(row.answer) for row in collected}  # noqa: S301
+    except PythonException:
+        # A fault in the function.
+        raise
+    except PySparkException as error:
+        raise OutcomeUnknownError(
+            f"Spark did not finish its tasks: {reason(error)}; look at its log and run the job "
+            "again, what is done by then is not done twice"
+        ) from error
+    except BaseException:
+        with suppress(PySparkException):
+            spark.interruptTag(tag)
+        raise
+    finally:
+        with suppress(PySparkException):
+            spark.removeTag(tag)
+    return [answers[number] for number in range(len(tasks))]
+
+
+class _Attempts:
+    """Runs the tasks whose numbers are in the batches of a partition."""
+
+    def __init__(self, tasks: Sequence[bytes], attempt: Callable[[Any], Any]) -> None:
+        self._tasks = tasks
+        self._attempt = attempt
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        for batch in batches:
+            for number in batch.column("id").to_pylist():
+                # Made by this job's driver.
+                task = pickle.loads(self._tasks[number])  # noqa: S301
+                answer = pickle.dumps(self._attempt(task))
+                columns: Mapping[str, pa.Array] = {
+                    "id": pa.array([number], pa.int64()),
+                    "answer": pa.array([answer], pa.binary()),
+                }
+                yield pa.RecordBatch.from_pydict(dict(columns))
