@@ -117,14 +117,14 @@ def prepare(options: argparse.Namespace) -> tuple[Path, Settings]:
 def _new_folder() -> Path:
     """Make a folder that no other run has, also if one starts in the same second."""
     begun = Path("demo-output", time.strftime("%Y-%m-%dT%H-%M-%S")).resolve()
-    for number in count(1):
-        folder = begun if number == 1 else begun.with_name(f"{begun.name}-{number}")
+    folder, others = begun, count(2)
+    while True:
         try:
             folder.mkdir(parents=True)
         except FileExistsError:
-            continue
-        return folder
-    raise AssertionError
+            folder = begun.with_name(f"{begun.name}-{next(others)}")
+        else:
+            return folder
 
 
 def main(arguments: list[str]) -> int:

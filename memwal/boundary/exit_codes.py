@@ -18,7 +18,7 @@ from memwal.errors import (
 
 
 class ExitCode(IntEnum):
-    """How a program ended."""
+    """Exit code of a program."""
 
     DONE = 0
     FAILED = 1

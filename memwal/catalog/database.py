@@ -111,7 +111,7 @@ class Database:
 
     @property
     def is_shared(self) -> bool:
-        """Whether other machines can use it: it is on a server, and no file."""
+        """True if the database is on a server, which other machines can use."""
         return not self._is_sqlite
 
     @property

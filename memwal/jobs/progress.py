@@ -22,7 +22,7 @@ Result = TypeVar("Result")
 
 
 class Unit(StrEnum):
-    """What a step of a job counts."""
+    """Unit of the progress of a step."""
 
     BYTES = "bytes"
     ROWS = "rows"
@@ -32,16 +32,16 @@ class Unit(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobProgress:
-    """How far a step of a job is."""
+    """Progress of one step of a job."""
 
     job: str
     """Name of the job, as in its result: ``merge``, ``index`` ..."""
     step: str
-    """What it does now: ``merging``, ``indexing`` ..."""
+    """Name of the step: ``merging``, ``indexing`` ..."""
     done: int
-    """How much of it is done; never more than ``total``."""
+    """Amount that is done; at most ``total``."""
     total: int
-    """How much there is. It can change when another process does a part of the work."""
+    """Amount of work; other processes that do a part of it can change it between two steps."""
     unit: Unit
     """Unit of both numbers. Bytes of a merge are those in memory, of a copy those on storage."""
 

@@ -110,7 +110,8 @@ def job_parser(job: str, description: str) -> ArgumentParser:
         "--parallelism",
         type=_positive,
         metavar="N",
-        help="tasks that run at once at most (default: as many as Spark has cores)",
+        help="tasks that run at once at most (default: as many as Spark has cores; with "
+        "--remote 1)",
     )
     return parser
 

@@ -1,8 +1,8 @@
 """Run the tasks of a job in a session of Spark Connect, whose server and workers stay warm.
 
 A client of Connect has no SparkContext, so that tasks are rows of a data frame: ``mapInArrow`` runs
-the function for each, and answers with the pickled result. Tasks and function travel in the plan as
-a pickled closure: Spark shows them in no plan and on no page.
+the function for each, and answers with the pickled result. Tasks and function travel as the pickled
+closure of a function, and not as literals or properties, which Spark shows.
 
 The id of a session is made of a name. Another process with the same name finds the workers of the
 first one warm, for a minute after the last task. A client ends without stopping the session, since
@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import pickle
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 from uuid import NAMESPACE_URL, uuid4, uuid5
 
 from memwal.errors import InvalidInputError, OutcomeUnknownError, StoreUnavailableError
@@ -65,7 +65,7 @@ def connect_session(url: str, *, name: str) -> SparkSession:
     session_id = uuid5(NAMESPACE_URL, f"memwal:{name}")
     base, _, parameters = url.partition("/;")
     more = f";{parameters}" if parameters else ""
-    remote = f"{base}/;user_id={quote(_USER)};session_id={session_id}{more}"
+    remote = f"{base}/;user_id={_USER};session_id={session_id}{more}"
     _check_answers(base)
     try:
         with without_harmless_warnings():
@@ -148,8 +148,9 @@ class _Attempts:
                 # Made by this job's driver.
                 task = pickle.loads(self._tasks[number])  # noqa: S301
                 answer = pickle.dumps(self._attempt(task))
-                columns: Mapping[str, pa.Array] = {
-                    "id": pa.array([number], pa.int64()),
-                    "answer": pa.array([answer], pa.binary()),
-                }
-                yield pa.RecordBatch.from_pydict(dict(columns))
+                yield pa.record_batch(
+                    {
+                        "id": pa.array([number], pa.int64()),
+                        "answer": pa.array([answer], pa.binary()),
+                    }
+                )

@@ -20,7 +20,7 @@ from memwal.errors import StoreUnavailableError, UnsupportedStoreError
 from memwal.util import system
 
 PATIENCE_SECONDS: Final = 5.0
-"""How long a call waits for a lock. Those who hold one do so for milliseconds."""
+"""Seconds that a call waits for a lock; a process that runs holds one for milliseconds."""
 
 _FIRST_PAUSE_SECONDS: Final = 0.0005
 _MAX_PAUSE_SECONDS: Final = 0.02
