@@ -215,8 +215,7 @@ def _run_job(
             raise _ShutdownRequested(_received_signals[0]) from error
         raise
     finally:
-        if remote is None:
-            spark.stop()
+        spark.stop()
 
 
 def _on_spark(options: Options, run: TaskRunner, *, max_tasks: int) -> Options:

@@ -1,17 +1,17 @@
 """Run the tasks of a job in a session of Spark Connect, whose server and workers stay warm.
 
 A client of Connect has no SparkContext, so that tasks are rows of a data frame: ``mapInArrow`` runs
-the function for each, and answers with the pickled result. Tasks and function travel as the pickled
-closure of a function, and not as literals or properties, which Spark shows.
+the function for each. Tasks and function travel inside the function that Spark is given, and not as
+literals or properties, which Spark shows. Answers come back by Spark's own serializer, like those
+of an RDD: they are read by nobody but the client whose workers wrote them.
 
 The id of a session is made of a name. Another process with the same name finds the workers of the
-first one warm, for a minute after the last task. A client ends without stopping the session, since
-a stopped id can never be used again.
+first one warm, for a minute after the last task. ``stop()`` of a session closes the connection
+alone, since the id of a session that was released can never be used again.
 """
 
 from __future__ import annotations
 
-import pickle
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -33,6 +33,12 @@ CONNECT_PREFIX: Final = "sc://"
 _USER = "memwal"
 _PORT = 15002
 _CONNECT_SECONDS = 10.0
+
+# A call to a server that is gone is tried for half a minute. PySpark's own policy tries for ten
+# minutes, and again when the process ends; a server that starts anew does not know the session.
+_MAX_RETRIES = 8
+_MAX_BACKOFF_MS = 5_000
+
 _SCHEMA = "id long, answer binary"
 
 
@@ -69,11 +75,18 @@ def connect_session(url: str, *, name: str) -> SparkSession:
     _check_answers(base)
     try:
         with without_harmless_warnings():
-            return SparkSession.builder.remote(remote).create()
+            from pyspark.sql.connect.client.retries import DefaultPolicy
+
+            spark = SparkSession.builder.remote(remote).create()
     except PySparkException as error:
         raise StoreUnavailableError(
             f"the Spark Connect server {base} does not answer; start it, or see to its address"
         ) from error
+    spark.release_session_on_close = False
+    spark.client.set_retry_policies(
+        [DefaultPolicy(max_retries=_MAX_RETRIES, max_backoff=_MAX_BACKOFF_MS)]
+    )
+    return spark
 
 
 def _check_answers(base: str) -> None:
@@ -105,16 +118,16 @@ def run_connected(
     exception of PySpark. A call that is interrupted in the client interrupts its tasks.
     """
     from pyspark.errors import PySparkException, PythonException
+    from pyspark.serializers import CPickleSerializer
 
     tag = f"memwal-{uuid4().hex}"
-    rows = spark.range(0, len(tasks), 1, slices).mapInArrow(
-        _Attempts([pickle.dumps(task) for task in tasks], attempt), _SCHEMA
-    )
+    rows = spark.range(0, len(tasks), 1, slices).mapInArrow(_Attempts(tasks, attempt), _SCHEMA)
     spark.addTag(tag)
     try:
         with without_harmless_warnings():
             collected = rows.collect()
-        answers = {row.id: pickle.loads(row.answer) for row in collected}  # noqa: S301
+        serializer = CPickleSerializer()
+        answers = {row.id: serializer.loads(row.answer) for row in collected}
     except PythonException:
         # A fault in the function.
         raise
@@ -136,18 +149,18 @@ def run_connected(
 class _Attempts:
     """Runs the tasks whose numbers are in the batches of a partition."""
 
-    def __init__(self, tasks: Sequence[bytes], attempt: Callable[[Any], Any]) -> None:
+    def __init__(self, tasks: Sequence[Any], attempt: Callable[[Any], Any]) -> None:
         self._tasks = tasks
         self._attempt = attempt
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
+        from pyspark.serializers import CPickleSerializer
 
+        serializer = CPickleSerializer()
         for batch in batches:
             for number in batch.column("id").to_pylist():
-                # Made by this job's driver.
-                task = pickle.loads(self._tasks[number])  # noqa: S301
-                answer = pickle.dumps(self._attempt(task))
+                answer = serializer.dumps(self._attempt(self._tasks[number]))
                 yield pa.record_batch(
                     {
                         "id": pa.array([number], pa.int64()),

@@ -30,6 +30,25 @@ from memwal.spark.runner import spark_reason, spark_runner
 
 SECRET = "tell-nobody-0123456789"
 
+CLIENT = """
+import sys, time
+from pathlib import Path
+from memwal.errors import MemWalError
+from memwal.spark.connect import connect_session
+from memwal.spark.runner import spark_runner
+
+def wait(path):
+    Path(path).touch()
+    time.sleep(600)
+
+spark = connect_session(sys.argv[1], name="t")
+try:
+    spark_runner(spark)([sys.argv[2]], wait)
+except MemWalError as error:
+    spark.stop()
+    sys.exit(6)
+"""
+
 
 def test_another_address_is_refused() -> None:
     with pytest.raises(InvalidInputError, match="sc://"):
@@ -136,6 +155,26 @@ class TestTasks:
             if beats.stat().st_size == size:
                 return
         pytest.fail("the task goes on")
+
+
+@pytest.mark.slow
+def test_a_server_that_dies_does_not_hold_its_client(tmp_path: Path) -> None:
+    """PySpark alone tries for ten minutes, and again at the end of the process."""
+    server = ConnectServer(tmp_path / "server.log").start()
+    try:
+        server.wait()
+        started = tmp_path / "started"
+        client = subprocess.Popen([sys.executable, "-c", CLIENT, server.url, str(started)])
+        try:
+            while client.poll() is None and not started.exists():
+                time.sleep(0.05)
+            server.stop(seconds=0.0)
+            assert client.wait(300) == 6
+        finally:
+            client.kill()
+            client.wait()
+    finally:
+        server.stop()
 
 
 @pytest.mark.slow
