@@ -68,7 +68,7 @@ def test_generated_parts_are_known() -> None:
         ("runbooks/stuck-lease.md", "[d](../design)", "[d](../design/README.md)"),
         ("metrics.md", "[the tests](../tests/test_site.py)", "the tests (`tests/test_site.py`)"),
         ("metrics.md", "[gone](../nowhere.md)", "[gone](../nowhere.md)"),
-        ("metrics.md", "![picture](../README.md)", "![picture](../README.md)"),
+        ("index.md", "![p](docs/images/roles.svg)", "![p](images/roles.svg)"),
         ("metrics.md", "[lance](https://lance.org)", "[lance](https://lance.org)"),
     ],
 )

@@ -189,9 +189,30 @@ def read_table_manifest(location: TableLocation, version: int) -> bytes:
 
 
 def small_fragment_ids(base: BaseTable, *, target_rows: int) -> frozenset[int]:
-    """Return the ids of the fragments that a compaction would replace."""
-    plan = Compaction.plan(base.dataset, {"target_rows_per_fragment": target_rows})
+    """Return the ids of the fragments that a compaction would join, whatever is deleted in them."""
+    plan = Compaction.plan(
+        base.dataset, {"target_rows_per_fragment": target_rows, "materialize_deletions": False}
+    )
     return frozenset(fragment.id for task in plan.tasks for fragment in task.fragments)
+
+
+def sparse_fragment_ids(base: BaseTable, *, deleted_percent: float) -> frozenset[int]:
+    """Return the ids of the fragments of which at least so many percent is deleted."""
+    return frozenset(
+        fragment.fragment_id
+        for fragment in base.dataset.get_fragments()
+        if 100 * _deleted_rows(fragment) >= deleted_percent * fragment.physical_rows
+    )
+
+
+def deleted_rows(base: BaseTable) -> int:
+    """Return how many rows are deleted, but still stored, in the fragments of a version."""
+    return sum(map(_deleted_rows, base.dataset.get_fragments()))
+
+
+def _deleted_rows(fragment: lance.LanceFragment) -> int:
+    # As the manifest of the version tells: no deletion file is read.
+    return int(fragment.metadata.num_deletions)
 
 
 @contextmanager

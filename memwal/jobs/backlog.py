@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from uuid import UUID
 
 from memwal.base_table.region_snapshot import read_usable_snapshot, snapshot_age
-from memwal.base_table.snapshot import BaseTable, open_base, small_fragment_ids
+from memwal.base_table.snapshot import BaseTable, deleted_rows, open_base, small_fragment_ids
 from memwal.errors import ObjectNotFoundError
 from memwal.format.paths import BLOOM_FILTER_NAME, generation_dir
 from memwal.format.region_manifest import RegionManifest, RegionStatus
@@ -79,6 +79,7 @@ def read_status(
         snapshot_age_seconds=snapshot_age(base.details, now),
         changed_regions=None if regions is not None else _changed(published, manifests),
         small_fragments=len(small_fragment_ids(base, target_rows=CompactOptions().target_rows)),
+        deleted_rows=deleted_rows(base),
         base_rows=base.dataset.count_rows(),
         base_bytes=_data_bytes(base),
     )

@@ -48,6 +48,7 @@ class Measurements:
     changed_regions: int | None = None  # since the snapshot
     reclaimable_bytes: int | None = None
     small_fragments: int | None = None
+    deleted_percent: float | None = None  # of the rows that the base table stores
 
 
 def due(
@@ -77,6 +78,7 @@ def measure(
         changed_regions=status.changed_regions,
         reclaimable_bytes=status.reclaimable_bytes,
         small_fragments=status.small_fragments,
+        deleted_percent=status.deleted_percent,
     )
 
 
@@ -85,14 +87,12 @@ def evaluate_policy(
 ) -> dict[str, Due]:
     """Compare measurements with the limits of a policy, as :func:`due` does for a status."""
     window = policy.quiet_window(now)
-    small = measured.small_fragments
-    compact = _Limit("{} small fragments (limit {})", small, policy.compact_at_fragments)
     regions = list(regions)
     return {
         "recover": _recover(regions, policy),
         "merge": _merge(regions, policy, window),
         "index": _index(measured, policy, window),
-        "compact": _decide(window, compact),
+        "compact": _compact(measured, policy, window),
         "snapshot": _snapshot(measured, policy, window),
         "gc": _gc(measured, policy, window),
         "quality": _quality(measured, policy, window),
@@ -223,6 +223,20 @@ def _index(measured: Measurements, policy: Policy, window: str | None) -> Due:
             measured.seconds_since_index,
             policy.index_at_age_seconds,
             policy.quiet_critical_seconds,
+        ),
+    )
+
+
+def _compact(measured: Measurements, policy: Policy, window: str | None) -> Due:
+    return _decide(
+        window,
+        _Limit(
+            "{} small fragments (limit {})", measured.small_fragments, policy.compact_at_fragments
+        ),
+        _Limit(
+            "{} % of the stored rows are deleted (limit {} %)",
+            measured.deleted_percent,
+            policy.compact_at_deleted_percent,
         ),
     )
 

@@ -234,8 +234,13 @@ class CheckpointOptions(RunOptions):
 class CompactOptions(RunOptions):
     """Options of a compaction: :func:`memwal.jobs.table.compact.compact`."""
 
-    min_fragments: int = count(8, "do nothing until so many fragments are worth a rewrite")
+    min_fragments: int = count(8, "leave small fragments alone until there are so many")
     target_rows: int = count(1 << 20, "a fragment with fewer rows is small")
+    deleted_percent: int = count(
+        10,
+        "rewrite a fragment of which so many percent of the rows are deleted, whatever its size",
+        high=100,
+    )
     # Smaller commits get in each other's way less; each remaps the indexes.
     commit_bytes: int = count(GIB, "bytes on storage that one commit replaces at most")
     max_commits: int | None = count(None, "end after so many commits, whatever is left")

@@ -224,6 +224,13 @@ class Policy(JsonRecord):
         low=2,
         optional=True,
     )
+    compact_at_deleted_percent: int | None = count(
+        10,
+        "The base table is compacted when so many percent of the rows that it stores are deleted. "
+        "The compaction rewrites each fragment with such a share.",
+        high=100,
+        optional=True,
+    )
     quiet_hours: tuple[str, ...] = _key(
         Kind.NAMES,
         (),
@@ -334,8 +341,11 @@ class Policy(JsonRecord):
 
     def compact_options(self) -> CompactOptions:
         """Return the options of a compaction under this policy."""
+        never = 100
         return CompactOptions(
-            min_fragments=self.compact_at_fragments or 2, commit_bytes=self.merge_commit_bytes
+            min_fragments=self.compact_at_fragments or 2,
+            deleted_percent=self.compact_at_deleted_percent or never,
+            commit_bytes=self.merge_commit_bytes,
         )
 
     def gc_options(self) -> GcOptions:

@@ -85,6 +85,7 @@ class TableStatus(JsonRecord):
         "oldest_backlog_seconds",
         "reclaimable_bytes",
         "held_bytes",
+        "deleted_percent",
     )
 
     uri: str
@@ -102,7 +103,9 @@ class TableStatus(JsonRecord):
     """Regions whose manifest is not the one of the snapshot, all regions if there is no snapshot.
     None when only some regions were read."""
     small_fragments: int | None = None
-    """Fragments of the base table that a compaction would replace; None if not read."""
+    """Small fragments of the base table, which a compaction would join; None if not read."""
+    deleted_rows: int | None = None
+    """Deleted rows that the fragments of the base table still store; None if not read."""
     base_rows: int | None = None
     """Rows of the base table; None if not read."""
     base_bytes: int | None = None
@@ -176,6 +179,13 @@ class TableStatus(JsonRecord):
     def held_bytes(self) -> int:
         """Bytes (in memory) of generations held for writers of other clients, over all regions."""
         return sum(region.held_bytes for region in self.regions)
+
+    @property
+    def deleted_percent(self) -> float | None:
+        """Part of the rows that the base table stores which is deleted; None if not read."""
+        if self.deleted_rows is None or self.base_rows is None:
+            return None
+        return 100 * self.deleted_rows / max(self.base_rows + self.deleted_rows, 1)
 
     @property
     def unflushed_wal_entries(self) -> int:

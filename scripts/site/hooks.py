@@ -36,7 +36,7 @@ _MARK = re.compile(r"^ *<!-- (?:page )?(?:needs|slow|run by|given|prints|fails)\
 _GENERATED = re.compile(r"<!-- generated: (.+?) -->")
 _DIAGRAM = re.compile(r'<img alt="(?P<alt>[^"]*)" src="(?P<source>[^":]+\.svg)"[^>]*>')
 _LINK = re.compile(
-    r"(?<!!)\[(?P<text>[^\]\n]*(?:\n[^\]\n]+)?)\]\((?!\w+:|#)(?P<path>[^)#\s]+)(?P<anchor>#[^)\s]+)?\)"
+    r"(?P<image>!?)\[(?P<text>[^\]\n]*(?:\n[^\]\n]+)?)\]\((?!\w+:|#)(?P<path>[^)#\s]+)(?P<anchor>#[^)\s]+)?\)"
 )
 
 
@@ -100,7 +100,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Fill in what is generated, turn links, and leave out what the tests are told."""
+    """Fill in what is generated, turn links and pictures, and leave out what the tests are told."""
     name = page.file.src_uri
     written = ROOT / ELSEWHERE.get(name, f"docs/{name}")
     markdown = _MARK.sub("", _GENERATED.sub(lambda mark: GENERATED[mark[1]](), markdown))
@@ -124,7 +124,7 @@ def _turned(link: re.Match[str], folder: Path, page: str) -> str:
     if not inside.startswith("docs/"):
         return f"{link['text']} (`{inside}`)"
     relative = posixpath.relpath(inside.removeprefix("docs/"), posixpath.dirname(page) or ".")
-    return f"[{link['text']}]({relative}{link['anchor'] or ''})"
+    return f"{link['image']}[{link['text']}]({relative}{link['anchor'] or ''})"
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, **_: Any) -> str:

@@ -117,6 +117,7 @@ def test_the_limits_of_the_policy_reach_the_job(catalog: Catalog, managed: Manag
         gc_index_grace_seconds=85,
         gc_version_retention_seconds=90,
         compact_at_fragments=5,
+        compact_at_deleted_percent=30,
     )
     catalog.update("flights", policy=policy)
     specs: list[JobSpec] = []
@@ -134,7 +135,7 @@ def test_the_limits_of_the_policy_reach_the_job(catalog: Catalog, managed: Manag
         )
     assert [spec.options for spec in specs] == [
         MergeOptions(commit_bytes=2 << 20, run_bytes=3 << 20, regions=(BAD, GOOD)),
-        CompactOptions(min_fragments=2, commit_bytes=2 << 20, attempts=2),
+        CompactOptions(min_fragments=2, deleted_percent=30, commit_bytes=2 << 20, attempts=2),
         GcOptions(
             dry_run=False,
             grace_seconds=170,

@@ -160,6 +160,19 @@ def test_fragments_that_could_be_joined(table: memwal.Table) -> None:
     assert table.status().small_fragments == 0
 
 
+def test_deleted_rows_that_are_still_stored(table: memwal.Table) -> None:
+    assert table.status().deleted_percent == 0
+    for start, count in ((0, 20), (5, 10)):
+        with table.writer() as writer:
+            writer.upsert(numbered(start, count))
+        table.merge()
+    status = table.status()
+    assert (status.base_rows, status.deleted_rows) == (20, 10)
+    assert status.deleted_percent == pytest.approx(100 * 10 / 30)
+    table.compact()
+    assert table.status().deleted_percent == 0
+
+
 def test_only_the_regions_asked_for(make_table: MakeTable) -> None:
     table = make_table(buckets=3)
     with table.writer() as writer:

@@ -104,6 +104,10 @@ def test_figures_that_are_known_count() -> None:
     )
     found = evaluate_policy([], full, policy, now=NOON)
     assert {job for job, one in found.items() if one.reason} == {"snapshot", "gc", "compact"}
+    sparse = replace(calm, small_fragments=1, deleted_percent=10.0)
+    assert evaluate_policy([], sparse, policy, now=NOON)["compact"].reason is not None
+    patient = replace(policy, compact_at_deleted_percent=11)
+    assert evaluate_policy([], sparse, patient, now=NOON)["compact"].reason is None
     unchanged = replace(calm, snapshot_age_seconds=1e9, changed_regions=0)
     assert evaluate_policy([], unchanged, policy, now=NOON)["snapshot"] == Due()
 
@@ -125,6 +129,8 @@ def test_every_figure_comes_from_the_status() -> None:
         ),
         changed_regions=3,
         small_fragments=4,
+        base_rows=95,
+        deleted_rows=5,
     )
     ago = {job: NOON - timedelta(seconds=9) for job in ("index", "gc")}
     assert measure(full, now=NOON, last_runs=ago) == Measurements(
@@ -136,6 +142,7 @@ def test_every_figure_comes_from_the_status() -> None:
         changed_regions=3,
         reclaimable_bytes=7,
         small_fragments=4,
+        deleted_percent=5,
     )
 
 
@@ -166,6 +173,7 @@ KNOWN = {
     "changed_regions": COUNTS,
     "reclaimable_bytes": st.integers(0, 1 << 32),
     "small_fragments": COUNTS,
+    "deleted_percent": st.floats(0, 100),
 }
 POLICIES = st.builds(
     Policy,

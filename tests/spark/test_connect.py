@@ -72,8 +72,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectServer]:
 
 
 @pytest.fixture(scope="module")
-def session(server: ConnectServer) -> Any:
-    return connect_session(server.url, name="tests")
+def session(server: ConnectServer) -> Iterator[Any]:
+    # PySpark turns this process, and what it starts, into clients of Spark Connect.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
+        session = connect_session(server.url, name="tests")
+        yield session
+        session.stop()
 
 
 @pytest.fixture

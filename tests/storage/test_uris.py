@@ -58,6 +58,7 @@ def test_relative_paths_start_here(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         "s3a://bucket/t",
         "https://host/t",
         "3s://KEY:s3cr3t@bucket/t",
+        "3:/KEY:s3cr3t@bucket/t",
         "s3:/bucket/t",
         "file:/data/t",
         "file://host/data/t",

@@ -149,7 +149,8 @@ def _print_status(status: TableStatus) -> None:
     protected = f"; held for writers of other clients: {size(held)}" if held else ""
     print_line(
         f"could be collected: {size(status.reclaimable_bytes)}{protected}; small fragments: "
-        f"{status.small_fragments or 0}"
+        f"{status.small_fragments or 0}; deleted rows still stored: "
+        f"{status.deleted_percent or 0:.0f} %"
     )
 
 

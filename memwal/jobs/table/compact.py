@@ -31,6 +31,7 @@ from memwal.base_table.snapshot import (
     open_base,
     open_dataset,
     small_fragment_ids,
+    sparse_fragment_ids,
 )
 from memwal.errors import MemWalError, ObjectNotFoundError, StoreError
 from memwal.format.paths import DATA_DIR
@@ -44,6 +45,8 @@ logger = logging.getLogger(__name__)
 
 _SHRINK = 4
 _CONFLICT_WAIT_SECONDS = 0.2
+# Lance rewrites fragments with a larger share of deleted rows than the threshold; ours include it.
+_ABOVE = 0.999
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,7 @@ class RewriteTask:
 
 
 def compact(location: TableLocation, options: CompactOptions = CompactOptions()) -> JobResult:
-    """Rewrite small fragments, and those of which a tenth or more is deleted.
+    """Join small fragments if there are ``min_fragments``, and rewrite each with many deleted rows.
 
     What is rewritten counts as progress, in rows, before its commit.
 
@@ -78,11 +81,11 @@ def _compact(location: TableLocation, options: CompactOptions, report: Report) -
     warnings: tuple[str, ...] = ()
     base = open_base(location)
     # Of this version only: with the fragments that merges add meanwhile, the job might never end.
-    small = small_fragment_ids(base, target_rows=options.target_rows)
+    chosen = _choose(base, options)
     while (
-        len(small) >= options.min_fragments
+        chosen
         and commits != options.max_commits
-        and (rewrites := _plan(base, options.target_rows, budget, small))
+        and (rewrites := _plan(base, options, budget, chosen))
     ):
         tasks += len(rewrites)
         meter = Meter(
@@ -145,21 +148,31 @@ def run_rewrite_task(task: RewriteTask) -> RewriteResult:
         return task.plan.execute(dataset)
 
 
-def _plan(
-    base: BaseTable, target_rows: int, budget: int, small: Collection[int]
-) -> tuple[RewriteTask, ...]:
-    """Plan the rewrites of the small fragments, and of those that Lance joins with them."""
+def _choose(base: BaseTable, options: CompactOptions) -> frozenset[int]:
+    """Return the ids of the fragments that are worth a rewrite."""
+    sparse = sparse_fragment_ids(base, deleted_percent=options.deleted_percent)
+    small = small_fragment_ids(base, target_rows=options.target_rows)
+    return sparse | small if len(small | sparse) >= options.min_fragments else sparse
 
-    def tasks(options: CompactionOptions) -> list[CompactionTask]:
+
+def _plan(
+    base: BaseTable, options: CompactOptions, budget: int, chosen: Collection[int]
+) -> tuple[RewriteTask, ...]:
+    """Plan the rewrites of the chosen fragments, and of those that Lance joins with them."""
+
+    def tasks(limits: CompactionOptions) -> list[CompactionTask]:
         return [
             task
-            for task in Compaction.plan(base.dataset, options).tasks
-            if any(fragment.id in small for fragment in task.fragments)
+            for task in Compaction.plan(base.dataset, {**whole, **limits}).tasks
+            if any(fragment.id in chosen for fragment in task.fragments)
         ]
 
-    options: CompactionOptions = {"target_rows_per_fragment": target_rows}
+    whole: CompactionOptions = {
+        "target_rows_per_fragment": options.target_rows,
+        "materialize_deletions_threshold": _ABOVE * options.deleted_percent / 100,
+    }
     # A task larger than the budget goes alone.
-    planned = tasks({**options, "max_source_bytes": budget}) or tasks(options)[:1]
+    planned = tasks({"max_source_bytes": budget}) or tasks({})[:1]
     return tuple(RewriteTask(base.location, base.version, task) for task in planned)
 
 

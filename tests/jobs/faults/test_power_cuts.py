@@ -86,7 +86,8 @@ def test_every_sync(prepared: Prepared, finish: Finish, tmp_path: Path, job: str
         ("index build", "_versions/"),
         ("compaction", "^syncfs"),
         ("new region spec", "^syncfs"),
-        ("merge", f"^fsync {TABLE}/data/"),
+        # The longest of all slow cases, and the same safeguard as the next.
+        pytest.param("merge", f"^fsync {TABLE}/data/", marks=pytest.mark.soak),
         ("compaction", f"^fsync {TABLE}/data/"),
     ],
 )

@@ -104,6 +104,34 @@ def test_leaves_what_is_not_worth_it(indexed: memwal.Table) -> None:
     assert compact(indexed.location, CompactOptions(min_fragments=4)).commits == 1
 
 
+@pytest.mark.parametrize(
+    ("first", "replaced", "rewritten"), [(0, 9, 0), (0, 10, 1), (40, 60, 1), (50, 100, 2)]
+)
+def test_fragments_with_many_deleted_rows_are_rewritten_however_few(
+    indexed: memwal.Table, first: int, replaced: int, rewritten: int
+) -> None:
+    for start in (0, 100):
+        with indexed.writer() as writer:
+            writer.upsert(numbered(start, 100))
+        merge(indexed.location)
+    with indexed.writer() as writer:
+        writer.upsert(numbered(first, replaced, n=1))
+    merge(indexed.location)
+    before = set(indexed.base().dataset.fragment_ids())
+    expected = base_state(indexed)
+    options = CompactOptions(target_rows=40)
+
+    result = compact(indexed.location, options)
+
+    assert len(before - set(indexed.base().dataset.fragment_ids())) == rewritten
+    assert result.metrics["fragments_removed"] == rewritten
+    assert base_state(indexed) == expected
+    assert indexed.status().deleted_percent < 10
+    assert compact(indexed.location, options).commits == 0
+    build_indexes(indexed.location)
+    assert indexed.verify(deep=True).clean
+
+
 def test_progress_stays_and_indexes_catch_up_again(ten: memwal.Table) -> None:
     build_indexes(ten.location)
     merged = ten.base().details.merged

@@ -258,6 +258,7 @@ class Canned:
             ],
             "snapshot_age_seconds": 74.0,
             "small_fragments": 21,
+            "deleted_percent": 4.0,
             "base_rows": row["base_rows"],
         }
 

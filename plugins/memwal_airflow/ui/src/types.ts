@@ -100,6 +100,7 @@ export interface Status {
   indexes: IndexLag[];
   snapshot_age_seconds: number | null;
   small_fragments: number | null;
+  deleted_percent: number | null;
   base_rows: number | null;
 }
 
