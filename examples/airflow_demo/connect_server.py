@@ -16,19 +16,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
+from airflow_demo.processes import ENDS_WITH_CALLER, free_port
 from memwal.spark.session import ensure_java
 
 START_SECONDS = 120.0
 STOP_SECONDS = 10.0
 
 _CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
-_LAUNCHER = (
-    "import ctypes, os, signal, sys\n"
-    # PR_SET_PDEATHSIG: SIGTERM when the caller dies and cannot call stop() any more. Linux has it.
-    "prctl = getattr(ctypes.CDLL(None), 'prctl', None)\n"
-    "prctl and prctl(1, signal.SIGTERM)\n"
-    "os.execvp(sys.argv[1], sys.argv[1:])\n"
-)
+_LAUNCHER = f"{ENDS_WITH_CALLER}import os, sys\nos.execvp(sys.argv[1], sys.argv[1:])\n"
 
 
 class ConnectServerError(RuntimeError):
@@ -52,7 +47,7 @@ class ConnectServer:
         self._log = log
         self._cores = cores
         self._env = dict(env or {})
-        self._port = _free_port()
+        self._port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -110,10 +105,3 @@ class ConnectServer:
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

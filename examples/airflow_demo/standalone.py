@@ -34,6 +34,7 @@ from typing import Self
 import psutil
 
 from airflow_demo.home import write_passwords, write_settings
+from airflow_demo.processes import ENDS_WITH_CALLER, free_port
 from airflow_demo.rest import AirflowApi, AirflowApiError
 
 COMPONENTS: dict[str, list[str]] = {
@@ -51,17 +52,12 @@ USERS = {"admin": "admin", "viewer": "viewer"}
 """User name to role of the simple auth manager."""
 
 LAUNCHER = (
-    "import ctypes, runpy, signal, sys\n"
-    # PR_SET_PDEATHSIG: SIGTERM when the caller dies and cannot call stop() any more. Linux has it.
-    "prctl = getattr(ctypes.CDLL(None), 'prctl', None)\n"
-    "prctl and prctl(1, signal.SIGTERM)\n"
+    f"{ENDS_WITH_CALLER}"
+    "import runpy, sys\n"
     "sys.argv[0] = 'airflow'\n"
     "runpy.run_module('airflow', run_name='__main__')\n"
 )
-"""Runs the ``airflow`` command in a process that does not outlive the one that started it.
-
-Without ``prctl`` it does, if that one is killed.
-"""
+"""Runs the ``airflow`` command."""
 
 START_SECONDS = 180.0
 STOP_SECONDS = 20.0
@@ -334,13 +330,6 @@ class AirflowStandalone(AirflowApi):
                     f"Airflow's {name} ended with code {process.returncode}; "
                     f"read {self._log_file(name)}."
                 )
-
-
-def free_port() -> int:
-    """A TCP port of 127.0.0.1 on which nothing listens now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _family(pid: int) -> list[psutil.Process]:

@@ -263,7 +263,7 @@ def in_cluster(
         monkeypatch.setenv(f"AIRFLOW__MEMWAL__{name}", value)
     # The command itself is not what is tested, and looking for a Java takes its time.
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setattr(submit, "job_environment", lambda: dict(os.environ))
+    monkeypatch.setattr(submit, "job_environment", lambda **_: dict(os.environ))
     monkeypatch.setattr(driver_pod, "POLL_SECONDS", 0.05)
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "no-kubeconfig"))
     return kubernetes

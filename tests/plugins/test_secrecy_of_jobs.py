@@ -21,7 +21,8 @@ import httpx
 import psutil
 import pyarrow as pa
 import pytest
-from airflow_demo.standalone import AirflowStandalone, free_port
+from airflow_demo.processes import free_port
+from airflow_demo.standalone import AirflowStandalone
 from support.airflow.webhook_server import WebhookServer, running_webhook
 from support.stores.s3_emulator import S3Emulator, running_emulator
 

@@ -74,13 +74,13 @@ def application_path(name: str, *, mode: str = CLIENT) -> str:
     return str(path)
 
 
-def job_environment() -> dict[str, str]:
+def job_environment(*, java: bool = True) -> dict[str, str]:
     """Return the environment of a client-mode job: that of the task, without Airflow's variables.
 
     Connections, variables, the keys of the API and the catalog's address, which may hold a
     password, are left out. Driver and workers run the Python interpreter of the task and find the
-    same ``memwal``; ``JAVA_HOME`` is a Java that Spark can run on, else InvalidInputError is
-    raised. If Airflow traces the task, the job continues its trace.
+    same ``memwal``. With ``java``, ``JAVA_HOME`` is a Java that Spark can run on, else
+    InvalidInputError is raised. If Airflow traces the task, the job continues its trace.
     """
     env = {key: value for key, value in os.environ.items() if not key.startswith(HIDDEN_PREFIXES)}
     binaries = str(Path(sys.executable).parent)
@@ -89,7 +89,8 @@ def job_environment() -> dict[str, str]:
     folders = [entry for entry in env.get("PYTHONPATH", "").split(os.pathsep) if entry]
     env["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([library, *folders]))
     env["PYSPARK_PYTHON"] = env["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    ensure_java(env)
+    if java:
+        ensure_java(env)
     return {**env, **trace_environment()}
 
 

@@ -99,13 +99,14 @@ class JobSubmitHook(SparkSubmitHook):
 
         The Spark properties of ``conf`` take precedence over all others. With a master
         ``sc://host:port``, the command is a client of that Spark Connect server, whose properties
-        are its own. Raises InvalidInputError without ``spark-submit`` on the path, or without Java.
+        are its own, and which alone needs Java. Otherwise, raises InvalidInputError without
+        ``spark-submit`` on the path, or without Java.
         """
         self._application_args = list(arguments)
         self._conf = {**self._conf, **(conf or {})}
         if self.master.startswith(CONNECT_PREFIX):
-            path = application_path(application)
-            return [sys.executable, path, "--remote", self.master, *arguments], job_environment()
+            command = [sys.executable, application_path(application), "--remote", self.master]
+            return [*command, *arguments], job_environment(java=False)
         env = job_environment()
         if self.master.startswith("local"):
             # Otherwise the JVM binds to the machine's address on the network.

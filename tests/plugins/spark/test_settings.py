@@ -26,6 +26,12 @@ def test_a_job_does_not_see_what_is_airflows_own(monkeypatch: pytest.MonkeyPatch
     assert env["PYSPARK_PYTHON"] == env["PYSPARK_DRIVER_PYTHON"] == sys.executable
 
 
+def test_a_client_of_spark_connect_needs_no_java(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    assert "JAVA_HOME" in job_environment()
+    assert "JAVA_HOME" not in job_environment(java=False)
+
+
 def test_a_job_finds_the_same_memwal(tmp_path: Path) -> None:
     code = "import memwal, sys; print(memwal.__file__)"
     done = subprocess.run(

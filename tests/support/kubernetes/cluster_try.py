@@ -16,7 +16,7 @@ from memwal_airflow.spark import submit
 
 
 def main() -> None:
-    vars(submit)["job_environment"] = lambda: dict(os.environ)
+    vars(submit)["job_environment"] = lambda **_: dict(os.environ)
     vars(driver_pod)["POLL_SECONDS"] = 0.1
     instance = SimpleNamespace(
         dag_id="dag",
