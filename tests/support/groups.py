@@ -32,6 +32,11 @@ def group_of(nodeid: str, *, slow: bool) -> str:
     return "spark" if path.startswith(SPARK) else path
 
 
+def is_slow_run(expression: str) -> bool:
+    """Return whether a run with this expression of markers is one of slow or soak tests."""
+    return expression.startswith(("slow", "soak"))
+
+
 def make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Return the scheduler of pytest-xdist that sends each group to one process.
 
@@ -40,7 +45,7 @@ def make_scheduler(config: pytest.Config, log: Any) -> Any:
     """
     from xdist.scheduler import LoadScopeScheduling
 
-    slow = config.getoption("markexpr") in ("slow", "soak")
+    slow = is_slow_run(config.getoption("markexpr"))
 
     class GroupScheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
