@@ -28,6 +28,7 @@ EXAMPLES: Final = {
     "gc_interval_seconds": "900",
     "gc_at_bytes": "10737418240",
     "compact_at_fragments": "none",
+    "compact_at_deleted_percent": "20",
     "quiet_hours": "22:00-06:00 Europe/Berlin",
     "quiet_critical_seconds": "7200",
     "run_retention_seconds": "7776000",
