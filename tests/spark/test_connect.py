@@ -173,6 +173,7 @@ def test_a_server_that_dies_does_not_hold_its_client(tmp_path: Path) -> None:
         try:
             while client.poll() is None and not started.exists():
                 time.sleep(0.05)
+            assert started.exists()
             server.stop(seconds=0.0)
             assert client.wait(300) == 6
         finally:
