@@ -26,7 +26,7 @@ slow = pytest.mark.slow
         pytest.param(LogModel(writes=3, claims=3, deaths=0), 19, marks=slow),
         pytest.param(LogModel(writers=3, claims=3, deaths=0, waits=0), 16, marks=slow),
         (LogModel(writes=2, claims=3, deaths=0, waits=0, recoveries=1), 19),
-        pytest.param(LogModel(claims=4, recoveries=1), 23, marks=slow),
+        pytest.param(LogModel(claims=4, recoveries=1), 23, marks=pytest.mark.soak),
         pytest.param(LogModel(claims=4, deaths=0, recoveries=2), 22, marks=slow),
         (MergeModel(), 10),
         (MergeModel(mergers=1, direct=True), 11),

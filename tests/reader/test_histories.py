@@ -265,7 +265,7 @@ def test_short_histories(
 @pytest.mark.parametrize(
     ("kind", "seed"),
     drawn(
-        2,
+        1,
         itertools.product(KINDS, range(10, 16)),
         seed="histories",
         ids=lambda value: getattr(value, "name", str(value)),
