@@ -18,7 +18,7 @@ import typer.testing
 from hypothesis import HealthCheck, settings
 from support.data import copied
 from support.data.tables import SCHEMA, MakeTable
-from support.groups import make_scheduler, rank
+from support.groups import WaitingFirst, is_slow_run, make_scheduler, rank
 from support.leftovers import Belongings, leftovers
 from support.oracles.facts import FACTS, facts_of, told
 from support.stores.faulty_store import FaultyStores
@@ -52,6 +52,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.fact(name=fact.name))
     if not config.pluginmanager.has_plugin("randomly"):
         items.sort(key=lambda item: rank(paths[item.path]))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Order the tests of a slow run."""
+    if is_slow_run(config.getoption("markexpr")):
+        config.pluginmanager.register(WaitingFirst())
 
 
 @pytest.hookimpl(optionalhook=True)

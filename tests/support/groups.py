@@ -14,6 +14,9 @@ LONGEST = (*SPARK, "jobs/faults/", "interop/", "writer/", "plugins/", "examples/
 AIRFLOW = ("dags/", "plugins/", "examples/test_airflow_demo.py")
 # Each slow case of these stands alone, and takes long; other modules share servers and tables.
 INDEPENDENT = ("jobs/faults/", "simulation/", "histories/", "hostile/", "fuzz/", "protocol/")
+# Slow cases of these wait for most of their time. pytest-xdist begins with the groups of most tests;
+# of those that stand alone, these come first, so that at the end no process waits for nothing else.
+WAITING = ("histories/",)
 
 
 def rank(path: str) -> int:
@@ -35,6 +38,15 @@ def group_of(nodeid: str, *, slow: bool) -> str:
 def is_slow_run(expression: str) -> bool:
     """Return whether a run with this expression of markers is one of slow or soak tests."""
     return expression.startswith(("slow", "soak"))
+
+
+class WaitingFirst:
+    """Plugin of a slow run that moves the cases that wait before all others, whatever shuffled."""
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Sort the tests; the order is otherwise kept."""
+        items.sort(key=lambda item: not item.nodeid.removeprefix("tests/").startswith(WAITING))
 
 
 def make_scheduler(config: pytest.Config, log: Any) -> Any:
