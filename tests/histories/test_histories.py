@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable
@@ -18,10 +19,15 @@ from memwal.region.manifest_store import discover_regions
 SECONDS = float(os.environ.get("MEMWAL_HISTORIES_SECONDS", "20"))
 
 
-def _wait(until: Callable[[], bool], child: Child) -> None:
+def _wait(until: Callable[[], bool], child: Child, *, within: float = math.inf) -> bool:
+    """Wait for something, or for so many seconds; return whether it happened."""
+    end = time.monotonic() + within
     while not until():
+        if time.monotonic() > end:
+            return False
         child.check()
         time.sleep(0.01)
+    return True
 
 
 def _writes_more(child: Child) -> None:
@@ -40,11 +46,15 @@ def _positions(uri: str) -> list[int]:
 
 def _sleeps_through_everything(child: Child) -> None:
     """Have a writer stand still until others have its region, and nothing is left of its log."""
-    _writes_more(child)
-    child.stop()
-    newest = max(_positions(child.uri))
-    _wait(lambda: min(_positions(child.uri)) > newest + 1, child)
-    child.go_on()
+    while True:
+        _writes_more(child)
+        child.stop()
+        newest = max(_positions(child.uri))
+        is_over = _wait(lambda n=newest: min(_positions(child.uri)) > n + 1, child, within=20)
+        child.go_on()
+        if is_over:
+            break
+        # It stood still with the lock of the manifest, without which nobody collects anything.
     _writes_more(child)
 
 
