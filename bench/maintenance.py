@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from cases.divided_merges import divided_lines
 from cases.file_checks import check_lines
 from cases.index_builds import index_lines
 from cases.index_probes import probe_lines
@@ -21,6 +22,7 @@ from common.measure import Line, machine, show
 
 _PARTS: dict[str, Callable[[Path, int], Iterator[Line]]] = {
     "merge": merge_lines,
+    "divided": divided_lines,
     "memory": memory_lines,
     "quality": quality_lines,
     "spark": spark_lines,

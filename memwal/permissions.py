@@ -79,6 +79,8 @@ _ORPHAN_MARKS: Final = ("_mem_wal/*_gen_*/orphan",)
 _VERSIONS: Final = ("_versions/*.manifest",)
 # Lance stores a manifest under this name before memwal stores it under its final one.
 _STAGED: Final = ("_versions/*.manifest-*",)
+# Keys of the tasks of a divided merge.
+_MERGES: Final = ("_memwal/merges/*",)
 _SNAPSHOTS: Final = ("_indices/*/index.lance",)
 _COMMIT: Final = (Permission(Action.CREATE, _VERSIONS), Permission(Action.DELETE, _STAGED))
 
@@ -88,7 +90,16 @@ _COLLECTION: Final = (
     Permission(Action.PUT, (*_HINTS, *_ORPHAN_MARKS)),
     Permission(
         Action.DELETE,
-        (*_MANIFESTS, *_LOG, *_APPLIED_STEPS, *_GENERATIONS, "_indices/*", *_STAGED, *_READ_TAGS),
+        (
+            *_MANIFESTS,
+            *_LOG,
+            *_APPLIED_STEPS,
+            *_GENERATIONS,
+            "_indices/*",
+            *_STAGED,
+            *_MERGES,
+            *_READ_TAGS,
+        ),
     ),
 )
 
@@ -108,8 +119,10 @@ PERMISSIONS: Final[Mapping[Role, tuple[Permission, ...]]] = {
         *_LIST_AND_READ,
         *_COMMIT,
         Permission(
-            Action.PUT, ("data/*", "_deletions/*", "_indices/*", "_transactions/*", *_STAGED)
+            Action.PUT,
+            ("data/*", "_deletions/*", "_indices/*", "_transactions/*", *_STAGED, *_MERGES),
         ),
+        Permission(Action.DELETE, _MERGES),
     ),
     Role.PUBLISHER: (
         *_LIST_AND_READ,

@@ -10,7 +10,7 @@ import sys
 
 from memwal.jobs.options import CheckpointOptions
 from memwal.jobs.table.checkpoint import checkpoint
-from memwal.spark.application import MAX_COMMITTERS, job_parser, run_application
+from memwal.spark.application import job_parser, run_application
 
 
 def main() -> int:
@@ -18,7 +18,6 @@ def main() -> int:
         job_parser("checkpoint", __doc__),
         CheckpointOptions,
         lambda application: checkpoint(application.table.location, application.options),
-        max_tasks=MAX_COMMITTERS,
     )
 
 

@@ -11,12 +11,12 @@ from memwal.fleet.tables import check_regions
 from memwal.jobs.job import JobResult
 from memwal.jobs.merge.job import merge
 from memwal.jobs.options import MergeOptions
-from memwal.spark.application import MAX_COMMITTERS, Application, job_parser, run_application
+from memwal.spark.application import Application, job_parser, run_application
 
 
 def main() -> int:
     parser = job_parser("merge", __doc__)
-    return run_application(parser, MergeOptions, checked_merge, max_tasks=MAX_COMMITTERS)
+    return run_application(parser, MergeOptions, checked_merge)
 
 
 def checked_merge(application: Application[MergeOptions]) -> JobResult:

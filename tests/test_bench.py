@@ -140,6 +140,7 @@ def test_tables_of_reads_are_kept_when_asked(tmp_path: Path) -> None:
 
 JOB_LINES: dict[str, dict[str, int]] = {
     "merge": {"merge": 3, "merge memory": 1},
+    "divided": {"divided": 4},
     "memory": {"merge memory": 3},
     "quality": {"quality": 3},
     "spark": {"spark": 3},
@@ -149,7 +150,7 @@ JOB_LINES: dict[str, dict[str, int]] = {
 }
 
 
-SLOW_JOBS = ("merge", "memory", "quality", "spark", "checks", "probes")
+SLOW_JOBS = ("merge", "divided", "memory", "quality", "spark", "checks", "probes")
 
 
 def job_lines(folder: Path, name: str) -> list[dict[str, Any]]:

@@ -25,6 +25,7 @@ from memwal.format.paths import (
     version_hint_key,
     wal_key,
 )
+from memwal.jobs.merge.run_files import run_dir
 from memwal.permissions import PERMISSIONS, Action, Role, permissions_of, s3_policy
 
 URI = "s3://lake/air/flights.lance"
@@ -38,6 +39,7 @@ KEYS = {
     "transaction": "_transactions/0-1.txn",
     "version": table_manifest_keys(3)[0],
     "staged": f"{table_manifest_keys(3)[0]}-{UUID(int=5)}",
+    "merge keys": f"{run_dir(UUID(int=6))}/0.arrow",
     "tag": "_refs/tags/report.json",
     "read tag": "_refs/tags/memwal-read-60-1-r.json",
     "branch": "_refs/branches/b.json",
@@ -62,14 +64,28 @@ GENERATIONS = {
     "orphan mark",
 }
 COMMIT = {"snapshot", "transaction", "staged"}
-COLLECTED = {"manifest", "log", "book", "index", "snapshot", "staged", "read tag", *GENERATIONS}
+COLLECTED = {
+    "manifest",
+    "log",
+    "book",
+    "index",
+    "snapshot",
+    "staged",
+    "merge keys",
+    "read tag",
+    *GENERATIONS,
+}
 
 # What each role may create when the name is free, store in any case, and delete.
 MAY: dict[Role, tuple[set[str], set[str], set[str]]] = {
     Role.READER: (set(), set(), set()),
     Role.PINNER: (set(), {"read tag"}, {"read tag"}),
     Role.WRITER: ({"manifest", "log", "book"}, {"hint", "abandoned", *GENERATIONS}, set()),
-    Role.MERGER: ({"version"}, {"data", "deletion", "index", *COMMIT}, {"staged"}),
+    Role.MERGER: (
+        {"version"},
+        {"data", "deletion", "index", "merge keys", *COMMIT},
+        {"staged", "merge keys"},
+    ),
     Role.PUBLISHER: ({"version", "manifest"}, {"hint", *COMMIT}, {"staged"}),
     Role.COLLECTOR: (
         {"manifest", "book"},

@@ -15,7 +15,16 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
-from support.data.tables import REGION, MakeTable, keys, manifest, numbered, rows, state
+from support.data.tables import (
+    REGION,
+    MakeTable,
+    keys,
+    manifest,
+    numbered,
+    rows,
+    state,
+    undivided_tasks,
+)
 
 import memwal
 from memwal.errors import (
@@ -26,7 +35,7 @@ from memwal.errors import (
     TableSetupError,
 )
 from memwal.inputs.addresses import location_of
-from memwal.jobs.merge.job import plan_merge, run_merge_task
+from memwal.jobs.merge.job import run_merge_task
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.region.router import bucket_region_id
 from memwal.storage.location import TableLocation
@@ -105,7 +114,7 @@ def test_tasks_can_be_sent_to_other_processes(make_table: MakeTable) -> None:
     table = make_table()
     with table.writer() as writer:
         writer.upsert(rows({1: 1}))
-    (task,) = pickle.loads(pickle.dumps(plan_merge(table.location)))
+    (task,) = pickle.loads(pickle.dumps(undivided_tasks(table)))
     assert pickle.loads(pickle.dumps(run_merge_task(task))).generations == 1
 
 

@@ -191,29 +191,38 @@ def _way(task: Mapping[str, Any]) -> str:
     return "through its index" if task["use_index"] else "by a join"
 
 
-def _sources(table: memwal.Table, folder: Path) -> tuple[str, list[str], int]:
-    """The newest rows of all generations in one data set, those of each, and how many they are."""
-    base = table.base()
-    manifests = read_manifests(table.location.store).values()
-    selections = [
-        RegionSelection(region.region_id, region.generations)
-        for region in read_candidates(base, manifests)
-        if region.generations
-    ]
-    source = read_source(base, selections)
+def union_of_backlog(table: memwal.Table, folder: Path) -> tuple[str, int]:
+    """The newest rows of all generations in one data set, and how many they are."""
+    source = read_source(table.base(), _selections(table))
     if not source.selections:
         raise SystemExit("there is no backlog")
     union = str(folder / "union")
     lance.write_dataset(source.upserts, union)
+    return union, int(source.upserts.num_rows)
+
+
+def _selections(table: memwal.Table) -> list[RegionSelection]:
+    manifests = read_manifests(table.location.store).values()
+    return [
+        RegionSelection(region.region_id, region.generations)
+        for region in read_candidates(table.base(), manifests)
+        if region.generations
+    ]
+
+
+def _sources(table: memwal.Table, folder: Path) -> tuple[str, list[str], int]:
+    """The newest rows of all generations in one data set, those of each, and how many they are."""
+    union, count = union_of_backlog(table, folder)
+    base = table.base()
     each: list[str] = []
-    for selection in selections:
+    for selection in _selections(table):
         for generation in selection.generations:
             single = read_source(base, [RegionSelection(selection.region_id, (generation,))])
             if not single.selections:
                 raise SystemExit("a generation is gone")
             each.append(str(folder / f"each-{len(each)}"))
             lance.write_dataset(single.upserts, each[-1])
-    return union, each, int(source.upserts.num_rows)
+    return union, each, count
 
 
 def _measured(uri: str, folder: Path, task: Mapping[str, Any]) -> dict[str, float]:

@@ -6,10 +6,16 @@ Usage: ``python -m children.merging '{"do": "ours", "union" or "each", "uri": ..
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import sys
 import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from importlib import import_module
+from multiprocessing.pool import Pool
+from queue import Queue
 from typing import Any
 
 import lance
@@ -29,23 +35,84 @@ def main() -> None:
     gate = task.get("quality")
     rules = QualityRules.from_dict(gate) if gate else None
     import_module("memwal.base_table.namespaces")
+    limits = {
+        name: task[name] for name in ("commit_bytes", "divide_bytes", "max_tasks") if name in task
+    }
+    timed = _Timed(task.get("workers"))
     os.sync()
     reset_peak()
     baseline = memory("VmRSS")
-    started = time.perf_counter()
+    started, worked = time.perf_counter(), time.process_time()
     if task["do"] == "ours":
-        merge(table.location, MergeOptions(commit_bytes=task["commit_bytes"], quality=rules))
+        options = MergeOptions(**limits, quality=rules, run=timed)
+        merge(table.location, options)
     else:
         for source in task["sources"]:
             _native(task["uri"], lance.dataset(source), use_index=task["use_index"])
-    elapsed = time.perf_counter() - started
+    elapsed, processor = time.perf_counter() - started, time.process_time() - worked
     os.sync()
     synced = time.perf_counter() - started
     print(
         json.dumps(
-            {"seconds": elapsed, "synced": synced, "baseline": baseline, "peak": memory("VmHWM")}
+            {
+                "seconds": elapsed,
+                "processor": processor,
+                "synced": synced,
+                "baseline": baseline,
+                "peak": memory("VmHWM"),
+                "tasks": len(timed.seconds),
+                "all_tasks": sum(timed.seconds),
+                "critical_path": elapsed - sum(timed.seconds) + timed.longest,
+            }
         )
     )
+
+
+class _Timed:
+    """Runs tasks here, or on workers that have a core each, and takes their time."""
+
+    def __init__(self, workers: int | None) -> None:
+        self.seconds: list[float] = []
+        self.longest = 0.0  # of each batch of tasks the longest, together
+        self._workers = workers
+        self._free: Queue[Pool] = Queue()
+        cores = sorted(os.sched_getaffinity(0))
+        for number in range(workers or 0):
+            # A process starts with the cores of its parent, and Lance as many threads.
+            os.sched_setaffinity(0, {cores[number % len(cores)]})
+            pool = multiprocessing.get_context("spawn").Pool(1)
+            pool.apply(_warm_up)
+            self._free.put(pool)
+        os.sched_setaffinity(0, cores)
+
+    def __call__(self, tasks: Sequence[Any], function: Callable[[Any], Any]) -> list[Any]:
+        call = partial(_timed, function)
+        if self._workers is None:
+            done = list(map(call, tasks))
+        else:
+            with ThreadPoolExecutor(self._workers) as threads:
+                done = list(threads.map(partial(self._on_worker, call), tasks))
+        taken = [seconds for seconds, _ in done]
+        self.seconds += taken
+        self.longest += max(taken, default=0.0)
+        return [result for _, result in done]
+
+    def _on_worker(self, call: Callable[[Any], Any], task: Any) -> Any:
+        worker = self._free.get()
+        try:
+            return worker.apply(call, (task,))
+        finally:
+            self._free.put(worker)
+
+
+def _timed(function: Callable[[Any], Any], task: Any) -> tuple[float, Any]:
+    started = time.perf_counter()
+    result = function(task)
+    return time.perf_counter() - started, result
+
+
+def _warm_up() -> None:
+    import_module("memwal.jobs.merge.divided")
 
 
 def _native(uri: str, source: lance.LanceDataset, *, use_index: bool) -> Any:

@@ -205,21 +205,52 @@ def commit_details(
         raise TableSetupError(f"MemWAL is not enabled on {base.location}")
     new = _index(base.version, str(index_id or uuid.uuid4()), details.encode())
     old = _index(base.version, str(base.index.uuid), None)
+    return commit_strictly(
+        base, LanceOperation.CreateIndex(new_indices=[new], removed_indices=[old])
+    )
+
+
+def commit_strictly(
+    base: BaseTable, operation: LanceOperation.BaseOperation, *, message: str | None = None
+) -> int:
+    """Commit an operation, provided that ``base`` is still the latest version.
+
+    Returns the new version. ``message`` is stored with the record of the commit.
+
+    Raises
+    ------
+    LostRaceError
+        Another commit landed since ``base`` was read, or its version was cleaned up. Nothing was
+        changed.
+    LostWriteError
+        A file that the version would have named was not written whole. Nothing was changed.
+    OutcomeUnknownError
+        The store did not say whether the new version exists.
+    """
     # A late import: its library takes half a second to import, and a producer never needs it.
     from memwal.base_table.namespaces import PinnedNamespace
 
-    namespace = PinnedNamespace(base.location, base.version)
+    try:
+        namespace = PinnedNamespace(base.location, base.version)
+    except TableSetupError as error:
+        if is_version_stored(base.location, base.version):
+            raise
+        # This process was paused, and the table has gone on.
+        raise LostRaceError(
+            f"version {base.version} of {base.location} was cleaned up; read the table again"
+        ) from error
     cause: Exception | None = None
     try:
         lance.LanceDataset.commit(
             base.location.uri,
-            LanceOperation.CreateIndex(new_indices=[new], removed_indices=[old]),
+            operation,
             read_version=base.version,
             storage_options=base.location.lance_options(),
             namespace_client=namespace,
             table_id=["table"],
             namespace_client_managed_versioning=True,
             max_retries=0,
+            commit_message=message,
         )
     except (OSError, ValueError, RuntimeError) as error:
         # Lance reports a refusal in several ways, one of them "result unknown"; the outcome that
@@ -333,24 +364,3 @@ def check_spec_in_force(location: TableLocation, spec_id: int) -> None:
             f"{location} is divided into regions in another way by now (region spec {newest}, not "
             f"{spec_id}); open a new writer"
         )
-
-
-REWRITE = "Rewrite"
-"""Operation of a compaction: other fragments with the same rows."""
-
-
-def commit_kind(base: BaseTable, version: int) -> str | None:
-    """Return the name of the Lance operation that made a version; None if its record is gone."""
-    try:
-        transaction = base.dataset.read_transaction(version)
-    except TypeError as error:
-        # pylance cannot represent the indexes that a rewrite remapped.
-        if "RewrittenIndex" in str(error):
-            return REWRITE
-        raise
-    except (OSError, ValueError, RuntimeError) as error:
-        translated = translate_lance_error(error, f"reading the commits of {base.location}")
-        if isinstance(translated, ObjectNotFoundError):
-            return None
-        raise translated from error
-    return None if transaction is None else type(transaction.operation).__name__

@@ -13,6 +13,7 @@ from uuid import UUID
 from memwal.errors import CorruptDataError, InvalidInputError
 
 DATA_DIR = "data"
+INDICES_DIR = "_indices"
 MEM_WAL_DIR = "_mem_wal"
 PK_INDEX_DIR = "_pk_index"
 APPLIED_DIR = "applied"

@@ -208,6 +208,12 @@ class MergeOptions(RunOptions):
         "bytes in memory to merge at most; the oldest generations of each region go first, at "
         "least one generation is merged, and the rest waits for the next run",
     )
+    divide_bytes: int = count(
+        256 << 20,
+        "bytes in memory from which a merge is divided into tasks, whose rows are committed "
+        "together; so are more than commit_bytes for a single worker",
+        low=0,
+    )
     # A task has a whole commit to make: a merge keeps all processors of a machine busy; and of two
     # merges at once that each insert more than some dozens of new keys Lance refuses the second,
     # which is then done again.
@@ -329,7 +335,7 @@ class GcOptions(RunOptions):
     orphan_grace_seconds: Duration = seconds(
         _DAY,
         "age at which a folder that no manifest ever named is taken for the rest of a flush that "
-        "died, and a staged file for the rest of a write; longer than any flush",
+        "died, and a staged file for the rest of a write or a merge; longer than any of them",
     )
     # As long as Lance itself leaves index files alone that no version names.
     index_grace_seconds: Duration = seconds(

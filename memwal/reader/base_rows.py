@@ -49,13 +49,13 @@ def rows_of_keys(base: BaseTable, keys: pa.Array) -> tuple[RowIds, Positions]:
     indexed = _indexed(base, fragments)
     rows = sum(fragment.physical_rows for fragment in indexed)
     if len(keys) * _ROWS_PER_KEY > rows:
-        return _scan_keys(base, keys, fragments)
+        return scan_keys(base, keys, fragments)
     row_ids, positions = _look_up_keys(base, keys, indexed)
     indexed_ids = {fragment.fragment_id for fragment in indexed}
     others = [fragment for fragment in fragments if fragment.fragment_id not in indexed_ids]
     if not others:
         return row_ids, positions
-    scanned_ids, scanned_positions = _scan_keys(base, keys, others)
+    scanned_ids, scanned_positions = scan_keys(base, keys, others)
     return (
         np.concatenate([row_ids, scanned_ids]),
         np.concatenate([positions, scanned_positions]),
@@ -112,9 +112,10 @@ def _look_up_keys(
     return np.concatenate(row_ids), np.concatenate(positions)
 
 
-def _scan_keys(
+def scan_keys(
     base: BaseTable, keys: pa.Array, fragments: Sequence[lance.LanceFragment]
 ) -> tuple[RowIds, Positions]:
+    """Find the rows of distinct keys by one pass over all keys of some fragments."""
     row_ids, positions = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
     scanner = base.dataset.scanner(
         columns=list(base.primary_key), with_row_id=True, fragments=list(fragments)

@@ -29,7 +29,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
 
 from memwal.boundary.exit_codes import EXIT_CODES_HELP, ExitCode, exit_code
 from memwal.errors import MemWalError
@@ -47,9 +47,6 @@ from memwal.table import open as open_table
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
-
-# Every task of a merge commits to the same table, and commits wait for one another.
-MAX_COMMITTERS: Final = 8
 
 Options = TypeVar("Options", bound=JobOptions)
 
@@ -128,16 +125,14 @@ def run_application(
     options: type[Options],
     job: Callable[[Application[Options]], Result],
     *,
-    max_tasks: int | None = None,
     failure_of: Callable[[Any], str | None] = lambda result: None,
     in_any_state: bool = False,
 ) -> int:
     """Run a job with the command line of this process, and return the exit code.
 
-    Each field of ``options`` becomes an option of the command line. ``max_tasks`` bounds the tasks
-    that the job is divided into unless ``--max-tasks`` names a number. ``failure_of`` returns why
-    the exit code is 1, or None; the result is written in both cases. A job that takes
-    ``in_any_state`` also gets a table that does not open, or has no MemWAL.
+    Each field of ``options`` becomes an option of the command line. ``failure_of`` returns why the
+    exit code is 1, or None; the result is written in both cases. A job that takes ``in_any_state``
+    also gets a table that does not open, or has no MemWAL.
     """
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
@@ -150,7 +145,7 @@ def run_application(
         result_options = read_options_file(file) if file is not None else None
         if arguments.result is not None:
             check_target(arguments.result, result_options)
-        result = _run_job(arguments, parsed, job, max_tasks=max_tasks, in_any_state=in_any_state)
+        result = _run_job(arguments, parsed, job, in_any_state=in_any_state)
     except MemWalError as error:
         return _fail(error, exit_code(error))
     except _ShutdownRequested as end:
@@ -177,7 +172,6 @@ def _run_job(
     options: Options,
     job: Callable[[Application[Options]], Result],
     *,
-    max_tasks: int | None,
     in_any_state: bool,
 ) -> Result:
     file = arguments.storage_options_file
@@ -205,8 +199,7 @@ def _run_job(
             description=f"memwal {arguments.job} {table.uri}",
         )
         with application_span(arguments.job, table.location):
-            parallelism = arguments.parallelism or cores
-            tasks = parallelism if max_tasks is None else min(parallelism, max_tasks)
+            tasks = arguments.parallelism or cores
             options = _on_spark(options, with_trace_context(runner), max_tasks=tasks)
             return job(Application(table=table, options=options, arguments=arguments))
     except Exception as error:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 import itertools
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Final
@@ -24,6 +24,7 @@ from uuid import UUID
 
 import pyarrow as pa
 
+from memwal.base_table.commit_records import commit_record
 from memwal.base_table.snapshot import BaseTable, lance_errors, open_base
 from memwal.errors import ConflictError, MemWalError, ObjectNotFoundError, TableSetupError
 from memwal.lsm.indexes.trust import doubted_indexes
@@ -65,22 +66,33 @@ def find_later_snapshot(plan: LoadPlan) -> LaterSnapshot | None:
     latest = open_base(snapshot.location).version
     planned_fragments = later_fragments = previous_fragments = _fragments(base)
     later = previous = base
+    # What divided merges of the versions in between merged, and did not record yet.
+    unrecorded: list[Mapping[UUID, int]] = []
     for version in range(base.version + 1, latest + 1):
         following = open_base(snapshot.location, version=version)
         fragments = _fragments(following)
         is_merge = following.details.merged != previous.details.merged
-        if not _shows_the_same(base, following, limits, plan.regions) or not (
-            is_merge or fragments.keys() <= previous_fragments.keys()
-        ):
+        if not _shows_the_same(base, following, limits, plan.regions):
             break
+        if not (is_merge or fragments.keys() <= previous_fragments.keys()):
+            # A divided merge adds its rows before it records its progress.
+            record = commit_record(following, version)
+            if (
+                record is None
+                or record.rows is None
+                or not _is_within(record.rows.merged, limits, plan.regions)
+            ):
+                break
+            unrecorded.append(record.rows.merged)
         if any(
             fragments[n].files != before.files
             for n, before in previous_fragments.items()
             if n in fragments
         ):
             break
+        unrecorded = [m for m in unrecorded if not _is_within(m, following.details.merged, None)]
         # A merge deletes in a commit of its own, which may belong to a merge that shows too much.
-        if is_merge or fragments == previous_fragments:
+        if (is_merge or fragments == previous_fragments) and not unrecorded:
             later, later_fragments = following, fragments
         previous, previous_fragments = following, fragments
     if later is base:
@@ -119,9 +131,18 @@ def _shows_the_same(
     regions: frozenset[UUID] | None,
 ) -> bool:
     """Return whether nothing newer is merged and keys still belong to the same regions."""
-    return later.details.region_specs == base.details.region_specs and all(
+    return later.details.region_specs == base.details.region_specs and _is_within(
+        later.details.merged, limits, regions
+    )
+
+
+def _is_within(
+    merged: Mapping[UUID, int], limits: Mapping[UUID, int], regions: frozenset[UUID] | None
+) -> bool:
+    """Return whether nothing newer than the limits is merged of these regions, or of any."""
+    return all(
         number <= limits.get(region_id, 0)
-        for region_id, number in later.details.merged.items()
+        for region_id, number in merged.items()
         if regions is None or region_id in regions
     )
 

@@ -3,7 +3,7 @@
 The region has generations with upserts and deletes of a few keys, and gets more meanwhile. At every
 version of the base table, what a merging reader sees must be what was written. The steps are those
 of ``memwal.jobs.merge.commit``: read progress and plan, delete pass, look again, marked
-commit.
+commit; and those of ``memwal.jobs.merge.divided``: rewrite, commit the rows, record the progress.
 """
 
 from __future__ import annotations
@@ -30,6 +30,9 @@ class Version(NamedTuple):
 
     rows: tuple[tuple[str, int], ...]
     merged: int
+    # What made it: a delete pass, a marked commit, the rows of a divided merge, or another.
+    made_by: str = ""
+    upto: int = 0  # of the rows of a divided merge
 
 
 class Merger(NamedTuple):
@@ -38,6 +41,7 @@ class Merger(NamedTuple):
     at: str = "off"
     read: int = 0
     upto: int = 0
+    rewritten: tuple[tuple[str, int], ...] = ()
 
 
 class State(NamedTuple):
@@ -66,10 +70,21 @@ class MergeModel:
         ``pinned deletes``: the delete pass runs on whatever version is newest. ``looking again``:
         nobody looks at the progress behind the delete pass. ``progress at the commit``: the marked
         commit is rebased over any other. ``keys that came``: it is rebased over inserted keys.
-        ``order``: a merger takes the newest generation first.
+        ``order``: a merger takes the newest generation first. ``progress at the deletes``: the
+        delete pass is rebased over progress. ``progress at the rows``: a divided merge commits its
+        rows whatever was merged since. ``rows since the deletes``: a merger does not look for rows
+        of a divided merge that came after its delete pass. ``matching again``: a divided merge
+        deletes what it found in an earlier version. ``other merges``: it records its progress
+        whatever came after its rows; ``delete passes``: after a delete pass.
+    divided : int
+        How many of the mergers divide their merges.
+    commits_of_rows : int
+        How often these commit rows at most. Two of them could disturb each other for ever.
     """
 
     mergers: int = 2
+    divided: int = 0
+    commits_of_rows: int = 2
     deaths: int = 1
     direct: bool = False
     without: str = ""
@@ -84,7 +99,7 @@ class MergeModel:
         if state.flushed < len(GENERATIONS):
             yield "writer:flushes", state._replace(flushed=state.flushed + 1)
         for number, merger in enumerate(state.mergers):
-            for name, versions, changed in self._steps_of(state, merger):
+            for name, versions, changed in self._steps_of(state, merger, number):
                 mergers = (*state.mergers[:number], changed, *state.mergers[number + 1 :])
                 deaths = state.deaths + (name == "dies")
                 after = state._replace(versions=versions, mergers=mergers, deaths=deaths)
@@ -109,13 +124,22 @@ class MergeModel:
         return None if seen == written else "readers do not see what was written"
 
     def _steps_of(
-        self, state: State, me: Merger
+        self, state: State, me: Merger, number: int
     ) -> Iterator[tuple[str, tuple[Version, ...], Merger]]:
         versions, newest = state.versions, len(state.versions) - 1
         if me.at == "off":
             merged = versions[newest].merged
+            rows = sum(version.made_by == "rows" for version in versions)
             for upto in range(merged + 1, state.flushed + 1):
-                yield "plans", versions, Merger("delete", newest, upto)
+                if number < self.divided and rows == self.commits_of_rows:
+                    continue
+                if number < self.divided:
+                    rewritten = tuple(sorted(self._brought(merged, upto)))
+                    yield "rewrites", versions, Merger("rows", newest, upto, rewritten)
+                else:
+                    yield "plans", versions, Merger("delete", newest, upto)
+            if number < self.divided:
+                yield from self._help(versions)
             return
         if state.deaths < self.deaths:
             yield "dies", versions, Merger()
@@ -124,12 +148,19 @@ class MergeModel:
         elif me.at == "look":
             # The delete pass was of the version read first; what counts is the progress now.
             wanted = versions[me.read].merged == versions[newest].merged
-            if wanted or self.without == "looking again":
+            since = {version.made_by for version in versions[me.read + 1 :]}
+            if self.without == "rows since the deletes":
+                since.discard("rows")
+            if (wanted and "rows" not in since) or self.without == "looking again":
                 yield "looks again", versions, me._replace(at="commit", read=newest)
             else:
                 yield "starts again", versions, Merger()
         elif me.at == "commit":
             yield from self._commit(versions, me)
+        elif me.at == "rows":
+            yield from self._commit_rows(versions, me)
+        elif me.at == "record":
+            yield from self._record(versions, me)
 
     def _delete(
         self, versions: tuple[Version, ...], me: Merger
@@ -140,11 +171,13 @@ class MergeModel:
             yield "has nothing to delete", versions, me._replace(at="commit")
             return
         touched = any(_of(read, key) != _of(newest, key) for key in gone)
-        if touched and self.without != "pinned deletes":
+        merged = read.merged != newest.merged and self.without != "progress at the deletes"
+        if (touched or merged) and self.without != "pinned deletes":
             yield "has its deletes refused", versions, Merger()
             return
         rows = tuple(row for row in newest.rows if row[0] not in gone)
-        yield "deletes", (*versions, newest._replace(rows=rows)), me._replace(at="look")
+        after = Version(rows, newest.merged, "delete pass")
+        yield "deletes", (*versions, after), me._replace(at="look")
 
     def _commit(
         self, versions: tuple[Version, ...], me: Merger
@@ -164,8 +197,54 @@ class MergeModel:
             yield "has its commit refused", versions, Merger()
             return
         kept = tuple(row for row in newest.rows if row[0] not in rows or row[0] not in known)
-        after = Version(tuple(sorted((*kept, *rows.items()))), me.upto)
+        after = Version(tuple(sorted((*kept, *rows.items()))), me.upto, "marked commit")
         yield "commits", (*versions, after), Merger()
+
+    def _commit_rows(
+        self, versions: tuple[Version, ...], me: Merger
+    ) -> Iterator[tuple[str, tuple[Version, ...], Merger]]:
+        read, newest = versions[me.read], versions[-1]
+        if read.merged != newest.merged and self.without != "progress at the rows":
+            yield "drops what it rewrote", versions, Merger()
+            return
+        # The rows of the version that is replaced are matched, and no other version may be.
+        matched = read if self.without == "matching again" else newest
+        keys = {key for key, _ in me.rewritten}
+        gone = {row for row in matched.rows if row[0] in keys}
+        kept = [row for row in newest.rows if row not in gone]
+        rows = tuple(sorted([*kept, *(row for row in me.rewritten if row[1] != DELETED)]))
+        after = Version(rows, newest.merged, "rows", me.upto)
+        yield "commits rows", (*versions, after), Merger("record", len(versions), me.upto)
+
+    def _record(
+        self, versions: tuple[Version, ...], me: Merger
+    ) -> Iterator[tuple[str, tuple[Version, ...], Merger]]:
+        newest = versions[-1]
+        if self._is_undisturbed(versions, me.read):
+            after = Version(newest.rows, max(me.upto, newest.merged))
+            yield "records", (*versions, after), Merger()
+        else:
+            yield "records nothing", versions, Merger()
+
+    def _help(
+        self, versions: tuple[Version, ...]
+    ) -> Iterator[tuple[str, tuple[Version, ...], Merger]]:
+        """Record the progress of a merger that may be dead."""
+        for number, version in enumerate(versions):
+            is_ahead = version.made_by == "rows" and version.upto > versions[-1].merged
+            if is_ahead and self._is_undisturbed(versions, number):
+                after = Version(versions[-1].rows, version.upto)
+                yield "helps", (*versions, after), Merger()
+
+    def _is_undisturbed(self, versions: tuple[Version, ...], own: int) -> bool:
+        if self.without == "other merges":
+            return True
+        disturbing = {"rows", "delete pass", "marked commit"}
+        if self.without == "delete passes":
+            disturbing.remove("delete pass")
+        return versions[-1].merged == versions[own].merged and all(
+            version.made_by not in disturbing for version in versions[own + 1 :]
+        )
 
     def _brought(self, merged: int, upto: int) -> list[tuple[str, int]]:
         """Newest row of each key in the generations behind ``merged``."""
@@ -185,7 +264,7 @@ class MergeModel:
                 yield "direct:is refused", state._replace(direct="ready", direct_read=0)
             else:
                 rows = [row for row in newest.rows if row[0] != DIRECT]
-                after = newest._replace(rows=tuple(sorted([*rows, (DIRECT, 9)])))
+                after = Version(tuple(sorted([*rows, (DIRECT, 9)])), newest.merged)
                 versions = (*state.versions, after)
                 yield "direct:writes", state._replace(versions=versions, direct="done")
 

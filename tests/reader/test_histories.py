@@ -25,6 +25,9 @@ from support.stores.faulty_store import FaultyStores
 import memwal
 from memwal.writer.region_writer.options import WriterOptions
 
+MERGE_STEPS = ("_upsert", "_delete", "record_progress")
+"""Of mergers that die before one of them."""
+
 Key = Any
 Model = dict[Key, int]
 
@@ -125,7 +128,7 @@ class Run:
         assert result.warnings == ()
 
     def half_merge(self, numbers: list[int], value: int) -> None:
-        half_merge(self.table, step=("_upsert", "_delete")[value % 2], done=len(numbers) % 3)
+        half_merge(self.table, step=MERGE_STEPS[value % 3], done=len(numbers) % 3)
 
     def collect(self, numbers: list[int], value: int) -> None:
         self.table.build_indexes()

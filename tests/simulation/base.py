@@ -28,6 +28,8 @@ class Version:
     rows: tuple[tuple[int, int], ...] = ()
     merged: Progress = field(default_factory=dict)
     caught_up: Progress = field(default_factory=dict)
+    kind: str = "other"  # or "rows" of a divided merge, "marked", "index"
+    rows_of: Progress = field(default_factory=dict)  # what a divided merge committed rows of
 
     def of(self, keys: set[int]) -> list[tuple[int, int]]:
         """Its rows with these keys."""
@@ -113,6 +115,26 @@ class BaseClient:
         version: Version = self._ask("commit", effect)
         return version
 
+    def commit_rows(
+        self, read: Version, *, gone: set[int], rows: Mapping[int, int], merged: Progress
+    ) -> Version:
+        """Delete keys and upsert rows of a divided merge, by compare-and-swap with a version."""
+        version: Version = self._ask(
+            "commit rows", partial(self._commit_rows, read, gone, rows, merged)
+        )
+        return version
+
+    def record(self, read: Version, marks: Progress) -> None:
+        """Move the progress alone, by compare-and-swap with a version."""
+        self._ask("record progress", partial(self._record, read, marks))
+
+    def versions_after(self, number: int) -> list[Version]:
+        """Every version that came after one."""
+        later: list[Version] = self._ask(
+            "look at versions", lambda: [v for v in self._base.versions if v.number > number]
+        )
+        return later
+
     def catch_up(self, read: Version, caught_up: Progress) -> None:
         """Say how far the index is, by compare-and-swap with a version."""
         self._ask("commit an index", partial(self._catch_up, read, caught_up))
@@ -143,18 +165,50 @@ class BaseClient:
         progress = dict(newest.merged)
         for region, number in marks.items():
             progress[region] = max(number, progress.get(region, 0))
-        return self._add(tuple(sorted([*kept, *rows.items()])), progress, newest.caught_up)
+        after = tuple(sorted([*kept, *rows.items()]))
+        kind = "marked" if marks else "other"
+        return self._add(after, progress, newest.caught_up, kind=kind)
 
-    def _catch_up(self, read: Version, caught_up: Progress) -> None:
+    def _commit_rows(
+        self, read: Version, gone: set[int], rows: Mapping[int, int], merged: Progress
+    ) -> Version:
+        newest = self._unchanged(read)
+        kept = [row for row in newest.rows if row[0] not in gone and row[0] not in rows]
+        after = tuple(sorted([*kept, *rows.items()]))
+        return self._add(after, newest.merged, newest.caught_up, kind="rows", rows_of=merged)
+
+    def _record(self, read: Version, marks: Progress) -> None:
+        newest = self._unchanged(read)
+        self._add(newest.rows, {**newest.merged, **marks}, newest.caught_up, kind="index")
+
+    def _unchanged(self, read: Version) -> Version:
         newest = self._base.newest
         if newest.number != read.number:
             raise ConflictError("another commit was faster")
-        self._add(newest.rows, newest.merged, caught_up)
+        return newest
+
+    def _catch_up(self, read: Version, caught_up: Progress) -> None:
+        newest = self._unchanged(read)
+        self._add(newest.rows, newest.merged, caught_up, kind="index")
 
     def _add(
-        self, rows: tuple[tuple[int, int], ...], merged: Progress, caught_up: Progress
+        self,
+        rows: tuple[tuple[int, int], ...],
+        merged: Progress,
+        caught_up: Progress,
+        *,
+        kind: str,
+        rows_of: Progress | None = None,
     ) -> Version:
         number = self._base.newest.number + 1
-        added = Version(number, self._base.world.time(), rows, dict(merged), dict(caught_up))
+        added = Version(
+            number,
+            self._base.world.time(),
+            rows,
+            dict(merged),
+            dict(caught_up),
+            kind,
+            dict(rows_of or {}),
+        )
         self._base.versions.append(added)
         return added

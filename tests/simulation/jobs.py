@@ -1,13 +1,15 @@
 """Everybody beside the writers: mergers, index builders, collectors, readers, taggers and so on.
 
-Collectors are memwal's own. A merge is ``memwal.jobs.merge.commit`` told again step by step,
-since what that asks Lance for is a model here.
+Collectors are memwal's own. A merge is ``memwal.jobs.merge.commit`` or
+``memwal.jobs.merge.divided`` told again step by step, since what these ask Lance for is a model
+here.
 """
 
 from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import timedelta
 from random import Random
 from uuid import UUID
@@ -70,8 +72,9 @@ class Client:
     # Merge
 
     def merge(self, *, everything: bool = False) -> None:
-        """Merge some generations of some regions with one marked commit."""
+        """Merge some generations of some regions, by one worker or divided into tasks."""
         dice = self.world.dice
+        self._help()
         regions = self.lake.regions
         if not everything:
             regions = tuple(dice.sample(regions, dice.randint(1, len(regions))))
@@ -85,7 +88,10 @@ class Client:
             if not wanted:
                 return
             try:
-                self._commit(read, wanted, rows)
+                if dice.random() < 0.5:
+                    self._commit_divided(read, wanted, rows)
+                else:
+                    self._commit(read, wanted, rows)
             except ConflictError as error:
                 self.world.tell(f"merge is refused: {error}")
                 continue
@@ -112,23 +118,81 @@ class Client:
     def _commit(self, read: Version, wanted: Mapping[UUID, int], rows: Rows) -> None:
         progress = {region: read.merged.get(region, 0) for region in wanted}
         gone = {key for key, value in rows.items() if value == DELETED}
+
+        def is_pending(version: Version) -> bool:
+            return all(version.merged.get(region, 0) == progress[region] for region in wanted)
+
         if gone:
-            self.base.commit(read, gone=gone)
+            before_deletes = read.number
+            self.base.commit(read, gone=gone, accept=is_pending)
             read = self.base.open()
-            if any(read.merged.get(region, 0) != progress[region] for region in wanted):
+            if not is_pending(read):
                 raise ConflictError("somebody merged meanwhile")
+            between = self.base.versions_after(before_deletes)
+            if any(v.rows_of.keys() & wanted.keys() for v in between if v.number <= read.number):
+                raise ConflictError("a divided merge committed rows after the deletes")
         before = [read]
 
         def accept(version: Version) -> bool:
             brought = set(version.rows) - set(before[-1].rows)
             moved = version.merged != before[-1].merged
             before.append(version)
-            same = all(version.merged.get(r, 0) == progress[r] for r in wanted)
-            return same and (moved or not brought)
+            return is_pending(version) and (moved or not brought)
 
         upserts = {key: value for key, value in rows.items() if value != DELETED}
         self.base.commit(read, rows=upserts, marks=wanted, accept=accept)
         self.world.tell(f"merged { ({region.int: upto for region, upto in wanted.items()}) }")
+
+    def _commit_divided(self, read: Version, wanted: Mapping[UUID, int], rows: Rows) -> None:
+        progress = {region: read.merged.get(region, 0) for region in wanted}
+        gone = {key for key, value in rows.items() if value == DELETED}
+        upserts = {key: value for key, value in rows.items() if value != DELETED}
+        latest = read
+        for _ in range(5):
+            if any(latest.merged.get(region, 0) != progress[region] for region in wanted):
+                raise ConflictError("somebody merged meanwhile")
+            try:
+                own = self.base.commit_rows(latest, gone=gone, rows=upserts, merged=wanted)
+                break
+            except ConflictError:
+                latest = self.base.open()
+        else:
+            raise ConflictError("others were always faster")
+        self._record(own, wanted)
+        self.world.tell(f"merged { ({region.int: upto for region, upto in wanted.items()}) }")
+
+    def _record(self, own: Version, wanted: Mapping[UUID, int]) -> None:
+        """Record the progress of the regions that nobody merged since the rows."""
+        for _ in range(5):
+            newest = self.base.open()
+            marks = {
+                region: upto
+                for region, upto in wanted.items()
+                if newest.merged.get(region, 0) == own.merged.get(region, 0) < upto
+            }
+            for version in self.base.versions_after(own.number):
+                if version.number <= newest.number:
+                    if version.kind == "other":
+                        marks = {}
+                    for region in version.rows_of:
+                        marks.pop(region, None)
+            if not marks:
+                break
+            try:
+                self.base.record(newest, marks)
+                break
+            except ConflictError:
+                continue
+        if any(self.base.open().merged.get(r, 0) < upto for r, upto in wanted.items()):
+            raise ConflictError("somebody merged the same regions before the progress")
+
+    def _help(self) -> None:
+        """Record the progress of mergers that died."""
+        for version in self.base.versions_after(0):
+            merged = self.base.open().merged
+            if any(merged.get(region, 0) < upto for region, upto in version.rows_of.items()):
+                with suppress(ConflictError):
+                    self._record(version, version.rows_of)
 
     # Index
 

@@ -32,6 +32,25 @@ def plan(table: memwal.Table, **options: Any) -> LoadPlan:
     return plan_load(table.location, given, columns=None)
 
 
+HOW: dict[str, int] = {}
+"""Options of every merge here; see :func:`how`."""
+
+
+@pytest.fixture(
+    autouse=True,
+    params=[{}, {"divide_bytes": 0, "commit_bytes": 2_000, "max_tasks": 2}],
+    ids=["undivided", "divided"],
+)
+def how(request: pytest.FixtureRequest) -> None:
+    """Choose how tables are merged: by one worker, or in parts."""
+    HOW.clear()
+    HOW.update(request.param)
+
+
+def merge(table: memwal.Table, **options: Any) -> None:
+    table.merge(**HOW, **options)
+
+
 def write(table: memwal.Table, values: dict[int, int], deleted: Iterable[int] = ()) -> None:
     with table.writer() as writer:
         writer.upsert(rows(values))
@@ -63,7 +82,7 @@ def table(make_table: MakeTable) -> memwal.Table:
     """Return a table whose base rows are covered in part by two generations of each region."""
     table = make_table(buckets=3)
     write(table, dict.fromkeys(range(40), 0))
-    table.merge()
+    merge(table)
     write(table, dict.fromkeys(range(20, 50), 1), deleted=[3, 4])
     write(table, dict.fromkeys(range(30, 55), 2), deleted=[21])
     return table
@@ -81,7 +100,7 @@ for _deleted in (3, 4, 21):
 class TestCollected:
     def test_all_generations(self, table: memwal.Table) -> None:
         made = plan(table)
-        table.merge()
+        merge(table)
         collect(table)
         assert shown(made, read(made)) == EXPECTED
 
@@ -94,7 +113,7 @@ class TestCollected:
         dice.shuffle(order)
         cut = dice.randint(1, len(order) - 1)
         before = read(made, order[:cut])
-        table.merge(regions=dice.sample(table.region_ids(), dice.randint(1, 3)))
+        merge(table, regions=dice.sample(table.region_ids(), dice.randint(1, 3)))
         collect(table)
         assert shown(made, before + read(made, order[cut:])) == EXPECTED
 
@@ -104,7 +123,7 @@ class TestCollected:
         made = plan(table, **options)
         expected = shown(made, read(made))
         assert 0 < len(expected) < len(EXPECTED)
-        table.merge()
+        merge(table)
         collect(table)
         assert shown(made, read(made)) == expected
 
@@ -113,7 +132,7 @@ class TestCollected:
         made = plan(table, filter="id = 7 or id = 33")
         assert made.pruned
         assert made.snapshot.generations
-        table.merge()
+        merge(table)
         collect(table)
         assert shown(made, read(made)) == {7: 0, 33: 2}
 
@@ -123,31 +142,31 @@ class TestCollected:
         region, other, *_ = table.region_ids()
         made = plan(table, regions=frozenset([region]))
         expected = shown(made, read(made))
-        table.merge(regions=[region])
+        merge(table, regions=[region])
         write(table, dict.fromkeys(range(60), 9))
-        table.merge(regions=[other])
+        merge(table, regions=[other])
         collect(table)
         assert shown(made, read(made)) == expected
 
     def test_newer_rows_are_left_out_while_they_are_not_merged(self, table: memwal.Table) -> None:
         made = plan(table)
-        table.merge()
+        merge(table)
         write(table, {1: 9, 100: 9})
         collect(table)
         assert shown(made, read(made)) == EXPECTED
 
     def test_newer_rows_in_a_commit_after_those_of_the_plan(self, table: memwal.Table) -> None:
         made = plan(table)
-        table.merge()
+        merge(table)
         write(table, {1: 9, 100: 9})
-        table.merge()
+        merge(table)
         collect(table)
         assert shown(made, read(made)) == EXPECTED
 
     def test_a_new_column(self, table: memwal.Table) -> None:
         made = plan(table)
         lance.dataset(table.uri).add_columns(pa.schema([pa.field("more", pa.int64())]))
-        table.merge()
+        merge(table)
         collect(table)
         assert shown(made, read(made)) == EXPECTED
 
@@ -160,7 +179,7 @@ class TestCollected:
             patch.setattr(snapshot_module, "open_base", lambda location: without)
             made = plan(table)
         assert len([share for share in made.partitions if share.generations]) == 1
-        table.merge()
+        merge(table)
         collect(table)
         assert shown(made, read(made)) == EXPECTED
 
@@ -169,7 +188,7 @@ class TestNotToBeTold:
     def test_newer_rows_in_the_same_commit(self, table: memwal.Table) -> None:
         made = plan(table)
         write(table, {1: 9, 100: 9})
-        table.merge()
+        merge(table)
         collect(table)
         with pytest.raises(ConflictError):
             read(made)
@@ -177,10 +196,10 @@ class TestNotToBeTold:
     def test_deletes_of_a_merge_that_takes_newer_rows_along(self, table: memwal.Table) -> None:
         """They have a commit of their own, before the one that shows too much."""
         made = plan(table)
-        table.merge()
+        merge(table)
         write(table, {1: 9}, deleted=[2])
         write(table, {100: 9}, deleted=[5])
-        table.merge()
+        merge(table)
         collect(table)
         assert shown(made, read(made)) == EXPECTED
 
@@ -192,7 +211,7 @@ class TestNotToBeTold:
             dataset.merge_insert("id").when_matched_update_all().execute(rows({1: 9}))
         else:
             assert dataset.optimize.compact_files().fragments_removed == 2
-        table.merge()
+        merge(table)
         collect(table)
         with pytest.raises(ConflictError):
             read(made)
@@ -201,7 +220,7 @@ class TestNotToBeTold:
         self, table: memwal.Table, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         made = plan(table)
-        table.merge()
+        merge(table)
         collect(table)
 
         def respecified(location: TableLocation, *, version: int | None = None) -> BaseTable:
@@ -216,7 +235,7 @@ class TestNotToBeTold:
 
     def test_the_version_of_the_plan_is_gone(self, table: memwal.Table) -> None:
         made = plan(table)
-        table.merge()
+        merge(table)
         collect(table)
         lance.dataset(table.uri).cleanup_old_versions(timedelta(0))
         with pytest.raises(ConflictError):
@@ -227,7 +246,7 @@ def test_another_table_in_its_place_is_told(make_table: MakeTable, tmp_path: Pat
     """A worker may still have the version open that the old table had."""
     table = make_table()
     write(table, {1: 1})
-    table.merge()
+    merge(table)
     made = plan(table)
     assert shown(made, read(made)) == {1: 1}
     kept = tmp_path / "kept"
@@ -239,7 +258,7 @@ def test_another_table_in_its_place_is_told(make_table: MakeTable, tmp_path: Pat
         region_spec=memwal.RegionSpec.unsharded(),
     )
     write(table, {1: 2})
-    table.merge()
+    merge(table)
     anew = plan(table)
     assert anew.snapshot.version == made.snapshot.version
     assert shown(anew, read(anew)) == {1: 2}

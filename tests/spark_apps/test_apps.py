@@ -82,7 +82,7 @@ def test_options_of_merge(app, table, calls):
     app("merge", "--table", table.uri, "--run-bytes", 9, "--skip-region", region)
     assert calls == [
         MergeOptions(max_tasks=3),
-        MergeOptions(max_tasks=8),
+        MergeOptions(max_tasks=50),
         MergeOptions(max_tasks=20, commit_bytes=7, regions=(region,)),
         MergeOptions(max_tasks=3, run_bytes=9, skip_regions=(region,)),
     ]

@@ -14,8 +14,8 @@ LONGEST = (*SPARK, "jobs/faults/", "interop/", "writer/", "plugins/", "examples/
 AIRFLOW = ("dags/", "plugins/", "examples/test_airflow_demo.py")
 # Each slow case of these stands alone, and takes long; other modules share servers and tables.
 INDEPENDENT = ("jobs/faults/", "simulation/", "histories/", "hostile/", "fuzz/", "protocol/")
-# Slow cases of these wait for most of their time. pytest-xdist begins with the groups of most tests;
-# of those that stand alone, these come first, so that at the end no process waits for nothing else.
+# Slow cases of these wait for most of their time. pytest-xdist begins with the groups of most
+# tests; of those that stand alone, these come first, so that no process waits at the end.
 WAITING = ("histories/",)
 
 

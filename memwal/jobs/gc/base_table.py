@@ -11,7 +11,8 @@ does not. They are read only if there is a candidate, and only if there are not 
 Staged files are left by writes and commits that died half-way: never named, never read, only taking
 space. Staged manifests that never became a version are objects like any other, in every store; a
 commit that was paused for longer than their minimum age finds its own staged manifest gone, and
-fails as a whole. On a local disk there are the temporary files of memwal and Lance too.
+fails as a whole. So does a divided merge, whose tasks store keys. On a local disk there are the
+temporary files of memwal and Lance too.
 
 Old versions are cleaned up by Lance, which keeps the newest version, tagged ones, and those that
 branches start from, and deletes the data, index and transaction files that only the others name.
@@ -34,16 +35,22 @@ from memwal.base_table.snapshot import lance_errors, open_base
 from memwal.errors import LinkRefusedError, ObjectNotFoundError
 from memwal.format.lance_manifest import IndexEntry, read_index_section
 from memwal.format.memwal_index import IndexDetails
-from memwal.format.paths import DATA_DIR, MEM_WAL_DIR, MEM_WAL_INDEX_NAME, parse_region_name
+from memwal.format.paths import (
+    DATA_DIR,
+    INDICES_DIR,
+    MEM_WAL_DIR,
+    MEM_WAL_INDEX_NAME,
+    parse_region_name,
+)
 from memwal.jobs.gc.collector import GcContext, carry_out
 from memwal.jobs.gc.decision import Decision, Kind, Reason, moment
 from memwal.jobs.gc.generations import measure
 from memwal.jobs.gc.history import VERSIONS_DIR, StoredVersions
 from memwal.jobs.gc.pins import list_read_tags, protection_end
+from memwal.jobs.merge.run_files import MERGES_DIR
 from memwal.storage.location import TableLocation
 from memwal.storage.object_store import ObjectInfo, ObjectStore
 
-INDICES_DIR = "_indices"
 TREE_DIR = "tree"
 MAX_VERSIONS = 2000
 """More stored versions than this are not read for the sake of stale index files."""
@@ -229,6 +236,31 @@ class StagedManifestCollector:
                 self.location.store,
                 VERSIONS_DIR,
                 partial(self.location.store.delete, info.key),
+                dry_run=context.options.dry_run,
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class MergeRunCollector:
+    """Deletes the files of divided merges that died, when they are old enough.
+
+    The fragments and deletion files of such a merge are in the folders of the table, and no version
+    names them: Lance's clean-up of old versions deletes them by age.
+    """
+
+    kind: ClassVar[Kind] = Kind.STAGING
+    location: TableLocation
+
+    def collect(self, context: GcContext) -> Iterator[Decision]:
+        """Decide about each file of a run."""
+        store, age = self.location.store, context.options.orphan_age
+        for info in store.list(MERGES_DIR):
+            end = info.modified + age
+            yield carry_out(
+                _decide_by_age(self.kind, info.key, info.size, end, context.now),
+                store,
+                MERGES_DIR,
+                partial(store.delete, info.key),
                 dry_run=context.options.dry_run,
             )
 

@@ -14,6 +14,7 @@ from memwal.errors import CorruptDataError, MemWalError
 from memwal.jobs.gc.base_table import (
     BaseVersionCollector,
     IndexFileCollector,
+    MergeRunCollector,
     ReadTagCollector,
     StagedManifestCollector,
     TemporaryFileCollector,
@@ -111,6 +112,7 @@ def table_collectors(location: TableLocation) -> list[Collector]:
         ReadTagCollector(location),
         IndexFileCollector(location),
         StagedManifestCollector(location),
+        MergeRunCollector(location),
         TemporaryFileCollector(location),
         BaseVersionCollector(location),
     ]

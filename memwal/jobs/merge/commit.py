@@ -12,9 +12,14 @@ repeats does at each step:
   out.
 
 A process that wakes late cannot do harm. Its delete pass is pinned to the version whose progress it
-read, and is refused when any other commit touched the same rows since. Its marked commit is refused
-when the progress is not below its marks, when another merger moved the progress of its regions, and
-when another writer added rows that may have the same keys.
+read, and is refused when any other commit touched the same rows since, or moved the progress of its
+regions: the base table may have rows by then that came back after the delete. Its marked commit is
+refused when the progress is not below its marks, when another merger moved the progress of its
+regions, and when another writer added rows that may have the same keys.
+
+A divided merge (:mod:`memwal.jobs.merge.divided`) commits its rows before its progress. Rows of our
+regions that it committed after our delete pass may be those that the pass was to delete: we start
+again. In return, it does not record its progress after a delete pass of ours.
 """
 
 from __future__ import annotations
@@ -30,6 +35,7 @@ import pyarrow as pa
 from lance.mem_wal import CompactedSsTable
 
 from memwal.base_table.commit import commit_durably
+from memwal.base_table.commit_records import commit_record
 from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.errors import (
     ConflictError,
@@ -132,9 +138,11 @@ class _MergeCommit:
         ):
             raise LostRaceError("another merger merged some of the generations")
         if source.deletes.num_rows:
-            self.rows_deleted += _delete(base, source.deletes)
-            base = open_base(self.location)
-            if not (_is_pending(base, source.selections) and _fits(source, base)):
+            self.rows_deleted += _delete(base, source)
+            before, base = base, open_base(self.location)
+            if not (_is_pending(base, source.selections) and _fits(source, base)) or (
+                _may_have_rows_since(before, base, source.selections)
+            ):
                 raise LostRaceError("the base table changed after the delete pass")
             self._check_lease()
         rows_upserted = _upsert(base, source)
@@ -195,14 +203,34 @@ def _fits(source: MergeSource, base: BaseTable) -> bool:
     return bool(source.upserts.schema.equals(base.schema))
 
 
-def _delete(base: BaseTable, keys: pa.Table) -> int:
+def _may_have_rows_since(
+    before: BaseTable, base: BaseTable, selections: Sequence[RegionSelection]
+) -> bool:
+    """Return whether a divided merge may have committed rows of the regions after ``before``."""
+    regions = {selection.region_id for selection in selections}
+    for version in range(before.version + 1, base.version + 1):
+        record = commit_record(base, version)
+        if record is None or (record.rows is not None and regions & record.rows.merged.keys()):
+            return True
+    return False
+
+
+def _delete(base: BaseTable, source: MergeSource) -> int:
     """Delete keys from exactly the version that was read, or raise LostRaceError."""
 
     def execute(dataset: lance.LanceDataset, use_index: bool) -> Mapping[str, int]:
         builder = dataset.merge_insert(list(base.primary_key)).when_matched_delete()
-        return _execute(builder, keys, use_index)
+        return _execute(builder, source.deletes, use_index)
 
-    return int(_traced_commit("delete", base, keys, execute)["num_deleted_rows"])
+    def accept(version: int) -> bool:
+        try:
+            return _is_pending(open_base(base.location, version=version), source.selections)
+        except TableSetupError:
+            # Cleaned up already.
+            return False
+
+    metrics = _traced_commit("delete", base, source.deletes, execute, accept=accept)
+    return int(metrics["num_deleted_rows"])
 
 
 def _upsert(base: BaseTable, source: MergeSource) -> int:

@@ -1,9 +1,10 @@
 """Merge flushed generations into the base table: candidates, tasks, and order of commits.
 
-:mod:`memwal.jobs.merge.picker` selects the generations, and :mod:`memwal.jobs.merge.commit` makes a
-single commit. Lance refuses it when rows were appended to the table meanwhile, since the appended
-rows may have the same keys. Next to a writer that appends faster than a large commit takes, commits
-shrink until they succeed.
+:mod:`memwal.jobs.merge.picker` selects the generations. A large selection is divided into tasks
+(:mod:`memwal.jobs.merge.divided`). A small one is merged by one worker, as is a table that cannot
+be divided: :mod:`memwal.jobs.merge.commit` makes a single commit. Lance refuses it when rows were
+appended to the table meanwhile, since the appended rows may have the same keys. Next to a writer
+that appends faster than a large commit takes, commits shrink until they succeed.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from memwal.format.region_manifest import FlushedGeneration, RegionManifest
 from memwal.jobs.backlog import generation_age
 from memwal.jobs.job import Guard, JobResult, guarded
 from memwal.jobs.merge.commit import MergeContentionError, MergeOutcome, merge_commit
+from memwal.jobs.merge.divided import merge_divided
 from memwal.jobs.merge.picker import (
     MergePicker,
     MergePlan,
@@ -30,6 +32,7 @@ from memwal.jobs.merge.picker import (
     pending_candidates,
     split_commit,
 )
+from memwal.jobs.merge.progress import finish_runs
 from memwal.jobs.options import MergeOptions
 from memwal.jobs.progress import NO_METER, Meter, NoMeter, Unit, reporting
 from memwal.quality.report import combine_reports
@@ -69,27 +72,27 @@ def merge(location: TableLocation, options: MergeOptions = MergeOptions()) -> Jo
         quality rules found.
     """
     started = time.monotonic()
-    tasks = plan_merge(location, options)
-    pending = sum(selection.bytes for task in tasks for selection in task.regions)
+    finish_runs(location)
+    plan = plan_merge(location, options)
+    total = sum(selection.bytes for selection in plan.selections)
     with reporting(options.progress) as report:
-        meter = Meter(report, job="merge", step="merging", unit=Unit.BYTES, total=pending)
-        run_task = partial(guarded(run_merge_task, options.guard), meter=meter)
-        outcomes: list[MergeOutcome] = options.run(tasks, run_task) if tasks else []
+        meter = Meter(report, job="merge", step="merging", unit=Unit.BYTES, total=total)
+        outcomes = _run(location, plan, options, meter)
         meter.finish()
-    total = functools.reduce(_add, outcomes, MergeOutcome())
-    skipped, quality = total.skipped, combine_reports(total.quality)
+    merged = functools.reduce(_add, outcomes, MergeOutcome())
+    skipped, quality = merged.skipped, combine_reports(merged.quality)
     return JobResult(
         job="merge",
         table=location.uri,
         version=open_base(location).version,
-        tasks=len(tasks),
-        commits=total.commits,
+        tasks=len(plan.parts or plan.tasks),
+        commits=merged.commits,
         seconds=time.monotonic() - started,
         metrics={
-            "generations": total.generations,
-            "rows_upserted": total.rows_upserted,
-            "rows_deleted": total.rows_deleted,
-            "bytes": total.bytes,
+            "generations": merged.generations,
+            "rows_upserted": merged.rows_upserted,
+            "rows_deleted": merged.rows_deleted,
+            "bytes": merged.bytes,
         },
         warnings=(*map(str, skipped), *(quality.warnings() if quality is not None else ())),
         skipped_regions=skipped,
@@ -119,22 +122,67 @@ def explain_merge(
         return generation_age(location, region_id, flushed.path, now)
 
     candidates = read_candidates(base, manifests.values(), age=age)
-    return MergePicker(options).pick(candidates, seed=random.random())  # noqa: S311
+    return MergePicker(options).pick(
+        candidates,
+        seed=random.random(),  # noqa: S311
+        divisible=_is_divisible(base, options),
+    )
 
 
-def plan_merge(
-    location: TableLocation, options: MergeOptions = MergeOptions()
-) -> tuple[MergeTask, ...]:
+def plan_merge(location: TableLocation, options: MergeOptions = MergeOptions()) -> MergePlan:
     """Select what a merge takes, divided into tasks; see :func:`merge`."""
     picker = MergePicker(options)
-    quality = options.quality if options.quality is not None and options.quality.gates else None
     manifests = read_manifests(location.store, options.regions)
     base = open_base(location)
     base.require_mem_wal()
     excluded = picker.excluded(manifests)
     included = [manifests[region_id] for region_id in manifests if region_id not in excluded]
-    plan = picker.pick(read_candidates(base, included), seed=random.random())  # noqa: S311
-    return tuple(MergeTask(location, task, options.commit_bytes, quality) for task in plan.tasks)
+    return picker.pick(
+        read_candidates(base, included),
+        seed=random.random(),  # noqa: S311
+        divisible=_is_divisible(base, options),
+    )
+
+
+def merge_tasks(
+    location: TableLocation, plan: MergePlan, options: MergeOptions = MergeOptions()
+) -> tuple[MergeTask, ...]:
+    """Return the tasks of a plan that is not divided."""
+    return tuple(
+        MergeTask(location, task, options.commit_bytes, _gate(options)) for task in plan.tasks
+    )
+
+
+def _gate(options: MergeOptions) -> QualityRules | None:
+    return options.quality if options.quality is not None and options.quality.gates else None
+
+
+def _is_divisible(base: BaseTable, options: MergeOptions) -> bool:
+    """Return whether tasks can write and match rows of a table on their own.
+
+    With stable row ids, a row that is replaced keeps its id, which only Lance's own merge knows.
+    """
+    return _gate(options) is None and not base.dataset.has_stable_row_ids
+
+
+def _run(
+    location: TableLocation, plan: MergePlan, options: MergeOptions, meter: Meter
+) -> list[MergeOutcome]:
+    """Carry out a plan: return the outcome of each task, or of the divided merge."""
+    if plan.parts:
+        outcome = merge_divided(
+            location,
+            plan.selections,
+            task_bytes=options.commit_bytes,
+            max_tasks=options.max_tasks or 1,
+            run=options.run,
+            guard=options.guard,
+            meter=meter,
+        )
+        return [outcome]
+    tasks = merge_tasks(location, plan, options)
+    run_task = partial(guarded(run_merge_task, options.guard), meter=meter)
+    return options.run(tasks, run_task) if tasks else []
 
 
 def read_candidates(

@@ -31,6 +31,11 @@ from memwal.util.records import JsonObject, JsonRecord
 _CandidateKey = tuple[UUID, int]
 """Region and number of a candidate."""
 
+# Tasks of a merge that is not divided commit to the same table, and commits wait for one another.
+_MAX_COMMITTERS = 8
+# Starting a smaller part on another worker takes longer than what it does.
+_MIN_PART_BYTES = 32 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
@@ -92,6 +97,27 @@ class RegionSelection:
         return sum(generation.bytes for generation in self.generations)
 
 
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A part of the keys of a region: those whose hash modulo ``of`` is ``number``."""
+
+    number: int = 0
+    of: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Part of a divided merge: whole regions, or a share of the keys of one region."""
+
+    regions: tuple[RegionSelection, ...]
+    share: Share = Share()
+
+    @property
+    def bytes(self) -> int:
+        """Size in memory of its rows, before the newest row of each key is found."""
+        return sum(region.bytes for region in self.regions) // self.share.of
+
+
 class PickReason(ReasonCode):
     """Reason for selecting a candidate, or for leaving it out of a plan."""
 
@@ -140,9 +166,18 @@ class MergePlan:
     """What a merge selects, and the decision about every candidate."""
 
     tasks: tuple[tuple[RegionSelection, ...], ...]
-    """Of each task its regions, in the order in which they go into commits."""
+    """Of each task its regions, in the order in which they go into commits; empty if the merge is
+    divided."""
     decisions: tuple[PickDecision, ...]
     """By region in the order of the candidates, ascending within a region."""
+    parts: tuple[Part, ...] = ()
+    """What each task of a divided merge rewrites; empty if the merge is not divided."""
+
+    @property
+    def selections(self) -> tuple[RegionSelection, ...]:
+        """Regions of all tasks, each once."""
+        tasks = [*self.tasks, *(part.regions for part in self.parts)]
+        return tuple({region.region_id: region for task in tasks for region in task}.values())
 
     def to_dict(self) -> JsonObject:
         """Return plain values, for JSON, with sums in place of the tasks."""
@@ -151,10 +186,17 @@ class MergePlan:
             "candidates": len(self.decisions),
             "selected": len(selected),
             "bytes": sum(decision.bytes for decision in selected),
-            "tasks": len(self.tasks),
-            "commits": len({(decision.task, decision.commit) for decision in selected}),
+            "divided": bool(self.parts),
+            "tasks": len(self.parts or self.tasks),
+            "commits": self._commits(),
             "decisions": [decision.to_dict() for decision in self.decisions],
         }
+
+    def _commits(self) -> int:
+        """Return the number of commits with rows, provided that none conflicts."""
+        if self.parts:
+            return 1
+        return len({(d.task, d.commit) for d in self.decisions if d.selected})
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,12 +220,16 @@ class MergePicker:
                 reasons[region_id] = PickReason.REGION_SKIPPED
         return reasons
 
-    def pick(self, candidates: Sequence[RegionCandidates], *, seed: float) -> MergePlan:
+    def pick(
+        self, candidates: Sequence[RegionCandidates], *, seed: float, divisible: bool = False
+    ) -> MergePlan:
         """Select generations and divide them into tasks. Pure: the same input, the same plan.
 
         ``candidates`` has an element for each region that has any. ``seed`` draws the order of the
         regions when ``run_bytes`` bounds the run. Use a new one for each run: with a fixed order
-        and a budget smaller than one round, the last regions would starve.
+        and a budget smaller than one round, the last regions would starve. ``divisible`` tells
+        whether the table can be merged in parts. A selection of ``divide_bytes`` or more then is,
+        if there is more than one worker or more than one commit to make.
         """
         excluded = self.excluded(region.region_id for region in candidates)
         selections = [
@@ -202,29 +248,45 @@ class MergePicker:
                 selections, self.options.run_bytes, seed
             )
             omitted |= over_budget
-        tasks = _divide(selections, self.options.commit_bytes, self.options.max_tasks or 1)
-        return MergePlan(tasks, tuple(self._decisions(candidates, omitted, tasks)))
+        commit_bytes, max_tasks = self.options.commit_bytes, self.options.max_tasks or 1
+        total = sum(selection.bytes for selection in selections)
+        # In one commit, a single worker is faster by Lance's own merge.
+        is_divided = total >= self.options.divide_bytes and (max_tasks > 1 or total > commit_bytes)
+        if divisible and is_divided:
+            parts = divide(selections, commit_bytes, max_tasks)
+            places = {
+                (selection.region_id, generation.number): (task, 1)
+                for task, part in reversed([*enumerate(parts, start=1)])
+                for selection in part.regions
+                for generation in selection.generations
+            }
+            limit = self.options.run_bytes
+            decisions = self._decisions(candidates, omitted, places, limit)
+            return MergePlan((), tuple(decisions), parts)
+        tasks = _assign(selections, commit_bytes, min(max_tasks, _MAX_COMMITTERS))
+        places = {
+            (selection.region_id, generation.number): (task, commit)
+            for task, assigned in enumerate(tasks, start=1)
+            for commit, parts_of in enumerate(split_all(assigned, commit_bytes), start=1)
+            for selection in parts_of
+            for generation in selection.generations
+        }
+        limit = min(commit_bytes, self.options.run_bytes or commit_bytes)
+        return MergePlan(tasks, tuple(self._decisions(candidates, omitted, places, limit)))
 
     def _decisions(
         self,
         candidates: Iterable[RegionCandidates],
         omitted: Mapping[_CandidateKey, PickReason],
-        tasks: Iterable[Sequence[RegionSelection]],
+        places: Mapping[_CandidateKey, tuple[int, int]],
+        limit: int | None,
     ) -> Iterator[PickDecision]:
         """Yield the decision about each candidate.
 
-        Raises KeyError for a candidate that is in no task and that no step of the selection has
-        ``omitted`` with its reason.
+        ``places`` has the task and the commit of each one that is selected; one that is larger than
+        ``limit`` goes alone. Raises KeyError for a candidate that has none, and that no step of the
+        selection has ``omitted`` with its reason.
         """
-        commit_bytes, run_bytes = self.options.commit_bytes, self.options.run_bytes
-        limit = commit_bytes if run_bytes is None else min(commit_bytes, run_bytes)
-        places = {
-            (selection.region_id, generation.number): (task, commit)
-            for task, selections in enumerate(tasks, start=1)
-            for commit, parts in enumerate(split_all(selections, commit_bytes), start=1)
-            for selection in parts
-            for generation in selection.generations
-        }
         for region in candidates:
             for generation in region.generations:
                 key = (region.region_id, generation.number)
@@ -232,7 +294,7 @@ class MergePicker:
                 if task is None:
                     reason = omitted[key]
                 else:
-                    fits = generation.bytes <= limit
+                    fits = limit is None or generation.bytes <= limit
                     reason = PickReason.SELECTED if fits else PickReason.OVERSIZED
                 yield PickDecision(
                     region_id=region.region_id,
@@ -278,10 +340,10 @@ def _select_within_budget(
     return selected, omitted
 
 
-def _divide(
+def _assign(
     selections: Sequence[RegionSelection], commit_bytes: int, max_tasks: int
 ) -> tuple[tuple[RegionSelection, ...], ...]:
-    """Divide the regions into tasks of about the same size, each with a whole commit to make."""
+    """Assign the regions to tasks of about the same size, each with a whole commit to make."""
     full_commits = -(-sum(selection.bytes for selection in selections) // max(commit_bytes, 1))
     # No task for an empty backlog, and one where the sizes are unknown.
     count = min(max_tasks, len(selections), max(full_commits, 1))
@@ -289,6 +351,35 @@ def _divide(
     for selection in sorted(selections, key=lambda selection: selection.bytes, reverse=True):
         min(tasks, key=lambda task: sum(other.bytes for other in task)).append(selection)
     return tuple(map(tuple, tasks))
+
+
+def divide(
+    selections: Sequence[RegionSelection], part_bytes: int, max_parts: int
+) -> tuple[Part, ...]:
+    """Divide selections into parts of up to ``part_bytes``.
+
+    A region that is larger is divided by its keys. There are as many parts as the bytes need, and
+    up to ``max_parts`` if each of them has enough to do.
+    """
+    total = sum(selection.bytes for selection in selections)
+    count = max(-(-total // part_bytes), min(max_parts, total // _MIN_PART_BYTES), 1)
+    limit = max(-(-total // count), 1)
+    parts: list[Part] = []
+    whole: list[RegionSelection] = []
+    for selection in selections:
+        shares = -(-selection.bytes // limit)
+        if shares > 1:
+            parts += [Part((selection,), Share(number, shares)) for number in range(shares)]
+        else:
+            whole.append(selection)
+    while whole:
+        part, size = [whole.pop()], 0
+        size = part[0].bytes
+        while whole and size + whole[-1].bytes <= limit:
+            size += whole[-1].bytes
+            part.append(whole.pop())
+        parts.append(Part(tuple(part)))
+    return tuple(parts)
 
 
 def split_commit(

@@ -18,11 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from memwal.base_table.commit import REWRITE, commit_kind
-from memwal.base_table.snapshot import BaseTable, open_dataset, read_table_manifest
+from memwal.base_table.commit_records import DETAILS_CHANGE, REWRITE, commit_record, read_details
+from memwal.base_table.snapshot import BaseTable, open_dataset
 from memwal.errors import CorruptDataError, MemWalError, ObjectNotFoundError
-from memwal.format.lance_manifest import find_mem_wal_index
-from memwal.format.memwal_index import IndexDetails
 from memwal.format.paths import BLOOM_FILTER_NAME, generation_dir
 from memwal.format.region_manifest import RegionManifest
 from memwal.format.values import VERSIONS_WITHOUT_NULL_STRUCTS, fill_null_structs
@@ -106,7 +104,7 @@ def _comparable(array: pa.Array) -> pa.Array:
 
 
 # Commits that change no row.
-_KEEPS_ROWS: Final = frozenset({"CreateIndex", REWRITE, "UpdateConfig"})
+_KEEPS_ROWS: Final = frozenset({DETAILS_CHANGE, REWRITE, "UpdateConfig"})
 _MAX_VERSIONS: Final = 1_000
 
 
@@ -114,26 +112,31 @@ def only_merges_since(base: BaseTable, region_id: UUID, generation: int) -> bool
     """Return whether every commit since a generation was merged is a merge, or changes no row.
 
     A delete pass of a merge looks like a direct delete, and counts as one. Returns False too if the
-    stored history does not reach back to the merge of the generation.
+    stored history does not reach back to the commit with the rows of the generation.
     """
     after = base.details
+    recorded = False
     for version in range(base.version, max(0, base.version - _MAX_VERSIONS), -1):
         try:
-            before = _read_details(base, version - 1)
-            if before.merged.get(region_id, 0) < generation <= after.merged.get(region_id, 0):
-                return True
-            if before.merged == after.merged and commit_kind(base, version) not in _KEEPS_ROWS:
-                return False
+            before = read_details(base, version - 1)
+            record = commit_record(base, version)
         except (MemWalError, OSError, ValueError, RuntimeError):
             # The version was cleaned up, or has an operation that pylance cannot show.
             return False
+        if record is None:
+            return False
+        if before.merged.get(region_id, 0) < generation <= after.merged.get(region_id, 0):
+            # A divided merge added the rows before it recorded its progress in the details.
+            recorded = record.kind == DETAILS_CHANGE
+            if not recorded:
+                return True
+        elif recorded and record.rows is not None and region_id in record.rows.merged:
+            return True
+        is_merge = before.merged != after.merged or record.rows is not None
+        if not is_merge and record.kind not in _KEEPS_ROWS:
+            return False
         after = before
     return False
-
-
-def _read_details(base: BaseTable, version: int) -> IndexDetails:
-    entry = find_mem_wal_index(read_table_manifest(base.location, version))
-    return IndexDetails.decode(entry.details) if entry is not None else IndexDetails()
 
 
 _GROUP_ROWS: Final = 2_000_000

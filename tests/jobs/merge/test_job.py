@@ -31,6 +31,7 @@ from support.data.tables import (
     numbered,
     rows,
     state,
+    undivided_tasks,
 )
 from support.faults.deaths import die_at_commit
 from support.stores.faulty_store import TABLE_MANIFEST, FaultyStore, FaultyStores, Killed, Pause
@@ -41,7 +42,7 @@ from memwal.errors import ConflictError, MemWalError, TableSetupError
 from memwal.format.paths import generation_dir
 from memwal.jobs.job import Guard, JobResult
 from memwal.jobs.merge import job as merging
-from memwal.jobs.merge.job import merge, plan_merge, run_merge_task
+from memwal.jobs.merge.job import merge, run_merge_task
 from memwal.jobs.merge.read import read_source
 from memwal.jobs.options import MergeOptions
 from memwal.region.router import bucket_region_id
@@ -227,7 +228,7 @@ class TestMerge:
         waiting = table.status().backlog_bytes
 
         def sizes(commit_bytes: int) -> list[int]:
-            tasks = plan_merge(table.location, MergeOptions(commit_bytes=commit_bytes, max_tasks=4))
+            tasks = undivided_tasks(table, MergeOptions(commit_bytes=commit_bytes, max_tasks=4))
             return [len(task.regions) for task in tasks]
 
         assert sizes(waiting) == [5]
@@ -275,7 +276,7 @@ def test_rows_for_lance_are_not_in_the_memory_of_arrow(table: memwal.Table) -> N
     """Lance frees them on threads of its own, of which Arrow's allocator would get few back."""
     # Of the older generation half of the rows are left, so that they are copied.
     flush(table, dict.fromkeys(range(20_000), 1), dict.fromkeys(range(0, 20_000, 2), 2))
-    (task,) = plan_merge(table.location)
+    (task,) = undivided_tasks(table)
     before = pa.system_memory_pool().bytes_allocated()
 
     source = read_source(table.base(), task.regions)
@@ -372,7 +373,7 @@ class TestOrder:
                 writer.upsert(rows({0: turn}))
                 writer.flush()
 
-        found = [plan_merge(table.location, MergeOptions(run_bytes=1)) for _ in range(64)]
+        found = [undivided_tasks(table, MergeOptions(run_bytes=1)) for _ in range(64)]
 
         taken = [task.regions for (task,) in found]
         assert all([g.number for g in batch.generations] == [1] for (batch,) in taken)
@@ -464,7 +465,7 @@ class TestTwoMergers:
         flush(table, {1: 1, 2: 2})
         table.merge()
         flush(table, {3: 3, 1: 11}, {4: 4}, [2])
-        (whole,) = plan_merge(table.location)
+        (whole,) = undivided_tasks(table)
         first = replace(whole.regions[0], generations=whole.regions[0].generations[:2])
         with standing_at(place, faults, table, run_merge_task, task=whole) as slow:
             run_merge_task(replace(whole, regions=(first,)))
@@ -479,7 +480,7 @@ class TestTwoMergers:
     ) -> None:
         """Its mark is that of the newest generation, or of one before it."""
         flush(table, {1: 1}, {1: 2, 2: 2}, {1: 3, 2: 3})
-        (whole,) = plan_merge(table.location)
+        (whole,) = undivided_tasks(table)
         first = replace(whole.regions[0], generations=whole.regions[0].generations[:count])
         late = replace(whole, regions=(first,))
         with standing_at("read", faults, table, run_merge_task, task=late) as slow:
@@ -548,7 +549,7 @@ class TestTwoMergers:
                     expected.pop(key, None)
                 writer.flush()
         tasks = [
-            replace(plan_merge(table.location)[0], commit_bytes=commit_bytes)
+            replace(undivided_tasks(table)[0], commit_bytes=commit_bytes)
             for commit_bytes in (1, 400)
         ]
 
@@ -866,7 +867,7 @@ def test_two_mergers_of_a_table_with_stable_row_ids(
 def test_a_task_that_is_run_again_much_later_does_nothing(table: memwal.Table) -> None:
     """As a retried task of a scheduler does."""
     flush(table, {1: 1}, [1], {2: 2})
-    (task,) = plan_merge(table.location)
+    (task,) = undivided_tasks(table)
     run_merge_task(task)
     flush(table, {1: 111}, [2])
     table.merge()

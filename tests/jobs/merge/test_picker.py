@@ -76,7 +76,7 @@ class TestCandidates:
 
 
 def test_a_candidate_is_never_left_out_without_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("memwal.jobs.merge.picker._divide", lambda *limits: ())
+    monkeypatch.setattr("memwal.jobs.merge.picker._assign", lambda *limits: ())
     with pytest.raises(KeyError):
         MergePicker(MergeOptions()).pick(candidates([10]), seed=0)
 
@@ -255,10 +255,43 @@ def test_every_plan_keeps_the_rules(
         assert order == sorted(order)
 
 
+class TestDivided:
+    def test_from_so_many_bytes_on_if_the_table_can_be(self) -> None:
+        picker = picker_of(divide_bytes=10, commit_bytes=4)
+        backlog = candidates([5, 5], [1])
+
+        plan = picker.pick(backlog, seed=0, divisible=True)
+
+        assert plan.tasks == ()
+        assert {s.region_id: len(s.generations) for s in plan.selections} == {A: 2, B: 1}
+        assert {decision.commit for decision in plan.decisions} == {1}
+        told = plan.to_dict()
+        assert (told["divided"], told["tasks"], told["commits"]) == (True, len(plan.parts), 1)
+        assert picker.pick(backlog, seed=0).parts == ()
+        assert picker.pick(candidates([5], [1]), seed=0, divisible=True).parts == ()
+
+    def test_within_a_budget(self) -> None:
+        picker = picker_of(divide_bytes=0, run_bytes=3, commit_bytes=1, skip_regions=[B])
+        plan = picker.pick(candidates([2, 2], [1]), seed=0, divisible=True)
+        assert [len(selection.generations) for selection in plan.selections] == [1]
+        assert [d.reason for d in plan.decisions] == [
+            PickReason.SELECTED,
+            PickReason.RUN_BYTES,
+            PickReason.REGION_SKIPPED,
+        ]
+
+
 def test_json_has_plain_values_and_the_reason_of_each() -> None:
     plan = picker_of(run_bytes=1, skip_regions=[B]).pick(candidates([1, 1], [1]), seed=0).to_dict()
     decisions = plan.pop("decisions")
-    assert plan == {"candidates": 3, "selected": 1, "bytes": 1, "tasks": 1, "commits": 1}
+    assert plan == {
+        "candidates": 3,
+        "selected": 1,
+        "bytes": 1,
+        "divided": False,
+        "tasks": 1,
+        "commits": 1,
+    }
     assert decisions[0] == {
         "region_id": str(A),
         "generation": 1,

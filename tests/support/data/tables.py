@@ -21,6 +21,8 @@ from memwal.format.paths import (
 )
 from memwal.format.region_manifest import RegionManifest
 from memwal.format.wal_entry import WalEntry, decode_entry
+from memwal.jobs.merge.job import MergeTask, merge_tasks, plan_merge
+from memwal.jobs.options import MergeOptions
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.region.router import UNSHARDED_ID
 
@@ -141,6 +143,13 @@ def region_folders(table: memwal.Table, region_id: UUID = REGION) -> set[str]:
 def numbered(start: int, count: int, n: int = 0) -> pa.Table:
     """Rows with consecutive keys."""
     return rows(dict.fromkeys(range(start, start + count), n))
+
+
+def undivided_tasks(
+    table: memwal.Table, options: MergeOptions = MergeOptions()
+) -> tuple[MergeTask, ...]:
+    """Return the tasks of a merge that is not divided."""
+    return merge_tasks(table.location, plan_merge(table.location, options), options)
 
 
 def merged(table: memwal.Table, region_id: UUID = REGION) -> int:

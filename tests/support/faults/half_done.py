@@ -10,19 +10,29 @@ from support.stores.faulty_store import Killed
 
 import memwal
 from memwal.jobs.merge import commit as committing
+from memwal.jobs.merge import divided as dividing
 
 
 def half_merge(table: memwal.Table, *, step: str, done: int) -> None:
-    """Merge one generation a commit, by a merger that dies.
+    """Merge by a merger that dies.
 
     Parameters
     ----------
-    step : {"_upsert", "_delete"}
-        What it is about to do when it dies; what there is to delete is done first.
+    step : {"_upsert", "_delete", "record_progress"}
+        What it is about to do when it dies. The first two are of a merge of one generation a
+        commit; what there is to delete is done first. The last one is of a divided merge, whose
+        rows are committed.
     done : int
         How often it does so before.
     """
-    real, left = getattr(committing, step), done
+    divided = step == "record_progress"
+    module = dividing if divided else committing
+    options = (
+        {"divide_bytes": 0, "commit_bytes": 2_000, "max_tasks": 2}
+        if divided
+        else {"commit_bytes": 1}
+    )
+    real, left = getattr(module, step), done
 
     def until_death(*args: Any, **kwargs: Any) -> Any:
         nonlocal left
@@ -32,5 +42,5 @@ def half_merge(table: memwal.Table, *, step: str, done: int) -> None:
         return real(*args, **kwargs)
 
     with pytest.MonkeyPatch.context() as patch, suppress(Killed):
-        patch.setattr(committing, step, until_death)
-        table.merge(commit_bytes=1)
+        patch.setattr(module, step, until_death)
+        table.merge(**options)

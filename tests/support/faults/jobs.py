@@ -43,6 +43,9 @@ JOBS: dict[str, Job] = {
     "merge by generation": lambda location: merge(
         location, MergeOptions(commit_bytes=1, max_tasks=2)
     ),
+    "merge in parts": lambda location: merge(
+        location, MergeOptions(divide_bytes=0, commit_bytes=1_000, max_tasks=2)
+    ),
     "index build": build_indexes,
     "snapshot build": build_snapshot,
     "snapshot build in a file": lambda location: build_snapshot(

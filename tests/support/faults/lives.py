@@ -174,7 +174,10 @@ class Life:
         self.flushed = dict(self.acknowledged)
 
     def _merge(self) -> None:
-        result = self.table.merge(commit_bytes=self.random.choice([1, 1 << 30]))
+        if self.random.random() < 0.5:
+            result = self.table.merge(divide_bytes=0, commit_bytes=2_000, max_tasks=2)
+        else:
+            result = self.table.merge(commit_bytes=self.random.choice([1, 1 << 30]))
         assert result.warnings == ()
         if self.stale is not None:
             self.stale = dict(self.flushed)
@@ -183,7 +186,7 @@ class Life:
         """A merger dies: before its first commit, between two, or between the passes of one."""
         half_merge(
             self.table,
-            step=self.random.choice(["_upsert", "_delete"]),
+            step=self.random.choice(["_upsert", "_delete", "record_progress"]),
             done=self.random.randrange(3),
         )
         self.stale = None

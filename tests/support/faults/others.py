@@ -10,13 +10,13 @@ from dataclasses import replace
 import lance
 import pyarrow as pa
 import pytest
-from support.data.tables import folder, keys, listing, rows
+from support.data.tables import folder, keys, listing, rows, undivided_tasks
 from support.oracles import native
 from support.oracles.auditor import Auditor, Values, tag
 
 import memwal
 from memwal.errors import TableReplacedError
-from memwal.jobs.merge.job import plan_merge, run_merge_task
+from memwal.jobs.merge.job import run_merge_task
 from memwal.jobs.options import CompactOptions
 from memwal.jobs.table.compact import compact
 from memwal.region.router import Router
@@ -125,6 +125,11 @@ def merger(table: memwal.Table, auditor: Auditor) -> None:
     table.merge()
 
 
+def dividing_merger(table: memwal.Table, auditor: Auditor) -> None:
+    """Merge everything in parts."""
+    table.merge(divide_bytes=0, commit_bytes=1_000, max_tasks=2)
+
+
 def first_merger(table: memwal.Table, auditor: Auditor) -> None:
     """Merge the oldest generation of one region only."""
     table.merge(run_bytes=1)
@@ -132,7 +137,7 @@ def first_merger(table: memwal.Table, auditor: Auditor) -> None:
 
 def oldest_merger(table: memwal.Table, auditor: Auditor) -> None:
     """Merge the oldest generation of each region, and no more."""
-    for task in plan_merge(table.location):
+    for task in undivided_tasks(table):
         first = tuple(replace(b, generations=b.generations[:1]) for b in task.regions)
         run_merge_task(replace(task, regions=first))
 
@@ -199,6 +204,7 @@ OTHERS: dict[str, Other] = {
     "a tag": make_tag,
     "native merger": native_merger,
     "merger": merger,
+    "dividing merger": dividing_merger,
     "merger of one generation": first_merger,
     "merger of the oldest": oldest_merger,
     "index build": indexer,

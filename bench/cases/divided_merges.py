@@ -1,0 +1,147 @@
+"""Merges in parts: beside ``merge_insert`` on one core, by more workers, and by many tasks."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import lance
+import numpy as np
+import pyarrow as pa
+from common.measure import Figure, Line, Rival, Target, constant
+from common.processes import run_child
+
+import memwal
+from cases.merges import union_of_backlog
+
+_REGIONS = 8
+_GENERATIONS = 2
+_FLOATS = 16
+# Of the rows of the base table.
+_BACKLOG_PART = 25
+_PIECE = 250_000
+_FRAGMENT_ROWS = 1_000_000
+_ROUNDS = 3
+_TASKS = 64
+_KINDS = {"integers": Target(1.0), "text of 32 characters": Target(1.2)}
+
+
+def divided_lines(folder: Path, rows: int) -> Iterator[Line]:
+    """Merge a 25th of a base table of so many rows into it."""
+    for kind, target in _KINDS.items():
+        place = folder / kind.split()[0]
+        place.mkdir()
+        table = _table(place / "table", rows, text=kind != "integers")
+        union, count = union_of_backlog(table, place)
+        ours: dict[str, Any] = {"do": "ours", "divide_bytes": 0, "max_tasks": 2}
+        native = {"do": "union", "sources": [union], "use_index": False}
+        found: dict[str, list[dict[str, float]]] = {"ours": [], "native": []}
+        for round_ in range(_ROUNDS):
+            sides = {"ours": ours, "native": native}
+            for name in sides if round_ % 2 else reversed(sides):
+                with _one_core():
+                    found[name].append(_merged(table, sides[name]))
+        yield Line(
+            name="divided",
+            what=f"processor time of a merge in parts, keys are {kind}",
+            ours=Figure.of([sample["processor"] for sample in found["ours"]]),
+            other=Figure.of([sample["processor"] for sample in found["native"]]),
+            unit="s",
+            against="merge_insert of the newest rows, one core each",
+            target=target,
+            note=f"{count:,} rows into {rows:,}",
+        )
+        if kind == "integers":
+            yield from _divisions(table, count)
+        shutil.rmtree(place)
+
+
+def _divisions(table: memwal.Table, count: int) -> Iterator[Line]:
+    size = table.status().backlog_bytes
+    workers = {
+        number: _merged(table, {"do": "ours", "divide_bytes": 0, "max_tasks": 2, "workers": number})
+        for number in (1, 2)
+    }
+    yield Line(
+        name="divided",
+        what="merge in parts by two workers",
+        ours=constant(workers[1]["seconds"]),
+        other=constant(workers[2]["seconds"]),
+        unit="s by one",
+        against="by two, a core each",
+        rival=Rival.OURS,
+        target=Target(1.7, at_least=True),
+        note=f"{count:,} rows",
+    )
+    parts = {"divide_bytes": 0, "commit_bytes": size // _TASKS, "max_tasks": _TASKS}
+    many = _merged(table, {"do": "ours", **parts})
+    yield Line(
+        name="divided",
+        what="seconds of all tasks of a merge in 64 parts, one after another",
+        ours=constant(many["all_tasks"]),
+        other=constant(many["critical_path"]),
+        unit="s",
+        against="the longest tasks, and what the driver does",
+        rival=Rival.OURS,
+        target=Target(32, at_least=True),
+        note=f"{many['tasks']:.0f} tasks",
+    )
+
+
+def _merged(table: memwal.Table, task: Mapping[str, Any]) -> dict[str, float]:
+    """Let a child merge into a copy of the table."""
+    copy = Path(table.uri).with_name("copy")
+    shutil.copytree(table.uri, copy)
+    try:
+        return run_child("merging", {**task, "uri": str(copy)})
+    finally:
+        shutil.rmtree(copy)
+
+
+@contextmanager
+def _one_core() -> Iterator[None]:
+    """Let children have one core: Lance starts as many threads as there are."""
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)
+
+
+def _table(path: Path, rows: int, *, text: bool) -> memwal.Table:
+    """A base table, and a backlog of which half are updates and half are new rows."""
+    schema = _rows(np.arange(1), text=text).schema
+    starts = range(0, rows, _PIECE)
+    made = (_rows(np.arange(s, min(s + _PIECE, rows)), text=text) for s in starts)
+    batches = (batch for piece in made for batch in piece.to_batches())
+    reader = pa.RecordBatchReader.from_batches(schema, batches)
+    lance.write_dataset(reader, str(path), schema=schema, max_rows_per_file=_FRAGMENT_ROWS)
+    table = memwal.enable(
+        str(path), region_spec=memwal.RegionSpec.bucket("id", _REGIONS), primary_key=["id"]
+    )
+    options = memwal.WriterOptions(max_memtable_rows=1 << 24, max_memtable_bytes=1 << 32)
+    count = max(rows // _BACKLOG_PART // _GENERATIONS, _REGIONS)
+    random = np.random.default_rng(1)
+    with table.writer(options=options) as writer:
+        for number in range(_GENERATIONS):
+            new = np.arange(rows + number * count, rows + number * count + count // 2)
+            updates = random.choice(rows, min(count - len(new), rows), replace=False)
+            writer.upsert(_rows(np.concatenate([updates, new]), text=text))
+            writer.flush()
+    return table
+
+
+def _rows(numbers: np.ndarray, *, text: bool) -> pa.Table:
+    keys = pa.array([f"{number:032x}" for number in numbers]) if text else pa.array(numbers)
+    floats = np.random.default_rng(0).random(len(numbers) * _FLOATS, dtype=np.float32)
+    key = pa.field("id", keys.type, nullable=False)
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(floats), _FLOATS)
+    return pa.table(
+        [keys, pa.array(numbers % 1_000), vectors],
+        schema=pa.schema([key, pa.field("n", pa.int64()), pa.field("vector", vectors.type)]),
+    )

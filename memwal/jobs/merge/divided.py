@@ -1,0 +1,318 @@
+"""A merge divided into tasks: rewrite the newest rows, match their keys, commit both.
+
+1. *Rewrite*, by regions and shares of their keys: the newest rows become fragments of the base
+   table that no version names yet. Their keys, and the keys to delete, are stored in the folder of
+   the run.
+2. *Match*, by fragments of the base table: rows with these keys get a deletion file that no version
+   names yet.
+3. *Commit*: one Lance ``Update`` with the new fragments and the deletions, by compare-and-swap on
+   the version that was matched. If another commit was first, only fragments that are new or changed
+   since are matched again; the rewritten rows stay.
+4. The progress is recorded: :mod:`memwal.jobs.merge.progress`.
+
+What a process that pauses, dies or repeats does at each step:
+
+* rewrite, match: nothing names what they write. A task that runs twice writes other fragments and
+  deletion files, and the same key file. Only the results that the driver received are committed.
+  What is left over is collected by age. If the collector was faster than a paused run, the commit
+  finds that a file is missing, and is refused;
+* between match and commit: any other commit changes the version, and the commit is refused. The
+  driver then reads the progress again. If another merger merged one of the generations, what was
+  rewritten is dropped, and the rest is planned anew: rows of a generation must not be committed
+  over those of a later one;
+* a schema that changed meanwhile: the same, since rows were written with the earlier columns;
+* between the two commits: see :mod:`memwal.jobs.merge.progress`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from uuid import UUID, uuid4
+
+from lance.dataset import LanceOperation
+
+from memwal.base_table.commit import commit_strictly
+from memwal.base_table.commit_records import MergedRows, merge_message
+from memwal.base_table.snapshot import BaseTable, is_version_stored, open_base
+from memwal.errors import MemWalError, ObjectNotFoundError, TableSetupError
+from memwal.jobs.job import Guard, SkippedRegion, TaskRunner, run_in_process
+from memwal.jobs.merge.commit import MergeContentionError, MergeOutcome
+from memwal.jobs.merge.match import Match, MatchTask, run_match_task
+from memwal.jobs.merge.picker import RegionSelection, divide, still_pending
+from memwal.jobs.merge.progress import record_progress
+from memwal.jobs.merge.rewrite import RewriteTask, Rewritten, run_rewrite_task
+from memwal.jobs.merge.run_files import Intent, KeyFile, run_dir, write_intent
+from memwal.jobs.metrics import job_metrics
+from memwal.jobs.progress import Meter, NoMeter
+from memwal.storage.location import TableLocation
+from memwal.telemetry.spans import ROWS, VERSION, span
+from memwal.util.retry import LostRaceError, conflict_delay, retry_lost_races
+
+logger = logging.getLogger(__name__)
+
+# Attempts of a whole merge, and of its commit.
+_ATTEMPTS = 4
+_COMMIT_ATTEMPTS = 50
+_CONFLICT_WAIT_SECONDS = 0.05
+# A task with fewer rows to compare takes less time than it takes to start it. The driver compares
+# as many itself after it lost a race, since each task would give other commits time to come first.
+_MIN_MATCH_ROWS = 1 << 20
+# Keys in memory at a time, as a part of what a task may take. With fewer, the keys of the base
+# table are read more than once.
+_KEY_SHARE = 4
+_MIN_KEY_BYTES = 64 << 20
+
+
+def merge_divided(
+    location: TableLocation,
+    selections: Sequence[RegionSelection],
+    *,
+    task_bytes: int,
+    max_tasks: int,
+    run: TaskRunner = run_in_process,
+    guard: Guard | None = None,
+    meter: Meter | NoMeter,
+) -> MergeOutcome:
+    """Merge what the base table does not have yet of a selection, in one commit and its progress.
+
+    Each task takes about ``task_bytes`` of memory; if there are cores for them, ``max_tasks`` run
+    at once.
+
+    Raises
+    ------
+    MergeContentionError
+        Every attempt met other commits. Nothing was merged.
+    """
+    merge = _DividedMerge(location, selections, task_bytes, max_tasks, run, guard, meter)
+    return retry_lost_races(
+        merge.attempt,
+        attempts=_ATTEMPTS,
+        seconds=_CONFLICT_WAIT_SECONDS,
+        exhausted=_contention(location, _ATTEMPTS),
+    )
+
+
+def _contention(location: TableLocation, attempts: int) -> MergeContentionError:
+    return MergeContentionError(
+        f"{attempts} attempts to merge into {location} met other commits; try again later"
+    )
+
+
+@dataclass(slots=True)
+class _DividedMerge:
+    """What the attempts of a merge share: its limits, and regions to skip."""
+
+    location: TableLocation
+    selections: Sequence[RegionSelection]
+    task_bytes: int
+    max_tasks: int
+    run: TaskRunner
+    guard: Guard | None
+    meter: Meter | NoMeter
+    skipped: dict[UUID, SkippedRegion] = field(default_factory=dict)
+    is_unrecorded: bool = False  # whether rows are committed, and their progress is not
+
+    def attempt(self) -> MergeOutcome:
+        """Merge what is pending at the latest version, or raise LostRaceError."""
+        base = open_base(self.location)
+        base.require_mem_wal()
+        run_id = uuid4()
+        try:
+            parts = self._rewrite(base, run_id)
+            if not any(part.regions for part in parts):
+                return MergeOutcome(version=base.version, skipped=tuple(self.skipped.values()))
+            return self._commit(base, run_id, parts)
+        finally:
+            # Without the progress of rows that are committed, the next merge needs the run's files.
+            if not self.is_unrecorded:
+                self._delete_run(run_id)
+
+    def _rewrite(self, base: BaseTable, run_id: UUID) -> list[Rewritten]:
+        """Rewrite what is pending. All tasks of a region read it up to the same generation."""
+        numbers = 0
+        while True:
+            stops = {region_id: region.generation for region_id, region in self.skipped.items()}
+            pending = still_pending(self.selections, base.details.merged, stops=stops)
+            tasks = [
+                RewriteTask(
+                    location=self.location,
+                    version=base.version,
+                    run_id=run_id,
+                    number=numbers + number,
+                    regions=part.regions,
+                    share=part.share,
+                )
+                for number, part in enumerate(divide(pending, self.task_bytes, self.max_tasks))
+            ]
+            numbers += len(tasks)
+            with span("memwal.merge.rewrite", self.location, attributes={VERSION: base.version}):
+                parts = self.run(tasks, partial(run_rewrite_task, meter=self.meter))
+            for part in parts:
+                for region_id, region in part.skipped.items():
+                    known = self.skipped.get(region_id)
+                    if known is None or region.generation < known.generation:
+                        self.skipped[region_id] = region
+            if _agree(tasks, parts, self.skipped):
+                return parts
+
+    def _commit(self, base: BaseTable, run_id: UUID, parts: Sequence[Rewritten]) -> MergeOutcome:
+        """Match and commit until no other commit comes first, then record the progress."""
+        regions = {region.region_id: region for part in parts for region in part.regions}
+        selections = list(regions.values())
+        merged = {region_id: r.generations[-1].number for region_id, r in regions.items()}
+        keys = tuple(part.keys for part in parts if part.keys is not None)
+        fragments = [fragment for part in parts for fragment in part.fragments]
+        rows = sum(part.rows_upserted for part in parts)
+        write_intent(self.location.store, run_id, Intent(base.version, merged))
+        found = _Matches()
+        latest = base
+        for attempt in range(1, _COMMIT_ATTEMPTS + 1):
+            try:
+                self._match(latest, found, keys)
+            except (ObjectNotFoundError, TableSetupError):
+                # Whoever merged the same generations deleted the keys of this run.
+                self._latest(base, selections)
+                if is_version_stored(self.location, latest.version):
+                    raise
+                # This process was paused, and the version was cleaned up.
+                latest = self._latest(base, selections)
+                continue
+            if self.guard is not None:
+                self.guard()
+            operation = LanceOperation.Update(
+                removed_fragment_ids=[m.fragment for m in found.matches() if m.changed is None],
+                updated_fragments=[m.changed for m in found.matches() if m.changed is not None],
+                new_fragments=fragments,
+                fields_modified=[],
+            )
+            try:
+                with span(
+                    "memwal.merge.commit",
+                    self.location,
+                    attributes={ROWS: rows, VERSION: latest.version},
+                ):
+                    version = commit_strictly(
+                        latest, operation, message=merge_message(MergedRows(run_id, merged))
+                    )
+                break
+            except LostRaceError as error:
+                job_metrics().conflict(self.location.uri)
+                logger.info("merge into %s met another commit: %s", self.location, error)
+                time.sleep(conflict_delay(attempt, _CONFLICT_WAIT_SECONDS))
+                latest = self._latest(base, selections)
+        else:
+            raise _contention(self.location, _COMMIT_ATTEMPTS)
+        self.is_unrecorded = True
+        after = record_progress(self.location, version, merged)
+        self.is_unrecorded = False
+        if still_pending(selections, after.details.merged):
+            raise LostRaceError("another merger merged the same regions before the progress")
+        return MergeOutcome(
+            version=after.version,
+            commits=2,
+            generations=sum(len(region.generations) for region in selections),
+            rows_upserted=rows,
+            rows_deleted=sum(match.deleted for match in found.matches()),
+            bytes=sum(region.bytes for region in selections),
+            skipped=tuple(self.skipped.values()),
+        )
+
+    def _latest(self, base: BaseTable, selections: list[RegionSelection]) -> BaseTable:
+        """Return the latest version, if what was rewritten on ``base`` may still be committed."""
+        latest = open_base(self.location)
+        if still_pending(selections, latest.details.merged) != selections:
+            raise LostRaceError("another merger merged some of the generations")
+        if latest.schema != base.schema or latest.field_ids() != base.field_ids():
+            raise LostRaceError("the columns of the base table changed")
+        return latest
+
+    def _match(self, base: BaseTable, found: _Matches, keys: tuple[KeyFile, ...]) -> None:
+        """Match the keys with the fragments that were not matched as they are now."""
+        first = not found.by_fragment
+        sizes = found.unmatched(base)
+        tasks = [
+            MatchTask(
+                location=self.location,
+                version=base.version,
+                fragments=group,
+                keys=keys,
+                key_bytes=max(self.task_bytes // _KEY_SHARE, _MIN_KEY_BYTES),
+            )
+            for group in _groups(sizes, self.max_tasks)
+            if keys
+        ]
+        few = not first and sum(sizes.values()) < _MIN_MATCH_ROWS
+        run = run_in_process if few else self.run
+        with span("memwal.merge.match", self.location, attributes={VERSION: base.version}):
+            found.add(base, sizes, [match for part in run(tasks, run_match_task) for match in part])
+
+    def _delete_run(self, run_id: UUID) -> None:
+        try:
+            self.location.store.delete_folder(run_dir(run_id))
+        except MemWalError as error:
+            logger.warning("the files of merge %s are left: %s", run_id, error)
+
+
+def _agree(
+    tasks: Sequence[RewriteTask], parts: Sequence[Rewritten], skipped: dict[UUID, SkippedRegion]
+) -> bool:
+    """Return whether no task read a region beyond where the region is to be skipped from."""
+    stops = {region_id: region.generation for region_id, region in skipped.items()}
+    divided = {region.region_id for task in tasks if task.share.of > 1 for region in task.regions}
+    return all(
+        region.generations[-1].number < stops[region.region_id]
+        for part in parts
+        for region in part.regions
+        if region.region_id in divided and region.region_id in stops
+    )
+
+
+@dataclass(slots=True)
+class _Matches:
+    """Matches by fragment, with the state of the fragment that they belong to."""
+
+    by_fragment: dict[int, tuple[str, Match | None]] = field(default_factory=dict)
+
+    def unmatched(self, base: BaseTable) -> dict[int, int]:
+        """Forget fragments that are gone or changed; return the rows of those left to match."""
+        current = {
+            fragment.fragment_id: (str(fragment.metadata.to_json()), fragment.physical_rows)
+            for fragment in base.dataset.get_fragments()
+        }
+        self.by_fragment = {
+            number: (state, match)
+            for number, (state, match) in self.by_fragment.items()
+            if number in current and current[number][0] == state
+        }
+        return {
+            number: rows for number, (_, rows) in current.items() if number not in self.by_fragment
+        }
+
+    def add(self, base: BaseTable, fragments: dict[int, int], matches: Sequence[Match]) -> None:
+        """Keep what was found in some fragments of a version."""
+        found = {match.fragment: match for match in matches}
+        for fragment in base.dataset.get_fragments():
+            number = fragment.fragment_id
+            if number in fragments:
+                state = str(fragment.metadata.to_json())
+                self.by_fragment[number] = (state, found.get(number))
+
+    def matches(self) -> list[Match]:
+        """Return the fragments with rows that are to go."""
+        return [match for _, match in self.by_fragment.values() if match is not None]
+
+
+def _groups(sizes: dict[int, int], max_groups: int) -> list[tuple[int, ...]]:
+    """Divide fragments into groups of about as many rows."""
+    count = max(min(max_groups, sum(sizes.values()) // _MIN_MATCH_ROWS, len(sizes)), 1)
+    groups: list[list[int]] = [[] for _ in range(count)]
+    rows = [0] * count
+    for number in sorted(sizes, key=lambda number: sizes[number], reverse=True):
+        smallest = rows.index(min(rows))
+        groups[smallest].append(number)
+        rows[smallest] += sizes[number]
+    return [tuple(sorted(group)) for group in groups if group]

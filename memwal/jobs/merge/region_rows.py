@@ -1,0 +1,162 @@
+"""Rows of a region's generations for a merge: the keys are read first, the rows as they are needed.
+
+The keys of all generations tell which row of each key is the newest. Rows are read afterwards in
+batches, and only those that enter the base table, so that a worker holds the keys and some batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+import lance
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from memwal.base_table.snapshot import BaseTable, lance_errors
+from memwal.errors import MemWalError
+from memwal.format.paths import TOMBSTONE
+from memwal.format.values import VERSIONS_WITHOUT_NULL_STRUCTS, fill_null_structs
+from memwal.jobs.merge.picker import Candidate, Share
+from memwal.lsm.memtable.hashing import hash_rows
+from memwal.quality.checks import Mask
+from memwal.reader.sources.generation import open_generation
+from memwal.region.rows import key_column, newest_row_positions
+
+Rows = npt.NDArray[np.int64]
+
+_BATCH_ROWS = 8_192
+# Below this part of the rows of a generation they are taken one by one, else all are scanned.
+_TAKE_BELOW = 0.25
+
+
+class UnreadableGenerationError(Exception):
+    """A generation whose keys were read, and whose rows cannot be."""
+
+    def __init__(self, region_id: UUID, generation: int, reason: MemWalError) -> None:
+        super().__init__(str(reason))
+        self.region_id = region_id
+        self.generation = generation
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationKeys:
+    """Keys of a generation that are in a share."""
+
+    generation: Candidate
+    dataset: lance.LanceDataset
+    count: int  # rows of the generation
+    rows: Rows  # their positions in the generation, ascending
+    keys: pa.Table  # key columns
+    deleted: Mask
+
+
+def read_generation_keys(
+    base: BaseTable, region_id: UUID, generation: Candidate, share: Share
+) -> GenerationKeys:
+    """Read key columns and tombstones of a generation, in batches, and keep those of a share."""
+    source = open_generation(base, region_id, generation.number, generation.path)
+    names = list(base.primary_key)
+    rows, batches, deleted, count = [], [], [], 0
+    with lance_errors(f"reading generation {generation.number}"):
+        scanner = source.dataset.scanner(columns=[*names, TOMBSTONE], scan_in_order=True)
+        for batch in scanner.to_batches():
+            own = _rows_of(share, batch.select(names))
+            kept = batch if len(own) == batch.num_rows else batch.take(pa.array(own))
+            rows.append(own + count)
+            batches.append(kept.select(names))
+            deleted.append(
+                pc.fill_null(kept.column(TOMBSTONE), False).to_numpy(zero_copy_only=False)
+            )
+            count += batch.num_rows
+    schema = pa.schema([base.schema.field(name) for name in names])
+    return GenerationKeys(
+        generation=generation,
+        dataset=source.dataset,
+        count=count,
+        rows=np.concatenate([np.empty(0, np.int64), *rows]),
+        keys=pa.Table.from_batches(batches).cast(schema) if batches else schema.empty_table(),
+        deleted=np.concatenate([np.empty(0, np.bool_), *deleted]).astype(np.bool_),
+    )
+
+
+def _rows_of(share: Share, keys: pa.RecordBatch) -> Rows:
+    """Return the positions of the rows of some key columns that are in a share."""
+    if share.of == 1:
+        return np.arange(keys.num_rows)
+    return np.flatnonzero(hash_rows(keys.columns) % np.uint64(share.of) == share.number)
+
+
+class RegionReader:
+    """Newest rows of a share of the keys of some generations, oldest first."""
+
+    def __init__(self, base: BaseTable, region_id: UUID, parts: Sequence[GenerationKeys]) -> None:
+        self._base = base
+        self._region_id = region_id
+        self._parts = tuple(parts)
+        schema = pa.schema([base.schema.field(name) for name in base.primary_key])
+        self.key_columns = pa.concat_tables([schema.empty_table(), *(p.keys for p in parts)])
+        self.deleted = np.concatenate([np.empty(0, np.bool_), *(part.deleted for part in parts)])
+        self.newest = np.zeros(len(self.deleted), np.bool_)
+        if len(self.deleted):
+            self.newest[newest_row_positions(key_column(self.key_columns, base.primary_key))] = True
+
+    def keys(self) -> pa.Table:
+        """Return the distinct keys, of tombstones too."""
+        return self.key_columns.filter(pa.array(self.newest))
+
+    @property
+    def upserted(self) -> Mask:
+        """Which rows enter the base table."""
+        mask: Mask = self.newest & ~self.deleted
+        return mask
+
+    def batches(self, chosen: Mask, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Read the chosen rows, generation by generation.
+
+        Raises UnreadableGenerationError if the rows of one cannot be read.
+        """
+        start = 0
+        for part in self._parts:
+            end = start + len(part.rows)
+            rows = part.rows[chosen[start:end]]
+            start = end
+            if not len(rows):
+                continue
+            try:
+                with lance_errors(f"reading generation {part.generation.number}"):
+                    yield from _read(part, rows, list(columns))
+            except MemWalError as error:
+                raise UnreadableGenerationError(
+                    self._region_id, part.generation.number, error
+                ) from error
+
+    def storable(self) -> Iterator[pa.RecordBatch]:
+        """Read the rows that enter, as the files of the base table can store them."""
+        version = self._base.dataset.data_storage_version
+        for batch in self.batches(self.upserted, self._base.schema.names):
+            columns = batch.columns
+            if version in VERSIONS_WITHOUT_NULL_STRUCTS:
+                columns = [*map(fill_null_structs, columns)]
+            yield pa.RecordBatch.from_arrays(columns, schema=self._base.schema)
+
+
+def _read(part: GenerationKeys, rows: Rows, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    if len(rows) < _TAKE_BELOW * part.count:
+        for at in range(0, len(rows), _BATCH_ROWS):
+            yield from part.dataset.take(rows[at : at + _BATCH_ROWS], columns=columns).to_batches()
+        return
+    start = 0
+    scanner = part.dataset.scanner(columns=columns, batch_size=_BATCH_ROWS, scan_in_order=True)
+    for batch in scanner.to_batches():
+        end = start + batch.num_rows
+        own = rows[np.searchsorted(rows, start) : np.searchsorted(rows, end)] - start
+        start = end
+        if len(own) == batch.num_rows:
+            yield batch
+        elif len(own):
+            yield batch.take(pa.array(own))

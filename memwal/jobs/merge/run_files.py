@@ -1,0 +1,97 @@
+"""Files of one run of a divided merge: the keys of its tasks, and what its commit is to record.
+
+A run has a folder of its own, ``_memwal/merges/{run id}``. It is deleted when the run ends; a run
+that dies leaves it, and the garbage collection deletes it by age.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from uuid import UUID
+
+import numpy as np
+import pyarrow as pa
+
+from memwal.errors import CorruptDataError, ObjectNotFoundError
+from memwal.format.paths import TOMBSTONE
+from memwal.quality.checks import Mask
+from memwal.region.rows import key_column
+from memwal.storage.object_store import ObjectStore
+
+MERGES_DIR = "_memwal/merges"
+_INTENT = "commit.json"
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFile:
+    """Keys that one rewrite task wrote anew or deleted, each once."""
+
+    path: str
+    rows: int
+    bytes: int  # in memory
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """What a run is about to commit: stored before its first attempt."""
+
+    version: int  # a version before the commit
+    merged: Mapping[UUID, int]  # the newest generation of each region
+
+
+def run_dir(run_id: UUID) -> str:
+    """Return the key of the folder of a run."""
+    return f"{MERGES_DIR}/{run_id}"
+
+
+def write_keys(
+    store: ObjectStore, run_id: UUID, number: int, keys: pa.Table, deleted: Mask
+) -> KeyFile:
+    """Store key columns of a task, with a mask of the keys that are deleted.
+
+    A repetition of the task replaces its file.
+    """
+    table = keys.append_column(TOMBSTONE, pa.array(deleted))
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    path = f"{run_dir(run_id)}/{number}.arrow"
+    store.put(path, sink.getvalue())
+    return KeyFile(path, keys.num_rows, keys.nbytes)
+
+
+def read_keys(
+    store: ObjectStore, file: KeyFile, primary_key: tuple[str, ...]
+) -> tuple[pa.Array, Mask]:
+    """Return the keys of a file, one comparable value each, and which of them are deleted."""
+    try:
+        with pa.ipc.open_stream(store.get(file.path)) as reader:
+            table = reader.read_all().combine_chunks()
+    except pa.ArrowInvalid as error:
+        raise CorruptDataError(f"{file.path} was not written whole: {error}") from error
+    deleted = table.column(TOMBSTONE).to_numpy().astype(np.bool_)
+    return key_column(table, primary_key), deleted
+
+
+def write_intent(store: ObjectStore, run_id: UUID, intent: Intent) -> None:
+    """Store what a run is about to commit."""
+    merged = {str(region_id): generation for region_id, generation in intent.merged.items()}
+    data = json.dumps({"version": intent.version, "merged": merged}).encode()
+    store.put(f"{run_dir(run_id)}/{_INTENT}", data)
+
+
+def read_intents(store: ObjectStore) -> dict[UUID, Intent]:
+    """Return what runs that have not ended are about to commit. Costs a listing without any."""
+    intents = {}
+    for name in store.list_folders(MERGES_DIR):
+        try:
+            run_id = UUID(name)
+            values = json.loads(bytes(store.get(f"{run_dir(run_id)}/{_INTENT}")))
+            merged = {UUID(region_id): int(last) for region_id, last in values["merged"].items()}
+            intents[run_id] = Intent(int(values["version"]), merged)
+        except (ObjectNotFoundError, ValueError, KeyError, AttributeError):
+            # Not a run, or one that has not come so far, or one that died while it wrote this.
+            continue
+    return intents

@@ -1,0 +1,625 @@
+"""A merge divided into tasks: the same rows as one worker merges, every step killed and raced."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+from lance.mem_wal import CompactedSsTable
+from support.data.tables import (
+    MakeTable,
+    base_state,
+    folder,
+    keys,
+    later,
+    merged,
+    numbered,
+    rows,
+    state,
+    undivided_tasks,
+)
+from support.faults.deaths import die_at_commit
+from support.stores.faulty_store import TABLE_MANIFEST, FaultyStore, FaultyStores, Killed, Pause
+
+import memwal
+from memwal.errors import MemWalError
+from memwal.jobs.gc.job import collect_garbage
+from memwal.jobs.job import Guard, JobResult
+from memwal.jobs.merge.divided import merge_divided
+from memwal.jobs.merge.job import MergeTask, merge, plan_merge, run_merge_task
+from memwal.jobs.merge.picker import Candidate, Part, RegionSelection, Share, divide
+from memwal.jobs.merge.read import read_source
+from memwal.jobs.merge.run_files import MERGES_DIR, read_intents
+from memwal.jobs.options import GcOptions, MergeOptions
+from memwal.jobs.progress import NO_METER
+from memwal.jobs.verify.merged_rows import only_merges_since
+from memwal.reader.base_indexes import merged_fragments
+from memwal.region.router import bucket_region_id
+from memwal.storage.location import TableLocation
+
+Rows = dict[int, int | None]
+REGIONS = [bucket_region_id(number) for number in range(2)]
+
+
+def elsewhere(tasks: Sequence[Any], function: Callable[[Any], Any]) -> list[Any]:
+    """Run tasks as if on other machines."""
+    return [
+        pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(function))(pickle.loads(sent))))
+        for sent in map(pickle.dumps, tasks)
+    ]
+
+
+def divided(table: memwal.Table | TableLocation, **options: Any) -> JobResult:
+    """Merge in parts, however small."""
+    location = table.location if isinstance(table, memwal.Table) else table
+    options = {"divide_bytes": 0, "max_tasks": 2, "commit_bytes": 500, "run": elsewhere} | options
+    return merge(location, MergeOptions(**options))
+
+
+def flush(table: memwal.Table, *parts: Rows | list[int]) -> None:
+    """Flush a generation of each region for each part: rows, or keys that are deleted."""
+    with table.writer() as writer:
+        for part in parts:
+            if isinstance(part, list):
+                writer.delete(keys(*part))
+            else:
+                writer.upsert(rows(part))
+            writer.flush()
+
+
+def check_merged(table: memwal.Table, expected: Rows) -> None:
+    """All is in the base table, once, and nothing is pending."""
+    assert state(table) == expected
+    assert base_state(table) == expected
+    assert table.base().dataset.count_rows() == len(expected)
+    assert table.status().backlog_generations == 0
+    assert not table.verify(deep=True).errors
+
+
+@pytest.fixture
+def table(make_table: MakeTable) -> memwal.Table:
+    """Two regions, of which the base table has rows."""
+    table = make_table(buckets=2)
+    flush(table, dict.fromkeys(range(60), 0))
+    table.merge()
+    return table
+
+
+EXPECTED: Rows = {
+    **dict.fromkeys(range(10), 0),
+    **dict.fromkeys(range(10, 20), 1),
+    **dict.fromkeys(range(25, 40), 2),
+    **dict.fromkeys(range(40, 60), 0),
+    **dict.fromkeys(range(60, 90), 3),
+    # Deleted, and written again.
+    **dict.fromkeys((41, 42, 43, 95, 96, 97), 3),
+}
+
+
+def fill(table: memwal.Table) -> None:
+    """Write a backlog of three generations for each region; see EXPECTED."""
+    flush(
+        table,
+        dict.fromkeys(range(10, 40), 1),
+        [*range(20, 25), 999, 41, 42, 43, 95, 96, 97],
+        {
+            **dict.fromkeys(range(25, 40), 2),
+            **dict.fromkeys([*range(60, 90), 41, 42, 43, 95, 96, 97], 3),
+        },
+    )
+
+
+class TestParts:
+    def test_of_large_and_small_regions(self, table: memwal.Table) -> None:
+        def region(number: int, *sizes: int) -> RegionSelection:
+            chosen = tuple(Candidate(n, str(n), size) for n, size in enumerate(sizes, start=1))
+            return RegionSelection(bucket_region_id(number), chosen)
+
+        large, small = region(0, 500, 700), [region(number, 90) for number in range(1, 8)]
+
+        parts = divide([large, *small], 300, 1)
+
+        shares = [part for part in parts if part.regions == (large,)]
+        assert [part.share for part in shares] == [
+            Share(n, len(shares)) for n in range(len(shares))
+        ]
+        whole = [region for part in parts if part not in shares for region in part.regions]
+        assert sorted(whole, key=str) == sorted(small, key=str)
+        assert all(part.bytes <= 300 for part in parts)
+
+    def test_are_as_many_as_the_workers_if_there_is_enough_to_do(self) -> None:
+        chosen = RegionSelection(REGIONS[0], (Candidate(1, "a", 1 << 30),))
+
+        assert len(divide([chosen], 1 << 30, 4)) == 4
+        assert len(divide([replace(chosen, generations=(Candidate(1, "a", 99),))], 1 << 30, 4)) == 1
+        assert divide([], 1, 4) == ()
+        assert Part((chosen,)).share == Share()
+
+
+class TestRows:
+    @pytest.mark.parametrize("commit_bytes", [200, 500, 1 << 30])
+    def test_are_those_of_an_undivided_merge(
+        self, table: memwal.Table, tmp_path: Path, commit_bytes: int
+    ) -> None:
+        fill(table)
+        shutil.copytree(folder(table), tmp_path / "copy")
+        other = memwal.open(str(tmp_path / "copy"))
+        other.merge()
+
+        result = divided(table, commit_bytes=commit_bytes)
+
+        check_merged(table, EXPECTED)
+        assert base_state(other) == base_state(table)
+        assert result.commits == 2
+        assert (result.tasks > 2) is (commit_bytes < 1 << 30)
+        assert result.metrics["generations"] == 6
+        assert result.metrics["rows_upserted"] == 61
+        assert result.metrics["rows_deleted"] == 5
+        assert not list(table.location.store.list(MERGES_DIR))
+
+    @pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
+    def test_of_composite_keys_and_nested_values(self, tmp_path: Path, version: str) -> None:
+        schema = pa.schema(
+            [
+                pa.field("place", pa.string(), nullable=False),
+                pa.field("day", pa.int32(), nullable=False),
+                pa.field("at", pa.struct([("x", pa.int64()), ("names", pa.list_(pa.string()))])),
+                pa.field("v", pa.list_(pa.float32(), 4)),
+            ]
+        )
+        uri = str(tmp_path / "nested.lance")
+        lance.write_dataset(schema.empty_table(), uri, data_storage_version=version)
+        table = memwal.enable(
+            uri, primary_key=["place", "day"], region_spec=memwal.RegionSpec.bucket("place", 3)
+        )
+
+        def some(days: range, x: int) -> pa.Table:
+            return pa.Table.from_pylist(
+                [
+                    {
+                        "place": place,
+                        "day": day,
+                        "at": {"x": x, "names": [place, str(x)]},
+                        "v": [x, 1.0, 2.0, float(day)],
+                    }
+                    for place in ("ä", "b", "")
+                    for day in days
+                ],
+                schema=schema,
+            )
+
+        with table.writer() as writer:
+            writer.upsert(some(range(40), 1))
+            writer.flush()
+        divided(table)
+        with table.writer() as writer:
+            writer.upsert(some(range(20, 60), 2))
+            writer.flush()
+            writer.delete(some(range(25, 30), 0).select(["place", "day"]))
+        expected = table.scan().to_table().sort_by([("place", "ascending"), ("day", "ascending")])
+        divided(table)
+
+        found = (
+            lance.dataset(uri).to_table().sort_by([("place", "ascending"), ("day", "ascending")])
+        )
+        assert found == expected
+        assert found.num_rows == 3 * 55
+
+    def test_of_generations_with_earlier_columns(self, table: memwal.Table) -> None:
+        fill(table)
+        lance.dataset(table.uri).add_columns(pa.field("new", pa.int64()))
+        with memwal.open(table.uri).writer() as writer:
+            writer.upsert(rows({1: 5}).append_column("new", pa.array([7])))
+        divided(table)
+
+        found = lance.dataset(table.uri).to_table(columns=["id", "new"]).to_pylist()
+        assert {row["id"] for row in found if row["new"] is not None} == {1}
+        check_merged(table, {**EXPECTED, 1: 5})
+
+    def test_are_found_through_the_indexes_of_the_base_table(self, table: memwal.Table) -> None:
+        lance.dataset(table.uri).create_scalar_index("id", "BTREE")
+        lance.dataset(table.uri).create_scalar_index("n", "BTREE")
+        fill(table)
+        divided(table)
+
+        dataset = lance.dataset(table.uri)
+        assert dataset.to_table(filter="id = 22").num_rows == 0
+        assert dataset.to_table(filter="n = 1").num_rows == 10
+        assert dataset.to_table(filter="n = 2").num_rows == 15
+        table.build_indexes()
+        assert lance.dataset(table.uri).to_table(filter="n = 2").num_rows == 15
+        check_merged(table, EXPECTED)
+
+    def test_of_tables_with_stable_row_ids(self, tmp_path: Path) -> None:
+        """Such a table is not divided: only Lance's own merge keeps the ids."""
+        uri = str(tmp_path / "stable.lance")
+        lance.write_dataset(numbered(0, 60), uri, enable_stable_row_ids=True)
+        spec = memwal.RegionSpec.bucket("id", 2)
+        table = memwal.enable(uri, primary_key=["id"], region_spec=spec)
+        fill(table)
+        assert not plan_merge(table.location, MergeOptions(divide_bytes=0, max_tasks=2)).parts
+        divided(table)
+        check_merged(table, EXPECTED)
+
+
+class TestDamagedGeneration:
+    @pytest.mark.parametrize("commit_bytes", [500, 1 << 30])
+    def test_stops_its_region_in_every_part(self, table: memwal.Table, commit_bytes: int) -> None:
+        fill(table)
+        region = REGIONS[0]
+        paths = sorted(folder(table).glob(f"_mem_wal/{region}/*_gen_3/data/*"))
+        assert paths
+        for path in paths:
+            path.write_bytes(path.read_bytes()[:-40])
+
+        result = divided(table, commit_bytes=commit_bytes)
+
+        (skipped,) = result.skipped_regions
+        assert (skipped.region_id, skipped.generation) == (str(region), 3)
+        assert merged(table, REGIONS[1]) == 4
+        assert merged(table, region) == 2
+
+
+PLACES = ("rewriting", "matched", "committed")
+
+
+def at(place: str, store: FaultyStore, act: Callable[[], None]) -> Guard | None:
+    """Have something done once at a place of the divided merge that comes next."""
+    if place == "rewriting":
+        store.act("put", act, key=f"{MERGES_DIR}/*.arrow", after=True)
+    elif place == "committed":
+        store.act("create", act, key=TABLE_MANIFEST, after=True)
+    else:
+        calls = iter([act])
+        return lambda: next(calls, lambda: None)()
+    return None
+
+
+@contextmanager
+def standing_at(
+    place: str, faults: FaultyStores, table: memwal.Table, **options: Any
+) -> Iterator[Future[JobResult]]:
+    """Let a divided merge in another thread stand still at a place until the block ends."""
+    pause = Pause()
+    guard = at(place, faults.of(table.location), pause.stand)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(divided, table.location, guard=guard, run=run_here, **options)
+        try:
+            assert pause.wait_until_reached(running), f"it did not come to {place}"
+            yield running
+        finally:
+            pause.release()
+
+
+def run_here(tasks: Sequence[Any], function: Callable[[Any], Any]) -> list[Any]:
+    return [function(task) for task in tasks]
+
+
+class TestDeath:
+    @pytest.mark.parametrize("place", PLACES)
+    def test_leaves_a_whole_table_and_the_next_run_completes(
+        self, faults: FaultyStores, table: memwal.Table, place: str
+    ) -> None:
+        fill(table)
+        store = faults.of(table.location)
+
+        def die() -> None:
+            raise Killed
+
+        guard = at(place, store, die)
+        store.kill("delete_folder")
+        with pytest.raises((Killed, MemWalError)):
+            divided(table, guard=guard, run=run_here)
+        store.clear()
+
+        assert state(table) == EXPECTED
+        divided(table)
+        check_merged(table, EXPECTED)
+
+    def test_before_the_progress_is_made_good_by_the_next_run(
+        self, faults: FaultyStores, table: memwal.Table
+    ) -> None:
+        """Its rows are not written again, and a smaller merge takes nothing back."""
+        fill(table)
+        die_at_commit(faults.of(table.location), after=True)
+        with pytest.raises((Killed, MemWalError)):
+            divided(table, run=run_here)
+        faults.of(table.location).clear()
+        assert base_state(table) == EXPECTED
+        assert table.status().backlog_generations == 6
+        assert read_intents(table.location.store)
+
+        result = table.merge(run_bytes=1)
+
+        assert result.metrics["generations"] == 0
+        check_merged(table, EXPECTED)
+        assert not read_intents(table.location.store)
+
+    @pytest.mark.parametrize("undone", [True, False])
+    def test_before_the_progress_of_a_table_that_was_restored(
+        self, faults: FaultyStores, table: memwal.Table, undone: bool
+    ) -> None:
+        fill(table)
+        before = lance.dataset(table.uri).version
+        die_at_commit(faults.of(table.location), after=True)
+        with pytest.raises((Killed, MemWalError)):
+            divided(table, run=run_here)
+        faults.of(table.location).clear()
+        if undone:
+            lance.dataset(table.uri, version=before).restore()
+        else:
+            lance.write_dataset(rows({777: 7}), table.uri, mode="append")
+        result = divided(table)
+
+        assert (result.metrics["generations"] == 6) is undone
+        check_merged(table, EXPECTED if undone else {**EXPECTED, 777: 7})
+
+
+class TestTwoMergers:
+    @pytest.mark.parametrize("how", ["divided", "undivided"])
+    @pytest.mark.parametrize("place", PLACES)
+    def test_one_sleeps_while_the_other_merges_further(
+        self, faults: FaultyStores, table: memwal.Table, place: str, how: str
+    ) -> None:
+        """It brings back what the sleeper deletes, and deletes what the sleeper writes."""
+        fill(table)
+        with standing_at(place, faults, table):
+            if place != "committed":
+                divided(table)
+            flush(table, dict.fromkeys(range(20, 25), 7), [*range(60, 65)])
+            divided(table) if how == "divided" else table.merge()
+
+        expected = {**EXPECTED, **dict.fromkeys(range(20, 25), 7)}
+        check_merged(table, {key: n for key, n in expected.items() if key not in range(60, 65)})
+
+    @pytest.mark.parametrize("how", ["divided", "undivided", "by Lance"])
+    @pytest.mark.parametrize("place", PLACES)
+    def test_one_sleeps_while_the_other_merges_less(
+        self, faults: FaultyStores, table: memwal.Table, place: str, how: str
+    ) -> None:
+        """The base table has older rows again then: the sleeper must not record its progress."""
+        fill(table)
+        (task,) = undivided_tasks(table)
+        with standing_at(place, faults, table) as running:
+            # As a merger does that read the table before the sleeper's commit.
+            first = tuple(replace(r, generations=r.generations[:1]) for r in task.regions)
+            if how == "divided":
+                _merge_first_divided(table)
+            elif how == "undivided":
+                run_merge_task(replace(task, regions=first))
+            else:
+                _merge_first_by_lance(table)
+        running.exception()
+
+        assert state(table) == EXPECTED
+        divided(table)
+        check_merged(table, EXPECTED)
+
+    def test_one_sleeps_before_its_progress_while_the_other_dies_after_its_deletes(
+        self, faults: FaultyStores, table: memwal.Table
+    ) -> None:
+        """It deleted what a later generation wrote, which is pending for it."""
+        fill(table)
+        task = first_two(table)
+
+        def die_at_the_second_call() -> None:
+            calls.append(0)
+            if len(calls) == 2:
+                raise Killed
+
+        calls: list[int] = []
+        with (
+            standing_at("committed", faults, table) as running,
+            pytest.raises((Killed, MemWalError)),
+        ):
+            run_merge_task(task, guard=die_at_the_second_call)
+        running.exception()
+
+        assert state(table) == EXPECTED
+        divided(table)
+        check_merged(table, EXPECTED)
+
+    def test_one_records_its_progress_while_the_other_sleeps_before_its_deletes(
+        self, faults: FaultyStores, table: memwal.Table
+    ) -> None:
+        fill(table)
+        task = first_two(table)
+        before_deletes = Pause()
+        guard = at("matched", faults.of(table.location), before_deletes.stand)
+        with ThreadPoolExecutor(1) as pool:
+            with standing_at("committed", faults, table) as running:
+                other = pool.submit(run_merge_task, task, guard=guard)
+                assert before_deletes.wait_until_reached(other)
+            assert running.result().commits == 2
+            assert state(table) == EXPECTED
+            before_deletes.release()
+            assert other.result().generations == 0
+
+        check_merged(table, EXPECTED)
+
+    def test_one_commits_rows_between_the_deletes_and_the_rows_of_the_other(
+        self, faults: FaultyStores, table: memwal.Table
+    ) -> None:
+        """The rows are those that the other one has deleted."""
+        flush(table, {100: 1, 101: 1, 102: 1, 103: 1}, [100, 101, 102, 103], {104: 2, 105: 2})
+        (task,) = undivided_tasks(table)
+        after_deletes = Pause()
+        store = faults.of(table.location)
+        store.act("create", after_deletes.stand, key=TABLE_MANIFEST, after=True)
+        with ThreadPoolExecutor(1) as pool:
+            other = pool.submit(run_merge_task, task)
+            assert after_deletes.wait_until_reached(other)
+            first = [replace(r, generations=r.generations[:1]) for r in task.regions]
+            die_at_commit(store, after=True)
+            with pytest.raises((Killed, MemWalError)):
+                merge_divided(table.location, first, task_bytes=500, max_tasks=1, meter=NO_METER)
+            store.clear()
+            after_deletes.release()
+            other.result()
+
+        check_merged(table, {**dict.fromkeys(range(60), 0), 104: 2, 105: 2})
+
+    def test_of_different_regions_do_not_wait_for_each_other(
+        self, faults: FaultyStores, table: memwal.Table
+    ) -> None:
+        fill(table)
+        with standing_at("committed", faults, table, regions=[REGIONS[0]]) as running:
+            divided(table, regions=[REGIONS[1]])
+        assert running.result().metrics["generations"] == 3
+        check_merged(table, EXPECTED)
+
+
+def first_two(table: memwal.Table) -> MergeTask:
+    """Return the task of a merge of the two oldest generations of each region."""
+    (task,) = undivided_tasks(table)
+    regions = tuple(replace(r, generations=r.generations[:2]) for r in task.regions)
+    return replace(task, regions=regions)
+
+
+def _merge_first_divided(table: memwal.Table) -> None:
+    """Merge the oldest generation of each region, in parts, without helping a run that sleeps."""
+    plan = plan_merge(table.location, MergeOptions(divide_bytes=0, max_tasks=2))
+    first = [replace(r, generations=r.generations[:1]) for r in plan.selections]
+    merge_divided(table.location, first, task_bytes=500, max_tasks=1, meter=NO_METER)
+
+
+def _merge_first_by_lance(table: memwal.Table) -> None:
+    plan = plan_merge(table.location, MergeOptions(divide_bytes=0, max_tasks=2))
+    first = [replace(r, generations=r.generations[:1]) for r in plan.selections]
+    source = read_source(table.base(), first)
+    builder = lance.dataset(table.uri).merge_insert("id").when_matched_update_all()
+    builder.when_not_matched_insert_all().mark_sstables_as_compacted(
+        [CompactedSsTable(str(r.region_id), r.generations[-1].number) for r in first]
+    )
+    builder.execute(source.upserts)
+
+
+DIRECT_WRITES: dict[str, tuple[Callable[[str], object], Rows]] = {
+    "append": (lambda uri: lance.write_dataset(rows({777: 7}), uri, mode="append"), {777: 7}),
+    "append of a key that is merged": (
+        lambda uri: lance.write_dataset(rows({70: 1}), uri, mode="append"),
+        {},
+    ),
+    "delete": (lambda uri: lance.dataset(uri).delete("id = 5 or id = 12"), {5: None}),
+    "compaction": (lambda uri: lance.dataset(uri).optimize.compact_files(), {}),
+    "index": (lambda uri: lance.dataset(uri).create_scalar_index("n", "BTREE"), {}),
+}
+
+
+class TestDirectWrites:
+    @pytest.mark.parametrize("place", ["rewriting", "matched"])
+    @pytest.mark.parametrize("write", DIRECT_WRITES)
+    def test_are_kept_and_the_rows_are_rewritten_once(
+        self, faults: FaultyStores, table: memwal.Table, write: str, place: str
+    ) -> None:
+        fill(table)
+        act, changed = DIRECT_WRITES[write]
+        store = faults.of(table.location)
+        with standing_at(place, faults, table) as running:
+            act(table.uri)
+        assert running.result().commits == 2
+
+        assert store.count("put", f"{MERGES_DIR}/*.arrow") == running.result().tasks
+        expected = {**EXPECTED, **changed}
+        check_merged(table, {key: n for key, n in expected.items() if n is not None})
+
+    @pytest.mark.parametrize("how", ["update", "delete"])
+    def test_of_rows_that_are_not_recorded_yet_have_no_effect(
+        self, faults: FaultyStores, table: memwal.Table, how: str
+    ) -> None:
+        """They are pending for whoever reads, and are merged again."""
+        fill(table)
+        with standing_at("committed", faults, table) as running:
+            dataset = lance.dataset(table.uri)
+            if how == "update":
+                dataset.update({"n": "50", "text": "'70=50'"}, "id = 70")
+            else:
+                dataset.delete("id = 70")
+            assert state(table) == EXPECTED
+        assert running.result().commits == 2
+
+        check_merged(table, EXPECTED)
+
+    def test_of_other_columns_start_it_over(
+        self, faults: FaultyStores, table: memwal.Table
+    ) -> None:
+        fill(table)
+        with standing_at("matched", faults, table) as running:
+            lance.dataset(table.uri).drop_columns(["text"])
+            lance.dataset(table.uri).add_columns(pa.field("text", pa.string()))
+        running.result()
+
+        found = lance.dataset(table.uri).to_table()
+        assert dict(zip(found["id"].to_pylist(), found["n"].to_pylist(), strict=True)) == EXPECTED
+        assert found.num_rows == len(EXPECTED)
+
+
+class TestWhoeverLooksBack:
+    def test_knows_that_a_divided_merge_wrote_the_rows(self, table: memwal.Table) -> None:
+        fill(table)
+        divided(table)
+        base = table.base()
+
+        assert only_merges_since(base, REGIONS[0], 2)
+        new = base.dataset.fragment_ids()
+        assert merged_fragments(base, new) == frozenset(new)
+        lance.dataset(table.uri).delete("id = 1")
+        assert not only_merges_since(table.base(), REGIONS[0], 2)
+
+    def test_sees_a_direct_append_before_the_progress(
+        self, faults: FaultyStores, table: memwal.Table
+    ) -> None:
+        fill(table)
+        with standing_at("committed", faults, table):
+            lance.write_dataset(rows({777: 7}), table.uri, mode="append")
+
+        assert not only_merges_since(table.base(), REGIONS[0], 2)
+        check_merged(table, {**EXPECTED, 777: 7})
+
+
+class TestLeftovers:
+    def test_of_a_run_that_died_are_collected_by_age(
+        self, faults: FaultyStores, table: memwal.Table
+    ) -> None:
+        fill(table)
+        store = faults.of(table.location)
+        store.kill("create", TABLE_MANIFEST)
+        store.kill("delete_folder")
+        with pytest.raises((Killed, MemWalError)):
+            divided(table, run=run_here)
+        store.clear()
+        left = [info.key for info in table.location.store.list(MERGES_DIR)]
+        assert left
+
+        def collect(seconds: float) -> int:
+            options = GcOptions(dry_run=False, grace_seconds=0, orphan_grace_seconds=1000)
+            result = collect_garbage(table.location, options, clock=later(seconds))
+            return result.metrics["staging_files"]
+
+        assert collect(10) == 0
+        assert collect(2000) >= len(left)
+        assert not list(table.location.store.list(MERGES_DIR))
+        divided(table)
+        check_merged(table, EXPECTED)
+
+    def test_that_are_collected_too_early_fail_the_run_and_nothing_else(
+        self, faults: FaultyStores, table: memwal.Table
+    ) -> None:
+        fill(table)
+        with standing_at("rewriting", faults, table, commit_bytes=1 << 30) as running:
+            shutil.rmtree(folder(table) / MERGES_DIR)
+        with pytest.raises(MemWalError):
+            running.result()
+
+        assert state(table) == EXPECTED
+        divided(table)
+        check_merged(table, EXPECTED)
