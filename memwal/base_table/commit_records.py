@@ -40,7 +40,7 @@ class MergedRows:
 
 @dataclass(frozen=True, slots=True)
 class CommitRecord:
-    """What made a version."""
+    """Operation that made a version, and the rows of a merge that it added."""
 
     kind: str  # name of the Lance operation
     rows: MergedRows | None = None  # of a divided merge

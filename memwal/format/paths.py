@@ -21,6 +21,9 @@ BLOOM_FILTER_NAME = "bloom_filter.bin"
 ORPHAN_MARK_NAME = "orphan"
 TOMBSTONE = "_tombstone"
 MEM_WAL_INDEX_NAME = "__lance_mem_wal"
+FRAG_REUSE_INDEX_NAME = "__lance_frag_reuse"
+"""Name of the index by which Lance finds rows that a compaction moved. The files of other
+indexes still have these rows where they were."""
 SYSTEM_INDEX_PREFIX = "__lance_"
 """Beginning of the names of indexes that Lance keeps for itself: the MemWAL index, and others."""
 

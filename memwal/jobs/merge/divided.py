@@ -50,7 +50,7 @@ from memwal.jobs.metrics import job_metrics
 from memwal.jobs.progress import Meter, NoMeter
 from memwal.storage.location import TableLocation
 from memwal.telemetry.spans import ROWS, VERSION, span
-from memwal.util.retry import LostRaceError, conflict_delay, retry_lost_races
+from memwal.util.retry import LostRaceError, LostWriteError, conflict_delay, retry_lost_races
 
 logger = logging.getLogger(__name__)
 
@@ -104,7 +104,7 @@ def _contention(location: TableLocation, attempts: int) -> MergeContentionError:
 
 @dataclass(slots=True)
 class _DividedMerge:
-    """What the attempts of a merge share: its limits, and regions to skip."""
+    """State of a merge over all its attempts: its limits, and regions to skip."""
 
     location: TableLocation
     selections: Sequence[RegionSelection]
@@ -114,7 +114,7 @@ class _DividedMerge:
     guard: Guard | None
     meter: Meter | NoMeter
     skipped: dict[UUID, SkippedRegion] = field(default_factory=dict)
-    is_unrecorded: bool = False  # whether rows are committed, and their progress is not
+    is_unrecorded: bool = False  # whether rows may be committed whose progress is not
 
     def attempt(self) -> MergeOutcome:
         """Merge what is pending at the latest version, or raise LostRaceError."""
@@ -127,7 +127,6 @@ class _DividedMerge:
                 return MergeOutcome(version=base.version, skipped=tuple(self.skipped.values()))
             return self._commit(base, run_id, parts)
         finally:
-            # Without the progress of rows that are committed, the next merge needs the run's files.
             if not self.is_unrecorded:
                 self._delete_run(run_id)
 
@@ -189,6 +188,8 @@ class _DividedMerge:
                 new_fragments=fragments,
                 fields_modified=[],
             )
+            # Until it is certain that nothing was committed, the next merge needs the run's files.
+            self.is_unrecorded = True
             try:
                 with span(
                     "memwal.merge.commit",
@@ -199,14 +200,17 @@ class _DividedMerge:
                         latest, operation, message=merge_message(MergedRows(run_id, merged))
                     )
                 break
+            except LostWriteError:
+                self.is_unrecorded = False
+                raise
             except LostRaceError as error:
+                self.is_unrecorded = False
                 job_metrics().conflict(self.location.uri)
                 logger.info("merge into %s met another commit: %s", self.location, error)
                 time.sleep(conflict_delay(attempt, _CONFLICT_WAIT_SECONDS))
                 latest = self._latest(base, selections)
         else:
             raise _contention(self.location, _COMMIT_ATTEMPTS)
-        self.is_unrecorded = True
         after = record_progress(self.location, version, merged)
         self.is_unrecorded = False
         if still_pending(selections, after.details.merged):

@@ -18,7 +18,7 @@ from lance.fragment import FragmentMetadata
 
 from memwal.base_table.snapshot import BaseTable, lance_errors, open_base
 from memwal.errors import CorruptDataError, ObjectNotFoundError
-from memwal.format.paths import INDICES_DIR
+from memwal.format.paths import FRAG_REUSE_INDEX_NAME, INDICES_DIR
 from memwal.jobs.merge.run_files import KeyFile, read_keys
 from memwal.lsm.indexes.trust import doubted_indexes
 from memwal.quality.checks import Mask
@@ -51,12 +51,11 @@ class MatchTask:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A fragment with the rows that are to go."""
+    """Fragment with rows that the merge replaces or deletes."""
 
     fragment: int
     changed: FragmentMetadata | None  # with a new deletion file; None if no row is left
-    rows: int
-    deleted: int  # of these rows, those whose key is deleted; the others are replaced
+    deleted: int  # rows whose key is deleted
 
 
 def run_match_task(task: MatchTask) -> list[Match]:
@@ -89,10 +88,9 @@ def _write_deletions(
     for fragment in fragments:
         number = fragment.fragment_id
         own = numbers == number
-        count = int(own.sum())
-        if count:
+        if own.any():
             changed = fragment.delete_rows(addresses[own].astype(np.uint32).tolist())
-            matches.append(Match(number, changed, count, int(deleted[own].sum())))
+            matches.append(Match(number, changed, int(deleted[own].sum())))
     return matches
 
 
@@ -117,9 +115,9 @@ def _addresses(
             continue
         if hits is None:
             continue
-        is_own = _is_live(base, hits[0], own)
-        found.append(hits[0][is_own])
-        positions.append(hits[1][is_own])
+        is_live = _is_live(base, hits[0], own)
+        found.append(hits[0][is_live])
+        positions.append(hits[1][is_live])
         left = {number: fragment for number, fragment in left.items() if number not in own}
     if left:
         scanned = scan_keys(base, keys, list(left.values()))
@@ -133,8 +131,15 @@ def _segments(base: BaseTable) -> Sequence[IndexSegmentDescription]:
     if len(base.primary_key) != 1:
         return ()
     (column,) = base.primary_key
-    index = find_index(base.dataset.describe_indices(), column, lambda kind: kind.finds_keys)
-    return () if index is None or doubted_indexes(base) else index.segments
+    indexes = base.dataset.describe_indices()
+    index = find_index(indexes, column, lambda kind: kind.finds_keys)
+    if index is None or doubted_indexes(base):
+        return ()
+    # Its pages have rows where they were before a compaction, although it counts as covering the
+    # new fragments: keys would be missed, and be in the table twice.
+    if any(other.name == FRAG_REUSE_INDEX_NAME for other in indexes):
+        return ()
+    return index.segments
 
 
 def _is_live(

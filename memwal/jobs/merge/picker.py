@@ -171,7 +171,7 @@ class MergePlan:
     decisions: tuple[PickDecision, ...]
     """By region in the order of the candidates, ascending within a region."""
     parts: tuple[Part, ...] = ()
-    """What each task of a divided merge rewrites; empty if the merge is not divided."""
+    """Regions and keys of each task of a divided merge; empty if the merge is not divided."""
 
     @property
     def selections(self) -> tuple[RegionSelection, ...]:
@@ -373,7 +373,7 @@ def divide(
         else:
             whole.append(selection)
     while whole:
-        part, size = [whole.pop()], 0
+        part = [whole.pop()]
         size = part[0].bytes
         while whole and size + whole[-1].bytes <= limit:
             size += whole[-1].bytes

@@ -122,7 +122,7 @@ def finish_runs(location: TableLocation) -> None:
                 if version is None:
                     continue
                 record_progress(location, version, intent.merged)
-                logger.info("recorded the progress of merge %s of %s", run_id, location)
+                logger.info("finished merge %s of %s, which died or still runs", run_id, location)
             location.store.delete_folder(run_dir(run_id))
         except MemWalError as error:
             # The generations stay pending, and are merged again.

@@ -111,7 +111,7 @@ class RegionReader:
 
     @property
     def upserted(self) -> Mask:
-        """Which rows enter the base table."""
+        """Mask of the rows that enter the base table."""
         mask: Mask = self.newest & ~self.deleted
         return mask
 
@@ -129,7 +129,7 @@ class RegionReader:
                 continue
             try:
                 with lance_errors(f"reading generation {part.generation.number}"):
-                    yield from _read(part, rows, list(columns))
+                    yield from _read_rows(part, rows, list(columns))
             except MemWalError as error:
                 raise UnreadableGenerationError(
                     self._region_id, part.generation.number, error
@@ -145,7 +145,7 @@ class RegionReader:
             yield pa.RecordBatch.from_arrays(columns, schema=self._base.schema)
 
 
-def _read(part: GenerationKeys, rows: Rows, columns: list[str]) -> Iterator[pa.RecordBatch]:
+def _read_rows(part: GenerationKeys, rows: Rows, columns: list[str]) -> Iterator[pa.RecordBatch]:
     if len(rows) < _TAKE_BELOW * part.count:
         for at in range(0, len(rows), _BATCH_ROWS):
             yield from part.dataset.take(rows[at : at + _BATCH_ROWS], columns=columns).to_batches()

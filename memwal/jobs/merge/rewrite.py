@@ -51,7 +51,7 @@ class RewriteTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewritten:
-    """What a task wrote; no version names it."""
+    """Fragments and keys that a task wrote."""
 
     regions: tuple[RegionSelection, ...]  # what was read
     skipped: Mapping[UUID, SkippedRegion]  # what could not be read, or only in part
@@ -69,7 +69,7 @@ def run_rewrite_task(task: RewriteTask, *, meter: Meter | NoMeter = NO_METER) ->
     skipped: dict[UUID, SkippedRegion] = {}
     regions: Sequence[RegionSelection] = task.regions
     while True:
-        readers, regions = _open(base, regions, task.share, skipped)
+        readers, regions = _open_regions(base, regions, task.share, skipped)
         try:
             fragments = _write(base, readers)
             break
@@ -91,7 +91,7 @@ def run_rewrite_task(task: RewriteTask, *, meter: Meter | NoMeter = NO_METER) ->
     )
 
 
-def _open(
+def _open_regions(
     base: BaseTable,
     regions: Sequence[RegionSelection],
     share: Share,

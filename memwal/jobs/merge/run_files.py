@@ -35,7 +35,7 @@ class KeyFile:
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """What a run is about to commit: stored before its first attempt."""
+    """Regions of the commit of a run, stored before its first attempt."""
 
     version: int  # a version before the commit
     merged: Mapping[UUID, int]  # the newest generation of each region

@@ -14,6 +14,7 @@ import numpy as np
 
 from memwal.base_table.snapshot import BaseTable
 from memwal.errors import InvalidInputError
+from memwal.format.paths import FRAG_REUSE_INDEX_NAME
 from memwal.lsm.indexes.kinds import kind_of
 from memwal.lsm.memtable.rows import RowView
 from memwal.lsm.memtable.text_index import TextIndex
@@ -50,7 +51,6 @@ _COLUMN_BYTES = 128 << 20
 # Memory of a document set without its arrays. It matters with many small generations: every flush
 # makes a new column.
 _SET_BYTES = 700
-_FRAG_REUSE_INDEX = "__lance_frag_reuse"
 _ROW_GRANULARITY = "row"
 
 
@@ -215,7 +215,7 @@ class _ColumnOpener:
         if (
             base.dataset.has_stable_row_ids
             or any(segment.partitions is None for segment in self.segments)
-            or any(index.name == _FRAG_REUSE_INDEX for index in base.dataset.describe_indices())
+            or any(index.name == FRAG_REUSE_INDEX_NAME for index in base.dataset.describe_indices())
         ):
             warn_once(
                 logger,

@@ -31,9 +31,10 @@ from support.faults.deaths import die_at_commit
 from support.stores.faulty_store import TABLE_MANIFEST, FaultyStore, FaultyStores, Killed, Pause
 
 import memwal
-from memwal.errors import MemWalError
+from memwal.errors import MemWalError, OutcomeUnknownError
 from memwal.jobs.gc.job import collect_garbage
 from memwal.jobs.job import Guard, JobResult
+from memwal.jobs.merge import match
 from memwal.jobs.merge.divided import merge_divided
 from memwal.jobs.merge.job import MergeTask, merge, plan_merge, run_merge_task
 from memwal.jobs.merge.picker import Candidate, Part, RegionSelection, Share, divide
@@ -43,6 +44,7 @@ from memwal.jobs.options import GcOptions, MergeOptions
 from memwal.jobs.progress import NO_METER
 from memwal.jobs.verify.merged_rows import only_merges_since
 from memwal.reader.base_indexes import merged_fragments
+from memwal.reader.base_rows import scan_keys
 from memwal.region.router import bucket_region_id
 from memwal.storage.location import TableLocation
 
@@ -251,6 +253,78 @@ class TestRows:
         check_merged(table, EXPECTED)
 
 
+class TestKeyIndex:
+    """The index on the key is asked where few of its pages can have the keys of a merge."""
+
+    ROWS = 40_000
+
+    @pytest.fixture
+    def table(self, tmp_path: Path) -> memwal.Table:
+        uri = str(tmp_path / "indexed")
+        lance.write_dataset(numbered(0, self.ROWS), uri, max_rows_per_file=10_000)
+        lance.dataset(uri).create_scalar_index("id", "BTREE")
+        lance.dataset(uri).delete("id = 5 or id >= 15000 and id < 15010")
+        spec = memwal.RegionSpec.bucket("id", 2)
+        return memwal.enable(uri, primary_key=["id"], region_spec=spec)
+
+    def merge(self, table: memwal.Table) -> JobResult:
+        """Merge keys at both ends of the table: rows that are there, deleted, and new."""
+        flush(table, {4: 1, 5: 1, 6: 1, 39_998: 1, 40_001: 1}, [7, 15_005, 90_000])
+        result = divided(table, commit_bytes=1 << 30)
+        gone = {7, *range(15_000, 15_010)}
+        expected: Rows = {key: 0 for key in range(self.ROWS) if key not in gone}
+        check_merged(table, {**expected, **dict.fromkeys((4, 5, 6, 39_998, 40_001), 1)})
+        return result
+
+    def test_is_read_in_place_of_the_keys(
+        self, table: memwal.Table, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        scanned: list[int] = []
+
+        def spied(base: Any, wanted: Any, fragments: Sequence[Any]) -> Any:
+            scanned.extend(fragment.fragment_id for fragment in fragments)
+            return scan_keys(base, wanted, fragments)
+
+        monkeypatch.setattr(match, "scan_keys", spied)
+        # A fragment that the index does not cover.
+        lance.write_dataset(numbered(50_000, 3), table.uri, mode="append")
+        flush(table, {50_001: 1, 3: 1})
+        divided(table, commit_bytes=1 << 30)
+
+        assert scanned == [4]
+        found = lance.dataset(table.uri).to_table(filter="id in (3, 50001)", columns=["id", "n"])
+        assert sorted(found.column("n").to_pylist()) == [1, 1]
+        assert table.base().dataset.count_rows() == self.ROWS - 11 + 3
+
+    def test_tells_deleted_rows_from_others(self, table: memwal.Table) -> None:
+        assert self.merge(table).metrics["rows_deleted"] == 1
+
+    def test_in_several_segments(self, table: memwal.Table) -> None:
+        lance.write_dataset(numbered(60_000, 10), table.uri, mode="append")
+        lance.dataset(table.uri).optimize.optimize_indices(num_indices_to_merge=0)
+        lance.dataset(table.uri).delete("id >= 60000")
+        self.merge(table)
+
+    def test_whose_rows_a_compaction_moved_without_it(self, table: memwal.Table) -> None:
+        """It is said to cover the new fragment, and has the rows where they were."""
+        lance.dataset(table.uri).optimize.compact_files(
+            target_rows_per_fragment=100_000, defer_index_remap=True
+        )
+        self.merge(table)
+
+    def test_that_is_damaged(self, table: memwal.Table) -> None:
+        for path in folder(table).glob("_indices/*/page_data.lance"):
+            path.write_bytes(path.read_bytes()[:-40])
+        flush(table, {4: 1, 45_000: 1}, [7])
+        divided(table, commit_bytes=1 << 30)
+
+        dataset = lance.dataset(table.uri)
+        ids = dataset.to_table(columns=["id"]).column("id").to_pylist()
+        assert len(ids) == len(set(ids)) == self.ROWS - 11
+        assert {4, 45_000} <= set(ids)
+        assert 7 not in ids
+
+
 class TestDamagedGeneration:
     @pytest.mark.parametrize("commit_bytes", [500, 1 << 30])
     def test_stops_its_region_in_every_part(self, table: memwal.Table, commit_bytes: int) -> None:
@@ -343,6 +417,25 @@ class TestDeath:
         assert result.metrics["generations"] == 0
         check_merged(table, EXPECTED)
         assert not read_intents(table.location.store)
+
+    @pytest.mark.parametrize("landed", [True, False])
+    def test_a_commit_with_an_unknown_outcome_is_finished_or_repeated(
+        self, faults: FaultyStores, table: memwal.Table, landed: bool
+    ) -> None:
+        fill(table)
+        store = faults.of(table.location)
+        unknown = OutcomeUnknownError("the store does not say")
+        store.fail("create", TABLE_MANIFEST, unknown, after=landed)
+        with pytest.raises(MemWalError):
+            divided(table, run=run_here)
+        store.clear()
+        assert read_intents(table.location.store)
+        assert state(table) == EXPECTED
+
+        result = divided(table)
+
+        assert (result.metrics["generations"] == 6) is not landed
+        check_merged(table, EXPECTED)
 
     @pytest.mark.parametrize("undone", [True, False])
     def test_before_the_progress_of_a_table_that_was_restored(
@@ -467,6 +560,22 @@ class TestTwoMergers:
             other.result()
 
         check_merged(table, {**dict.fromkeys(range(60), 0), 104: 2, 105: 2})
+
+    def test_a_native_one_that_was_prepared_before_is_refused(self, table: memwal.Table) -> None:
+        """It would mark a generation below the progress, with older rows."""
+        fill(table)
+        plan = plan_merge(table.location, MergeOptions(divide_bytes=0, max_tasks=2))
+        first = [replace(r, generations=r.generations[:1]) for r in plan.selections]
+        older = read_source(table.base(), first).upserts
+        builder = lance.dataset(table.uri).merge_insert("id").when_matched_update_all()
+        builder.when_not_matched_insert_all().mark_sstables_as_compacted(
+            [CompactedSsTable(str(r.region_id), r.generations[-1].number) for r in first]
+        )
+        divided(table)
+
+        with pytest.raises((OSError, ValueError)):
+            builder.execute(older)
+        check_merged(table, EXPECTED)
 
     def test_of_different_regions_do_not_wait_for_each_other(
         self, faults: FaultyStores, table: memwal.Table
