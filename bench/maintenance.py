@@ -1,6 +1,7 @@
 """Speed and memory of the maintenance jobs, each figure beside Lance's own way, in one run.
 
-Usage: ``python bench/maintenance.py [--rows N] [--folder DIR] [--only NAME] [--json]``.
+Usage: ``python bench/maintenance.py [--rows N] [--folder DIR] [--only NAME] [--json]
+[--rounds N]``.
 """
 
 from __future__ import annotations
@@ -15,14 +16,17 @@ from cases.divided_merges import divided_lines
 from cases.file_checks import check_lines
 from cases.index_builds import index_lines
 from cases.index_probes import probe_lines
+from cases.merge_growth import growth_lines, task_memory_lines
 from cases.merges import memory_lines, merge_lines, spark_lines
 from cases.quality import quality_lines
 from cases.regions import region_lines
-from common.measure import Line, machine, show
+from common.measure import Line, limit_rounds, machine, show
 
 _PARTS: dict[str, Callable[[Path, int], Iterator[Line]]] = {
     "merge": merge_lines,
     "divided": divided_lines,
+    "growth": growth_lines,
+    "task-memory": task_memory_lines,
     "memory": memory_lines,
     "quality": quality_lines,
     "spark": spark_lines,
@@ -36,6 +40,8 @@ _PARTS: dict[str, Callable[[Path, int], Iterator[Line]]] = {
 def main() -> None:
     """Measure and print."""
     arguments = _arguments()
+    if arguments.rounds is not None:
+        limit_rounds(arguments.rounds)
     lines = []
     with tempfile.TemporaryDirectory(dir=arguments.folder) as scratch:
         where = machine(Path(scratch))
@@ -56,6 +62,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, help="on the disk to measure; a temporary one")
     parser.add_argument("--only", action="append", choices=sorted(_PARTS), help="this part only")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument("--rounds", type=int, help="at most; the figures say less with fewer")
     return parser.parse_args()
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import lance
 import numpy as np
 import pyarrow as pa
-from common.measure import Figure, Line, Rival, Target, constant
+from common.measure import Figure, Line, Rival, Target, constant, rounds
 from common.processes import run_child
 
 import memwal
@@ -40,7 +40,7 @@ def divided_lines(folder: Path, rows: int) -> Iterator[Line]:
         ours: dict[str, Any] = {"do": "ours", "divide_bytes": 0, "max_tasks": 2}
         native = {"do": "union", "sources": [union], "use_index": False}
         found: dict[str, list[dict[str, float]]] = {"ours": [], "native": []}
-        for round_ in range(_ROUNDS):
+        for round_ in range(rounds(_ROUNDS)):
             sides = {"ours": ours, "native": native}
             for name in sides if round_ % 2 else reversed(sides):
                 with _one_core():
@@ -57,6 +57,26 @@ def divided_lines(folder: Path, rows: int) -> Iterator[Line]:
         )
         if kind == "integers":
             yield from _divisions(table, count)
+            found = run_child(
+                "spark_merging",
+                {
+                    "uri": table.uri,
+                    "scratch": str(folder),
+                    "divided": True,
+                    "rounds": rounds(_ROUNDS),
+                },
+            )
+            yield Line(
+                name="divided",
+                what="merge in parts by two of Spark's workers, which are warm",
+                ours=Figure.of(found["one"]["seconds"]),
+                other=Figure.of(found["two"]["seconds"]),
+                unit="s by one",
+                against="by two at once, a core each",
+                rival=Rival.OURS,
+                target=Target(1.6, at_least=True),
+                note=found["two"]["what"],
+            )
         shutil.rmtree(place)
 
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from importlib import import_module
 from multiprocessing.pool import Pool
@@ -39,17 +41,20 @@ def main() -> None:
         name: task[name] for name in ("commit_bytes", "divide_bytes", "max_tasks") if name in task
     }
     timed = _Timed(task.get("workers"))
-    os.sync()
-    reset_peak()
-    baseline = memory("VmRSS")
-    started, worked = time.perf_counter(), time.process_time()
-    if task["do"] == "ours":
-        options = MergeOptions(**limits, quality=rules, run=timed)
-        merge(table.location, options)
-    else:
-        for source in task["sources"]:
-            _native(task["uri"], lance.dataset(source), use_index=task["use_index"])
-    elapsed, processor = time.perf_counter() - started, time.process_time() - worked
+    metrics: Mapping[str, int] = {}
+    with _appender(task["uri"]) if task.get("appends") else nullcontext():
+        os.sync()
+        reset_peak()
+        baseline = memory("VmRSS")
+        started, worked = time.perf_counter(), time.process_time()
+        if task["do"] == "ours":
+            options = MergeOptions(**limits, quality=rules, run=timed)
+            result = merge(table.location, options)
+            metrics = {**result.metrics, "commits": result.commits}
+        else:
+            for source in task["sources"]:
+                _native(task["uri"], lance.dataset(source), use_index=task["use_index"])
+        elapsed, processor = time.perf_counter() - started, time.process_time() - worked
     os.sync()
     synced = time.perf_counter() - started
     print(
@@ -63,9 +68,23 @@ def main() -> None:
                 "tasks": len(timed.seconds),
                 "all_tasks": sum(timed.seconds),
                 "critical_path": elapsed - sum(timed.seconds) + timed.longest,
+                **metrics,
             }
         )
     )
+
+
+@contextmanager
+def _appender(uri: str) -> Iterator[None]:
+    """Let another process append a row ten times a second meanwhile."""
+    command = [sys.executable, "-m", "children.appending", uri]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        try:
+            yield
+        finally:
+            process.terminate()
 
 
 class _Timed:

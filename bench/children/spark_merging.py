@@ -1,6 +1,7 @@
 """A process of its own that merges with and without Spark, and tells the times as JSON.
 
-Usage: ``python -m children.spark_merging '{"uri": ..., "scratch": ...}'``.
+Usage: ``python -m children.spark_merging '{"uri": ..., "scratch": ..., "divided": false,
+"rounds": 5}'``.
 """
 
 from __future__ import annotations
@@ -10,7 +11,10 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +26,8 @@ from memwal.spark.runner import spark_runner
 from memwal.spark.session import spark_session
 
 _WORKERS = 2
-_ROUNDS = 5
+# Of a divided merge.
+_PARTS = 4
 
 
 def main() -> None:
@@ -31,19 +36,28 @@ def main() -> None:
     spark = spark_session("memwal benchmark", master=f"local[{_WORKERS}]")
     try:
         run = spark_runner(spark)
-        run(range(_WORKERS), _wake)
-        half = memwal.open(task["uri"]).status().backlog_bytes // _WORKERS + 1
-        ways: dict[str, tuple[TaskRunner, int, int]] = {
-            "here": (run_in_process, 1, MergeOptions().commit_bytes),
-            "one": (run, 1, MergeOptions().commit_bytes),
-            "two": (run, _WORKERS, MergeOptions().commit_bytes),
-            "halves": (run, 1, half),
-            "at once": (run, _WORKERS, half),
-        }
+        backlog = memwal.open(task["uri"]).status().backlog_bytes
+        if task["divided"]:
+            run(range(_WORKERS), _wake_on_a_core)
+            parts = MergeOptions(divide_bytes=0, commit_bytes=backlog // _PARTS, max_tasks=_PARTS)
+            ways = {
+                "one": replace(parts, run=partial(_by_one_worker, run)),
+                "two": replace(parts, run=run),
+            }
+        else:
+            run(range(_WORKERS), _wake)
+            half = backlog // _WORKERS + 1
+            ways = {
+                "here": MergeOptions(run=run_in_process, max_tasks=1),
+                "one": MergeOptions(run=run, max_tasks=1),
+                "two": MergeOptions(run=run, max_tasks=_WORKERS),
+                "halves": MergeOptions(run=run, max_tasks=1, commit_bytes=half),
+                "at once": MergeOptions(run=run, max_tasks=_WORKERS, commit_bytes=half),
+            }
         found: dict[str, dict[str, Any]] = {name: {"seconds": []} for name in ways}
-        for round_ in range(_ROUNDS + 1):
+        for round_ in range(task["rounds"] + 1):
             for name in ways if round_ % 2 else reversed(ways):
-                elapsed, result = _merged(task["uri"], Path(task["scratch"]), *ways[name])
+                elapsed, result = _merged(task["uri"], Path(task["scratch"]), ways[name])
                 found[name]["what"] = f"{result.tasks} tasks, {result.commits} commits"
                 if round_:
                     found[name]["seconds"].append(elapsed)
@@ -52,22 +66,40 @@ def main() -> None:
     print(json.dumps(found))
 
 
-def _merged(
-    uri: str, scratch: Path, run: TaskRunner, tasks: int, commit_bytes: int
-) -> tuple[float, JobResult]:
+def _merged(uri: str, scratch: Path, options: MergeOptions) -> tuple[float, JobResult]:
     copy = scratch / "copy"
     shutil.copytree(uri, copy)
     try:
         location = memwal.open(str(copy)).location
         os.sync()
         started = time.perf_counter()
-        result = merge(location, MergeOptions(max_tasks=tasks, commit_bytes=commit_bytes, run=run))
+        result = merge(location, options)
         elapsed = time.perf_counter() - started
         if result.warnings:
             raise SystemExit(f"the merge did not do all: {result}")
         return elapsed, result
     finally:
         shutil.rmtree(copy)
+
+
+def _by_one_worker(
+    run: TaskRunner, tasks: Sequence[Any], function: Callable[[Any], Any]
+) -> list[Any]:
+    """Run tasks as a single one of Spark."""
+    return run([tasks], partial(_each, function))[0] if tasks else []
+
+
+def _each(function: Callable[[Any], Any], tasks: Sequence[Any]) -> list[Any]:
+    return [function(task) for task in tasks]
+
+
+def _wake_on_a_core(number: int) -> int:
+    """Give a worker a core of its own, before Lance starts as many threads as it has cores."""
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[number % len(cores)]})
+    time.sleep(1)
+    import_module("memwal.jobs.merge.divided")
+    return number
 
 
 def _wake(number: int) -> Sequence[int]:

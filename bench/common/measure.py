@@ -100,6 +100,19 @@ class Line:
         return {**asdict(self), "ratio": self.ratio, "target": target, "met": self.is_met}
 
 
+_limits: list[int] = []
+
+
+def limit_rounds(most: int) -> None:
+    """Let no benchmark of this process have more rounds: to see that it runs, not how fast."""
+    _limits.append(most)
+
+
+def rounds(usual: int) -> int:
+    """Rounds of a benchmark: as usual, unless fewer were asked for."""
+    return min([usual, *_limits])
+
+
 def constant(value: float) -> Figure:
     """A figure that is a limit or was measured once."""
     return Figure(value, value, value)

@@ -99,15 +99,20 @@ def print_fields(fields: Iterable[tuple[str, object]]) -> None:
         print_line(f"{name:<{width}}  {_cell(value)}")
 
 
+def _metric(name: str, number: int) -> str:
+    """Return a number of a result: bytes as a size, with what was done with them."""
+    unit, _, rest = name.partition("_")
+    if unit != "bytes":
+        return f"{number} {name.replace('_', ' ')}"
+    return f"{size(number)} {rest}".rstrip()
+
+
 def print_result(result: JobResult, *, as_json: bool, note: str = "") -> None:
     """Print the result of a job, and its warnings."""
     if as_json:
         print_json(result.to_dict())
     else:
-        metrics = ", ".join(
-            size(number) if name == "bytes" else f"{number} {name.replace('_', ' ')}"
-            for name, number in result.metrics.items()
-        )
+        metrics = ", ".join(_metric(name, number) for name, number in result.metrics.items())
         print_line(
             f"{result.job}: {metrics or 'nothing to do'}; {plural(result.commits, 'commit')} in "
             f"{result.seconds:.1f} s; the table is at version {result.version}"

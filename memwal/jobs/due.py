@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -38,6 +38,7 @@ class Measurements:
     None means unknown, or that there was none yet, and reaches no limit.
     """
 
+    base_rows: int | None = None
     index_generations: int = 0  # of the index that is furthest behind
     stale_indexes: tuple[str, ...] = ()  # names of those that miss rows which they cover
     index_rows: int | None = None  # of the base table, that one of the indexes does not cover
@@ -68,6 +69,7 @@ def measure(
 ) -> Measurements:
     """Return what a status and the last runs contain; the rest stays None."""
     return Measurements(
+        base_rows=status.base_rows,
         index_generations=max((lag.generations for lag in status.indexes), default=0),
         stale_indexes=tuple(lag.name for lag in status.indexes if lag.stale),
         index_rows=max((lag.rows for lag in status.indexes if lag.rows is not None), default=None),
@@ -90,7 +92,7 @@ def evaluate_policy(
     regions = list(regions)
     return {
         "recover": _recover(regions, policy),
-        "merge": _merge(regions, policy, window),
+        "merge": _merge(regions, measured, policy, window),
         "index": _index(measured, policy, window),
         "compact": _compact(measured, policy, window),
         "snapshot": _snapshot(measured, policy, window),
@@ -163,9 +165,12 @@ def _needs_recovery(region: RegionBacklog, policy: Policy) -> bool:
     return age is not None and age >= policy.recover_min_age_seconds
 
 
-def _merge(regions: Iterable[RegionBacklog], policy: Policy, window: str | None) -> Due:
+def _merge(
+    regions: Sequence[RegionBacklog], measured: Measurements, policy: Policy, window: str | None
+) -> Due:
+    is_cheap = _is_cheap(regions, measured, policy)
     decisions = {
-        region.region_id: _decide(window, *_region_limits(region, policy))
+        region.region_id: _decide(window, *_region_limits(region, policy, is_cheap=is_cheap))
         for region in regions
         if region.backlog_generations
     }
@@ -188,7 +193,23 @@ def _merge(regions: Iterable[RegionBacklog], policy: Policy, window: str | None)
     )
 
 
-def _region_limits(region: RegionBacklog, policy: Policy) -> list[_Limit]:
+def _is_cheap(regions: Iterable[RegionBacklog], measured: Measurements, policy: Policy) -> bool:
+    """Return whether a merge compares few enough keys of the base table for what is pending."""
+    if policy.merge_max_keys_per_row is None or measured.base_rows is None:
+        return True
+    pending = sum(region.backlog_rows for region in regions)
+    return measured.base_rows <= policy.merge_max_keys_per_row * pending
+
+
+def _region_limits(region: RegionBacklog, policy: Policy, *, is_cheap: bool) -> list[_Limit]:
+    age = _Limit(
+        "oldest generation pending for {} s (limit {} s)",
+        region.oldest_backlog_seconds,
+        policy.merge_at_age_seconds,
+        policy.quiet_critical_seconds,
+    )
+    if not is_cheap:
+        return [age]
     return [
         _Limit(
             "{} pending generations (limit {})",
@@ -196,12 +217,7 @@ def _region_limits(region: RegionBacklog, policy: Policy) -> list[_Limit]:
             policy.merge_at_generations,
         ),
         _Limit("{} bytes pending (limit {} bytes)", region.backlog_bytes, policy.merge_at_bytes),
-        _Limit(
-            "oldest generation pending for {} s (limit {} s)",
-            region.oldest_backlog_seconds,
-            policy.merge_at_age_seconds,
-            policy.quiet_critical_seconds,
-        ),
+        age,
     ]
 
 

@@ -32,6 +32,11 @@ def seconds(run: JobRun) -> float | None:
     return max(0.0, (run.finished_at - run.started_at).total_seconds())
 
 
+def _of_result(name: str) -> Callable[[JobRun], float | None]:
+    """Return a function that reads a metric of the result of a run."""
+    return lambda run: ((run.result or {}).get("metrics") or {}).get(name)
+
+
 JOB_RUNS = RunSum("memwal.job.runs", "{run}", "Runs of a job that ended.", lambda run: 1)
 
 JOB_SUMS = (
@@ -41,6 +46,18 @@ JOB_SUMS = (
         "By",
         "Bytes that runs worked on: of a merge in memory, of a collection what it freed.",
         lambda run: run.bytes,
+    ),
+    RunSum(
+        "memwal.job.read",
+        "By",
+        "Bytes that merges read of base table and indexes.",
+        _of_result("bytes_read"),
+    ),
+    RunSum(
+        "memwal.job.written",
+        "By",
+        "Bytes that merges wrote to the base table.",
+        _of_result("bytes_written"),
     ),
     RunSum(
         "memwal.job.commits",

@@ -183,6 +183,11 @@ class Policy(JsonRecord):
         300.0,
         "A region is due when its oldest waiting generation is this old, however few there are.",
     )
+    merge_max_keys_per_row: int | None = count(
+        None,
+        "A merge compares the keys of the base table, however little waits. If it would compare "
+        "more than so many for each row that waits, only its age makes a region due.",
+    )
     merge_commit_bytes: int = _from_job(
         MergeOptions,
         "commit_bytes",

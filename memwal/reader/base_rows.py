@@ -16,10 +16,11 @@ import pyarrow.compute as pc
 from memwal.base_table.snapshot import BaseTable
 from memwal.expressions.literals import literals, quoted
 from memwal.lsm.indexes.trust import doubted_indexes
+from memwal.lsm.key_matches import match_keys
 from memwal.reader.base_indexes import covered_fragments, find_index
 from memwal.reader.cache.keys import version_key
 from memwal.reader.cache.lru import LruCache
-from memwal.reader.latest import read_keys
+from memwal.reader.latest import ROW_ADDRESS, read_keys
 from memwal.reader.row_set import ROW_ID, RowIds, group_batches
 from memwal.reader.sources.generation import GenerationSource, ReadSources
 from memwal.reader.unreadable_indexes import scan_table
@@ -31,9 +32,9 @@ Positions = npt.NDArray[np.int64]
 # integers: 2 us and 20 ns).
 _ROWS_PER_KEY = 100
 _KEYS_AT_ONCE = 5_000
-# Each comparison hashes all keys of the lookup, and larger pieces share that cost.
-_COMPARED_ROWS = 1 << 20
-_COMPARED_BYTES = 32 << 20
+# Arrays of so many rows stay in the processor's cache, and take longer than the calls for them.
+_COMPARED_ROWS = 1 << 17
+_COMPARED_BYTES = 4 << 20
 
 
 def rows_of_keys(base: BaseTable, keys: pa.Array) -> tuple[RowIds, Positions]:
@@ -113,21 +114,33 @@ def _look_up_keys(
 
 
 def scan_keys(
-    base: BaseTable, keys: pa.Array, fragments: Sequence[lance.LanceFragment]
+    base: BaseTable,
+    keys: pa.Array,
+    fragments: Sequence[lance.LanceFragment],
+    *,
+    by: str = ROW_ID,
 ) -> tuple[RowIds, Positions]:
-    """Find the rows of distinct keys by one pass over all keys of some fragments."""
-    row_ids, positions = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
+    """Find the rows of distinct keys by one pass over all keys of some fragments.
+
+    Returns their row ids, or their addresses if ``by`` is ROW_ADDRESS, and the positions of the
+    keys.
+    """
     scanner = base.dataset.scanner(
-        columns=list(base.primary_key), with_row_id=True, fragments=list(fragments)
+        columns=list(base.primary_key),
+        with_row_id=by == ROW_ID,
+        with_row_address=by == ROW_ADDRESS,
+        fragments=list(fragments),
+        batch_size=_COMPARED_ROWS,
+        batch_size_bytes=_COMPARED_BYTES,
     )
-    for batches in group_batches(
-        scanner.to_batches(), rows=_COMPARED_ROWS, max_bytes=_COMPARED_BYTES
-    ):
-        piece = pa.Table.from_batches(batches)
-        at = pc.index_in(key_column(piece, base.primary_key), value_set=keys)
-        row_ids.append(piece.column(ROW_ID).filter(at.is_valid()).to_numpy())
-        positions.append(at.drop_null().to_numpy().astype(np.int64))
-    return np.concatenate(row_ids), np.concatenate(positions)
+    groups = group_batches(scanner.to_batches(), rows=_COMPARED_ROWS, max_bytes=_COMPARED_BYTES)
+    return match_keys(
+        keys,
+        (
+            (key_column(piece, base.primary_key), piece.column(by).to_numpy())
+            for piece in map(pa.Table.from_batches, groups)
+        ),
+    )
 
 
 _CACHE_BYTES = 128 << 20

@@ -8,15 +8,16 @@ cached, so a lookup does not read all keys.
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from memwal.errors import CorruptDataError, ObjectNotFoundError
 from memwal.format.bloom import BloomFilter
 from memwal.format.paths import BLOOM_FILTER_NAME, PK_INDEX_DIR
+from memwal.format.values import single_array
 from memwal.lsm.indexes.btree_pages import (
     PageRanges,
     damaged,
@@ -24,6 +25,7 @@ from memwal.lsm.indexes.btree_pages import (
     read_pages,
     read_ranges,
 )
+from memwal.lsm.key_matches import match_keys
 from memwal.reader.cache.lru import LruCache
 from memwal.storage.location import TableLocation
 
@@ -35,7 +37,6 @@ _SATURATED = 0.9
 _FILTER_BYTES = 64 << 20
 _FOLDERS = 1024
 _PAGE_BYTES = 128 << 20
-_COMPARED_ROWS = 1 << 20
 
 _NEXT_STEP = "memwal verify --repair writes it anew"
 
@@ -72,24 +73,32 @@ def key_positions(location: TableLocation, folder: str, keys: pa.Array) -> Posit
         hits = page_hits(location, sidecar, keys)
         if hits is None:
             return None
-        rows, positions = hits[0].astype(np.int64), hits[1]
+        rows = hits.ids.astype(np.int64)
         if (rows < 0).any():
             raise damaged(f"{sidecar}/page_data.lance", "a row has no number")
     except CorruptDataError as error:
         raise CorruptDataError(f"{error}; {_NEXT_STEP}") from error
     newest = np.full(len(keys), -1, np.int64)
-    np.maximum.at(newest, positions, rows)
+    np.maximum.at(newest, hits.positions, rows)
     return newest
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PageHits:
+    """Values of a B-tree that are among some keys."""
+
+    ids: npt.NDArray[np.uint64]  # what the B-tree has for them
+    positions: Positions  # of the key of each
+    bytes_read: int  # size in memory of the pages that no cache had
 
 
 def page_hits(
     location: TableLocation, folder: str, keys: pa.Array, *, most_rows: int | None = None
-) -> tuple[npt.NDArray[np.uint64], Positions] | None:
+) -> PageHits | None:
     """Find keys in the B-tree that is stored in a folder of the table.
 
-    Returns the ids that it has for these keys, and the position of each among ``keys``. Returns
-    None if it is not stored in pages of such keys, or if pages with more than ``most_rows`` rows
-    would have to be read.
+    Returns None if it is not stored in pages of such keys, or if pages with more than ``most_rows``
+    rows would have to be read.
     """
     uri = location.child(folder)
     ranges = _ranges.get(uri, lambda: read_ranges(location, folder))
@@ -100,21 +109,15 @@ def page_hits(
         return None
     loaded = {n: page for n in numbers if (page := _pages.peek((uri, n))) is not None}
     missing = [number for number in numbers if number not in loaded]
-    if missing:
-        read = read_pages(location, folder, missing, ranges.page_rows)
-        for number, page in read.items():
-            _pages.put((uri, number), page)
-        loaded |= read
-    ids, positions = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
-    # Each comparison hashes all keys, and more pages at once share that cost.
-    at_once = max(_COMPARED_ROWS // max(ranges.page_rows, 1), 1)
-    ordered = [loaded[number] for number in numbers]
-    for start in range(0, len(ordered), at_once):
-        pages = pa.concat_tables(ordered[start : start + at_once])
-        at = pc.index_in(pages.column("values"), value_set=keys).combine_chunks()
-        ids.append(pages.column("ids").filter(at.is_valid()).to_numpy())
-        positions.append(at.drop_null().to_numpy().astype(np.int64))
-    return np.concatenate(ids), np.concatenate(positions)
+    read = read_pages(location, folder, missing, ranges.page_rows) if missing else {}
+    for number, page in read.items():
+        _pages.put((uri, number), page)
+    loaded |= read
+    pages = (loaded[number].combine_chunks() for number in numbers)
+    ids, positions = match_keys(
+        keys, ((single_array(p.column("values")), p.column("ids").to_numpy()) for p in pages)
+    )
+    return PageHits(ids, positions, sum(int(page.nbytes) for page in read.values()))
 
 
 def _read_filter(location: TableLocation, folder: str) -> BloomFilter | None:

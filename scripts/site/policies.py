@@ -18,6 +18,7 @@ EXAMPLES: Final = {
     "merge_at_generations": "8",
     "merge_at_bytes": "268435456",
     "merge_at_age_seconds": "60",
+    "merge_max_keys_per_row": "1000",
     "merge_commit_bytes": "536870912",
     "merge_run_bytes": "8589934592",
     "index_at_generations": "4",

@@ -181,7 +181,7 @@ AMPLIFIED = {
     'memwal_writer_entries_size_bytes_total{memwal_table_uri="/t",instance="b"}': "0+60x100",
     'memwal_writer_generations_size_bytes_total{memwal_table_uri="/t",instance="a"}': "0+60x100",
     'memwal_writer_generations_size_bytes_total{memwal_table_uri="/t",instance="b"}': "0+60x100",
-    'memwal_job_bytes_total{memwal_table="t",memwal_job="merge"}': "0+60x100",
+    'memwal_job_written_bytes_total{memwal_table="t",memwal_job="merge"}': "0+60x100",
 }
 
 

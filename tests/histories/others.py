@@ -15,7 +15,8 @@ from support.data.tables import keys
 from support.oracles import native
 
 import memwal
-from memwal.jobs.options import CompactOptions
+from memwal.jobs.merge.job import merge
+from memwal.jobs.options import CompactOptions, MergeOptions
 from memwal.jobs.table.compact import compact
 
 STALENESS = 1.0
@@ -127,8 +128,13 @@ def collector(process: Process) -> None:
 
 
 def _merge(process: Process) -> None:
-    run_bytes = process.dice.choice([None, None, 1])
-    _told(process, process.table.merge(run_bytes=run_bytes).warnings)
+    """Merge, by one worker or divided into tasks."""
+    options = MergeOptions(
+        run_bytes=process.dice.choice([None, None, 1]),
+        divide_bytes=process.dice.choice([0, 1 << 40]),
+        max_tasks=2,
+    )
+    _told(process, merge(process.table.location, options).warnings)
 
 
 def _checkpoint(process: Process) -> None:

@@ -63,6 +63,23 @@ def test_a_merge_is_due_by_whichever_limit_is_reached_first(backlog: RegionBackl
     assert merge.pressure >= 1
 
 
+def test_few_rows_wait_for_their_age_if_the_base_table_is_large() -> None:
+    policy = Policy(merge_at_generations=1, merge_max_keys_per_row=100)
+    waiting = replace(region(1, 1, 1.0), backlog_rows=5)
+    old = replace(region(1, 1, policy.merge_at_age_seconds), backlog_rows=5)
+    for base_rows, backlog, is_due in (
+        (500, waiting, True),
+        (501, waiting, False),
+        (501, old, True),
+        (None, waiting, True),
+    ):
+        found = decide(replace(status(backlog), base_rows=base_rows), policy)["merge"]
+        assert (found.reason is not None) is is_due, (base_rows, backlog)
+    # Rows of all regions are merged together.
+    both = replace(status(waiting, replace(region(2, 1), backlog_rows=1)), base_rows=600)
+    assert len(decide(both, policy)["merge"].regions) == 2
+
+
 def test_a_recovery_is_due_when_rows_of_a_dead_writer_wait_also_in_quiet_hours() -> None:
     dead = replace(region(1, 0), oldest_unflushed_seconds=130.0, needs_recovery=True)
     living = replace(region(2, 0), oldest_unflushed_seconds=50.0)
@@ -134,6 +151,7 @@ def test_every_figure_comes_from_the_status() -> None:
     )
     ago = {job: NOON - timedelta(seconds=9) for job in ("index", "gc")}
     assert measure(full, now=NOON, last_runs=ago) == Measurements(
+        base_rows=95,
         index_generations=2,
         index_rows=5,
         seconds_since_index=9,

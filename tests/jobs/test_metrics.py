@@ -52,9 +52,12 @@ def collected(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collected]:
 
 def test_a_run_that_went_well(collected: Collected, catalog: Catalog) -> None:
     metrics = {"rows_upserted": 5, "rows_deleted": 2, "bytes": 100}
+    metrics |= {"bytes_read": 30, "bytes_written": 80}
     with catalog.record_run("flights", "merge") as run:
         run.finish(JobResult(job="merge", table="/t", version=2, commits=2, metrics=metrics))
     found = collected()
+    assert found["memwal.job.read"] == {MERGE: 30}
+    assert found["memwal.job.written"] == {MERGE: 80}
     assert found["memwal.job.runs"] == {
         (*MERGE[:1], ("memwal.outcome", "succeeded"), *MERGE[1:]): 1
     }

@@ -54,6 +54,8 @@ def _most_of(dice: Random, seconds: float) -> float:
 class Client:
     """A process with a table."""
 
+    divided = 0.5  # share of its merges
+
     def __init__(self, lake: Lake, process: Process) -> None:
         self.lake = lake
         self.world = lake.world
@@ -88,7 +90,7 @@ class Client:
             if not wanted:
                 return
             try:
-                if dice.random() < 0.5:
+                if dice.random() < self.divided:
                     self._commit_divided(read, wanted, rows)
                 else:
                     self._commit(read, wanted, rows)

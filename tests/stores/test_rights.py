@@ -33,7 +33,9 @@ from memwal.format.paths import (
     wal_key,
 )
 from memwal.jobs.gc import collect_garbage
-from memwal.jobs.options import GcOptions, SnapshotOptions
+from memwal.jobs.merge.job import merge
+from memwal.jobs.merge.run_files import MERGES_DIR
+from memwal.jobs.options import GcOptions, MergeOptions, SnapshotOptions
 from memwal.jobs.table import snapshot
 from memwal.jobs.table.snapshot import build_snapshot
 from memwal.jobs.table.store_check import CheckState, diagnose
@@ -234,7 +236,7 @@ def live(lake: Lake) -> None:
 
 def settle(lake: Lake) -> None:
     merger = lake.as_role(Role.MERGER)
-    merger.merge()
+    merge(merger.location, MergeOptions(divide_bytes=0, max_tasks=2))
     # Fragments with an index and without one stay apart.
     merger.compact()
     merger.build_indexes()
@@ -258,7 +260,8 @@ def collect_all(lake: Lake) -> None:
     orphan = f"{region_dir(REGION)}/0123abcd_gen_99/{BLOOM_FILTER_NAME}"
     index = index_file_key(UUID(int=1), "page_data.lance")
     staged = f"{table_manifest_keys(99)[0]}-{UUID(int=2)}"
-    for key in (orphan, index, staged):
+    keys_of_a_merge = f"{MERGES_DIR}/{UUID(int=3)}/0.arrow"
+    for key in (orphan, index, staged, keys_of_a_merge):
         store.put(key, b"x")
     for role in (Role.COLLECTOR, Role.COLLECTOR, Role.CLEANER):
         collect_garbage(
@@ -271,7 +274,7 @@ def collect_all(lake: Lake) -> None:
             ),
             clock=lambda: time.time() + 1000,
         )
-    assert not any(store.exists(key) for key in (orphan, index, staged))
+    assert not any(store.exists(key) for key in (orphan, index, staged, keys_of_a_merge))
 
 
 def damage_and_repair(lake: Lake) -> None:

@@ -12,8 +12,17 @@ import psutil
 _OF_PYTEST = "PYTEST_CURRENT_TEST"
 # Libraries set these for as long as the process lives.
 _OF_LIBRARIES = ("SPARK_", "PYSPARK_", "JAVA_HOME", "GX_ANALYTICS_ENABLED")
-# Servers that a whole session shares: Spark's gateway, PostgreSQL, the S3 emulator.
-_SHARED = ("java", "pyspark.daemon", "multiprocessing", "spark-submit", "postgres", "ministack")
+# Servers that a whole session shares: Spark's gateway, PostgreSQL, the S3 emulator, Ceph.
+_SHARED = (
+    "java",
+    "pyspark.daemon",
+    "multiprocessing",
+    "spark-submit",
+    "postgres",
+    "ministack",
+    "ceph-",
+    "radosgw",
+)
 # A thread that was told to end, as those of an event loop that closes, may need a moment.
 _SECONDS_TO_END = 5.0
 # The standard library joins the threads of its pools at the end of the process.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
-from memwal.boundary.text import age, size
+from memwal.boundary.text import age, plural, size
 from memwal.cli.options import AsJson, CatalogUrl, NameOrUri, open_named
 from memwal.cli.output import print_json, print_line, print_records, print_result
 from memwal.cli.parameters import Changes, Storage, takes_options_of
@@ -79,6 +79,8 @@ def _print_plan(plan: MergePlan, *, as_json: bool) -> None:
         ("region", "generation", "size", "age", "commit", "why"),
         ("region_id", "generation", _size, _age, "commit", "reason.text"),
     )
+    count = plural(len(plan.parts or plan.tasks), "task")
+    print_line(f"{plan.method.value}, {count}: {plan.method.text}")
     print_line("nothing was merged; the same command without --explain merges")
 
 

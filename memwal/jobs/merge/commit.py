@@ -25,7 +25,8 @@ again. In return, it does not record its progress after a delete pass of ours.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import UUID
@@ -66,9 +67,6 @@ _CONFLICT_WAIT_SECONDS = 0.05
 # Syncing less takes no time worth another thread.
 _WRITE_BEHIND_BYTES = 64 << 20
 
-# Metrics of a commit that was stored although Lance then raised (commit_durably returned None).
-_NO_METRICS = {"num_inserted_rows": 0, "num_updated_rows": 0, "num_deleted_rows": 0}
-
 
 class MergeContentionError(ConflictError):
     """Every attempt of a merge commit met another commit."""
@@ -83,7 +81,9 @@ class MergeOutcome:
     generations: int = 0
     rows_upserted: int = 0
     rows_deleted: int = 0
-    bytes: int = 0
+    bytes: int = 0  # of the backlog, in memory
+    bytes_read: int = 0  # of the base table and its indexes
+    bytes_written: int = 0  # of the base table
     skipped: tuple[SkippedRegion, ...] = ()
     quality: tuple[QualityReport, ...] = ()
 
@@ -122,7 +122,7 @@ class _MergeCommit:
     ledger: Ledger | None
     source: MergeSource | None = None
     skipped: dict[UUID, SkippedRegion] = field(default_factory=dict)
-    rows_deleted: int = 0
+    metrics: Counter[str] = field(default_factory=Counter)  # of both passes, of Lance
 
     def attempt(self) -> MergeOutcome:
         """Commit on top of the latest version, or raise LostRaceError."""
@@ -138,14 +138,14 @@ class _MergeCommit:
         ):
             raise LostRaceError("another merger merged some of the generations")
         if source.deletes.num_rows:
-            self.rows_deleted += _delete(base, source)
+            self.metrics += _delete(base, source)
             before, base = base, open_base(self.location)
             if not (_is_pending(base, source.selections) and _fits(source, base)) or (
                 _may_have_rows_since(before, base, source.selections)
             ):
                 raise LostRaceError("the base table changed after the delete pass")
             self._check_lease()
-        rows_upserted = _upsert(base, source)
+        self.metrics += _upsert(base, source)
         if self.ledger is not None:
             self.ledger.settle(
                 {
@@ -153,7 +153,7 @@ class _MergeCommit:
                     for selection in source.selections
                 }
             )
-        return self._outcome(base, source, rows_upserted)
+        return self._outcome(base, source)
 
     def _pending_source(self, base: BaseTable) -> MergeSource:
         """Return the rows of all that is pending; those of the last attempt if they still are."""
@@ -169,9 +169,7 @@ class _MergeCommit:
         if self.guard is not None:
             self.guard()
 
-    def _outcome(
-        self, base: BaseTable, source: MergeSource, rows_upserted: int = 0
-    ) -> MergeOutcome:
+    def _outcome(self, base: BaseTable, source: MergeSource) -> MergeOutcome:
         """Describe the commit of a source; none was made if it has no generations."""
         merged = [selection.region_id for selection in source.selections]
         report = self.ledger.report(merged) if self.ledger is not None else None
@@ -185,9 +183,11 @@ class _MergeCommit:
             version=base.version,
             commits=2 if source.deletes.num_rows else 1,
             generations=sum(len(selection.generations) for selection in source.selections),
-            rows_upserted=rows_upserted,
-            rows_deleted=self.rows_deleted,
+            rows_upserted=self.metrics["num_inserted_rows"] + self.metrics["num_updated_rows"],
+            rows_deleted=self.metrics["num_deleted_rows"],
             bytes=sum(selection.bytes for selection in source.selections),
+            bytes_read=self.metrics["bytes_read"],
+            bytes_written=self.metrics["bytes_written"],
             skipped=tuple(self.skipped.values()),
             quality=() if report is None else (report,),
         )
@@ -215,12 +215,12 @@ def _may_have_rows_since(
     return False
 
 
-def _delete(base: BaseTable, source: MergeSource) -> int:
+def _delete(base: BaseTable, source: MergeSource) -> Counter[str]:
     """Delete keys from exactly the version that was read, or raise LostRaceError."""
 
-    def execute(dataset: lance.LanceDataset, use_index: bool) -> Mapping[str, int]:
+    def execute(dataset: lance.LanceDataset, use_index: bool) -> Counter[str]:
         builder = dataset.merge_insert(list(base.primary_key)).when_matched_delete()
-        return _execute(builder, source.deletes, use_index)
+        return _execute(dataset, builder, source.deletes, use_index)
 
     def accept(version: int) -> bool:
         try:
@@ -229,14 +229,13 @@ def _delete(base: BaseTable, source: MergeSource) -> int:
             # Cleaned up already.
             return False
 
-    metrics = _traced_commit("delete", base, source.deletes, execute, accept=accept)
-    return int(metrics["num_deleted_rows"])
+    return _traced_commit("delete", base, source.deletes, execute, accept=accept)
 
 
-def _upsert(base: BaseTable, source: MergeSource) -> int:
+def _upsert(base: BaseTable, source: MergeSource) -> Counter[str]:
     """Upsert the rows and record the progress in one commit, or raise LostRaceError."""
 
-    def execute(dataset: lance.LanceDataset, use_index: bool) -> Mapping[str, int]:
+    def execute(dataset: lance.LanceDataset, use_index: bool) -> Counter[str]:
         builder = (
             dataset.merge_insert(list(base.primary_key))
             .when_matched_update_all()
@@ -248,12 +247,11 @@ def _upsert(base: BaseTable, source: MergeSource) -> int:
                 for selection in source.selections
             ]
         )
-        return _execute(builder, source.upserts, use_index)
+        return _execute(dataset, builder, source.upserts, use_index)
 
     accept = _can_rebase_onto(base, source)
     with write_behind(_data_folder(base.location, source.upserts.nbytes)):
-        metrics = _traced_commit("upsert", base, source.upserts, execute, accept=accept)
-    return int(metrics["num_inserted_rows"] + metrics["num_updated_rows"])
+        return _traced_commit("upsert", base, source.upserts, execute, accept=accept)
 
 
 def _data_folder(location: TableLocation, size: int) -> Path | None:
@@ -299,34 +297,40 @@ def _can_rebase_onto(base: BaseTable, source: MergeSource) -> Callable[[int], bo
 
 
 def _execute(
-    builder: lance.dataset.MergeInsertBuilder, rows: pa.Table, use_index: bool
-) -> Mapping[str, int]:
+    dataset: lance.LanceDataset,
+    builder: lance.dataset.MergeInsertBuilder,
+    rows: pa.Table,
+    use_index: bool,
+) -> Counter[str]:
+    """Run a pass; return what Lance counted, and the bytes that it read and wrote."""
     # Lance's own retries would run the pass on a version whose progress was not checked.
     builder = builder.conflict_retries(0).use_index(use_index)
-    metrics: Mapping[str, int] = builder.execute(rows)
-    return metrics
+    metrics = builder.execute(rows)
+    counted = dataset.io_stats_snapshot()
+    return Counter(**metrics, bytes_read=counted.read_bytes, bytes_written=counted.written_bytes)
 
 
 def _traced_commit(
     what: str,
     base: BaseTable,
     rows: pa.Table,
-    execute: Callable[[lance.LanceDataset, bool], Mapping[str, int]],
+    execute: Callable[[lance.LanceDataset, bool], Counter[str]],
     *,
     accept: Callable[[int], bool] | None = None,
-) -> Mapping[str, int]:
+) -> Counter[str]:
     """Try a commit once, in a span of its own; LostRaceError if another commit was first.
 
     If the index on the key cannot be read, the rows are joined instead: an index build after the
     merge replaces it.
     """
 
-    def commit(use_index: bool) -> Mapping[str, int]:
+    def commit(use_index: bool) -> Counter[str]:
         doing = f"merging into {base.location}"
         metrics = commit_durably(
             base, lambda dataset: execute(dataset, use_index), doing=doing, accept=accept
         )
-        return metrics or _NO_METRICS
+        # None if the commit was stored although Lance then raised.
+        return metrics or Counter()
 
     attributes = {ROWS: rows.num_rows, VERSION: base.version}
     with span(f"memwal.merge.{what}", base.location, attributes=attributes):

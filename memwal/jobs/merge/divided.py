@@ -4,7 +4,8 @@
    table that no version names yet. Their keys, and the keys to delete, are stored in the folder of
    the run.
 2. *Match*, by fragments of the base table: rows with these keys get a deletion file that no version
-   names yet.
+   names yet. In a table with stable row ids, the rows are written after this only, with the ids of
+   the rows that they replace: :mod:`memwal.jobs.merge.kept_ids`.
 3. *Commit*: one Lance ``Update`` with the new fragments and the deletions, by compare-and-swap on
    the version that was matched. If another commit was first, only fragments that are new or changed
    since are matched again; the rewritten rows stay.
@@ -28,12 +29,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from uuid import UUID, uuid4
 
 from lance.dataset import LanceOperation
+from lance.fragment import FragmentMetadata
 
 from memwal.base_table.commit import commit_strictly
 from memwal.base_table.commit_records import MergedRows, merge_message
@@ -41,11 +43,18 @@ from memwal.base_table.snapshot import BaseTable, is_version_stored, open_base
 from memwal.errors import MemWalError, ObjectNotFoundError, TableSetupError
 from memwal.jobs.job import Guard, SkippedRegion, TaskRunner, run_in_process
 from memwal.jobs.merge.commit import MergeContentionError, MergeOutcome
+from memwal.jobs.merge.kept_ids import KeptIds
 from memwal.jobs.merge.match import Match, MatchTask, run_match_task
 from memwal.jobs.merge.picker import RegionSelection, divide, still_pending
 from memwal.jobs.merge.progress import record_progress
-from memwal.jobs.merge.rewrite import RewriteTask, Rewritten, run_rewrite_task
-from memwal.jobs.merge.run_files import Intent, KeyFile, run_dir, write_intent
+from memwal.jobs.merge.rewrite import (
+    RewriteTask,
+    Rewritten,
+    RowsTask,
+    run_rewrite_task,
+    run_rows_task,
+)
+from memwal.jobs.merge.run_files import Intent, run_dir, write_intent
 from memwal.jobs.metrics import job_metrics
 from memwal.jobs.progress import Meter, NoMeter
 from memwal.storage.location import TableLocation
@@ -61,10 +70,10 @@ _CONFLICT_WAIT_SECONDS = 0.05
 # A task with fewer rows to compare takes less time than it takes to start it. The driver compares
 # as many itself after it lost a race, since each task would give other commits time to come first.
 _MIN_MATCH_ROWS = 1 << 20
-# Keys in memory at a time, as a part of what a task may take. With fewer, the keys of the base
-# table are read more than once.
-_KEY_SHARE = 4
-_MIN_KEY_BYTES = 64 << 20
+# Keys in memory at a time, as a part of what a task may take: the tables to compare them with take
+# several times as much. With fewer, the keys of the base table are read more than once.
+_KEY_SHARE = 8
+_MIN_KEY_BYTES = 16 << 20
 
 
 def merge_divided(
@@ -125,7 +134,7 @@ class _DividedMerge:
             parts = self._rewrite(base, run_id)
             if not any(part.regions for part in parts):
                 return MergeOutcome(version=base.version, skipped=tuple(self.skipped.values()))
-            return self._commit(base, run_id, parts)
+            return self._commit(_Run(run_id, base, parts))
         finally:
             if not self.is_unrecorded:
                 self._delete_run(run_id)
@@ -144,6 +153,7 @@ class _DividedMerge:
                     number=numbers + number,
                     regions=part.regions,
                     share=part.share,
+                    keys_only=base.dataset.has_stable_row_ids,
                 )
                 for number, part in enumerate(divide(pending, self.task_bytes, self.max_tasks))
             ]
@@ -151,114 +161,201 @@ class _DividedMerge:
             with span("memwal.merge.rewrite", self.location, attributes={VERSION: base.version}):
                 parts = self.run(tasks, partial(run_rewrite_task, meter=self.meter))
             for part in parts:
-                for region_id, region in part.skipped.items():
-                    known = self.skipped.get(region_id)
-                    if known is None or region.generation < known.generation:
-                        self.skipped[region_id] = region
+                self._skip(part.skipped)
             if _agree(tasks, parts, self.skipped):
                 return parts
 
-    def _commit(self, base: BaseTable, run_id: UUID, parts: Sequence[Rewritten]) -> MergeOutcome:
+    def _skip(self, regions: Mapping[UUID, SkippedRegion]) -> None:
+        """Remember the first generation of each region that cannot be merged."""
+        for region_id, region in regions.items():
+            known = self.skipped.get(region_id)
+            if known is None or region.generation < known.generation:
+                self.skipped[region_id] = region
+
+    def _commit(self, run: _Run) -> MergeOutcome:
         """Match and commit until no other commit comes first, then record the progress."""
-        regions = {region.region_id: region for part in parts for region in part.regions}
-        selections = list(regions.values())
-        merged = {region_id: r.generations[-1].number for region_id, r in regions.items()}
-        keys = tuple(part.keys for part in parts if part.keys is not None)
-        fragments = [fragment for part in parts for fragment in part.fragments]
-        rows = sum(part.rows_upserted for part in parts)
-        write_intent(self.location.store, run_id, Intent(base.version, merged))
-        found = _Matches()
-        latest = base
+        write_intent(self.location.store, run.run_id, Intent(run.base.version, run.merged))
+        latest = run.base
         for attempt in range(1, _COMMIT_ATTEMPTS + 1):
             try:
-                self._match(latest, found, keys)
+                self._match(latest, run)
+                self._write_rows(latest, run)
             except (ObjectNotFoundError, TableSetupError):
                 # Whoever merged the same generations deleted the keys of this run.
-                self._latest(base, selections)
+                self._latest(run)
                 if is_version_stored(self.location, latest.version):
                     raise
                 # This process was paused, and the version was cleaned up.
-                latest = self._latest(base, selections)
+                latest = self._latest(run)
                 continue
             if self.guard is not None:
                 self.guard()
-            operation = LanceOperation.Update(
-                removed_fragment_ids=[m.fragment for m in found.matches() if m.changed is None],
-                updated_fragments=[m.changed for m in found.matches() if m.changed is not None],
-                new_fragments=fragments,
-                fields_modified=[],
-            )
-            # Until it is certain that nothing was committed, the next merge needs the run's files.
-            self.is_unrecorded = True
             try:
-                with span(
-                    "memwal.merge.commit",
-                    self.location,
-                    attributes={ROWS: rows, VERSION: latest.version},
-                ):
-                    version = commit_strictly(
-                        latest, operation, message=merge_message(MergedRows(run_id, merged))
-                    )
+                version = self._try_commit(latest, run)
                 break
-            except LostWriteError:
-                self.is_unrecorded = False
-                raise
             except LostRaceError as error:
-                self.is_unrecorded = False
                 job_metrics().conflict(self.location.uri)
                 logger.info("merge into %s met another commit: %s", self.location, error)
                 time.sleep(conflict_delay(attempt, _CONFLICT_WAIT_SECONDS))
-                latest = self._latest(base, selections)
+                latest = self._latest(run)
         else:
             raise _contention(self.location, _COMMIT_ATTEMPTS)
-        after = record_progress(self.location, version, merged)
+        after = record_progress(self.location, version, run.merged)
         self.is_unrecorded = False
-        if still_pending(selections, after.details.merged):
+        if still_pending(run.selections, after.details.merged):
             raise LostRaceError("another merger merged the same regions before the progress")
         return MergeOutcome(
             version=after.version,
             commits=2,
-            generations=sum(len(region.generations) for region in selections),
-            rows_upserted=rows,
-            rows_deleted=sum(match.deleted for match in found.matches()),
-            bytes=sum(region.bytes for region in selections),
+            generations=sum(len(region.generations) for region in run.selections),
+            rows_upserted=run.rows_upserted,
+            rows_deleted=sum(match.deleted for match in run.found.matches()),
+            bytes=sum(region.bytes for region in run.selections),
+            bytes_read=run.bytes_read,
+            bytes_written=run.bytes_written + sum(part.bytes_written for part in run.parts),
             skipped=tuple(self.skipped.values()),
         )
 
-    def _latest(self, base: BaseTable, selections: list[RegionSelection]) -> BaseTable:
-        """Return the latest version, if what was rewritten on ``base`` may still be committed."""
+    def _try_commit(self, latest: BaseTable, run: _Run) -> int:
+        """Commit the rows on the version that was matched; LostRaceError if it is not the latest.
+
+        Until it is certain that nothing was committed, the next merge needs the files of the run.
+        """
+        matches = run.found.matches()
+        operation = LanceOperation.Update(
+            removed_fragment_ids=[match.fragment for match in matches if match.changed is None],
+            updated_fragments=[match.changed for match in matches if match.changed is not None],
+            new_fragments=run.fragments,
+            fields_modified=[],
+        )
+        self.is_unrecorded = True
+        message = merge_message(MergedRows(run.run_id, run.merged))
+        try:
+            with span(
+                "memwal.merge.commit",
+                self.location,
+                attributes={ROWS: run.rows_upserted, VERSION: latest.version},
+            ):
+                return commit_strictly(latest, operation, message=message)
+        except (LostWriteError, LostRaceError):
+            self.is_unrecorded = False
+            raise
+
+    def _latest(self, run: _Run) -> BaseTable:
+        """Return the latest version, if what was rewritten may still be committed."""
         latest = open_base(self.location)
-        if still_pending(selections, latest.details.merged) != selections:
+        if still_pending(run.selections, latest.details.merged) != run.selections:
             raise LostRaceError("another merger merged some of the generations")
-        if latest.schema != base.schema or latest.field_ids() != base.field_ids():
+        if latest.schema != run.base.schema or latest.field_ids() != run.base.field_ids():
             raise LostRaceError("the columns of the base table changed")
         return latest
 
-    def _match(self, base: BaseTable, found: _Matches, keys: tuple[KeyFile, ...]) -> None:
+    def _match(self, base: BaseTable, run: _Run) -> None:
         """Match the keys with the fragments that were not matched as they are now."""
-        first = not found.by_fragment
-        sizes = found.unmatched(base)
+        first = not run.found.by_fragment
+        sizes = run.found.unmatched(base)
+        keys = tuple(part.keys for part in run.parts if part.keys is not None)
+        groups = _groups(sizes, self.max_tasks) if keys else []
         tasks = [
             MatchTask(
                 location=self.location,
                 version=base.version,
+                run_id=run.run_id,
+                number=run.match_tasks + number,
                 fragments=group,
                 keys=keys,
                 key_bytes=max(self.task_bytes // _KEY_SHARE, _MIN_KEY_BYTES),
             )
-            for group in _groups(sizes, self.max_tasks)
-            if keys
+            for number, group in enumerate(groups)
         ]
+        run.match_tasks += len(tasks)
         few = not first and sum(sizes.values()) < _MIN_MATCH_ROWS
-        run = run_in_process if few else self.run
+        run_tasks = run_in_process if few else self.run
         with span("memwal.merge.match", self.location, attributes={VERSION: base.version}):
-            found.add(base, sizes, [match for part in run(tasks, run_match_task) for match in part])
+            done = run_tasks(tasks, run_match_task)
+        run.found.add(base, sizes, [match for part in done for match in part.matches])
+        run.bytes_read += sum(part.bytes_read for part in done)
+        run.bytes_written += sum(part.bytes_written for part in done)
+
+    def _write_rows(self, base: BaseTable, run: _Run) -> None:
+        """Write rows with stable ids, where they were not written with the ids that were matched.
+
+        Raises LostRaceError if a generation cannot be read any more: the merge goes without it.
+        """
+        if not base.dataset.has_stable_row_ids:
+            return
+        kept = run.found.kept_ids()
+        stale = [part for part in run.parts if part.keys and run.is_stale(part, kept)]
+        tasks = [
+            RowsTask(
+                keys_of=replace(part.task, regions=part.regions),
+                version=base.version,
+                kept=tuple(kept.get(part.task.number, ())),
+            )
+            for part in stale
+        ]
+        with span("memwal.merge.rows", self.location, attributes={VERSION: base.version}):
+            written = self.run(tasks, partial(run_rows_task, meter=self.meter)) if tasks else []
+        for part, rows in zip(stale, written, strict=True):
+            self._skip(rows.skipped)
+            ids = _checksum(kept.get(part.task.number, ()))
+            run.rows[part.task.number] = (ids, rows.fragments)
+        run.bytes_written += sum(rows.bytes_written for rows in written)
+        if any(rows.skipped for rows in written):
+            raise LostRaceError("a generation cannot be read any more")
 
     def _delete_run(self, run_id: UUID) -> None:
         try:
             self.location.store.delete_folder(run_dir(run_id))
         except MemWalError as error:
             logger.warning("the files of merge %s are left: %s", run_id, error)
+
+
+@dataclass(slots=True)
+class _Run:
+    """What an attempt has written: its parts, what it matched, and rows with stable ids."""
+
+    run_id: UUID
+    base: BaseTable  # where it began
+    parts: Sequence[Rewritten]
+    found: _Matches = field(default_factory=lambda: _Matches())
+    match_tasks: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    # Of each part in a table with stable row ids: checksum of the ids, and the fragments.
+    rows: dict[int, tuple[int, tuple[FragmentMetadata, ...]]] = field(default_factory=dict)
+
+    @property
+    def selections(self) -> list[RegionSelection]:
+        """What was read of each region."""
+        regions = {region.region_id: region for part in self.parts for region in part.regions}
+        return list(regions.values())
+
+    @property
+    def merged(self) -> dict[UUID, int]:
+        """The newest generation of each region."""
+        return {r.region_id: r.generations[-1].number for r in self.selections}
+
+    @property
+    def fragments(self) -> list[FragmentMetadata]:
+        """All fragments with new rows."""
+        written = [part.fragments for part in self.parts]
+        return [f for part in (*written, *(rows for _, rows in self.rows.values())) for f in part]
+
+    @property
+    def rows_upserted(self) -> int:
+        """Rows of these fragments."""
+        return sum(part.rows_upserted for part in self.parts)
+
+    def is_stale(self, part: Rewritten, kept: Mapping[int, Sequence[KeptIds]]) -> bool:
+        """Return whether the rows of a part were not written with the ids that they keep."""
+        number = part.task.number
+        return number not in self.rows or self.rows[number][0] != _checksum(kept.get(number, ()))
+
+
+def _checksum(kept: Sequence[KeptIds]) -> int:
+    """Return a checksum of ids, in whatever fragments their rows are."""
+    return sum(part.checksum for part in kept) % (1 << 64)
 
 
 def _agree(
@@ -304,6 +401,14 @@ class _Matches:
             if number in fragments:
                 state = str(fragment.metadata.to_json())
                 self.by_fragment[number] = (state, found.get(number))
+
+    def kept_ids(self) -> dict[int, list[KeptIds]]:
+        """Return the ids that rows keep, by the number of the task that has their keys."""
+        kept: dict[int, list[KeptIds]] = {}
+        for match in self.matches():
+            for part in match.kept:
+                kept.setdefault(part.keys, []).append(part)
+        return kept
 
     def matches(self) -> list[Match]:
         """Return the fragments with rows that are to go."""

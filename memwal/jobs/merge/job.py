@@ -67,9 +67,10 @@ def merge(location: TableLocation, options: MergeOptions = MergeOptions()) -> Jo
     Returns
     -------
     JobResult
-        Metrics ``generations``, ``rows_upserted``, ``rows_deleted``, and the ``bytes`` in memory
-        of these generations; one warning for each region that was not merged to the end; what the
-        quality rules found.
+        Metrics ``generations``, ``rows_upserted``, ``rows_deleted``, the ``bytes`` in memory of
+        these generations, and what was read of the base table and its indexes (``bytes_read``)
+        and written to it (``bytes_written``); one warning for each region that was not merged to
+        the end; what the quality rules found.
     """
     started = time.monotonic()
     finish_runs(location)
@@ -93,6 +94,8 @@ def merge(location: TableLocation, options: MergeOptions = MergeOptions()) -> Jo
             "rows_upserted": merged.rows_upserted,
             "rows_deleted": merged.rows_deleted,
             "bytes": merged.bytes,
+            "bytes_read": merged.bytes_read,
+            "bytes_written": merged.bytes_written,
         },
         warnings=(*map(str, skipped), *(quality.warnings() if quality is not None else ())),
         skipped_regions=skipped,
@@ -125,7 +128,8 @@ def explain_merge(
     return MergePicker(options).pick(
         candidates,
         seed=random.random(),  # noqa: S311
-        divisible=_is_divisible(base, options),
+        # The gate decides about whole regions, and records that together with a single commit.
+        divisible=_gate(options) is None,
     )
 
 
@@ -140,7 +144,8 @@ def plan_merge(location: TableLocation, options: MergeOptions = MergeOptions()) 
     return picker.pick(
         read_candidates(base, included),
         seed=random.random(),  # noqa: S311
-        divisible=_is_divisible(base, options),
+        # The gate decides about whole regions, and records that together with a single commit.
+        divisible=_gate(options) is None,
     )
 
 
@@ -155,14 +160,6 @@ def merge_tasks(
 
 def _gate(options: MergeOptions) -> QualityRules | None:
     return options.quality if options.quality is not None and options.quality.gates else None
-
-
-def _is_divisible(base: BaseTable, options: MergeOptions) -> bool:
-    """Return whether tasks can write and match rows of a table on their own.
-
-    With stable row ids, a row that is replaced keeps its id, which only Lance's own merge knows.
-    """
-    return _gate(options) is None and not base.dataset.has_stable_row_ids
 
 
 def _run(
@@ -248,6 +245,8 @@ def _add(total: MergeOutcome, outcome: MergeOutcome) -> MergeOutcome:
         rows_upserted=total.rows_upserted + outcome.rows_upserted,
         rows_deleted=total.rows_deleted + outcome.rows_deleted,
         bytes=total.bytes + outcome.bytes,
+        bytes_read=total.bytes_read + outcome.bytes_read,
+        bytes_written=total.bytes_written + outcome.bytes_written,
         skipped=(*total.skipped, *outcome.skipped),
         quality=(*total.quality, *outcome.quality),
     )

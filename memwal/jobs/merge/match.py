@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import lance
 import numpy as np
@@ -19,12 +20,13 @@ from lance.fragment import FragmentMetadata
 from memwal.base_table.snapshot import BaseTable, lance_errors, open_base
 from memwal.errors import CorruptDataError, ObjectNotFoundError
 from memwal.format.paths import FRAG_REUSE_INDEX_NAME, INDICES_DIR
+from memwal.jobs.merge.kept_ids import KeptIds, MatchedRows, store_ids
 from memwal.jobs.merge.run_files import KeyFile, read_keys
-from memwal.lsm.indexes.trust import doubted_indexes
 from memwal.quality.checks import Mask
 from memwal.reader.base_indexes import find_index
 from memwal.reader.base_rows import Positions, scan_keys
 from memwal.reader.key_index import page_hits
+from memwal.reader.latest import ROW_ADDRESS
 from memwal.reader.row_set import RowIds
 from memwal.storage.location import TableLocation
 
@@ -44,6 +46,8 @@ class MatchTask:
 
     location: TableLocation
     version: int
+    run_id: UUID
+    number: int
     fragments: tuple[int, ...]
     keys: tuple[KeyFile, ...]
     key_bytes: int  # keys in memory at a time
@@ -56,9 +60,19 @@ class Match:
     fragment: int
     changed: FragmentMetadata | None  # with a new deletion file; None if no row is left
     deleted: int  # rows whose key is deleted
+    kept: tuple[KeptIds, ...] = ()  # in a table with stable row ids
 
 
-def run_match_task(task: MatchTask) -> list[Match]:
+@dataclass(frozen=True, slots=True)
+class Matches:
+    """What a task found in its fragments."""
+
+    matches: tuple[Match, ...]
+    bytes_read: int
+    bytes_written: int
+
+
+def run_match_task(task: MatchTask) -> Matches:
     """Write a deletion file for each fragment that has any of the keys.
 
     Safe to repeat: a repetition writes other files.
@@ -66,44 +80,57 @@ def run_match_task(task: MatchTask) -> list[Match]:
     base = open_base(task.location, version=task.version)
     chosen = frozenset(task.fragments)
     fragments = [f for f in base.dataset.get_fragments() if f.fragment_id in chosen]
-    # Without stable row ids, a row id is the address of the row.
-    addresses, deleted = [np.empty(0, np.uint64)], [np.empty(0, np.bool_)]
+    parts: list[MatchedRows] = []
+    index_bytes = 0
     with lance_errors(f"matching keys in {task.location}"):
         for files in _groups(task.keys, task.key_bytes):
             stored = [read_keys(base.location.store, file, base.primary_key) for file in files]
             keys = pa.concat_arrays([keys for keys, _ in stored])
-            is_deleted = np.concatenate([deletes for _, deletes in stored])
-            rows, positions = _addresses(base, keys, fragments)
-            addresses.append(rows)
-            deleted.append(is_deleted[positions])
-        return _write_deletions(fragments, np.concatenate(addresses), np.concatenate(deleted))
+            rows, at, read = _addresses(base, keys, fragments)
+            index_bytes += read
+            starts = np.cumsum([0, *(len(keys) for keys, _ in stored)])
+            file_of = np.searchsorted(starts, at, side="right") - 1
+            numbers = np.array([file.number for file in files])
+            deleted = np.concatenate([deletes for _, deletes in stored])
+            parts.append(MatchedRows(rows, numbers[file_of], at - starts[file_of], deleted[at]))
+        matched = MatchedRows.join(parts)
+        kept = {}
+        if base.dataset.has_stable_row_ids:
+            kept = store_ids(base.location.store, task.run_id, task.number, fragments, matched)
+        matches = _write_deletions(fragments, matched, kept)
+    counted = base.dataset.io_stats_snapshot()
+    return Matches(tuple(matches), counted.read_bytes + index_bytes, counted.written_bytes)
 
 
 def _write_deletions(
-    fragments: Sequence[lance.LanceFragment], addresses: RowIds, deleted: Mask
+    fragments: Sequence[lance.LanceFragment],
+    matched: MatchedRows,
+    kept: Mapping[int, tuple[KeptIds, ...]],
 ) -> list[Match]:
     """Write the deletion files of the fragments that have any of the rows."""
-    numbers = addresses >> _OFFSET_BITS
+    numbers = matched.addresses >> _OFFSET_BITS
     matches = []
     for fragment in fragments:
         number = fragment.fragment_id
         own = numbers == number
         if own.any():
-            changed = fragment.delete_rows(addresses[own].astype(np.uint32).tolist())
-            matches.append(Match(number, changed, int(deleted[own].sum())))
+            changed = fragment.delete_rows(matched.addresses[own].astype(np.uint32).tolist())
+            deleted = int(matched.deleted[own].sum())
+            matches.append(Match(number, changed, deleted, kept.get(number, ())))
     return matches
 
 
 def _addresses(
     base: BaseTable, keys: pa.Array, fragments: Sequence[lance.LanceFragment]
-) -> tuple[RowIds, Positions]:
+) -> tuple[RowIds, Positions, int]:
     """Return the address of each row with one of the keys, and the position of its key.
 
-    A segment of an index on the key is asked if that reads less than half of the keys of its
-    fragments. The other fragments are scanned.
+    Also returns the bytes that were read of indexes. A segment of an index on the key is asked if
+    that reads less than half of the keys of its fragments. The other fragments are scanned.
     """
     found, positions = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
     left = {fragment.fragment_id: fragment for fragment in fragments}
+    read = 0
     for segment in _segments(base):
         own = {number: left[number] for number in left.keys() & segment.fragment_ids}
         rows = sum(fragment.physical_rows for fragment in own.values())
@@ -115,15 +142,16 @@ def _addresses(
             continue
         if hits is None:
             continue
-        is_live = _is_live(base, hits[0], own)
-        found.append(hits[0][is_live])
-        positions.append(hits[1][is_live])
+        is_live = _is_live(base, hits.ids, own)
+        found.append(hits.ids[is_live])
+        positions.append(hits.positions[is_live])
+        read += hits.bytes_read
         left = {number: fragment for number, fragment in left.items() if number not in own}
     if left:
-        scanned = scan_keys(base, keys, list(left.values()))
+        scanned = scan_keys(base, keys, list(left.values()), by=ROW_ADDRESS)
         found.append(scanned[0])
         positions.append(scanned[1])
-    return np.concatenate(found), np.concatenate(positions)
+    return np.concatenate(found), np.concatenate(positions), read
 
 
 def _segments(base: BaseTable) -> Sequence[IndexSegmentDescription]:
@@ -133,7 +161,8 @@ def _segments(base: BaseTable) -> Sequence[IndexSegmentDescription]:
     (column,) = base.primary_key
     indexes = base.dataset.describe_indices()
     index = find_index(indexes, column, lambda kind: kind.finds_keys)
-    if index is None or doubted_indexes(base):
+    # With stable row ids, an index may have these in place of addresses.
+    if index is None or base.dataset.has_stable_row_ids:
         return ()
     # Its pages have rows where they were before a compaction, although it counts as covering the
     # new fragments: keys would be missed, and be in the table twice.
@@ -152,7 +181,7 @@ def _is_live(
         own = numbers == number
         if fragment.num_deletions and own.any():
             scanner = base.dataset.scanner(columns=[], with_row_address=True, fragments=[fragment])
-            live = scanner.to_table().column("_rowaddr").to_numpy()
+            live = scanner.to_table().column(ROW_ADDRESS).to_numpy()
             is_live[own] = np.isin(addresses[own], live)
     return is_live
 

@@ -133,6 +133,15 @@ class PickReason(ReasonCode):
         return self in (PickReason.SELECTED, PickReason.OVERSIZED)
 
 
+class MergeMethod(ReasonCode):
+    """How a plan merges, and why so."""
+
+    DIVIDED = "divided", "tasks write and match the rows, and one commit adds them all"
+    SMALL = "small", "less than divide_bytes: Lance merges the rows, commit by commit"
+    SINGLE = "single", "one worker and one commit: Lance merges the rows"
+    GATE = "gate", "the quality gate decides commit by commit: Lance merges the rows"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PickDecision(JsonRecord):
     """Decision about one candidate."""
@@ -172,6 +181,8 @@ class MergePlan:
     """By region in the order of the candidates, ascending within a region."""
     parts: tuple[Part, ...] = ()
     """Regions and keys of each task of a divided merge; empty if the merge is not divided."""
+    method: MergeMethod = MergeMethod.SMALL
+    """How the selection is merged, and why so."""
 
     @property
     def selections(self) -> tuple[RegionSelection, ...]:
@@ -186,7 +197,7 @@ class MergePlan:
             "candidates": len(self.decisions),
             "selected": len(selected),
             "bytes": sum(decision.bytes for decision in selected),
-            "divided": bool(self.parts),
+            "method": self.method.value,
             "tasks": len(self.parts or self.tasks),
             "commits": self._commits(),
             "decisions": [decision.to_dict() for decision in self.decisions],
@@ -249,10 +260,8 @@ class MergePicker:
             )
             omitted |= over_budget
         commit_bytes, max_tasks = self.options.commit_bytes, self.options.max_tasks or 1
-        total = sum(selection.bytes for selection in selections)
-        # In one commit, a single worker is faster by Lance's own merge.
-        is_divided = total >= self.options.divide_bytes and (max_tasks > 1 or total > commit_bytes)
-        if divisible and is_divided:
+        method = self._method(sum(region.bytes for region in selections), divisible)
+        if method is MergeMethod.DIVIDED:
             parts = divide(selections, commit_bytes, max_tasks)
             places = {
                 (selection.region_id, generation.number): (task, 1)
@@ -262,7 +271,7 @@ class MergePicker:
             }
             limit = self.options.run_bytes
             decisions = self._decisions(candidates, omitted, places, limit)
-            return MergePlan((), tuple(decisions), parts)
+            return MergePlan((), tuple(decisions), parts, method)
         tasks = _assign(selections, commit_bytes, min(max_tasks, _MAX_COMMITTERS))
         places = {
             (selection.region_id, generation.number): (task, commit)
@@ -272,7 +281,19 @@ class MergePicker:
             for generation in selection.generations
         }
         limit = min(commit_bytes, self.options.run_bytes or commit_bytes)
-        return MergePlan(tasks, tuple(self._decisions(candidates, omitted, places, limit)))
+        decisions = self._decisions(candidates, omitted, places, limit)
+        return MergePlan(tasks, tuple(decisions), method=method)
+
+    def _method(self, total: int, divisible: bool) -> MergeMethod:
+        """Return how so many bytes are merged."""
+        if total < self.options.divide_bytes:
+            return MergeMethod.SMALL
+        if not divisible:
+            return MergeMethod.GATE
+        # In one commit, a single worker is faster by Lance's own merge.
+        if (self.options.max_tasks or 1) == 1 and total <= self.options.commit_bytes:
+            return MergeMethod.SINGLE
+        return MergeMethod.DIVIDED
 
     def _decisions(
         self,

@@ -135,10 +135,10 @@ class RegionReader:
                     self._region_id, part.generation.number, error
                 ) from error
 
-    def storable(self) -> Iterator[pa.RecordBatch]:
-        """Read the rows that enter, as the files of the base table can store them."""
+    def storable(self, chosen: Mask) -> Iterator[pa.RecordBatch]:
+        """Read the chosen rows, as the files of the base table can store them."""
         version = self._base.dataset.data_storage_version
-        for batch in self.batches(self.upserted, self._base.schema.names):
+        for batch in self.batches(chosen, self._base.schema.names):
             columns = batch.columns
             if version in VERSIONS_WITHOUT_NULL_STRUCTS:
                 columns = [*map(fill_null_structs, columns)]

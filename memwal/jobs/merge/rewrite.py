@@ -5,6 +5,9 @@ of the run, where the second stage finds what to delete: :mod:`memwal.jobs.merge
 
 A region that is larger than a task is divided by the hashes of its keys. Each of its tasks reads
 all its keys, and its own rows.
+
+In a table with stable row ids, a task stores the keys only. When they were matched, a second task
+writes the rows: :mod:`memwal.jobs.merge.kept_ids`.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from lance.fragment import FragmentMetadata, write_fragments
 from memwal.base_table.snapshot import BaseTable, lance_errors, open_base
 from memwal.errors import MemWalError, ObjectNotFoundError
 from memwal.jobs.job import SkippedRegion
+from memwal.jobs.merge.kept_ids import KeptIds, read_ids, with_ids
 from memwal.jobs.merge.picker import RegionSelection, Share, still_pending
 from memwal.jobs.merge.region_rows import (
     RegionReader,
@@ -28,6 +32,7 @@ from memwal.jobs.merge.region_rows import (
 )
 from memwal.jobs.merge.run_files import KeyFile, write_keys
 from memwal.jobs.progress import NO_METER, Meter, NoMeter
+from memwal.quality.checks import Mask
 from memwal.storage.location import TableLocation
 from memwal.util.retry import LostRaceError
 
@@ -42,6 +47,7 @@ class RewriteTask:
     number: int
     regions: tuple[RegionSelection, ...]
     share: Share
+    keys_only: bool = False
 
     @property
     def bytes(self) -> int:
@@ -53,11 +59,31 @@ class RewriteTask:
 class Rewritten:
     """Fragments and keys that a task wrote."""
 
+    task: RewriteTask
     regions: tuple[RegionSelection, ...]  # what was read
     skipped: Mapping[UUID, SkippedRegion]  # what could not be read, or only in part
     fragments: tuple[FragmentMetadata, ...]
     keys: KeyFile | None
     rows_upserted: int
+    bytes_written: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsTask:
+    """Rows whose keys a task stored, and were matched."""
+
+    keys_of: RewriteTask  # with the generations that it could read
+    version: int  # that was matched
+    kept: tuple[KeptIds, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenRows:
+    """Fragments that a task wrote; none if a generation cannot be read any more."""
+
+    fragments: tuple[FragmentMetadata, ...]
+    skipped: Mapping[UUID, SkippedRegion]
+    bytes_written: int = 0
 
 
 def run_rewrite_task(task: RewriteTask, *, meter: Meter | NoMeter = NO_METER) -> Rewritten:
@@ -71,7 +97,7 @@ def run_rewrite_task(task: RewriteTask, *, meter: Meter | NoMeter = NO_METER) ->
     while True:
         readers, regions = _open_regions(base, regions, task.share, skipped)
         try:
-            fragments = _write(base, readers)
+            fragments = [] if task.keys_only else _write(base, _upserted(readers))
             break
         except UnreadableGenerationError as error:
             # Its keys could be read, and its rows cannot: all start over without it.
@@ -81,14 +107,60 @@ def run_rewrite_task(task: RewriteTask, *, meter: Meter | NoMeter = NO_METER) ->
     if keys is not None and keys.num_rows:
         deleted = np.concatenate([reader.deleted[reader.newest] for reader in readers])
         stored = write_keys(task.location.store, task.run_id, task.number, keys, deleted)
-    meter.advance(task.bytes)
+    if not task.keys_only:
+        meter.advance(task.bytes)
     return Rewritten(
+        task=task,
         regions=tuple(regions),
         skipped=skipped,
         fragments=tuple(fragments),
         keys=stored,
         rows_upserted=sum(int(reader.upserted.sum()) for reader in readers),
+        bytes_written=base.dataset.io_stats_snapshot().written_bytes,
     )
+
+
+def run_rows_task(task: RowsTask, *, meter: Meter | NoMeter = NO_METER) -> WrittenRows:
+    """Write rows: first those that replace a row of the base table, with its id, then new ones.
+
+    Safe to repeat: a repetition writes other files.
+    """
+    base = open_base(task.keys_of.location, version=task.version)
+    skipped: dict[UUID, SkippedRegion] = {}
+    readers, regions = _open_regions(base, task.keys_of.regions, task.keys_of.share, skipped)
+    if skipped:
+        return WrittenRows(fragments=(), skipped=skipped)
+    store = task.keys_of.location.store
+    ids, is_kept = read_ids(store, task.kept, sum(int(r.newest.sum()) for r in readers))
+    replacing, new, kept_ids = [], [], [np.empty(0, np.uint64)]
+    start = 0
+    for reader in readers:
+        # The keys of a region are those of its newest rows, in their order.
+        rows = np.flatnonzero(reader.newest)
+        of_region = slice(start, start + len(rows))
+        start += len(rows)
+        entering = is_kept[of_region] & ~reader.deleted[rows]
+        replaces = np.zeros(len(reader.newest), np.bool_)
+        replaces[rows[entering]] = True
+        replacing.append((reader, replaces))
+        new.append((reader, reader.upserted & ~replaces))
+        kept_ids.append(ids[of_region][entering])
+    try:
+        fragments = _write(base, [*replacing, *new])
+    except UnreadableGenerationError as error:
+        _stop(base, regions, error.region_id, error.generation, error.reason, skipped)
+        return WrittenRows(fragments=(), skipped=skipped)
+    meter.advance(task.keys_of.bytes)
+    identified = with_ids(fragments, np.concatenate(kept_ids))
+    return WrittenRows(
+        fragments=tuple(identified),
+        skipped={},
+        bytes_written=base.dataset.io_stats_snapshot().written_bytes,
+    )
+
+
+def _upserted(readers: Sequence[RegionReader]) -> list[tuple[RegionReader, Mask]]:
+    return [(reader, reader.upserted) for reader in readers]
 
 
 def _open_regions(
@@ -134,16 +206,16 @@ def _stop(
     return still_pending(regions, {}, stops={region_id: generation})
 
 
-def _write(base: BaseTable, readers: Sequence[RegionReader]) -> list[FragmentMetadata]:
-    """Write the rows that enter as new fragments."""
-    if not any(reader.upserted.any() for reader in readers):
+def _write(base: BaseTable, chosen: Sequence[tuple[RegionReader, Mask]]) -> list[FragmentMetadata]:
+    """Write rows of some regions as new fragments, in this order."""
+    if not any(mask.any() for _, mask in chosen):
         return []
     failure: list[UnreadableGenerationError] = []
 
     def rows() -> Iterator[pa.RecordBatch]:
         try:
-            for reader in readers:
-                yield from reader.storable()
+            for reader, mask in chosen:
+                yield from reader.storable(mask)
         except UnreadableGenerationError as error:
             # Lance would tell of it in words of its own.
             failure.append(error)

@@ -29,6 +29,7 @@ class KeyFile:
     """Keys that one rewrite task wrote anew or deleted, each once."""
 
     path: str
+    number: int  # of the task
     rows: int
     bytes: int  # in memory
 
@@ -53,26 +54,35 @@ def write_keys(
 
     A repetition of the task replaces its file.
     """
-    table = keys.append_column(TOMBSTONE, pa.array(deleted))
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
     path = f"{run_dir(run_id)}/{number}.arrow"
-    store.put(path, sink.getvalue())
-    return KeyFile(path, keys.num_rows, keys.nbytes)
+    write_stored(store, path, keys.append_column(TOMBSTONE, pa.array(deleted)))
+    return KeyFile(path, number, keys.num_rows, keys.nbytes)
 
 
 def read_keys(
     store: ObjectStore, file: KeyFile, primary_key: tuple[str, ...]
 ) -> tuple[pa.Array, Mask]:
     """Return the keys of a file, one comparable value each, and which of them are deleted."""
-    try:
-        with pa.ipc.open_stream(store.get(file.path)) as reader:
-            table = reader.read_all().combine_chunks()
-    except pa.ArrowInvalid as error:
-        raise CorruptDataError(f"{file.path} was not written whole: {error}") from error
+    table = read_stored(store, file.path)
     deleted = table.column(TOMBSTONE).to_numpy().astype(np.bool_)
     return key_column(table, primary_key), deleted
+
+
+def write_stored(store: ObjectStore, path: str, rows: pa.Table) -> None:
+    """Store rows, in place of those that a repeated task stored before."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_table(rows)
+    store.put(path, sink.getvalue())
+
+
+def read_stored(store: ObjectStore, path: str) -> pa.Table:
+    """Read stored rows. Raises CorruptDataError if the file is not whole."""
+    try:
+        with pa.ipc.open_stream(store.get(path)) as reader:
+            return reader.read_all().combine_chunks()
+    except pa.ArrowInvalid as error:
+        raise CorruptDataError(f"{path} was not written whole: {error}") from error
 
 
 def write_intent(store: ObjectStore, run_id: UUID, intent: Intent) -> None:

@@ -108,35 +108,51 @@ _KEEPS_ROWS: Final = frozenset({DETAILS_CHANGE, REWRITE, "UpdateConfig"})
 _MAX_VERSIONS: Final = 1_000
 
 
-def only_merges_since(base: BaseTable, region_id: UUID, generation: int) -> bool:
-    """Return whether every commit since a generation was merged is a merge, or changes no row.
+@dataclass(frozen=True, slots=True)
+class CommitsSince:
+    """Commits since a generation was merged."""
 
-    A delete pass of a merge looks like a direct delete, and counts as one. Returns False too if the
-    stored history does not reach back to the commit with the rows of the generation.
+    # Whether each is a merge, or changes no row. False too if the stored history does not reach
+    # back to the commit with the rows of the generation.
+    are_merges: bool
+    # The newest generation whose rows a divided merge added without recording its progress; 0 if
+    # there is none. The base table has newer rows than those of merged generations then.
+    unrecorded: int = 0
+
+
+def commits_since(base: BaseTable, region_id: UUID, generation: int) -> CommitsSince:
+    """Look at the commits since a generation was merged.
+
+    A delete pass of a merge looks like a direct delete, and counts as one.
     """
     after = base.details
+    progress = after.merged.get(region_id, 0)
     recorded = False
+    unrecorded = 0
     for version in range(base.version, max(0, base.version - _MAX_VERSIONS), -1):
         try:
             before = read_details(base, version - 1)
             record = commit_record(base, version)
         except (MemWalError, OSError, ValueError, RuntimeError):
             # The version was cleaned up, or has an operation that pylance cannot show.
-            return False
+            break
         if record is None:
-            return False
+            break
+        added = record.rows.merged.get(region_id, 0) if record.rows is not None else 0
+        if added > progress:
+            unrecorded = max(unrecorded, added)
         if before.merged.get(region_id, 0) < generation <= after.merged.get(region_id, 0):
             # A divided merge added the rows before it recorded its progress in the details.
             recorded = record.kind == DETAILS_CHANGE
             if not recorded:
-                return True
-        elif recorded and record.rows is not None and region_id in record.rows.merged:
-            return True
+                return CommitsSince(True, unrecorded)
+        elif recorded and added:
+            return CommitsSince(True, unrecorded)
         is_merge = before.merged != after.merged or record.rows is not None
         if not is_merge and record.kind not in _KEEPS_ROWS:
-            return False
+            break
         after = before
-    return False
+    return CommitsSince(False, unrecorded)
 
 
 _GROUP_ROWS: Final = 2_000_000
@@ -167,6 +183,7 @@ class _NewestMerged:
     """Newest merged row of each key, and the row of that key in the base table."""
 
     stored: tuple[_StoredGeneration, ...]  # merged generations, to which ``source`` refers
+    pending: tuple[_StoredGeneration, ...]
     keys: pa.Array  # encoded keys; the arrays below have one element for each
     source: Numbers  # index of the generation that has the newest row, in ``stored``
     addresses: npt.NDArray[np.uint64]  # address of that row in the generation
@@ -186,7 +203,8 @@ def check_merged_rows(
 
     Not compared are: regions of an earlier spec, whose keys may have newer rows in regions of a
     later spec, which may be collected by now; keys that a generation deletes which is not merged
-    yet, since the delete pass of a merge comes before its commit; and rows that are in the table's
+    yet, since the delete pass of a merge comes before its commit; keys of pending generations whose
+    rows a divided merge added without recording its progress; and rows that are in the table's
     quarantine. ``sampled`` has the generations to compare, by region; all by default.
     """
     newest_spec = max((spec.spec_id for spec in base.details.region_specs), default=0)
@@ -273,10 +291,11 @@ def _find_newest_merged(base: BaseTable, regions: Sequence[_RegionGenerations]) 
     primary_key = base.primary_key
     kind = key_column(base.schema.empty_table().select(list(primary_key)), primary_key).type
     stored = tuple(generation for region in regions for generation in region.merged)
+    pending = tuple(generation for region in regions for generation in region.pending)
     newest = find_newest([generation.source for generation in stored], primary_key, kind)
     compared = np.ones(len(newest.keys), np.bool_)
-    for pending in (generation.source for region in regions for generation in region.pending):
-        rows = read_keys(pending, primary_key)
+    for generation in pending:
+        rows = read_keys(generation.source, primary_key)
         deleted = rows.keys.filter(pa.array(rows.deleted))
         compared &= ~pc.is_in(newest.keys, value_set=deleted).to_numpy(zero_copy_only=False)
     compared &= ~_find_quarantined(base, stored, newest)
@@ -285,6 +304,7 @@ def _find_newest_merged(base: BaseTable, regions: Sequence[_RegionGenerations]) 
         base_row, fragment, row_count = _locate_in_base(base, keys)
     return _NewestMerged(
         stored=stored,
+        pending=pending,
         keys=keys,
         source=newest.source[compared],
         addresses=newest.addresses[compared],
@@ -356,28 +376,42 @@ def _check_generation(
     problems = (
         (
             "merged-row-lost",
-            int(np.count_nonzero(of_generation & ~in_base & ~newest.deleted)),
+            np.flatnonzero(of_generation & ~in_base & ~newest.deleted),
             "are not in the base table",
         ),
-        ("merged-row-differs", len(differing), "have other values in the base table"),
+        ("merged-row-differs", differing, "have other values in the base table"),
         (
             "deleted-row-present",
-            int(np.count_nonzero(of_generation & in_base & newest.deleted)),
+            np.flatnonzero(of_generation & in_base & newest.deleted),
             "are deleted, but are in the base table",
         ),
     )
-    if not any(count for _, count, _ in problems):
+    if not any(len(rows) for _, rows, _ in problems):
         return
     region_id, generation = stored.source.region_id, stored.source.generation
-    certain = only_merges_since(base, region_id, generation)
-    for code, count, what in problems:
+    since = commits_since(base, region_id, generation)
+    newer = _keys_of_pending(newest, region_id, since.unrecorded, base.primary_key)
+    for code, rows, what in problems:
+        count = int(np.count_nonzero(~newer[rows]))
         if count:
             yield Finding(
-                code if certain else "merged-row-changed",
-                stored.folder if certain else f"{stored.folder} ({code})",
+                code if since.are_merges else "merged-row-changed",
+                stored.folder if since.are_merges else f"{stored.folder} ({code})",
                 f"{count} of {int(np.count_nonzero(of_generation))} rows {what}",
                 region=region_id,
             )
+
+
+def _keys_of_pending(
+    newest: _NewestMerged, region_id: UUID, last: int, primary_key: tuple[str, ...]
+) -> npt.NDArray[np.bool_]:
+    """Mark the keys that pending generations of a region have, up to the one numbered ``last``."""
+    mask = np.zeros(len(newest.keys), np.bool_)
+    for generation in newest.pending:
+        if generation.source.region_id == region_id and generation.source.generation <= last:
+            keys = read_keys(generation.source, primary_key).keys
+            mask |= pc.is_in(newest.keys, value_set=keys).to_numpy(zero_copy_only=False)
+    return mask
 
 
 def _find_differing(

@@ -77,7 +77,8 @@ class BacklogDue(Condition):
         ready = [
             region for region in selected if region.region_id not in reading.regions_in_backoff
         ]
-        merge = evaluate_policy(ready, Measurements(), policy, now=reading.at)["merge"]
+        measured = Measurements(base_rows=reading.status.base_rows)
+        merge = evaluate_policy(ready, measured, policy, now=reading.at)["merge"]
         generations = sum(region.backlog_generations for region in selected)
         value = {
             "regions": list(merge.regions),

@@ -16,7 +16,6 @@ import pyarrow as pa
 import pytest
 from lance.mem_wal import CompactedSsTable
 from support.data.tables import (
-    MakeTable,
     base_state,
     folder,
     keys,
@@ -42,7 +41,7 @@ from memwal.jobs.merge.read import read_source
 from memwal.jobs.merge.run_files import MERGES_DIR, read_intents
 from memwal.jobs.options import GcOptions, MergeOptions
 from memwal.jobs.progress import NO_METER
-from memwal.jobs.verify.merged_rows import only_merges_since
+from memwal.jobs.verify.merged_rows import commits_since
 from memwal.reader.base_indexes import merged_fragments
 from memwal.reader.base_rows import scan_keys
 from memwal.region.router import bucket_region_id
@@ -87,10 +86,13 @@ def check_merged(table: memwal.Table, expected: Rows) -> None:
     assert not table.verify(deep=True).errors
 
 
-@pytest.fixture
-def table(make_table: MakeTable) -> memwal.Table:
+@pytest.fixture(params=[False, True], ids=["addresses", "stable row ids"])
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> memwal.Table:
     """Two regions, of which the base table has rows."""
-    table = make_table(buckets=2)
+    uri = str(tmp_path / "table")
+    empty = rows({}).schema.empty_table()
+    lance.write_dataset(empty, uri, enable_stable_row_ids=request.param)
+    table = memwal.enable(uri, primary_key=["id"], region_spec=memwal.RegionSpec.bucket("id", 2))
     flush(table, dict.fromkeys(range(60), 0))
     table.merge()
     return table
@@ -241,16 +243,78 @@ class TestRows:
         assert lance.dataset(table.uri).to_table(filter="n = 2").num_rows == 15
         check_merged(table, EXPECTED)
 
-    def test_of_tables_with_stable_row_ids(self, tmp_path: Path) -> None:
-        """Such a table is not divided: only Lance's own merge keeps the ids."""
-        uri = str(tmp_path / "stable.lance")
-        lance.write_dataset(numbered(0, 60), uri, enable_stable_row_ids=True)
-        spec = memwal.RegionSpec.bucket("id", 2)
-        table = memwal.enable(uri, primary_key=["id"], region_spec=spec)
+
+class TestStableRowIds:
+    """A row that is replaced keeps its id, and Lance tells what a merge changed."""
+
+    @pytest.fixture
+    def table(self, tmp_path: Path) -> memwal.Table:
+        uri = str(tmp_path / "stable")
+        lance.write_dataset(numbered(0, 60), uri, max_rows_per_file=25, enable_stable_row_ids=True)
+        for column in ("id", "n"):
+            lance.dataset(uri).create_scalar_index(column, "BTREE")
+        return memwal.enable(uri, primary_key=["id"], region_spec=memwal.RegionSpec.bucket("id", 2))
+
+    def ids(self, table: memwal.Table) -> dict[int, int]:
+        """Return the row id of each key."""
+        stored = lance.dataset(table.uri).to_table(columns=["id"], with_row_id=True)
+        return dict(
+            zip(stored.column("id").to_pylist(), stored.column("_rowid").to_pylist(), strict=True)
+        )
+
+    def check_ids(self, table: memwal.Table, before: dict[int, int]) -> None:
+        after = self.ids(table)
+        assert {key: after[key] for key in after.keys() & before} == {
+            key: before[key] for key in after.keys() & before
+        }
+        # Rows that are appended later get ids that no row has.
+        lance.write_dataset(rows({1000: 1, 1001: 1}), table.uri, mode="append")
+        assert len({*self.ids(table).values()}) == len(after) + 2
+
+    @pytest.mark.parametrize("commit_bytes", [200, 1 << 30])
+    def test_are_kept(self, table: memwal.Table, commit_bytes: int) -> None:
+        before, version = self.ids(table), table.base().version
         fill(table)
-        assert not plan_merge(table.location, MergeOptions(divide_bytes=0, max_tasks=2)).parts
-        divided(table)
+        divided(table, commit_bytes=commit_bytes)
+
         check_merged(table, EXPECTED)
+        dataset = lance.dataset(table.uri)
+        changes = dataset.delta(compared_against=version)
+        inserted = [row["id"] for batch in changes.get_inserted_rows() for row in batch.to_pylist()]
+        updated = [row["id"] for batch in changes.get_updated_rows() for row in batch.to_pylist()]
+        assert sorted(inserted) == [*range(60, 90), 95, 96, 97]
+        assert sorted(updated) == [*range(10, 20), *range(25, 40), 41, 42, 43]
+        assert dataset.to_table(filter="n = 0").num_rows == 10 + 20 - 3
+        assert dataset.to_table(filter="id = 22").num_rows == 0
+        assert dataset.to_table(filter="id = 12").column("n").to_pylist() == [1]
+        self.check_ids(table, before)
+
+    @pytest.mark.parametrize("write", ["append of a key that is merged", "compaction", "delete"])
+    @pytest.mark.parametrize("place", ["rewriting", "matched"])
+    def test_are_kept_next_to_others(
+        self, faults: FaultyStores, table: memwal.Table, write: str, place: str
+    ) -> None:
+        """The rows are written again only where another id is to be kept."""
+        before = self.ids(table)
+        fill(table)
+        act, _ = DIRECT_WRITES[write]
+        files = folder(table) / "data"
+        with standing_at(place, faults, table, commit_bytes=1 << 30) as running:
+            written = len(list(files.iterdir()))
+            act(table.uri)
+            written_by_others = len(list(files.iterdir())) - written
+        assert running.result().commits == 2
+
+        appended = self.ids(table)
+        again = len(list(files.iterdir())) - written - written_by_others
+        assert again == (place == "rewriting") + (write != "compaction")
+        gone = {5} if write == "delete" else set()
+        check_merged(table, {key: n for key, n in EXPECTED.items() if key not in gone})
+        if write == "delete":
+            # What was deleted directly is new for the table.
+            assert appended[12] not in before.values()
+            del before[12]
+        self.check_ids(table, before)
 
 
 class TestKeyIndex:
@@ -281,9 +345,9 @@ class TestKeyIndex:
     ) -> None:
         scanned: list[int] = []
 
-        def spied(base: Any, wanted: Any, fragments: Sequence[Any]) -> Any:
+        def spied(base: Any, wanted: Any, fragments: Sequence[Any], **options: Any) -> Any:
             scanned.extend(fragment.fragment_id for fragment in fragments)
-            return scan_keys(base, wanted, fragments)
+            return scan_keys(base, wanted, fragments, **options)
 
         monkeypatch.setattr(match, "scan_keys", spied)
         # A fragment that the index does not cover.
@@ -410,6 +474,7 @@ class TestDeath:
         faults.of(table.location).clear()
         assert base_state(table) == EXPECTED
         assert table.status().backlog_generations == 6
+        assert table.verify(deep=True).clean
         assert read_intents(table.location.store)
 
         result = table.merge(run_bytes=1)
@@ -637,7 +702,7 @@ class TestDirectWrites:
             act(table.uri)
         assert running.result().commits == 2
 
-        assert store.count("put", f"{MERGES_DIR}/*.arrow") == running.result().tasks
+        assert store.count("put", f"{MERGES_DIR}/*/[0-9]*.arrow") == running.result().tasks
         expected = {**EXPECTED, **changed}
         check_merged(table, {key: n for key, n in expected.items() if n is not None})
 
@@ -678,11 +743,11 @@ class TestWhoeverLooksBack:
         divided(table)
         base = table.base()
 
-        assert only_merges_since(base, REGIONS[0], 2)
+        assert commits_since(base, REGIONS[0], 2).are_merges
         new = base.dataset.fragment_ids()
         assert merged_fragments(base, new) == frozenset(new)
         lance.dataset(table.uri).delete("id = 1")
-        assert not only_merges_since(table.base(), REGIONS[0], 2)
+        assert not commits_since(table.base(), REGIONS[0], 2).are_merges
 
     def test_sees_a_direct_append_before_the_progress(
         self, faults: FaultyStores, table: memwal.Table
@@ -691,7 +756,7 @@ class TestWhoeverLooksBack:
         with standing_at("committed", faults, table):
             lance.write_dataset(rows({777: 7}), table.uri, mode="append")
 
-        assert not only_merges_since(table.base(), REGIONS[0], 2)
+        assert not commits_since(table.base(), REGIONS[0], 2).are_merges
         check_merged(table, {**EXPECTED, 777: 7})
 
 

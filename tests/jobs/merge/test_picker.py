@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from memwal.format.region_manifest import FlushedGeneration, RegionManifest
 from memwal.jobs.merge.picker import (
     Candidate,
+    MergeMethod,
     MergePicker,
     MergePlan,
     PickReason,
@@ -266,9 +267,20 @@ class TestDivided:
         assert {s.region_id: len(s.generations) for s in plan.selections} == {A: 2, B: 1}
         assert {decision.commit for decision in plan.decisions} == {1}
         told = plan.to_dict()
-        assert (told["divided"], told["tasks"], told["commits"]) == (True, len(plan.parts), 1)
-        assert picker.pick(backlog, seed=0).parts == ()
-        assert picker.pick(candidates([5], [1]), seed=0, divisible=True).parts == ()
+        assert (told["method"], told["tasks"], told["commits"]) == ("divided", len(plan.parts), 1)
+
+    def test_the_reason_of_an_undivided_merge(self) -> None:
+        def method(*sizes: int, divisible: bool = True, **options: Any) -> MergeMethod:
+            picker = picker_of(**{"divide_bytes": 10, "commit_bytes": 40, **options})
+            plan = picker.pick(candidates([*sizes]), seed=0, divisible=divisible)
+            assert bool(plan.parts) is (plan.method is MergeMethod.DIVIDED)
+            return plan.method
+
+        assert method(9) is MergeMethod.SMALL
+        assert method(11) is MergeMethod.SINGLE
+        assert method(11, max_tasks=2) is MergeMethod.DIVIDED
+        assert method(41) is MergeMethod.DIVIDED
+        assert method(41, divisible=False) is MergeMethod.GATE
 
     def test_within_a_budget(self) -> None:
         picker = picker_of(divide_bytes=0, run_bytes=3, commit_bytes=1, skip_regions=[B])
@@ -288,7 +300,7 @@ def test_json_has_plain_values_and_the_reason_of_each() -> None:
         "candidates": 3,
         "selected": 1,
         "bytes": 1,
-        "divided": False,
+        "method": "small",
         "tasks": 1,
         "commits": 1,
     }

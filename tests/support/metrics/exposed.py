@@ -47,9 +47,8 @@ def of_the_endpoint() -> dict[str, frozenset[str]]:
         found = registry(CatalogReader(catalog), cache_seconds=0)
         list(found.collect())
         catalog.record_backlog("flights", _status())
-        result = JobResult(
-            job="merge", table=URI, version=2, commits=1, metrics={"rows_upserted": 1, "bytes": 2}
-        )
+        metrics = {"rows_upserted": 1, "bytes": 2, "bytes_read": 3, "bytes_written": 4}
+        result = JobResult(job="merge", table=URI, version=2, commits=1, metrics=metrics)
         catalog.finish_run(catalog.start_run("flights", "merge"), result=result.to_dict())
         catalog.backoffs.record_failure("flights", "index", "no")
         catalog.backoffs.skip_regions(

@@ -79,9 +79,15 @@ function versions(run: Run): string {
 }
 
 function Did({ run }: { run: Run }): JSX.Element {
-  const metrics = Object.entries(run.metrics ?? {})
-    .filter(([name, value]) => value && !name.startsWith("bytes"))
+  const numbers = Object.entries(run.metrics ?? {}).filter(([, value]) => value);
+  const metrics = numbers
+    .filter(([name]) => !name.startsWith("bytes"))
     .map(([name, value]) => `${count(value)} ${words(name)}`);
+  for (const [name, value] of numbers) {
+    if (name === "bytes_read" || name === "bytes_written") {
+      metrics.push(`${size(value)} ${name.slice("bytes_".length)}`);
+    }
+  }
   const warnings = run.warnings ?? [];
   const left = run.job === "quality" || run.job === "verify" ? "found" : "left undone";
   const line = run.error ?? metrics.join(", ");

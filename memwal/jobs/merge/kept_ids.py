@@ -1,0 +1,142 @@
+"""Stable row ids in a divided merge: a row that is replaced keeps its id.
+
+In a table with stable row ids, the rows can be written only after their keys were matched. So the
+first stage stores the keys alone; the second one tells which row has which key, and stores the ids
+of these rows beside the keys; and a stage of its own writes the rows: those that replace others
+first, with the ids of those, then the new ones, which get theirs in the commit.
+
+Each file of ids belongs to the keys of one task of the first stage. The matches of each fragment
+have a checksum of the ids. If a commit of somebody else changes fragments and they are matched
+again, rows are written again only for keys whose checksum changed: a compaction changes none.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+import lance
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from lance.fragment import FragmentMetadata, RowIdSequence
+
+from memwal.jobs.merge.run_files import read_stored, run_dir, write_stored
+from memwal.lsm.memtable.hashing import hash_rows
+from memwal.quality.checks import Mask
+from memwal.reader.latest import ROW_ADDRESS
+from memwal.reader.row_set import ROW_ID, RowIds
+from memwal.storage.object_store import ObjectStore
+
+Positions = npt.NDArray[np.int64]
+
+_SCHEMA = pa.schema([("fragment", pa.uint32()), ("position", pa.int64()), ("row_id", pa.uint64())])
+
+
+@dataclass(frozen=True, slots=True)
+class KeptIds:
+    """Ids of the rows of one fragment that have keys of one task."""
+
+    keys: int  # number of the task
+    fragment: int
+    path: str  # of a file that may have other fragments as well
+    checksum: int  # equal for the same ids of the same keys, whatever fragment they are in
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MatchedRows:
+    """Rows of the base table that have one of the keys of a merge."""
+
+    addresses: RowIds
+    keys: Positions  # number of the task that has the key of each
+    positions: Positions  # place of the key among those of the task
+    deleted: Mask  # whether the key is deleted
+
+    @classmethod
+    def join(cls, parts: Sequence[MatchedRows]) -> MatchedRows:
+        """Return the rows of all parts."""
+        return cls(
+            np.concatenate([np.empty(0, np.uint64), *(part.addresses for part in parts)]),
+            np.concatenate([np.empty(0, np.int64), *(part.keys for part in parts)]),
+            np.concatenate([np.empty(0, np.int64), *(part.positions for part in parts)]),
+            np.concatenate([np.empty(0, np.bool_), *(part.deleted for part in parts)]),
+        )
+
+
+def store_ids(
+    store: ObjectStore,
+    run_id: UUID,
+    number: int,
+    fragments: Sequence[lance.LanceFragment],
+    matched: MatchedRows,
+) -> dict[int, tuple[KeptIds, ...]]:
+    """Store the ids of matched rows, and return what there is of each fragment.
+
+    ``number`` is that of the match task. A repetition of the task replaces its files.
+    """
+    numbers = (matched.addresses >> np.uint64(32)).astype(np.uint32)
+    ids = _stable_ids(fragments, matched.addresses, numbers)
+    kept: dict[int, tuple[KeptIds, ...]] = {}
+    for keys in np.unique(matched.keys).tolist():
+        own = np.flatnonzero(matched.keys == keys)
+        columns = [pa.array(part[own]) for part in (numbers, matched.positions, ids)]
+        path = f"{run_dir(run_id)}/ids-{keys}-{number}.arrow"
+        write_stored(store, path, pa.Table.from_arrays(columns, schema=_SCHEMA))
+        hashes = hash_rows(columns[1:])
+        for fragment in np.unique(numbers[own]).tolist():
+            checksum = int(hashes[numbers[own] == fragment].sum())
+            part = KeptIds(keys, fragment, path, checksum)
+            kept[fragment] = (*kept.get(fragment, ()), part)
+    return kept
+
+
+def read_ids(store: ObjectStore, kept: Sequence[KeptIds], count: int) -> tuple[RowIds, Mask]:
+    """Return the row id of each of the ``count`` keys of a task, and which keys have one."""
+    ids = np.zeros(count, np.uint64)
+    is_kept = np.zeros(count, np.bool_)
+    fragments = defaultdict(list)
+    for part in kept:
+        fragments[part.path].append(part.fragment)
+    for path, numbers in fragments.items():
+        table = read_stored(store, path)
+        own = table.filter(pc.is_in(table.column("fragment"), pa.array(numbers, pa.uint32())))
+        positions = own.column("position").to_numpy()
+        ids[positions] = own.column("row_id").to_numpy()
+        is_kept[positions] = True
+    return ids, is_kept
+
+
+def with_ids(fragments: Sequence[FragmentMetadata], ids: RowIds) -> list[FragmentMetadata]:
+    """Return new fragments whose first rows, over all of them, have these ids.
+
+    The commit gives the other rows ids of their own.
+    """
+    identified = []
+    start = 0
+    for fragment in fragments:
+        own = ids[start : start + fragment.physical_rows]
+        start += fragment.physical_rows
+        # Without any id, it is a fragment of new rows.
+        meta = RowIdSequence(pa.array(own)).to_inline_metadata() if len(own) else None
+        identified.append(replace(fragment, row_id_meta=meta))
+    return identified
+
+
+def _stable_ids(
+    fragments: Sequence[lance.LanceFragment], addresses: RowIds, numbers: npt.NDArray[np.uint32]
+) -> RowIds:
+    """Return the row id at each address."""
+    ids = np.zeros(len(addresses), np.uint64)
+    for fragment in fragments:
+        own = np.flatnonzero(numbers == fragment.fragment_id)
+        if not len(own):
+            continue
+        rows = fragment.scanner(columns=[], with_row_id=True, with_row_address=True).to_table()
+        stored = rows.column(ROW_ADDRESS).to_numpy()
+        order = np.argsort(stored)
+        at = order[np.searchsorted(stored, addresses[own], sorter=order)]
+        ids[own] = rows.column(ROW_ID).to_numpy()[at]
+    return ids
