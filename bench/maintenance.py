@@ -40,8 +40,7 @@ _PARTS: dict[str, Callable[[Path, int], Iterator[Line]]] = {
 def main() -> None:
     """Measure and print."""
     arguments = _arguments()
-    if arguments.rounds is not None:
-        limit_rounds(arguments.rounds)
+    limit_rounds(arguments.rounds)
     lines = []
     with tempfile.TemporaryDirectory(dir=arguments.folder) as scratch:
         where = machine(Path(scratch))

@@ -1,6 +1,7 @@
 """Speed, memory and requests of reads, beside Lance's own readers or a merged table, in one run.
 
-Usage: ``python bench/reader.py [--only NAME]... [--rows N] [--folder DIR] [--keep] [--json]``. The
+Usage: ``python bench/reader.py [--only NAME]... [--rows N] [--folder DIR] [--keep] [--json]
+[--rounds N]``. The
 base table has that many rows, and eight regions hold four generations of an eightieth of them each,
 half of whose rows are updates. Every side reads the same state and is open already; ours still asks
 storage for it. A figure is a median with its quartiles, a ratio is ours by the other.
@@ -17,7 +18,7 @@ from pathlib import Path
 
 from cases import requests, scans, searches, text_searches
 from common.backlog import Backlog, backlog
-from common.measure import Line, machine, show
+from common.measure import Line, limit_rounds, machine, show
 
 # Of the tables that all of these read, which are made once.
 OF_THE_BACKLOG: dict[str, Callable[[Backlog], Iterator[Line]]] = {
@@ -36,6 +37,7 @@ BENCHMARKS: dict[str, Callable[[Path, int], Iterator[Line]]] = {
 def main() -> None:
     """Measure and print."""
     arguments = _arguments()
+    limit_rounds(arguments.rounds)
     with contextlib.ExitStack() as stack:
         folder = tempfile.TemporaryDirectory(dir=arguments.folder)
         scratch = Path(stack.enter_context(folder))
@@ -75,6 +77,7 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--rows", type=int, default=2_000_000, help="rows of the base table")
     parser.add_argument("--folder", type=Path, help="on the disk to measure; a temporary one")
+    parser.add_argument("--rounds", type=int, help="at most; the figures say less with fewer")
     parser.add_argument(
         "--keep",
         action="store_true",

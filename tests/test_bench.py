@@ -98,9 +98,9 @@ READ_LINES: dict[str, dict[str, int]] = {
 
 
 def read_lines(folder: Path, name: str) -> list[dict[str, Any]]:
-    lines: list[dict[str, Any]] = json.loads(run("reader.py", folder, "--json", "--only", name))[
-        "lines"
-    ]
+    lines: list[dict[str, Any]] = json.loads(
+        run("reader.py", folder, "--json", "--rounds", "1", "--only", name)
+    )["lines"]
     for line in lines:
         for side in ("ours", "other"):
             assert 0 < line[side]["low"] <= line[side]["median"] <= line[side]["high"]

@@ -12,7 +12,7 @@ from typing import Any
 import lance
 import numpy as np
 import pyarrow as pa
-from common.measure import Figure, Line, Rival, Target, constant, rounds
+from common.measure import Figure, Line, Rival, Target, constant, rounds_of
 from common.processes import run_child
 
 import memwal
@@ -40,7 +40,7 @@ def divided_lines(folder: Path, rows: int) -> Iterator[Line]:
         ours: dict[str, Any] = {"do": "ours", "divide_bytes": 0, "max_tasks": 2}
         native = {"do": "union", "sources": [union], "use_index": False}
         found: dict[str, list[dict[str, float]]] = {"ours": [], "native": []}
-        for round_ in range(rounds(_ROUNDS)):
+        for round_ in range(rounds_of(_ROUNDS)):
             sides = {"ours": ours, "native": native}
             for name in sides if round_ % 2 else reversed(sides):
                 with _one_core():
@@ -63,7 +63,7 @@ def divided_lines(folder: Path, rows: int) -> Iterator[Line]:
                     "uri": table.uri,
                     "scratch": str(folder),
                     "divided": True,
-                    "rounds": rounds(_ROUNDS),
+                    "rounds": rounds_of(_ROUNDS),
                 },
             )
             yield Line(

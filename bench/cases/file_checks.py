@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
-from common.measure import Figure, Line, Rival, Target, rounds
+from common.measure import Figure, Line, Rival, Target, rounds_of
 
 import memwal
 from memwal.base_table.named_files import check_new_files
@@ -35,7 +35,7 @@ def check_lines(folder: Path, rows: int) -> Iterator[Line]:
     )
     count = min(rows, _FLUSHED_ROWS)
     flushes, builds = list[tuple[float, float]](), list[tuple[float, float]]()
-    for number in range(rounds(_ROUNDS)):
+    for number in range(rounds_of(_ROUNDS)):
         ids = range(number * count, (number + 1) * count)
         data = pa.table({"id": ids, "n": ids, "text": [f"row {i}" for i in ids]}, schema=schema)
         with table.writer() as writer:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import lance
 import pyarrow as pa
-from common.measure import Figure, Line, Rival, rounds
+from common.measure import Figure, Line, Rival, rounds_of
 
 import memwal
 from memwal.lsm.indexes.trust import find_doubts
@@ -26,9 +26,8 @@ def probe_lines(folder: Path, rows: int) -> Iterator[Line]:
     for fragments in _FRAGMENTS:
         made = folder / f"made-{fragments}"
         _make(made, rows, fragments)
-        first = [
-            _first_lookup(made, folder / f"{fragments}-{r}", rows) for r in range(rounds(_ROUNDS))
-        ]
+        numbers = range(rounds_of(_ROUNDS))
+        first = [_first_lookup(made, folder / f"{fragments}-{n}", rows) for n in numbers]
         yield _line(f"first lookup in {fragments} fragments", first)
         later = list(_later_lookups(made, rows))
         yield _line(f"lookup in {fragments} fragments after a commit", later)
@@ -77,7 +76,7 @@ def _first_lookup(made: Path, path: Path, rows: int) -> tuple[float, float]:
 def _later_lookups(path: Path, rows: int) -> Iterator[tuple[float, float]]:
     table = memwal.open(str(path))
     _probe_and_look_up(table, rows)
-    for number in range(rounds(_ROUNDS)):
+    for number in range(rounds_of(_ROUNDS)):
         with table.writer() as writer:
             writer.upsert(_rows(number, number + 1))
         table.merge()

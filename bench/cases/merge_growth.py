@@ -10,7 +10,7 @@ from typing import Any
 import lance
 import numpy as np
 import pyarrow as pa
-from common.measure import Figure, Line, Rival, Target, constant, rounds
+from common.measure import Figure, Line, Rival, Target, constant, rounds_of
 from common.processes import run_child
 
 import memwal
@@ -45,7 +45,7 @@ def growth_lines(folder: Path, rows: int) -> Iterator[Line]:
             updates = numbers.choice(np.arange(low, base), backlog // 2, replace=False)
             _write(table, np.concatenate([updates, np.arange(base, base + backlog // 2)]), _FLOATS)
             found[times] = [
-                _merged(table, {"do": "ours", **_PARTS}) for _ in range(rounds(_ROUNDS))
+                _merged(table, {"do": "ours", **_PARTS}) for _ in range(rounds_of(_ROUNDS))
             ]
             if kind == "recent" and times == 1:
                 yield _beside_an_appender(table, found[times])
@@ -143,7 +143,7 @@ def _peak(sample: Mapping[str, float], budget: int, what: str) -> Line:
 
 def _beside_an_appender(table: memwal.Table, alone: list[dict[str, float]]) -> Line:
     beside = [
-        _merged(table, {"do": "ours", **_PARTS, "appends": True}) for _ in range(rounds(_ROUNDS))
+        _merged(table, {"do": "ours", **_PARTS, "appends": True}) for _ in range(rounds_of(_ROUNDS))
     ]
     return Line(
         name="growth",
@@ -164,8 +164,8 @@ def _small(folder: Path, rows: int) -> Line:
     _write(table, np.concatenate([keys, np.arange(rows, rows + len(keys))]), _FLOATS)
     union, count = union_of_backlog(table, folder)
     native: dict[str, Any] = {"do": "union", "sources": [union], "use_index": True}
-    ours = [_merged(table, {"do": "ours"}) for _ in range(rounds(_ROUNDS))]
-    other = [_merged(table, native) for _ in range(rounds(_ROUNDS))]
+    ours = [_merged(table, {"do": "ours"}) for _ in range(rounds_of(_ROUNDS))]
+    other = [_merged(table, native) for _ in range(rounds_of(_ROUNDS))]
     shutil.rmtree(table.uri)
     return Line(
         name="growth",

@@ -11,7 +11,7 @@ from typing import Any
 import lance
 import pyarrow as pa
 from common import backlog as backlogs
-from common.measure import Figure, Line, Rival, Target, constant, rates, rounds
+from common.measure import Figure, Line, Rival, Target, constant, rates, rounds_of
 from common.processes import run_child
 
 import memwal
@@ -40,7 +40,7 @@ def merge_lines(folder: Path, rows: int) -> Iterator[Line]:
         "each": _quicker(uri, folder, {"do": "each", "sources": each}),
     }
     found = {name: [] for name in tasks}  # type: dict[str, list[dict[str, float]]]
-    for round_ in range(rounds(_ROUNDS)):
+    for round_ in range(rounds_of(_ROUNDS)):
         for name in tasks if round_ % 2 else reversed(tasks):
             found[name].append(_measured(uri, folder, tasks[name]))
     ours, one, many = (found[name] for name in ("ours", "union", "each"))
@@ -136,7 +136,7 @@ def spark_lines(folder: Path, rows: int) -> Iterator[Line]:
     backlogs.write_generations(table, rows, fresh=backlogs.fresh_rows(rows))
     found = run_child(
         "spark_merging",
-        {"uri": uri, "scratch": str(folder), "divided": False, "rounds": rounds(_ROUNDS)},
+        {"uri": uri, "scratch": str(folder), "divided": False, "rounds": rounds_of(_ROUNDS)},
     )
     seconds = {name: Figure.of(way["seconds"]) for name, way in found.items()}
     here, one = seconds["here"], seconds["one"]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from common import backlog as backlogs
-from common.measure import Figure, Line, Rival, Target, rounds
+from common.measure import Figure, Line, Rival, Target, rounds_of
 from common.processes import run_child
 
 from cases.merges import backlog_table
@@ -63,7 +63,7 @@ def quality_lines(folder: Path, rows: int) -> Iterator[Line]:
         "loaded": {"mode": "quarantine", "suite": [*_SUITE, _LOADED]},
     }
     found: dict[str, list[float]] = {name: [] for name in gates}
-    for round_ in range(rounds(_ROUNDS)):
+    for round_ in range(rounds_of(_ROUNDS)):
         for name in gates if round_ % 2 else reversed(gates):
             found[name].append(_seconds(uri, folder, gates[name]))
     plain = Figure.of(found["none"])

@@ -103,12 +103,13 @@ class Line:
 _limits: list[int] = []
 
 
-def limit_rounds(most: int) -> None:
+def limit_rounds(most: int | None) -> None:
     """Let no benchmark of this process have more rounds: to see that it runs, not how fast."""
-    _limits.append(most)
+    if most is not None:
+        _limits.append(most)
 
 
-def rounds(usual: int) -> int:
+def rounds_of(usual: int) -> int:
     """Rounds of a benchmark: as usual, unless fewer were asked for."""
     return min([usual, *_limits])
 
@@ -145,6 +146,7 @@ def interleaved(
     """
     samples: dict[str, list[float]] = {name: [] for name in calls}
     names = list(calls)
+    rounds = rounds_of(rounds)
     for round_ in range(rounds + 1):
         for name in names if round_ % 2 else reversed(names):
             os.sync()

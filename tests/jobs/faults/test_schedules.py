@@ -49,6 +49,6 @@ def test_a_schedule(actors: Actors, finish: Finish, seed: int) -> None:
     play(actors, finish, seed)
 
 
-@pytest.mark.parametrize("seed", only_or(drawn(20, MANY_SEEDS, seed="schedules")))
+@pytest.mark.parametrize("seed", only_or(drawn(15, MANY_SEEDS, seed="schedules")))
 def test_many_schedules(actors: Actors, finish: Finish, seed: int) -> None:
     play(actors, finish, seed)
