@@ -80,7 +80,11 @@ def is_binary(data_type: pa.DataType) -> bool:
 
 def single_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     """Return the values of all chunks in one array."""
-    combined = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    combined = column.combine_chunks()
     return pa.concat_arrays(combined.chunks) if isinstance(combined, pa.ChunkedArray) else combined
 
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from memwal.format.keys import byte_runs, integers
+from memwal.format.keys import Runs, byte_runs, integers
 from memwal.lsm.memtable.hashing import Hashes, hash_rows
 
 Ids = npt.NDArray[np.uint64]
@@ -133,6 +133,9 @@ class KeyTable:
         self, values: pa.Array, rows: Positions, keys: npt.NDArray[np.int32]
     ) -> npt.NDArray[np.bool_]:
         """Return for rows and keys with the same hash whether they have the same value."""
+        if pa.types.is_integer(values.type) and not values.null_count:
+            # Different integers have different hashes.
+            return np.ones(len(rows), np.bool_)
         same = pc.equal(values.take(pa.array(rows)), self.keys.take(pa.array(keys)))
         mask: npt.NDArray[np.bool_] = pc.fill_null(same, False).to_numpy(zero_copy_only=False)
         return mask
@@ -157,16 +160,31 @@ def _hash_ends(values: pa.Array) -> Hashes:
     if not len(values):
         return np.empty(0, np.uint64)
     runs = byte_runs(values)
+    heads, tails = _ends(runs)
+    hashes = heads * _SECOND
+    hashes += runs.counts.view(np.uint64)
+    # The upper half has no trace of the first bits of what was multiplied last.
+    hashes ^= hashes >> np.uint64(32)
+    hashes += tails
+    hashes *= _FIRST
+    return hashes
+
+
+def _ends(runs: Runs) -> tuple[Hashes, Hashes]:
+    """Return the first and the last eight bytes of each run, or all if it is shorter."""
+    width = int(runs.counts[0])
+    if width >= _WORD and (runs.counts == width).all():
+        shape, strides = (len(runs.counts),), (width,)
+        return (
+            np.ndarray(shape, "<u8", runs.data, 0, strides).copy(),
+            np.ndarray(shape, "<u8", runs.data, width - _WORD, strides).copy(),
+        )
     padded = np.concatenate([runs.data, np.zeros(_WORD, np.uint8)])
     # A word starts at every byte, so that values need not be aligned.
     words = np.ndarray((len(padded) - _WORD + 1,), "<u8", padded, strides=(1,))
     masks = _TAILS[np.minimum(runs.counts, _WORD)]
-    heads = words[runs.starts] & masks
-    tails = words[runs.starts + np.maximum(runs.counts - _WORD, 0)] & masks
-    hashes = heads * _SECOND + runs.counts.astype(np.uint64)
-    # The upper half has no trace of the first bits of what was multiplied last.
-    hashes ^= hashes >> np.uint64(32)
-    return (hashes + tails) * _FIRST
+    tails = words[runs.starts + np.maximum(runs.counts - _WORD, 0)]
+    return words[runs.starts] & masks, tails & masks
 
 
 def _hash_whole(values: pa.Array) -> Hashes:

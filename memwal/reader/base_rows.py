@@ -34,7 +34,7 @@ _ROWS_PER_KEY = 100
 _KEYS_AT_ONCE = 5_000
 # Arrays of so many rows stay in the processor's cache, and take longer than the calls for them.
 _COMPARED_ROWS = 1 << 17
-_COMPARED_BYTES = 4 << 20
+_COMPARED_BYTES = 32 << 20
 
 
 def rows_of_keys(base: BaseTable, keys: pa.Array) -> tuple[RowIds, Positions]:
