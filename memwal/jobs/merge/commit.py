@@ -27,8 +27,8 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from pathlib import Path
 from uuid import UUID
 
 import lance
@@ -250,14 +250,19 @@ def _upsert(base: BaseTable, source: MergeSource) -> Counter[str]:
         return _execute(dataset, builder, source.upserts, use_index)
 
     accept = _can_rebase_onto(base, source)
-    with write_behind(_data_folder(base.location, source.upserts.nbytes)):
+    with write_rows_behind(base.location, source.upserts.nbytes):
         return _traced_commit("upsert", base, source.upserts, execute, accept=accept)
 
 
-def _data_folder(location: TableLocation, size: int) -> Path | None:
-    """Return the folder of a local table's new files, if there are enough bytes to write behind."""
+def write_rows_behind(location: TableLocation, size: int) -> AbstractContextManager[None]:
+    """Start writing new data files of a local table to disk while the block creates them.
+
+    Nothing is done for fewer bytes than take any time.
+    """
     folder = location.local_path
-    return None if folder is None or size < _WRITE_BEHIND_BYTES else folder / "data"
+    if folder is None or size < _WRITE_BEHIND_BYTES:
+        return nullcontext()
+    return write_behind(folder / "data")
 
 
 def _can_rebase_onto(base: BaseTable, source: MergeSource) -> Callable[[int], bool]:

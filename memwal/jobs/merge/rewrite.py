@@ -23,6 +23,7 @@ from lance.fragment import FragmentMetadata, write_fragments
 from memwal.base_table.snapshot import BaseTable, lance_errors, open_base
 from memwal.errors import MemWalError, ObjectNotFoundError
 from memwal.jobs.job import SkippedRegion
+from memwal.jobs.merge.commit import write_rows_behind
 from memwal.jobs.merge.kept_ids import KeptIds, read_ids, with_ids
 from memwal.jobs.merge.picker import RegionSelection, Share, still_pending
 from memwal.jobs.merge.region_rows import (
@@ -97,7 +98,7 @@ def run_rewrite_task(task: RewriteTask, *, meter: Meter | NoMeter = NO_METER) ->
     while True:
         readers, regions = _open_regions(base, regions, task.share, skipped)
         try:
-            fragments = [] if task.keys_only else _write(base, _upserted(readers))
+            fragments = [] if task.keys_only else _write(base, _upserted(readers), task.bytes)
             break
         except UnreadableGenerationError as error:
             # Its keys could be read, and its rows cannot: all start over without it.
@@ -146,7 +147,7 @@ def run_rows_task(task: RowsTask, *, meter: Meter | NoMeter = NO_METER) -> Writt
         new.append((reader, reader.upserted & ~replaces))
         kept_ids.append(ids[of_region][entering])
     try:
-        fragments = _write(base, [*replacing, *new])
+        fragments = _write(base, [*replacing, *new], task.keys_of.bytes)
     except UnreadableGenerationError as error:
         _stop(base, regions, error.region_id, error.generation, error.reason, skipped)
         return WrittenRows(fragments=(), skipped=skipped)
@@ -206,8 +207,10 @@ def _stop(
     return still_pending(regions, {}, stops={region_id: generation})
 
 
-def _write(base: BaseTable, chosen: Sequence[tuple[RegionReader, Mask]]) -> list[FragmentMetadata]:
-    """Write rows of some regions as new fragments, in this order."""
+def _write(
+    base: BaseTable, chosen: Sequence[tuple[RegionReader, Mask]], size: int
+) -> list[FragmentMetadata]:
+    """Write rows of some regions as new fragments, in this order; ``size`` is about their bytes."""
     if not any(mask.any() for _, mask in chosen):
         return []
     failure: list[UnreadableGenerationError] = []
@@ -222,7 +225,10 @@ def _write(base: BaseTable, chosen: Sequence[tuple[RegionReader, Mask]]) -> list
             raise
 
     try:
-        with lance_errors(f"writing rows of {base.location}"):
+        with (
+            lance_errors(f"writing rows of {base.location}"),
+            write_rows_behind(base.location, size),
+        ):
             written = write_fragments(
                 pa.RecordBatchReader.from_batches(base.schema, rows()),
                 base.dataset,

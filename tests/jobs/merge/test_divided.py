@@ -86,7 +86,12 @@ def check_merged(table: memwal.Table, expected: Rows) -> None:
     assert not table.verify(deep=True).errors
 
 
-@pytest.fixture(params=[False, True], ids=["addresses", "stable row ids"])
+@pytest.fixture(
+    params=[
+        pytest.param(False, id="addresses"),
+        pytest.param(True, id="stable row ids", marks=pytest.mark.slow),
+    ]
+)
 def table(request: pytest.FixtureRequest, tmp_path: Path) -> memwal.Table:
     """Two regions, of which the base table has rows."""
     uri = str(tmp_path / "table")
