@@ -35,6 +35,9 @@ _KEYS_AT_ONCE = 5_000
 # Arrays of so many rows stay in the processor's cache, and take longer than the calls for them.
 _COMPARED_ROWS = 1 << 17
 _COMPARED_BYTES = 32 << 20
+# Versions of files of which Lance reads a number of rows at a time, however large they are: with
+# its default, batches of long keys stay small.
+_WITHOUT_BATCH_BYTES = frozenset({"legacy", "0.1", "2.0"})
 
 
 def rows_of_keys(base: BaseTable, keys: pa.Array) -> tuple[RowIds, Positions]:
@@ -125,13 +128,13 @@ def scan_keys(
     Returns their row ids, or their addresses if ``by`` is ROW_ADDRESS, and the positions of the
     keys.
     """
+    limits = {"batch_size": _COMPARED_ROWS, "batch_size_bytes": _COMPARED_BYTES}
     scanner = base.dataset.scanner(
         columns=list(base.primary_key),
         with_row_id=by == ROW_ID,
         with_row_address=by == ROW_ADDRESS,
         fragments=list(fragments),
-        batch_size=_COMPARED_ROWS,
-        batch_size_bytes=_COMPARED_BYTES,
+        **({} if base.dataset.data_storage_version in _WITHOUT_BATCH_BYTES else limits),
     )
     groups = group_batches(scanner.to_batches(), rows=_COMPARED_ROWS, max_bytes=_COMPARED_BYTES)
     return match_keys(
