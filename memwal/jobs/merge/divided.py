@@ -168,8 +168,8 @@ class _DividedMerge:
     def _skip(self, regions: Mapping[UUID, SkippedRegion]) -> None:
         """Remember the first generation of each region that cannot be merged."""
         for region_id, region in regions.items():
-            known = self.skipped.get(region_id)
-            if known is None or region.generation < known.generation:
+            earlier = self.skipped.get(region_id)
+            if earlier is None or region.generation < earlier.generation:
                 self.skipped[region_id] = region
 
     def _commit(self, run: _Run) -> MergeOutcome:
@@ -209,7 +209,7 @@ class _DividedMerge:
             commits=2,
             generations=sum(len(region.generations) for region in run.selections),
             rows_upserted=run.rows_upserted,
-            rows_deleted=sum(match.deleted for match in run.found.matches()),
+            rows_deleted=sum(match.deleted for match in run.matches.matches()),
             bytes=sum(region.bytes for region in run.selections),
             bytes_read=run.bytes_read,
             bytes_written=run.bytes_written + sum(part.bytes_written for part in run.parts),
@@ -221,7 +221,7 @@ class _DividedMerge:
 
         Until it is certain that nothing was committed, the next merge needs the files of the run.
         """
-        matches = run.found.matches()
+        matches = run.matches.matches()
         operation = LanceOperation.Update(
             removed_fragment_ids=[match.fragment for match in matches if match.changed is None],
             updated_fragments=[match.changed for match in matches if match.changed is not None],
@@ -252,8 +252,8 @@ class _DividedMerge:
 
     def _match(self, base: BaseTable, run: _Run) -> None:
         """Match the keys with the fragments that were not matched as they are now."""
-        first = not run.found.by_fragment
-        sizes = run.found.unmatched(base)
+        first = not run.matches.by_fragment
+        sizes = run.matches.unmatched(base)
         keys = tuple(part.keys for part in run.parts if part.keys is not None)
         groups = _groups(sizes, self.max_tasks) if keys else []
         tasks = [
@@ -273,7 +273,7 @@ class _DividedMerge:
         run_tasks = run_in_process if few else self.run
         with span("memwal.merge.match", self.location, attributes={VERSION: base.version}):
             done = run_tasks(tasks, run_match_task)
-        run.found.add(base, sizes, [match for part in done for match in part.matches])
+        run.matches.add(base, sizes, [match for part in done for match in part.matches])
         run.bytes_read += sum(part.bytes_read for part in done)
         run.bytes_written += sum(part.bytes_written for part in done)
 
@@ -284,7 +284,7 @@ class _DividedMerge:
         """
         if not base.dataset.has_stable_row_ids:
             return
-        kept = run.found.kept_ids()
+        kept = run.matches.kept_ids()
         stale = [part for part in run.parts if part.keys and run.is_stale(part, kept)]
         tasks = [
             RowsTask(
@@ -309,48 +309,6 @@ class _DividedMerge:
             self.location.store.delete_folder(run_dir(run_id))
         except MemWalError as error:
             logger.warning("the files of merge %s are left: %s", run_id, error)
-
-
-@dataclass(slots=True)
-class _Run:
-    """What an attempt has written: its parts, what it matched, and rows with stable ids."""
-
-    run_id: UUID
-    base: BaseTable  # where it began
-    parts: Sequence[Rewritten]
-    found: _Matches = field(default_factory=lambda: _Matches())
-    match_tasks: int = 0
-    bytes_read: int = 0
-    bytes_written: int = 0
-    # Of each part in a table with stable row ids: checksum of the ids, and the fragments.
-    rows: dict[int, tuple[int, tuple[FragmentMetadata, ...]]] = field(default_factory=dict)
-
-    @property
-    def selections(self) -> list[RegionSelection]:
-        """What was read of each region."""
-        regions = {region.region_id: region for part in self.parts for region in part.regions}
-        return list(regions.values())
-
-    @property
-    def merged(self) -> dict[UUID, int]:
-        """The newest generation of each region."""
-        return {r.region_id: r.generations[-1].number for r in self.selections}
-
-    @property
-    def fragments(self) -> list[FragmentMetadata]:
-        """All fragments with new rows."""
-        written = [part.fragments for part in self.parts]
-        return [f for part in (*written, *(rows for _, rows in self.rows.values())) for f in part]
-
-    @property
-    def rows_upserted(self) -> int:
-        """Rows of these fragments."""
-        return sum(part.rows_upserted for part in self.parts)
-
-    def is_stale(self, part: Rewritten, kept: Mapping[int, Sequence[KeptIds]]) -> bool:
-        """Return whether the rows of a part were not written with the ids that they keep."""
-        number = part.task.number
-        return number not in self.rows or self.rows[number][0] != _checksum(kept.get(number, ()))
 
 
 def _checksum(kept: Sequence[KeptIds]) -> int:
@@ -413,6 +371,48 @@ class _Matches:
     def matches(self) -> list[Match]:
         """Return the fragments with rows that are to go."""
         return [match for _, match in self.by_fragment.values() if match is not None]
+
+
+@dataclass(slots=True)
+class _Run:
+    """State of one attempt: the parts that were rewritten, matches, and rows with stable ids."""
+
+    run_id: UUID
+    base: BaseTable  # where it began
+    parts: Sequence[Rewritten]
+    matches: _Matches = field(default_factory=_Matches)
+    match_tasks: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    # Of each part in a table with stable row ids: checksum of the ids, and the fragments.
+    rows: dict[int, tuple[int, tuple[FragmentMetadata, ...]]] = field(default_factory=dict)
+
+    @property
+    def selections(self) -> list[RegionSelection]:
+        """Generations that the tasks read, by region."""
+        regions = {region.region_id: region for part in self.parts for region in part.regions}
+        return list(regions.values())
+
+    @property
+    def merged(self) -> dict[UUID, int]:
+        """The newest generation of each region."""
+        return {r.region_id: r.generations[-1].number for r in self.selections}
+
+    @property
+    def fragments(self) -> list[FragmentMetadata]:
+        """All fragments with new rows."""
+        written = [part.fragments for part in self.parts]
+        return [f for part in (*written, *(rows for _, rows in self.rows.values())) for f in part]
+
+    @property
+    def rows_upserted(self) -> int:
+        """Rows of these fragments."""
+        return sum(part.rows_upserted for part in self.parts)
+
+    def is_stale(self, part: Rewritten, kept: Mapping[int, Sequence[KeptIds]]) -> bool:
+        """Return whether the rows of a part were not written with the ids that they keep."""
+        number = part.task.number
+        return number not in self.rows or self.rows[number][0] != _checksum(kept.get(number, ()))
 
 
 def _groups(sizes: dict[int, int], max_groups: int) -> list[tuple[int, ...]]:

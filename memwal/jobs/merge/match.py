@@ -65,7 +65,7 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class Matches:
-    """What a task found in its fragments."""
+    """Matches in the fragments of a task, and the bytes that it read and wrote."""
 
     matches: tuple[Match, ...]
     bytes_read: int

@@ -134,7 +134,7 @@ class PickReason(ReasonCode):
 
 
 class MergeMethod(ReasonCode):
-    """How a plan merges, and why so."""
+    """Method of a merge, with the reason for it as text."""
 
     DIVIDED = "divided", "tasks write and match the rows, and one commit adds them all"
     SMALL = "small", "less than divide_bytes: Lance merges the rows, commit by commit"
@@ -182,7 +182,7 @@ class MergePlan:
     parts: tuple[Part, ...] = ()
     """Regions and keys of each task of a divided merge; empty if the merge is not divided."""
     method: MergeMethod = MergeMethod.SMALL
-    """How the selection is merged, and why so."""
+    """Method of the merge, with the reason for it."""
 
     @property
     def selections(self) -> tuple[RegionSelection, ...]:
