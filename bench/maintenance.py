@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from cases.compactions import compaction_lines
 from cases.divided_merges import divided_lines
 from cases.file_checks import check_lines
 from cases.index_builds import index_lines
@@ -27,6 +28,7 @@ _PARTS: dict[str, Callable[[Path, int], Iterator[Line]]] = {
     "divided": divided_lines,
     "growth": growth_lines,
     "task-memory": task_memory_lines,
+    "compaction": compaction_lines,
     "memory": memory_lines,
     "quality": quality_lines,
     "spark": spark_lines,

@@ -13,7 +13,7 @@ import lance
 import numpy as np
 import pyarrow as pa
 from common.measure import Figure, Line, Rival, Target, constant, rounds_of
-from common.processes import run_child
+from common.processes import merge_copy, run_child
 
 import memwal
 from cases.merges import union_of_backlog
@@ -44,7 +44,7 @@ def divided_lines(folder: Path, rows: int) -> Iterator[Line]:
             sides = {"ours": ours, "native": native}
             for name in sides if round_ % 2 else reversed(sides):
                 with _one_core():
-                    found[name].append(_merged(table, sides[name]))
+                    found[name].append(merge_copy(table.uri, sides[name]))
         yield Line(
             name="divided",
             what=f"processor time of a merge in parts, keys are {kind}",
@@ -83,7 +83,9 @@ def divided_lines(folder: Path, rows: int) -> Iterator[Line]:
 def _divisions(table: memwal.Table, count: int) -> Iterator[Line]:
     size = table.status().backlog_bytes
     workers = {
-        number: _merged(table, {"do": "ours", "divide_bytes": 0, "max_tasks": 2, "workers": number})
+        number: merge_copy(
+            table.uri, {"do": "ours", "divide_bytes": 0, "max_tasks": 2, "workers": number}
+        )
         for number in (1, 2)
     }
     yield Line(
@@ -95,10 +97,10 @@ def _divisions(table: memwal.Table, count: int) -> Iterator[Line]:
         against="by two, a core each",
         rival=Rival.OURS,
         target=Target(1.7, at_least=True),
-        note=f"{count:,} rows",
+        note=f"{count:,} rows: by one {_stages(workers[1])}",
     )
     parts = {"divide_bytes": 0, "commit_bytes": size // _TASKS, "max_tasks": _TASKS}
-    many = _merged(table, {"do": "ours", **parts})
+    many = merge_copy(table.uri, {"do": "ours", **parts})
     yield Line(
         name="divided",
         what="seconds of all tasks of a merge in 64 parts, one after another",
@@ -108,18 +110,13 @@ def _divisions(table: memwal.Table, count: int) -> Iterator[Line]:
         against="the longest tasks, and what the driver does",
         rival=Rival.OURS,
         target=Target(32, at_least=True),
-        note=f"{many['tasks']:.0f} tasks",
+        note=f"{many['tasks']:.0f} tasks: {_stages(many)}",
     )
 
 
-def _merged(table: memwal.Table, task: Mapping[str, Any]) -> dict[str, float]:
-    """Let a child merge into a copy of the table."""
-    copy = Path(table.uri).with_name("copy")
-    shutil.copytree(table.uri, copy)
-    try:
-        return run_child("merging", {**task, "uri": str(copy)})
-    finally:
-        shutil.rmtree(copy)
+def _stages(sample: Mapping[str, Any]) -> str:
+    rewrite, match = sample["stages"][:2]
+    return f"{rewrite:.3g} s rewrite, {match:.3g} s match"
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import lance
 import numpy as np
 import pyarrow as pa
 from common.measure import Figure, Line, Rival, Target, constant, rounds_of
-from common.processes import run_child
+from common.processes import merge_copy
 
 import memwal
 from cases.merges import union_of_backlog
@@ -39,13 +39,15 @@ def growth_lines(folder: Path, rows: int) -> Iterator[Line]:
     for times in (1, _GROWTH):
         base = rows * times
         for kind, found in (("recent", recent), ("random", random)):
-            table = _table(folder / f"{kind}-{times}", base, floats=_FLOATS, index=True)
+            table = make_table(folder / f"{kind}-{times}", base, floats=_FLOATS, index=True)
             numbers = np.random.default_rng(1)
             low = base - backlog if kind == "recent" else 0
             updates = numbers.choice(np.arange(low, base), backlog // 2, replace=False)
-            _write(table, np.concatenate([updates, np.arange(base, base + backlog // 2)]), _FLOATS)
+            write_rows(
+                table, np.concatenate([updates, np.arange(base, base + backlog // 2)]), _FLOATS
+            )
             found[times] = [
-                _merged(table, {"do": "ours", **_PARTS}) for _ in range(rounds_of(_ROUNDS))
+                merge_copy(table.uri, {"do": "ours", **_PARTS}) for _ in range(rounds_of(_ROUNDS))
             ]
             if kind == "recent" and times == 1:
                 yield _beside_an_appender(table, found[times])
@@ -87,18 +89,18 @@ def task_memory_lines(folder: Path, rows: int) -> Iterator[Line]:
     budget = rows * _BUDGET_PER_ROW
     bytes_per_row = 4 * 256
     for times in _BACKLOGS:
-        table = _table(folder / f"backlog-{times}", max(rows // 20, 1), floats=256)
-        _write(table, np.arange(max(times * budget // bytes_per_row, _REGIONS)), 256)
-        sample = _merged(table, {"do": "ours", **_PARTS, "commit_bytes": budget})
+        table = make_table(folder / f"backlog-{times}", max(rows // 20, 1), floats=256)
+        write_rows(table, np.arange(max(times * budget // bytes_per_row, _REGIONS)), 256)
+        sample = merge_copy(table.uri, {"do": "ours", **_PARTS, "commit_bytes": budget})
         shutil.rmtree(table.uri)
         yield _peak(
             sample, budget, f"peak memory of the tasks of a merge, backlog {times} times a task"
         )
-    table = _table(folder / "wide", rows // 2, floats=_WIDE_FLOATS)
-    _write(table, np.arange(0, rows // 2, 5), _WIDE_FLOATS)
+    table = make_table(folder / "wide", rows // 2, floats=_WIDE_FLOATS)
+    write_rows(table, np.arange(0, rows // 2, 5), _WIDE_FLOATS)
     budget = rows * 128
     waiting = table.status().backlog_bytes
-    sample = _merged(table, {"do": "ours", **_PARTS, "commit_bytes": budget})
+    sample = merge_copy(table.uri, {"do": "ours", **_PARTS, "commit_bytes": budget})
     note = f"{rows // 10:,} rows into {rows // 2:,}, tasks of {budget // _MIB} MiB"
     yield Line(
         name="task memory",
@@ -143,7 +145,8 @@ def _peak(sample: Mapping[str, float], budget: int, what: str) -> Line:
 
 def _beside_an_appender(table: memwal.Table, alone: list[dict[str, float]]) -> Line:
     beside = [
-        _merged(table, {"do": "ours", **_PARTS, "appends": True}) for _ in range(rounds_of(_ROUNDS))
+        merge_copy(table.uri, {"do": "ours", **_PARTS, "appends": True})
+        for _ in range(rounds_of(_ROUNDS))
     ]
     return Line(
         name="growth",
@@ -159,13 +162,13 @@ def _beside_an_appender(table: memwal.Table, alone: list[dict[str, float]]) -> L
 
 def _small(folder: Path, rows: int) -> Line:
     """A backlog that is not divided."""
-    table = _table(folder / "small", rows, floats=_FLOATS, index=True)
+    table = make_table(folder / "small", rows, floats=_FLOATS, index=True)
     keys = np.random.default_rng(2).choice(rows, min(_SMALL_BACKLOG, rows) // 2, replace=False)
-    _write(table, np.concatenate([keys, np.arange(rows, rows + len(keys))]), _FLOATS)
+    write_rows(table, np.concatenate([keys, np.arange(rows, rows + len(keys))]), _FLOATS)
     union, count = union_of_backlog(table, folder)
     native: dict[str, Any] = {"do": "union", "sources": [union], "use_index": True}
-    ours = [_merged(table, {"do": "ours"}) for _ in range(rounds_of(_ROUNDS))]
-    other = [_merged(table, native) for _ in range(rounds_of(_ROUNDS))]
+    ours = [merge_copy(table.uri, {"do": "ours"}) for _ in range(rounds_of(_ROUNDS))]
+    other = [merge_copy(table.uri, native) for _ in range(rounds_of(_ROUNDS))]
     shutil.rmtree(table.uri)
     return Line(
         name="growth",
@@ -183,17 +186,8 @@ def _figure(samples: list[dict[str, float]], key: str, scale: float = 1) -> Figu
     return Figure.of([max(sample[key], 1e-9) / scale for sample in samples])
 
 
-def _merged(table: memwal.Table, task: Mapping[str, Any]) -> dict[str, float]:
-    """Let a child merge into a copy of the table."""
-    copy = Path(table.uri).with_name("copy")
-    shutil.copytree(table.uri, copy)
-    try:
-        return run_child("merging", {**task, "uri": str(copy)})
-    finally:
-        shutil.rmtree(copy)
-
-
-def _table(path: Path, rows: int, *, floats: int, index: bool = False) -> memwal.Table:
+def make_table(path: Path, rows: int, *, floats: int, index: bool = False) -> memwal.Table:
+    """Make a base table of keys from 0 on."""
     piece = max(_PIECE_BYTES // (4 * floats), 1)
     made = (_rows(np.arange(at, min(at + piece, rows)), floats) for at in range(0, rows, piece))
     schema = _rows(np.arange(1), floats).schema
@@ -206,8 +200,8 @@ def _table(path: Path, rows: int, *, floats: int, index: bool = False) -> memwal
     )
 
 
-def _write(table: memwal.Table, numbers: np.ndarray, floats: int) -> None:
-    """Write a backlog, as many generations as its bytes need."""
+def write_rows(table: memwal.Table, numbers: np.ndarray, floats: int) -> None:
+    """Write rows with these keys, as many generations as their bytes need."""
     piece = max(_PIECE_BYTES // (4 * floats), 1)
     with table.writer() as writer:
         for at in range(0, len(numbers), piece):

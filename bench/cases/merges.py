@@ -12,7 +12,7 @@ import lance
 import pyarrow as pa
 from common import backlog as backlogs
 from common.measure import Figure, Line, Rival, Target, constant, rates, rounds_of
-from common.processes import run_child
+from common.processes import merge_copy, run_child
 
 import memwal
 from memwal.jobs.merge.job import read_candidates
@@ -42,7 +42,7 @@ def merge_lines(folder: Path, rows: int) -> Iterator[Line]:
     found = {name: [] for name in tasks}  # type: dict[str, list[dict[str, float]]]
     for round_ in range(rounds_of(_ROUNDS)):
         for name in tasks if round_ % 2 else reversed(tasks):
-            found[name].append(_measured(uri, folder, tasks[name]))
+            found[name].append(merge_copy(uri, tasks[name]))
     ours, one, many = (found[name] for name in ("ours", "union", "each"))
     note = (
         f"{count:,} rows; ours are on the disk when it ends; native {_way(tasks['union'])}, "
@@ -97,7 +97,7 @@ def memory_lines(folder: Path, rows: int) -> Iterator[Line]:
             backlogs.write_generations(table, rows // 4, fresh=fresh)
         waiting = table.status().backlog_bytes
         budget = waiting // times // 2
-        sample = _measured(uri, folder, {"do": "ours", "commit_bytes": budget})
+        sample = merge_copy(uri, {"do": "ours", "commit_bytes": budget})
         peaks.append(_peak([sample]))
         shutil.rmtree(uri)
         yield Line(
@@ -183,7 +183,7 @@ def _quicker(uri: str, folder: Path, task: dict[str, Any]) -> dict[str, Any]:
     for use_index in (False, True):
         try:
             way = {**task, "use_index": use_index}
-            seconds[use_index] = _measured(uri, folder, way)["seconds"]
+            seconds[use_index] = merge_copy(uri, way)["seconds"]
         except subprocess.CalledProcessError as failure:
             if "Resources exhausted" not in failure.stderr:
                 raise
@@ -226,16 +226,6 @@ def _sources(table: memwal.Table, folder: Path) -> tuple[str, list[str], int]:
             each.append(str(folder / f"each-{len(each)}"))
             lance.write_dataset(single.upserts, each[-1])
     return union, each, count
-
-
-def _measured(uri: str, folder: Path, task: Mapping[str, Any]) -> dict[str, float]:
-    """Let a child merge into a copy of the table."""
-    copy = folder / "copy"
-    shutil.copytree(uri, copy)
-    try:
-        return run_child("merging", {**task, "uri": str(copy)})
-    finally:
-        shutil.rmtree(copy)
 
 
 def _seconds(samples: list[dict[str, float]], key: str) -> Figure:

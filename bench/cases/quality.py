@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from common import backlog as backlogs
 from common.measure import Figure, Line, Rival, Target, rounds_of
-from common.processes import run_child
+from common.processes import merge_copy
 
 from cases.merges import backlog_table
-from memwal.jobs.options import MergeOptions
 
 _ROUNDS = 3
+_DIVIDED = {"divide_bytes": 0, "max_tasks": 2}
 _SUITE: list[dict[str, Any]] = [
     {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "kind"}},
     {
@@ -56,47 +55,38 @@ def quality_lines(folder: Path, rows: int) -> Iterator[Line]:
         "type": "expect_column_values_to_be_between",
         "kwargs": {"column": "value", "max_value": 0.99},
     }
-    gates: dict[str, dict[str, Any] | None] = {
-        "none": None,
-        "seven": {"mode": "quarantine", "suite": _SUITE},
-        "kept out": {"mode": "quarantine", "suite": [*_SUITE[:1], strict, *_SUITE[2:]]},
-        "loaded": {"mode": "quarantine", "suite": [*_SUITE, _LOADED]},
+    gates: dict[str, dict[str, Any]] = {
+        "none": {},
+        "seven": {"quality": {"mode": "quarantine", "suite": _SUITE}},
+        "kept out": {
+            "quality": {"mode": "quarantine", "suite": [*_SUITE[:1], strict, *_SUITE[2:]]}
+        },
+        "loaded": {"quality": {"mode": "quarantine", "suite": [*_SUITE, _LOADED]}},
     }
+    gates |= {f"{name}, divided": {**gates[name], **_DIVIDED} for name in ("none", "seven")}
     found: dict[str, list[float]] = {name: [] for name in gates}
     for round_ in range(rounds_of(_ROUNDS)):
         for name in gates if round_ % 2 else reversed(gates):
-            found[name].append(_seconds(uri, folder, gates[name]))
-    plain = Figure.of(found["none"])
-    for name, what, target in (
-        ("seven", "merge behind seven expectations", Target(1.3)),
-        ("kept out", "merge that keeps one row in a hundred out", None),
-        ("loaded", "merge behind an eighth that loads Great Expectations", None),
+            found[name].append(merge_copy(uri, {"do": "ours", **gates[name]})["seconds"])
+    for name, without, what, target in (
+        ("seven", "none", "merge behind seven expectations", Target(1.3)),
+        ("kept out", "none", "merge that keeps one row in a hundred out", None),
+        ("loaded", "none", "merge behind an eighth that loads Great Expectations", None),
+        (
+            "seven, divided",
+            "none, divided",
+            "divided merge behind seven expectations",
+            Target(1.3),
+        ),
     ):
         yield Line(
             name="quality",
             what=what,
             ours=Figure.of(found[name]),
-            other=plain,
+            other=Figure.of(found[without]),
             unit="s",
             against="without a gate",
             rival=Rival.OURS,
             target=target,
             note=f"{count:,} rows wait",
         )
-
-
-def _seconds(uri: str, folder: Path, gate: Mapping[str, Any] | None) -> float:
-    """Let a child merge into a copy of the table."""
-    copy = folder / "copy"
-    shutil.copytree(uri, copy)
-    task = {
-        "do": "ours",
-        "uri": str(copy),
-        "commit_bytes": MergeOptions().commit_bytes,
-        "quality": gate,
-    }
-    try:
-        return float(run_child("merging", task)["seconds"])
-    finally:
-        shutil.rmtree(copy)
-        shutil.rmtree(folder / "copy__quarantine.lance", ignore_errors=True)

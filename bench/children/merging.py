@@ -67,6 +67,7 @@ def main() -> None:
                 "peak": memory("VmHWM"),
                 "tasks": len(timed.seconds),
                 "all_tasks": sum(timed.seconds),
+                "stages": timed.stages,
                 "critical_path": elapsed - sum(timed.seconds) + timed.longest,
                 **metrics,
             }
@@ -92,6 +93,7 @@ class _Timed:
 
     def __init__(self, workers: int | None) -> None:
         self.seconds: list[float] = []
+        self.stages: list[float] = []  # of each batch of tasks, together
         self.longest = 0.0  # of each batch of tasks the longest, together
         self._workers = workers
         self._free: Queue[Pool] = Queue()
@@ -113,6 +115,7 @@ class _Timed:
                 done = list(threads.map(partial(self._on_worker, call), tasks))
         taken = [seconds for seconds, _ in done]
         self.seconds += taken
+        self.stages.append(sum(taken))
         self.longest += max(taken, default=0.0)
         return [result for _, result in done]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -46,3 +47,14 @@ def run_child(module: str, task: Mapping[str, Any]) -> dict[str, Any]:
         raise
     result: dict[str, Any] = json.loads(child.stdout.splitlines()[-1])
     return result
+
+
+def merge_copy(uri: str, task: Mapping[str, Any]) -> dict[str, Any]:
+    """Run the child ``merging`` on a copy of a table, which is deleted afterwards."""
+    copy = f"{uri}-copy"
+    shutil.copytree(uri, copy)
+    try:
+        return run_child("merging", {**task, "uri": copy})
+    finally:
+        shutil.rmtree(copy)
+        shutil.rmtree(f"{copy}__quarantine.lance", ignore_errors=True)

@@ -28,6 +28,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
@@ -204,8 +205,13 @@ class AirflowStandalone(AirflowApi):
                 lambda: migrate.poll() is not None, timeout=START_SECONDS, what="make its database"
             )
         finally:
+            family = _family(migrate.pid)
             migrate.kill()
-        if migrate.wait() != 0:
+            migrated = migrate.wait()
+            for child in family:
+                with suppress(psutil.NoSuchProcess):
+                    child.kill()
+        if migrated != 0:
             raise AirflowStandaloneError(
                 f"Airflow's database in {self.home} could not be created; "
                 f"read {self._log_file('db-migrate')}."

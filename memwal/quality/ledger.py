@@ -88,19 +88,20 @@ class Ledger:
 
         ``merged`` has the folder names of the merged generations of each region.
         """
-        try:
-            self._quarantine.settle(
-                merged,
-                quarantined=[
-                    RowOrigin(region, folder, int(row))
-                    for region in merged
-                    if (decision := self._decisions.get(region)) and (out := decision.quarantined)
-                    for folder, row in zip(out.folders.to_pylist(), out.positions, strict=True)
-                ],
-            )
-        except MemWalError as error:
-            # The merge is committed, and extra rows in the quarantine do no harm.
-            logger.warning("the quarantine %s was not settled: %s", self._quarantine, error)
+        settle(self._quarantine, merged, self.quarantined(merged))
+
+    def quarantined(self, regions: Iterable[UUID]) -> list[RowOrigin]:
+        """Return the rows of some regions that the latest decisions quarantine."""
+        return [
+            RowOrigin(region, folder, int(row))
+            for region in regions
+            if (decision := self._decisions.get(region)) and (out := decision.quarantined)
+            for folder, row in zip(out.folders.to_pylist(), out.positions, strict=True)
+        ]
+
+    def reports(self) -> dict[UUID, QualityReport]:
+        """Return the report of the latest decision about each region."""
+        return {region: decision.report for region, decision in self._decisions.items()}
 
     def report(self, merged: Iterable[UUID]) -> QualityReport | None:
         """Combine the reports of the merged regions and of those on hold."""
@@ -111,3 +112,17 @@ class Ledger:
                 *self._held.values(),
             ]
         )
+
+
+def settle(
+    quarantine: Quarantine, merged: Mapping[UUID, Sequence[str]], quarantined: Sequence[RowOrigin]
+) -> None:
+    """Delete rows of merged generations that are not among those that the merge quarantined.
+
+    ``merged`` has the folder names of the merged generations of each region.
+    """
+    try:
+        quarantine.settle(merged, quarantined=quarantined)
+    except MemWalError as error:
+        # The merge is committed, and extra rows in the quarantine do no harm.
+        logger.warning("the quarantine %s was not settled: %s", quarantine, error)

@@ -328,7 +328,7 @@ def test_killed_at_random_moments_nothing_is_lost_or_doubled(
         *("--publication", "p", "--table", shop.uri, "--slot", shop.slot),
     ]
     try:
-        for _ in range(5):
+        for _ in range(3):
             process = subprocess.Popen(command)
             time.sleep(dice.uniform(1, 8))
             assert process.poll() is None

@@ -121,7 +121,7 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
         *("--rounds", "10", "--documents", "700"),
     ]
     dice = random.Random(3)
-    for _ in range(5):
+    for _ in range(3):
         process = subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ})
         assert process.stdout is not None
         process.stdout.readline()  # the table is made

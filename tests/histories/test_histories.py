@@ -92,7 +92,7 @@ def test_a_writer_that_does_not_look_after_a_pause_is_noticed() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(1, 4))
+@pytest.mark.parametrize("seed", [1, 2])
 def test_a_play_keeps_its_promises(seed: int) -> None:
     print(run_history(seed, SECONDS))
 

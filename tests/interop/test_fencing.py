@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pyarrow as pa
 import pytest
+from support.data.merging import Merge
 from support.data.tables import base_state, keys, manifest, rows, state
 from support.oracles import native
 from support.oracles.native import everything
@@ -150,7 +151,7 @@ class Writer:
 
 
 @pytest.mark.parametrize("first", ["ours", "native"])
-def test_fencing_one_another(table: memwal.Table, first: str) -> None:
+def test_fencing_one_another(table: memwal.Table, first: str, merge: Merge) -> None:
     written = Written()
     start = 0 if first == "ours" else 1
     writer = Writer(table, start, written)
@@ -160,7 +161,7 @@ def test_fencing_one_another(table: memwal.Table, first: str) -> None:
         writer.check_fenced()
         writer = successor
         if turn % 3 == 0:
-            table.merge()
+            merge(table)
             table.collect_garbage(
                 dry_run=False, grace_seconds=300, retention_seconds=0, foreign_claim_seconds=0
             )
@@ -169,6 +170,6 @@ def test_fencing_one_another(table: memwal.Table, first: str) -> None:
     assert manifest(table).writer_epoch == TURNS
     everything(table)
     written.check(state(table))
-    table.merge()
+    merge(table)
     everything(table)
     written.check(base_state(table))

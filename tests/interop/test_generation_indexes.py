@@ -18,6 +18,7 @@ from lance.file import LanceFileReader
 from lance.indices import IndexConfig
 from lance.mem_wal import LsmVectorSearchPlanner
 from lance.query import DocumentGranularity
+from support.data.merging import Merge
 from support.data.tables import REGION, manifest
 from support.oracles import native
 from support.stores.s3_emulator import running_emulator
@@ -269,11 +270,11 @@ def test_several_vectors_in_a_row(tmp_path: Path) -> None:
     assert model(dataset) == model(native.dataset(table))
 
 
-def test_index_over_several_segments(tmp_path: Path) -> None:
+def test_index_over_several_segments(tmp_path: Path, merge: Merge) -> None:
     table = vector_table(tmp_path, "IVF_PQ")
     first = model(native.dataset(table))
     flush(table, vectors(range(BASE_ROWS, BASE_ROWS + 20)))
-    table.merge()
+    merge(table)
     table.base().dataset.optimize.optimize_indices(num_indices_to_merge=0)
     assert len(description(native.dataset(table)).segments) > 1
 

@@ -13,6 +13,7 @@ import pytest
 from lancedb import LsmWriteSpec
 from lancedb.index import BTree
 from lancedb.table import Table as LanceTable
+from support.data.merging import DIVIDED, Merge
 from support.data.tables import base_state, keys, region_folders, rows, state
 from support.oracles.native import collect_all, everything, ordered
 
@@ -93,6 +94,7 @@ def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Shared:
 
 JOBS: dict[str, Callable[[Shared], object]] = {
     "merge": lambda s: s.ours.merge(),
+    "divided merge": lambda s: s.ours.merge(**DIVIDED),
     "index": lambda s: s.ours.build_indexes(),
     "snapshot": lambda s: s.ours.build_snapshot(),
     "collect": lambda s: collect_all(s.ours),
@@ -119,7 +121,7 @@ def test_our_jobs_on_what_lancedb_writes(shared: Shared) -> None:
     assert all(region.retained_generations == 0 for region in shared.ours.status().regions)
 
 
-def test_both_write_into_the_same_regions(shared: Shared) -> None:
+def test_both_write_into_the_same_regions(shared: Shared, merge: Merge) -> None:
     values: dict[int, int | None] = dict.fromkeys(range(6), 1)
     shared.put(values)
     regions = shared.regions()
@@ -128,7 +130,7 @@ def test_both_write_into_the_same_regions(shared: Shared) -> None:
     shared.check()
     shared.put({3: 3, 4: 3})
     shared.check()
-    shared.ours.merge()
+    merge(shared.ours)
     shared.put_ours({2: 4, 4: 4}, 5)
     shared.check()
     shared.put({5: 5, 2: 5})
@@ -150,11 +152,11 @@ def test_regions_that_ours_made(shared: Shared) -> None:
     shared.check()
 
 
-def test_a_writer_of_lancedb_stays_open(tmp_path: Path) -> None:
+def test_a_writer_of_lancedb_stays_open(tmp_path: Path, merge: Merge) -> None:
     """It goes on after our jobs, and is fenced by our writer, which takes its rows along."""
     shared = Shared(tmp_path, LsmWriteSpec.unsharded())
     upsert(shared.lance, rows({1: 1, 2: 1}))
-    shared.ours.merge()
+    merge(shared.ours)
     collect_all(shared.ours)
     upsert(shared.lance, rows({2: 2, 3: 2}))
     shared.wanted |= {1: 1, 2: 2, 3: 2}

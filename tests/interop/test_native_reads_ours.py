@@ -11,6 +11,7 @@ import lance
 import numpy as np
 import pyarrow as pa
 import pytest
+from support.data.merging import Merge
 from support.data.sampled import every
 from support.data.tables import MakeTable, region_folders, rows, state
 from support.oracles import native
@@ -121,7 +122,7 @@ class Model:
 
 
 @pytest.mark.parametrize("name", every(2, KEYS, lambda name: name.replace(" ", "-")))
-def test_generations(make_table: MakeTable, name: str) -> None:
+def test_generations(make_table: MakeTable, name: str, merge: Merge) -> None:
     """From the first flush until everything is merged, indexed, published and collected."""
     keys = KEYS[name]
     schema = pa.schema([*keys.schema, *VALUES])
@@ -133,7 +134,7 @@ def test_generations(make_table: MakeTable, name: str) -> None:
         model.delete(writer, range(2, 5))
         model.delete(writer, range(18, 19))
     model.check()
-    table.merge()
+    merge(table)
     model.check()
     with table.writer() as writer:
         model.upsert(writer, range(3, 8), 200)
@@ -146,7 +147,7 @@ def test_generations(make_table: MakeTable, name: str) -> None:
         model.delete(writer, range(6, 7))
         model.delete(writer, range(1))
     model.check()
-    table.merge()
+    merge(table)
     assert model.ordered(native.dataset(table).to_table()) == model.ordered(
         model.rows(model.wanted)
     )
@@ -163,7 +164,7 @@ def test_generations(make_table: MakeTable, name: str) -> None:
     model.check()
 
 
-def test_boolean_keys(make_table: MakeTable) -> None:
+def test_boolean_keys(make_table: MakeTable, merge: Merge) -> None:
     keys = pa.table({"id": [False, True]})
     table = make_table(pa.schema([*keys.schema, *VALUES]))
     model = Model(table, keys)
@@ -172,12 +173,12 @@ def test_boolean_keys(make_table: MakeTable) -> None:
         writer.flush()
         model.delete(writer, range(1))
     model.check()
-    table.merge()
+    merge(table)
     model.check()
 
 
 @pytest.mark.timeout(60)
-def test_values_of_sixteen_bytes(make_table: MakeTable) -> None:
+def test_values_of_sixteen_bytes(make_table: MakeTable, merge: Merge) -> None:
     """Lance wants them aligned to 16 bytes, and streams of the log align to 8 only."""
     fields = [
         pa.field("id", pa.int64(), nullable=False),
@@ -202,7 +203,7 @@ def test_values_of_sixteen_bytes(make_table: MakeTable) -> None:
         with table.writer() as writer:
             writer.claim()
             assert ordered(writer.scan().to_table()) == ordered(wanted)
-        table.merge()
+        merge(table)
         assert everything(table) == ordered(wanted)
 
 

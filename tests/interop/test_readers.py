@@ -12,6 +12,7 @@ from pathlib import Path
 import lance
 import pyarrow as pa
 import pytest
+from support.data.merging import Merge
 from support.data.sampled import drawn, every
 from support.faults.lives import DIMENSION, DIVISIONS, KEYS, STEPS, Life
 from support.stores.faulty_store import FaultyStores
@@ -36,7 +37,7 @@ def test_every_query_after_every_step(tmp_path: Path, name: str) -> None:
 )
 def test_every_query_in_a_long_life(tmp_path: Path, name: str, seed: int) -> None:
     life = Life(tmp_path, DIVISIONS[name], f"{name}-{seed}")
-    life.play(40)
+    life.play(25)
     assert len(set(life.done)) >= len(STEPS) - 3
 
 
@@ -67,7 +68,7 @@ def test_every_query_of_the_past(tmp_path: Path) -> None:
     life.writer.abort()
 
 
-def test_an_index_that_lance_names_and_has_not_made(tmp_path: Path) -> None:
+def test_an_index_that_lance_names_and_has_not_made(tmp_path: Path, merge: Merge) -> None:
     """A table of fewer rows than a quantizer is trained on gets the name of an index only."""
     rows = pa.table(
         {
@@ -92,5 +93,5 @@ def test_an_index_that_lance_names_and_has_not_made(tmp_path: Path) -> None:
             writer.flush()
             found = reads.search([0.0] * 4, k=40).to_table()
             assert sorted(found["id"].to_pylist()) == list(range(40))
-    table.merge()
+    merge(table)
     assert table.search([0.0] * 4, k=3).to_table()["id"].to_pylist() == [0, 1, 2]

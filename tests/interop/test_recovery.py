@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from support.data.merging import Merge
 from support.data.sampled import every
 from support.data.tables import (
     REGION,
@@ -93,7 +94,9 @@ class TestAbandoned:
         assert generations(table) == [1, 3, 4]
 
     @KINDS
-    def test_log_is_collected_and_the_record_stays(self, table: memwal.Table, kind: str) -> None:
+    def test_log_is_collected_and_the_record_stays(
+        self, table: memwal.Table, kind: str, merge: Merge
+    ) -> None:
         leave_unflushed(table, kind)
         abandon(table)
         store = table.location.store
@@ -105,7 +108,7 @@ class TestAbandoned:
             for key in batch["id"].to_pylist()
         ] == [2, 3, 4, 5]
 
-        table.merge()
+        merge(table)
         for _ in range(3):
             table.collect_garbage(
                 dry_run=False,
@@ -121,7 +124,7 @@ class TestAbandoned:
         assert list(abandoned_entries(store, record)) == []
         with native.writer(table) as shard:
             native.put(shard, table, rows({7: 7}))
-        table.merge()
+        merge(table)
         table.build_snapshot()
         assert shown(table) == {0: 0, 1: 1, 7: 7}
 
@@ -227,14 +230,16 @@ class TestSealed:
             native.writer(table)
         assert manifest(table) == before
 
-    def test_is_read_merged_and_collected_as_before(self, table: memwal.Table) -> None:
+    def test_is_read_merged_and_collected_as_before(
+        self, table: memwal.Table, merge: Merge
+    ) -> None:
         with table.writer() as writer:
             writer.upsert(rows({1: 1}))
         seal_region(table.location.store, REGION)
 
         assert shown(table) == {1: 1}
         table.build_snapshot()
-        table.merge()
+        merge(table)
         for _ in range(2):
             table.collect_garbage(
                 dry_run=False,

@@ -9,6 +9,7 @@ import lance
 import lancedb
 import pyarrow as pa
 import pytest
+from support.data.merging import Merge
 from support.data.tables import SCHEMA, rows, state
 from support.oracles.native import everything, ordered
 
@@ -55,13 +56,13 @@ def test_lancedb_refuses_to_write(tmp_path: Path, spec: RegionSpec) -> None:
     assert read_manifests(table.location.store) == {}
 
 
-def test_lancedb_reads_what_ours_wrote_and_merged(tmp_path: Path) -> None:
+def test_lancedb_reads_what_ours_wrote_and_merged(tmp_path: Path, merge: Merge) -> None:
     table = create(tmp_path, OURS["two fields"])
     with table.writer() as writer:
         writer.upsert(rows({1: 1, 2: 2, 3: 3}))
     wanted = {1: 1, 2: 2, 3: 3}
     assert {row["id"]: row["n"] for row in everything(table)} == wanted
-    table.merge()
+    merge(table)
     found = lancedb.connect(str(tmp_path)).open_table(NAME).search().limit(10).to_arrow()
     assert ordered(found) == everything(table)
 
@@ -117,7 +118,7 @@ def test_a_writer_of_lance_that_is_open_is_fenced(tmp_path: Path) -> None:
     ids=str,
 )
 def test_identity_of_a_type_that_lancedb_does_not_divide_by(
-    tmp_path: Path, kind: pa.DataType
+    tmp_path: Path, kind: pa.DataType, merge: Merge
 ) -> None:
     """It has ids of our own, and must therefore be refused by LanceDB."""
     schema = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("c", kind)])
@@ -140,7 +141,7 @@ def test_identity_of_a_type_that_lancedb_does_not_divide_by(
         builder.execute(data)
     with table.writer() as writer:
         writer.upsert(data)
-    table.merge()
+    merge(table)
     assert table.scan().to_table().to_pylist() == data.to_pylist()
 
 

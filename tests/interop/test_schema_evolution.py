@@ -16,6 +16,7 @@ import lance
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from support.data.merging import Merge
 from support.data.tables import log
 from support.oracles import native
 from support.oracles.native import Rows, everything, ordered
@@ -212,7 +213,7 @@ def expected(change: Change, values: dict[int, int]) -> Rows:
 @pytest.mark.parametrize(
     ("change", "who"), each_change_with(("native",), ("ours",), default=2), indirect=["change"]
 )
-def test_flushed_rows(old: memwal.Table, change: Change, who: str) -> None:
+def test_flushed_rows(old: memwal.Table, change: Change, who: str, merge: Merge) -> None:
     write(old, who, flush=True)
     change.make(native.dataset(old))
     wanted = expected(change, LEFT)
@@ -222,7 +223,7 @@ def test_flushed_rows(old: memwal.Table, change: Change, who: str) -> None:
     assert ordered(old.lookup(keys).to_table()) == found
     assert ordered(native.lookup(old, keys)) == found
     assert ordered(old.scan(filter="id > 1").to_table()) == wanted[1:]
-    result = old.merge()
+    result = merge(old)
     assert result.warnings == ()
     assert result.metrics["rows_upserted"] == len(NEW)
     assert ordered(native.dataset(old).to_table()) == wanted
@@ -236,7 +237,9 @@ def test_flushed_rows(old: memwal.Table, change: Change, who: str) -> None:
     ),
     indirect=["change"],
 )
-def test_rows_in_the_log(old: memwal.Table, change: Change, who: str, taker: str) -> None:
+def test_rows_in_the_log(
+    old: memwal.Table, change: Change, who: str, taker: str, merge: Merge
+) -> None:
     write(old, who, flush=False)
     change.make(native.dataset(old))
     wanted = expected(change, LEFT)
@@ -248,11 +251,11 @@ def test_rows_in_the_log(old: memwal.Table, change: Change, who: str, taker: str
         with native.writer(old):
             pass
     assert everything(old) == wanted
-    old.merge()
+    merge(old)
     assert ordered(native.dataset(old).to_table()) == wanted
 
 
-def test_a_writer_that_stays_open(old: memwal.Table, change: Change) -> None:
+def test_a_writer_that_stays_open(old: memwal.Table, change: Change, merge: Merge) -> None:
     """It goes on writing the rows that it knows, and they are brought into today's form."""
     with old.writer() as writer:
         writer.upsert(rows(NEW))
@@ -264,12 +267,12 @@ def test_a_writer_that_stays_open(old: memwal.Table, change: Change) -> None:
         assert ordered(writer.scan().to_table()) == expected(change, {**LEFT, 1: 1000})
     wanted = expected(change, {**LEFT, 1: 1000})
     assert everything(old) == wanted
-    old.merge()
+    merge(old)
     assert ordered(native.dataset(old).to_table()) == wanted
 
 
 @pytest.mark.parametrize("who", ["ours", "native"])
-def test_rows_from_before_and_after(old: memwal.Table, who: str) -> None:
+def test_rows_from_before_and_after(old: memwal.Table, who: str, merge: Merge) -> None:
     """Field ids have gaps then, and generations of three schemas are read together."""
     write(old, who, flush=True)
     old_rows = old.scan().to_table().drop_columns(["a"])
@@ -294,7 +297,7 @@ def test_rows_from_before_and_after(old: memwal.Table, who: str) -> None:
     assert ordered([{**row, "a": None} for row in found]) == ordered(
         [{**(without(row(key, n), "a") or {}), "a": None} for key, n in LEFT.items()]
     )
-    old.merge()
+    merge(old)
     assert ordered(native.dataset(old).to_table()) == found
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import pyarrow as pa
 import pytest
+from support.data.merging import Merge
 from support.data.tables import (
     base_state,
     generations,
@@ -46,7 +47,7 @@ def shown(table: memwal.Table) -> dict[int, int | None]:
     return state(table)
 
 
-def test_ours_takes_over_what_lance_closed(table: memwal.Table) -> None:
+def test_ours_takes_over_what_lance_closed(table: memwal.Table, merge: Merge) -> None:
     with native.writer(table) as shard:
         native.put(shard, table, rows({1: 1, 2: 2, 3: 3}))
         native.put(shard, table, rows({2: 20}))
@@ -56,7 +57,7 @@ def test_ours_takes_over_what_lance_closed(table: memwal.Table) -> None:
         writer.upsert(rows({2: 200, 4: 4}))
         writer.delete(keys(1))
     assert shown(table) == {2: 200, 4: 4}
-    table.merge()
+    merge(table)
     assert base_state(table) == shown(table) == {2: 200, 4: 4}
     table.build_snapshot()
     collect(table)
@@ -95,7 +96,7 @@ def test_lance_replays_what_ours_did_not_flush(table: memwal.Table) -> None:
     assert shown(table) == {2: 20, 4: 4}
 
 
-def test_many_takeovers_with_collections_between(table: memwal.Table) -> None:
+def test_many_takeovers_with_collections_between(table: memwal.Table, merge: Merge) -> None:
     """Positions, epochs and generations go on as if nothing had been collected."""
     wanted: dict[int, int | None] = {}
     for turn in range(8):
@@ -114,14 +115,14 @@ def test_many_takeovers_with_collections_between(table: memwal.Table) -> None:
             else:
                 writer.abort()
         if turn % 3 == 2:
-            table.merge()
+            merge(table)
             collect(table)
     table.writer().claim()
     with table.writer() as writer:
         writer.claim()
     assert shown(table) == wanted
     assert manifest(table).writer_epoch == 10
-    table.merge()
+    merge(table)
     collect(table)
     assert base_state(table) == shown(table) == wanted
     assert all(entry.is_sentinel for entry in log(table).values())
@@ -130,14 +131,14 @@ def test_many_takeovers_with_collections_between(table: memwal.Table) -> None:
     assert shown(table) == {**wanted, 100: -1}
 
 
-def test_a_collection_under_a_native_writer(table: memwal.Table) -> None:
+def test_a_collection_under_a_native_writer(table: memwal.Table, merge: Merge) -> None:
     """The collector changes the manifest without a claim; the writer goes on."""
     with native.writer(table, max_memtable_rows=4) as shard:
         for start in range(0, 12, 3):
             native.put(shard, table, numbered(start, 3))
         while len(generations(table)) < 3:
             time.sleep(0.01)
-        table.merge()
+        merge(table)
         collect(table)
         assert not generations(table)
         native.put(shard, table, numbered(100, 3))
@@ -223,7 +224,9 @@ for key in itertools.count():
 
 
 @pytest.mark.parametrize(("killed", "taker"), [("native", "ours"), ("ours", "native")])
-def test_a_killed_writer_loses_nothing(table: memwal.Table, killed: str, taker: str) -> None:
+def test_a_killed_writer_loses_nothing(
+    table: memwal.Table, killed: str, taker: str, merge: Merge
+) -> None:
     child = subprocess.Popen(
         [sys.executable, "-c", KILLED, table.uri, killed],
         stdout=subprocess.PIPE,
@@ -249,5 +252,5 @@ def test_a_killed_writer_loses_nothing(table: memwal.Table, killed: str, taker: 
     # The write that was on its way may have made it, as a whole.
     assert last in (acknowledged, acknowledged + 1)
     assert found == {key: key for key in range(last + 1)}
-    table.merge()
+    merge(table)
     assert base_state(table) == {**found, -1: last, -2: 0}

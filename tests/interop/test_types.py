@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from support.data.columns import STORED, Column, shown, shown_rows, side_by_side
+from support.data.merging import Merge
 from support.data.sampled import drawn, every
 from support.data.tables import MakeTable
 from support.oracles import native
@@ -58,19 +59,23 @@ def compact(rows: pa.Table) -> pa.Table:
 
 
 @pytest.mark.parametrize(("column", "nullable"), forms("lance reads"))
-def test_lance_reads_ours(make_table: MakeTable, column: Column, nullable: bool) -> None:
-    check_lance_reads_ours(make_table, column.rows(nullable=nullable))
+def test_lance_reads_ours(
+    make_table: MakeTable, column: Column, nullable: bool, merge: Merge
+) -> None:
+    check_lance_reads_ours(make_table, column.rows(nullable=nullable), merge)
 
 
 SIDE_BY_SIDE = pytest.mark.parametrize("nullable", [True, False], ids=["nulls", "required"])
 
 
 @SIDE_BY_SIDE
-def test_lance_reads_columns_of_every_type(make_table: MakeTable, nullable: bool) -> None:
-    check_lance_reads_ours(make_table, side_by_side(COLUMNS, nullable=nullable))
+def test_lance_reads_columns_of_every_type(
+    make_table: MakeTable, nullable: bool, merge: Merge
+) -> None:
+    check_lance_reads_ours(make_table, side_by_side(COLUMNS, nullable=nullable), merge)
 
 
-def check_lance_reads_ours(make_table: MakeTable, data: pa.Table) -> None:
+def check_lance_reads_ours(make_table: MakeTable, data: pa.Table, merge: Merge) -> None:
     table = make_table(data.schema)
     again, wanted = changed(data)
     with table.writer() as writer:
@@ -82,22 +87,26 @@ def check_lance_reads_ours(make_table: MakeTable, data: pa.Table) -> None:
     assert shown(native.scan(table)) == wanted
     found = native.lookup(table, data.select(["id"]))
     assert shown_rows(found) == wanted
-    table.merge()
+    merge(table)
     assert shown(native.scan(table)) == wanted
     assert shown(native.dataset(table).to_table()) == wanted
 
 
 @pytest.mark.parametrize(("column", "nullable"), forms("ours reads"))
-def test_ours_reads_what_lance_wrote(make_table: MakeTable, column: Column, nullable: bool) -> None:
-    check_ours_reads_what_lance_wrote(make_table, column.rows(nullable=nullable))
+def test_ours_reads_what_lance_wrote(
+    make_table: MakeTable, column: Column, nullable: bool, merge: Merge
+) -> None:
+    check_ours_reads_what_lance_wrote(make_table, column.rows(nullable=nullable), merge)
 
 
 @SIDE_BY_SIDE
-def test_ours_reads_columns_of_every_type(make_table: MakeTable, nullable: bool) -> None:
-    check_ours_reads_what_lance_wrote(make_table, side_by_side(COLUMNS, nullable=nullable))
+def test_ours_reads_columns_of_every_type(
+    make_table: MakeTable, nullable: bool, merge: Merge
+) -> None:
+    check_ours_reads_what_lance_wrote(make_table, side_by_side(COLUMNS, nullable=nullable), merge)
 
 
-def check_ours_reads_what_lance_wrote(make_table: MakeTable, data: pa.Table) -> None:
+def check_ours_reads_what_lance_wrote(make_table: MakeTable, data: pa.Table, merge: Merge) -> None:
     table = make_table(data.schema)
     again, wanted = changed(data)
     shard = native.writer(table)
@@ -110,7 +119,7 @@ def check_ours_reads_what_lance_wrote(make_table: MakeTable, data: pa.Table) -> 
         shard.delete(pa.table({"id": [1]}))
     assert shown(table.scan().to_table()) == wanted
     assert shown(table.lookup(pa.array(range(data.num_rows))).to_table()) == wanted
-    table.merge()
+    merge(table)
     assert shown(table.scan().to_table()) == wanted
 
 
@@ -139,13 +148,13 @@ def check_lance_replays_ours(make_table: MakeTable, data: pa.Table) -> None:
     assert shown(native.scan(table)) == wanted
 
 
-def test_json(make_table: MakeTable) -> None:
+def test_json(make_table: MakeTable, merge: Merge) -> None:
     column = next(column for column in STORED if column.name == "json")
     table = make_table(column.schema())
     with table.writer() as writer:
         writer.upsert(column.rows())
     as_bytes = shown(native.scan(table))
-    table.merge()
+    merge(table)
     assert shown(native.dataset(table).to_table()) == shown(column.rows())
     assert shown(native.scan(table)) == as_bytes
 

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from lance.dataset import MergeInsertBuilder
+from support.data.merging import DIVIDED
 from support.data.quarantined import flush, quarantine, rules, waiting
 from support.data.tables import SCHEMA, base_state, folder, merged, state
 from support.stores.faulty_store import FaultyStore, FaultyStores, Killed, skip_waits
@@ -48,7 +49,15 @@ def by_generation(location: TableLocation) -> object:
     return merge(location, MergeOptions(quality=rules("quarantine"), commit_bytes=1))
 
 
-JOBS: dict[str, Job] = {"at once": at_once, "by generation": by_generation}
+def divided(location: TableLocation) -> object:
+    return merge(location, MergeOptions(quality=rules("quarantine"), **DIVIDED))
+
+
+JOBS: dict[str, Job] = {
+    "at once": at_once,
+    "by generation": by_generation,
+    "divided": divided,
+}
 
 
 Step = tuple[int, int]
@@ -171,7 +180,7 @@ def test_a_fault_at_a_step(play: Play, name: str, fault: str, count: int | None)
         never_lost(table)
         # Whoever comes next may take other generations together.
         at_once(table.location)
-        check(table, exactly=name == "at once" and not fault.endswith("after"))
+        check(table, exactly=name != "by generation" and not fault.endswith("after"))
         by_generation(table.location)
         check(table, exactly=False)
 

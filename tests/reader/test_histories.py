@@ -294,6 +294,6 @@ def test_a_very_long_history(
                 dice.sample(range(24), dice.randint(1, 8)),
                 dice.randint(0, 100),
             )
-            for _ in range(300)
+            for _ in range(120)
         ],
     )

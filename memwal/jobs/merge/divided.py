@@ -1,5 +1,7 @@
 """A merge divided into tasks: rewrite the newest rows, match their keys, commit both.
 
+With a quality gate, tasks decide first which rows enter: :mod:`memwal.jobs.merge.screening`.
+
 1. *Rewrite*, by regions and shares of their keys: the newest rows become fragments of the base
    table that no version names yet. Their keys, and the keys to delete, are stored in the folder of
    the run.
@@ -55,8 +57,11 @@ from memwal.jobs.merge.rewrite import (
     run_rows_task,
 )
 from memwal.jobs.merge.run_files import Intent, run_dir, write_intent
+from memwal.jobs.merge.screening import Gate
 from memwal.jobs.metrics import job_metrics
 from memwal.jobs.progress import Meter, NoMeter
+from memwal.quality.report import QualityReport
+from memwal.quality.rules import QualityRules
 from memwal.storage.location import TableLocation
 from memwal.telemetry.spans import ROWS, VERSION, span
 from memwal.util.retry import LostRaceError, LostWriteError, conflict_delay, retry_lost_races
@@ -84,6 +89,7 @@ def merge_divided(
     max_tasks: int,
     run: TaskRunner = run_in_process,
     guard: Guard | None = None,
+    rules: QualityRules | None = None,
     meter: Meter | NoMeter,
 ) -> MergeOutcome:
     """Merge what the base table does not have yet of a selection, in one commit and its progress.
@@ -96,7 +102,8 @@ def merge_divided(
     MergeContentionError
         Every attempt met other commits. Nothing was merged.
     """
-    merge = _DividedMerge(location, selections, task_bytes, max_tasks, run, guard, meter)
+    gate = Gate(rules, location) if rules is not None else None
+    merge = _DividedMerge(location, selections, task_bytes, max_tasks, run, guard, gate, meter)
     return retry_lost_races(
         merge.attempt,
         attempts=_ATTEMPTS,
@@ -121,6 +128,7 @@ class _DividedMerge:
     max_tasks: int
     run: TaskRunner
     guard: Guard | None
+    gate: Gate | None
     meter: Meter | NoMeter
     skipped: dict[UUID, SkippedRegion] = field(default_factory=dict)
     is_unrecorded: bool = False  # whether rows may be committed whose progress is not
@@ -131,9 +139,18 @@ class _DividedMerge:
         base.require_mem_wal()
         run_id = uuid4()
         try:
-            parts = self._rewrite(base, run_id)
+            try:
+                parts = self._rewrite(base, run_id)
+            except (ObjectNotFoundError, TableSetupError) as error:
+                if is_version_stored(self.location, base.version):
+                    raise
+                raise LostRaceError("the version that was read was cleaned up") from error
             if not any(part.regions for part in parts):
-                return MergeOutcome(version=base.version, skipped=tuple(self.skipped.values()))
+                return MergeOutcome(
+                    version=base.version,
+                    skipped=tuple(self.skipped.values()),
+                    quality=self._reports(()),
+                )
             return self._commit(_Run(run_id, base, parts))
         finally:
             if not self.is_unrecorded:
@@ -143,8 +160,9 @@ class _DividedMerge:
         """Rewrite what is pending. All tasks of a region read it up to the same generation."""
         numbers = 0
         while True:
-            stops = {region_id: region.generation for region_id, region in self.skipped.items()}
-            pending = still_pending(self.selections, base.details.merged, stops=stops)
+            if self.gate is not None:
+                self._screen(base, run_id, self.gate)
+            pending = self._pending(base)
             tasks = [
                 RewriteTask(
                     location=self.location,
@@ -154,6 +172,7 @@ class _DividedMerge:
                     regions=part.regions,
                     share=part.share,
                     keys_only=base.dataset.has_stable_row_ids,
+                    decisions=self._decisions(part.regions),
                 )
                 for number, part in enumerate(divide(pending, self.task_bytes, self.max_tasks))
             ]
@@ -162,8 +181,36 @@ class _DividedMerge:
                 parts = self.run(tasks, partial(run_rewrite_task, meter=self.meter))
             for part in parts:
                 self._skip(part.skipped)
+            if self.gate is not None and any(part.skipped for part in parts):
+                # Rows that these generations replaced are to be decided about.
+                continue
             if _agree(tasks, parts, self.skipped):
                 return parts
+
+    def _screen(self, base: BaseTable, run_id: UUID, gate: Gate) -> None:
+        """Let the gate decide about whole regions, in about as many tasks as there will be."""
+        if self.guard is not None:
+            self.guard()
+        parts = divide(self._pending(base), self.task_bytes, self.max_tasks)
+        regions = [part.regions for part in parts if part.share.number == 0]
+        for skipped in gate.screen(base, run_id, regions, self.run):
+            self._skip(skipped)
+
+    def _pending(self, base: BaseTable) -> list[RegionSelection]:
+        """Return what a version does not have, without what is to be skipped."""
+        stops = {region_id: region.generation for region_id, region in self.skipped.items()}
+        return still_pending(self.selections, base.details.merged, stops=stops)
+
+    def _decisions(self, regions: Sequence[RegionSelection]) -> dict[UUID, str] | None:
+        """Return the decisions of the gate about some regions."""
+        if self.gate is None:
+            return None
+        return {region.region_id: self.gate.decisions[region.region_id] for region in regions}
+
+    def _reports(self, merged: Sequence[RegionSelection]) -> tuple[QualityReport, ...]:
+        """Return what the gate found, of merged regions and of those on hold."""
+        report = self.gate.report(merged) if self.gate is not None else None
+        return () if report is None else (report,)
 
     def _skip(self, regions: Mapping[UUID, SkippedRegion]) -> None:
         """Remember the first generation of each region that cannot be merged."""
@@ -204,6 +251,8 @@ class _DividedMerge:
         self.is_unrecorded = False
         if still_pending(run.selections, after.details.merged):
             raise LostRaceError("another merger merged the same regions before the progress")
+        if self.gate is not None:
+            self.gate.settle(run.selections)
         return MergeOutcome(
             version=after.version,
             commits=2,
@@ -214,6 +263,7 @@ class _DividedMerge:
             bytes_read=run.bytes_read,
             bytes_written=run.bytes_written + sum(part.bytes_written for part in run.parts),
             skipped=tuple(self.skipped.values()),
+            quality=self._reports(run.selections),
         )
 
     def _try_commit(self, latest: BaseTable, run: _Run) -> int:

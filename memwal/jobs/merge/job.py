@@ -1,10 +1,10 @@
 """Merge flushed generations into the base table: candidates, tasks, and order of commits.
 
 :mod:`memwal.jobs.merge.picker` selects the generations. A large selection is divided into tasks
-(:mod:`memwal.jobs.merge.divided`). A small one is merged by one worker, as is a table that cannot
-be divided: :mod:`memwal.jobs.merge.commit` makes a single commit. Lance refuses it when rows were
-appended to the table meanwhile, since the appended rows may have the same keys. Next to a writer
-that appends faster than a large commit takes, commits shrink until they succeed.
+(:mod:`memwal.jobs.merge.divided`). A small one is merged by one worker:
+:mod:`memwal.jobs.merge.commit` makes a single commit. Lance refuses it when rows were appended to
+the table meanwhile, since the appended rows may have the same keys. Next to a writer that appends
+faster than a large commit takes, commits shrink until they succeed.
 """
 
 from __future__ import annotations
@@ -125,12 +125,7 @@ def explain_merge(
         return generation_age(location, region_id, flushed.path, now)
 
     candidates = read_candidates(base, manifests.values(), age=age)
-    return MergePicker(options).pick(
-        candidates,
-        seed=random.random(),  # noqa: S311
-        # The gate decides about whole regions, and records that together with a single commit.
-        divisible=_gate(options) is None,
-    )
+    return MergePicker(options).pick(candidates, seed=random.random())  # noqa: S311
 
 
 def plan_merge(location: TableLocation, options: MergeOptions = MergeOptions()) -> MergePlan:
@@ -141,12 +136,8 @@ def plan_merge(location: TableLocation, options: MergeOptions = MergeOptions()) 
     base.require_mem_wal()
     excluded = picker.excluded(manifests)
     included = [manifests[region_id] for region_id in manifests if region_id not in excluded]
-    return picker.pick(
-        read_candidates(base, included),
-        seed=random.random(),  # noqa: S311
-        # The gate decides about whole regions, and records that together with a single commit.
-        divisible=_gate(options) is None,
-    )
+    candidates = read_candidates(base, included)
+    return picker.pick(candidates, seed=random.random())  # noqa: S311
 
 
 def merge_tasks(
@@ -174,6 +165,7 @@ def _run(
             max_tasks=options.max_tasks or 1,
             run=options.run,
             guard=options.guard,
+            rules=_gate(options),
             meter=meter,
         )
         return [outcome]

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -38,6 +40,8 @@ logger = logging.getLogger(__name__)
 _OFFSET_BITS = np.uint64(32)
 # An index has the value and the row of each key, and is read in pieces.
 _MOST_READ = 0.5
+# Of files of keys: one waits for the store while others are decoded.
+_PARALLEL_READS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,15 +68,15 @@ class Match:
 
 
 @dataclass(frozen=True, slots=True)
-class Matches:
-    """Matches in the fragments of a task, and the bytes that it read and wrote."""
+class TaskMatches:
+    """TaskMatches in the fragments of a task, and the bytes that it read and wrote."""
 
     matches: tuple[Match, ...]
     bytes_read: int
     bytes_written: int
 
 
-def run_match_task(task: MatchTask) -> Matches:
+def run_match_task(task: MatchTask) -> TaskMatches:
     """Write a deletion file for each fragment that has any of the keys.
 
     Safe to repeat: a repetition writes other files.
@@ -84,7 +88,8 @@ def run_match_task(task: MatchTask) -> Matches:
     index_bytes = 0
     with lance_errors(f"matching keys in {task.location}"):
         for files in _groups(task.keys, task.key_bytes):
-            stored = [read_keys(base.location.store, file, base.primary_key) for file in files]
+            with ThreadPoolExecutor(_PARALLEL_READS) as pool:
+                stored = list(pool.map(partial(_read_keys, base), files))
             keys = pa.concat_arrays([keys for keys, _ in stored])
             rows, at, read = _addresses(base, keys, fragments)
             index_bytes += read
@@ -99,7 +104,11 @@ def run_match_task(task: MatchTask) -> Matches:
             kept = store_ids(base.location.store, task.run_id, task.number, fragments, matched)
         matches = _write_deletions(fragments, matched, kept)
     counted = base.dataset.io_stats_snapshot()
-    return Matches(tuple(matches), counted.read_bytes + index_bytes, counted.written_bytes)
+    return TaskMatches(tuple(matches), counted.read_bytes + index_bytes, counted.written_bytes)
+
+
+def _read_keys(base: BaseTable, file: KeyFile) -> tuple[pa.Array, Mask]:
+    return read_keys(base.location.store, file, base.primary_key)
 
 
 def _write_deletions(

@@ -139,7 +139,6 @@ class MergeMethod(ReasonCode):
     DIVIDED = "divided", "tasks write and match the rows, and one commit adds them all"
     SMALL = "small", "less than divide_bytes: Lance merges the rows, commit by commit"
     SINGLE = "single", "one worker and one commit: Lance merges the rows"
-    GATE = "gate", "the quality gate decides commit by commit: Lance merges the rows"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,16 +230,12 @@ class MergePicker:
                 reasons[region_id] = PickReason.REGION_SKIPPED
         return reasons
 
-    def pick(
-        self, candidates: Sequence[RegionCandidates], *, seed: float, divisible: bool = False
-    ) -> MergePlan:
+    def pick(self, candidates: Sequence[RegionCandidates], *, seed: float) -> MergePlan:
         """Select generations and divide them into tasks. Pure: the same input, the same plan.
 
         ``candidates`` has an element for each region that has any. ``seed`` draws the order of the
         regions when ``run_bytes`` bounds the run. Use a new one for each run: with a fixed order
-        and a budget smaller than one round, the last regions would starve. ``divisible`` tells
-        whether the table can be merged in parts. A selection of ``divide_bytes`` or more then is,
-        if there is more than one worker or more than one commit to make.
+        and a budget smaller than one round, the last regions would starve.
         """
         excluded = self.excluded(region.region_id for region in candidates)
         selections = [
@@ -260,7 +255,7 @@ class MergePicker:
             )
             omitted |= over_budget
         commit_bytes, max_tasks = self.options.commit_bytes, self.options.max_tasks or 1
-        method = self._method(sum(region.bytes for region in selections), divisible)
+        method = self._method(sum(region.bytes for region in selections))
         if method is MergeMethod.DIVIDED:
             parts = divide(selections, commit_bytes, max_tasks)
             places = {
@@ -284,12 +279,10 @@ class MergePicker:
         decisions = self._decisions(candidates, omitted, places, limit)
         return MergePlan(tasks, tuple(decisions), method=method)
 
-    def _method(self, total: int, divisible: bool) -> MergeMethod:
+    def _method(self, total: int) -> MergeMethod:
         """Return how so many bytes are merged."""
         if total < self.options.divide_bytes:
             return MergeMethod.SMALL
-        if not divisible:
-            return MergeMethod.GATE
         # In one commit, a single worker is faster by Lance's own merge.
         if (self.options.max_tasks or 1) == 1 and total <= self.options.commit_bytes:
             return MergeMethod.SINGLE

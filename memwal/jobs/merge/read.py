@@ -14,11 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from memwal.base_table.snapshot import BaseTable, lance_errors, open_base
-from memwal.errors import CorruptDataError, MemWalError, ObjectNotFoundError
+from memwal.errors import MemWalError, ObjectNotFoundError
 from memwal.format.paths import TOMBSTONE
 from memwal.format.values import VERSIONS_WITHOUT_NULL_STRUCTS, fill_null_structs
 from memwal.jobs.job import SkippedRegion
 from memwal.jobs.merge.picker import Candidate, RegionSelection, still_pending
+from memwal.jobs.merge.region_rows import skip_reason
 from memwal.quality.checks import Mask
 from memwal.quality.gate import RegionRows
 from memwal.quality.ledger import Ledger
@@ -78,7 +79,7 @@ def read_source(
         skipped[selection.region_id] = SkippedRegion(
             region_id=str(selection.region_id),
             generation=selection.generations[len(source.selection.generations)].number,
-            reason=_reason(source.stopped),
+            reason=skip_reason(source.stopped),
         )
     readable = [source for source in sources if source.selection.generations]
     return MergeSource(
@@ -89,13 +90,6 @@ def read_source(
         ).combine_chunks(),
         skipped=skipped,
     )
-
-
-def _reason(stopped: MemWalError) -> str:
-    """Return why a region is skipped, and what to do."""
-    if isinstance(stopped, ObjectNotFoundError | CorruptDataError):
-        return f"{stopped}; memwal verify --repair may make it again from the log"
-    return str(stopped)
 
 
 def _read_region(

@@ -7,7 +7,7 @@ batches, and only those that enter the base table, so that a worker holds the ke
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 import lance
@@ -16,15 +16,17 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from memwal.base_table.snapshot import BaseTable, lance_errors
-from memwal.errors import MemWalError
+from memwal.base_table.snapshot import BaseTable, lance_errors, open_base
+from memwal.errors import CorruptDataError, MemWalError, ObjectNotFoundError
 from memwal.format.paths import TOMBSTONE
 from memwal.format.values import VERSIONS_WITHOUT_NULL_STRUCTS, fill_null_structs
-from memwal.jobs.merge.picker import Candidate, Share
+from memwal.jobs.job import SkippedRegion
+from memwal.jobs.merge.picker import Candidate, RegionSelection, Share, still_pending
 from memwal.lsm.memtable.hashing import hash_rows
 from memwal.quality.checks import Mask
 from memwal.reader.sources.generation import open_generation
 from memwal.region.rows import key_column, newest_row_positions
+from memwal.util.retry import LostRaceError
 
 Rows = npt.NDArray[np.int64]
 
@@ -36,9 +38,9 @@ _TAKE_BELOW = 0.25
 class UnreadableGenerationError(Exception):
     """A generation whose keys were read, and whose rows cannot be."""
 
-    def __init__(self, region_id: UUID, generation: int, reason: MemWalError) -> None:
+    def __init__(self, region: RegionSelection, generation: int, reason: MemWalError) -> None:
         super().__init__(str(reason))
-        self.region_id = region_id
+        self.region = region
         self.generation = generation
         self.reason = reason
 
@@ -55,7 +57,61 @@ class GenerationKeys:
     deleted: Mask
 
 
-def read_generation_keys(
+def open_region(
+    base: BaseTable,
+    region: RegionSelection,
+    share: Share,
+    skipped: dict[UUID, SkippedRegion],
+    *,
+    entering: Mask | None = None,
+) -> RegionReader | None:
+    """Read the keys of a region up to the first generation that cannot be read; None if none can.
+
+    That generation is added to ``skipped``. ``entering`` has the rows that enter, of all rows of
+    the region; by default the newest of each key does.
+    """
+    parts: list[GenerationKeys] = []
+    for generation in region.generations:
+        try:
+            parts.append(_read_generation_keys(base, region.region_id, generation, share))
+        except MemWalError as error:
+            skip_from(base, region, generation.number, error, skipped)
+            break
+    if not parts:
+        return None
+    return RegionReader(
+        base, replace(region, generations=region.generations[: len(parts)]), parts, entering
+    )
+
+
+def skip_from(
+    base: BaseTable,
+    region: RegionSelection,
+    generation: int,
+    reason: MemWalError,
+    skipped: dict[UUID, SkippedRegion],
+) -> None:
+    """Note that a region cannot be merged from a generation on.
+
+    Raises LostRaceError if the generation is gone because another merger merged it.
+    """
+    if isinstance(reason, ObjectNotFoundError):
+        merged = open_base(base.location).details.merged
+        if still_pending([region], merged) != [region]:
+            raise LostRaceError(str(reason)) from reason
+    skipped[region.region_id] = SkippedRegion(
+        region_id=str(region.region_id), generation=generation, reason=skip_reason(reason)
+    )
+
+
+def skip_reason(error: MemWalError) -> str:
+    """Return why a region is skipped, and how to repair it."""
+    if isinstance(error, ObjectNotFoundError | CorruptDataError):
+        return f"{error}; memwal verify --repair may make it again from the log"
+    return str(error)
+
+
+def _read_generation_keys(
     base: BaseTable, region_id: UUID, generation: Candidate, share: Share
 ) -> GenerationKeys:
     """Read key columns and tombstones of a generation, in batches, and keep those of a share."""
@@ -92,22 +148,47 @@ def _rows_of(share: Share, keys: pa.RecordBatch) -> Rows:
 
 
 class RegionReader:
-    """Newest rows of a share of the keys of some generations, oldest first."""
+    """Rows of a share of the keys of some generations, oldest first."""
 
-    def __init__(self, base: BaseTable, region_id: UUID, parts: Sequence[GenerationKeys]) -> None:
+    def __init__(
+        self,
+        base: BaseTable,
+        selection: RegionSelection,
+        parts: Sequence[GenerationKeys],
+        entering: Mask | None,
+    ) -> None:
+        self.selection = selection
+        self.schema = base.schema
         self._base = base
-        self._region_id = region_id
         self._parts = tuple(parts)
         schema = pa.schema([base.schema.field(name) for name in base.primary_key])
-        self.key_columns = pa.concat_tables([schema.empty_table(), *(p.keys for p in parts)])
+        self._key_columns = pa.concat_tables([schema.empty_table(), *(p.keys for p in parts)])
         self.deleted = np.concatenate([np.empty(0, np.bool_), *(part.deleted for part in parts)])
         self.newest = np.zeros(len(self.deleted), np.bool_)
-        if len(self.deleted):
-            self.newest[newest_row_positions(key_column(self.key_columns, base.primary_key))] = True
+        if entering is not None:
+            self.newest = entering[self._rows_of_region()]
+        elif len(self.deleted):
+            self.newest[newest_row_positions(self.single_keys())] = True
+
+    def _rows_of_region(self) -> Rows:
+        """Return the positions of the rows among all rows of all generations."""
+        starts = np.cumsum([0, *self.counts[:-1]])
+        return np.concatenate(
+            [part.rows + start for part, start in zip(self._parts, starts, strict=True)]
+        )
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Number of rows of each generation, in any share."""
+        return tuple(part.count for part in self._parts)
+
+    def single_keys(self) -> pa.Array:
+        """Return the keys of all rows, one comparable value each."""
+        return key_column(self._key_columns, self._base.primary_key)
 
     def keys(self) -> pa.Table:
-        """Return the distinct keys, of tombstones too."""
-        return self.key_columns.filter(pa.array(self.newest))
+        """Return the distinct keys of the rows that enter, of tombstones too."""
+        return self._key_columns.filter(pa.array(self.newest))
 
     @property
     def upserted(self) -> Mask:
@@ -132,7 +213,7 @@ class RegionReader:
                     yield from _read_rows(part, rows, list(columns))
             except MemWalError as error:
                 raise UnreadableGenerationError(
-                    self._region_id, part.generation.number, error
+                    self.selection, part.generation.number, error
                 ) from error
 
     def storable(self, chosen: Mask) -> Iterator[pa.RecordBatch]:

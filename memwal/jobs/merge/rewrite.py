@@ -13,7 +13,7 @@ writes the rows: :mod:`memwal.jobs.merge.kept_ids`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from uuid import UUID
 
 import numpy as np
@@ -21,7 +21,7 @@ import pyarrow as pa
 from lance.fragment import FragmentMetadata, write_fragments
 
 from memwal.base_table.snapshot import BaseTable, lance_errors, open_base
-from memwal.errors import MemWalError, ObjectNotFoundError
+from memwal.errors import MemWalError
 from memwal.jobs.job import SkippedRegion
 from memwal.jobs.merge.commit import write_rows_behind
 from memwal.jobs.merge.kept_ids import KeptIds, read_ids, with_ids
@@ -29,13 +29,13 @@ from memwal.jobs.merge.picker import RegionSelection, Share, still_pending
 from memwal.jobs.merge.region_rows import (
     RegionReader,
     UnreadableGenerationError,
-    read_generation_keys,
+    open_region,
+    skip_from,
 )
-from memwal.jobs.merge.run_files import KeyFile, write_keys
+from memwal.jobs.merge.run_files import KeyFile, read_decision, write_keys
 from memwal.jobs.progress import NO_METER, Meter, NoMeter
 from memwal.quality.checks import Mask
 from memwal.storage.location import TableLocation
-from memwal.util.retry import LostRaceError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +49,8 @@ class RewriteTask:
     regions: tuple[RegionSelection, ...]
     share: Share
     keys_only: bool = False
+    # Of each region the file that tells which rows enter; None without a quality gate.
+    decisions: Mapping[UUID, str] | None = None
 
     @property
     def bytes(self) -> int:
@@ -96,13 +98,17 @@ def run_rewrite_task(task: RewriteTask, *, meter: Meter | NoMeter = NO_METER) ->
     skipped: dict[UUID, SkippedRegion] = {}
     regions: Sequence[RegionSelection] = task.regions
     while True:
-        readers, regions = _open_regions(base, regions, task.share, skipped)
+        readers = _open_regions(base, regions, task, skipped)
         try:
+            if skipped and task.decisions is not None:
+                # The gate has to decide anew, without the generation that cannot be read.
+                readers = []
             fragments = [] if task.keys_only else _write(base, _upserted(readers), task.bytes)
             break
         except UnreadableGenerationError as error:
             # Its keys could be read, and its rows cannot: all start over without it.
-            regions = _stop(base, regions, error.region_id, error.generation, error.reason, skipped)
+            skip_from(base, error.region, error.generation, error.reason, skipped)
+            regions = still_pending(regions, {}, stops={error.region.region_id: error.generation})
     keys = pa.concat_tables([reader.keys() for reader in readers]) if readers else None
     stored = None
     if keys is not None and keys.num_rows:
@@ -112,7 +118,7 @@ def run_rewrite_task(task: RewriteTask, *, meter: Meter | NoMeter = NO_METER) ->
         meter.advance(task.bytes)
     return Rewritten(
         task=task,
-        regions=tuple(regions),
+        regions=tuple(reader.selection for reader in readers),
         skipped=skipped,
         fragments=tuple(fragments),
         keys=stored,
@@ -128,7 +134,7 @@ def run_rows_task(task: RowsTask, *, meter: Meter | NoMeter = NO_METER) -> Writt
     """
     base = open_base(task.keys_of.location, version=task.version)
     skipped: dict[UUID, SkippedRegion] = {}
-    readers, regions = _open_regions(base, task.keys_of.regions, task.keys_of.share, skipped)
+    readers = _open_regions(base, task.keys_of.regions, task.keys_of, skipped)
     if skipped:
         return WrittenRows(fragments=(), skipped=skipped)
     store = task.keys_of.location.store
@@ -149,7 +155,7 @@ def run_rows_task(task: RowsTask, *, meter: Meter | NoMeter = NO_METER) -> Writt
     try:
         fragments = _write(base, [*replacing, *new], task.keys_of.bytes)
     except UnreadableGenerationError as error:
-        _stop(base, regions, error.region_id, error.generation, error.reason, skipped)
+        skip_from(base, error.region, error.generation, error.reason, skipped)
         return WrittenRows(fragments=(), skipped=skipped)
     meter.advance(task.keys_of.bytes)
     identified = with_ids(fragments, np.concatenate(kept_ids))
@@ -167,44 +173,19 @@ def _upserted(readers: Sequence[RegionReader]) -> list[tuple[RegionReader, Mask]
 def _open_regions(
     base: BaseTable,
     regions: Sequence[RegionSelection],
-    share: Share,
+    task: RewriteTask,
     skipped: dict[UUID, SkippedRegion],
-) -> tuple[list[RegionReader], list[RegionSelection]]:
+) -> list[RegionReader]:
     """Read the keys of all regions, each up to the first generation that cannot be read."""
-    readers, read = [], []
+    readers = []
     for region in regions:
-        parts = []
-        for generation in region.generations:
-            try:
-                parts.append(read_generation_keys(base, region.region_id, generation, share))
-            except MemWalError as error:
-                (region,) = _stop(
-                    base, [region], region.region_id, generation.number, error, skipped
-                ) or (replace(region, generations=()),)
-                break
-        if parts:
-            readers.append(RegionReader(base, region.region_id, parts))
-            read.append(region)
-    return readers, read
-
-
-def _stop(
-    base: BaseTable,
-    regions: Sequence[RegionSelection],
-    region_id: UUID,
-    generation: int,
-    reason: MemWalError,
-    skipped: dict[UUID, SkippedRegion],
-) -> list[RegionSelection]:
-    """Return the regions without this generation of one, and all later ones."""
-    if isinstance(reason, ObjectNotFoundError):
-        merged = open_base(base.location).details.merged
-        if still_pending(regions, merged) != list(regions):
-            raise LostRaceError(str(reason)) from reason
-    skipped[region_id] = SkippedRegion(
-        region_id=str(region_id), generation=generation, reason=str(reason)
-    )
-    return still_pending(regions, {}, stops={region_id: generation})
+        entering = None
+        if task.decisions is not None:
+            entering = read_decision(task.location.store, task.decisions[region.region_id])
+        reader = open_region(base, region, task.share, skipped, entering=entering)
+        if reader is not None:
+            readers.append(reader)
+    return readers
 
 
 def _write(

@@ -1,4 +1,4 @@
-"""Files of one run of a divided merge: the keys of its tasks, and what its commit is to record.
+"""Files of one run of a divided merge: keys of its tasks, decisions of the quality gate, intent.
 
 A run has a folder of its own, ``_memwal/merges/{run id}``. It is deleted when the run ends; a run
 that dies leaves it, and the garbage collection deletes it by age.
@@ -66,6 +66,19 @@ def read_keys(
     table = read_stored(store, file.path)
     deleted = table.column(TOMBSTONE).to_numpy().astype(np.bool_)
     return key_column(table, primary_key), deleted
+
+
+def write_decision(store: ObjectStore, run_id: UUID, name: UUID, entering: Mask) -> str:
+    """Store which rows of a region enter the base table, of all its rows; return the key."""
+    path = f"{run_dir(run_id)}/{name}.arrow"
+    write_stored(store, path, pa.table({"entering": pa.array(entering)}))
+    return path
+
+
+def read_decision(store: ObjectStore, path: str) -> Mask:
+    """Return which rows of a region enter."""
+    entering: Mask = read_stored(store, path).column("entering").to_numpy().astype(np.bool_)
+    return entering
 
 
 def write_stored(store: ObjectStore, path: str, rows: pa.Table) -> None:

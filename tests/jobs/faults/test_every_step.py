@@ -22,7 +22,7 @@ REMOTE = ("merge", "merge by generation", "index build", "compaction")
 
 # Of one job with one fault.
 DEFAULT_STEPS = 2
-SLOW_STEPS = 3
+SLOW_STEPS = 2
 
 # An eighth of them by default: every job meets faults, and every fault meets jobs.
 PAIRS = [

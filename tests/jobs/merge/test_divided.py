@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ import lance
 import pyarrow as pa
 import pytest
 from lance.mem_wal import CompactedSsTable
+from support.data.damage import damage_column
+from support.data.merging import DIVIDED
 from support.data.tables import (
     base_state,
     folder,
@@ -49,6 +52,8 @@ from memwal.storage.location import TableLocation
 
 Rows = dict[int, int | None]
 REGIONS = [bucket_region_id(number) for number in range(2)]
+TEXT = 2
+"""Number of a column."""
 
 
 def elsewhere(tasks: Sequence[Any], function: Callable[[Any], Any]) -> list[Any]:
@@ -62,7 +67,7 @@ def elsewhere(tasks: Sequence[Any], function: Callable[[Any], Any]) -> list[Any]
 def divided(table: memwal.Table | TableLocation, **options: Any) -> JobResult:
     """Merge in parts, however small."""
     location = table.location if isinstance(table, memwal.Table) else table
-    options = {"divide_bytes": 0, "max_tasks": 2, "commit_bytes": 500, "run": elsewhere} | options
+    options = DIVIDED | {"run": elsewhere} | options
     return merge(location, MergeOptions(**options))
 
 
@@ -411,6 +416,20 @@ class TestDamagedGeneration:
         assert merged(table, REGIONS[1]) == 4
         assert merged(table, region) == 2
 
+    @pytest.mark.parametrize("commit_bytes", [500, 1 << 30])
+    def test_whose_keys_can_be_read(self, table: memwal.Table, commit_bytes: int) -> None:
+        fill(table)
+        region = REGIONS[0]
+        (path,) = folder(table).glob(f"_mem_wal/{region}/*_gen_4")
+        damage_column(path, TEXT)
+
+        result = divided(table, commit_bytes=commit_bytes)
+
+        (skipped,) = result.skipped_regions
+        assert (skipped.region_id, skipped.generation) == (str(region), 4)
+        assert merged(table, REGIONS[1]) == 4
+        assert merged(table, region) == 3
+
 
 PLACES = ("rewriting", "matched", "committed")
 
@@ -525,6 +544,20 @@ class TestDeath:
 
         assert (result.metrics["generations"] == 6) is undone
         check_merged(table, EXPECTED if undone else {**EXPECTED, 777: 7})
+
+
+def test_a_version_that_is_cleaned_up_under_it(faults: FaultyStores, table: memwal.Table) -> None:
+    """Tasks that start later cannot open it any more."""
+    fill(table)
+
+    def clean_up() -> None:
+        lance.write_dataset(rows({777: 7}), table.uri, mode="append")
+        lance.dataset(table.uri).cleanup_old_versions(timedelta(0))
+
+    at("rewriting", faults.of(table.location), clean_up)
+
+    assert divided(table, run=run_here).metrics["generations"] == 6
+    check_merged(table, {**EXPECTED, 777: 7})
 
 
 class TestTwoMergers:

@@ -257,11 +257,11 @@ def test_every_plan_keeps_the_rules(
 
 
 class TestDivided:
-    def test_from_so_many_bytes_on_if_the_table_can_be(self) -> None:
+    def test_from_so_many_bytes_on(self) -> None:
         picker = picker_of(divide_bytes=10, commit_bytes=4)
         backlog = candidates([5, 5], [1])
 
-        plan = picker.pick(backlog, seed=0, divisible=True)
+        plan = picker.pick(backlog, seed=0)
 
         assert plan.tasks == ()
         assert {s.region_id: len(s.generations) for s in plan.selections} == {A: 2, B: 1}
@@ -270,9 +270,9 @@ class TestDivided:
         assert (told["method"], told["tasks"], told["commits"]) == ("divided", len(plan.parts), 1)
 
     def test_the_reason_of_an_undivided_merge(self) -> None:
-        def method(*sizes: int, divisible: bool = True, **options: Any) -> MergeMethod:
+        def method(*sizes: int, **options: Any) -> MergeMethod:
             picker = picker_of(**{"divide_bytes": 10, "commit_bytes": 40, **options})
-            plan = picker.pick(candidates([*sizes]), seed=0, divisible=divisible)
+            plan = picker.pick(candidates([*sizes]), seed=0)
             assert bool(plan.parts) is (plan.method is MergeMethod.DIVIDED)
             return plan.method
 
@@ -280,11 +280,10 @@ class TestDivided:
         assert method(11) is MergeMethod.SINGLE
         assert method(11, max_tasks=2) is MergeMethod.DIVIDED
         assert method(41) is MergeMethod.DIVIDED
-        assert method(41, divisible=False) is MergeMethod.GATE
 
     def test_within_a_budget(self) -> None:
         picker = picker_of(divide_bytes=0, run_bytes=3, commit_bytes=1, skip_regions=[B])
-        plan = picker.pick(candidates([2, 2], [1]), seed=0, divisible=True)
+        plan = picker.pick(candidates([2, 2], [1]), seed=0)
         assert [len(selection.generations) for selection in plan.selections] == [1]
         assert [d.reason for d in plan.decisions] == [
             PickReason.SELECTED,

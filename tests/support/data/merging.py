@@ -1,0 +1,15 @@
+"""Merges in parts, of tables that would not be divided by default."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import memwal
+from memwal.jobs.job import JobResult
+
+DIVIDED: dict[str, Any] = {"divide_bytes": 0, "commit_bytes": 500, "max_tasks": 2}
+"""Options of a merge that is divided, with several tasks if there are more than a few rows."""
+
+Merge = Callable[[memwal.Table], JobResult]
+"""Of the fixture ``merge``."""
