@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from cases.compactions import compaction_lines
-from cases.divided_merges import divided_lines
+from cases.divided_merges import divided_lines, scaling_lines
 from cases.file_checks import check_lines
 from cases.index_builds import index_lines
 from cases.index_probes import probe_lines
@@ -26,6 +26,7 @@ from common.measure import Line, limit_rounds, machine, show
 _PARTS: dict[str, Callable[[Path, int], Iterator[Line]]] = {
     "merge": merge_lines,
     "divided": divided_lines,
+    "scaling": scaling_lines,
     "growth": growth_lines,
     "task-memory": task_memory_lines,
     "compaction": compaction_lines,

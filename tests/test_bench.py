@@ -140,7 +140,8 @@ def test_tables_of_reads_are_kept_when_asked(tmp_path: Path) -> None:
 
 JOB_LINES: dict[str, dict[str, int]] = {
     "merge": {"merge": 3, "merge memory": 1},
-    "divided": {"divided": 5},
+    "divided": {"divided": 2},
+    "scaling": {"scaling": 3},
     "growth": {"growth": 5},
     "task-memory": {"task memory": 6},
     "memory": {"merge memory": 3},
@@ -156,6 +157,7 @@ JOB_LINES: dict[str, dict[str, int]] = {
 SLOW_JOBS = (
     "merge",
     "divided",
+    "scaling",
     "growth",
     "task-memory",
     "compaction",

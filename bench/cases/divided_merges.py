@@ -21,8 +21,11 @@ from cases.merges import union_of_backlog
 _REGIONS = 8
 _GENERATIONS = 2
 _FLOATS = 16
-# Of the rows of the base table.
+# Of the rows of the base table: beside merge_insert, and where work is divided.
 _BACKLOG_PART = 25
+_LARGE_BACKLOG_PART = 5
+# Of a table whose merge is divided, to that beside merge_insert.
+_GROWTH = 2
 _PIECE = 250_000
 _FRAGMENT_ROWS = 1_000_000
 _ROUNDS = 3
@@ -55,54 +58,35 @@ def divided_lines(folder: Path, rows: int) -> Iterator[Line]:
             target=target,
             note=f"{count:,} rows into {rows:,}",
         )
-        if kind == "integers":
-            yield from _divisions(table, count)
-            found = run_child(
-                "spark_merging",
-                {
-                    "uri": table.uri,
-                    "scratch": str(folder),
-                    "divided": True,
-                    "rounds": rounds_of(_ROUNDS),
-                },
-            )
-            yield Line(
-                name="divided",
-                what="merge in parts by two of Spark's workers, which are warm",
-                ours=Figure.of(found["one"]["seconds"]),
-                other=Figure.of(found["two"]["seconds"]),
-                unit="s by one",
-                against="by two at once, a core each",
-                rival=Rival.OURS,
-                target=Target(1.6, at_least=True),
-                note=found["two"]["what"],
-            )
         shutil.rmtree(place)
 
 
-def _divisions(table: memwal.Table, count: int) -> Iterator[Line]:
-    size = table.status().backlog_bytes
-    workers = {
-        number: merge_copy(
-            table.uri, {"do": "ours", "divide_bytes": 0, "max_tasks": 2, "workers": number}
-        )
-        for number in (1, 2)
-    }
+def scaling_lines(folder: Path, rows: int) -> Iterator[Line]:
+    """Merge a fifth of a base table of twice as many rows into it, by more and more workers."""
+    rows *= _GROWTH
+    table = _table(folder / "table", rows, text=False, part=_LARGE_BACKLOG_PART)
+    status = table.status()
+    note = f"{status.backlog_rows:,} rows into {rows:,}"
+    parts = {"do": "ours", "divide_bytes": 0, "max_tasks": 2}
+    workers: dict[int, list[dict[str, Any]]] = {1: [], 2: []}
+    for round_ in range(rounds_of(_ROUNDS)):
+        for number in workers if round_ % 2 else reversed(workers):
+            workers[number].append(merge_copy(table.uri, {**parts, "workers": number}))
     yield Line(
-        name="divided",
+        name="scaling",
         what="merge in parts by two workers",
-        ours=constant(workers[1]["seconds"]),
-        other=constant(workers[2]["seconds"]),
+        ours=Figure.of([sample["seconds"] for sample in workers[1]]),
+        other=Figure.of([sample["seconds"] for sample in workers[2]]),
         unit="s by one",
         against="by two, a core each",
         rival=Rival.OURS,
         target=Target(1.7, at_least=True),
-        note=f"{count:,} rows: by one {_stages(workers[1])}",
+        note=f"{note}: by one {_stages(workers[1][0])}",
     )
-    parts = {"divide_bytes": 0, "commit_bytes": size // _TASKS, "max_tasks": _TASKS}
-    many = merge_copy(table.uri, {"do": "ours", **parts})
+    tasks = {"commit_bytes": -(-status.backlog_bytes // _TASKS), "max_tasks": _TASKS}
+    many = merge_copy(table.uri, {**parts, **tasks})
     yield Line(
-        name="divided",
+        name="scaling",
         what="seconds of all tasks of a merge in 64 parts, one after another",
         ours=constant(many["all_tasks"]),
         other=constant(many["critical_path"]),
@@ -111,6 +95,19 @@ def _divisions(table: memwal.Table, count: int) -> Iterator[Line]:
         rival=Rival.OURS,
         target=Target(32, at_least=True),
         note=f"{many['tasks']:.0f} tasks: {_stages(many)}",
+    )
+    spark = {"uri": table.uri, "scratch": str(folder), "divided": True}
+    found = run_child("spark_merging", {**spark, "rounds": rounds_of(_ROUNDS)})
+    yield Line(
+        name="scaling",
+        what="merge in parts by two of Spark's workers, which are warm",
+        ours=Figure.of(found["one"]["seconds"]),
+        other=Figure.of(found["two"]["seconds"]),
+        unit="s by one",
+        against="by two at once, a core each",
+        rival=Rival.OURS,
+        target=Target(1.6, at_least=True),
+        note=found["two"]["what"],
     )
 
 
@@ -130,7 +127,7 @@ def _one_core() -> Iterator[None]:
         os.sched_setaffinity(0, cores)
 
 
-def _table(path: Path, rows: int, *, text: bool) -> memwal.Table:
+def _table(path: Path, rows: int, *, text: bool, part: int = _BACKLOG_PART) -> memwal.Table:
     """A base table, and a backlog of which half are updates and half are new rows."""
     schema = _rows(np.arange(1), text=text).schema
     starts = range(0, rows, _PIECE)
@@ -142,7 +139,7 @@ def _table(path: Path, rows: int, *, text: bool) -> memwal.Table:
         str(path), region_spec=memwal.RegionSpec.bucket("id", _REGIONS), primary_key=["id"]
     )
     options = memwal.WriterOptions(max_memtable_rows=1 << 24, max_memtable_bytes=1 << 32)
-    count = max(rows // _BACKLOG_PART // _GENERATIONS, _REGIONS)
+    count = max(rows // part // _GENERATIONS, _REGIONS)
     random = np.random.default_rng(1)
     with table.writer(options=options) as writer:
         for number in range(_GENERATIONS):

@@ -1,14 +1,15 @@
 """Find rows whose key is among many keys: a few hundred thousand keys among millions of rows.
 
-Each key marks a slot of a table by a cheap hash. Rows whose slot has no mark are ruled out. For the
-rows that are left, some of a hundred, smaller tables tell the key that has the same hash, and the
-values are compared. pyarrow's ``index_in`` alone hashes all keys again for each piece of the rows,
-and takes several times as long.
+Each key marks a slot of a table: integers that lie close together by their value, others by a
+cheap hash. Rows whose slot has no mark are ruled out. For the rows that are left, some of a
+hundred, smaller tables tell the key that has the same hash, and the values are compared. pyarrow's
+``index_in`` alone hashes all keys again for each piece of the rows, and takes several times as
+long.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Self
 
@@ -22,6 +23,7 @@ from memwal.lsm.memtable.hashing import Hashes, hash_rows
 
 Ids = npt.NDArray[np.uint64]
 Positions = npt.NDArray[np.int64]
+Marks = npt.NDArray[np.bool_]
 
 _WORD = 8
 # Mask of a word by the number of its bytes that belong to the value.
@@ -40,7 +42,13 @@ _SLOT_BITS = 4
 _MAX_BITS = 26
 # A hash that leaves less than this part of the keys a slot of their own is not used: the keys
 # differ in bytes that it does not read.
-_MIN_DISTINCT = 0.5
+_MIN_DISTINCT = 0.9
+# Rows that may have a key are looked up so many at once. If the keys are so many times as many,
+# only keys that the rows may have get a place.
+_MOST_CANDIDATES = 1 << 20
+_FEW_ROWS = 4
+# Integers are marked by value if their range is not larger than so many slots for each.
+_MAX_SLOTS = 2 << _SLOT_BITS
 
 
 def match_keys(keys: pa.Array, pieces: Iterable[tuple[pa.Array, Ids]]) -> tuple[Ids, Positions]:
@@ -49,13 +57,42 @@ def match_keys(keys: pa.Array, pieces: Iterable[tuple[pa.Array, Ids]]) -> tuple[
     ``keys`` are distinct; each piece has the keys of some rows, of the same type, and their ids.
     The results have the order of the pieces.
     """
-    find = KeyTable.of(keys).find if len(keys) >= _MIN_KEYS else _Compared(keys).find
     found, positions = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
-    for values, ids in pieces:
-        rows, at = find(values)
-        found.append(ids[rows])
-        positions.append(at)
+    if len(keys) < _MIN_KEYS:
+        compared = _Compared(keys)
+        for values, ids in pieces:
+            rows, at = compared.find(values)
+            found.append(ids[rows])
+            positions.append(at)
+    else:
+        table = KeyTable.of(keys)
+        for values, ids, hashes in _candidates(table, pieces):
+            rows, at = table.find(values, hashes)
+            found.append(ids[rows])
+            positions.append(at)
     return np.concatenate(found), np.concatenate(positions)
+
+
+def _candidates(
+    table: KeyTable, pieces: Iterable[tuple[pa.Array, Ids]]
+) -> Iterator[tuple[pa.Array, Ids, Hashes]]:
+    """Yield the rows of many pieces together that may have a key: values, ids and hashes."""
+    waiting: list[tuple[pa.Array, Ids, Hashes]] = []
+    count = 0
+    for values, ids in pieces:
+        rows, hashes = table.possible(values)
+        waiting.append((values.take(pa.array(rows)), ids[rows], hashes))
+        count += len(rows)
+        if count >= _MOST_CANDIDATES:
+            yield _joined(waiting)
+            waiting, count = [], 0
+    if count:
+        yield _joined(waiting)
+
+
+def _joined(parts: list[tuple[pa.Array, Ids, Hashes]]) -> tuple[pa.Array, Ids, Hashes]:
+    values, ids, hashes = zip(*parts, strict=True)
+    return pa.concat_arrays(values), np.concatenate(ids), np.concatenate(hashes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,54 +109,88 @@ class _Compared:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class KeyTable:
-    """Many distinct keys by their hashes."""
+class _Range:
+    """Marks of integers that lie close together, by their value."""
+
+    low: np.int64
+    marked: Marks  # the last one is that of all other integers
+
+    @classmethod
+    def of(cls, keys: pa.Array) -> Self | None:
+        """Mark keys; None if they are not integers that lie close together."""
+        if not pa.types.is_integer(keys.type) or not len(keys):
+            return None
+        numbers = _signed(keys)
+        low, high = numbers.min(), numbers.max()
+        size = int(high) - int(low) + 1
+        if size > len(keys) * _MAX_SLOTS:
+            return None
+        marked = np.zeros(size + 1, np.bool_)
+        marked[numbers - low] = True
+        return cls(low, marked)
+
+    def possible(self, values: pa.Array) -> Positions:
+        """Return the rows that have a key."""
+        # What is below the range is far above it as an unsigned number.
+        distances = (_signed(values) - self.low).view(np.uint64)
+        last = np.uint64(len(self.marked) - 1)
+        return np.flatnonzero(self.marked[np.minimum(distances, last).view(np.int64)])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Slots:
+    """Marks of hashes, by their upper bits."""
+
+    marked: Marks
+
+    @classmethod
+    def of(cls, hashes: Hashes) -> Self:
+        """Mark hashes."""
+        bits = min(len(hashes).bit_length() + _SLOT_BITS, _MAX_BITS)
+        marked = np.zeros(1 << bits, np.bool_)
+        marked[_slots(hashes, marked)] = True
+        return cls(marked)
+
+    def possible(self, hashes: Hashes) -> Positions:
+        """Return the hashes that may be that of a key."""
+        return np.flatnonzero(self.marked[_slots(hashes, self.marked)])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Places:
+    """Positions of keys by their hashes."""
 
     keys: pa.Array
-    hash: Callable[[pa.Array], Hashes]
     hashes: Hashes  # of the keys
-    marked: npt.NDArray[np.bool_]  # by the upper bits of a hash
     # Each has the position of a key by other bits of its hash. Keys that have the slot of another
     # one are in the next; those that are in none are compared one by one.
     rounds: tuple[npt.NDArray[np.int32], ...]
     others: Positions
 
     @classmethod
-    def of(cls, keys: pa.Array) -> Self:
-        """Make the tables of some keys."""
-        bits = min(len(keys).bit_length() + _SLOT_BITS, _MAX_BITS)
-        for hash_values in (_hash_ends, _hash_whole):
-            hashes = hash_values(keys)
-            marked = np.zeros(1 << bits, np.bool_)
-            marked[_slots(hashes, marked)] = True
-            if np.count_nonzero(marked) >= len(keys) * _MIN_DISTINCT:
-                break
+    def of(cls, keys: pa.Array, hashes: Hashes) -> Self:
+        """Give each key a place."""
         rounds = []
         left = np.arange(len(keys))
         for factor in _ROUNDS:
             places = np.zeros(2 << len(left).bit_length(), np.int32)
-            slots = _slots(_mix(hashes[left], factor), places)
-            places[slots] = left
+            at = _slots(_mix(hashes[left], factor), places)
+            places[at] = left
             rounds.append(places)
-            left = left[places[slots] != left]
-        return cls(keys, hash_values, hashes, marked, tuple(rounds), left)
+            left = left[places[at] != left]
+        return cls(keys, hashes, tuple(rounds), left)
 
-    def possible(self, hashes: Hashes) -> Positions:
-        """Return the rows whose hash may be that of a key."""
-        return np.flatnonzero(self.marked[_slots(hashes, self.marked)])
-
-    def find(self, values: pa.Array) -> tuple[Positions, Positions]:
+    def find(self, values: pa.Array, hashes: Hashes) -> tuple[Positions, Positions]:
         """Return the rows that have one of the keys, and the position of the key of each."""
-        hashes = self.hash(values)
-        left = self.possible(hashes)
-        found, positions = [], []
-        for places, factor in zip(self.rounds, _ROUNDS, strict=True):
-            at = places[_slots(_mix(hashes[left], factor), places)]
-            is_hit = self.hashes[at] == hashes[left]
+        left = np.arange(len(values))
+        found, positions = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        for places, factor in zip(self.rounds if len(self.keys) else (), _ROUNDS, strict=False):
+            at = places[_slots(_mix(hashes, factor), places)]
+            is_hit = self.hashes[at] == hashes
             is_hit[is_hit] = self._are_equal(values, left[is_hit], at[is_hit])
             found.append(left[is_hit])
             positions.append(at[is_hit].astype(np.int64))
-            left = left[~is_hit]
+            left, hashes = left[~is_hit], hashes[~is_hit]
         if len(self.others):
             compared = _Compared(self.keys.take(pa.array(self.others)))
             own, key = compared.find(values.take(pa.array(left)))
@@ -141,6 +212,50 @@ class KeyTable:
         return mask
 
 
+@dataclass(slots=True, eq=False)
+class KeyTable:
+    """Many distinct keys: which rows may have one, and which have."""
+
+    keys: pa.Array
+    hash: Callable[[pa.Array], Hashes]
+    hashes: Hashes  # of the keys
+    marks: _Range | _Slots
+    places: _Places | None = None  # of all keys, when enough rows were asked for
+
+    @classmethod
+    def of(cls, keys: pa.Array) -> Self:
+        """Mark some keys."""
+        if (by_value := _Range.of(keys)) is not None:
+            return cls(keys, _hash_tails, _hash_tails(keys), by_value)
+        for hash_values in (_hash_tails, _hash_ends, _hash_whole):
+            hashes = hash_values(keys)
+            slots = _Slots.of(hashes)
+            if np.count_nonzero(slots.marked) >= len(keys) * _MIN_DISTINCT:
+                break
+        return cls(keys, hash_values, hashes, slots)
+
+    def possible(self, values: pa.Array) -> tuple[Positions, Hashes]:
+        """Return the rows that may have a key, and the hashes of their values."""
+        if isinstance(self.marks, _Range):
+            rows = self.marks.possible(values)
+            return rows, self.hash(values.take(pa.array(rows)))
+        hashes = self.hash(values)
+        rows = self.marks.possible(hashes)
+        return rows, hashes[rows]
+
+    def find(self, values: pa.Array, hashes: Hashes) -> tuple[Positions, Positions]:
+        """Return the rows that have one of the keys, and the position of the key of each."""
+        if self.places is None and len(values) * _FEW_ROWS < len(self.keys):
+            # To mark the rows, and look for them among the keys, is less than a place for each key.
+            own = _Slots.of(hashes).possible(self.hashes)
+            places = _Places.of(self.keys.take(pa.array(own)), self.hashes[own])
+            rows, at = places.find(values, hashes)
+            return rows, own[at]
+        if self.places is None:
+            self.places = _Places.of(self.keys, self.hashes)
+        return self.places.find(values, hashes)
+
+
 def _slots(hashes: Hashes, table: npt.NDArray[np.generic]) -> Positions:
     """Return the slots of a table of a power of two, by the upper bits of hashes."""
     shift = np.uint64(65 - len(table).bit_length())
@@ -151,40 +266,70 @@ def _mix(hashes: Hashes, factor: np.uint64) -> Hashes:
     return (hashes ^ (hashes >> np.uint64(32))) * factor
 
 
-def _hash_ends(values: pa.Array) -> Hashes:
-    """Hash integers, or the first and last bytes of text and binary values, into the upper bits."""
+def _signed(values: pa.Array) -> npt.NDArray[np.int64]:
+    numbers = integers(values)
+    if numbers.dtype == np.uint64:
+        return numbers.view(np.int64)
+    return numbers.astype(np.int64, copy=False)
+
+
+def _hash_tails(values: pa.Array) -> Hashes:
+    """Hash integers, or the last bytes of text and binary values, into the upper bits."""
     if pa.types.is_boolean(values.type):
         values = values.cast(pa.uint8())
     if pa.types.is_integer(values.type):
-        return integers(values).astype(np.uint64) * _FIRST
+        return _signed(values).view(np.uint64) * _FIRST
     if not len(values):
         return np.empty(0, np.uint64)
     runs = byte_runs(values)
-    heads, tails = _ends(runs)
-    hashes = heads * _SECOND
+    hashes = _tails(runs)
     hashes += runs.counts.view(np.uint64)
-    # The upper half has no trace of the first bits of what was multiplied last.
-    hashes ^= hashes >> np.uint64(32)
-    hashes += tails
     hashes *= _FIRST
     return hashes
 
 
-def _ends(runs: Runs) -> tuple[Hashes, Hashes]:
-    """Return the first and the last eight bytes of each run, or all if it is shorter."""
-    width = int(runs.counts[0])
-    if width >= _WORD and (runs.counts == width).all():
+def _hash_ends(values: pa.Array) -> Hashes:
+    """Hash the first and last bytes of text and binary values into the upper bits."""
+    if not len(values):
+        return np.empty(0, np.uint64)
+    runs = byte_runs(values)
+    hashes = _heads(runs) * _SECOND
+    hashes += runs.counts.view(np.uint64)
+    # The upper half has no trace of the first bits of what was multiplied last.
+    hashes ^= hashes >> np.uint64(32)
+    hashes += _tails(runs)
+    hashes *= _FIRST
+    return hashes
+
+
+def _heads(runs: Runs) -> Hashes:
+    """Return the first eight bytes of each run, or all if it is shorter."""
+    width = _width(runs)
+    if width is not None:
+        return np.ndarray((len(runs.counts),), "<u8", runs.data, 0, (width,)).copy()
+    return _words(runs)[runs.starts] & _TAILS[np.minimum(runs.counts, _WORD)]
+
+
+def _tails(runs: Runs) -> Hashes:
+    """Return the last eight bytes of each run, or all if it is shorter."""
+    width = _width(runs)
+    if width is not None:
         shape, strides = (len(runs.counts),), (width,)
-        return (
-            np.ndarray(shape, "<u8", runs.data, 0, strides).copy(),
-            np.ndarray(shape, "<u8", runs.data, width - _WORD, strides).copy(),
-        )
+        return np.ndarray(shape, "<u8", runs.data, width - _WORD, strides).copy()
+    words = _words(runs)[runs.starts + np.maximum(runs.counts - _WORD, 0)]
+    return words & _TAILS[np.minimum(runs.counts, _WORD)]
+
+
+def _width(runs: Runs) -> int | None:
+    """Return the number of bytes of each run, if it is the same, and enough for a word."""
+    width = int(runs.counts[0])
+    return width if width >= _WORD and (runs.counts == width).all() else None
+
+
+def _words(runs: Runs) -> Hashes:
+    """Return the word that starts at each byte: values need not be aligned."""
     padded = np.concatenate([runs.data, np.zeros(_WORD, np.uint8)])
-    # A word starts at every byte, so that values need not be aligned.
-    words = np.ndarray((len(padded) - _WORD + 1,), "<u8", padded, strides=(1,))
-    masks = _TAILS[np.minimum(runs.counts, _WORD)]
-    tails = words[runs.starts + np.maximum(runs.counts - _WORD, 0)]
-    return words[runs.starts] & masks, tails & masks
+    return np.ndarray((len(padded) - _WORD + 1,), "<u8", padded, strides=(1,))
 
 
 def _hash_whole(values: pa.Array) -> Hashes:

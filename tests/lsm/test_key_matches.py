@@ -49,6 +49,17 @@ def test_finds_each_row_with_one_of_the_keys(kind: str, keys: int) -> None:
     assert numbers[positions].tolist() == rows[ids.astype(np.int64)].tolist()
 
 
+@pytest.mark.parametrize("kind", ["int64", "ends", "middle"])
+def test_finds_few_rows_among_many_keys(kind: str) -> None:
+    numbers = np.random.default_rng(2).permutation(10 * COUNT)
+    asked = np.array([7, 10 * COUNT, 3, 10 * COUNT + 1])
+    ids, positions = match_keys(
+        values_of(numbers, kind), [(values_of(asked, kind), np.arange(4, dtype=np.uint64))]
+    )
+    assert ids.tolist() == [0, 2]
+    assert numbers[positions].tolist() == [7, 3]
+
+
 def test_a_null_matches_no_key() -> None:
     keys = pa.array(np.arange(COUNT))
     rows = pa.array([None, 0, COUNT, None, 7])
@@ -81,8 +92,10 @@ def test_most_other_rows_are_ruled_out(kind: str) -> None:
     """Keys that differ in the middle are told apart as well."""
     table = KeyTable.of(values_of(np.arange(COUNT), kind))
     rows = values_of(np.arange(COUNT, 11 * COUNT), kind)
-    assert len(table.possible(table.hash(rows))) < len(rows) // 10
-    assert len(table.others) < COUNT // 20
+    assert len(table.possible(rows)[0]) < len(rows) // 10
+    table.find(rows, table.hash(rows))
+    assert table.places is not None
+    assert len(table.places.others) < COUNT // 20
 
 
 def test_keys_with_the_same_ends() -> None:

@@ -360,40 +360,48 @@ def _assign(
     """Assign the regions to tasks of about the same size, each with a whole commit to make."""
     full_commits = -(-sum(selection.bytes for selection in selections) // max(commit_bytes, 1))
     # No task for an empty backlog, and one where the sizes are unknown.
-    count = min(max_tasks, len(selections), max(full_commits, 1))
-    tasks: list[list[RegionSelection]] = [[] for _ in range(count)]
-    for selection in sorted(selections, key=lambda selection: selection.bytes, reverse=True):
-        min(tasks, key=lambda task: sum(other.bytes for other in task)).append(selection)
-    return tuple(map(tuple, tasks))
+    packed = _pack(selections, min(max_tasks, max(full_commits, 1)))
+    return tuple(part.regions for part in packed)
 
 
 def divide(
     selections: Sequence[RegionSelection], part_bytes: int, max_parts: int
 ) -> tuple[Part, ...]:
-    """Divide selections into parts of up to ``part_bytes``.
+    """Divide selections into parts of up to ``part_bytes``, of about the same size.
 
-    A region that is larger is divided by its keys. There are as many parts as the bytes need, and
-    up to ``max_parts`` if each of them has enough to do.
+    A region that is larger is divided by its keys. There are as many parts as the bytes need,
+    rounded up to a multiple of ``max_parts``, so that each worker gets as many; and up to
+    ``max_parts`` if each of them has enough to do.
     """
     total = sum(selection.bytes for selection in selections)
     count = max(-(-total // part_bytes), min(max_parts, total // _MIN_PART_BYTES), 1)
+    if count > max_parts:
+        count = -(-count // max_parts) * max_parts
     limit = max(-(-total // count), 1)
+    # Each share of a region reads all its keys: one that is a little too large stays whole.
+    most = min(limit + limit // 4, part_bytes)
     parts: list[Part] = []
     whole: list[RegionSelection] = []
     for selection in selections:
-        shares = -(-selection.bytes // limit)
-        if shares > 1:
+        if selection.bytes > most:
+            shares = -(-selection.bytes // limit)
             parts += [Part((selection,), Share(number, shares)) for number in range(shares)]
         else:
             whole.append(selection)
-    while whole:
-        part = [whole.pop()]
-        size = part[0].bytes
-        while whole and size + whole[-1].bytes <= limit:
-            size += whole[-1].bytes
-            part.append(whole.pop())
-        parts.append(Part(tuple(part)))
-    return tuple(parts)
+    groups = max(count - len(parts), 1)
+    while True:
+        packed = _pack(whole, groups)
+        if groups >= len(whole) or all(part.bytes <= part_bytes for part in packed):
+            return (*parts, *packed)
+        groups += 1
+
+
+def _pack(selections: Sequence[RegionSelection], count: int) -> list[Part]:
+    """Return up to so many parts of whole regions, of about the same size."""
+    groups: list[list[RegionSelection]] = [[] for _ in range(min(count, len(selections)))]
+    for selection in sorted(selections, key=lambda selection: selection.bytes, reverse=True):
+        min(groups, key=lambda group: sum(other.bytes for other in group)).append(selection)
+    return [Part(tuple(group)) for group in groups]
 
 
 def split_commit(

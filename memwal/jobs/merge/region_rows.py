@@ -31,8 +31,8 @@ from memwal.util.retry import LostRaceError
 Rows = npt.NDArray[np.int64]
 
 _BATCH_ROWS = 8_192
-# Below this part of the rows of a generation they are taken one by one, else all are scanned.
-_TAKE_BELOW = 0.25
+# To take a row of a generation by its position costs as much as to scan so many bytes more.
+_TAKE_BYTES = 1_000
 
 
 class UnreadableGenerationError(Exception):
@@ -227,7 +227,8 @@ class RegionReader:
 
 
 def _read_rows(part: GenerationKeys, rows: Rows, columns: list[str]) -> Iterator[pa.RecordBatch]:
-    if len(rows) < _TAKE_BELOW * part.count:
+    row_bytes = part.generation.bytes / part.count
+    if len(rows) * (row_bytes + _TAKE_BYTES) < part.count * row_bytes:
         for at in range(0, len(rows), _BATCH_ROWS):
             yield from part.dataset.take(rows[at : at + _BATCH_ROWS], columns=columns).to_batches()
         return
