@@ -221,7 +221,7 @@ def test_backlogs_of_many_tables_in_airflow(tmp_path: Path, below: str) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("program", ["scale.py"])
+@pytest.mark.parametrize("program", ["scale.py", "merge_scale.py"])
 def test_the_model_of_costs_is_printed(program: str) -> None:
     command = [sys.executable, str(ROOT / "bench" / program)]
     printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
