@@ -334,13 +334,13 @@ class _DividedMerge:
         """
         if not base.dataset.has_stable_row_ids:
             return
-        kept = run.matches.kept_ids()
-        stale = [part for part in run.parts if part.keys and run.is_stale(part, kept)]
+        kept_of_task = run.matches.kept_ids()
+        stale = [part for part in run.parts if part.keys and run.is_stale(part, kept_of_task)]
         tasks = [
             RowsTask(
                 keys_of=replace(part.task, regions=part.regions),
                 version=base.version,
-                kept=tuple(kept.get(part.task.number, ())),
+                kept=tuple(kept_of_task.get(part.task.number, ())),
             )
             for part in stale
         ]
@@ -348,7 +348,7 @@ class _DividedMerge:
             written = self.run(tasks, partial(run_rows_task, meter=self.meter)) if tasks else []
         for part, rows in zip(stale, written, strict=True):
             self._skip(rows.skipped)
-            ids = _checksum(kept.get(part.task.number, ()))
+            ids = _checksum(kept_of_task.get(part.task.number, ()))
             run.rows[part.task.number] = (ids, rows.fragments)
         run.bytes_written += sum(rows.bytes_written for rows in written)
         if any(rows.skipped for rows in written):
@@ -412,11 +412,11 @@ class _Matches:
 
     def kept_ids(self) -> dict[int, list[KeptIds]]:
         """Return the ids that rows keep, by the number of the task that has their keys."""
-        kept: dict[int, list[KeptIds]] = {}
+        kept_of_task: dict[int, list[KeptIds]] = {}
         for match in self.matches():
             for part in match.kept:
-                kept.setdefault(part.keys, []).append(part)
-        return kept
+                kept_of_task.setdefault(part.keys, []).append(part)
+        return kept_of_task
 
     def matches(self) -> list[Match]:
         """Return the fragments with rows that are to go."""
@@ -459,10 +459,11 @@ class _Run:
         """Rows of these fragments."""
         return sum(part.rows_upserted for part in self.parts)
 
-    def is_stale(self, part: Rewritten, kept: Mapping[int, Sequence[KeptIds]]) -> bool:
+    def is_stale(self, part: Rewritten, kept_of_task: Mapping[int, Sequence[KeptIds]]) -> bool:
         """Return whether the rows of a part were not written with the ids that they keep."""
         number = part.task.number
-        return number not in self.rows or self.rows[number][0] != _checksum(kept.get(number, ()))
+        ids = _checksum(kept_of_task.get(number, ()))
+        return number not in self.rows or self.rows[number][0] != ids
 
 
 def _groups(sizes: dict[int, int], max_groups: int) -> list[tuple[int, ...]]:

@@ -99,10 +99,12 @@ def run_match_task(task: MatchTask) -> TaskMatches:
             deleted = np.concatenate([deletes for _, deletes in stored])
             parts.append(MatchedRows(rows, numbers[file_of], at - starts[file_of], deleted[at]))
         matched = MatchedRows.join(parts)
-        kept = {}
+        kept_of_fragment = {}
         if base.dataset.has_stable_row_ids:
-            kept = store_ids(base.location.store, task.run_id, task.number, fragments, matched)
-        matches = _write_deletions(fragments, matched, kept)
+            kept_of_fragment = store_ids(
+                base.location.store, task.run_id, task.number, fragments, matched
+            )
+        matches = _write_deletions(fragments, matched, kept_of_fragment)
     counted = base.dataset.io_stats_snapshot()
     return TaskMatches(tuple(matches), counted.read_bytes + index_bytes, counted.written_bytes)
 
@@ -114,7 +116,7 @@ def _read_keys(base: BaseTable, file: KeyFile) -> tuple[pa.Array, Mask]:
 def _write_deletions(
     fragments: Sequence[lance.LanceFragment],
     matched: MatchedRows,
-    kept: Mapping[int, tuple[KeptIds, ...]],
+    kept_of_fragment: Mapping[int, tuple[KeptIds, ...]],
 ) -> list[Match]:
     """Write the deletion files of the fragments that have any of the rows."""
     numbers = matched.addresses >> _OFFSET_BITS
@@ -125,7 +127,7 @@ def _write_deletions(
         if own.any():
             changed = fragment.delete_rows(matched.addresses[own].astype(np.uint32).tolist())
             deleted = int(matched.deleted[own].sum())
-            matches.append(Match(number, changed, deleted, kept.get(number, ())))
+            matches.append(Match(number, changed, deleted, kept_of_fragment.get(number, ())))
     return matches
 
 
