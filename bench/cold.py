@@ -8,7 +8,6 @@ sides take turns. Processor time is that of all threads, the interpreter's start
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import tempfile
 from collections import defaultdict
@@ -17,7 +16,7 @@ from pathlib import Path
 
 import lance
 import pyarrow as pa
-from common.measure import Figure, Line, Target, machine, show
+from common.measure import Figure, Line, Target, machine, report
 from common.processes import run_child
 
 import memwal
@@ -38,11 +37,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         where = machine(Path(folder))
         lines = list(_lines(Path(folder), arguments.rows, arguments.rounds))
-    if arguments.json:
-        described = [line.as_dict() for line in lines]
-        print(json.dumps({"machine": where, "rows": arguments.rows, "lines": described}, indent=2))
-    else:
-        show(lines, title=f"{arguments.rows:,} rows, {where}")
+    report(lines, rows=arguments.rows, where=where, as_json=arguments.json)
 
 
 def _lines(folder: Path, rows: int, rounds: int) -> Iterator[Line]:

@@ -7,7 +7,6 @@ Usage: ``python bench/maintenance.py [--rows N] [--folder DIR] [--only NAME] [--
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,7 +20,7 @@ from cases.merge_growth import growth_lines, task_memory_lines
 from cases.merges import memory_lines, merge_lines, spark_lines
 from cases.quality import quality_lines
 from cases.regions import region_lines
-from common.measure import Line, limit_rounds, machine, show
+from common.measure import Line, limit_rounds, machine, report
 
 _PARTS: dict[str, Callable[[Path, int], Iterator[Line]]] = {
     "merge": merge_lines,
@@ -51,11 +50,7 @@ def main() -> None:
             part = Path(scratch, name)
             part.mkdir()
             lines += list(_PARTS[name](part, arguments.rows))
-    if arguments.json:
-        described = [line.as_dict() for line in lines]
-        print(json.dumps({"machine": where, "rows": arguments.rows, "lines": described}, indent=2))
-    else:
-        show(lines, title=f"{arguments.rows:,} rows, {where}")
+    report(lines, rows=arguments.rows, where=where, as_json=arguments.json)
 
 
 def _arguments() -> argparse.Namespace:

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from cases import requests, scans, searches, text_searches
 from common.backlog import Backlog, backlog
-from common.measure import Line, limit_rounds, machine, show
+from common.measure import Line, limit_rounds, machine, report
 
 # Of the tables that all of these read, which are made once.
 OF_THE_BACKLOG: dict[str, Callable[[Backlog], Iterator[Line]]] = {
@@ -45,11 +44,7 @@ def main() -> None:
         where = machine(scratch)
         names = arguments.only or [*OF_THE_BACKLOG, *BENCHMARKS]
         lines = list(measured(names, scratch, kept, arguments.rows))
-    if arguments.json:
-        described = [line.as_dict() for line in lines]
-        print(json.dumps({"machine": where, "rows": arguments.rows, "lines": described}, indent=2))
-    else:
-        show(lines, title=f"{arguments.rows:,} rows, {where}")
+    report(lines, rows=arguments.rows, where=where, as_json=arguments.json)
 
 
 def measured(names: list[str], scratch: Path, kept: Path, rows: int) -> Iterator[Line]:

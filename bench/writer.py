@@ -8,14 +8,13 @@ ratio is ours by the other.
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from cases import latency, memory, reads, requests, throughput
 from common.folders import quick_folder
-from common.measure import Line, machine, show
+from common.measure import Line, machine, report
 
 BENCHMARKS: dict[str, Callable[[Path, int], Iterator[Line]]] = {
     "durable-single": latency.durable_single,
@@ -43,11 +42,7 @@ def main() -> None:
             folder, creation = quick_folder(parent)
             where[f"file_creation_us, {name}"] = round(creation * 1e6)
             lines += BENCHMARKS[name](folder, arguments.rows)
-    if arguments.json:
-        described = [line.as_dict() for line in lines]
-        print(json.dumps({"machine": where, "rows": arguments.rows, "lines": described}, indent=2))
-    else:
-        show(lines, title=f"{arguments.rows:,} rows, {where}")
+    report(lines, rows=arguments.rows, where=where, as_json=arguments.json)
 
 
 def _arguments() -> argparse.Namespace:

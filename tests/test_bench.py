@@ -15,6 +15,7 @@ import pytest
 from support.data.sampled import drawn
 
 ROOT = Path(__file__).parents[1]
+PROGRAMS = ("cold", "maintenance", "reader", "writer")
 LINES = {
     "durable-single": 1,
     "single": 1,
@@ -28,6 +29,28 @@ LINES = {
     "replay": 1,
 }
 ROWS = "300"
+
+
+def kinds(lines: list[dict[str, Any]]) -> set[tuple[str, ...]]:
+    """What lines compare, whatever the sizes and the figures in their words."""
+    words = [(line["name"], line["what"], line["against"], line["unit"]) for line in lines]
+    return {tuple(re.sub(r"[\d,.]+", "N", word) for word in line) for line in words}
+
+
+def assert_stored(program: str, lines: list[dict[str, Any]]) -> None:
+    """The page has these very lines, by the figures that it is written from."""
+    report = json.loads((ROOT / "bench" / "figures" / f"{program}.json").read_text())
+    names = {line["name"] for line in lines}
+    stored = [line for line in report["lines"] if line["name"] in names]
+    assert kinds(stored) == kinds(lines)
+
+
+def test_the_page_has_all_figures_that_are_stored() -> None:
+    script = ROOT / "scripts" / "benchmarks_page.py"
+    subprocess.run([sys.executable, str(script), "--check"], check=True)
+    page = (ROOT / "docs" / "benchmarks.md").read_text()
+    for program in PROGRAMS:
+        assert f"<!-- figures: {program} -->" in page
 
 
 def run(program: str, folder: Path, *arguments: str) -> str:
@@ -63,6 +86,7 @@ def report(
 def test_has_figures_of_both_sides(report: dict[str, Any]) -> None:
     for name, count in Counter(line["name"] for line in report["lines"]).items():
         assert count == LINES[name]
+    assert_stored("writer", report["lines"])
     for line in report["lines"]:
         for side in ("ours", "other"):
             assert 0 < line[side]["low"] <= line[side]["median"] <= line[side]["high"]
@@ -101,6 +125,7 @@ def read_lines(folder: Path, name: str) -> list[dict[str, Any]]:
     lines: list[dict[str, Any]] = json.loads(
         run("reader.py", folder, "--json", "--rounds", "1", "--only", name)
     )["lines"]
+    assert_stored("reader", lines)
     for line in lines:
         for side in ("ours", "other"):
             assert 0 < line[side]["low"] <= line[side]["median"] <= line[side]["high"]
@@ -172,7 +197,17 @@ SLOW_JOBS = (
 def job_lines(folder: Path, name: str) -> list[dict[str, Any]]:
     printed = run("maintenance.py", folder, "--json", "--rounds", "1", "--only", name)
     lines: list[dict[str, Any]] = json.loads(printed)["lines"]
+    assert_stored("maintenance", lines)
     return lines
+
+
+@pytest.mark.slow
+def test_the_first_call_has_figures_of_both_sides(tmp_path: Path) -> None:
+    lines = json.loads(run("cold.py", tmp_path, "--json", "--rounds", "1"))["lines"]
+
+    assert_stored("cold", lines)
+    assert all(line["ours"]["median"] > 0 < line["other"]["median"] for line in lines)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import runpy
+import subprocess
+import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,11 @@ def drawn(name: str) -> str:
 @pytest.mark.parametrize("name", DIAGRAMS)
 def test_is_what_the_script_draws(name: str) -> None:
     assert SCRIPT["DIAGRAMS"][name]() == drawn(name)
+
+
+def test_pictures_of_the_page_show_it_as_it_is() -> None:
+    script = ROOT / "scripts" / "take_pictures.py"
+    subprocess.run([sys.executable, str(script), "--check"], check=True)
 
 
 @pytest.mark.parametrize("name", DIAGRAMS)

@@ -149,7 +149,7 @@ def _bound(native: Figure, sources: int) -> Figure:
     low, median, high = (
         1.5 * value + _MS_PER_SOURCE * sources for value in (native.low, native.median, native.high)
     )
-    return Figure(median, low, high)
+    return Figure(median, low, high, native.samples)
 
 
 def _base(folder: Path, rows: int) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from importlib.metadata import version
 from pathlib import Path
@@ -19,16 +20,17 @@ from rich.table import Table as Screen
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """Median and quartiles of some samples."""
+    """Median and quartiles of some samples, and how many there were."""
 
     median: float
     low: float
     high: float
+    samples: int = 1
 
     @classmethod
     def of(cls, samples: Sequence[float]) -> Figure:
         low, median, high = np.percentile(samples, [25, 50, 75])
-        return cls(float(median), float(low), float(high))
+        return cls(float(median), float(low), float(high), len(samples))
 
     def __str__(self) -> str:
         if self.low == self.high:
@@ -41,7 +43,7 @@ class Rival(StrEnum):
 
     LANCE = "Lance"
     DISK = "the disk"
-    OURS = "ours"
+    OURS = "memwal"
     LIMIT = "a limit"
 
 
@@ -75,6 +77,8 @@ class Line:
         None where the figure only informs.
     note : str
         Settings and counts without which the figures say little.
+    load : float
+        Processes that ran or waited for a processor in the minute before the end, its own included.
     """
 
     name: str
@@ -86,6 +90,7 @@ class Line:
     rival: Rival = Rival.LANCE
     target: Target | None = None
     note: str = ""
+    load: float = field(default_factory=lambda: os.getloadavg()[0])
 
     @property
     def ratio(self) -> float:
@@ -95,9 +100,21 @@ class Line:
     def is_met(self) -> bool | None:
         return None if self.target is None else self.target.is_met(self.ratio)
 
+    @property
+    def advantage(self) -> float:
+        """How many times better ours is than the other; below 1 it is worse."""
+        rate = self.unit.endswith("/s") if self.target is None else self.target.at_least
+        return self.ratio if rate else 1 / self.ratio
+
     def as_dict(self) -> dict[str, Any]:
         target = None if self.target is None else str(self.target)
-        return {**asdict(self), "ratio": self.ratio, "target": target, "met": self.is_met}
+        return {
+            **asdict(self),
+            "ratio": self.ratio,
+            "advantage": self.advantage,
+            "target": target,
+            "met": self.is_met,
+        }
 
 
 _limits: list[int] = []
@@ -179,9 +196,19 @@ def machine(folder: Path) -> dict[str, Any]:
     }
 
 
+def report(lines: Sequence[Line], *, rows: int, where: Mapping[str, Any], as_json: bool) -> None:
+    """Print the lines of a program as a table, or as JSON."""
+    if as_json:
+        described = [line.as_dict() for line in lines]
+        print(json.dumps({"machine": where, "rows": rows, "lines": described}, indent=2))
+    else:
+        show(lines, title=f"{rows:,} rows, {where}")
+
+
 def show(lines: Sequence[Line], *, title: str) -> None:
     """Print the table."""
-    screen = Screen("what", "ours", "other", "ratio", "target", "met", "note", title=title)
+    names = ("what", "ours", "other", "ratio", "target", "met", "samples", "load", "note")
+    screen = Screen(*names, title=title)
     met = {True: "yes", False: "NO", None: ""}
     for line in lines:
         screen.add_row(
@@ -191,6 +218,8 @@ def show(lines: Sequence[Line], *, title: str) -> None:
             f"{line.ratio:.2f}",
             "" if line.target is None else str(line.target),
             met[line.is_met],
+            f"{line.ours.samples}",
+            f"{line.load:.1f}",
             line.note,
         )
     Console().print(screen)
