@@ -98,7 +98,6 @@ class AirflowUpkeep(Upkeep):
         self._checkpoints: list[UpkeepJob] = []
 
     def start(self) -> None:
-        # Airflow takes half a minute to start; the producers need not wait for it.
         self._spark.start()
         self._work = self._pool.submit(self._keep)
 

@@ -27,10 +27,10 @@ from memwal import MemWalError
 
 WHOLE_YEAR = 336_776
 WRITES_PER_FLIGHT = 3
-STREAM_SECONDS = 200.0
-"""Time for the stream of the whole year with Airflow, so that its DAG runs more than once."""
-SHORTEST_STREAM_SECONDS = 60.0
-"""The same for few flights: Airflow needs the first half to start."""
+STREAM_SECONDS = 60.0
+"""Time for the stream of the whole year with Airflow, so that it merges while rows arrive."""
+SHORTEST_STREAM_SECONDS = 15.0
+"""The same for few flights: Airflow starts meanwhile."""
 INTERRUPTED = 130
 """Exit code after ^C or SIGTERM, as of a shell."""
 GENERATIONS = 25

@@ -60,21 +60,24 @@ class Session:
 
     def run(self) -> Summary:
         """Run everything, and write the summary into the folder."""
-        with self._phase("reading the data set"):
-            stream = self.settings.stream()
-            expected = truth(stream.flights)
         with self._phase("creating the table"):
             table = open_or_create(self.settings)
             first_version = table.status().version
-        self._tell(
-            f"{len(stream.flights):,} flights, {len(stream):,} writes in {stream.batches:,} batches"
-        )
-        states = PlausibleStates(stream, regions_of_flights(stream))
-        watch = Watch(table=table, states=states, started=self.started)
         fleet = Fleet(self.folder, self.settings)
         written_before = sum(one.writes for one in fleet.progress())
         upkeep = make_upkeep(self.folder, self.settings)
         try:
+            # Airflow takes half a minute to start: nothing of this run waits for it.
+            upkeep.start()
+            with self._phase("reading the data set"):
+                stream = self.settings.stream()
+                expected = truth(stream.flights)
+            self._tell(
+                f"{len(stream.flights):,} flights, {len(stream):,} writes in "
+                f"{stream.batches:,} batches"
+            )
+            states = PlausibleStates(stream, regions_of_flights(stream))
+            watch = Watch(table=table, states=states, started=self.started)
             with Screen(self.console, run_name=upkeep.run_name) as screen:
                 self._write(fleet, upkeep, watch, screen)
             watch.sample(fleet.progress())
@@ -144,7 +147,6 @@ class Session:
             return progress
 
         with self._phase("writing", text=""):
-            upkeep.start()
             fleet.start()
             while fleet.running():
                 progress = look()
