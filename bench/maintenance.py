@@ -1,7 +1,7 @@
 """Speed and memory of the maintenance jobs, each figure beside Lance's own way, in one run.
 
-Usage: ``python bench/maintenance.py [--rows N] [--folder DIR] [--only NAME] [--json]
-[--rounds N]``.
+Usage: ``python bench/maintenance.py [--rows N] [--folder DIR] [--only NAME] [--without NAME]
+[--json] [--rounds N]``.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def main() -> None:
     lines = []
     with tempfile.TemporaryDirectory(dir=arguments.folder) as scratch:
         where = machine(Path(scratch))
-        for name in arguments.only or _PARTS:
+        for name in arguments.only or [name for name in _PARTS if name not in arguments.without]:
             part = Path(scratch, name)
             part.mkdir()
             lines += list(_PARTS[name](part, arguments.rows))
@@ -58,6 +58,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rows", type=int, default=2_000_000, help="rows of the base table")
     parser.add_argument("--folder", type=Path, help="on the disk to measure; a temporary one")
     parser.add_argument("--only", action="append", choices=sorted(_PARTS), help="this part only")
+    parser.add_argument(
+        "--without", action="append", default=[], choices=sorted(_PARTS), help="not this part"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--rounds", type=int, help="at most; the figures say less with fewer")
     return parser.parse_args()
