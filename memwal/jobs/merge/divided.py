@@ -243,7 +243,9 @@ class _DividedMerge:
             except LostRaceError as error:
                 job_metrics().conflict(self.location.uri)
                 logger.info("merge into %s met another commit: %s", self.location, error)
-                time.sleep(conflict_delay(attempt, _CONFLICT_WAIT_SECONDS))
+                if attempt > 1:
+                    # The first time only what came in between is matched, which is soon done.
+                    time.sleep(conflict_delay(attempt, _CONFLICT_WAIT_SECONDS))
                 latest = self._latest(run)
         else:
             raise _contention(self.location, _COMMIT_ATTEMPTS)
