@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from memwal.boundary.public import public
 from memwal.format.values import single_array
+from memwal.lsm.row_schema import RowSchema
 from memwal.quality.checks import Mask
 from memwal.quality.evaluate import evaluate
 from memwal.quality.expectations import Severity
@@ -28,7 +29,6 @@ from memwal.quality.registry import ExpectationKind
 from memwal.quality.rules import QualityRules
 from memwal.region.rows import key_column
 from memwal.table import Table
-from memwal.writer.region_writer.rows import RowSchema
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.boundary.public import public
 from memwal.errors import InvalidInputError
 from memwal.inputs.rows import Keys, import_data
+from memwal.lsm.row_schema import RowSchema
 from memwal.reader.lookup import lookup_rows
 from memwal.reader.predicate import SqlFilter
 from memwal.reader.result import Result
@@ -34,7 +35,6 @@ from memwal.search.text.query import TextQuery
 from memwal.search.vector.query import SearchOptions
 from memwal.storage.location import TableLocation
 from memwal.util.clock import Duration, duration
-from memwal.writer.region_writer.rows import RowSchema
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,9 +49,12 @@ class Queries:
     and no generation that was not merged by then.
     """
 
-    def __init__(self, location: TableLocation, *, version: int | str | None = None) -> None:
+    def __init__(
+        self, location: TableLocation, *, version: int | str | None = None, fresh: bool = False
+    ) -> None:
         self.location = location
         self._version = version
+        self._fresh = fresh
 
     def scan(
         self,
@@ -63,6 +66,7 @@ class Queries:
         with_generation: bool = False,
         with_row_address: bool = False,
         max_staleness: Duration | None = None,
+        fresh: bool | None = None,
     ) -> Scan:
         """Scan the newest row of every key.
 
@@ -84,6 +88,11 @@ class Queries:
         max_staleness : float or timedelta, optional
             Maximum age of a region snapshot that may replace the regions' manifests; by default
             the manifests are read.
+        fresh : bool, optional
+            Whether to see every row that any writer acknowledged before this read began, flushed
+            or not: the logs of the regions are read. Costs two requests more for each region, and
+            one for each entry that this process has not read yet. By default as the table was
+            opened: :func:`memwal.open`.
 
         Returns
         -------
@@ -98,7 +107,7 @@ class Queries:
             ``limit`` or ``offset`` is negative.
         """
         return Scan(
-            lambda: self._open_sources(filter=filter, max_staleness=max_staleness),
+            lambda: self._open_sources(filter=filter, max_staleness=max_staleness, fresh=fresh),
             columns=columns,
             filter=filter,
             limit=limit,
@@ -161,6 +170,7 @@ class Queries:
         *,
         columns: Sequence[str] | None = None,
         max_staleness: Duration | None = None,
+        fresh: bool | None = None,
     ) -> Result:
         """Look up rows by key.
 
@@ -173,7 +183,7 @@ class Queries:
             The key columns as a table, a data frame, a dict of columns, or a list of dicts. If the
             key has one column, also its values: an array, a Series, a list, or one value. They are
             cast to the types of the key, if they stay the same.
-        columns, max_staleness : optional
+        columns, max_staleness, fresh : optional
             As for :meth:`scan`.
 
         Returns
@@ -199,7 +209,7 @@ class Queries:
             return rows.select(row_schema.primary_key)
 
         def look_up() -> pa.Table:
-            sources = self._open_sources(keys=key_columns, max_staleness=max_staleness)
+            sources = self._open_sources(keys=key_columns, max_staleness=max_staleness, fresh=fresh)
             return lookup_rows(sources, key_columns(sources.base), columns=columns)
 
         keys = import_data(keys)
@@ -214,6 +224,7 @@ class Queries:
         column: str | None = None,
         prefilter: bool = True,
         max_staleness: Duration | None = None,
+        fresh: bool | None = None,
         **options: Unpack[SearchOptions],
     ) -> Result:
         """Find the rows with the nearest vectors.
@@ -228,7 +239,7 @@ class Queries:
             Optional if the table has one column of vectors.
         prefilter : bool, default True
             False filters after the search, so that fewer than ``k`` rows may remain.
-        max_staleness : float or timedelta, optional
+        max_staleness, fresh : optional
             As for :meth:`scan`.
         **options
             ``k``, ``filter``, ``columns``, ``metric``, ``nprobes``, ``refine_factor``, ``ef``: see
@@ -248,7 +259,9 @@ class Queries:
         pruned_by = options.get("filter") if prefilter else None
         return self._found(
             lambda: run_search(
-                lambda: self._open_sources(filter=pruned_by, max_staleness=max_staleness),
+                lambda: self._open_sources(
+                    filter=pruned_by, max_staleness=max_staleness, fresh=fresh
+                ),
                 lambda sources, newest: search(
                     sources, newest, vector, column=column, prefilter=prefilter, **options
                 ),
@@ -266,6 +279,7 @@ class Queries:
         filter: SqlFilter | None = None,
         columns: Sequence[str] | None = None,
         max_staleness: Duration | None = None,
+        fresh: bool | None = None,
     ) -> Result:
         """Find the rows whose texts match best.
 
@@ -283,7 +297,7 @@ class Queries:
             Maximum number of rows; None returns all that match.
         filter : str, optional
             SQL predicate over any columns. It does not change the scores.
-        columns, max_staleness : optional
+        columns, max_staleness, fresh : optional
             As for :meth:`scan`.
 
         Returns
@@ -298,7 +312,7 @@ class Queries:
         """
         return self._found(
             lambda: run_search(
-                lambda: self._open_sources(max_staleness=max_staleness),
+                lambda: self._open_sources(max_staleness=max_staleness, fresh=fresh),
                 lambda sources, newest: search_text(
                     sources, newest, query, column=column, k=k, filter=filter, columns=columns
                 ),
@@ -317,6 +331,7 @@ class Queries:
         weight: float = 0.5,
         candidates: int | None = None,
         max_staleness: Duration | None = None,
+        fresh: bool | None = None,
         **options: Unpack[SearchOptions],
     ) -> Result:
         """Find rows by vectors and texts together, by reciprocal rank fusion.
@@ -331,7 +346,7 @@ class Queries:
             Weight of the vectors in the rank, from 0 to 1.
         candidates : int, optional
             Number of rows of each search that are ranked; ``max(k, 50)`` by default.
-        max_staleness : float or timedelta, optional
+        max_staleness, fresh : optional
             As for :meth:`scan`.
         **options
             As for :meth:`search`.
@@ -344,7 +359,7 @@ class Queries:
         """
         return self._found(
             lambda: run_search(
-                lambda: self._open_sources(max_staleness=max_staleness),
+                lambda: self._open_sources(max_staleness=max_staleness, fresh=fresh),
                 lambda sources, newest: search_hybrid(
                     sources,
                     newest,
@@ -384,10 +399,13 @@ class Queries:
         filter: str | None = None,
         keys: KeyBuilder | None = None,
         max_staleness: Duration | None = None,
+        fresh: bool | None = None,
     ) -> ReadSources:
         age = None
         if max_staleness is not None:
             age = duration(max_staleness, "max_staleness")
+        elif fresh is None:
+            fresh = self._fresh
         return open_sources(
             lambda: plan_read(
                 self.location,
@@ -396,6 +414,7 @@ class Queries:
                 filter=filter,
                 keys=keys,
                 max_staleness=age,
+                fresh=bool(fresh),
             )
         )
 

@@ -69,7 +69,9 @@ from memwal.writer.table_writer import TableWriter
 
 
 @public
-def open(uri: TableAddress, *, storage_options: Mapping[str, str] | None = None) -> Table:
+def open(
+    uri: TableAddress, *, storage_options: Mapping[str, str] | None = None, fresh: bool = False
+) -> Table:
     """Open a table that has MemWAL enabled.
 
     >>> memwal.open(table.uri).primary_key
@@ -83,6 +85,9 @@ def open(uri: TableAddress, *, storage_options: Mapping[str, str] | None = None)
     storage_options : mapping of str to str, optional
         As Lance takes them; they go wherever the table goes. A table that is open brings those that
         it was opened with, and these are added.
+    fresh : bool, default False
+        Whether reads see rows that no writer has flushed yet, unless a call says otherwise:
+        ``fresh`` of :meth:`Table.scan`.
 
     Raises
     ------
@@ -91,7 +96,7 @@ def open(uri: TableAddress, *, storage_options: Mapping[str, str] | None = None)
     StoreAccessError, StoreUnavailableError
         The store refused, or gave no answer.
     """
-    table = Table(location_of(uri, storage_options))
+    table = Table(location_of(uri, storage_options), fresh=fresh)
     check_reachable(table.location.store)
     table.base().require_mem_wal()
     return table

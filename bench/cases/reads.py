@@ -14,12 +14,12 @@ from memwal.format.paths import TOMBSTONE
 from memwal.lsm.memtable.indexes import MemTableSnapshot
 from memwal.lsm.memtable.tokenizer import Tokenizer
 from memwal.lsm.memtable.vector_index import nearest_rows
+from memwal.lsm.row_schema import RowSchema
 from memwal.search.text.column import TextColumn
 from memwal.search.text.documents import TokenizedDocuments
 from memwal.search.text.matching import leaf_hits
 from memwal.search.text.query import MatchQuery
 from memwal.writer.region_writer.memtables import MemTable
-from memwal.writer.region_writer.rows import RowSchema
 
 _BATCH = 1_000
 _READS = 50

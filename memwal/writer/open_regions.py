@@ -20,6 +20,7 @@ from uuid import UUID
 from memwal.base_table.commit import check_no_region_spec, check_spec_in_force, current_spec
 from memwal.base_table.snapshot import BaseTable
 from memwal.errors import InvalidInputError, MemWalError, RegionFencedError, WriterClosedError
+from memwal.lsm.row_schema import RowSchema
 from memwal.lsm.wal.applied_steps import Step
 from memwal.lsm.wal.log import NotLoggedError
 from memwal.lsm.wal.recovery import is_recovered
@@ -29,7 +30,6 @@ from memwal.writer.region_writer.context import WriterContext
 from memwal.writer.region_writer.group_commit import LogReservation
 from memwal.writer.region_writer.handle import PendingWrite, finished_write
 from memwal.writer.region_writer.partial_rows import PartialRows
-from memwal.writer.region_writer.rows import RowSchema
 from memwal.writer.region_writer.writer import RegionWriter, WholeRows
 
 logger = logging.getLogger(__name__)

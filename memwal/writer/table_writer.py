@@ -18,6 +18,7 @@ from memwal.errors import InvalidInputError, MemWalError, PartialWriteError, Reg
 from memwal.format.paths import TOMBSTONE
 from memwal.inputs.rows import Keys, Rows, import_data
 from memwal.lsm.memtable.indexes import UnflushedRows
+from memwal.lsm.row_schema import RowSchema
 from memwal.lsm.wal.applied_steps import AppliedStep, Step
 from memwal.region.router import RegionAssignment, Router
 from memwal.util.clock import Duration, boot_seconds, in_seconds
@@ -34,7 +35,6 @@ from memwal.writer.region_writer.handle import (
 )
 from memwal.writer.region_writer.options import WriterOptions, WriterSettings
 from memwal.writer.region_writer.partial_rows import PartialRows
-from memwal.writer.region_writer.rows import RowSchema
 from memwal.writer.region_writer.stats import WriterStats, warn_if_unclosed
 from memwal.writer.region_writer.writer import WholeRows
 

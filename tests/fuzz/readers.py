@@ -40,6 +40,7 @@ from memwal.format.region_manifest import RegionManifest
 from memwal.format.values import to_python_rows
 from memwal.format.wal_entry import WalEntry, decode_entry, decode_head
 from memwal.format.wal_layout import CHECKSUM, WRITER_ID, decode_applied, encode_applied
+from memwal.lsm.row_schema import RowSchema
 from memwal.lsm.wal.abandon import AbandonedRows
 from memwal.quality.quarantine import RowOrigin
 from memwal.quality.rules import read_rules
@@ -51,7 +52,6 @@ from memwal.search.text.fst import TokenMap
 from memwal.search.text.index_files import decode_postings
 from memwal.storage.credentials import read_options_file
 from memwal.storage.open import open_store
-from memwal.writer.region_writer.rows import RowSchema
 
 
 def _never(_: bytes) -> bool:

@@ -19,10 +19,10 @@ from hypothesis.strategies import SearchStrategy
 
 from memwal.errors import MemWalError
 from memwal.inputs import rows as inputs
+from memwal.lsm.row_schema import RowSchema
 from memwal.region.router import Router
 from memwal.region.spec import RegionSpec
-from memwal.writer.region_writer import rows
-from memwal.writer.region_writer.rows import RowSchema
+from memwal.lsm import row_schema
 
 TABLE = pa.schema(
     [
@@ -229,7 +229,7 @@ def _write_objects(_: Any, data: object) -> None:
 
 AREAS = (
     Area("objects for rows", _objects(), _write_objects, (inputs, "_to_table"), examples=40),
-    Area("rows", _columns(), _write, (rows, "_tombstones")),
+    Area("rows", _columns(), _write, (row_schema, "_tombstones")),
     Area(
         "keys",
         _columns(),

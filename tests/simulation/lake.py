@@ -23,7 +23,7 @@ from memwal.format.paths import (
 )
 from memwal.format.region_manifest import FlushedGeneration, RegionManifest
 from memwal.format.wal_entry import WalEntry, decode_entry
-from memwal.writer.region_writer.rows import RowSchema
+from memwal.lsm.row_schema import RowSchema
 
 _SCHEMA = pa.schema(
     [

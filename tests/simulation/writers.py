@@ -25,8 +25,8 @@ from memwal.format.paths import (
 from memwal.format.region_manifest import FlushedGeneration
 from memwal.lsm.wal.appender import LogAppender
 from memwal.lsm.wal.claim import ClaimedRegion, claim_region
-from memwal.writer.region_writer.logged_rows import convert_entry
-from memwal.writer.region_writer.replay import replay
+from memwal.lsm.wal.logged_rows import convert_entry
+from memwal.lsm.wal.replay import replay
 
 CHECK_SECONDS = 10.0
 

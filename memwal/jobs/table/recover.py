@@ -34,7 +34,9 @@ from memwal.jobs.progress import Meter, Unit, reporting, run_metered
 from memwal.jobs.unflushed import find_unflushed, has_no_writer, is_unchanged
 from memwal.lsm.flush.generation import write_generation
 from memwal.lsm.indexes.maintained import maintained_indexes
+from memwal.lsm.row_schema import RowSchema
 from memwal.lsm.wal.claim import Claim, ClaimedRegion, claim_region, claimed_folders
+from memwal.lsm.wal.replay import replay
 from memwal.region.manifest_store import parallel_reads, read_manifests
 from memwal.storage.location import TableLocation
 from memwal.storage.object_store import ObjectStore
@@ -42,8 +44,6 @@ from memwal.util.clock import in_seconds
 from memwal.util.log import safe_error_text
 from memwal.util.retry import MAX_LOST_WRITES, retry_lost_races
 from memwal.writer.region_writer.options import WriterOptions, WriterSettings
-from memwal.writer.region_writer.replay import replay
-from memwal.writer.region_writer.rows import RowSchema
 
 logger = logging.getLogger(__name__)
 

@@ -53,9 +53,9 @@ from memwal.jobs.verify.specs import (
 )
 from memwal.jobs.verify.task import Unreadable, VerifyTask, damage_as_unreadable, plan_verify
 from memwal.jobs.verify.wal import check_log
+from memwal.lsm.row_schema import RowSchema
 from memwal.region.manifest_store import discover_regions
 from memwal.storage.location import TableLocation
-from memwal.writer.region_writer.rows import RowSchema
 
 
 def check_table(task: VerifyTask, base: BaseTable | None) -> Iterator[Finding]:

@@ -12,13 +12,13 @@ from memwal.format.paths import parse_wal_name, region_dir, wal_dir, wal_key
 from memwal.format.region_manifest import RegionManifest
 from memwal.format.wal_entry import TornEntryError, WalEntry, decode_entry
 from memwal.jobs.verify.findings import Finding
+from memwal.lsm.row_schema import RowSchema
 from memwal.lsm.wal.abandon import AbandonedRows, read_abandoned
 from memwal.lsm.wal.log import needs_replay, survey_log
+from memwal.lsm.wal.logged_rows import split_entry
 from memwal.lsm.wal.prefetch import read_ahead
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage.object_store import ObjectInfo, ObjectStore
-from memwal.writer.region_writer.logged_rows import split_entry
-from memwal.writer.region_writer.rows import RowSchema
 
 _FLUSHED_ONLY = frozenset({"log-hole", "log-entry-spoiled"})
 

@@ -194,21 +194,23 @@ def open_sources(plan: Callable[[], ReadPlan]) -> ReadSources:
     lists it was read: the base table of the new plan contains that generation. Raises ConflictError
     if generations vanish faster than they can be opened: the collector's grace is too short.
     """
+    gone: ObjectNotFoundError | None = None
     for _ in range(_MAX_ATTEMPTS):
-        planned = plan()
         try:
+            planned = plan()
             sources = open_all(planned.base, planned.generations)
-        except ObjectNotFoundError:
+        except ObjectNotFoundError as error:
+            gone = error
             continue
         sources += [
             open_memtable(planned.base, region_id, rows) for region_id, rows in planned.memtables
         ]
         return ReadSources(planned, tuple(sorted(sources, key=lambda source: source.generation)))
     raise ConflictError(
-        f"generations of {planned.base.location} were collected before they could be read, "
-        f"{_MAX_ATTEMPTS} times; give the garbage collector a longer grace period; if they are "
-        "lost, memwal verify --repair may make them again from the log"
-    )
+        f"generations were collected before they could be read, {_MAX_ATTEMPTS} times ({gone}); give "
+        "the garbage collector a longer grace period; if they are lost, memwal verify --repair may "
+        "make them again from the log"
+    ) from gone
 
 
 Result = TypeVar("Result")

@@ -19,6 +19,7 @@ from memwal.base_table.snapshot import BaseTable
 from memwal.errors import InvalidInputError
 from memwal.format.region_manifest import RegionManifest
 from memwal.lsm.memtable.indexes import UnflushedRows
+from memwal.reader.sources.log_tails import read_tails
 from memwal.reader.sources.pruning import KeyBuilder, RegionPruner
 from memwal.reader.sources.snapshot import TableSnapshot, open_snapshot, open_version
 from memwal.region.manifest_store import read_manifests
@@ -27,7 +28,7 @@ from memwal.storage.location import TableLocation
 logger = logging.getLogger(__name__)
 
 MemTables = Mapping[UUID, Sequence[UnflushedRows]]
-"""Unflushed rows of the writers of this process, by region."""
+"""Unflushed rows of a writer of this process, or of the logs, by region."""
 
 Consistency = Literal["strong", "fresh", "eventual", "version"]
 
@@ -100,8 +101,8 @@ class ReadPlan:
     snapshot : TableSnapshot
         Pinned version of the base table, and the manifests that were read before it.
     consistency : {"strong", "fresh", "eventual", "version"}
-        Whether the read sees unflushed rows of this process, all flushed rows, those flushed up to
-        ``snapshot_time``, or the base table alone.
+        Whether the read sees unflushed rows (of a writer of this process, or of all writers), all
+        flushed rows, those flushed up to ``snapshot_time``, or the base table alone.
     filter : str or None
         Predicate that ruled generations out. Rows of the sources still have to be filtered by it.
     generations : tuple of StoredGeneration
@@ -203,6 +204,7 @@ def plan_read(
     filter: str | None = None,
     keys: KeyBuilder | None = None,
     max_staleness: timedelta | None = None,
+    fresh: bool = False,
 ) -> ReadPlan:
     """Plan a read (spec: MemTable Collection).
 
@@ -213,18 +215,31 @@ def plan_read(
 
     ``memtables`` are those of writers of this process: with them the read sees what these
     acknowledged. At a ``version``, a number or a tag, the read sees the base table alone, as it
-    was then; a warning is logged if flushed generations are not merged in it. Only generations of
+    was then; a warning is logged if flushed generations are not merged in it. A ``fresh`` read also
+    sees what other writers acknowledged and did not flush: it reads the logs, behind the position
+    up to which the manifests say that they are flushed. Only generations of
     ``regions`` matter, and those in which no row can pass the ``filter`` are left out. ``keys`` and
     ``max_staleness`` are those of :func:`memwal.reader.sources.snapshot.open_snapshot`.
 
-    InvalidInputError is raised for a tag that does not exist, and for MemTables with staleness:
-    newer rows would be seen without older ones. TableSetupError: no table, no such version, no
-    primary key, or no MemWAL.
+    ObjectNotFoundError is raised by a fresh read if a region was flushed and merged, or its log was
+    collected, between the steps: plan again. InvalidInputError is raised for a tag that does not
+    exist, and for MemTables with staleness: newer rows would be seen without older ones.
+    TableSetupError: no table, no such version, no primary key, or no MemWAL.
     """
     if memtables is not None and max_staleness is not None:
         raise InvalidInputError(
             "a writer's own reads see what it acknowledged and cannot be stale; read the table "
             "instead, or leave max_staleness out"
+        )
+    if fresh and (version is not None or max_staleness is not None):
+        raise InvalidInputError(
+            "a fresh read sees what was acknowledged before it began; leave out fresh, or version "
+            "and max_staleness"
+        )
+    if fresh and memtables is not None:
+        raise InvalidInputError(
+            "a writer's own reads see what it acknowledged; read the table fresh to see what other "
+            "writers acknowledged as well"
         )
     if version is not None:
         return _plan_version(location, version, regions)
@@ -232,6 +247,8 @@ def plan_read(
     progress = snapshot.base.details.merged
     stored = list(_stored_generations(snapshot.manifests))
     unmerged = [s for s in stored if s.generation > progress.get(s.region_id, 0)]
+    if fresh:
+        memtables = read_tails(snapshot.base, snapshot.manifests)
     unflushed = [
         (region_id, rows)
         for region_id, tables in (memtables or {}).items()

@@ -23,12 +23,12 @@ from uuid import UUID
 import pyarrow as pa
 
 from memwal.errors import InvalidInputError, MemWalError, StoreError, WriterClosedError
+from memwal.lsm.row_schema import RowSchema
 from memwal.lsm.wal.appender import LogAppender, PreparedEntry, join_batches
+from memwal.lsm.wal.logged_rows import convert_entry
 from memwal.writer.region_writer.handle import FailureLatch, PendingWrite
-from memwal.writer.region_writer.logged_rows import convert_entry
 from memwal.writer.region_writer.memtables import MemTables
 from memwal.writer.region_writer.options import WriterSettings
-from memwal.writer.region_writer.rows import RowSchema
 from memwal.writer.region_writer.stats import RegionCounters
 
 logger = logging.getLogger(__name__)

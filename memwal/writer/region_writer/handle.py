@@ -19,10 +19,10 @@ from memwal.errors import (
     RegionFencedError,
 )
 from memwal.format.wal_layout import AppliedSteps
+from memwal.lsm.row_schema import RowSchema
 from memwal.lsm.wal.log import NotLoggedError
 from memwal.util.clock import Duration, in_seconds
 from memwal.util.log import safe_error_text
-from memwal.writer.region_writer.rows import RowSchema
 
 logger = logging.getLogger(__name__)
 

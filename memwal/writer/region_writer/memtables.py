@@ -26,11 +26,11 @@ from memwal.lsm.flush.generation import write_generation
 from memwal.lsm.flush.rows import GenerationRows
 from memwal.lsm.indexes.maintained import maintained_indexes
 from memwal.lsm.memtable.indexes import MemTableIndexes, UnflushedRows
+from memwal.lsm.row_schema import RowSchema
 from memwal.lsm.wal.claim import ClaimedRegion, Publishable
 from memwal.util.log import safe_error_text
 from memwal.util.memory import release_free_memory
 from memwal.writer.region_writer.context import WriterContext
-from memwal.writer.region_writer.rows import RowSchema
 from memwal.writer.region_writer.stats import RegionCounters
 
 logger = logging.getLogger(__name__)

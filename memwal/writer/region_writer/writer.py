@@ -15,10 +15,13 @@ import pyarrow as pa
 from memwal.errors import BackPressureError, RegionFencedError, WriterClosedError
 from memwal.lsm.flush.rows import TableRows
 from memwal.lsm.memtable.indexes import UnflushedRows
+from memwal.lsm.row_schema import RowSchema
 from memwal.lsm.wal.abandon import abandon_log
 from memwal.lsm.wal.appender import LogAppender
 from memwal.lsm.wal.applied_steps import Step, StepSequencer
 from memwal.lsm.wal.claim import Claim, ClaimedRegion, claim_region, claimed_folders
+from memwal.lsm.wal.logged_rows import convert_entry
+from memwal.lsm.wal.replay import replay
 from memwal.storage.object_store import ObjectStore
 from memwal.util.concurrency import interpreter_is_ending
 from memwal.writer.region_writer.context import WriterContext
@@ -29,11 +32,8 @@ from memwal.writer.region_writer.handle import (
     copy_error,
     finished_write,
 )
-from memwal.writer.region_writer.logged_rows import convert_entry
 from memwal.writer.region_writer.memtables import Flusher, MemTable, MemTables
 from memwal.writer.region_writer.partial_rows import PartialRows, current_rows, group_by_schema
-from memwal.writer.region_writer.replay import replay
-from memwal.writer.region_writer.rows import RowSchema
 from memwal.writer.region_writer.stats import RegionStats
 
 logger = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from memwal.lsm.indexes import maintained
 from memwal.lsm.indexes.kinds import BTREE, KINDS
 from memwal.lsm.indexes.maintained import MaintainedIndex, maintained_indexes
 from memwal.lsm.indexes.spec import IndexSpec
-from memwal.writer.region_writer.rows import RowSchema
+from memwal.lsm.row_schema import RowSchema
 
 ID = pa.field("id", pa.int64(), nullable=False)
 

@@ -23,8 +23,8 @@ from memwal.lsm.flush.generation import write_generation
 from memwal.lsm.flush.key_index import NewestKeys
 from memwal.lsm.flush.rows import GenerationRows, NewestRows, TableRows
 from memwal.lsm.indexes.maintained import maintained_indexes
+from memwal.lsm.row_schema import RowSchema
 from memwal.region.rows import key_column
-from memwal.writer.region_writer.rows import RowSchema
 
 
 class Stream:

@@ -157,7 +157,7 @@ FACTS = (
         "takeover",
         "Lance",
         "Either kind of writer replays what the other left in the log.",
-        ("memwal/writer/region_writer/replay.py", "memwal/format/wal_entry.py"),
+        ("memwal/lsm/wal/replay.py", "memwal/format/wal_entry.py"),
         "the metadata of entries, field ids, and how much Lance replays of one generation",
         ("interop/test_takeover.py", "interop/test_recovery.py", "interop/test_types.py"),
     ),

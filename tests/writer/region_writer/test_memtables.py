@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from memwal.lsm.row_schema import RowSchema
 from memwal.writer.region_writer.memtables import MemTable
-from memwal.writer.region_writer.rows import RowSchema
 
 BASE = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("n", pa.int64())])
 ROW_SCHEMA = RowSchema(BASE, ["id"])

@@ -28,14 +28,14 @@ from memwal.format.region_manifest import FlushedGeneration, RegionManifest
 from memwal.lsm.flush.generation import write_generation
 from memwal.lsm.flush.key_index import NewestKeys
 from memwal.lsm.indexes.maintained import maintained_indexes
+from memwal.lsm.row_schema import RowSchema
 from memwal.lsm.wal.log import survey_log
+from memwal.lsm.wal.replay import LoggedRows, LogReader
 from memwal.region.manifest_store import (
     RegionManifestStore,
     contiguous_versions,
     last_version_before_flush,
 )
-from memwal.writer.region_writer.replay import LoggedRows, LogReader
-from memwal.writer.region_writer.rows import RowSchema
 
 
 def rebuild_generation(base: BaseTable, region_id: UUID, lost: FlushedGeneration) -> bool:

@@ -37,12 +37,12 @@ import xxhash
 from memwal.base_table.snapshot import BaseTable
 from memwal.format.paths import wal_key
 from memwal.jobs.table.recover import flush_log
+from memwal.lsm.row_schema import RowSchema
 from memwal.lsm.wal.claim import Claim, claim_region
 from memwal.lsm.wal.log import fenced_error, needs_replay, read_log
+from memwal.lsm.wal.logged_rows import UnusableRows, split_entry
 from memwal.quality.quarantine import Quarantine, entry_folder, logged_rows
 from memwal.region.manifest_store import RegionManifestStore
-from memwal.writer.region_writer.logged_rows import UnusableRows, split_entry
-from memwal.writer.region_writer.rows import RowSchema
 
 
 def set_aside_unusable_rows(base: BaseTable, region_id: UUID, quarantine: Quarantine) -> int:

@@ -13,11 +13,11 @@ import pyarrow as pa
 from memwal.format.paths import wal_key
 from memwal.format.region_manifest import RegionManifest
 from memwal.format.wal_encoder import EntryEncoder
+from memwal.lsm.row_schema import RowSchema
 from memwal.lsm.wal.claim import claim_region
+from memwal.lsm.wal.replay import replay
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage.open import open_store
-from memwal.writer.region_writer.replay import replay
-from memwal.writer.region_writer.rows import RowSchema
 
 REGION = UUID(int=1)
 BUDGET = 8 << 20

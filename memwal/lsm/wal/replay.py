@@ -12,8 +12,9 @@ or a lower one, which can be later than the first entry with the next number.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol, Self, TypeVar
 from uuid import UUID
 
 import pyarrow as pa
@@ -22,12 +23,12 @@ from memwal.format.wal_encoder import encode_sentinel
 from memwal.format.wal_entry import WalEntry
 from memwal.format.wal_layout import has_dictionaries
 from memwal.lsm.flush.rows import GenerationRows, TableRows
+from memwal.lsm.row_schema import RowSchema
 from memwal.lsm.wal.claim import Claim
 from memwal.lsm.wal.log import LogSurvey, needs_replay, put_entry, read_log
+from memwal.lsm.wal.logged_rows import convert_entry, split_entry
 from memwal.region.rows import key_column
 from memwal.storage.object_store import ObjectStore
-from memwal.writer.region_writer.logged_rows import convert_entry, split_entry
-from memwal.writer.region_writer.rows import RowSchema
 
 logger = logging.getLogger(__name__)
 
@@ -234,6 +235,39 @@ class _InMemoryRows:
         return tuple(self._batches)
 
 
+class Run(Protocol):
+    """Adjacent entries that go into one generation."""
+
+    @property
+    def generation(self) -> int:
+        """Number of the generation."""
+
+    def join(self, later: Self, /) -> None:
+        """Append the entries of the next run."""
+
+
+RunType = TypeVar("RunType", bound=Run)
+
+
+def place(
+    runs: list[RunType], generation: int | None, *, first: int, new: Callable[[int], RunType]
+) -> RunType:
+    """Return the run for the next entry: the last one, joined with earlier ones, or a new one.
+
+    ``generation`` is what the entry records; one that records none belongs to the last run, or to
+    generation ``first``. A run is joined with the one before it if that one's number is not below
+    the entry's.
+    """
+    if generation is None:
+        generation = runs[-1].generation if runs else first
+    while len(runs) > 1 and runs[-2].generation >= generation:
+        later = runs.pop()
+        runs[-1].join(later)
+    if not runs or runs[-1].generation < generation:
+        runs.append(new(generation))
+    return runs[-1]
+
+
 @dataclass(slots=True, eq=False)
 class _Run:
     """Adjacent entries that go into one generation."""
@@ -278,28 +312,19 @@ def _read_runs(log: LogReader, claim: Claim, max_bytes: int) -> tuple[list[_Run]
         batches = log.convert(position, entry)
         cost = joiner.cost(batches)
         total += cost
-        run = _run_for(runs, entry, position, log)
+        run = place(
+            runs,
+            entry.generation,
+            first=log.generation,
+            new=lambda number, position=position: _Run(
+                number, position - 1, _InMemoryRows(log.row_schema.schema)
+            ),
+        )
         if total > max_bytes:
             for other in runs:
                 other.in_memory = None
         run.add(position, batches, cost)
     return runs, torn
-
-
-def _run_for(runs: list[_Run], entry: WalEntry, position: int, log: LogReader) -> _Run:
-    """Return the run for an entry: the last run, joined with earlier runs if need be, or a new one.
-
-    A run is joined with the one before it if that one's number is not below the entry's.
-    """
-    generation = entry.generation
-    if generation is None:
-        generation = runs[-1].generation if runs else log.generation
-    while len(runs) > 1 and runs[-2].generation >= generation:
-        later = runs.pop()
-        runs[-1].join(later)
-    if not runs or runs[-1].generation < generation:
-        runs.append(_Run(generation, position - 1, _InMemoryRows(log.row_schema.schema)))
-    return runs[-1]
 
 
 def _replace_torn(store: ObjectStore, claim: Claim, positions: Sequence[int]) -> None:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from memwal.errors import CorruptDataError, InvalidInputError
 from memwal.format.paths import wal_key
 from memwal.format.wal_entry import WalEntry
-from memwal.writer.region_writer.rows import RowSchema
+from memwal.lsm.row_schema import RowSchema
 
 _MAX_EXAMPLES = 3
 

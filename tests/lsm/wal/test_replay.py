@@ -24,11 +24,11 @@ from memwal.format.paths import wal_key
 from memwal.format.region_manifest import RegionManifest
 from memwal.format.wal_encoder import encode_sentinel
 from memwal.format.wal_entry import decode_entry
+from memwal.lsm.row_schema import RowSchema
 from memwal.lsm.wal.claim import Claim, claim_region
+from memwal.lsm.wal.replay import ReplayedGeneration, replay
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage.open import open_store
-from memwal.writer.region_writer.replay import ReplayedGeneration, replay
-from memwal.writer.region_writer.rows import RowSchema
 
 REGION = uuid4()
 ROW_SCHEMA = RowSchema(

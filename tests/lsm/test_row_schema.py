@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from memwal.errors import InvalidInputError
-from memwal.writer.region_writer.rows import RowSchema
+from memwal.lsm.row_schema import RowSchema
 
 SCHEMA = pa.schema(
     [

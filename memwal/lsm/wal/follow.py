@@ -1,0 +1,182 @@
+"""Follow the log of a region without claiming it: the rows that no flushed generation has yet.
+
+A follower reads what a claim would replay, by the same rules: entries behind the manifest's
+``replay_after``, without sentinels, in the generations that a flush would make of them. It changes
+nothing: torn entries at the tip, which a claim replaces, are read again with each call.
+
+Entries never change, so each is read once. What may change under a follower, and what it does:
+
+* a flush: the manifest names another ``replay_after`` or generation. What is known is dropped, and
+  the log behind the new position is read;
+* a collection of entries that were flushed since the manifest was read: an entry is missing. Then
+  the manifest has changed, and the caller reads it again (ObjectNotFoundError). If it has not
+  changed, the entry is lost, which is the error of a claim;
+* a claim: its sentinel is skipped, and entries behind it have a higher epoch. A follower has no
+  epoch of its own, and reads them all;
+* a table that was restored from a backup, or made anew, has other entries at the same positions.
+  Before a call adds to what is known, it compares the newest known entry with the stored one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+import numpy as np
+import pyarrow as pa
+
+from memwal.errors import BackPressureError, CorruptDataError, ObjectNotFoundError
+from memwal.format.paths import MAX_COUNTER, wal_key
+from memwal.format.region_manifest import RegionManifest
+from memwal.lsm.memtable.indexes import MemTableIndexes, UnflushedRows
+from memwal.lsm.row_schema import RowSchema
+from memwal.lsm.wal.log import LogSurvey, find_tip, needs_replay, read_log, survey_log
+from memwal.lsm.wal.logged_rows import convert_entry
+from memwal.lsm.wal.replay import place
+from memwal.region.manifest_store import RegionManifestStore
+from memwal.storage.object_store import ObjectStore
+
+_COMPARED_BYTES = 16 << 10
+
+
+class LogFollower:
+    """Unflushed rows of one region, as its log has them. Safe to use from many threads."""
+
+    def __init__(self, store: ObjectStore, region_id: UUID) -> None:
+        self._store = store
+        self._region_id = region_id
+        self._lock = threading.Lock()
+        self._known: _Known | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the rows that are known, and of their indexes."""
+        known = self._known
+        return 0 if known is None else sum(run.rows.nbytes for run in known.runs)
+
+    def follow(
+        self, manifest: RegionManifest, row_schema: RowSchema, *, max_bytes: int
+    ) -> Sequence[UnflushedRows]:
+        """Return every row that the log has now and no generation of the manifest, oldest first.
+
+        Raises
+        ------
+        ObjectNotFoundError
+            The manifest is not the newest any more, and entries were collected since.
+        CorruptDataError
+            A claim would fail as well: an entry is missing or damaged, or does not fit the table.
+        BackPressureError
+            The rows take more than ``max_bytes`` in memory.
+        """
+        with self._lock:
+            known = self._known
+            if known is None or not known.fits(manifest, row_schema) or not self._is_same(known):
+                known = _Known(
+                    manifest.replay_after,
+                    manifest.current_generation,
+                    row_schema,
+                    manifest.replay_after + 1,
+                )
+            self._known = None
+            try:
+                self._extend(known, manifest, max_bytes)
+            except CorruptDataError as error:
+                latest = RegionManifestStore(self._store, self._region_id).read_latest()
+                if latest is None or latest != manifest:
+                    raise ObjectNotFoundError(
+                        f"the log of region {self._region_id} was flushed meanwhile: {error}"
+                    ) from error
+                raise
+            self._known = known
+            return [UnflushedRows(run.generation, run.rows.snapshot()) for run in known.runs]
+
+    def _is_same(self, known: _Known) -> bool:
+        """Return whether the newest known entry is the stored one."""
+        return known.newest is None or known.newest == self._fingerprint(known.next_position - 1)
+
+    def _fingerprint(self, position: int) -> bytes:
+        """Return a hash of the beginning of an entry, which has the id and epoch of its writer."""
+        try:
+            data = self._store.get_range(
+                wal_key(self._region_id, position), start=0, length=_COMPARED_BYTES
+            )
+        except ObjectNotFoundError:
+            return b""
+        return hashlib.blake2b(data, digest_size=16).digest()
+
+    def _extend(self, known: _Known, manifest: RegionManifest, max_bytes: int) -> None:
+        """Add the entries that were appended since."""
+        first = known.next_position
+        if first == manifest.replay_after + 1:
+            survey = survey_log(
+                self._store, self._region_id, after=first - 1, hint=manifest.wal_last_seen
+            )
+        else:
+            tip = find_tip(self._store, self._region_id, start=first)
+            entries = np.empty(0, dtype=[("position", np.uint64), ("size", np.uint64)])
+            survey = LogSurvey(first - 1, entries, tip, None)
+        size = self.nbytes
+        for position, entry in read_log(
+            self._store, self._region_id, after=first - 1, epoch=MAX_COUNTER, survey=survey
+        ):
+            # Sentinels behind a torn entry are read again with it.
+            if position == known.next_position:
+                known.next_position = position + 1
+            if not needs_replay(entry, current_generation=manifest.current_generation):
+                continue
+            run = place(
+                known.runs, entry.generation, first=manifest.current_generation, new=known.new_run
+            )
+            for batch in convert_entry(known.row_schema, self._region_id, position, entry):
+                run.rows.append(batch)
+                size += batch.nbytes
+            if size > max_bytes:
+                raise BackPressureError(
+                    f"the log of region {self._region_id} has more than {max_bytes} bytes of rows "
+                    "that no writer has flushed, too many to read them fresh; flush them by "
+                    "memwal recover TABLE if no writer lives, or read without fresh"
+                )
+        if known.next_position > first:
+            known.newest = self._fingerprint(known.next_position - 1)
+
+
+@dataclass(slots=True, eq=False)
+class _FollowedRun:
+    """Rows of entries that go into one generation."""
+
+    generation: int
+    rows: MemTableIndexes
+
+    def join(self, later: _FollowedRun) -> None:
+        """Append the rows of the next run."""
+        for batch in later.rows.snapshot().view.batches:
+            self.rows.append(batch)
+
+
+@dataclass(slots=True, eq=False)
+class _Known:
+    """What is known of a log behind a position."""
+
+    after: int
+    generation: int  # that the region writes, by the manifest
+    row_schema: RowSchema
+    next_position: int  # the first entry that is not known, or is torn
+    runs: list[_FollowedRun] = field(default_factory=list)
+    newest: bytes | None = None  # fingerprint of the entry before ``next_position``
+
+    def fits(self, manifest: RegionManifest, row_schema: RowSchema) -> bool:
+        """Return whether this is what the log has behind a manifest."""
+        schema: pa.Schema = self.row_schema.schema
+        return (
+            self.after == manifest.replay_after
+            and self.generation == manifest.current_generation
+            and bool(schema.equals(row_schema.schema, check_metadata=True))
+        )
+
+    def new_run(self, generation: int) -> _FollowedRun:
+        """Return a run without rows."""
+        indexes = MemTableIndexes(self.row_schema.schema, self.row_schema.primary_key)
+        return _FollowedRun(generation, indexes)

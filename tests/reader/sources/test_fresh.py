@@ -1,0 +1,293 @@
+"""Fresh reads: what any writer acknowledged, flushed or not."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from support.data.tables import (
+    REGION,
+    MakeTable,
+    age,
+    append_foreign,
+    folder,
+    keys,
+    log,
+    numbered,
+    rows,
+    state,
+    without_key,
+)
+from support.faults.collecting import DAY, collect
+from support.oracles import native
+from support.stores.faulty_store import WAL, FaultyStores
+
+import memwal
+from memwal.errors import BackPressureError, CorruptDataError, InvalidInputError, MemWalError
+from memwal.format.paths import wal_key
+from memwal.reader.sources import log_tails
+
+
+def fresh(table: memwal.Table) -> dict[int, int | None]:
+    """What a fresh read shows."""
+    return state(table.scan(fresh=True))
+
+
+class TestSees:
+    def test_rows_of_a_writer_that_lives(self, table: memwal.Table) -> None:
+        with table.writer() as writer:
+            writer.upsert(rows({1: 1, 2: 2}))
+            assert state(table) == {}
+            assert fresh(table) == {1: 1, 2: 2}
+            writer.upsert(rows({2: 3}))
+            writer.delete(keys(1))
+            assert fresh(table) == {2: 3}
+
+    def test_rows_of_a_writer_that_died(self, table: memwal.Table) -> None:
+        with table.writer() as writer:
+            writer.upsert(rows({1: 1, 2: 1, 3: 1}))
+        table.merge()
+        writer = table.writer()
+        writer.upsert(rows({1: 2}))
+        writer.delete(keys(3))
+        writer.abort()
+        assert fresh(table) == {1: 2, 2: 1}
+
+    def test_rows_of_lances_own_writer(self, table: memwal.Table) -> None:
+        with table.writer() as writer:
+            writer.upsert(rows({1: 1}))
+        shard = native.writer(table)
+        native.put(shard, table, rows({1: 2, 4: 4}))
+        assert fresh(table) == {1: 2, 4: 4}
+        shard.close()
+        assert fresh(table) == {1: 2, 4: 4}
+
+    def test_each_step_of_their_life_once(self, table: memwal.Table) -> None:
+        expected: dict[int, int | None] = {}
+        with table.writer() as writer:
+            for number in range(4):
+                writer.upsert(numbered(5 * number, 10, number))
+                expected |= dict.fromkeys(range(5 * number, 5 * number + 10), number)
+                assert fresh(table) == expected
+                writer.flush()
+                assert fresh(table) == expected
+                if number % 2:
+                    table.merge()
+                    assert fresh(table) == expected
+                    collect(table, 2 * DAY)
+                    collect(table, 4 * DAY)
+                    assert fresh(table) == expected
+
+    def test_what_a_takeover_replays(self, table: memwal.Table) -> None:
+        first = table.writer()
+        first.upsert(rows({1: 1}))
+        second = table.writer()
+        second.upsert(rows({2: 2}))
+        with pytest.raises(MemWalError):
+            first.upsert(rows({3: 3}))
+        assert fresh(table) == state(second) == {1: 1, 2: 2}
+        second.close()
+        with pytest.raises(MemWalError):
+            first.close()
+
+    def test_all_regions_and_those_of_keys(self, make_table: MakeTable) -> None:
+        table = make_table(buckets=4)
+        with table.writer() as writer:
+            writer.upsert(numbered(0, 40))
+            assert fresh(table) == dict.fromkeys(range(40), 0)
+            found = table.lookup(keys(3, 17, 99), fresh=True).to_table()
+            assert sorted(found.column("id").to_pylist()) == [3, 17]
+            assert table.scan(filter="id = 7", fresh=True).count_rows() == 1
+
+    def test_by_default_if_the_table_was_opened_so(self, table: memwal.Table) -> None:
+        opened = memwal.open(table.uri, fresh=True)
+        with table.writer() as writer:
+            writer.upsert(rows({1: 1}))
+            assert state(opened) == {1: 1}
+            assert opened.count_rows() == 1
+            assert state(opened.scan(fresh=False)) == {}
+            assert opened.scan(max_staleness=60).count_rows() == 0
+
+
+class TestCost:
+    def test_each_entry_is_read_once(self, faults: FaultyStores, table: memwal.Table) -> None:
+        store = faults.of(table.location)
+        with table.writer() as writer:
+            for number in range(20):
+                writer.upsert(rows({number: number}))
+            assert len(fresh(table)) == 20
+            before = len(store.calls)
+            assert len(fresh(table)) == 20
+            idle = store.calls[before:]
+            of_the_log = [call for call in idle if "/wal/" in str(call)]
+            assert len(of_the_log) <= 2, of_the_log
+            writer.upsert(rows({50: 50}))
+            before = len(store.calls)
+            assert len(fresh(table)) == 21
+            assert len([call for call in store.calls[before:] if "/wal/" in str(call)]) <= 6
+
+    def test_too_many_rows_are_refused(
+        self, table: memwal.Table, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(log_tails, "_MAX_REGION_BYTES", 100)
+        with table.writer() as writer:
+            writer.upsert(numbered(0, 100))
+            with pytest.raises(BackPressureError, match=str(REGION)):
+                fresh(table)
+
+
+class TestDamage:
+    def test_a_lost_entry_is_told(self, table: memwal.Table) -> None:
+        writer = table.writer()
+        for number in range(3):
+            writer.upsert(rows({number: number}))
+        writer.abort()
+        position = sorted(log(table))[-2]
+        (folder(table) / wal_key(REGION, position)).unlink()
+        with pytest.raises(CorruptDataError, match=str(REGION)):
+            fresh(memwal.open(table.uri))
+
+    def test_a_torn_entry_at_the_tip_was_never_acknowledged(self, table: memwal.Table) -> None:
+        writer = table.writer()
+        writer.upsert(rows({1: 1}))
+        writer.abort()
+        assert fresh(table) == {1: 1}
+        torn = folder(table) / wal_key(REGION, max(log(table)) + 1)
+        torn.write_bytes(b"ARROW")
+        assert fresh(table) == {1: 1}
+        with table.writer() as writer:
+            writer.upsert(rows({2: 2}))
+            assert fresh(table) == {1: 1, 2: 2}
+
+    def test_rows_that_no_claim_could_store(self, table: memwal.Table) -> None:
+        with table.writer() as writer:
+            writer.upsert(rows({1: 1}))
+        append_foreign(table, without_key({8: 8}, 0))
+        with pytest.raises(CorruptDataError, match="repair"):
+            fresh(table)
+
+
+class TestReplacedTables:
+    def test_one_that_was_restored(self, table: memwal.Table, tmp_path: Path) -> None:
+        """Other entries are at positions that were read before."""
+        writer = table.writer()
+        writer.upsert(rows({1: 1}))
+        backup = shutil.copytree(folder(table), tmp_path / "backup")
+        writer.upsert(rows({2: 2}))
+        writer.abort()
+        assert fresh(table) == {1: 1, 2: 2}
+        shutil.rmtree(folder(table))
+        shutil.copytree(backup, folder(table))
+        assert fresh(table) == {1: 1}
+        with table.writer() as again:
+            again.upsert(rows({3: 3}))
+            again.upsert(rows({4: 4}))
+            assert fresh(table) == {1: 1, 3: 3, 4: 4}
+
+    def test_one_that_was_made_anew(self, table: memwal.Table) -> None:
+        def write(key: int) -> None:
+            writer = memwal.open(table.uri).writer()
+            writer.upsert(rows({key: key}))
+            writer.abort()
+
+        write(1)
+        assert fresh(table) == {1: 1}
+        shutil.rmtree(folder(table))
+        memwal.create(
+            table.uri,
+            rows({}).schema,
+            primary_key=["id"],
+            region_spec=memwal.RegionSpec.unsharded(),
+        )
+        assert fresh(table) == {}
+        write(2)
+        assert fresh(table) == {2: 2}
+
+    def test_columns_that_were_added(self, table: memwal.Table) -> None:
+        writer = table.writer()
+        writer.upsert(rows({1: 1}))
+        writer.abort()
+        assert fresh(table) == {1: 1}
+        table.base().dataset.add_columns(pa.schema([("more", pa.int64())]))
+        found = table.scan(fresh=True).to_table()
+        assert found.column("more").to_pylist() == [None]
+
+
+STEPS: dict[str, Callable[[memwal.Table, memwal.table.Writer], object]] = {
+    "write": lambda table, writer: writer.upsert(rows({2: 7, 9: 9})),
+    "flush": lambda table, writer: writer.flush(),
+    "flush and merge": lambda table, writer: (writer.flush(), table.merge()),
+    "all of it": lambda table, writer: (
+        writer.flush(),
+        table.merge(),
+        age(table, 10 * DAY),
+        collect(table, 2 * DAY),
+        collect(table, 4 * DAY),
+    ),
+    "takeover": lambda table, writer: table.writer().claim(),
+}
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("name", STEPS)
+def test_whatever_happens_between_its_requests(
+    faults: FaultyStores, table: memwal.Table, name: str, known: bool
+) -> None:
+    """At each request of the read in turn."""
+    expected = {1: 1, 2: 2, 3: 3}
+    for number in range(40):
+        log_tails._followers.clear()
+        with table.writer() as writer:
+            writer.upsert(rows({1: 1, 2: 2}))
+            writer.flush()
+            writer.upsert(rows({3: 3}))
+            writer.delete(keys(9))
+            writer.upsert(rows({2: 2}))
+            if known:
+                assert fresh(table) == expected
+            store = faults.of(table.location)
+            done: list[int] = []
+
+            def meanwhile(done: list[int] = done, writer: memwal.table.Writer = writer) -> None:
+                done.append(1)
+                STEPS[name](memwal.open(table.uri), writer)
+
+            store.act("*", meanwhile, skip=number)
+            found = fresh(table)
+            store.clear()
+            assert {key: n for key, n in found.items() if key in (1, 3)} == {1: 1, 3: 3}
+            assert found[2] in (2, 7)
+            if not done:
+                break
+            writer.delete(keys(9))
+            if name == "takeover":
+                writer.abort()
+    else:
+        pytest.fail("the read sends ever more requests")
+
+
+@pytest.mark.parametrize("options", [{"max_staleness": 1}, {}])
+def test_what_it_cannot_be_together_with(table: memwal.Table, options: dict[str, int]) -> None:
+    reader: memwal.Table | memwal.queries.Queries = table
+    if not options:
+        reader = table.at(table.version)
+    with pytest.raises(InvalidInputError):
+        reader.scan(fresh=True, **options).to_table()  # type: ignore[arg-type]
+    with table.writer() as writer, pytest.raises(InvalidInputError):
+        writer.scan(fresh=True).to_table()
+
+
+def test_an_append_is_seen_while_another_one_is_under_way(
+    faults: FaultyStores, table: memwal.Table
+) -> None:
+    store = faults.of(table.location)
+    with table.writer() as writer:
+        writer.upsert(rows({1: 1}))
+        seen: list[dict[int, int | None]] = []
+        store.act("create", lambda: seen.append(fresh(memwal.open(table.uri))), key=WAL)
+        writer.upsert(rows({2: 2}))
+        assert seen == [{1: 1}]
+        assert fresh(table) == {1: 1, 2: 2}
