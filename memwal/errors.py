@@ -223,6 +223,13 @@ class BackPressureError(MemWalError):
     """
 
 
+class ReadTimeoutError(MemWalError):
+    """A read had to see a write that is not in the table's logs in time.
+
+    What to do: look whether the write went to this table; wait longer.
+    """
+
+
 class WriterClosedError(MemWalError):
     """The writer was closed, or stopped after a failure.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, NamedTuple, Unpack
 
 import lance
 import numpy.typing as npt
@@ -14,11 +14,13 @@ from memwal.boundary.public import public
 from memwal.errors import InvalidInputError
 from memwal.inputs.rows import Keys, import_data
 from memwal.lsm.row_schema import RowSchema
+from memwal.lsm.wal.position import WritePosition
 from memwal.reader.lookup import lookup_rows
 from memwal.reader.predicate import SqlFilter
 from memwal.reader.result import Result
 from memwal.reader.scan import Scan, open_newest, output_schema
 from memwal.reader.sources.generation import ReadSources, open_sources, retry_if_collected
+from memwal.reader.sources.log_tails import wait_for_position
 from memwal.reader.sources.plan import MemTables, ReadPlan, plan_read
 from memwal.reader.sources.pruning import KeyBuilder
 from memwal.reader.sources.snapshot import open_version
@@ -34,11 +36,23 @@ from memwal.search import (
 from memwal.search.text.query import TextQuery
 from memwal.search.vector.query import SearchOptions
 from memwal.storage.location import TableLocation
-from memwal.util.clock import Duration, duration
+from memwal.util.clock import Duration, duration, in_seconds
 
 if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
+
+AT_LEAST_SECONDS = 10.0
+"""How long a read waits for a write that it has to see, unless told otherwise."""
+
+
+class Freshness(NamedTuple):
+    """What a read has to see, as its caller said: see :meth:`Queries.scan`."""
+
+    max_staleness: Duration | None
+    fresh: bool | None
+    at_least: WritePosition | str | None
+    timeout: Duration
 
 
 @public
@@ -67,6 +81,8 @@ class Queries:
         with_row_address: bool = False,
         max_staleness: Duration | None = None,
         fresh: bool | None = None,
+        at_least: WritePosition | str | None = None,
+        timeout: Duration = AT_LEAST_SECONDS,
     ) -> Scan:
         """Scan the newest row of every key.
 
@@ -93,6 +109,11 @@ class Queries:
             or not: the logs of the regions are read. Costs two requests more for each region, and
             one for each entry that this process has not read yet. By default as the table was
             opened: :func:`memwal.open`.
+        at_least : WritePosition or str, optional
+            Position of a write that this read has to see: ``WriteHandle.position`` of another
+            process, or its text. The read is fresh then.
+        timeout : float or timedelta, default 10
+            How long to wait for that write, in seconds.
 
         Returns
         -------
@@ -106,8 +127,12 @@ class Queries:
         InvalidInputError
             ``limit`` or ``offset`` is negative.
         """
+        freshness = Freshness(max_staleness, fresh, at_least, timeout)
         return Scan(
-            lambda: self._open_sources(filter=filter, max_staleness=max_staleness, fresh=fresh),
+            lambda: self._open_sources(
+                filter=filter,
+                freshness=freshness,
+            ),
             columns=columns,
             filter=filter,
             limit=limit,
@@ -171,6 +196,8 @@ class Queries:
         columns: Sequence[str] | None = None,
         max_staleness: Duration | None = None,
         fresh: bool | None = None,
+        at_least: WritePosition | str | None = None,
+        timeout: Duration = AT_LEAST_SECONDS,
     ) -> Result:
         """Look up rows by key.
 
@@ -183,7 +210,7 @@ class Queries:
             The key columns as a table, a data frame, a dict of columns, or a list of dicts. If the
             key has one column, also its values: an array, a Series, a list, or one value. They are
             cast to the types of the key, if they stay the same.
-        columns, max_staleness, fresh : optional
+        columns, max_staleness, fresh, at_least, timeout : optional
             As for :meth:`scan`.
 
         Returns
@@ -198,6 +225,7 @@ class Queries:
             A stream of keys cannot be read. When the result is used: the keys do not fit the
             primary key, or the version that is read has none.
         """
+        freshness = Freshness(max_staleness, fresh, at_least, timeout)
 
         def key_columns(base: BaseTable) -> pa.Table:
             if not base.primary_key:
@@ -209,7 +237,10 @@ class Queries:
             return rows.select(row_schema.primary_key)
 
         def look_up() -> pa.Table:
-            sources = self._open_sources(keys=key_columns, max_staleness=max_staleness, fresh=fresh)
+            sources = self._open_sources(
+                keys=key_columns,
+                freshness=freshness,
+            )
             return lookup_rows(sources, key_columns(sources.base), columns=columns)
 
         keys = import_data(keys)
@@ -225,6 +256,8 @@ class Queries:
         prefilter: bool = True,
         max_staleness: Duration | None = None,
         fresh: bool | None = None,
+        at_least: WritePosition | str | None = None,
+        timeout: Duration = AT_LEAST_SECONDS,
         **options: Unpack[SearchOptions],
     ) -> Result:
         """Find the rows with the nearest vectors.
@@ -239,7 +272,7 @@ class Queries:
             Optional if the table has one column of vectors.
         prefilter : bool, default True
             False filters after the search, so that fewer than ``k`` rows may remain.
-        max_staleness, fresh : optional
+        max_staleness, fresh, at_least, timeout : optional
             As for :meth:`scan`.
         **options
             ``k``, ``filter``, ``columns``, ``metric``, ``nprobes``, ``refine_factor``, ``ef``: see
@@ -255,12 +288,14 @@ class Queries:
         InvalidInputError
             An argument does not fit the table; the message names it.
         """
+        freshness = Freshness(max_staleness, fresh, at_least, timeout)
         # A filter after the search needs the nearest rows of all regions.
         pruned_by = options.get("filter") if prefilter else None
         return self._found(
             lambda: run_search(
                 lambda: self._open_sources(
-                    filter=pruned_by, max_staleness=max_staleness, fresh=fresh
+                    filter=pruned_by,
+                    freshness=freshness,
                 ),
                 lambda sources, newest: search(
                     sources, newest, vector, column=column, prefilter=prefilter, **options
@@ -280,6 +315,8 @@ class Queries:
         columns: Sequence[str] | None = None,
         max_staleness: Duration | None = None,
         fresh: bool | None = None,
+        at_least: WritePosition | str | None = None,
+        timeout: Duration = AT_LEAST_SECONDS,
     ) -> Result:
         """Find the rows whose texts match best.
 
@@ -297,7 +334,7 @@ class Queries:
             Maximum number of rows; None returns all that match.
         filter : str, optional
             SQL predicate over any columns. It does not change the scores.
-        columns, max_staleness, fresh : optional
+        columns, max_staleness, fresh, at_least, timeout : optional
             As for :meth:`scan`.
 
         Returns
@@ -310,9 +347,10 @@ class Queries:
         InvalidInputError
             A column has no text index, or an argument does not fit.
         """
+        freshness = Freshness(max_staleness, fresh, at_least, timeout)
         return self._found(
             lambda: run_search(
-                lambda: self._open_sources(max_staleness=max_staleness, fresh=fresh),
+                lambda: self._open_sources(freshness=freshness),
                 lambda sources, newest: search_text(
                     sources, newest, query, column=column, k=k, filter=filter, columns=columns
                 ),
@@ -332,6 +370,8 @@ class Queries:
         candidates: int | None = None,
         max_staleness: Duration | None = None,
         fresh: bool | None = None,
+        at_least: WritePosition | str | None = None,
+        timeout: Duration = AT_LEAST_SECONDS,
         **options: Unpack[SearchOptions],
     ) -> Result:
         """Find rows by vectors and texts together, by reciprocal rank fusion.
@@ -346,7 +386,7 @@ class Queries:
             Weight of the vectors in the rank, from 0 to 1.
         candidates : int, optional
             Number of rows of each search that are ranked; ``max(k, 50)`` by default.
-        max_staleness, fresh : optional
+        max_staleness, fresh, at_least, timeout : optional
             As for :meth:`scan`.
         **options
             As for :meth:`search`.
@@ -357,9 +397,10 @@ class Queries:
             Lazy, as of :meth:`scan`: the columns, ``_distance``, ``_score`` and
             ``_relevance_score``, most relevant first.
         """
+        freshness = Freshness(max_staleness, fresh, at_least, timeout)
         return self._found(
             lambda: run_search(
-                lambda: self._open_sources(max_staleness=max_staleness, fresh=fresh),
+                lambda: self._open_sources(freshness=freshness),
                 lambda sources, newest: search_hybrid(
                     sources,
                     newest,
@@ -396,27 +437,37 @@ class Queries:
     def _open_sources(
         self,
         *,
+        freshness: Freshness,
         filter: str | None = None,
         keys: KeyBuilder | None = None,
-        max_staleness: Duration | None = None,
-        fresh: bool | None = None,
     ) -> ReadSources:
         age = None
-        if max_staleness is not None:
-            age = duration(max_staleness, "max_staleness")
+        fresh = freshness.fresh
+        if freshness.max_staleness is not None:
+            age = duration(freshness.max_staleness, "max_staleness")
         elif fresh is None:
             fresh = self._fresh
-        return open_sources(
-            lambda: plan_read(
-                self.location,
-                self._memtables(),
-                version=self._version,
-                filter=filter,
-                keys=keys,
-                max_staleness=age,
-                fresh=bool(fresh),
+        wanted = freshness.at_least
+        if isinstance(wanted, str):
+            wanted = WritePosition.parse(wanted)
+
+        def open_now() -> ReadSources:
+            return open_sources(
+                lambda: plan_read(
+                    self.location,
+                    self._memtables(),
+                    version=self._version,
+                    filter=filter,
+                    keys=keys if wanted is None else None,
+                    max_staleness=age,
+                    fresh=bool(fresh) or wanted is not None,
+                    at_least=wanted,
+                )
             )
-        )
+
+        if wanted is None:
+            return open_now()
+        return wait_for_position(open_now, in_seconds(freshness.timeout))
 
     def _memtables(self) -> MemTables | None:
         return None

@@ -19,10 +19,10 @@ from hypothesis.strategies import SearchStrategy
 
 from memwal.errors import MemWalError
 from memwal.inputs import rows as inputs
+from memwal.lsm import row_schema
 from memwal.lsm.row_schema import RowSchema
 from memwal.region.router import Router
 from memwal.region.spec import RegionSpec
-from memwal.lsm import row_schema
 
 TABLE = pa.schema(
     [

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -42,6 +41,14 @@ from memwal.storage.object_store import ObjectStore
 _COMPARED_BYTES = 16 << 10
 
 
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """Unflushed rows of a region."""
+
+    rows: tuple[UnflushedRows, ...]
+    last_position: int  # up to which the log is flushed or read
+
+
 class LogFollower:
     """Unflushed rows of one region, as its log has them. Safe to use from many threads."""
 
@@ -59,7 +66,7 @@ class LogFollower:
 
     def follow(
         self, manifest: RegionManifest, row_schema: RowSchema, *, max_bytes: int
-    ) -> Sequence[UnflushedRows]:
+    ) -> Followed:
         """Return every row that the log has now and no generation of the manifest, oldest first.
 
         Raises
@@ -91,7 +98,10 @@ class LogFollower:
                     ) from error
                 raise
             self._known = known
-            return [UnflushedRows(run.generation, run.rows.snapshot()) for run in known.runs]
+            return Followed(
+                tuple(UnflushedRows(run.generation, run.rows.snapshot()) for run in known.runs),
+                known.next_position - 1,
+            )
 
     def _is_same(self, known: _Known) -> bool:
         """Return whether the newest known entry is the stored one."""

@@ -207,9 +207,9 @@ def open_sources(plan: Callable[[], ReadPlan]) -> ReadSources:
         ]
         return ReadSources(planned, tuple(sorted(sources, key=lambda source: source.generation)))
     raise ConflictError(
-        f"generations were collected before they could be read, {_MAX_ATTEMPTS} times ({gone}); give "
-        "the garbage collector a longer grace period; if they are lost, memwal verify --repair may "
-        "make them again from the log"
+        f"generations were collected before they could be read, {_MAX_ATTEMPTS} times ({gone}); "
+        "give the garbage collector a longer grace period; if they are lost, memwal verify "
+        "--repair may make them again from the log"
     ) from gone
 
 

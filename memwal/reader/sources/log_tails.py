@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 from uuid import UUID
 
 from memwal.base_table.snapshot import BaseTable
-from memwal.errors import ObjectNotFoundError
+from memwal.errors import ObjectNotFoundError, ReadTimeoutError
 from memwal.format.region_manifest import RegionManifest
 from memwal.lsm.memtable.indexes import UnflushedRows
 from memwal.lsm.row_schema import RowSchema
-from memwal.lsm.wal.follow import LogFollower
+from memwal.lsm.wal.follow import Followed, LogFollower
+from memwal.lsm.wal.position import WritePosition
 from memwal.reader.cache.lru import LruCache
 from memwal.util.concurrency import run_all
 
@@ -20,16 +22,25 @@ from memwal.util.concurrency import run_all
 _CACHE_BYTES: Final = 1 << 30
 _MAX_REGION_BYTES: Final = 1 << 30
 _FOLLOWER_BYTES: Final = 4 << 10
+_POLL_SECONDS: Final = 0.02
 
 _followers: LruCache[LogFollower] = LruCache(
     _CACHE_BYTES, lambda follower: _FOLLOWER_BYTES + follower.nbytes
 )
 
 
+class PositionNotReachedError(Exception):
+    """A region's log does not have an entry yet that the read must see."""
+
+
 def read_tails(
-    base: BaseTable, manifests: Mapping[UUID, RegionManifest]
+    base: BaseTable,
+    manifests: Mapping[UUID, RegionManifest],
+    at_least: WritePosition | None = None,
 ) -> dict[UUID, Sequence[UnflushedRows]]:
     """Read the rows that the logs have and no generation of the manifests, by region.
+
+    Raises PositionNotReachedError if they do not have all entries of ``at_least``.
 
     ``base`` was opened after the manifests were read. If it has a generation of a region that its
     manifest does not list, the manifest is too old to tell which rows are unflushed: then, and if
@@ -40,19 +51,44 @@ def read_tails(
             raise ObjectNotFoundError(f"region {region_id} was flushed and merged meanwhile")
     row_schema = RowSchema.of(base)
 
-    def read(region_id: UUID, manifest: RegionManifest) -> Sequence[UnflushedRows]:
+    def read(region_id: UUID, manifest: RegionManifest) -> Followed:
         key = _key(base, region_id)
         store = base.location.store
         follower = _followers.get(key, lambda: LogFollower(store, region_id))
-        rows = follower.follow(manifest, row_schema, max_bytes=_MAX_REGION_BYTES)
+        followed = follower.follow(manifest, row_schema, max_bytes=_MAX_REGION_BYTES)
         # With its new weight.
         _followers.put(key, follower)
-        return rows
+        return followed
 
     found = run_all([partial(read, *item) for item in manifests.items()])
-    return dict(zip(manifests, found, strict=True))
+    tails = dict(zip(manifests, found, strict=True))
+    for region_id, number in at_least.entries if at_least is not None else ():
+        if region_id not in tails or tails[region_id].last_position < number:
+            raise PositionNotReachedError(f"entry {number} of region {region_id}")
+    return {region_id: followed.rows for region_id, followed in tails.items()}
 
 
 def _key(base: BaseTable, region_id: UUID) -> tuple[object, ...]:
     location = base.location
     return location.uri, tuple(sorted(location.storage_options.items())), region_id
+
+
+Sources = TypeVar("Sources")
+
+
+def wait_for_position(read: Callable[[], Sources], seconds: float) -> Sources:
+    """Plan a read until the logs have the position that it has to see.
+
+    Raises ReadTimeoutError if they do not have it after so many seconds.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return read()
+        except PositionNotReachedError as error:
+            if time.monotonic() >= deadline:
+                raise ReadTimeoutError(
+                    f"the logs do not have {error} after {seconds:g} s: it was written into "
+                    "another table, or is lost; or give a longer timeout"
+                ) from error
+        time.sleep(_POLL_SECONDS)

@@ -19,6 +19,7 @@ from memwal.base_table.snapshot import BaseTable
 from memwal.errors import InvalidInputError
 from memwal.format.region_manifest import RegionManifest
 from memwal.lsm.memtable.indexes import UnflushedRows
+from memwal.lsm.wal.position import WritePosition
 from memwal.reader.sources.log_tails import read_tails
 from memwal.reader.sources.pruning import KeyBuilder, RegionPruner
 from memwal.reader.sources.snapshot import TableSnapshot, open_snapshot, open_version
@@ -205,6 +206,7 @@ def plan_read(
     keys: KeyBuilder | None = None,
     max_staleness: timedelta | None = None,
     fresh: bool = False,
+    at_least: WritePosition | None = None,
 ) -> ReadPlan:
     """Plan a read (spec: MemTable Collection).
 
@@ -217,7 +219,8 @@ def plan_read(
     acknowledged. At a ``version``, a number or a tag, the read sees the base table alone, as it
     was then; a warning is logged if flushed generations are not merged in it. A ``fresh`` read also
     sees what other writers acknowledged and did not flush: it reads the logs, behind the position
-    up to which the manifests say that they are flushed. Only generations of
+    up to which the manifests say that they are flushed, and these must have the entries of
+    ``at_least``, else PositionNotReachedError is raised. Only generations of
     ``regions`` matter, and those in which no row can pass the ``filter`` are left out. ``keys`` and
     ``max_staleness`` are those of :func:`memwal.reader.sources.snapshot.open_snapshot`.
 
@@ -248,7 +251,7 @@ def plan_read(
     stored = list(_stored_generations(snapshot.manifests))
     unmerged = [s for s in stored if s.generation > progress.get(s.region_id, 0)]
     if fresh:
-        memtables = read_tails(snapshot.base, snapshot.manifests)
+        memtables = read_tails(snapshot.base, snapshot.manifests, at_least)
     unflushed = [
         (region_id, rows)
         for region_id, tables in (memtables or {}).items()

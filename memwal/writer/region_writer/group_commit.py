@@ -329,6 +329,8 @@ class EntryWriter:
         with self._lock:
             self._queue.clear_in_flight()
             if appended is not None:
+                for write in group:
+                    write.position = appended.position
                 self.add_to_memtable(appended.batches, position=appended.position, nbytes=nbytes)
                 self._count_group(group, nbytes, time.perf_counter() - started)
         if self._settings.indexed:

@@ -21,6 +21,7 @@ from memwal.errors import (
 from memwal.format.wal_layout import AppliedSteps
 from memwal.lsm.row_schema import RowSchema
 from memwal.lsm.wal.log import NotLoggedError
+from memwal.lsm.wal.position import WritePosition
 from memwal.util.clock import Duration, in_seconds
 from memwal.util.log import safe_error_text
 
@@ -54,6 +55,7 @@ class PendingWrite:
     promoted: bool = field(default=False, init=False)
     done: bool = field(default=False, init=False)
     error: BaseException | None = field(default=None, init=False)  # why the write failed
+    position: int | None = field(default=None, init=False)  # of its entry in the log
     rows: int = field(init=False)
     bytes: int = field(init=False)
     _callbacks: tuple[Callable[[], None], ...] = field(default=(), init=False)
@@ -175,6 +177,27 @@ class WriteHandle:
                     "become so, wait for it again"
                 )
         self._raise_failures(self._parts)
+
+    @property
+    def position(self) -> WritePosition:
+        """Position of the write in the logs; waits until it is durable.
+
+        Give it, or its text, to a read in another process that has to see this write: ``at_least``
+        of :meth:`memwal.queries.Queries.scan`.
+
+        Raises
+        ------
+        MemWalError
+            As :meth:`wait`.
+        """
+        self.wait()
+        return WritePosition(
+            tuple(
+                (region_id, part.position)
+                for region_id, part in self._parts
+                if part.position is not None
+            )
+        )
 
     def exception(self) -> MemWalError | None:
         """Return why the write failed; None if it succeeded or is not done yet."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from uuid import uuid4
 
 import pyarrow as pa
 import pytest
@@ -26,8 +28,15 @@ from support.oracles import native
 from support.stores.faulty_store import WAL, FaultyStores
 
 import memwal
-from memwal.errors import BackPressureError, CorruptDataError, InvalidInputError, MemWalError
+from memwal.errors import (
+    BackPressureError,
+    CorruptDataError,
+    InvalidInputError,
+    MemWalError,
+    ReadTimeoutError,
+)
 from memwal.format.paths import wal_key
+from memwal.lsm.wal.position import WritePosition
 from memwal.reader.sources import log_tails
 
 
@@ -291,3 +300,47 @@ def test_an_append_is_seen_while_another_one_is_under_way(
         writer.upsert(rows({2: 2}))
         assert seen == [{1: 1}]
         assert fresh(table) == {1: 1, 2: 2}
+
+
+class TestPosition:
+    def test_of_a_write_is_seen_elsewhere(self, make_table: MakeTable) -> None:
+        table = make_table(buckets=3)
+        with table.writer() as writer:
+            position = writer.upsert(numbered(0, 20)).position
+            assert len(position.entries) == 3
+            text = str(position)
+            assert WritePosition.parse(text) == position
+            assert table.scan(at_least=text).count_rows() == 20
+            assert len(table.lookup(keys(1, 2), at_least=position).to_table()) == 2
+            writer.flush()
+            assert table.scan(at_least=position).count_rows() == 20
+        table.merge()
+        collect(table, 2 * DAY)
+        collect(table, 4 * DAY)
+        assert table.scan(at_least=position).count_rows() == 20
+
+    def test_that_is_not_there_yet_is_waited_for(self, table: memwal.Table) -> None:
+        with table.writer() as writer:
+            ((region, number),) = writer.upsert(rows({1: 1})).position.entries
+            later = WritePosition(((region, number + 1),))
+            with pytest.raises(ReadTimeoutError):
+                table.scan(at_least=later, timeout=0.05).to_table()
+            with ThreadPoolExecutor(1) as pool:
+                found = pool.submit(lambda: table.scan(at_least=later, timeout=30).to_table())
+                writer.upsert(rows({2: 2}))
+                assert state(found.result()) == {1: 1, 2: 2}
+
+    def test_of_another_table_is_never_there(self, table: memwal.Table) -> None:
+        with pytest.raises(ReadTimeoutError):
+            table.scan(at_least=WritePosition(((uuid4(), 1),)), timeout=0).to_table()
+
+    def test_of_a_write_without_rows(self, table: memwal.Table) -> None:
+        with table.writer() as writer:
+            position = writer.upsert(rows({})).position
+        assert (str(position), position.entries) == ("", ())
+        assert table.scan(at_least=str(position)).count_rows() == 0
+
+    @pytest.mark.parametrize("text", ["x", "1:2", f"{REGION}:", f"{REGION}:-1", ":", "," * 10])
+    def test_what_is_none(self, table: memwal.Table, text: str) -> None:
+        with pytest.raises(InvalidInputError):
+            table.scan(at_least=text).to_table()

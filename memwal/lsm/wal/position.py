@@ -1,0 +1,44 @@
+"""Position of a write in the logs of its regions, as text that travels to other processes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+from uuid import UUID
+
+from memwal.errors import InvalidInputError
+from memwal.format.paths import MAX_COUNTER
+
+
+@dataclass(frozen=True, slots=True)
+class WritePosition:
+    """Entries that have the rows of a write: one for each region.
+
+    Its text fits into a header of HTTP or a message of a queue:
+
+    >>> from uuid import UUID
+    >>> position = WritePosition(((UUID(int=7), 12),))
+    >>> str(position)
+    '00000000000000000000000000000007:12'
+    >>> WritePosition.parse(str(position)) == position
+    True
+    """
+
+    entries: tuple[tuple[UUID, int], ...]
+
+    def __str__(self) -> str:
+        return ",".join(f"{region_id.hex}:{number}" for region_id, number in self.entries)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read what :meth:`__str__` returns; else InvalidInputError."""
+        try:
+            pairs = [part.split(":") for part in text.split(",")] if text else []
+            entries = tuple((UUID(hex=region_id), int(number)) for region_id, number in pairs)
+        except (ValueError, AttributeError):
+            entries = ((UUID(int=0), 0),)
+        if any(not 0 < number <= MAX_COUNTER for _, number in entries):
+            raise InvalidInputError(
+                f"{text!r} is not the position of a write; pass WriteHandle.position, or its text"
+            )
+        return cls(entries)
