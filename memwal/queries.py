@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Unpack
+from uuid import UUID
 
 import lance
 import numpy.typing as npt
@@ -456,6 +457,7 @@ class Queries:
                 lambda: plan_read(
                     self.location,
                     self._memtables(),
+                    epochs=self._epochs(),
                     version=self._version,
                     filter=filter,
                     keys=keys if wanted is None else None,
@@ -471,3 +473,7 @@ class Queries:
 
     def _memtables(self) -> MemTables | None:
         return None
+
+    def _epochs(self) -> Mapping[UUID, int]:
+        """Return the epoch of the claim that each MemTable of :meth:`_memtables` belongs to."""
+        return {}

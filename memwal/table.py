@@ -162,6 +162,9 @@ class Writer(TableWriter, Queries):
     def _memtables(self) -> MemTables:
         return self.memtables()
 
+    def _epochs(self) -> Mapping[UUID, int]:
+        return self.epochs()
+
 
 # Open writers of this process, which a checkpoint flushes.
 _writers: WeakSet[Writer] = WeakSet()

@@ -331,6 +331,10 @@ class TableWriter:
         self._guard.check()
         return {region.region_id: region.memtables() for region in self._regions.all()}
 
+    def epochs(self) -> dict[UUID, int]:
+        """Return the epoch of this writer's claim of each region that it has open."""
+        return {region.region_id: region.epoch for region in self._regions.all()}
+
     def stats(self) -> WriterStats:
         """Return a snapshot of the writer's counters and MemTables."""
         self._guard.check()

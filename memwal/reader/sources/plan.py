@@ -205,6 +205,7 @@ def plan_read(
     filter: str | None = None,
     keys: KeyBuilder | None = None,
     max_staleness: timedelta | None = None,
+    epochs: Mapping[UUID, int] | None = None,
     fresh: bool = False,
     at_least: WritePosition | None = None,
 ) -> ReadPlan:
@@ -220,7 +221,8 @@ def plan_read(
     was then; a warning is logged if flushed generations are not merged in it. A ``fresh`` read also
     sees what other writers acknowledged and did not flush: it reads the logs, behind the position
     up to which the manifests say that they are flushed, and these must have the entries of
-    ``at_least``, else PositionNotReachedError is raised. Only generations of
+    ``at_least``, else PositionNotReachedError is raised. Of a writer's own MemTables it takes those
+    of regions that the writer still holds by its ``epochs``. Only generations of
     ``regions`` matter, and those in which no row can pass the ``filter`` are left out. ``keys`` and
     ``max_staleness`` are those of :func:`memwal.reader.sources.snapshot.open_snapshot`.
 
@@ -239,11 +241,6 @@ def plan_read(
             "a fresh read sees what was acknowledged before it began; leave out fresh, or version "
             "and max_staleness"
         )
-    if fresh and memtables is not None:
-        raise InvalidInputError(
-            "a writer's own reads see what it acknowledged; read the table fresh to see what other "
-            "writers acknowledged as well"
-        )
     if version is not None:
         return _plan_version(location, version, regions)
     snapshot = open_snapshot(location, regions=regions, keys=keys, max_staleness=max_staleness)
@@ -251,7 +248,9 @@ def plan_read(
     stored = list(_stored_generations(snapshot.manifests))
     unmerged = [s for s in stored if s.generation > progress.get(s.region_id, 0)]
     if fresh:
-        memtables = read_tails(snapshot.base, snapshot.manifests, at_least)
+        own = _own_memtables(memtables or {}, epochs or {}, snapshot)
+        others = {key: m for key, m in snapshot.manifests.items() if key not in own}
+        memtables = {**own, **read_tails(snapshot.base, others, at_least)}
     unflushed = [
         (region_id, rows)
         for region_id, tables in (memtables or {}).items()
@@ -276,6 +275,23 @@ def plan_read(
         merged=tuple(s for s in stored if s.generation <= progress.get(s.region_id, 0)),
         pruned=pruned,
     )
+
+
+def _own_memtables(
+    memtables: MemTables, epochs: Mapping[UUID, int], snapshot: TableSnapshot
+) -> MemTables:
+    """Return the MemTables that have all unflushed rows of their regions.
+
+    A writer whose claim is still the newest has them: nobody else wrote there before its manifest
+    was read, which was after its MemTables were taken. Of other regions it may have rows that were
+    superseded since.
+    """
+    return {
+        region_id: tables
+        for region_id, tables in memtables.items()
+        if (manifest := snapshot.manifests.get(region_id)) is not None
+        and manifest.writer_epoch == epochs.get(region_id)
+    }
 
 
 def _plan_version(

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pyarrow as pa
 import pytest
@@ -38,6 +38,7 @@ from memwal.errors import (
 from memwal.format.paths import wal_key
 from memwal.lsm.wal.position import WritePosition
 from memwal.reader.sources import log_tails
+from memwal.region.router import Router
 
 
 def fresh(table: memwal.Table) -> dict[int, int | None]:
@@ -119,6 +120,32 @@ class TestSees:
             assert opened.count_rows() == 1
             assert state(opened.scan(fresh=False)) == {}
             assert opened.scan(max_staleness=60).count_rows() == 0
+
+
+class TestOfAWriter:
+    def test_sees_its_own_rows_and_those_of_others(self, make_table: MakeTable) -> None:
+        table = make_table(buckets=2)
+        regions = table.region_ids()
+        first, second = (table.writer(region_ids=[region]) for region in regions)
+        router = Router(table.region_spec[1], table.schema)
+        of_region: dict[UUID, list[int]] = {region: [] for region in regions}
+        for key in range(20):
+            ((assignment, _),) = router.route(rows({key: 0}).to_batches()[0])
+            of_region[assignment.region_id].append(key)
+        first.upsert(rows(dict.fromkeys(of_region[regions[0]], 1)))
+        second.upsert(rows(dict.fromkeys(of_region[regions[1]], 2)))
+        assert state(first) == dict.fromkeys(of_region[regions[0]], 1)
+        assert len(state(first.scan(fresh=True))) == 20
+        first.close()
+        second.close()
+
+    def test_that_was_fenced_sees_what_came_since(self, table: memwal.Table) -> None:
+        first = table.writer()
+        first.upsert(rows({1: 1}))
+        with table.writer() as second:
+            second.upsert(rows({1: 2}))
+            assert state(first.scan(fresh=True)) == {1: 2}
+        first.abort()
 
 
 class TestCost:
@@ -285,8 +312,6 @@ def test_what_it_cannot_be_together_with(table: memwal.Table, options: dict[str,
         reader = table.at(table.version)
     with pytest.raises(InvalidInputError):
         reader.scan(fresh=True, **options).to_table()  # type: ignore[arg-type]
-    with table.writer() as writer, pytest.raises(InvalidInputError):
-        writer.scan(fresh=True).to_table()
 
 
 def test_an_append_is_seen_while_another_one_is_under_way(
