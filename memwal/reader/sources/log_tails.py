@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeVar
 from uuid import UUID
@@ -14,7 +14,6 @@ from memwal.format.region_manifest import RegionManifest
 from memwal.lsm.memtable.indexes import UnflushedRows
 from memwal.lsm.row_schema import RowSchema
 from memwal.lsm.wal.follow import Followed, LogFollower
-from memwal.lsm.wal.position import WritePosition
 from memwal.reader.cache.lru import LruCache
 from memwal.util.concurrency import run_all
 
@@ -36,11 +35,11 @@ class PositionNotReachedError(Exception):
 def read_tails(
     base: BaseTable,
     manifests: Mapping[UUID, RegionManifest],
-    at_least: WritePosition | None = None,
+    at_least: Iterable[tuple[UUID, int]] = (),
 ) -> dict[UUID, Sequence[UnflushedRows]]:
     """Read the rows that the logs have and no generation of the manifests, by region.
 
-    Raises PositionNotReachedError if they do not have all entries of ``at_least``.
+    Raises PositionNotReachedError if they do not have all entries ``at_least``, by region.
 
     ``base`` was opened after the manifests were read. If it has a generation of a region that its
     manifest does not list, the manifest is too old to tell which rows are unflushed: then, and if
@@ -62,7 +61,7 @@ def read_tails(
 
     found = run_all([partial(read, *item) for item in manifests.items()])
     tails = dict(zip(manifests, found, strict=True))
-    for region_id, number in at_least.entries if at_least is not None else ():
+    for region_id, number in at_least:
         if region_id not in tails or tails[region_id].last_position < number:
             raise PositionNotReachedError(f"entry {number} of region {region_id}")
     return {region_id: followed.rows for region_id, followed in tails.items()}

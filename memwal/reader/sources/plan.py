@@ -250,7 +250,8 @@ def plan_read(
     if fresh:
         own = _own_memtables(memtables or {}, epochs or {}, snapshot)
         others = {key: m for key, m in snapshot.manifests.items() if key not in own}
-        memtables = {**own, **read_tails(snapshot.base, others, at_least)}
+        wanted = [entry for entry in (at_least.entries if at_least else ()) if entry[0] not in own]
+        memtables = {**own, **read_tails(snapshot.base, others, wanted)}
     unflushed = [
         (region_id, rows)
         for region_id, tables in (memtables or {}).items()
