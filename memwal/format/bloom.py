@@ -57,13 +57,13 @@ def build_bloom_filter(key_columns: Sequence[pa.Array | pa.ChunkedArray]) -> byt
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BloomFilter:
-    """A decoded bloom filter: bits of shape (262144,)."""
+    """A bloom filter, as it is stored: :data:`FILTER_BYTES` bytes."""
 
-    bits: npt.NDArray[np.bool_]
+    data: npt.NDArray[np.uint8]
 
     @classmethod
     def from_bytes(cls, data: bytes) -> BloomFilter:
-        """Decode the content of a ``bloom_filter.bin``.
+        """Check the content of a ``bloom_filter.bin``.
 
         Raises CorruptDataError if it does not have :data:`FILTER_BYTES` bytes, or some were never
         written.
@@ -73,14 +73,19 @@ class BloomFilter:
                 f"a bloom filter has {len(data)} bytes instead of {FILTER_BYTES}; memwal verify "
                 "--repair writes it anew"
             )
-        bits = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little").view(np.bool_)
-        pages = bits.reshape(_PAGES, -1).any(axis=1)
-        if not pages.any() or (not pages.all() and bits.sum() > _MANY_BITS):
+        bloom = cls(np.frombuffer(data, np.uint8))
+        pages = bloom.data.reshape(_PAGES, -1).any(axis=1)
+        if not pages.any() or (not pages.all() and bloom.bits_set > _MANY_BITS):
             raise CorruptDataError(
                 "parts of a bloom filter were never written: keys would seem to be absent; memwal "
                 "verify --repair writes it anew"
             )
-        return cls(bits)
+        return bloom
+
+    @property
+    def bits_set(self) -> int:
+        """Number of bits that are set."""
+        return int(np.bitwise_count(self.data).sum(dtype=np.int64))
 
     def might_contain(
         self, key_columns: Sequence[pa.Array | pa.ChunkedArray]
@@ -95,7 +100,8 @@ class BloomFilter:
         for columns in keys.slices(key_columns):
             hit = np.ones(len(columns[0]), np.bool_)
             for positions in _bit_positions(_hash_keys(columns)):
-                hit &= self.bits[positions]
+                bits = np.uint8(1) << (positions & 7).astype(np.uint8)
+                hit &= (self.data[positions >> 3] & bits) != 0
             hits.append(hit)
         return np.concatenate(hits) if hits else np.empty(0, np.bool_)
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from memwal.errors import CorruptDataError, ObjectNotFoundError
-from memwal.format.bloom import BloomFilter
+from memwal.format.bloom import FILTER_BYTES, BloomFilter
 from memwal.format.paths import BLOOM_FILTER_NAME, PK_INDEX_DIR
 from memwal.format.values import single_array
 from memwal.lsm.indexes.btree_pages import (
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 # If a filter has a larger share of its bits set, eight set bits are too likely by chance. Some
 # 75,000 keys set so many.
 _SATURATED = 0.9
-_FILTER_BYTES = 64 << 20
+_FILTER_BYTES = 512 << 20
 _FOLDERS = 1024
 _PAGE_BYTES = 128 << 20
 
@@ -45,7 +45,7 @@ Positions = npt.NDArray[np.int64]
 
 # None: no filter, so that every key is possible.
 _filters: LruCache[BloomFilter | None] = LruCache(
-    _FILTER_BYTES, lambda bloom: 1 if bloom is None else bloom.bits.nbytes
+    _FILTER_BYTES, lambda bloom: 1 if bloom is None else bloom.data.nbytes
 )
 _ranges: LruCache[PageRanges] = LruCache(_FOLDERS)
 _pages: LruCache[pa.Table] = LruCache(_PAGE_BYTES, lambda page: int(page.nbytes))
@@ -131,4 +131,4 @@ def _read_filter(location: TableLocation, folder: str) -> BloomFilter | None:
     except CorruptDataError as error:
         logger.warning("%s: %s; every key counts as possible", folder, error)
         return None
-    return None if bloom.bits.mean() > _SATURATED else bloom
+    return None if bloom.bits_set > _SATURATED * 8 * FILTER_BYTES else bloom

@@ -176,7 +176,7 @@ def test_a_filter_has_one_size(size: int) -> None:
 @pytest.mark.parametrize("page", range(8))
 def test_a_page_that_was_never_written_is_damage(page: int) -> None:
     content = bytearray(build_bloom_filter([pa.array(np.arange(300))]))
-    assert BloomFilter.from_bytes(bytes(content)).bits.any()
+    assert BloomFilter.from_bytes(bytes(content)).bits_set
     content[page * 4096 : (page + 1) * 4096] = bytes(4096)
     with pytest.raises(CorruptDataError):
         BloomFilter.from_bytes(bytes(content))
