@@ -25,6 +25,8 @@ from memwal.boundary.public import public, public_methods
 from memwal.errors import InvalidInputError, WriterClosedError
 from memwal.inputs.rows import Keys, Rows
 from memwal.lsm.wal.applied_steps import AppliedStep
+from memwal.lsm.wal.position import WritePosition
+from memwal.queries import AT_LEAST_SECONDS
 from memwal.reader.predicate import SqlFilter
 from memwal.table import Table, Writer
 from memwal.util.clock import Duration
@@ -160,11 +162,23 @@ class AsyncWriter:
         """Seal and flush all MemTables: :meth:`memwal.writer.table_writer.TableWriter.flush`."""
         await _run_on_thread(self._others, self._writer.flush, timeout=timeout)
 
-    async def lookup(self, keys: Keys, *, columns: Sequence[str] | None = None) -> pa.Table:
+    async def lookup(
+        self,
+        keys: Keys,
+        *,
+        columns: Sequence[str] | None = None,
+        fresh: bool = False,
+        at_least: WritePosition | str | None = None,
+        timeout: Duration = AT_LEAST_SECONDS,
+    ) -> pa.Table:
         """Look up rows by key, including unflushed rows: :meth:`memwal.Table.lookup`."""
-        return await _run_on_thread(
-            self._others, lambda: self._writer.lookup(keys, columns=columns).to_table()
-        )
+
+        def look_up() -> pa.Table:
+            return self._writer.lookup(
+                keys, columns=columns, fresh=fresh, at_least=at_least, timeout=timeout
+            ).to_table()
+
+        return await _run_on_thread(self._others, look_up)
 
     async def scan(
         self,
@@ -172,12 +186,22 @@ class AsyncWriter:
         columns: Sequence[str] | None = None,
         filter: SqlFilter | None = None,
         limit: int | None = None,
+        fresh: bool = False,
+        at_least: WritePosition | str | None = None,
+        timeout: Duration = AT_LEAST_SECONDS,
     ) -> pa.Table:
         """Read the newest row of every key, including unflushed ones, into memory.
 
         See :meth:`memwal.Table.scan`.
         """
-        scan = self._writer.scan(columns=columns, filter=filter, limit=limit)
+        scan = self._writer.scan(
+            columns=columns,
+            filter=filter,
+            limit=limit,
+            fresh=fresh,
+            at_least=at_least,
+            timeout=timeout,
+        )
         return await _run_on_thread(self._others, scan.to_table)
 
     def stats(self) -> WriterStats:
@@ -232,6 +256,14 @@ class AsyncHandle:
     def exception(self) -> BaseException | None:
         """Return why the write failed; None if it succeeded or is not done yet."""
         return self._handle.exception()
+
+    async def position(self) -> WritePosition:
+        """Wait until the write is durable, and return its position in the logs.
+
+        See :attr:`memwal.writer.region_writer.handle.WriteHandle.position`.
+        """
+        await self
+        return self._handle.position
 
     def __await__(self) -> Generator[object, None, None]:
         return self._wait().__await__()

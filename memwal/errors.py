@@ -11,7 +11,8 @@
 | free space             | :class:`StoreFullError`                                     |
 | replace a link         | :class:`LinkRefusedError`                                   |
 | retry                  | :class:`ConflictError`, :class:`StoreUnavailableError`,     |
-|                        | :class:`BackPressureError`, :class:`LeaseLostError`         |
+|                        | :class:`BackPressureError`, :class:`LeaseLostError`,        |
+|                        | :class:`ReadTimeoutError`                                   |
 | look before retrying   | :class:`OutcomeUnknownError`                                |
 | write the rest again   | :class:`PartialWriteError`                                  |
 | claim the region again | :class:`RegionFencedError`, :class:`TableReplacedError`      |

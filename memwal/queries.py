@@ -56,6 +56,9 @@ class Freshness(NamedTuple):
     timeout: Duration
 
 
+_DEFAULT = Freshness(None, None, None, AT_LEAST_SECONDS)
+
+
 @public
 class Queries:
     """Queries of a table, of a writer (which also sees its unflushed rows), or of a version.
@@ -227,8 +230,15 @@ class Queries:
             primary key, or the version that is read has none.
         """
         freshness = Freshness(max_staleness, fresh, at_least, timeout)
+        converted: tuple[BaseTable, pa.Table] | None = None
 
         def key_columns(base: BaseTable) -> pa.Table:
+            nonlocal converted
+            if converted is None or converted[0] is not base:
+                converted = base, convert(base)
+            return converted[1]
+
+        def convert(base: BaseTable) -> pa.Table:
             if not base.primary_key:
                 raise InvalidInputError(
                     f"version {base.version} of {base.location} has no primary key; scan it instead"
@@ -438,7 +448,7 @@ class Queries:
     def _open_sources(
         self,
         *,
-        freshness: Freshness,
+        freshness: Freshness = _DEFAULT,
         filter: str | None = None,
         keys: KeyBuilder | None = None,
     ) -> ReadSources:

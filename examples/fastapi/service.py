@@ -34,6 +34,7 @@ from memwal.errors import (
     InvalidInputError,
     MemWalError,
     PartialWriteError,
+    ReadTimeoutError,
     RegionFencedError,
     StoreError,
 )
@@ -42,6 +43,8 @@ OPTIONS = memwal.WriterOptions(
     max_memtable_age=10.0,  # other readers see a row after at most ten seconds
     backpressure_timeout=2.0,  # after that, the client gets 429 and waits
 )
+POSITION_SECONDS = 2.0
+"""How long a read waits for the write whose position it was given."""
 MAX_WRITES = 256
 """Requests that may write at the same time; more are told to come back."""
 
@@ -50,6 +53,8 @@ logger = logging.getLogger(__name__)
 Key = Annotated[int, Path(ge=-(2**63), lt=2**63)]
 
 FORWARDED = {"x-forwarded-by-owner": "1"}
+POSITION = "x-write-position"
+"""Header of the answer to a write; a read that sends it back sees that write, in any process."""
 
 
 class OwnerError(Exception):
@@ -72,8 +77,11 @@ class Orders:
         self.writes = 0
         self.lost: MemWalError | None = None
 
-    async def write(self, rows: pa.Table, path: str, *, forwarded: bool) -> None:
-        """Upsert rows, or delete keys, here and in the processes that own other regions."""
+    async def write(self, rows: pa.Table, path: str, *, forwarded: bool) -> str:
+        """Upsert rows, or delete keys, here and in the processes that own other regions.
+
+        Returns the position of the write.
+        """
         own = self.writer.upsert if path == "/orders" else self.writer.delete
         parts = self.ownership.split(rows)
         if forwarded and set(parts) - {self.ownership.number}:
@@ -82,42 +90,51 @@ class Orders:
             raise BackPressureError(f"{MAX_WRITES} requests are being written")
         self.writes += 1
         try:
-            calls: list[Awaitable[Any]] = []
+            calls: list[Awaitable[str]] = []
             for owner, part in parts.items():
                 if owner == self.ownership.number:
-                    calls.append(own(part))
+                    calls.append(_position(own(part)))
                 else:
-                    calls.append(self._ask(owner, "POST", path, to_arrow(part)))
+                    calls.append(self._forward(owner, path, to_arrow(part)))
             # Wait for all of them before answering; then report one that failed.
             answers = await asyncio.gather(*calls, return_exceptions=True)
+            positions = []
             for answer in answers:
                 if isinstance(answer, BaseException):
                     raise answer
+                positions.append(answer)
         finally:
             self.writes -= 1
+        return ",".join(positions)
 
-    async def find(self, key: int, *, forwarded: bool) -> dict[str, Any] | None:
-        """Return the current row: its owner sees what it acknowledged, flushed or not."""
+    async def find(self, key: int, position: str | None) -> dict[str, Any] | None:
+        """Return the current row, whichever process acknowledged it: the logs are read.
+
+        With the position of a write, the answer has this write. The owner need not live.
+        """
         keys = pa.table({"id": [key]}, schema=KEYS)
-        ((owner, _),) = self.ownership.split(keys).items()
-        if owner != self.ownership.number and not forwarded:
-            answer = await self._ask(owner, "GET", f"/orders/{key}", b"", also=404)
-            return answer.json() if answer.status_code == 200 else None
-        return next(iter((await self.writer.lookup(keys)).to_pylist()), None)
+        found = await self.writer.lookup(
+            keys, fresh=True, at_least=position, timeout=POSITION_SECONDS
+        )
+        return next(iter(found.to_pylist()), None)
 
-    async def _ask(
-        self, owner: int, method: str, path: str, body: bytes, *, also: int = 200
-    ) -> httpx.Response:
+    async def _forward(self, owner: int, path: str, body: bytes) -> str:
+        """Send rows to the process that owns their regions; return the position of the write."""
         url = self.ownership.peers[owner] + path
         headers = {"content-type": ARROW, **FORWARDED}
         try:
-            answer = await self.peers.request(method, url, content=body, headers=headers)
+            answer = await self.peers.post(url, content=body, headers=headers)
         except httpx.TransportError as error:
             raise OwnerError(503, f"process {owner} does not answer; try again") from error
-        if answer.status_code not in (200, also):
+        if answer.status_code != 200:
             is_ours = answer.headers.get("content-type") == "application/json"
             raise OwnerError(answer.status_code, answer.json()["error"] if is_ours else answer.text)
-        return answer
+        return answer.headers[POSITION]
+
+
+async def _position(write: Awaitable[memwal.aio.AsyncHandle]) -> str:
+    """Wait for a write of this process, and return its position."""
+    return str(await (await write).position())
 
 
 def create_app() -> FastAPI:
@@ -157,26 +174,28 @@ def create_app() -> FastAPI:
         return all(request.headers.get(name) == value for name, value in FORWARDED.items())
 
     @app.post("/orders")
-    async def upsert(request: Request) -> dict[str, int]:
+    async def upsert(request: Request, response: Response) -> dict[str, int]:
         rows = await read_rows(request, SCHEMA)
-        await orders().write(rows, "/orders", forwarded=is_forwarded(request))
+        position = await orders().write(rows, "/orders", forwarded=is_forwarded(request))
+        response.headers[POSITION] = position
         return {"rows": rows.num_rows}
 
     @app.post("/orders/delete")
-    async def delete_many(request: Request) -> dict[str, int]:
+    async def delete_many(request: Request, response: Response) -> dict[str, int]:
         keys = await read_rows(request, KEYS)
-        await orders().write(keys, "/orders/delete", forwarded=is_forwarded(request))
+        position = await orders().write(keys, "/orders/delete", forwarded=is_forwarded(request))
+        response.headers[POSITION] = position
         return {"rows": keys.num_rows}
 
     @app.delete("/orders/{key}")
-    async def delete(key: Key) -> dict[str, int]:
+    async def delete(key: Key, response: Response) -> dict[str, int]:
         keys = pa.table({"id": [key]}, schema=KEYS)
-        await orders().write(keys, "/orders/delete", forwarded=False)
+        response.headers[POSITION] = await orders().write(keys, "/orders/delete", forwarded=False)
         return {"rows": 1}
 
     @app.get("/orders/{key}")
     async def get(key: Key, request: Request) -> Response:
-        row = await orders().find(key, forwarded=is_forwarded(request))
+        row = await orders().find(key, request.headers.get(POSITION))
         return JSONResponse(row) if row is not None else _problem(404, f"no order {key}")
 
     @app.get("/healthz")
@@ -201,7 +220,7 @@ def create_app() -> FastAPI:
         # would take them from the process that should have them.
         is_partial = isinstance(error, PartialWriteError)
         for one in [part.error for part in error.failures] if is_partial else [error]:
-            if not isinstance(one, (InvalidInputError, BackPressureError, StoreError)):
+            if not isinstance(one, _PASSING):
                 orders().lost = one
         return _answer_to(error)
 
@@ -214,6 +233,9 @@ def create_app() -> FastAPI:
         return _problem(413, str(error))
 
     return app
+
+
+_PASSING = (InvalidInputError, BackPressureError, ReadTimeoutError, StoreError)
 
 
 def _is_fine(lost: MemWalError | None) -> bool:

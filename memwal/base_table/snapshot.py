@@ -6,7 +6,7 @@ Also opens Lance data sets.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -89,13 +89,25 @@ class BaseTable:
         return {field.name(): field.id() for field in self.dataset.lance_schema.fields()}
 
 
-def open_base(location: TableLocation, *, version: int | None = None) -> BaseTable:
+def open_base(
+    location: TableLocation,
+    *,
+    version: int | None = None,
+    known: Callable[[int, bytes], BaseTable | None] = lambda version, digest: None,
+) -> BaseTable:
     """Open the base table at its latest version, or at ``version``.
 
-    Raises TableSetupError if there is no Lance table, or it does not have this version.
+    ``known`` returns the version with a number and a digest if it is open already: then its schema
+    and details are not decoded again. Raises TableSetupError if there is no Lance table, or it does
+    not have this version.
     """
     try:
-        dataset = open_dataset(location, version=version)
+        dataset = _connect(location, location.uri, version)
+        manifest = read_table_manifest(location, int(dataset.version))
+        base = known(int(dataset.version), _digest(manifest))
+        if base is not None:
+            return base
+        _check(dataset, location.uri)
     except ObjectNotFoundError as error:
         stored = _stored_versions(location) if version is not None else ""
         if stored:
@@ -106,7 +118,7 @@ def open_base(location: TableLocation, *, version: int | None = None) -> BaseTab
             f"there is no Lance table at {location}; create one with memwal.create(uri, schema, "
             "...)"
         ) from error
-    return base_from_dataset(location, dataset)
+    return _base(location, dataset, manifest)
 
 
 def _stored_versions(location: TableLocation) -> str:
@@ -127,17 +139,18 @@ def open_dataset(
     of the store as for any read.
     """
     uri = location.child(path) if path else location.uri
+    dataset = _connect(location, uri, version)
+    _check(dataset, uri)
+    return dataset
+
+
+def _connect(location: TableLocation, uri: str, version: int | None) -> lance.LanceDataset:
     try:
         with lance_errors(f"opening {uri}"):
             dataset = lance.LanceDataset(uri, version=version, **location.lance_arguments())
     except OverflowError:
         # The version does not fit the 64 bits that Lance has for it.
         raise ObjectNotFoundError(f"opening {uri}: there is no version {version}") from None
-    check_lance_schema(repr(dataset.lance_schema), name=uri)
-    with lance_errors(f"opening {uri}"):
-        # The first access converts the schema, and raises for unknown types: do it here, where the
-        # error is translated.
-        _ = dataset.schema
     if dataset.version < 1:
         # Lance reads a manifest of zero bytes as an empty one.
         raise CorruptDataError(
@@ -147,9 +160,25 @@ def open_dataset(
     return dataset
 
 
+def _check(dataset: lance.LanceDataset, uri: str) -> None:
+    """Check that a schema can be used."""
+    check_lance_schema(repr(dataset.lance_schema), name=uri)
+    with lance_errors(f"opening {uri}"):
+        # The first access converts the schema, and raises for unknown types: do it here, where the
+        # error is translated.
+        _ = dataset.schema
+
+
 def base_from_dataset(location: TableLocation, dataset: lance.LanceDataset) -> BaseTable:
     """Return the base table of an open data set: reads its manifest, primary key and details."""
-    manifest = read_table_manifest(location, int(dataset.version))
+    return _base(location, dataset, read_table_manifest(location, int(dataset.version)))
+
+
+def _digest(manifest: bytes) -> bytes:
+    return hashlib.blake2b(manifest, digest_size=16).digest()
+
+
+def _base(location: TableLocation, dataset: lance.LanceDataset, manifest: bytes) -> BaseTable:
     index = find_mem_wal_index(manifest)
     return BaseTable(
         location=location,
@@ -158,7 +187,7 @@ def base_from_dataset(location: TableLocation, dataset: lance.LanceDataset) -> B
         primary_key=tuple(f.name() for f in dataset.lance_schema.unenforced_primary_key()),
         index=index,
         details=IndexDetails.decode(index.details) if index is not None else IndexDetails(),
-        digest=hashlib.blake2b(manifest, digest_size=16).digest(),
+        digest=_digest(manifest),
         branch=branch_of(manifest),
     )
 

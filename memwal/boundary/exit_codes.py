@@ -11,6 +11,7 @@ from memwal.errors import (
     MemWalError,
     MissingExtraError,
     OutcomeUnknownError,
+    ReadTimeoutError,
     StoreUnavailableError,
     TableSetupError,
     UnsupportedStoreError,
@@ -38,7 +39,12 @@ EXIT_CODES_HELP = """\
 
 _ERRORS: dict[ExitCode, tuple[type[MemWalError], ...]] = {
     ExitCode.INPUT: (InvalidInputError, TableSetupError, UnsupportedStoreError, MissingExtraError),
-    ExitCode.CONFLICT: (ConflictError, StoreUnavailableError, BackPressureError),
+    ExitCode.CONFLICT: (
+        ConflictError,
+        StoreUnavailableError,
+        BackPressureError,
+        ReadTimeoutError,
+    ),
     ExitCode.UNKNOWN: (OutcomeUnknownError,),
 }
 

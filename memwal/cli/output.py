@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from memwal.fleet import Skipped
 
 _PIPE_WIDTH = 160
+_MAX_CELL = 40
 # Control characters except tabs and new lines, direction marks, and lone surrogates.
 _CONTROL = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
@@ -137,6 +138,12 @@ def print_either(text: str, value: object, *, as_json: bool) -> None:
         print_json(value)
     else:
         print_line(text)
+
+
+def truncated(value: object) -> object:
+    """Return a value, or the beginning of its text if that would make a wide cell."""
+    text = str(value)
+    return value if len(text) <= _MAX_CELL else f"{text[: _MAX_CELL - 3]}..."
 
 
 def _cell(value: object) -> str:

@@ -50,7 +50,7 @@ def build_bloom_filter(key_columns: Sequence[pa.Array | pa.ChunkedArray]) -> byt
     """
     bits = np.zeros(FILTER_BYTES * 8, np.bool_)
     for columns in keys.slices(key_columns):
-        for positions in _bit_positions(_hash_keys(columns)):
+        for positions in _bit_positions(_hash_slice(columns)):
             bits[positions] = True
     return np.packbits(bits, bitorder="little").tobytes()
 
@@ -96,14 +96,26 @@ class BloomFilter:
         the same value hash differently. Raises InvalidInputError if there is no column, or the
         lengths differ.
         """
-        hits = []
-        for columns in keys.slices(key_columns):
-            hit = np.ones(len(columns[0]), np.bool_)
-            for positions in _bit_positions(_hash_keys(columns)):
+        return self.might_contain_hashes(hash_keys(key_columns))
+
+    def might_contain_hashes(self, hashes: Hashes) -> npt.NDArray[np.bool_]:
+        """Return the same for keys by their :func:`hash_keys`."""
+        hits = np.ones(len(hashes), np.bool_)
+        for start in range(0, len(hashes), keys.SLICE_ROWS):
+            hit = hits[start : start + keys.SLICE_ROWS]
+            for positions in _bit_positions(hashes[start : start + keys.SLICE_ROWS]):
                 bits = np.uint8(1) << (positions & 7).astype(np.uint8)
                 hit &= (self.data[positions >> 3] & bits) != 0
-            hits.append(hit)
-        return np.concatenate(hits) if hits else np.empty(0, np.bool_)
+        return hits
+
+
+def hash_keys(key_columns: Sequence[pa.Array | pa.ChunkedArray]) -> Hashes:
+    """Return the hash of each key, which is the same for the filters of all generations.
+
+    The columns are those of :meth:`BloomFilter.might_contain`.
+    """
+    hashes = [_hash_slice(columns) for columns in keys.slices(key_columns)]
+    return np.concatenate(hashes) if hashes else np.empty(0, np.uint64)
 
 
 def _bit_positions(hashes: Hashes) -> list[npt.NDArray[np.int64]]:
@@ -118,7 +130,7 @@ def _bit_positions(hashes: Hashes) -> list[npt.NDArray[np.int64]]:
     ]
 
 
-def _hash_keys(columns: Sequence[pa.Array]) -> Hashes:
+def _hash_slice(columns: Sequence[pa.Array]) -> Hashes:
     pieces = [piece for column in columns for piece in _pieces(column)]
     lengths = keys.row_lengths(pieces)
     # SipHash reads words of 8 bytes; the last word has the rest, and the length as its top byte.

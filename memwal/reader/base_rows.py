@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -148,6 +149,7 @@ def scan_keys(
 
 _CACHE_BYTES = 128 << 20
 _VERSIONS = 4
+_STATES = 64
 # Number of MemTable keys, or twice as many as there are now, after which all results are dropped.
 _MAX_CACHED_KEYS = 1_000_000
 
@@ -172,11 +174,37 @@ def replaced_rows(sources: ReadSources) -> ReplacedRows:
     Results of flushed generations and of MemTable keys are cached for a version. The others are
     found by the base table's index on its key, or by one pass over the key column.
     """
-    flushed = [source.identity for source in sources.generations if source.identity is not None]
-    if len(flushed) == len(sources.generations):
-        key = (version_key(sources.base), *flushed)
+    key = _state_key(sources)
+    if key is not None:
         return _of_sources.get(key, lambda: ReplacedRows.of(_parts(sources)))
     return ReplacedRows.of(_parts(sources))
+
+
+def compared_rows(sources: ReadSources) -> float:
+    """Return how many base rows reads of this state have compared by key; infinite if none need to.
+
+    None need to if :func:`replaced_rows` has its result.
+    """
+    key = _state_key(sources)
+    if key is None:
+        return 0
+    if _of_sources.peek(key) is not None:
+        return math.inf
+    return _compared.get(key, lambda: [0])[0]
+
+
+def note_compared_rows(sources: ReadSources, rows: int) -> None:
+    """Count base rows that a read of this state compared by key."""
+    key = _state_key(sources)
+    if key is not None:
+        # Counts of two threads may be lost: they say only what pays.
+        _compared.get(key, lambda: [0])[0] += rows
+
+
+def _state_key(sources: ReadSources) -> Hashable | None:
+    """Return what names the version and its generations; None with a MemTable, which changes."""
+    identities = tuple(source.identity for source in sources.generations)
+    return None if None in identities else (version_key(sources.base), *identities)
 
 
 def _parts(sources: ReadSources) -> list[RowIds]:
@@ -255,4 +283,5 @@ class _LookupResults:
 
 _of_sources: LruCache[ReplacedRows] = LruCache(_CACHE_BYTES, lambda replaced: replaced.rows.nbytes)
 _of_generation: LruCache[RowIds] = LruCache(_CACHE_BYTES, lambda rows: rows.nbytes)
+_compared: LruCache[list[int]] = LruCache(_STATES)
 _lookups: LruCache[_LookupResults] = LruCache(_VERSIONS)

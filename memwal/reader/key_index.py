@@ -41,6 +41,7 @@ _PAGE_BYTES = 128 << 20
 _NEXT_STEP = "memwal verify --repair writes it anew"
 
 Positions = npt.NDArray[np.int64]
+Hashes = npt.NDArray[np.uint64]
 
 
 # None: no filter, so that every key is possible.
@@ -51,15 +52,16 @@ _ranges: LruCache[PageRanges] = LruCache(_FOLDERS)
 _pages: LruCache[pa.Table] = LruCache(_PAGE_BYTES, lambda page: int(page.nbytes))
 
 
-def might_hold(location: TableLocation, folder: str, keys: pa.Table) -> npt.NDArray[np.bool_]:
+def might_hold(location: TableLocation, folder: str, hashes: Hashes) -> npt.NDArray[np.bool_]:
     """Return for each key whether the generation in ``folder`` may have it; False is certain.
 
-    ``keys`` has the key columns in key order, in the exact types of the generation.
+    ``hashes`` are those of the keys by :func:`memwal.format.bloom.hash_keys`, in the exact types of
+    the generation.
     """
     bloom = _filters.get(location.child(folder), lambda: _read_filter(location, folder))
     if bloom is None:
-        return np.ones(keys.num_rows, np.bool_)
-    return bloom.might_contain(keys.columns)
+        return np.ones(len(hashes), np.bool_)
+    return bloom.might_contain_hashes(hashes)
 
 
 def key_positions(location: TableLocation, folder: str, keys: pa.Array) -> Positions | None:

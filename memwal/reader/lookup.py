@@ -9,7 +9,7 @@ import functools
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 from uuid import UUID
 
 import lance
@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from memwal.base_table.snapshot import BaseTable, lance_errors
 from memwal.errors import CorruptDataError
+from memwal.format.bloom import hash_keys
 from memwal.format.paths import TOMBSTONE
 from memwal.format.region_manifest import RegionManifest
 from memwal.format.values import move_dictionary_nulls
@@ -31,11 +32,10 @@ from memwal.reader.merged_scan import project
 from memwal.reader.row_set import RowIds, read_rows
 from memwal.reader.scan import output_schema
 from memwal.reader.sources.generation import GenerationSource, ReadSources
-from memwal.reader.sources.pruning import is_routed_by_key, spec_of
+from memwal.reader.sources.pruning import key_routing
 from memwal.reader.unreadable_indexes import scan_table
 from memwal.region.router import Router
 from memwal.region.rows import key_column, newest_row_positions
-from memwal.region.spec import RegionSpec
 from memwal.util.concurrency import run_all
 
 logger = logging.getLogger(__name__)
@@ -55,13 +55,22 @@ class _Keys:
 
     columns: pa.Table  # Key columns in key order, in one chunk each.
     encoded: pa.Array  # The same keys as one value each.
+    hashes: npt.NDArray[np.uint64]  # For the Bloom filters of generations.
+
+    @classmethod
+    def of(cls, columns: pa.Table, encoded: pa.Array) -> Self:
+        """Hash keys."""
+        columns = columns.combine_chunks()
+        return cls(columns, encoded, hash_keys(columns.columns))
 
     def take(self, positions: Positions) -> _Keys:
         """Return the keys at some positions."""
         if len(positions) == len(self.encoded):
             return self
         at = pa.array(positions)
-        return _Keys(self.columns.take(at).combine_chunks(), self.encoded.take(at))
+        return _Keys(
+            self.columns.take(at).combine_chunks(), self.encoded.take(at), self.hashes[positions]
+        )
 
 
 def lookup_rows(
@@ -83,7 +92,7 @@ def lookup_rows(
     keys = keys.select(list(base.primary_key))
     encoded = key_column(keys, base.primary_key)
     distinct = pa.array(newest_row_positions(encoded))
-    lookup = _Keys(keys.take(distinct).combine_chunks(), encoded.take(distinct))
+    lookup = _Keys.of(keys.take(distinct), encoded.take(distinct))
     names = list(dict.fromkeys([*schema.names, *base.primary_key]))
     with lance_errors(f"looking up rows of {base.location}"):
         parts, is_decided = _from_regions(sources, lookup, names)
@@ -109,11 +118,11 @@ def _positions_by_region(sources: ReadSources, keys: pa.Table) -> dict[UUID, Pos
     for manifest in sources.plan.snapshot.manifests.values():
         by_spec.setdefault(manifest.spec_id, []).append(manifest)
     for spec_id, manifests in by_spec.items():
-        spec = spec_of(sources.base, spec_id)
-        if spec is None or not is_routed_by_key(spec, sources.base):
+        routing = key_routing(sources.base, spec_id)
+        if routing is None:
             continue
-        routed = _positions_by_values(spec, sources.base, keys)
-        field_ids = {field.field_id for field in spec.fields}
+        routed = _positions_by_values(routing.router, keys)
+        field_ids = {field.field_id for field in routing.spec.fields}
         for manifest in manifests:
             values = frozenset(manifest.region_fields)
             if {field_id for field_id, _ in values} != field_ids:
@@ -124,12 +133,12 @@ def _positions_by_region(sources: ReadSources, keys: pa.Table) -> dict[UUID, Pos
 
 
 def _positions_by_values(
-    spec: RegionSpec, base: BaseTable, keys: pa.Table
+    router: Router, keys: pa.Table
 ) -> dict[frozenset[tuple[str, bytes]], Positions]:
     numbered = keys.append_column(_POSITION, pa.array(np.arange(keys.num_rows)))
     return {
         frozenset(assignment.field_values): rows.column(rows.num_columns - 1).to_numpy()
-        for assignment, rows in Router(spec, base.schema).route(numbered)
+        for assignment, rows in router.route(numbered)
     }
 
 
@@ -147,6 +156,7 @@ def _from_regions(
                 _from_region, sources.base, generations, keys, positions.get(region_id), names
             )
             for region_id, generations in regions.items()
+            if region_id not in positions or len(positions[region_id])
         ]
     )
     is_decided = np.zeros(len(keys.encoded), np.bool_)
@@ -215,7 +225,7 @@ def _addresses(base: BaseTable, source: GenerationSource, keys: _Keys) -> tuple[
     """Return the keys that a flushed generation has, and the addresses of their newest rows."""
     at = np.arange(len(keys.encoded))
     if source.folder is not None:
-        at = np.flatnonzero(might_hold(base.location, source.folder, keys.columns))
+        at = np.flatnonzero(might_hold(base.location, source.folder, keys.hashes))
         if not len(at):
             return at, np.empty(0, np.uint64)
         fragments = source.dataset.get_fragments()

@@ -15,17 +15,20 @@ import pyarrow.compute as pc
 from memwal.base_table.snapshot import BaseTable
 from memwal.boundary.lance_errors import translate_lance_error
 from memwal.errors import MemWalError, ObjectNotFoundError
-from memwal.format.paths import TOMBSTONE
 from memwal.lsm.indexes.trust import doubted_indexes
 from memwal.lsm.memtable.indexes import MemTableSnapshot
-from memwal.reader.base_rows import replaced_rows, rows_of_keys
-from memwal.reader.latest import ROW_ADDRESS, Addresses, NewestRows
+from memwal.reader.base_rows import (
+    compared_rows,
+    note_compared_rows,
+    replaced_rows,
+    rows_of_keys,
+)
+from memwal.reader.latest import ROW_ADDRESS, Addresses, NewestRows, read_keys
+from memwal.reader.narrow_columns import passing_together, read_together, without_key_mark
 from memwal.reader.row_set import ROW_ID, contains, group_batches, read_rows, without_rows
 from memwal.reader.sources.generation import GenerationSource, ReadSources, write_in_memory
 from memwal.reader.unreadable_indexes import count_rows, scan_batches
 from memwal.region.rows import key_column
-
-_KEY_FIELD: Final = b"primary-key"
 
 
 def passing_rows(source: GenerationSource, filter: str, base: BaseTable) -> npt.NDArray[np.bool_]:
@@ -43,21 +46,20 @@ def passing_rows(source: GenerationSource, filter: str, base: BaseTable) -> npt.
 
 
 def _named_columns(snapshot: MemTableSnapshot, filter: str, base: BaseTable) -> lance.LanceDataset:
-    text = filter.casefold().replace("``", "`")
-    # A column that the predicate names occurs in its text; one column more does no harm.
-    names = [name for name in base.schema.names if name.casefold().replace("``", "`") in text]
-    names = names or list(base.primary_key)
+    names = _names_in(filter, base)
     rows = pa.Table.from_arrays(
         [snapshot.view.column(name) for name in names],
-        schema=pa.schema([_without_key(snapshot.view.schema.field(name)) for name in names]),
+        schema=pa.schema([without_key_mark(snapshot.view.schema.field(name)) for name in names]),
     )
     return write_in_memory(rows)
 
 
-def _without_key(field: pa.Field) -> pa.Field:
-    """Return the field without the mark of a key column: some of the key columns are not a key."""
-    metadata = {k: value for k, value in (field.metadata or {}).items() if _KEY_FIELD not in k}
-    return field.with_nullable(True).with_metadata(metadata)
+def _names_in(filter: str, base: BaseTable) -> list[str]:
+    """Return the columns that a predicate names, and perhaps others; at least one."""
+    text = filter.casefold().replace("``", "`")
+    # A column that the predicate names occurs in its text; one column more does no harm.
+    names = [name for name in base.schema.names if name.casefold().replace("``", "`") in text]
+    return names or list(base.primary_key)
 
 
 GENERATION: Final = "_gen"
@@ -85,12 +87,10 @@ def live_rows(
 
     ``live`` has their addresses, ascending. ``filter`` is in parentheses.
     """
-    not_deleted = f"not {TOMBSTONE}"
+    # Tombstones are not live. A filter that leaves them out would make Lance read the columns of
+    # all other rows in a second step.
     for batch in scan_batches(
-        source.dataset,
-        columns=list(columns),
-        filter=f"{filter} and {not_deleted}" if filter else not_deleted,
-        with_row_address=True,
+        source.dataset, columns=list(columns), filter=filter, with_row_address=True
     ):
         mask = contains(live, batch.column(ROW_ADDRESS).to_numpy())
         yield batch if mask.all() else batch.filter(pa.array(mask))
@@ -166,20 +166,19 @@ class MergedRows:
         Raises ObjectNotFoundError if the version of the base table was cleaned up.
         """
         rows = 0
-        for position in range(len(self.sources.generations)):
-            for batch in self._generation(position):
-                rows += batch.num_rows
-                yield batch
+        for batch in self._generations():
+            rows += batch.num_rows
+            yield batch
         yield from self._base(None if limit is None else max(limit - rows, 0))
 
     def count(self) -> int:
         """Count the rows."""
         counts: list[int] = []
-        for position in range(len(self.sources.generations)):
-            if self._filter is None:
-                counts.append(len(self._newest.live_addresses(position)))
-            else:
-                counts += [batch.num_rows for batch in self._generation(position)]
+        if self._filter is None:
+            positions = range(len(self.sources.generations))
+            counts += [len(self._newest.live_addresses(position)) for position in positions]
+        else:
+            counts += [batch.num_rows for batch in self._generations()]
         if self._filter is None or not len(self._newest.keys):
             trusted = self._filter is None or not doubted_indexes(self.sources.base)
             dataset = self.sources.base.dataset
@@ -188,6 +187,65 @@ class MergedRows:
         else:
             counts += [batch.num_rows for batch in self._base(None)]
         return sum(counts)
+
+    def _generations(self) -> Iterator[pa.RecordBatch]:
+        """Read the generations: together those whose columns are kept in memory."""
+        flushed = [at for at, s in enumerate(self.sources.generations) if s.snapshot is None]
+        rows = self._together(flushed) if len(flushed) > 1 else None
+        if rows is not None:
+            yield from rows
+        for position, source in enumerate(self.sources.generations):
+            if rows is None or source.snapshot is not None:
+                yield from self._generation(position)
+
+    def _together(self, positions: Sequence[int]) -> Iterator[pa.RecordBatch] | None:
+        """Read flushed generations at once; None if a column has to be read as a stream."""
+        base = self.sources.base
+        sources = [self.sources.generations[position] for position in positions]
+        table = read_together(sources, base.schema, self._schema.names or base.primary_key)
+        if table is None:
+            return None
+        keys = [read_keys(source, base.primary_key) for source in sources]
+        live = [
+            contains(self._newest.live_addresses(position), own.addresses)
+            for position, own in zip(positions, keys, strict=True)
+        ]
+        mask = np.concatenate(live)
+        if self._filter is not None and mask.any():
+            passing = passing_together(
+                sources, base.schema, _names_in(self._filter, base), self._filter
+            )
+            if passing is None:
+                return None
+            mask &= passing
+        names = list(self._schema.names)
+        table = table.select(names) if names else table
+        if ROW_ADDRESS in self._extra:
+            addresses = np.concatenate([own.addresses for own in keys])
+            table = table.append_column(ROW_ADDRESS, pa.array(addresses))
+        ends = np.cumsum([len(own.keys) for own in keys])
+        return self._cut(table, mask, [source.generation for source in sources], ends)
+
+    def _cut(
+        self,
+        table: pa.Table,
+        mask: npt.NDArray[np.bool_],
+        generations: Sequence[int],
+        ends: npt.NDArray[np.int64],
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a mask, each batch of one generation if the result tells which."""
+        if GENERATION not in self._extra:
+            for batch in table.filter(pa.array(mask)).to_batches():
+                if batch.num_rows:
+                    yield self._output(batch, 0)
+            return
+        start = 0
+        for generation, end in zip(generations, ends.tolist(), strict=True):
+            part = table.slice(start, end - start).filter(pa.array(mask[start:end]))
+            for batch in part.to_batches():
+                if batch.num_rows:
+                    yield self._output(batch, generation)
+            start = end
 
     def _generation(self, position: int) -> Iterator[pa.RecordBatch]:
         source = self.sources.generations[position]
@@ -246,12 +304,12 @@ class MergedRows:
             batches = self._base_of_keys(self._keys)
         elif not len(self._newest.keys):
             batches = self._base_scan(limit=limit)
-        elif self._filter is None and limit is None:
+        elif (self._filter is None and limit is None) or self._replaced_rows_pay():
             batches = self._base_unreplaced()
         else:
             # A filter or a limit leaves few rows: their keys are compared as they come.
             primary_key = self.sources.base.primary_key
-            scanned = self._base_scan(primary_key)
+            scanned = self._compared(self._base_scan(primary_key))
             batches = without_keys(scanned, primary_key, lambda: self._newest.keys, limit=limit)
         for batch in batches:
             yield self._output(batch, 0)
@@ -283,8 +341,22 @@ class MergedRows:
             use_scalar_index=not doubted_indexes(self.sources.base),
         )
 
+    def _compared(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            note_compared_rows(self.sources, batch.num_rows)
+            yield batch
+
+    def _replaced_rows_pay(self) -> bool:
+        """Return whether the rows that were replaced are known, or as cheap to find as to compare.
+
+        To find them costs a pass over all keys of the base table. Reads of one state with a filter
+        compare keys until they have compared as many: so no read costs much more than it must, and
+        many reads cost little.
+        """
+        return compared_rows(self.sources) >= int(self.sources.base.dataset.count_rows())
+
     def _base_unreplaced(self) -> Iterator[pa.RecordBatch]:
-        """Read all base rows except those that a generation replaced; their ids are cached."""
+        """Read base rows except those that a generation replaced; their ids are cached."""
         try:
             replaced = replaced_rows(self.sources).rows
         except ObjectNotFoundError:

@@ -18,6 +18,8 @@ RowIds = npt.NDArray[np.uint64]
 # Portable roaring format without run containers.
 _COOKIE = 12346
 _MAX_ARRAY = 4096
+# Rows are marked if their range is not longer than so many times their number.
+_MOST_MARKS = 16
 
 
 def encode_row_set(rows: RowIds) -> bytes:
@@ -67,10 +69,21 @@ def _container(values: npt.NDArray[np.uint16]) -> bytes:
 
 def contains(ordered: RowIds, rows: RowIds) -> npt.NDArray[np.bool_]:
     """Return for each of ``rows`` whether it is in the ascending array ``ordered``."""
-    if not len(ordered):
+    if not len(ordered) or not len(rows):
         return np.zeros(len(rows), np.bool_)
-    at = np.minimum(np.searchsorted(ordered, rows), len(ordered) - 1)
-    mask: npt.NDArray[np.bool_] = ordered[at] == rows
+    # A batch mostly covers a short range of the table: few of all ordered rows lie in it.
+    low, high = rows.min(), rows.max()
+    inside = ordered[np.searchsorted(ordered, low) : np.searchsorted(ordered, high, side="right")]
+    if not len(inside):
+        return np.zeros(len(rows), np.bool_)
+    span = int(high) - int(low) + 1
+    if span <= len(rows) * _MOST_MARKS:
+        # To mark them by their distance takes a fraction of the time of a search.
+        marks = np.zeros(span, np.bool_)
+        marks[(inside - low).view(np.int64)] = True
+        mask: npt.NDArray[np.bool_] = marks[(rows - low).view(np.int64)]
+    else:
+        mask = inside[np.minimum(np.searchsorted(inside, rows), len(inside) - 1)] == rows
     return mask
 
 
@@ -102,15 +115,8 @@ def group_batches(
 
 def without_rows(batch: pa.RecordBatch, column: str, excluded: RowIds) -> pa.RecordBatch:
     """Drop the rows of a batch whose id in ``column`` is in ``excluded``, which is ascending."""
-    rows = batch.column(column).to_numpy()
-    if not len(rows):
-        return batch
-    # A batch mostly covers a short range of the table: few of all excluded rows lie in it.
-    first = np.searchsorted(excluded, rows.min())
-    last = np.searchsorted(excluded, rows.max(), side="right")
-    if first == last:
-        return batch
-    return batch.filter(pa.array(~contains(excluded[first:last], rows)))
+    found = contains(excluded, batch.column(column).to_numpy())
+    return batch.filter(pa.array(~found)) if found.any() else batch
 
 
 def read_rows(

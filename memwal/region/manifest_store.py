@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Container
+from collections.abc import Callable, Collection, Container, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final, NamedTuple
@@ -50,6 +51,8 @@ _MAX_ATTEMPTS = 5
 _PARALLEL_LOCAL_READS = 16
 _PARALLEL_READS = 64
 _MAX_REMEMBERED_REGIONS = 100_000
+# A thread takes about as long to start as two manifests on a local disk to read.
+_SERIAL_SECONDS = 0.001
 
 # How long a reader relies on a manifest that was the newest one. The policy key
 # ``gc_grace_seconds`` is at least as long: see ``RegionManifestStore.read_latest``.
@@ -327,8 +330,7 @@ def read_manifests(
         recent = seen.version if seen is not None and now - seen.at < RECENT_SECONDS else None
         return RegionManifestStore(store, region).read_latest(recent=recent)
 
-    with ThreadPool(min(parallel_reads(store), len(region_ids))) as pool:
-        newest = list(pool.map(read, region_ids))
+    newest = _read_each(read, region_ids, store)
     manifests = {
         region: manifest
         for region, manifest in zip(region_ids, newest, strict=True)
@@ -341,6 +343,21 @@ def read_manifests(
         for region, manifest in manifests.items()
     )
     return manifests
+
+
+def _read_each(
+    read: Callable[[UUID], RegionManifest | None], region_ids: Sequence[UUID], store: ObjectStore
+) -> list[RegionManifest | None]:
+    """Read regions, in parallel unless the store answers before a thread would have started."""
+    newest: list[RegionManifest | None] = []
+    deadline = time.perf_counter() + (_SERIAL_SECONDS if store.is_local else 0)
+    while len(newest) < len(region_ids) and time.perf_counter() < deadline:
+        newest.append(read(region_ids[len(newest)]))
+    rest = region_ids[len(newest) :]
+    if len(rest) <= 1:
+        return newest + [read(region) for region in rest]
+    with ThreadPool(min(parallel_reads(store), len(rest))) as pool:
+        return newest + list(pool.map(read, rest))
 
 
 def parallel_reads(store: ObjectStore) -> int:

@@ -30,8 +30,8 @@ from memwal.errors import ConflictError, MemWalError, ObjectNotFoundError, Table
 from memwal.lsm.indexes.trust import doubted_indexes
 from memwal.reader.latest import NewestRows, find_newest
 from memwal.reader.merged_scan import live_rows, project, without_keys
-from memwal.reader.sources.generation import GenerationSource, open_generation
-from memwal.reader.sources.plan import StoredGeneration
+from memwal.reader.sources.generation import GenerationSource, open_generation, open_memtable
+from memwal.reader.sources.log_tails import read_tail
 from memwal.reader.unreadable_indexes import scan_batches
 from memwal.region.router import Router
 from memwal.region.rows import key_column
@@ -104,6 +104,7 @@ def find_later_snapshot(plan: LoadPlan) -> LaterSnapshot | None:
             later.version,
             later.digest,
             tuple(g for g in snapshot.generations if g.generation > progress.get(g.region_id, 0)),
+            snapshot.logs,
         ),
         fragments=frozenset(planned_fragments.keys() & later_fragments.keys()),
         merged_fragments=tuple(sorted(later_fragments.keys() - planned_fragments.keys())),
@@ -199,7 +200,10 @@ def _planned_rows(plan: LoadPlan, partition: PartitionPlan) -> Iterator[pa.Recor
     with lance_errors(f"reading {plan.snapshot.location}"):
         opened = open_pinned(plan.snapshot)
         for position in partition.generations:
-            yield from _generation_rows(plan, opened, plan.snapshot.generations[position])
+            stored = plan.snapshot.generations[position]
+            yield from _generation_rows(plan, opened, stored.region_id, stored.generation)
+        for region_id in partition.logs:
+            yield from _log_rows(plan, opened, region_id)
         if partition.fragments:
             yield from _base_rows(plan, opened, partition.fragments)
 
@@ -218,7 +222,11 @@ def _later_rows(
         unmerged = set(later.snapshot.generations)
         for generation in planned:
             if generation in unmerged:
-                yield from _generation_rows(later_plan, opened, generation)
+                yield from _generation_rows(
+                    later_plan, opened, generation.region_id, generation.generation
+                )
+        for region_id in partition.logs:
+            yield from _log_rows(later_plan, opened, region_id)
         if planned and later.merged_fragments:
             # Other partitions read the rows of their regions. A partition that has all generations
             # needs no routing.
@@ -249,7 +257,7 @@ class _OpenSnapshot:
         self._key_type = key_column(key, self.base.primary_key).type
 
     def region(self, region_id: UUID) -> tuple[list[GenerationSource], NewestRows]:
-        """Open the generations of a region and find the newest row of each key among them.
+        """Open the generations and the log of a region; find the newest row of each key in them.
 
         A key belongs to one region, so that no other one can have a newer row of it.
         """
@@ -261,17 +269,21 @@ class _OpenSnapshot:
                 for stored in self._snapshot.generations
                 if stored.region_id == region_id
             ]
+            for log in self._snapshot.logs:
+                if log.region_id == region_id:
+                    rows = read_tail(self.base, log).rows
+                    sources += [open_memtable(self.base, region_id, part) for part in rows]
             newest = sources, find_newest(sources, self.base.primary_key, self._key_type)
             with self._lock:
                 self._newest[region_id] = newest
         return newest
 
     def fresh_keys(self) -> pa.Array:
-        """Return the keys of all generations: base rows with these keys are outdated."""
+        """Return the keys of all generations and logs: base rows with these keys are outdated."""
         if self._fresh_keys is None:
-            regions = list(dict.fromkeys(g.region_id for g in self._snapshot.generations))
             with ThreadPoolExecutor(_PARALLEL_REGIONS) as pool:
-                keys = [newest.keys for _, newest in pool.map(self.region, regions)]
+                regions = pool.map(self.region, self._snapshot.region_ids)
+                keys = [newest.keys for _, newest in regions]
             self._fresh_keys = pa.concat_arrays(keys)
         return self._fresh_keys
 
@@ -283,10 +295,10 @@ def open_pinned(snapshot: PinnedSnapshot) -> _OpenSnapshot:
 
 
 def _generation_rows(
-    plan: LoadPlan, opened: _OpenSnapshot, stored: StoredGeneration
+    plan: LoadPlan, opened: _OpenSnapshot, region_id: UUID, generation: int
 ) -> Iterator[pa.RecordBatch]:
-    sources, newest = opened.region(stored.region_id)
-    position = next(at for at, s in enumerate(sources) if s.generation == stored.generation)
+    sources, newest = opened.region(region_id)
+    position = next(at for at, s in enumerate(sources) if s.generation == generation)
     live = newest.live_addresses(position)
     if not len(live):
         return
@@ -295,13 +307,20 @@ def _generation_rows(
             yield project(batch, plan.schema)
 
 
+def _log_rows(plan: LoadPlan, opened: _OpenSnapshot, region_id: UUID) -> Iterator[pa.RecordBatch]:
+    sources, _ = opened.region(region_id)
+    for source in sources:
+        if not source.is_flushed:
+            yield from _generation_rows(plan, opened, region_id, source.generation)
+
+
 def _base_rows(
     plan: LoadPlan, opened: _OpenSnapshot, fragments: tuple[int, ...]
 ) -> Iterator[pa.RecordBatch]:
     base = opened.base
     router = None if plan.regions is None else Router(spec_in_force(base), base.schema)
     region_columns = () if router is None else spec_in_force(base).columns
-    has_fresh_keys = bool(plan.snapshot.generations)
+    has_fresh_keys = bool(plan.snapshot.region_ids)
     planned = [base.dataset.get_fragment(number) for number in fragments]
     if not plan.schema.names and not has_fresh_keys and router is None:
         counted = base.dataset.scanner(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 from uuid import UUID
@@ -18,8 +19,11 @@ from memwal.base_table.snapshot import BaseTable
 from memwal.boundary.lance_errors import translate_lance_error
 from memwal.errors import InvalidInputError, ObjectNotFoundError, TableSetupError
 from memwal.format.memwal_index import StoredRegionSpec
+from memwal.lsm.wal.follow import UnflushedLog
 from memwal.reader.predicate import parenthesize_filter, translate_filter_errors
 from memwal.reader.scan import output_schema
+from memwal.reader.sources.generation import retry_if_collected
+from memwal.reader.sources.log_tails import find_tails
 from memwal.reader.sources.plan import (
     OmittedGenerations,
     ReadPlan,
@@ -63,6 +67,8 @@ class ReadOptions:
     version: int | None = None  # With this or a tag, the base table alone is read, as it was then.
     tag: str | None = None
     regions: frozenset[UUID] | None = None  # Only rows of these regions, separated by commas.
+    # Whether to see what any writer acknowledged before the load, flushed or not.
+    fresh: bool = False
     partitions: int | None = None  # Maximum number of partitions; it overrides the next option.
     # Approximate number of stored bytes that one partition reads. Neither a fragment nor the
     # flushed generations of a region are ever split.
@@ -156,6 +162,7 @@ _PARSERS: Final[Mapping[str, Callable[[str], object]]] = {
     "version": _parse_positive,
     "tag": _parse_text,
     "regions": _parse_uuids,
+    "fresh": _parse_boolean,
     "partitions": _parse_positive,
     "target_partition_bytes": _parse_positive,
     "omit_unsupported": _parse_boolean,
@@ -189,15 +196,24 @@ class PinnedSnapshot:
     # Of the version; it tells the version from one of another table in the same place.
     digest: bytes
     generations: tuple[StoredGeneration, ...]  # Oldest first within each region.
+    # Parts of the logs that hold rows of a fresh load, at most one of each region.
+    logs: tuple[UnflushedLog, ...] = ()
+
+    @property
+    def region_ids(self) -> list[UUID]:
+        """Regions of the generations and of the logs, each once."""
+        of_generations = [stored.region_id for stored in self.generations]
+        return list(dict.fromkeys([*of_generations, *(log.region_id for log in self.logs)]))
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
-    """Fragments and generations that one Spark partition reads."""
+    """Fragments, generations and logs that one Spark partition reads."""
 
     fragments: tuple[int, ...] = ()  # Ids of fragments of the base table.
     # Positions in :attr:`PinnedSnapshot.generations`; all of a region or none.
     generations: tuple[int, ...] = ()
+    logs: tuple[UUID, ...] = ()  # Regions whose logs are read.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,8 +246,12 @@ def plan_load(
     without such a table, version or MemWAL, and ObjectNotFoundError if the version was cleaned up
     meanwhile.
     """
+    if options.fresh and (options.tag is not None or options.version is not None):
+        raise InvalidInputError(
+            "a fresh load sees what was acknowledged before it; leave out fresh, or version and tag"
+        )
     for attempts_left in reversed(range(_MAX_ATTEMPTS)):
-        plan, base = _plan(location, options, columns)
+        plan, base = retry_if_collected(partial(_plan, location, options, columns))
         if options.tag is not None:
             # The user's tag protects the version.
             return plan
@@ -265,16 +285,24 @@ def _plan(
     _check_filter(base, predicate)
     if options.regions is not None:
         spec_in_force(base)
+    logs = _find_logs(plan) if options.fresh else ()
     load = LoadPlan(
-        snapshot=PinnedSnapshot(location, base.version, base.digest, plan.generations),
+        snapshot=PinnedSnapshot(location, base.version, base.digest, plan.generations, logs),
         schema=schema,
         filter=predicate,
         regions=options.regions,
-        partitions=_divide(plan, options),
+        partitions=_divide(plan, logs, options),
         pruned=plan.pruned,
         truncate=options.truncate_nanoseconds,
     )
     return load, base
+
+
+def _find_logs(plan: ReadPlan) -> tuple[UnflushedLog, ...]:
+    """Find the logs that have rows for the plan; ObjectNotFoundError if it has to be made anew."""
+    pruned = {omitted.region_id for omitted in plan.pruned}
+    logs = find_tails(plan.base, plan.snapshot.manifests)
+    return tuple(log for log in logs if log.region_id not in pruned)
 
 
 def spec_in_force(base: BaseTable) -> RegionSpec:
@@ -311,8 +339,10 @@ def _check_filter(base: BaseTable, predicate: str | None) -> None:
         ) from error
 
 
-def _divide(plan: ReadPlan, options: ReadOptions) -> tuple[PartitionPlan, ...]:
-    """Divide the fragments and the generations of a read plan into partitions."""
+def _divide(
+    plan: ReadPlan, logs: Sequence[UnflushedLog], options: ReadOptions
+) -> tuple[PartitionPlan, ...]:
+    """Divide the fragments, the generations and the logs of a read plan into partitions."""
     groups = _group_generations(plan)
     sizes = [_generation_bytes(stored) for stored in plan.generations]
     fragments = plan.base.dataset.get_fragments()
@@ -324,10 +354,20 @@ def _divide(plan: ReadPlan, options: ReadOptions) -> tuple[PartitionPlan, ...]:
         partitions=options.partitions,
         target_bytes=options.target_partition_bytes,
     )
-    return tuple(
+    parts = [
         replace(partition, generations=tuple(at for n in partition.generations for at in groups[n]))
         for partition in balanced
-    )
+    ]
+    # A log goes where the generations of its region are.
+    partition_of = {
+        plan.generations[at].region_id: number
+        for number, part in enumerate(parts)
+        for at in part.generations
+    }
+    for at, log in enumerate(logs):
+        number = partition_of.get(log.region_id, at % len(parts))
+        parts[number] = replace(parts[number], logs=(*parts[number].logs, log.region_id))
+    return tuple(parts)
 
 
 def _group_generations(plan: ReadPlan) -> list[list[int]]:

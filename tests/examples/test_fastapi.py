@@ -177,6 +177,7 @@ class TestOwnership:
     ) -> None:
         monkeypatch.setenv("ORDERS_TABLE", str(tmp_path / "orders.lance"))
         monkeypatch.setenv("ORDERS_PEERS", "http://zero,http://one")
+        monkeypatch.setattr(service, "POSITION_SECONDS", 0.1)
         apps = []
         for number in range(2):
             monkeypatch.setenv("ORDERS_NUMBER", str(number))
@@ -196,12 +197,21 @@ class TestOwnership:
                 rows = [order(key) for key in range(40)]
                 answer = await clients[0].post("/orders", json=rows)
                 assert answer.json() == {"rows": 40}
+                position = {service.POSITION: answer.headers[service.POSITION]}
                 for client in clients:
-                    found = [await client.get(f"/orders/{key}") for key in (1, 2, 3, 4)]
+                    found = [
+                        await client.get(f"/orders/{key}", headers=position) for key in (1, 2, 3, 4)
+                    ]
                     assert [one.json() for one in found] == rows[1:5]
                     assert (await client.get("/orders/99")).status_code == 404
                 assert (await clients[1].delete("/orders/7")).status_code == 200
                 assert (await clients[0].get("/orders/7")).status_code == 404
+                # A position of another table.
+                strange = {service.POSITION: f"{'0' * 31}7:12"}
+                assert (await clients[0].get("/orders/1", headers=strange)).status_code == 503
+                assert (
+                    await clients[0].get("/orders/1", headers={service.POSITION: "x"})
+                ).status_code == 422
                 # One that asks the wrong process is told, and not sent around.
                 headers = {**service.FORWARDED}
                 answer = await clients[0].post("/orders", json=rows, headers=headers)

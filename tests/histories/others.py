@@ -10,7 +10,7 @@ import lance
 import lancedb
 import pyarrow as pa
 from histories.events import Level
-from histories.process import BASE, Process, now, seen_of
+from histories.process import BASE, OWN, Process, now, seen_of
 from support.data.tables import keys
 from support.oracles import native
 
@@ -33,7 +33,7 @@ def reader(process: Process) -> None:
         with process.may_fail(f"reading: {way.__name__[1:]}", *others):
             way(process)
 
-    ways = [_scan, _scan, _opened_anew, _look_up, _stale, _natively, _base]
+    ways = [_scan, _scan, _fresh, _fresh, _opened_anew, _look_up, _stale, _natively, _base]
     process.forever(read, 0.1)
 
 
@@ -41,6 +41,17 @@ def _scan(process: Process) -> None:
     begin = now()
     found = process.table.scan().to_table()
     process.record_read(begin, now(), seen_of(found, process.keys))
+
+
+def _fresh(process: Process) -> None:
+    begin = now()
+    if process.dice.random() < 0.5:
+        wanted = process.dice.sample(process.keys, 5)
+        found = process.table.lookup(keys(*wanted), fresh=True).to_table()
+    else:
+        wanted = process.keys
+        found = process.table.scan(fresh=True).to_table()
+    process.record_read(begin, now(), seen_of(found, wanted), level=OWN)
 
 
 def _opened_anew(process: Process) -> None:

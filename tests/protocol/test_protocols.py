@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from protocol.collection_model import CollectionModel
 from protocol.details_model import DetailsModel
+from protocol.fresh_model import FreshModel
 from protocol.log_model import LogModel
 from protocol.manifest_model import ManifestModel
 from protocol.merge_model import MergeModel
@@ -36,6 +37,8 @@ slow = pytest.mark.slow
         (MergeModel(mergers=1, divided=1, direct=True), 9),
         pytest.param(MergeModel(divided=1, commits_of_rows=3), 16, marks=slow),
         (DetailsModel(), 3),
+        (FreshModel(), 15),
+        pytest.param(FreshModel(writes=4, flushes=3, reads=3), 15, marks=slow),
         (CollectionModel(generations=1), 15),
         (CollectionModel(generations=1, retention=False), 15),
         (ManifestModel(), 20),
@@ -97,6 +100,10 @@ def test_a_protocol_holds_in_every_order(model: Model[Any], kinds_of_steps: int)
             MergeModel(mergers=1, divided=1, direct=True, without="matching again"),
             "a key is in the base table twice",
         ),
+        (FreshModel(without="order"), "an acknowledged row is not shown"),
+        (FreshModel(without="merges since"), "an older row is shown"),
+        (FreshModel(without="beginning again"), "an acknowledged row is not shown"),
+        (FreshModel(without="forgetting"), "an older row is shown"),
         (DetailsModel(without="compare and swap"), "news of another job is lost"),
         (DetailsModel(without="what was read"), "an index is said to hold what it does not"),
         (CollectionModel(without="grace", retention=False), "finds a file gone"),

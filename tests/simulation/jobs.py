@@ -15,18 +15,25 @@ from random import Random
 from uuid import UUID
 
 from simulation.base import BaseClient, Version
-from simulation.lake import Lake, Rows, rows_key
+from simulation.lake import ROW_SCHEMA, Lake, Rows, rows_key, shown
 from simulation.reads import read_manifests, read_table, read_through
 from simulation.store import SimulatedStore
 from simulation.truth import DELETED
 from simulation.world import Process
 
-from memwal.errors import ConflictError, MemWalError, ObjectNotFoundError, StoreError
+from memwal.errors import (
+    ConflictError,
+    CorruptDataError,
+    MemWalError,
+    ObjectNotFoundError,
+    StoreError,
+)
 from memwal.jobs.gc.collector import GcContext
 from memwal.jobs.gc.decision import Reason
 from memwal.jobs.gc.pins import Pin, Pins
 from memwal.jobs.gc.region import collect_region
 from memwal.jobs.options import GcOptions
+from memwal.lsm.wal.follow import LogFollower, UnflushedLog
 from memwal.region.manifest_store import RegionManifestStore
 
 DIRECT = UUID(int=0)
@@ -55,12 +62,14 @@ class Client:
     """A process with a table."""
 
     divided = 0.5  # share of its merges
+    fresh = 0.5  # share of its reads
 
     def __init__(self, lake: Lake, process: Process) -> None:
         self.lake = lake
         self.world = lake.world
         self.store = SimulatedStore(lake.world, process, lake.objects)
         self.base = BaseClient(lake.base, process)
+        self.followers: dict[UUID, LogFollower] = {}
 
     def again_and_again(self, job: Callable[[], None], seconds: float) -> None:
         """Do something at intervals, whatever the store says."""
@@ -237,6 +246,13 @@ class Client:
     # Readers
 
     def read(self) -> None:
+        """Look at the whole table, flushed or also what is only in the logs."""
+        if self.world.dice.random() < self.fresh:
+            self.read_fresh()
+        else:
+            self.read_flushed()
+
+    def read_flushed(self) -> None:
         """Look at the whole table; what was flushed before must be there."""
         since, flushed = self.world.now, self.lake.flushed()
         while True:
@@ -274,6 +290,33 @@ class Client:
             return
         else:
             self.lake.truth.check(seen, since=since, what="a long reader", flushed=flushed)
+
+    def read_fresh(self) -> None:
+        """Look at the whole table and at the logs; what was acknowledged before must be there."""
+        since = self.world.now
+        while True:
+            try:
+                manifests = read_manifests(self.store, self.lake.regions)
+                version = self.base.open()
+                logs = [UnflushedLog.behind(m) for m in manifests.values() if m is not None]
+                if any(version.merged.get(log.region_id, 0) >= log.generation for log in logs):
+                    continue
+                memory = {log.region_id: self._follow(log) for log in logs}
+                seen = read_through(self.store, version, manifests, memory)
+                break
+            except ObjectNotFoundError:
+                continue
+            except StoreError:
+                return
+            except CorruptDataError as error:
+                raise AssertionError(f"a fresh reader finds a damaged log: {error}") from error
+        self.lake.truth.check(seen, since=since, what="a fresh reader")
+
+    def _follow(self, log: UnflushedLog) -> list[Rows]:
+        """Rows of a log, as :func:`memwal.reader.sources.log_tails.read_tails` reads them."""
+        follower = self.followers.setdefault(log.region_id, LogFollower(self.store, log.region_id))
+        followed = follower.follow(log, ROW_SCHEMA, max_bytes=1 << 20)
+        return [shown(run.snapshot.view.batches) for run in followed.rows]
 
     # Others
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import lance
 import pyarrow as pa
@@ -17,9 +17,10 @@ from support.data.tables import SCHEMA, MakeTable, keys, later, rows, state
 
 import memwal
 from memwal.base_table.snapshot import BaseTable, open_base
-from memwal.errors import ConflictError
+from memwal.errors import ConflictError, InvalidInputError
 from memwal.jobs.gc import collect_garbage
 from memwal.jobs.options import GcOptions
+from memwal.reader.sources import log_tails
 from memwal.reader.sources import snapshot as snapshot_module
 from memwal.spark import partition_reader
 from memwal.spark.partition_reader import find_later_snapshot, open_pinned, read_partition
@@ -265,3 +266,77 @@ def test_another_table_in_its_place_is_told(make_table: MakeTable, tmp_path: Pat
     open_pinned.cache_clear()
     with pytest.raises(ConflictError):
         read(made)
+
+
+class TestFresh:
+    """Loads that read the logs."""
+
+    @pytest.fixture
+    def writer(self, table: memwal.Table) -> Iterator[memwal.table.Writer]:
+        """Return a writer with unflushed rows: 60 and 22 are new, 30 is deleted."""
+        with table.writer() as writer:
+            writer.upsert(rows({60: 5, 22: 5}))
+            writer.delete(keys(30))
+            yield writer
+
+    NEWER: ClassVar[dict[int, int | None]] = {
+        key: n for key, n in {**EXPECTED, 60: 5, 22: 5}.items() if key != 30
+    }
+
+    def test_the_logs_are_read(self, table: memwal.Table, writer: memwal.table.Writer) -> None:
+        plain, fresh = plan(table), plan(table, fresh=True)
+        assert shown(plain, read(plain)) == EXPECTED
+        assert shown(fresh, read(fresh)) == self.NEWER
+        assert not plain.snapshot.logs
+        assert fresh.snapshot.logs
+        with pytest.raises(InvalidInputError):
+            plan(table, fresh=True, version=table.version)
+
+    def test_of_some_regions_and_with_a_filter(
+        self, table: memwal.Table, writer: memwal.table.Writer
+    ) -> None:
+        found: dict[int, int | None] = {}
+        for region in table.region_ids():
+            made = plan(table, fresh=True, regions=frozenset([region]), filter="n > 1")
+            found |= shown(made, read(made))
+        assert found == {key: n for key, n in self.NEWER.items() if n is not None and n > 1}
+
+    def test_writes_after_the_load_are_not_seen(
+        self, table: memwal.Table, writer: memwal.table.Writer
+    ) -> None:
+        made = plan(table, fresh=True)
+        writer.upsert(rows({60: 6, 61: 6, 1: 6}))
+        writer.delete(keys(2))
+        assert shown(made, read(made)) == self.NEWER
+
+    @pytest.mark.parametrize("cut", [0, 2])
+    def test_rows_that_are_flushed_and_merged_after_the_load(
+        self, table: memwal.Table, writer: memwal.table.Writer, cut: int
+    ) -> None:
+        made = plan(table, fresh=True)
+        before = read(made, range(cut))
+        writer.upsert(rows({60: 6, 61: 6}))
+        writer.flush()
+        merge(table)
+        open_pinned.cache_clear()
+        assert shown(made, before + read(made, range(cut, len(made.partitions)))) == self.NEWER
+
+    def test_logs_that_were_collected(
+        self, table: memwal.Table, writer: memwal.table.Writer
+    ) -> None:
+        """After the protection of the load has ended."""
+        made = plan(table, fresh=True)
+        writer.flush()
+        merge(table)
+        collect(table)
+        while log_tails._followers.oldest_use() is not None:
+            log_tails._followers.evict_oldest()
+        with pytest.raises(ConflictError):
+            read(made)
+
+    def test_a_table_without_any_generation(self, make_table: MakeTable) -> None:
+        table = make_table(buckets=2)
+        with table.writer() as writer:
+            writer.upsert(rows({1: 1, 2: 2}))
+            made = plan(table, fresh=True)
+            assert shown(made, read(made)) == {1: 1, 2: 2}

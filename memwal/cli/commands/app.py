@@ -14,7 +14,18 @@ import typer
 from typer import Option
 
 from memwal.boundary.exit_codes import EXIT_CODES_HELP
-from memwal.cli.commands import catalog, checks, fleet, index, inspect, jobs, quality, runs, table
+from memwal.cli.commands import (
+    catalog,
+    checks,
+    fleet,
+    index,
+    inspect,
+    jobs,
+    quality,
+    read,
+    runs,
+    table,
+)
 from memwal.cli.errors import ReportingGroup
 from memwal.cli.parameters import CommandGroup
 from memwal.lance_log import PROGRAM_FILTER, quieten_lance
@@ -76,6 +87,7 @@ app.command()(table.copy)
 app.command()(table.abandon)
 app.command()(table.writer_defaults)
 app.command()(checks.status)
+app.command()(read.read)
 app.command()(jobs.recover)
 app.command()(jobs.merge)
 app.add_typer(index.app, name="index")

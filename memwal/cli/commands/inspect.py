@@ -10,7 +10,14 @@ from uuid import UUID
 from typer import Argument, Option
 
 from memwal.cli.options import AsJson, RegionId
-from memwal.cli.output import print_fields, print_json, print_line, print_records, print_table
+from memwal.cli.output import (
+    print_fields,
+    print_json,
+    print_line,
+    print_records,
+    print_table,
+    truncated,
+)
 from memwal.cli.parameters import CommandGroup
 from memwal.errors import InvalidInputError, MemWalError, ObjectNotFoundError
 
@@ -21,7 +28,6 @@ if TYPE_CHECKING:
     from memwal.format.region_manifest import RegionManifest
     from memwal.table import Table
 
-_MAX_CELL = 40
 _MANIFEST_FIELDS = (
     "region_id",
     "version",
@@ -108,7 +114,7 @@ def wal(
         return
     print_fields(fields.items())
     if first:
-        cells = [[_truncated(value) for value in row.values()] for row in first]
+        cells = [[truncated(value) for value in row.values()] for row in first]
         print_table(list(first[0]), cells)
 
 
@@ -202,11 +208,6 @@ def _first_rows(batches: Sequence[pa.RecordBatch], count: int) -> list[dict[str,
         return []
     table = pa.Table.from_batches(batches)
     return to_python_rows(table.slice(0, min(count, table.num_rows)))
-
-
-def _truncated(value: object) -> object:
-    text = str(value)
-    return value if len(text) <= _MAX_CELL else f"{text[: _MAX_CELL - 3]}..."
 
 
 def _format_spec(stored: StoredRegionSpec, names: Mapping[int, str]) -> str:

@@ -42,6 +42,35 @@ _COMPARED_BYTES = 16 << 10
 
 
 @dataclass(frozen=True, slots=True)
+class UnflushedLog:
+    """The part of a region's log that no generation of a manifest has."""
+
+    region_id: UUID
+    after: int  # position up to which the log is flushed
+    generation: int  # that the region writes
+    hint: int = field(compare=False)  # a position that the log had; 0 if none is known
+    last: int | None = None  # newest entry that belongs to it; None for all that the log has
+
+    @classmethod
+    def behind(cls, manifest: RegionManifest) -> UnflushedLog:
+        """Return the part behind a manifest."""
+        return cls(
+            manifest.region_id,
+            manifest.replay_after,
+            manifest.current_generation,
+            manifest.wal_last_seen,
+        )
+
+    def is_behind(self, manifest: RegionManifest | None) -> bool:
+        """Return whether nothing of it was flushed by the time of a manifest."""
+        return (
+            manifest is not None
+            and manifest.replay_after == self.after
+            and manifest.current_generation == self.generation
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Followed:
     """Unflushed rows of a region."""
 
@@ -64,15 +93,13 @@ class LogFollower:
         known = self._known
         return 0 if known is None else sum(run.rows.nbytes for run in known.runs)
 
-    def follow(
-        self, manifest: RegionManifest, row_schema: RowSchema, *, max_bytes: int
-    ) -> Followed:
-        """Return every row that the log has now and no generation of the manifest, oldest first.
+    def follow(self, log: UnflushedLog, row_schema: RowSchema, *, max_bytes: int) -> Followed:
+        """Return every row of this part of the log, oldest first.
 
         Raises
         ------
         ObjectNotFoundError
-            The manifest is not the newest any more, and entries were collected since.
+            It was flushed meanwhile, and entries were collected since.
         CorruptDataError
             A claim would fail as well: an entry is missing or damaged, or does not fit the table.
         BackPressureError
@@ -80,19 +107,14 @@ class LogFollower:
         """
         with self._lock:
             known = self._known
-            if known is None or not known.fits(manifest, row_schema) or not self._is_same(known):
-                known = _Known(
-                    manifest.replay_after,
-                    manifest.current_generation,
-                    row_schema,
-                    manifest.replay_after + 1,
-                )
+            if known is None or not known.fits(log, row_schema) or not self._is_same(known):
+                known = _Known(log, row_schema, log.after + 1)
             self._known = None
             try:
-                self._extend(known, manifest, max_bytes)
+                self._extend(known, max_bytes)
             except CorruptDataError as error:
                 latest = RegionManifestStore(self._store, self._region_id).read_latest()
-                if latest is None or latest != manifest:
+                if not log.is_behind(latest):
                     raise ObjectNotFoundError(
                         f"the log of region {self._region_id} was flushed meanwhile: {error}"
                     ) from error
@@ -117,29 +139,31 @@ class LogFollower:
             return b""
         return hashlib.blake2b(data, digest_size=16).digest()
 
-    def _extend(self, known: _Known, manifest: RegionManifest, max_bytes: int) -> None:
+    def _extend(self, known: _Known, max_bytes: int) -> None:
         """Add the entries that were appended since."""
-        first = known.next_position
-        if first == manifest.replay_after + 1:
-            survey = survey_log(
-                self._store, self._region_id, after=first - 1, hint=manifest.wal_last_seen
-            )
+        log, first = known.log, known.next_position
+        if first == log.after + 1:
+            survey = survey_log(self._store, self._region_id, after=log.after, hint=log.hint)
         else:
             tip = find_tip(self._store, self._region_id, start=first)
-            entries = np.empty(0, dtype=[("position", np.uint64), ("size", np.uint64)])
-            survey = LogSurvey(first - 1, entries, tip, None)
+            unlisted = np.empty(0, dtype=[("position", np.uint64), ("size", np.uint64)])
+            survey = LogSurvey(first - 1, unlisted, tip, None)
         size = self.nbytes
-        for position, entry in read_log(
-            self._store, self._region_id, after=first - 1, epoch=MAX_COUNTER, survey=survey
-        ):
+        entries = read_log(
+            self._store,
+            self._region_id,
+            after=first - 1,
+            before=None if log.last is None else log.last + 1,
+            epoch=MAX_COUNTER,
+            survey=survey,
+        )
+        for position, entry in entries:
             # Sentinels behind a torn entry are read again with it.
             if position == known.next_position:
                 known.next_position = position + 1
-            if not needs_replay(entry, current_generation=manifest.current_generation):
+            if not needs_replay(entry, current_generation=log.generation):
                 continue
-            run = place(
-                known.runs, entry.generation, first=manifest.current_generation, new=known.new_run
-            )
+            run = place(known.runs, entry.generation, first=log.generation, new=known.new_run)
             for batch in convert_entry(known.row_schema, self._region_id, position, entry):
                 run.rows.append(batch)
                 size += batch.nbytes
@@ -170,21 +194,16 @@ class _FollowedRun:
 class _Known:
     """What is known of a log behind a position."""
 
-    after: int
-    generation: int  # that the region writes, by the manifest
+    log: UnflushedLog
     row_schema: RowSchema
     next_position: int  # the first entry that is not known, or is torn
     runs: list[_FollowedRun] = field(default_factory=list)
     newest: bytes | None = None  # fingerprint of the entry before ``next_position``
 
-    def fits(self, manifest: RegionManifest, row_schema: RowSchema) -> bool:
-        """Return whether this is what the log has behind a manifest."""
+    def fits(self, log: UnflushedLog, row_schema: RowSchema) -> bool:
+        """Return whether this is the beginning of a part of the log."""
         schema: pa.Schema = self.row_schema.schema
-        return (
-            self.after == manifest.replay_after
-            and self.generation == manifest.current_generation
-            and bool(schema.equals(row_schema.schema, check_metadata=True))
-        )
+        return self.log == log and bool(schema.equals(row_schema.schema, check_metadata=True))
 
     def new_run(self, generation: int) -> _FollowedRun:
         """Return a run without rows."""

@@ -312,14 +312,11 @@ def _read_runs(log: LogReader, claim: Claim, max_bytes: int) -> tuple[list[_Run]
         batches = log.convert(position, entry)
         cost = joiner.cost(batches)
         total += cost
-        run = place(
-            runs,
-            entry.generation,
-            first=log.generation,
-            new=lambda number, position=position: _Run(
-                number, position - 1, _InMemoryRows(log.row_schema.schema)
-            ),
-        )
+
+        def new_run(number: int, after: int = position - 1) -> _Run:
+            return _Run(number, after, _InMemoryRows(log.row_schema.schema))
+
+        run = place(runs, entry.generation, first=log.generation, new=new_run)
         if total > max_bytes:
             for other in runs:
                 other.in_memory = None

@@ -90,12 +90,9 @@ class LruCache(Generic[Value]):
 
     def get(self, key: Hashable, make: Callable[[], Value]) -> Value:
         """Return the value of a key; a miss makes it."""
-        with self._lock:
-            cached = self._entries.get(key)
-            if cached is not None:
-                self._entries.move_to_end(key)
-                cached.last_use = next(_use_counter)
-                return cached.value
+        cached = self._use(key)
+        if cached is not None:
+            return cached.value
         value = make()
         entry = _Entry(
             value,
@@ -114,6 +111,11 @@ class LruCache(Generic[Value]):
         if self._weigh is not None:
             _evict_to_budget(entry.last_use)
         return value
+
+    def use(self, key: Hashable) -> Value | None:
+        """Return the value of a key if it is cached, which counts as a use."""
+        cached = self._use(key)
+        return None if cached is None else cached.value
 
     def put(self, key: Hashable, value: Value) -> None:
         """Set the value of a key, also if it has one."""
@@ -160,6 +162,14 @@ class LruCache(Generic[Value]):
             keys = {key for tag in tags for key in self._keys_by_tag.get(tag, ())}
             removed = [self._remove(key) for key in keys]
         return len(removed)
+
+    def _use(self, key: Hashable) -> _Entry[Value] | None:
+        with self._lock:
+            cached = self._entries.get(key)
+            if cached is not None:
+                self._entries.move_to_end(key)
+                cached.last_use = next(_use_counter)
+        return cached
 
     def _add(self, key: Hashable, entry: _Entry[Value]) -> None:
         self._entries[key] = entry

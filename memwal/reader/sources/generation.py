@@ -6,7 +6,7 @@ finds its rows there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
@@ -70,14 +70,26 @@ def open_all(base: BaseTable, generations: Sequence[StoredGeneration]) -> list[G
     options = tuple(sorted(base.location.storage_options.items()))
     schema = _present_schema(base).serialize().to_pybytes()
 
-    def open_cached(stored: StoredGeneration) -> GenerationSource:
+    def key_of(stored: StoredGeneration) -> Hashable:
         uri = base.location.child(generation_dir(stored.region_id, stored.path))
+        return uri, options, schema
+
+    def open_cached(key: Hashable, stored: StoredGeneration) -> GenerationSource:
         return _generations.get(
-            (uri, options, schema),
-            lambda: open_generation(base, stored.region_id, stored.generation, stored.path),
+            key, lambda: open_generation(base, stored.region_id, stored.generation, stored.path)
         )
 
-    return run_all([partial(open_cached, stored) for stored in generations])
+    keys = [key_of(stored) for stored in generations]
+    opened = {key: source for key in keys if (source := _generations.use(key)) is not None}
+    missing = [
+        (key, stored) for key, stored in zip(keys, generations, strict=True) if key not in opened
+    ]
+    # Threads only where something has to be read.
+    for (key, _), source in zip(
+        missing, run_all([partial(open_cached, *item) for item in missing]), strict=True
+    ):
+        opened[key] = source
+    return [opened[key] for key in keys]
 
 
 def open_generation(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final, TypeVar
 from uuid import UUID
@@ -13,7 +14,8 @@ from memwal.errors import ObjectNotFoundError, ReadTimeoutError
 from memwal.format.region_manifest import RegionManifest
 from memwal.lsm.memtable.indexes import UnflushedRows
 from memwal.lsm.row_schema import RowSchema
-from memwal.lsm.wal.follow import Followed, LogFollower
+from memwal.lsm.wal.follow import Followed, LogFollower, UnflushedLog
+from memwal.lsm.wal.log import find_tip
 from memwal.reader.cache.lru import LruCache
 from memwal.util.concurrency import run_all
 
@@ -45,26 +47,47 @@ def read_tails(
     manifest does not list, the manifest is too old to tell which rows are unflushed: then, and if
     entries were collected meanwhile, ObjectNotFoundError is raised, and the caller begins again.
     """
-    for region_id, manifest in manifests.items():
-        if base.details.merged.get(region_id, 0) >= manifest.current_generation:
-            raise ObjectNotFoundError(f"region {region_id} was flushed and merged meanwhile")
-    row_schema = RowSchema.of(base)
-
-    def read(region_id: UUID, manifest: RegionManifest) -> Followed:
-        key = _key(base, region_id)
-        store = base.location.store
-        follower = _followers.get(key, lambda: LogFollower(store, region_id))
-        followed = follower.follow(manifest, row_schema, max_bytes=_MAX_REGION_BYTES)
-        # With its new weight.
-        _followers.put(key, follower)
-        return followed
-
-    found = run_all([partial(read, *item) for item in manifests.items()])
+    logs = _unflushed_logs(base, manifests)
+    found = run_all([partial(read_tail, base, log) for log in logs])
     tails = dict(zip(manifests, found, strict=True))
     for region_id, number in at_least:
         if region_id not in tails or tails[region_id].last_position < number:
             raise PositionNotReachedError(f"entry {number} of region {region_id}")
     return {region_id: followed.rows for region_id, followed in tails.items()}
+
+
+def find_tails(base: BaseTable, manifests: Mapping[UUID, RegionManifest]) -> list[UnflushedLog]:
+    """Find the logs with entries that no generation of the manifests has, up to their present tips.
+
+    Raises ObjectNotFoundError as :func:`read_tails` does.
+    """
+    store = base.location.store
+
+    def with_tip(log: UnflushedLog) -> UnflushedLog:
+        start = max(log.after, log.hint) + 1
+        return replace(log, last=find_tip(store, log.region_id, start=start) - 1)
+
+    logs = run_all([partial(with_tip, log) for log in _unflushed_logs(base, manifests)])
+    return [log for log in logs if log.last is not None and log.last > log.after]
+
+
+def read_tail(base: BaseTable, log: UnflushedLog) -> Followed:
+    """Read what a part of a log has; this process keeps it. See :meth:`LogFollower.follow`."""
+    key = _key(base, log.region_id)
+    follower = _followers.get(key, lambda: LogFollower(base.location.store, log.region_id))
+    followed = follower.follow(log, RowSchema.of(base), max_bytes=_MAX_REGION_BYTES)
+    # With its new weight.
+    _followers.put(key, follower)
+    return followed
+
+
+def _unflushed_logs(
+    base: BaseTable, manifests: Mapping[UUID, RegionManifest]
+) -> list[UnflushedLog]:
+    for region_id, manifest in manifests.items():
+        if base.details.merged.get(region_id, 0) >= manifest.current_generation:
+            raise ObjectNotFoundError(f"region {region_id} was flushed and merged meanwhile")
+    return [UnflushedLog.behind(manifest) for manifest in manifests.values()]
 
 
 def _key(base: BaseTable, region_id: UUID) -> tuple[object, ...]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
@@ -25,6 +26,8 @@ from memwal.expressions.bounds import ColumnBounds, array_of, plain_values
 from memwal.expressions.date_parts import date_part
 from memwal.expressions.dnf import Alternative, parse_alternatives
 from memwal.format.region_manifest import RegionManifest
+from memwal.reader.cache.keys import version_key
+from memwal.reader.cache.lru import LruCache
 from memwal.region.manifest_store import discover_regions
 from memwal.region.router import Router
 from memwal.region.spec import RegionSpec
@@ -36,6 +39,7 @@ from memwal.storage.location import TableLocation
 _MAX_COMBINATIONS: Final = 4_096
 _MAX_PERIODS: Final = 50_000
 _SECONDS: Final = {"h": 3_600, "D": 86_400}
+_CACHED_ROUTINGS: Final = 64
 
 
 class RegionPruner:
@@ -269,6 +273,32 @@ def spec_of(base: BaseTable, spec_id: int) -> RegionSpec | None:
     return None
 
 
+@dataclass(frozen=True, slots=True)
+class KeyRouting:
+    """How a spec routes keys, if the key of a row alone determines its region."""
+
+    spec: RegionSpec
+    router: Router
+    regions: frozenset[UUID] | None  # Those that are known in advance; None if they are not.
+
+
+def key_routing(base: BaseTable, spec_id: int) -> KeyRouting | None:
+    """Return how a spec of the table routes keys; None if it routes by other columns as well."""
+
+    def make() -> tuple[KeyRouting | None]:
+        spec = spec_of(base, spec_id)
+        if spec is None or not is_routed_by_key(spec, base):
+            return (None,)
+        router = Router(spec, base.schema)
+        assignments = router.assignments()
+        regions = None if assignments is None else frozenset(a.region_id for a in assignments)
+        return (KeyRouting(spec, router, regions),)
+
+    return _routings.get((version_key(base), spec_id), make)[0]
+
+
+_routings: LruCache[tuple[KeyRouting | None]] = LruCache(_CACHED_ROUTINGS)
+
 KeyBuilder = Callable[[BaseTable], pa.Table]
 """Returns the keys of a lookup as columns, in the types of a version of the base table."""
 
@@ -294,19 +324,15 @@ def candidate_regions(
     """
     if base is None or len(base.details.region_specs) != 1:
         return None
-    spec = spec_of(base, base.details.region_specs[0].spec_id)
-    if spec is None or not is_routed_by_key(spec, base):
-        return None
-    router = Router(spec, base.schema)
-    assignments = router.assignments()
-    if assignments is None:
+    routing = key_routing(base, base.details.region_specs[0].spec_id)
+    if routing is None or routing.regions is None:
         return None
     try:
-        routed = {assignment.region_id for assignment, _ in router.route(keys(base))}
+        routed = {assignment.region_id for assignment, _ in routing.router.route(keys(base))}
     except InvalidInputError:
         # Keys of other types or columns: the table may have changed; if not, the lookup raises.
         return None
-    others = {assignment.region_id for assignment in assignments} - routed
+    others = routing.regions - routed
     return [region for region in discover_regions(location.store) if region not in others]
 
 

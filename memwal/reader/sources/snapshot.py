@@ -190,10 +190,18 @@ def _published(base: BaseTable) -> Hashable:
 def _newest(location: TableLocation) -> BaseTable:
     """Open the newest version, and remove cached values that it makes stale."""
     opened = boot_seconds()
-    base = cached_base(open_base(location))
+    key = _location_key(location)
+    base = cached_base(
+        open_base(
+            location,
+            known=lambda version, digest: _bases.use(
+                (VersionTag(location.uri, version, digest), key)
+            ),
+        )
+    )
     base.require_mem_wal()
     _remember_sighting(base, opened)
-    _newest_seen.put(_location_key(location), base)
+    _newest_seen.put(key, base)
     version = version_key(base)
     if _invalidated.peek(location.uri) != version:
         _invalidated.put(location.uri, version)

@@ -19,6 +19,7 @@ COMMANDS = [
     "create",
     "enable",
     "status",
+    "read",
     "merge",
     "index",
     "recover",

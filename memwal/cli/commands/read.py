@@ -1,0 +1,61 @@
+"""``memwal read``: show rows of a table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from typer import Option
+
+from memwal.cli.options import AsJson
+from memwal.cli.output import print_json, print_line, print_table, truncated
+
+if TYPE_CHECKING:
+    from memwal.table import Table
+
+
+def read(
+    table: Table,
+    columns: Annotated[
+        list[str] | None,
+        Option("--column", metavar="NAME", help="Column to show; again for each. All by default."),
+    ] = None,
+    filter: Annotated[
+        str | None, Option(metavar="SQL", help="Only rows that pass this predicate.")
+    ] = None,
+    limit: Annotated[int, Option(min=0, metavar="N", help="Most rows to show.")] = 20,
+    fresh: Annotated[
+        bool,
+        Option("--fresh", help="Also read what writers acknowledged and did not flush: the logs."),
+    ] = False,
+    at_least: Annotated[
+        str | None,
+        Option(metavar="POSITION", help="Wait for the write with this position. Implies --fresh."),
+    ] = None,
+    version: Annotated[
+        int | None,
+        Option(min=1, metavar="N", help="Read the base table alone, as it was at this version."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show rows: the newest of each key, merged or not. Their order is not defined.
+
+    Rows that no writer flushed yet are shown with --fresh only.
+    """
+    from memwal.format.values import to_python_rows
+
+    reader = table if version is None else table.at(version)
+    found = reader.scan(
+        columns=columns, filter=filter, limit=limit, fresh=fresh or None, at_least=at_least
+    ).to_table()
+    rows = to_python_rows(found)
+    if as_json:
+        print_json(rows)
+        return
+    if rows:
+        print_table(
+            found.column_names, [[truncated(value) for value in row.values()] for row in rows]
+        )
+    if len(rows) == limit:
+        print_line(f"there may be more rows: raise --limit above {limit}")
+    elif not rows:
+        print_line("no rows")

@@ -1,0 +1,115 @@
+"""Decoded narrow columns of flushed generations, kept in memory.
+
+A generation never changes, and a scanner over it takes longer to start than to read a few thousand
+numbers. So the columns that reads return and filter by are decoded once, if their values are small,
+and all generations of a read are then read together: one mask, and one filter over one data set in
+memory, however many generations there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+import lance
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.types as pt
+
+from memwal.base_table.snapshot import lance_errors
+from memwal.reader.cache.lru import LruCache
+from memwal.reader.latest import ROW_ADDRESS
+from memwal.reader.sources.generation import GenerationSource, write_in_memory
+from memwal.util.concurrency import run_all
+
+_COLUMNS_BYTES: Final = 256 << 20
+_FILTERED_BYTES: Final = 128 << 20
+# A column of a generation that takes more is read from its files each time, as a stream.
+_MAX_COLUMN_BYTES: Final = 8 << 20
+_KEY_FIELD: Final = b"primary-key"
+
+Mask = npt.NDArray[np.bool_]
+
+
+def read_together(
+    sources: Sequence[GenerationSource], schema: pa.Schema, names: Sequence[str]
+) -> pa.Table | None:
+    """Return columns of flushed generations, all their rows, in the order of the addresses.
+
+    None if a column is not narrow, or a generation was flushed before the columns changed: then
+    each generation has to be scanned. Raises ObjectNotFoundError if one was collected.
+    """
+    if not all(_is_narrow(schema.field(name).type) for name in names):
+        return None
+    if any(source.identity is None for source in sources):
+        return None
+    tables = run_all([partial(_columns_of, source, names) for source in sources])
+    if any(table is None for table in tables):
+        return None
+    return pa.concat_tables(tables)
+
+
+def passing_together(
+    sources: Sequence[GenerationSource], schema: pa.Schema, names: Sequence[str], filter: str
+) -> Mask | None:
+    """Evaluate a SQL predicate over the rows of :func:`read_together`; None as there.
+
+    ``names`` are the columns that the predicate names, at least one.
+    """
+    key = (tuple(source.identity for source in sources), tuple(names))
+    cached = _filtered.use(key)
+    if cached is None:
+        rows = read_together(sources, schema, names)
+        if rows is None:
+            return None
+        fields = [without_key_mark(rows.schema.field(name)) for name in names]
+        rows = pa.Table.from_arrays(rows.columns, schema=pa.schema(fields)).combine_chunks()
+        cached = write_in_memory(rows), rows.num_rows, rows.nbytes
+        _filtered.put(key, cached)
+    dataset, count, _ = cached
+    found = dataset.scanner(columns=[], filter=filter, with_row_address=True).to_table()
+    passing = np.zeros(count, np.bool_)
+    passing[found.column(ROW_ADDRESS).to_numpy().view(np.int64)] = True
+    return passing
+
+
+def without_key_mark(field: pa.Field) -> pa.Field:
+    """Return the field without the mark of a key column: some of the key columns are not a key."""
+    metadata = {k: value for k, value in (field.metadata or {}).items() if _KEY_FIELD not in k}
+    return field.with_nullable(True).with_metadata(metadata)
+
+
+def _is_narrow(kind: pa.DataType) -> bool:
+    return (pt.is_primitive(kind) or pt.is_string(kind) or pt.is_binary(kind)) and not isinstance(
+        kind, pa.BaseExtensionType
+    )
+
+
+def _columns_of(source: GenerationSource, names: Sequence[str]) -> pa.Table | None:
+    """Return columns of a generation; None if one of them is too large to be kept."""
+    columns = {name: _columns.use((source.identity, name)) for name in names}
+    missing = [name for name, cached in columns.items() if cached is None]
+    if missing:
+        with lance_errors(f"reading {source.identity}"):
+            read = source.dataset.scanner(columns=missing, scan_in_order=True).to_table()
+        for name in missing:
+            column = read.column(name).combine_chunks()
+            kept = (column if column.nbytes <= _MAX_COLUMN_BYTES else None,)
+            _columns.put((source.identity, name), kept)
+            columns[name] = kept
+    arrays = [cached[0] for cached in columns.values() if cached is not None]
+    if any(array is None for array in arrays):
+        return None
+    return pa.table(arrays, names=list(columns))
+
+
+def _weigh(column: tuple[pa.ChunkedArray | None]) -> int:
+    return 0 if column[0] is None else int(column[0].nbytes)
+
+
+_columns: LruCache[tuple[pa.ChunkedArray | None]] = LruCache(_COLUMNS_BYTES, _weigh)
+_filtered: LruCache[tuple[lance.LanceDataset, int, int]] = LruCache(
+    _FILTERED_BYTES, lambda cached: cached[2]
+)
