@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from cases import requests, scans, searches, text_searches
+from cases import fresh, requests, scans, searches, text_searches
 from common.backlog import Backlog, backlog
 from common.measure import Line, limit_rounds, machine, report
 
@@ -29,6 +29,7 @@ OF_THE_BACKLOG: dict[str, Callable[[Backlog], Iterator[Line]]] = {
 BENCHMARKS: dict[str, Callable[[Path, int], Iterator[Line]]] = {
     "vector": searches.vector_lines,
     "text": text_searches.text_lines,
+    "fresh": fresh.fresh_lines,
     "read-requests": requests.query_requests,
 }
 

@@ -110,7 +110,7 @@ class Queries:
             the manifests are read.
         fresh : bool, optional
             Whether to see every row that any writer acknowledged before this read began, flushed
-            or not: the logs of the regions are read. Costs two requests more for each region, and
+            or not: the logs of the regions are read. Costs one request more for each region, and
             one for each entry that this process has not read yet. By default as the table was
             opened: :func:`memwal.open`.
         at_least : WritePosition or str, optional
@@ -464,7 +464,7 @@ class Queries:
 
         def open_now() -> ReadSources:
             return open_sources(
-                lambda: plan_read(
+                lambda reuse: plan_read(
                     self.location,
                     self._memtables(),
                     epochs=self._epochs(),
@@ -474,6 +474,7 @@ class Queries:
                     max_staleness=age,
                     fresh=bool(fresh) or wanted is not None,
                     at_least=wanted,
+                    reuse=reuse,
                 )
             )
 

@@ -7,6 +7,6 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 from support.stores.s3_emulator import running_emulator
-from support.stores.store_gateway import gateway_before
+from support.stores.store_gateway import Gateway, gateway_before
 
-__all__ = ["gateway_before", "running_emulator"]
+__all__ = ["Gateway", "gateway_before", "running_emulator"]

@@ -24,9 +24,13 @@ from memwal.reader.base_rows import (
     rows_of_keys,
 )
 from memwal.reader.latest import ROW_ADDRESS, Addresses, NewestRows, read_keys
-from memwal.reader.narrow_columns import passing_together, read_together, without_key_mark
 from memwal.reader.row_set import ROW_ID, contains, group_batches, read_rows, without_rows
 from memwal.reader.sources.generation import GenerationSource, ReadSources, write_in_memory
+from memwal.reader.sources.narrow_columns import (
+    passing_together,
+    read_together,
+    without_key_mark,
+)
 from memwal.reader.unreadable_indexes import count_rows, scan_batches
 from memwal.region.rows import key_column
 

@@ -51,6 +51,9 @@ _MAX_ATTEMPTS = 5
 _PARALLEL_LOCAL_READS = 16
 _PARALLEL_READS = 64
 _MAX_REMEMBERED_REGIONS = 100_000
+# How long readers believe what they read of a version that is still the newest: so soon they notice
+# a table that was restored from a backup, with other content under the same version.
+_REUSE_SECONDS: Final = 5.0
 # A thread takes about as long to start as two manifests on a local disk to read.
 _SERIAL_SECONDS = 0.001
 
@@ -80,7 +83,9 @@ class RegionManifestStore:
         self._store = store
         self.region_id = region_id
 
-    def read_latest(self, *, recent: int | None = None) -> RegionManifest | None:
+    def read_latest(
+        self, *, recent: int | None = None, known: RegionManifest | None = None
+    ) -> RegionManifest | None:
         """Read the newest version; None if the region was never claimed.
 
         With an exact version hint this costs three requests: the hint, a HEAD of the version after
@@ -90,8 +95,11 @@ class RegionManifestStore:
         ``recent`` is a version that was the newest one less than the collector's grace period ago
         (:data:`RECENT_SECONDS` at most). If it still is, two requests suffice: the collector trims
         no version so soon after it was the newest one, so an absent successor was never written.
+        ``known`` is what that version contains: then one request suffices.
         """
         if recent is not None and not self._exists(recent + 1):
+            if known is not None:
+                return known
             with suppress(ObjectNotFoundError):
                 return self.read(recent)
         hint = self.read_hint()
@@ -122,6 +130,14 @@ class RegionManifestStore:
             and self._exists(manifest.version)
             and not self._was_trimmed(manifest.version, self.read_hint())
         )
+
+    def has_successor(self, manifest: RegionManifest) -> bool:
+        """Return whether a newer version was written, by one request.
+
+        False also if it was trimmed, which is so only if more than :data:`RECENT_SECONDS` have
+        passed since ``manifest`` was the newest.
+        """
+        return self._exists(manifest.version + 1)
 
     def list_versions(self) -> dict[int, ObjectInfo]:
         """List the stored versions, each with size and time of its object."""
@@ -311,6 +327,9 @@ def discover_regions(store: ObjectStore) -> list[UUID]:
 def read_manifests(
     store: ObjectStore,
     regions: Collection[UUID] | None = None,
+    *,
+    reuse: bool = False,
+    unchecked: bool = False,
 ) -> dict[UUID, RegionManifest]:
     """Read the newest manifest of each region, in parallel.
 
@@ -318,6 +337,11 @@ def read_manifests(
     that one is still the newest; any other region costs three. By default, all regions that have a
     folder are read. A region without a manifest, left by a claim that died before its first write,
     is omitted.
+
+    With ``reuse``, a manifest that was read in the last five seconds is not read again while it is
+    the newest, which costs one request. The caller has to notice if another table is in the place
+    of the one that was read, and then calls :func:`forget_manifests`. If ``unchecked``, it costs no
+    request, and the caller has to find out whether it is still the newest.
     """
     region_ids = list(discover_regions(store) if regions is None else regions)
     if not region_ids:
@@ -327,8 +351,12 @@ def read_manifests(
 
     def read(region: UUID) -> RegionManifest | None:
         seen = _last_seen.get((store.uri, region))
-        recent = seen.version if seen is not None and now - seen.at < RECENT_SECONDS else None
-        return RegionManifestStore(store, region).read_latest(recent=recent)
+        if seen is None or now - seen.at >= RECENT_SECONDS:
+            return RegionManifestStore(store, region).read_latest()
+        known = seen.content if reuse and now - seen.read_at < _REUSE_SECONDS else None
+        if unchecked and known is not None:
+            return known
+        return RegionManifestStore(store, region).read_latest(recent=seen.version, known=known)
 
     newest = _read_each(read, region_ids, store)
     manifests = {
@@ -338,11 +366,25 @@ def read_manifests(
     }
     if len(_last_seen) + len(manifests) > _MAX_REMEMBERED_REGIONS:
         _last_seen.clear()
-    _last_seen.update(
-        ((store.uri, region), _SeenVersion(manifest.version, now))
-        for region, manifest in manifests.items()
-    )
+    for region, manifest in manifests.items():
+        seen = _last_seen.get((store.uri, region))
+        read_at = seen.read_at if seen is not None and manifest is seen.content else now
+        if not (unchecked and read_at < now):
+            content = manifest if reuse else None
+            _last_seen[store.uri, region] = _SeenVersion(manifest.version, now, content, read_at)
     return manifests
+
+
+def forget_manifests(store: ObjectStore) -> None:
+    """Read every manifest of a table anew: another table is in its place."""
+    for key in [key for key in list(_last_seen) if key[0] == store.uri]:
+        _last_seen.pop(key, None)
+    _replacements[store.uri] = replacements(store) + 1
+
+
+def replacements(store: ObjectStore) -> int:
+    """Return how many times this process found another table in the place of one."""
+    return _replacements.get(store.uri, 0)
 
 
 def _read_each(
@@ -388,15 +430,18 @@ def last_version_before_flush(
 
 
 class _SeenVersion(NamedTuple):
-    """Version of a region's manifest, and the time at which it was the newest."""
+    """Version of a region's manifest, and when it was the newest; for readers, its content."""
 
     version: int
     at: float
+    content: RegionManifest | None
+    read_at: float
 
 
-# The newest version that this process saw, by table address and region. Never trusted, only the
-# place where the next search begins. If there are too many entries, all are dropped.
+# The newest version that this process saw, by table address and region: the place where the next
+# search begins. If there are too many entries, all are dropped.
 _last_seen: dict[tuple[str, UUID], _SeenVersion] = {}
+_replacements: dict[str, int] = {}
 
 
 def _parse_hint(hint: bytes | None) -> int | None:

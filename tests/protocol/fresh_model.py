@@ -1,7 +1,8 @@
 """Fresh reads of one region, next to a writer, a takeover, flushes, merges and collections.
 
 A fresh reader reads the manifest, then the base table, then the log behind the manifest's
-``replay_after``, entry by entry, and may pause anywhere. What it knows of the log it keeps for its
+``replay_after``, entry by entry, and may pause anywhere. Where it finds no entry, it looks at the
+manifest again, and lists the log if that has changed. What it knows of the log it keeps for its
 next read. Each write has a key of its own, which must be there, and all of them share one key,
 whose newest row must be shown. The steps are those of :func:`memwal.reader.sources.plan.plan_read`
 and :class:`memwal.lsm.wal.follow.LogFollower`. Appends, claims and flushes are atomic here;
@@ -73,8 +74,8 @@ class FreshModel:
     without : str
         ``order``: the base table is opened before the manifest is read. ``merges since``: the
         manifest is used although the base table has a generation that it does not list.
-        ``beginning again``: entries that are gone are left out. ``forgetting``: what is known of
-        the log is kept although a flush came since.
+        ``looking again``: where no entry is found, the log ends. ``newest entry``: the collector
+        takes it, too. ``forgetting``: what is known of the log is kept although a flush came since.
     """
 
     writes: int = 3
@@ -142,7 +143,8 @@ class FreshModel:
             dropped = state._replace(manifest=manifest._replace(flushed=named))
             yield "collector:drops generations", dropped
         covered = not manifest.flushed or manifest.flushed[0][0] > base.merged
-        for position in range(manifest.replay_after if covered and not named else 0):
+        last = len(state.log) - (self.without != "newest entry")
+        for position in range(min(manifest.replay_after, last) if covered and not named else 0):
             if state.log[position] is not None:
                 log = (*state.log[:position], None, *state.log[position + 1 :])
                 yield "collector:collects an entry", state._replace(log=log)
@@ -162,6 +164,8 @@ class FreshModel:
             yield from self._open_base(state, me)
         elif me.at == "log":
             yield self._follow(state, me)
+        elif me.at == "tip":
+            yield self._look_again(state, me)
 
     def _open_base(self, state: State, me: Reader) -> Iterator[tuple[str, State]]:
         if self.without == "order":
@@ -182,15 +186,23 @@ class FreshModel:
             )
             return "reader:forgets", state._replace(reader=forgot)
         position = me.known_after + len(me.known)
-        if position >= len(state.log):
+        write = state.log[position] if position < len(state.log) else None
+        if write is not None:
+            read = me._replace(known=(*me.known, write))
+            return "reader:reads an entry", state._replace(reader=read)
+        if self.without == "looking again":
             return "reader:ends", state._replace(reader=self._ended(me))
-        write = state.log[position]
-        if write is None and self.without != "beginning again":
+        return "reader:finds no entry", state._replace(reader=me._replace(at="tip"))
+
+    def _look_again(self, state: State, me: Reader) -> tuple[str, State]:
+        """No entry was found; the manifest tells whether one may have been there."""
+        if state.manifest == me.manifest:
+            return "reader:ends", state._replace(reader=self._ended(me))
+        later = state.log[me.known_after + len(me.known) :]
+        if later and later[0] is None and any(later):
             again = me._replace(at="manifest", known=(), known_after=0, known_generation=0)
             return "reader:finds an entry gone", state._replace(reader=again)
-        return "reader:reads an entry", state._replace(
-            reader=me._replace(known=(*me.known, write or 0))
-        )
+        return "reader:lists the log", state._replace(reader=self._ended(me))
 
     def _ended(self, me: Reader) -> Reader:
         generations = [

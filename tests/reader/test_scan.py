@@ -470,4 +470,5 @@ def test_is_not_asked_for_the_keys_again_of_a_state_that_was_scanned(
     assert table.scan().count_rows() == 30_000
     assert scanned == []
     assert table.scan(columns=["n"]).to_table().num_rows == 30_000
-    assert scanned == [["n"]] * 3
+    # The base table alone: the columns of the generations were decoded by the scan before.
+    assert scanned == [["n"]]

@@ -29,8 +29,15 @@ from support.oracles.read_sources import collect_sources
 import memwal
 from memwal.errors import ObjectNotFoundError
 from memwal.reader.scan import Scan
+from memwal.reader.sources import narrow_columns
 
 _ROWS = 30_000
+
+
+@pytest.fixture(autouse=True)
+def streamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read generations as streams, as those with wide columns."""
+    monkeypatch.setattr(narrow_columns, "_MAX_COLUMN_BYTES", -1)
 
 
 def merge_and_collect(table: memwal.Table) -> None:

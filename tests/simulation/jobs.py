@@ -302,6 +302,10 @@ class Client:
                 if any(version.merged.get(log.region_id, 0) >= log.generation for log in logs):
                     continue
                 memory = {log.region_id: self._follow(log) for log in logs}
+                for log, manifest in zip(logs, filter(None, manifests.values()), strict=True):
+                    # Here a pause is longer than anything is kept: the clock tells nothing.
+                    if not RegionManifestStore(self.store, log.region_id).is_latest(manifest):
+                        memory[log.region_id] = self._follow(log, listed=True)
                 seen = read_through(self.store, version, manifests, memory)
                 break
             except ObjectNotFoundError:
@@ -312,10 +316,10 @@ class Client:
                 raise AssertionError(f"a fresh reader finds a damaged log: {error}") from error
         self.lake.truth.check(seen, since=since, what="a fresh reader")
 
-    def _follow(self, log: UnflushedLog) -> list[Rows]:
+    def _follow(self, log: UnflushedLog, *, listed: bool = False) -> list[Rows]:
         """Rows of a log, as :func:`memwal.reader.sources.log_tails.read_tails` reads them."""
         follower = self.followers.setdefault(log.region_id, LogFollower(self.store, log.region_id))
-        followed = follower.follow(log, ROW_SCHEMA, max_bytes=1 << 20)
+        followed = follower.follow(log, ROW_SCHEMA, max_bytes=1 << 20, listed=listed)
         return [shown(run.snapshot.view.batches) for run in followed.rows]
 
     # Others

@@ -177,7 +177,7 @@ class TestCollected:
         base = table.base()
         without = replace(base, details=replace(base.details, region_specs=()))
         with monkeypatch.context() as patch:
-            patch.setattr(snapshot_module, "open_base", lambda location: without)
+            patch.setattr(snapshot_module, "open_base", lambda location, **_: without)
             made = plan(table)
         assert len([share for share in made.partitions if share.generations]) == 1
         merge(table)

@@ -14,7 +14,8 @@ Entries never change, so each is read once. What may change under a follower, an
 * a claim: its sentinel is skipped, and entries behind it have a higher epoch. A follower has no
   epoch of its own, and reads them all;
 * a table that was restored from a backup, or made anew, has other entries at the same positions.
-  Before a call adds to what is known, it compares the newest known entry with the stored one.
+  Every five seconds a call compares the newest known entry with the stored one, and lists the
+  log, which also tells of entries that are lost.
 """
 
 from __future__ import annotations
@@ -37,8 +38,13 @@ from memwal.lsm.wal.logged_rows import convert_entry
 from memwal.lsm.wal.replay import place
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage.object_store import ObjectStore
+from memwal.util.clock import boot_seconds
 
 _COMPARED_BYTES = 16 << 10
+# So long what is known is believed to be what is stored.
+_BELIEVED_SECONDS = 5.0
+# So many new entries are read one by one: fewer requests than to search for the tip.
+_PROBED_ENTRIES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +97,17 @@ class LogFollower:
     def nbytes(self) -> int:
         """Memory of the rows that are known, and of their indexes."""
         known = self._known
-        return 0 if known is None else sum(run.rows.nbytes for run in known.runs)
+        return 0 if known is None else known.nbytes
 
-    def follow(self, log: UnflushedLog, row_schema: RowSchema, *, max_bytes: int) -> Followed:
+    def follow(
+        self, log: UnflushedLog, row_schema: RowSchema, *, max_bytes: int, listed: bool = False
+    ) -> Followed:
         """Return every row of this part of the log, oldest first.
+
+        What is known is extended by requests for the next positions. They cannot tell an entry that
+        was not written yet from one that is lost, or was flushed and collected: the caller has to
+        make sure that the manifest is still the newest afterwards, or asks for a log that is
+        ``listed``. The first call lists it, and one every five seconds.
 
         Raises
         ------
@@ -106,12 +119,14 @@ class LogFollower:
             The rows take more than ``max_bytes`` in memory.
         """
         with self._lock:
-            known = self._known
-            if known is None or not known.fits(log, row_schema) or not self._is_same(known):
+            known, self._known = self._known, None
+            if known is not None and not known.fits(log, row_schema):
+                known = None
+            listed = listed or known is None or known.is_due()
+            if known is None or (listed and not self._is_same(known)):
                 known = _Known(log, row_schema, log.after + 1)
-            self._known = None
             try:
-                self._extend(known, max_bytes)
+                self._extend(known, max_bytes, listed=listed)
             except CorruptDataError as error:
                 latest = RegionManifestStore(self._store, self._region_id).read_latest()
                 if not log.is_behind(latest):
@@ -127,28 +142,37 @@ class LogFollower:
 
     def _is_same(self, known: _Known) -> bool:
         """Return whether the newest known entry is the stored one."""
-        return known.newest is None or known.newest == self._fingerprint(known.next_position - 1)
-
-    def _fingerprint(self, position: int) -> bytes:
-        """Return a hash of the beginning of an entry, which has the id and epoch of its writer."""
+        if known.newest is None:
+            return True
         try:
             data = self._store.get_range(
-                wal_key(self._region_id, position), start=0, length=_COMPARED_BYTES
+                wal_key(self._region_id, known.next_position - 1), start=0, length=_COMPARED_BYTES
             )
         except ObjectNotFoundError:
-            return b""
-        return hashlib.blake2b(data, digest_size=16).digest()
+            return False
+        return known.newest == _fingerprint(data)
 
-    def _extend(self, known: _Known, max_bytes: int) -> None:
+    def _probe(self, first: int) -> tuple[LogSurvey, dict[int, bytes]]:
+        """Find the tip from a position on; also return the entries before it that were read."""
+        read: dict[int, bytes] = {}
+        unlisted = np.empty(0, dtype=[("position", np.uint64), ("size", np.uint64)])
+        for position in range(first, first + _PROBED_ENTRIES):
+            try:
+                read[position] = self._store.get(wal_key(self._region_id, position))
+            except ObjectNotFoundError:
+                return LogSurvey(first - 1, unlisted, position, None), read
+        tip = find_tip(self._store, self._region_id, start=first + _PROBED_ENTRIES)
+        return LogSurvey(first - 1, unlisted, tip, None), read
+
+    def _extend(self, known: _Known, max_bytes: int, *, listed: bool) -> None:
         """Add the entries that were appended since."""
         log, first = known.log, known.next_position
-        if first == log.after + 1:
-            survey = survey_log(self._store, self._region_id, after=log.after, hint=log.hint)
+        read: dict[int, bytes] = {}
+        if listed:
+            survey = survey_log(self._store, self._region_id, after=first - 1, hint=log.hint)
+            known.listed_at = boot_seconds()
         else:
-            tip = find_tip(self._store, self._region_id, start=first)
-            unlisted = np.empty(0, dtype=[("position", np.uint64), ("size", np.uint64)])
-            survey = LogSurvey(first - 1, unlisted, tip, None)
-        size = self.nbytes
+            survey, read = self._probe(first)
         entries = read_log(
             self._store,
             self._region_id,
@@ -156,7 +180,9 @@ class LogFollower:
             before=None if log.last is None else log.last + 1,
             epoch=MAX_COUNTER,
             survey=survey,
+            contents=read,
         )
+        size = known.nbytes
         for position, entry in entries:
             # Sentinels behind a torn entry are read again with it.
             if position == known.next_position:
@@ -174,7 +200,14 @@ class LogFollower:
                     "memwal recover TABLE if no writer lives, or read without fresh"
                 )
         if known.next_position > first:
-            known.newest = self._fingerprint(known.next_position - 1)
+            newest = known.next_position - 1
+            data = read.get(newest) or self._store.get(wal_key(self._region_id, newest))
+            known.newest = _fingerprint(data)
+
+
+def _fingerprint(data: bytes) -> bytes:
+    """Return a hash of the beginning of an entry, which has the id and epoch of its writer."""
+    return hashlib.blake2b(data[:_COMPARED_BYTES], digest_size=16).digest()
 
 
 @dataclass(slots=True, eq=False)
@@ -199,6 +232,16 @@ class _Known:
     next_position: int  # the first entry that is not known, or is torn
     runs: list[_FollowedRun] = field(default_factory=list)
     newest: bytes | None = None  # fingerprint of the entry before ``next_position``
+    listed_at: float = 0.0
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the rows, and of their indexes."""
+        return sum(run.rows.nbytes for run in self.runs)
+
+    def is_due(self) -> bool:
+        """Return whether it has to be compared with what is stored, and the log to be listed."""
+        return boot_seconds() - self.listed_at >= _BELIEVED_SECONDS
 
     def fits(self, log: UnflushedLog, row_schema: RowSchema) -> bool:
         """Return whether this is the beginning of a part of the log."""

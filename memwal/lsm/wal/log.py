@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from uuid import UUID
@@ -226,12 +226,13 @@ def read_log(
     epoch: int,
     before: int | None = None,
     survey: LogSurvey | None = None,
+    contents: Mapping[int, bytes] | None = None,
 ) -> Iterator[tuple[int, WalEntry]]:
     """Yield the entries behind position ``after``, in order.
 
     Torn entries are skipped if only torn entries and sentinels follow them: they were lost before
     they were durable. ``before`` is the first position that is not read, by default the tip of the
-    log. A ``survey`` saves the listing of the log.
+    log. A ``survey`` saves the listing of the log; ``contents`` are entries that were read already.
 
     Raises RegionFencedError if an entry has a higher epoch than ``epoch``, and CorruptDataError if
     an entry is missing, is torn with rows behind it, or lacks required metadata.
@@ -240,13 +241,15 @@ def read_log(
         survey = survey_log(store, region_id, after=after)
     end = survey.tip if before is None else before
     positions = range(after + 1, end)
-    contents = read_ahead(
+    read = contents or {}
+    rest = read_ahead(
         store,
-        ((wal_key(region_id, position), survey.size(position)) for position in positions),
+        ((wal_key(region_id, n), survey.size(n)) for n in positions if n not in read),
     )
     torn: tuple[int, TornEntryError] | None = None
-    with closing(contents):
-        for position, data in zip(positions, contents, strict=True):
+    with closing(rest):
+        for position in positions:
+            data = read[position] if position in read else next(rest)
             if data is None:
                 raise _missing_entry_error(store, region_id, position, epoch=epoch, newest=end - 1)
             try:

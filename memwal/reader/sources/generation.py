@@ -199,17 +199,18 @@ class ReadSources:
         return self.plan.base
 
 
-def open_sources(plan: Callable[[], ReadPlan]) -> ReadSources:
+def open_sources(plan: Callable[[bool], ReadPlan]) -> ReadSources:
     """Plan a read and open its generations.
 
-    ``plan`` is called again when a generation was merged and collected after the manifest that
+    ``plan`` is called with whether it may use what this process has read before; again, without,
+    when a generation was merged and collected after the manifest that
     lists it was read: the base table of the new plan contains that generation. Raises ConflictError
     if generations vanish faster than they can be opened: the collector's grace is too short.
     """
     gone: ObjectNotFoundError | None = None
-    for _ in range(_MAX_ATTEMPTS):
+    for attempt in range(_MAX_ATTEMPTS):
         try:
-            planned = plan()
+            planned = plan(attempt == 0)
             sources = open_all(planned.base, planned.generations)
         except ObjectNotFoundError as error:
             gone = error

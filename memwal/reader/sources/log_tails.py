@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final, TypeVar
@@ -15,8 +15,11 @@ from memwal.format.region_manifest import RegionManifest
 from memwal.lsm.memtable.indexes import UnflushedRows
 from memwal.lsm.row_schema import RowSchema
 from memwal.lsm.wal.follow import Followed, LogFollower, UnflushedLog
-from memwal.lsm.wal.log import find_tip
+from memwal.lsm.wal.log import gap_error, survey_log
 from memwal.reader.cache.lru import LruCache
+from memwal.region.manifest_store import RECENT_SECONDS, RegionManifestStore, replacements
+from memwal.storage.object_store import ObjectStore
+from memwal.util.clock import boot_seconds
 from memwal.util.concurrency import run_all
 
 # Of all rows that fresh reads keep, and of those of one region.
@@ -24,6 +27,8 @@ _CACHE_BYTES: Final = 1 << 30
 _MAX_REGION_BYTES: Final = 1 << 30
 _FOLLOWER_BYTES: Final = 4 << 10
 _POLL_SECONDS: Final = 0.02
+# Well below the time for which nothing is trimmed that was the newest.
+_PAUSED_SECONDS: Final = RECENT_SECONDS / 2
 
 _followers: LruCache[LogFollower] = LruCache(
     _CACHE_BYTES, lambda follower: _FOLLOWER_BYTES + follower.nbytes
@@ -34,21 +39,54 @@ class PositionNotReachedError(Exception):
     """A region's log does not have an entry yet that the read must see."""
 
 
+class OldManifestError(Exception):
+    """A manifest that was not looked at again is not the newest one."""
+
+
 def read_tails(
     base: BaseTable,
     manifests: Mapping[UUID, RegionManifest],
     at_least: Iterable[tuple[UUID, int]] = (),
+    *,
+    began: float,
+    unchecked: bool,
+    own: Collection[RegionManifest] = (),
 ) -> dict[UUID, Sequence[UnflushedRows]]:
     """Read the rows that the logs have and no generation of the manifests, by region.
-
-    Raises PositionNotReachedError if they do not have all entries ``at_least``, by region.
 
     ``base`` was opened after the manifests were read. If it has a generation of a region that its
     manifest does not list, the manifest is too old to tell which rows are unflushed: then, and if
     entries were collected meanwhile, ObjectNotFoundError is raised, and the caller begins again.
+
+    Afterwards each manifest is looked at once more. If it is still the newest, then nothing was
+    flushed since it was read, and the end of a log that was found is its end. If it is not, an
+    entry that was not found may have been flushed and collected: the log is listed, which shows a
+    gap then, since the newest entry of a log stays. With ``unchecked`` manifests, which are what
+    this process read some seconds ago, OldManifestError is raised instead, also if one of the
+    caller's ``own`` regions is not the newest. ``began`` is the time, by
+    :func:`memwal.util.clock.boot_seconds`, before the manifests were read.
+
+    Raises PositionNotReachedError if the logs do not have all entries ``at_least``, by region.
     """
-    logs = _unflushed_logs(base, manifests)
+    try:
+        logs = _unflushed_logs(base, manifests)
+    except ObjectNotFoundError as error:
+        if unchecked:
+            raise OldManifestError from error
+        raise
     found = run_all([partial(read_tail, base, log) for log in logs])
+    store = base.location.store
+    looked_at = [*manifests.values(), *(own if unchecked else ())]
+    is_old = run_all([partial(_is_old, store, manifest) for manifest in looked_at])
+    if boot_seconds() - began >= _PAUSED_SECONDS:
+        # A process that was paused finds no successor of a manifest that was trimmed since.
+        is_old = [True] * len(is_old)
+    if unchecked and any(is_old):
+        raise OldManifestError
+    again = [at for at, old in enumerate(is_old) if old]
+    listed = run_all([partial(read_tail, base, logs[at], listed=True) for at in again])
+    for at, followed in zip(again, listed, strict=True):
+        found[at] = followed
     tails = dict(zip(manifests, found, strict=True))
     for region_id, number in at_least:
         if region_id not in tails or tails[region_id].last_position < number:
@@ -56,26 +94,35 @@ def read_tails(
     return {region_id: followed.rows for region_id, followed in tails.items()}
 
 
+def _is_old(store: ObjectStore, manifest: RegionManifest) -> bool:
+    return RegionManifestStore(store, manifest.region_id).has_successor(manifest)
+
+
 def find_tails(base: BaseTable, manifests: Mapping[UUID, RegionManifest]) -> list[UnflushedLog]:
     """Find the logs with entries that no generation of the manifests has, up to their present tips.
 
-    Raises ObjectNotFoundError as :func:`read_tails` does.
+    Raises ObjectNotFoundError as :func:`read_tails` does, and CorruptDataError if an entry is lost.
     """
     store = base.location.store
 
     def with_tip(log: UnflushedLog) -> UnflushedLog:
-        start = max(log.after, log.hint) + 1
-        return replace(log, last=find_tip(store, log.region_id, start=start) - 1)
+        survey = survey_log(store, log.region_id, after=log.after, hint=log.hint)
+        if survey.missing is not None:
+            latest = RegionManifestStore(store, log.region_id).read_latest()
+            if not log.is_behind(latest):
+                raise ObjectNotFoundError(f"the log of region {log.region_id} was collected")
+            raise gap_error(log.region_id, survey.missing, newest=survey.tip - 1)
+        return replace(log, last=survey.tip - 1)
 
     logs = run_all([partial(with_tip, log) for log in _unflushed_logs(base, manifests)])
     return [log for log in logs if log.last is not None and log.last > log.after]
 
 
-def read_tail(base: BaseTable, log: UnflushedLog) -> Followed:
+def read_tail(base: BaseTable, log: UnflushedLog, *, listed: bool = False) -> Followed:
     """Read what a part of a log has; this process keeps it. See :meth:`LogFollower.follow`."""
     key = _key(base, log.region_id)
     follower = _followers.get(key, lambda: LogFollower(base.location.store, log.region_id))
-    followed = follower.follow(log, RowSchema.of(base), max_bytes=_MAX_REGION_BYTES)
+    followed = follower.follow(log, RowSchema.of(base), max_bytes=_MAX_REGION_BYTES, listed=listed)
     # With its new weight.
     _followers.put(key, follower)
     return followed
@@ -92,7 +139,8 @@ def _unflushed_logs(
 
 def _key(base: BaseTable, region_id: UUID) -> tuple[object, ...]:
     location = base.location
-    return location.uri, tuple(sorted(location.storage_options.items())), region_id
+    options = tuple(sorted(location.storage_options.items()))
+    return location.uri, options, replacements(location.store), region_id
 
 
 Sources = TypeVar("Sources")

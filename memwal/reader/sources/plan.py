@@ -20,11 +20,12 @@ from memwal.errors import InvalidInputError
 from memwal.format.region_manifest import RegionManifest
 from memwal.lsm.memtable.indexes import UnflushedRows
 from memwal.lsm.wal.position import WritePosition
-from memwal.reader.sources.log_tails import read_tails
+from memwal.reader.sources.log_tails import OldManifestError, read_tails
 from memwal.reader.sources.pruning import KeyBuilder, RegionPruner
 from memwal.reader.sources.snapshot import TableSnapshot, open_snapshot, open_version
 from memwal.region.manifest_store import read_manifests
 from memwal.storage.location import TableLocation
+from memwal.util.clock import boot_seconds
 
 logger = logging.getLogger(__name__)
 
@@ -208,6 +209,7 @@ def plan_read(
     epochs: Mapping[UUID, int] | None = None,
     fresh: bool = False,
     at_least: WritePosition | None = None,
+    reuse: bool = True,
 ) -> ReadPlan:
     """Plan a read (spec: MemTable Collection).
 
@@ -224,7 +226,8 @@ def plan_read(
     ``at_least``, else PositionNotReachedError is raised. Of a writer's own MemTables it takes those
     of regions that the writer still holds by its ``epochs``. Only generations of
     ``regions`` matter, and those in which no row can pass the ``filter`` are left out. ``keys`` and
-    ``max_staleness`` are those of :func:`memwal.reader.sources.snapshot.open_snapshot`.
+    ``max_staleness`` and ``reuse`` are those of
+    :func:`memwal.reader.sources.snapshot.open_snapshot`.
 
     ObjectNotFoundError is raised by a fresh read if a region was flushed and merged, or its log was
     collected, between the steps: plan again. InvalidInputError is raised for a tag that does not
@@ -243,15 +246,28 @@ def plan_read(
         )
     if version is not None:
         return _plan_version(location, version, regions)
-    snapshot = open_snapshot(location, regions=regions, keys=keys, max_staleness=max_staleness)
+    own = memtables
+    for unchecked in (fresh and reuse, False):
+        began = boot_seconds()
+        snapshot = open_snapshot(
+            location,
+            regions=regions,
+            keys=keys,
+            max_staleness=max_staleness,
+            reuse=reuse,
+            unchecked=unchecked,
+        )
+        if fresh:
+            try:
+                memtables = _with_tails(
+                    snapshot, own, epochs or {}, at_least, began=began, unchecked=unchecked
+                )
+            except OldManifestError:
+                continue
+        break
     progress = snapshot.base.details.merged
     stored = list(_stored_generations(snapshot.manifests))
     unmerged = [s for s in stored if s.generation > progress.get(s.region_id, 0)]
-    if fresh:
-        own = _own_memtables(memtables or {}, epochs or {}, snapshot)
-        others = {key: m for key, m in snapshot.manifests.items() if key not in own}
-        wanted = [entry for entry in (at_least.entries if at_least else ()) if entry[0] not in own]
-        memtables = {**own, **read_tails(snapshot.base, others, wanted)}
     unflushed = [
         (region_id, rows)
         for region_id, tables in (memtables or {}).items()
@@ -276,6 +292,30 @@ def plan_read(
         merged=tuple(s for s in stored if s.generation <= progress.get(s.region_id, 0)),
         pruned=pruned,
     )
+
+
+def _with_tails(
+    snapshot: TableSnapshot,
+    memtables: MemTables | None,
+    epochs: Mapping[UUID, int],
+    at_least: WritePosition | None,
+    *,
+    began: float,
+    unchecked: bool,
+) -> MemTables:
+    """Return the unflushed rows of all regions: a writer's own ones, and those of the logs."""
+    own = _own_memtables(memtables or {}, epochs, snapshot)
+    others = {key: m for key, m in snapshot.manifests.items() if key not in own}
+    wanted = [entry for entry in (at_least.entries if at_least else ()) if entry[0] not in own]
+    tails = read_tails(
+        snapshot.base,
+        others,
+        wanted,
+        began=began,
+        unchecked=unchecked,
+        own=[snapshot.manifests[region_id] for region_id in own],
+    )
+    return {**own, **tails}
 
 
 def _own_memtables(

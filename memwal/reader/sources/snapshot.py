@@ -22,7 +22,7 @@ from memwal.format.region_manifest import RegionManifest
 from memwal.reader.cache.keys import VersionTag, version_key
 from memwal.reader.cache.lru import LruCache, invalidate_stale
 from memwal.reader.sources.pruning import KeyBuilder, candidate_regions, routes_alike
-from memwal.region.manifest_store import read_manifests
+from memwal.region.manifest_store import forget_manifests, read_manifests
 from memwal.storage.location import TableLocation
 from memwal.util.clock import boot_seconds
 
@@ -71,6 +71,8 @@ def open_snapshot(
     regions: Collection[UUID] | None = None,
     keys: KeyBuilder | None = None,
     max_staleness: timedelta | None = None,
+    reuse: bool = True,
+    unchecked: bool = False,
     clock: Callable[[], float] = time.time,
 ) -> TableSnapshot:
     """Open the snapshot for a read that starts now.
@@ -82,7 +84,9 @@ def open_snapshot(
     If the region snapshot in the MemWAL index is not older than ``max_staleness``, it replaces the
     manifests, and no request goes to any region. The read then misses generations that were flushed
     since, and sees those that were merged since. By default, and without such a snapshot, the
-    manifests are read. How the age is bounded although clocks differ: :func:`_is_younger`.
+    manifests are read. How the age is bounded although clocks differ: :func:`_is_younger`. With
+    ``reuse``, manifests that this process read some seconds ago are used if they still are the
+    newest; with ``unchecked``, they are used as they are.
 
     Raises TableSetupError without a table, a primary key or MemWAL.
     """
@@ -102,13 +106,25 @@ def open_snapshot(
     )
     candidates = candidate_regions(location, seen, keys) if seen is not None and keys else regions
     # The manifests first: a generation that is merged in between is then in the base table too.
-    manifests = read_manifests(location.store, candidates)
+    before = _newest_seen.peek(_location_key(location))
+    manifests = read_manifests(location.store, candidates, reuse=reuse, unchecked=unchecked)
     base = _newest(location)
+    if before is not None and _is_another_table(before, base):
+        forget_manifests(location.store)
+        manifests = read_manifests(location.store, candidates)
+        base = _newest(location)
     if seen is not None and candidates is not None and not routes_alike(seen, base):
         # The regions of the keys were determined by a routing that has changed since: read all.
         manifests = read_manifests(location.store)
         base = _newest(location)
     return TableSnapshot(base, manifests)
+
+
+def _is_another_table(before: BaseTable, now: BaseTable) -> bool:
+    """Return whether the newest version shows that a table was replaced: versions only go on."""
+    return now.version < before.version or (
+        now.version == before.version and now.digest != before.digest
+    )
 
 
 def open_version(location: TableLocation, version: int | str) -> BaseTable:

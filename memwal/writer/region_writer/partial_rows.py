@@ -116,7 +116,7 @@ def _stored_rows(
     """Return the stored rows of keys in a region's generations and in the base table."""
 
     def look_up_keys() -> tuple[BaseTable, pa.Table]:
-        sources = open_sources(lambda: plan_read(location, regions=[region_id]))
+        sources = open_sources(lambda reuse: plan_read(location, regions=[region_id], reuse=reuse))
         return sources.base, lookup_rows(sources, keys)
 
     base, rows = retry_if_collected(look_up_keys)

@@ -36,8 +36,10 @@ from memwal.errors import (
     ReadTimeoutError,
 )
 from memwal.format.paths import wal_key
+from memwal.lsm.wal import follow
 from memwal.lsm.wal.position import WritePosition
 from memwal.reader.sources import log_tails
+from memwal.region import manifest_store
 from memwal.region.router import Router
 
 
@@ -213,8 +215,12 @@ class TestDamage:
 
 
 class TestReplacedTables:
-    def test_one_that_was_restored(self, table: memwal.Table, tmp_path: Path) -> None:
-        """Other entries are at positions that were read before."""
+    def test_one_that_was_restored(
+        self, table: memwal.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Other entries are at positions that were read before, some seconds ago."""
+        monkeypatch.setattr(manifest_store, "_REUSE_SECONDS", 0)
+        monkeypatch.setattr(follow, "_BELIEVED_SECONDS", 0)
         writer = table.writer()
         writer.upsert(rows({1: 1}))
         backup = shutil.copytree(folder(table), tmp_path / "backup")

@@ -38,6 +38,7 @@ from memwal.format.paths import generation_dir, manifest_key
 from memwal.jobs.gc import collect_garbage
 from memwal.jobs.options import GcOptions
 from memwal.reader.sources import generation as generations_module
+from memwal.reader.sources import narrow_columns
 from memwal.reader.sources import snapshot as snapshot_module
 from memwal.storage.location import TableLocation
 
@@ -210,7 +211,7 @@ class TestRaces:
         monkeypatch.setattr(
             snapshot_module,
             "read_manifests",
-            lambda store, regions=None: answers.pop() if answers else real(store),
+            lambda store, regions=None, **_: answers.pop() if answers else real(store),
         )
         old_base = table.base().dataset.checkout_version(2)
         assert old_base.count_rows() == 0
@@ -219,7 +220,7 @@ class TestRaces:
         monkeypatch.setattr(
             snapshot_module,
             "open_base",
-            lambda location: real_base(location, version=bases.pop() if bases else None),
+            lambda location, **_: real_base(location, version=bases.pop() if bases else None),
         )
 
         assert state(table) == {1: 1, 2: 2, 3: 3}
@@ -257,8 +258,11 @@ class TestRaces:
 
         assert state(reader.read_all()) == {**{key: key for key in range(100)}, 1: 11}
 
-    def test_a_scan_whose_generation_is_gone_says_so(self, table: memwal.Table) -> None:
+    def test_a_scan_whose_generation_is_gone_says_so(
+        self, table: memwal.Table, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Longer than the grace period: an error, never a part of the answer."""
+        monkeypatch.setattr(narrow_columns, "_MAX_COLUMN_BYTES", -1)
         flushed(table, {key: key for key in range(100)})
         flushed(table, {key: key for key in range(100, 200)})
         reader = table.scan().to_reader()

@@ -15,7 +15,7 @@ def collect_sources(
     location: TableLocation, memtables: MemTables | None = None, **options: Any
 ) -> ReadSources:
     """Plan a read and open its sources; ``options`` are those of ``plan_read``."""
-    return open_sources(lambda: plan_read(location, memtables, **options))
+    return open_sources(lambda reuse: plan_read(location, memtables, reuse=reuse, **options))
 
 
 def sources_now(reads: memwal.Table | TableWriter) -> ReadSources:

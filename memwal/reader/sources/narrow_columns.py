@@ -20,7 +20,6 @@ import pyarrow.types as pt
 
 from memwal.base_table.snapshot import lance_errors
 from memwal.reader.cache.lru import LruCache
-from memwal.reader.latest import ROW_ADDRESS
 from memwal.reader.sources.generation import GenerationSource, write_in_memory
 from memwal.util.concurrency import run_all
 
@@ -29,6 +28,7 @@ _FILTERED_BYTES: Final = 128 << 20
 # A column of a generation that takes more is read from its files each time, as a stream.
 _MAX_COLUMN_BYTES: Final = 8 << 20
 _KEY_FIELD: Final = b"primary-key"
+_ROW_ADDRESS: Final = "_rowaddr"
 
 Mask = npt.NDArray[np.bool_]
 
@@ -71,7 +71,7 @@ def passing_together(
     dataset, count, _ = cached
     found = dataset.scanner(columns=[], filter=filter, with_row_address=True).to_table()
     passing = np.zeros(count, np.bool_)
-    passing[found.column(ROW_ADDRESS).to_numpy().view(np.int64)] = True
+    passing[found.column(_ROW_ADDRESS).to_numpy().view(np.int64)] = True
     return passing
 
 
