@@ -118,6 +118,7 @@ READ_LINES: dict[str, dict[str, int]] = {
     "lookup": {"lookup": 4},
     "vector": {"vector": 2, "vector-recall": 2, "vector-lag": 1},
     "text": {"text": 1, "text-lag": 1},
+    "fresh": {"fresh": 5},
 }
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from common import tables
-from common.measure import Line, Rival, Target, constant, interleaved, milliseconds, rounds_of
+from common.measure import Line, Rival, Target, constant, interleaved, milliseconds
 from common.s3 import Gateway, gateway_before, running_emulator
 
 import memwal
@@ -61,13 +61,12 @@ def _latency_lines(folder: Path) -> Iterator[Line]:
     """How much later than its poll a reader has a row that another thread wrote."""
     table = tables.create_narrow(folder)
     reader = memwal.open(table.uri)
-    count = rounds_of(_WRITES)
     waits: list[float] = []
     with tables.open_ours(table) as writer:
-        written = [0.0] * count
+        written = [0.0] * _WRITES
 
         def write() -> None:
-            for number in range(count):
+            for number in range(_WRITES):
                 writer.upsert(tables.narrow_rows(1, number))
                 written[number] = time.perf_counter()
                 time.sleep(_POLL_SECONDS)
@@ -75,7 +74,7 @@ def _latency_lines(folder: Path) -> Iterator[Line]:
         thread = threading.Thread(target=write)
         thread.start()
         seen = 0
-        while seen < count:
+        while seen < _WRITES:
             began = time.perf_counter()
             found = reader.scan(columns=["id"], fresh=True).count_rows()
             ended = time.perf_counter()

@@ -14,6 +14,9 @@ from histories.process import Process, Told
 from histories.safeguards import SAFEGUARDS
 from histories.writers import lances, ours
 
+from memwal.reader.sources import log_tails
+from memwal.region import manifest_store
+
 _PR_SET_PDEATHSIG = 1
 
 ROLES: dict[str, Callable[[Process], None]] = {
@@ -32,6 +35,10 @@ def main() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     pa.set_cpu_count(1)
     told = Told(**json.loads(sys.argv[2]))
+    # The collectors' grace is a few seconds here, and no minutes for which readers may believe
+    # what they read.
+    manifest_store._REUSE_SECONDS = 0
+    log_tails._PAUSED_SECONDS = told.grace / 2
     if told.without:
         SAFEGUARDS[told.without]()
     ROLES[sys.argv[1]](Process(told))

@@ -72,9 +72,7 @@ class FreshModel:
     writes, claims, flushes, reads : int
         How many.
     without : str
-        ``order``: the base table is opened before the manifest is read. ``merges since``: the
-        manifest is used although the base table has a generation that it does not list.
-        ``looking again``: where no entry is found, the log ends. ``newest entry``: the collector
+        ``order``: the base table is opened before the manifest is read. ``looking again``: where no entry is found, the log ends. ``newest entry``: the collector
         takes it, too. ``forgetting``: what is known of the log is kept although a flush came since.
     """
 
@@ -171,7 +169,7 @@ class FreshModel:
         if self.without == "order":
             opened = me._replace(base=state.base, at="manifest")
             yield "reader:opens the base table", state._replace(reader=opened)
-        elif state.base.merged >= me.manifest.generation and self.without != "merges since":
+        elif state.base.merged >= me.manifest.generation:
             yield "reader:begins again", state._replace(reader=me._replace(at="manifest"))
         else:
             opened = me._replace(base=state.base, at="log")

@@ -101,7 +101,6 @@ def test_a_protocol_holds_in_every_order(model: Model[Any], kinds_of_steps: int)
             "a key is in the base table twice",
         ),
         (FreshModel(without="order"), "an acknowledged row is not shown"),
-        (FreshModel(without="merges since"), "an acknowledged row is not shown"),
         (FreshModel(without="looking again"), "an acknowledged row is not shown"),
         (FreshModel(without="newest entry"), "an acknowledged row is not shown"),
         (FreshModel(without="forgetting"), "an acknowledged row is not shown"),

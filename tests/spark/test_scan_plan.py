@@ -107,7 +107,7 @@ class TestPlan:
 
         base = table.base()
         by_hand = replace(base, details=replace(base.details, region_specs=()))
-        monkeypatch.setattr(snapshot, "open_base", lambda location: by_hand)
+        monkeypatch.setattr(snapshot, "open_base", lambda location, **_: by_hand)
         with pytest.raises(TableSetupError):
             plan(table, regions=frozenset(table.region_ids()))
 

@@ -134,7 +134,7 @@ def read_page(path: Path) -> Page:
         stray=tuple(
             f"{mark.key}: {mark.value}"
             for mark in comments
-            if mark.key not in {*KEYS, "generated"}
+            if mark.key not in {*KEYS, "generated", "figures", "end of figures"}
             or (mark.key in KEYS and not mark.of_page and mark not in attached)
         ),
     )

@@ -11,6 +11,7 @@ from support.data.tables import later, region_folders, rows
 import memwal
 from memwal.jobs.gc import CollectionResult, collect_garbage
 from memwal.jobs.options import GcOptions
+from memwal.region import manifest_store
 
 GRACE = timedelta(minutes=10)
 HOUR = 3600.0
@@ -20,8 +21,10 @@ DAY = 24 * HOUR
 def collect(table: memwal.Table, seconds: float = 0.0, **options: Any) -> CollectionResult:
     """Collect for good, as of so many seconds from now.
 
-    Neither versions nor claims of other clients keep generations.
+    Neither versions nor claims of other clients keep generations. What readers of this process
+    believe for some seconds is forgotten, since so much time is to have passed.
     """
+    manifest_store._last_seen.clear()
     options.setdefault("grace_seconds", GRACE.total_seconds())
     options.setdefault("retention_seconds", 0)
     options.setdefault("foreign_claim_seconds", 0)
