@@ -72,8 +72,9 @@ class FreshModel:
     writes, claims, flushes, reads : int
         How many.
     without : str
-        ``order``: the base table is opened before the manifest is read. ``looking again``: where no entry is found, the log ends. ``newest entry``: the collector
-        takes it, too. ``forgetting``: what is known of the log is kept although a flush came since.
+        ``order``: the base table is opened before the manifest is read. ``looking again``: where
+        no entry is found, the log ends. ``newest entry``: the collector takes it, too.
+        ``forgetting``: what is known of the log is kept although a flush came since.
     """
 
     writes: int = 3
