@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -110,7 +110,7 @@ def _wait_for_merges(folder: Path) -> None:
     from memwal.catalog import Catalog
 
     deadline = time.monotonic() + _LONGEST_SECONDS
-    with Catalog(f"sqlite:///{folder / 'catalog.db'}") as catalog:
+    with closing(Catalog(f"sqlite:///{folder / 'catalog.db'}")) as catalog:
         while len(catalog.runs(table="flights", job="merge")) < _MERGES:
             if time.monotonic() > deadline:
                 raise RuntimeError("the demo has not merged often enough")
