@@ -23,10 +23,12 @@ from memwal.reader.base_rows import (
     replaced_rows,
     rows_of_keys,
 )
-from memwal.reader.latest import ROW_ADDRESS, Addresses, NewestRows, read_keys
+from memwal.reader.latest import ROW_ADDRESS, Addresses, NewestRows
 from memwal.reader.row_set import ROW_ID, contains, group_batches, read_rows, without_rows
 from memwal.reader.sources.generation import GenerationSource, ReadSources, write_in_memory
 from memwal.reader.sources.narrow_columns import (
+    group_generations,
+    layout_of,
     passing_together,
     read_together,
     without_key_mark,
@@ -170,7 +172,7 @@ class MergedRows:
         Raises ObjectNotFoundError if the version of the base table was cleaned up.
         """
         rows = 0
-        for batch in self._generations():
+        for batch in self._generations(limit):
             rows += batch.num_rows
             yield batch
         yield from self._base(None if limit is None else max(limit - rows, 0))
@@ -182,7 +184,7 @@ class MergedRows:
             positions = range(len(self.sources.generations))
             counts += [len(self._newest.live_addresses(position)) for position in positions]
         else:
-            counts += [batch.num_rows for batch in self._generations()]
+            counts += [batch.num_rows for batch in self._generations(None)]
         if self._filter is None or not len(self._newest.keys):
             trusted = self._filter is None or not doubted_indexes(self.sources.base)
             dataset = self.sources.base.dataset
@@ -192,29 +194,40 @@ class MergedRows:
             counts += [batch.num_rows for batch in self._base(None)]
         return sum(counts)
 
-    def _generations(self) -> Iterator[pa.RecordBatch]:
-        """Read the generations: together those whose columns are kept in memory."""
-        flushed = [at for at, s in enumerate(self.sources.generations) if s.snapshot is None]
-        rows = self._together(flushed) if len(flushed) > 1 else None
-        if rows is not None:
-            yield from rows
-        for position, source in enumerate(self.sources.generations):
-            if rows is None or source.snapshot is not None:
+    def _generations(self, limit: int | None) -> Iterator[pa.RecordBatch]:
+        """Read the generations: those together whose columns are kept in memory.
+
+        With a ``limit`` each is read by itself, since the first ones may have enough rows.
+        """
+        sources = self.sources.generations
+        flushed = [at for at, source in enumerate(sources) if source.snapshot is None]
+        for group in group_generations(sources, flushed):
+            rows = self._together(group) if limit is None and len(group) > 1 else None
+            if rows is not None:
+                yield from rows
+                continue
+            for position in group:
+                yield from self._generation(position)
+        for position, source in enumerate(sources):
+            if source.snapshot is not None:
                 yield from self._generation(position)
 
     def _together(self, positions: Sequence[int]) -> Iterator[pa.RecordBatch] | None:
         """Read flushed generations at once; None if a column has to be read as a stream."""
         base = self.sources.base
         sources = [self.sources.generations[position] for position in positions]
+        layouts = [layout_of(source) for source in sources]
+        if any(layout.has_deletions for layout in layouts):
+            return None
         table = read_together(sources, base.schema, self._schema.names or base.primary_key)
         if table is None:
             return None
-        keys = [read_keys(source, base.primary_key) for source in sources]
-        live = [
-            contains(self._newest.live_addresses(position), own.addresses)
-            for position, own in zip(positions, keys, strict=True)
-        ]
-        mask = np.concatenate(live)
+        mask = np.concatenate(
+            [
+                layout.mask(self._newest.live_addresses(position))
+                for position, layout in zip(positions, layouts, strict=True)
+            ]
+        )
         if self._filter is not None and mask.any():
             passing = passing_together(
                 sources, base.schema, _names_in(self._filter, base), self._filter
@@ -222,12 +235,10 @@ class MergedRows:
             if passing is None:
                 return None
             mask &= passing
-        names = list(self._schema.names)
-        table = table.select(names) if names else table
         if ROW_ADDRESS in self._extra:
-            addresses = np.concatenate([own.addresses for own in keys])
+            addresses = np.concatenate([layout.addresses() for layout in layouts])
             table = table.append_column(ROW_ADDRESS, pa.array(addresses))
-        ends = np.cumsum([len(own.keys) for own in keys])
+        ends = np.cumsum([layout.rows for layout in layouts])
         return self._cut(table, mask, [source.generation for source in sources], ends)
 
     def _cut(

@@ -8,7 +8,8 @@ memory, however many generations there are.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -30,7 +31,75 @@ _MAX_COLUMN_BYTES: Final = 8 << 20
 _KEY_FIELD: Final = b"primary-key"
 _ROW_ADDRESS: Final = "_rowaddr"
 
+# So many rows of generations are read together, which bounds the memory of a scan.
+_GROUP_ROWS: Final = 1 << 20
+_LAYOUTS: Final = 1 << 16
+
 Mask = npt.NDArray[np.bool_]
+Addresses = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How the rows of a generation lie in the fragments of its data set."""
+
+    fragments: tuple[tuple[int, int], ...]  # Number and rows of each, in the order of a scan.
+    has_deletions: bool  # Whether rows were deleted from it, as no writer does.
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return sum(rows for _, rows in self.fragments)
+
+    def addresses(self) -> Addresses:
+        """Return the address of each row."""
+        parts = [
+            np.arange(rows, dtype=np.uint64) + np.uint64(number << 32)
+            for number, rows in self.fragments
+        ]
+        return np.concatenate([np.empty(0, np.uint64), *parts])
+
+    def mask(self, live: Addresses) -> Mask:
+        """Mark the rows that have one of some addresses, which are ascending."""
+        mask = np.zeros(self.rows, np.bool_)
+        start = 0
+        for number, rows in self.fragments:
+            bounds = np.array([number, number + 1], np.uint64) << np.uint64(32)
+            first, last = np.searchsorted(live, bounds)
+            offsets = live[first:last] - bounds[0]
+            mask[start + offsets.view(np.int64)] = True
+            start += rows
+        return mask
+
+
+def layout_of(source: GenerationSource) -> Layout:
+    """Return the layout of a flushed generation, which never changes."""
+
+    def read() -> Layout:
+        fragments = source.dataset.get_fragments()
+        return Layout(
+            tuple((int(part.fragment_id), int(part.physical_rows)) for part in fragments),
+            any(part.metadata.deletion_file for part in fragments),
+        )
+
+    return read() if source.identity is None else _layouts.get(source.identity, read)
+
+
+def group_generations(
+    sources: Sequence[GenerationSource], positions: Iterable[int]
+) -> Iterator[list[int]]:
+    """Group flushed generations, by their positions, into lists with a bounded number of rows."""
+    group: list[int] = []
+    count = 0
+    for position in positions:
+        rows = layout_of(sources[position]).rows
+        if group and count + rows > _GROUP_ROWS:
+            yield group
+            group, count = [], 0
+        group.append(position)
+        count += rows
+    if group:
+        yield group
 
 
 def read_together(
@@ -109,6 +178,7 @@ def _weigh(column: tuple[pa.ChunkedArray | None]) -> int:
     return 0 if column[0] is None else int(column[0].nbytes)
 
 
+_layouts: LruCache[Layout] = LruCache(_LAYOUTS)
 _columns: LruCache[tuple[pa.ChunkedArray | None]] = LruCache(_COLUMNS_BYTES, _weigh)
 _filtered: LruCache[tuple[lance.LanceDataset, int, int]] = LruCache(
     _FILTERED_BYTES, lambda cached: cached[2]

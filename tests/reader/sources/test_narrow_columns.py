@@ -1,0 +1,110 @@
+"""Generations that are read together from memory show what generations read one by one show."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pytest
+from support.data.tables import MakeTable, keys, numbered, state
+
+import memwal
+from memwal.reader.sources import narrow_columns
+from memwal.reader.sources.narrow_columns import Layout
+
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"columns": ["n"]},
+    {"columns": []},
+    {"filter": "n >= 2 and id % 3 = 0"},
+    {"columns": ["text"], "filter": "n = 1"},
+    {"with_generation": True},
+    {"columns": ["id"], "with_row_address": True, "with_generation": True, "filter": "id < 60"},
+    {"filter": "id = -5"},
+]
+
+
+@pytest.fixture
+def backlog(make_table: MakeTable) -> memwal.Table:
+    """Return a table with merged rows, and four generations of each of two regions."""
+    table = make_table(buckets=2)
+    with table.writer() as writer:
+        writer.upsert(numbered(0, 100))
+        writer.flush()
+        table.merge()
+        for number in range(1, 5):
+            writer.upsert(numbered(20 * number, 50, number))
+            writer.delete(keys(7 * number, 20 * number + 1))
+            writer.flush()
+    return table
+
+
+def shown(table: memwal.Table, options: dict[str, Any]) -> list[dict[str, Any]]:
+    rows = table.scan(**options).to_pylist()
+    return sorted(rows, key=lambda row: [str(value) for value in row.values()])
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("rows_together", [1, 60, 1 << 20])
+def test_shows_the_same(
+    backlog: memwal.Table,
+    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, Any],
+    rows_together: int,
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(narrow_columns, "_MAX_COLUMN_BYTES", -1)
+        one_by_one = shown(backlog, options)
+        count = backlog.scan(**options).count_rows()
+    monkeypatch.setattr(narrow_columns, "_GROUP_ROWS", rows_together)
+    for cache in (narrow_columns._columns, narrow_columns._filtered):
+        while cache.oldest_use() is not None:
+            cache.evict_oldest()
+    for _ in range(2):
+        assert shown(backlog, options) == one_by_one
+        assert backlog.scan(**options).count_rows() == count == len(one_by_one)
+
+
+def test_columns_are_decoded_once(backlog: memwal.Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = state(backlog)
+    late = sum(n is not None and n > 2 for n in first.values())
+    assert backlog.count_rows(filter="n > 2") == late
+    opened: list[str] = []
+    plain = lance.LanceDataset.scanner
+
+    def scanner(self: Any, *args: Any, **options: Any) -> Any:
+        opened.append(self.uri)
+        return plain(self, *args, **options)
+
+    monkeypatch.setattr(lance.LanceDataset, "scanner", scanner)
+    assert state(backlog) == first
+    assert backlog.count_rows(filter="n > 2") == late
+    assert not [uri for uri in opened if "_gen_" in uri]
+
+
+def test_wide_columns_are_streamed(tmp_path: Any) -> None:
+    schema = pa.schema(
+        [pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.list_(pa.float32(), 16))]
+    )
+    table = memwal.create(
+        str(tmp_path / "table"),
+        schema,
+        primary_key=["id"],
+        region_spec=memwal.RegionSpec.unsharded(),
+    )
+    with table.writer() as writer:
+        for start in (0, 5):
+            vectors = np.full((10, 16), start, np.float32)
+            writer.upsert({"id": range(start, start + 10), "v": list(vectors)})
+            writer.flush()
+    found = {row["id"]: row["v"][0] for row in table.scan().to_pylist()}
+    assert found == {**dict.fromkeys(range(5), 0.0), **dict.fromkeys(range(5, 15), 5.0)}
+
+
+def test_rows_of_several_fragments_are_marked_by_their_addresses() -> None:
+    layout = Layout(((0, 3), (4, 2)), has_deletions=False)
+    addresses = layout.addresses()
+    assert addresses.tolist() == [0, 1, 2, 4 << 32, (4 << 32) + 1]
+    assert layout.mask(addresses[[1, 4]]).tolist() == [False, True, False, False, True]
