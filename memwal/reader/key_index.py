@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 # 75,000 keys set so many.
 _SATURATED = 0.9
 _FILTER_BYTES = 512 << 20
-_FOLDERS = 1024
+_FOLDERS = 1 << 14
 _PAGE_BYTES = 128 << 20
 
 _NEXT_STEP = "memwal verify --repair writes it anew"

@@ -275,7 +275,7 @@ class MergedRows:
             for batch in live_rows(source, live, self._schema.names, self._filter):
                 emitted.append(batch.column(ROW_ADDRESS).to_numpy())
                 yield self._output(batch, source.generation)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, ObjectNotFoundError) as error:
             if not _is_not_found(error):
                 raise
             if self._reread_keys is None:

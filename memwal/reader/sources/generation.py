@@ -30,6 +30,7 @@ _ROWS_OF_ONE_FILE: Final = 1 << 31
 _CACHE_BYTES: Final = 512 << 20
 # Approximate size of an open data set with the metadata that Lance has read of it.
 _DATASET_BYTES: Final = 1 << 20
+_KNOWN_GENERATIONS: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,32 +65,49 @@ class GenerationSource:
 def open_all(base: BaseTable, generations: Sequence[StoredGeneration]) -> list[GenerationSource]:
     """Open flushed generations in parallel. They never change, and a cache keeps them open.
 
-    Raises ObjectNotFoundError if one was collected. It may also still be open in the cache, but
-    then every read of it fails.
+    Of a generation that was open before, it is known what its columns are: if the cache has evicted
+    it, it is opened when it is used, which a lookup does only if its filter may have the key.
+
+    Raises ObjectNotFoundError if one was collected. It may also have been open before, but then
+    every read of it fails.
     """
     options = tuple(sorted(base.location.storage_options.items()))
     schema = _present_schema(base).serialize().to_pybytes()
-
-    def key_of(stored: StoredGeneration) -> Hashable:
-        uri = base.location.child(generation_dir(stored.region_id, stored.path))
-        return uri, options, schema
-
-    def open_cached(key: Hashable, stored: StoredGeneration) -> GenerationSource:
-        return _generations.get(
-            key, lambda: open_generation(base, stored.region_id, stored.generation, stored.path)
-        )
-
-    keys = [key_of(stored) for stored in generations]
-    opened = {key: source for key in keys if (source := _generations.use(key)) is not None}
-    missing = [
-        (key, stored) for key, stored in zip(keys, generations, strict=True) if key not in opened
-    ]
+    opened: dict[int, GenerationSource] = {}
+    missing: dict[int, Callable[[], GenerationSource]] = {}
+    for at, stored in enumerate(generations):
+        folder = generation_dir(stored.region_id, stored.path)
+        key = (base.location.child(folder), options, schema)
+        open_it = partial(_open_cached, base, stored, key)
+        source = _generations.use(key)
+        if source is None and _present.use(key):
+            source = GenerationSource(
+                region_id=stored.region_id,
+                generation=stored.generation,
+                opened=Lazy(partial(_dataset_of, open_it)),
+                identity=key[0],
+                folder=folder,
+            )
+        if source is None:
+            missing[at] = open_it
+        else:
+            opened[at] = source
     # Threads only where something has to be read.
-    for (key, _), source in zip(
-        missing, run_all([partial(open_cached, *item) for item in missing]), strict=True
-    ):
-        opened[key] = source
-    return [opened[key] for key in keys]
+    opened |= zip(missing, run_all(list(missing.values())), strict=True)
+    return [opened[at] for at in range(len(generations))]
+
+
+def _open_cached(base: BaseTable, stored: StoredGeneration, key: Hashable) -> GenerationSource:
+    source = _generations.get(
+        key, lambda: open_generation(base, stored.region_id, stored.generation, stored.path)
+    )
+    if source.folder is not None:
+        _present.put(key, True)
+    return source
+
+
+def _dataset_of(open_it: Callable[[], GenerationSource]) -> lance.LanceDataset:
+    return open_it().dataset
 
 
 def open_generation(
@@ -177,6 +195,8 @@ def write_in_memory(rows: pa.Table) -> lance.LanceDataset:
     return lance.write_dataset(rows, "memory://", max_rows_per_file=_ROWS_OF_ONE_FILE)
 
 
+# Which generations have the table's present schema.
+_present: LruCache[bool] = LruCache(_KNOWN_GENERATIONS)
 _generations: LruCache[GenerationSource] = LruCache(
     _CACHE_BYTES, lambda source: _DATASET_BYTES + source.copied_bytes
 )

@@ -348,3 +348,42 @@ def test_what_is_copied_for_a_new_column_counts_by_its_bytes(table: memwal.Table
     (copied,) = collect_sources(table.location).generations
     assert copied.identity is None
     assert copied.copied_bytes > 1000 * 16
+
+
+class TestEvicted:
+    """Generations that were open once, and are not any more."""
+
+    def evict(self) -> None:
+        while generations_module._generations.oldest_use() is not None:
+            generations_module._generations.evict_oldest()
+
+    def test_a_lookup_opens_only_those_that_may_have_the_key(
+        self, table: memwal.Table, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        flushed(table, {1: 1}, {2: 2}, {3: 3})
+        assert state(table.lookup(keys(2)).to_table()) == {2: 2}
+        self.evict()
+        opened: list[str] = []
+        plain = generations_module.open_generation
+
+        def open_generation(base: Any, region_id: Any, generation: int, path: str) -> Any:
+            opened.append(path)
+            return plain(base, region_id, generation, path)
+
+        monkeypatch.setattr(generations_module, "open_generation", open_generation)
+        assert state(table.lookup(keys(2)).to_table()) == {2: 2}
+        assert len(opened) == 1
+        assert state(table.lookup(keys(9)).to_table()) == {}
+        assert len(opened) == 1
+
+    def test_one_that_was_merged_and_collected_since_is_planned_again(
+        self, table: memwal.Table
+    ) -> None:
+        flushed(table, {1: 1}, {2: 2})
+        assert state(table.lookup(keys(2)).to_table()) == {2: 2}
+        assert state(table) == {1: 1, 2: 2}
+        self.evict()
+        table.merge()
+        collect(table)
+        assert state(table.lookup(keys(2)).to_table()) == {2: 2}
+        assert state(table) == {1: 1, 2: 2}
