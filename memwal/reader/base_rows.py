@@ -180,6 +180,18 @@ def replaced_rows(sources: ReadSources) -> ReplacedRows:
     return ReplacedRows.of(_parts(sources))
 
 
+def cheap_replaced_rows(sources: ReadSources) -> ReplacedRows | None:
+    """Return :func:`replaced_rows` if it is known, or as cheap to find as to compare keys.
+
+    To find it costs a pass over all keys of the base table. Reads of one state that need it for few
+    rows compare the keys of these, until they have compared as many: so no read costs much more
+    than it must, and many reads cost little.
+    """
+    if compared_rows(sources) < int(sources.base.dataset.count_rows()):
+        return None
+    return replaced_rows(sources)
+
+
 def compared_rows(sources: ReadSources) -> float:
     """Return how many base rows reads of this state have compared by key; infinite if none need to.
 

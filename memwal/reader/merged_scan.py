@@ -18,7 +18,7 @@ from memwal.errors import MemWalError, ObjectNotFoundError
 from memwal.lsm.indexes.trust import doubted_indexes
 from memwal.lsm.memtable.indexes import MemTableSnapshot
 from memwal.reader.base_rows import (
-    compared_rows,
+    cheap_replaced_rows,
     note_compared_rows,
     replaced_rows,
     rows_of_keys,
@@ -319,7 +319,7 @@ class MergedRows:
             batches = self._base_of_keys(self._keys)
         elif not len(self._newest.keys):
             batches = self._base_scan(limit=limit)
-        elif (self._filter is None and limit is None) or self._replaced_rows_pay():
+        elif (self._filter is None and limit is None) or self._is_cheap():
             batches = self._base_unreplaced()
         else:
             # A filter or a limit leaves few rows: their keys are compared as they come.
@@ -361,14 +361,13 @@ class MergedRows:
             note_compared_rows(self.sources, batch.num_rows)
             yield batch
 
-    def _replaced_rows_pay(self) -> bool:
-        """Return whether the rows that were replaced are known, or as cheap to find as to compare.
-
-        To find them costs a pass over all keys of the base table. Reads of one state with a filter
-        compare keys until they have compared as many: so no read costs much more than it must, and
-        many reads cost little.
-        """
-        return compared_rows(self.sources) >= int(self.sources.base.dataset.count_rows())
+    def _is_cheap(self) -> bool:
+        """Return whether it costs less to find all rows that were replaced than to compare keys."""
+        try:
+            return cheap_replaced_rows(self.sources) is not None
+        except ObjectNotFoundError:
+            # A generation was collected meanwhile; this read has its keys.
+            return False
 
     def _base_unreplaced(self) -> Iterator[pa.RecordBatch]:
         """Read base rows except those that a generation replaced; their ids are cached."""

@@ -23,6 +23,7 @@ from memwal.lsm.indexes.trust import doubted_indexes
 from memwal.lsm.memtable.rows import RowView
 from memwal.lsm.memtable.vector_index import Neighbours, nearest_rows
 from memwal.reader.base_indexes import Gap, find_index, options_key
+from memwal.reader.base_rows import cheap_replaced_rows, note_compared_rows
 from memwal.reader.cache.lru import LruCache
 from memwal.reader.hits import BASE, Hits
 from memwal.reader.latest import NewestRows
@@ -184,7 +185,7 @@ def read_unindexed_vectors(
 
 
 def base_candidates(
-    base: BaseTable, newest: NewestRows, query: VectorQuery, *, covered: bool
+    sources: ReadSources, newest: NewestRows, query: VectorQuery, *, covered: bool
 ) -> Candidates:
     """Find the nearest rows of the base table that no generation replaced, with exact distances.
 
@@ -192,11 +193,12 @@ def base_candidates(
     the search is repeated for more rows until there are enough, or no more. Keys and vectors are
     read together. With ``covered``, only rows that the index covers are searched.
     """
-    index = readable(query.usable_index)
-    keys = list(base.primary_key) if len(newest.keys) else []
+    base, index = sources.base, readable(query.usable_index)
+    known = cheap_replaced_rows(sources) if len(newest.keys) else None
+    keys = list(base.primary_key) if len(newest.keys) and known is None else []
     columns = keys if _is_exact(index, query) else [*keys, query.column]
     blocked = np.empty(0, np.uint64)
-    count = query.candidates * _OVERFETCH if keys else query.candidates
+    count = query.candidates * (_OVERFETCH if len(newest.keys) else 1)
     while True:
         rows, distances = _search_dataset(
             base.dataset,
@@ -207,19 +209,22 @@ def base_candidates(
             covered=covered,
             use_scalar_index=not doubted_indexes(base),
         )
-        if not len(rows) or not columns:
+        if not len(rows) or not (columns or known):
             break
-        read = base.dataset._take_rows(rows.tolist(), columns=columns)
+        read = base.dataset._take_rows(rows.tolist(), columns=columns) if columns else None
         replaced = np.zeros(len(rows), np.bool_)
-        if keys:
+        if known is not None:
+            replaced = contains(known.rows, rows)
+        elif keys and read is not None:
             replaced = _find_replaced(newest, key_column(read, keys))
+            note_compared_rows(sources, len(newest.keys))
         live = np.flatnonzero(~replaced)[: query.candidates]
         if len(live) < query.candidates and len(rows) == count:
             blocked = np.concatenate([blocked, rows[replaced]])
             count *= _GROWTH
             continue
         rows, distances = rows[live], distances[live]
-        if len(live) and not _is_exact(index, query):
+        if len(live) and read is not None and not _is_exact(index, query):
             vectors = select_vectors(read, query.column).take(pa.array(live))
             near = rank_vectors(vectors, query, k=len(live))
             rows, distances = rows[near.rows], near.distances

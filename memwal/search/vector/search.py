@@ -15,6 +15,7 @@ from memwal.reader.hits import BASE, Hits, filter_hits
 from memwal.reader.latest import NewestRows
 from memwal.reader.row_set import RowIds
 from memwal.reader.sources.generation import ReadSources
+from memwal.reader.sources.narrow_columns import layout_of
 from memwal.reader.unreadable_indexes import readable, retry_unreadable
 from memwal.search.vector.candidates import (
     Candidates,
@@ -82,7 +83,7 @@ def _search_tasks(
     tasks: list[Callable[[], Candidates]] = []
     stored = []
     if base.dataset.fragment_ids():
-        tasks.append(partial(base_candidates, base, newest, query, covered=gap is not None))
+        tasks.append(partial(base_candidates, sources, newest, query, covered=gap is not None))
     for part in (*unmerged_rows(sources, newest), *bridges):
         source = part.source
         if not source.is_flushed:
@@ -91,7 +92,7 @@ def _search_tasks(
         stored.append(
             StoredRows(
                 part,
-                source.dataset.count_rows(),
+                layout_of(source).rows,
                 partial(read_vectors, source, query.column),
                 partial(generation_candidates, part, query),
             )
