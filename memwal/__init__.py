@@ -13,6 +13,7 @@ from memwal.version import __version__, namesake
 if TYPE_CHECKING:
     from memwal.create_table import create, enable
     from memwal.errors import MemWalError
+    from memwal.lsm.wal.position import WritePosition
     from memwal.region.spec import RegionSpec
     from memwal.resharding import add_region_spec
     from memwal.storage.credentials import register_credentials
@@ -24,6 +25,7 @@ __all__ = [
     "MemWalError",
     "RegionSpec",
     "Table",
+    "WritePosition",
     "WriterOptions",
     "add_region_spec",
     "aio",
@@ -38,6 +40,7 @@ _MODULES = {
     "MemWalError": "memwal.errors",
     "RegionSpec": "memwal.region.spec",
     "Table": "memwal.table",
+    "WritePosition": "memwal.lsm.wal.position",
     "WriterOptions": "memwal.writer.region_writer.options",
     "add_region_spec": "memwal.resharding",
     "create": "memwal.create_table",

@@ -37,7 +37,7 @@ from memwal.search import (
 from memwal.search.text.query import TextQuery
 from memwal.search.vector.query import SearchOptions
 from memwal.storage.location import TableLocation
-from memwal.util.clock import Duration, duration, in_seconds
+from memwal.util.clock import Duration, duration
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -115,7 +115,8 @@ class Queries:
             opened: :func:`memwal.open`.
         at_least : WritePosition or str, optional
             Position of a write that this read has to see: ``WriteHandle.position`` of another
-            process, or its text. The read is fresh then.
+            process, or its text; several texts joined by commas. The read is fresh then. A
+            position belongs to one table: another one with the same regions cannot tell.
         timeout : float or timedelta, default 10
             How long to wait for that write, in seconds.
 
@@ -461,6 +462,12 @@ class Queries:
         wanted = freshness.at_least
         if isinstance(wanted, str):
             wanted = WritePosition.parse(wanted)
+        if wanted is not None and (age or self._version is not None or freshness.fresh is False):
+            raise InvalidInputError(
+                "a read that sees a certain write is fresh; leave out at_least, or max_staleness, "
+                "fresh=False and the version"
+            )
+        timeout = duration(freshness.timeout, "timeout").total_seconds()
 
         def open_now() -> ReadSources:
             return open_sources(
@@ -480,7 +487,7 @@ class Queries:
 
         if wanted is None:
             return open_now()
-        return wait_for_position(open_now, in_seconds(freshness.timeout))
+        return wait_for_position(open_now, timeout)
 
     def _memtables(self) -> MemTables | None:
         return None

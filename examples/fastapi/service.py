@@ -105,7 +105,7 @@ class Orders:
                 positions.append(answer)
         finally:
             self.writes -= 1
-        return ",".join(positions)
+        return ",".join(positions) or str(memwal.WritePosition(()))
 
     async def find(self, key: int, position: str | None) -> dict[str, Any] | None:
         """Return the current row, whichever process acknowledged it: the logs are read.

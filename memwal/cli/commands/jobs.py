@@ -96,7 +96,12 @@ def recover(table: Table, changes: Changes, as_json: AsJson = False) -> None:
     options = RecoverOptions(**changes)
     check_regions(table, options.regions or ())
     result = recover(table.location, replace(options, progress=True))
-    print_result(result, as_json=as_json)
+    left = result.metrics.get("unflushed_regions", 0)
+    note = (
+        f"{plural(left, 'region')} left, whose rows may have a living writer: run it again later, "
+        "or with --min-age-seconds 0 if you know that no writer lives"
+    )
+    print_result(result, as_json=as_json, note=note if left else "")
 
 
 @takes_options_of(CompactOptions)

@@ -31,6 +31,9 @@ def read(
         str | None,
         Option(metavar="POSITION", help="Wait for the write with this position. Implies --fresh."),
     ] = None,
+    timeout: Annotated[
+        float, Option(min=0, metavar="SECONDS", help="How long to wait for that write.")
+    ] = 10.0,
     version: Annotated[
         int | None,
         Option(min=1, metavar="N", help="Read the base table alone, as it was at this version."),
@@ -45,7 +48,12 @@ def read(
 
     reader = table if version is None else table.at(version)
     found = reader.scan(
-        columns=columns, filter=filter, limit=limit, fresh=fresh or None, at_least=at_least
+        columns=columns,
+        filter=filter,
+        limit=limit,
+        fresh=fresh or None,
+        at_least=at_least,
+        timeout=timeout,
     ).to_table()
     rows = to_python_rows(found)
     if as_json:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import Final, Self
 from uuid import UUID
 
 from memwal.errors import InvalidInputError
 from memwal.format.paths import MAX_COUNTER
+
+_NOTHING: Final = "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,18 +24,22 @@ class WritePosition:
     '00000000000000000000000000000007:12'
     >>> WritePosition.parse(str(position)) == position
     True
+
+    A write of no rows has the text ``none``. Texts joined by commas are a position as well, which
+    has all of these writes.
     """
 
     entries: tuple[tuple[UUID, int], ...]
 
     def __str__(self) -> str:
-        return ",".join(f"{region_id.hex}:{number}" for region_id, number in self.entries)
+        parts = [f"{region_id.hex}:{number}" for region_id, number in self.entries]
+        return ",".join(parts) or _NOTHING
 
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read what :meth:`__str__` returns; else InvalidInputError."""
         try:
-            pairs = [part.split(":") for part in text.split(",")] if text else []
+            pairs = [part.split(":") for part in text.split(",") if part != _NOTHING]
             entries = tuple((UUID(hex=region_id), int(number)) for region_id, number in pairs)
         except (ValueError, AttributeError):
             entries = ((UUID(int=0), 0),)

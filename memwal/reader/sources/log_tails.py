@@ -158,7 +158,7 @@ def wait_for_position(read: Callable[[], Sources], seconds: float) -> Sources:
         except PositionNotReachedError as error:
             if time.monotonic() >= deadline:
                 raise ReadTimeoutError(
-                    f"the logs do not have {error} after {seconds:g} s: it was written into "
-                    "another table, or is lost; or give a longer timeout"
+                    f"the logs do not have {error} after {seconds:g} s; give the position of a "
+                    "write into this table, or wait longer for it (timeout)"
                 ) from error
         time.sleep(_POLL_SECONDS)

@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 MemTables = Mapping[UUID, Sequence[UnflushedRows]]
 """Unflushed rows of a writer of this process, or of the logs, by region."""
 
-Consistency = Literal["strong", "fresh", "eventual", "version"]
+Consistency = Literal["fresh", "strong", "flushed", "eventual", "version"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +102,9 @@ class ReadPlan:
     ----------
     snapshot : TableSnapshot
         Pinned version of the base table, and the manifests that were read before it.
-    consistency : {"strong", "fresh", "eventual", "version"}
-        Whether the read sees unflushed rows (of a writer of this process, or of all writers), all
-        flushed rows, those flushed up to ``snapshot_time``, or the base table alone.
+    consistency : {"fresh", "strong", "flushed", "eventual", "version"}
+        Whether the read sees the unflushed rows of all writers, those of a writer of this process,
+        all flushed rows, those flushed up to ``snapshot_time``, or the base table alone.
     filter : str or None
         Predicate that ruled generations out. Rows of the sources still have to be filtered by it.
     generations : tuple of StoredGeneration
@@ -278,10 +278,12 @@ def plan_read(
     pruned = _prune(snapshot, unmerged, unflushed, filter)
     excluded = {(omitted.region_id, n) for omitted in pruned for n in omitted.generations}
     unmerged.sort(key=lambda s: s.generation)
-    consistency: Consistency = "fresh" if snapshot.snapshot_time is None else "eventual"
+    consistency: Consistency = "flushed" if snapshot.snapshot_time is None else "eventual"
+    if memtables is not None:
+        consistency = "fresh" if fresh else "strong"
     return ReadPlan(
         snapshot=snapshot,
-        consistency=consistency if memtables is None else "strong",
+        consistency=consistency,
         filter=filter,
         generations=tuple(s for s in unmerged if (s.region_id, s.generation) not in excluded),
         memtables=tuple(

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 from uuid import UUID, uuid4
 
 import pyarrow as pa
@@ -382,8 +383,30 @@ class TestPosition:
     def test_of_a_write_without_rows(self, table: memwal.Table) -> None:
         with table.writer() as writer:
             position = writer.upsert(rows({})).position
-        assert (str(position), position.entries) == ("", ())
+        assert (str(position), position.entries) == ("none", ())
         assert table.scan(at_least=str(position)).count_rows() == 0
+
+    def test_texts_of_several_writes_are_joined(self, table: memwal.Table) -> None:
+        with table.writer() as writer:
+            texts = [str(writer.upsert(rows(part)).position) for part in ({1: 1}, {}, {2: 2})]
+            assert len(WritePosition.parse(",".join(texts)).entries) == 2
+            assert table.scan(at_least=",".join(texts)).count_rows() == 2
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"at_least": ""},
+            {"at_least": "none", "fresh": False},
+            {"at_least": "none", "max_staleness": 60},
+            {"at_least": "none", "timeout": -1},
+        ],
+        ids=str,
+    )
+    def test_what_says_nothing_or_contradicts_itself(
+        self, table: memwal.Table, options: dict[str, Any]
+    ) -> None:
+        with pytest.raises(InvalidInputError):
+            table.scan(**options).to_table()
 
     @pytest.mark.parametrize("text", ["x", "1:2", f"{REGION}:", f"{REGION}:-1", ":", "," * 10])
     def test_what_is_none(self, table: memwal.Table, text: str) -> None:

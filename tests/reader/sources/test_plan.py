@@ -39,7 +39,7 @@ def test_a_plan_names_everything_that_is_read(table: memwal.Table) -> None:
             ("base", 0, 2),
         ]
     plan = explained(table)
-    assert plan.consistency == "fresh"
+    assert plan.consistency == "flushed"
     assert [s.kind for s in plan.sources] == ["generation", "generation", "base"]
     assert plan.pruned == ()
     assert plan.version == table.base().version
