@@ -247,7 +247,7 @@ class Client:
 
     def read(self) -> None:
         """Look at the whole table, flushed or also what is only in the logs."""
-        if self.world.dice.random() < self.fresh:
+        if self.fresh and self.world.dice.random() < self.fresh:
             self.read_fresh()
         else:
             self.read_flushed()
