@@ -170,7 +170,7 @@ JOB_LINES: dict[str, dict[str, int]] = {
     "scaling": {"scaling": 3},
     "growth": {"growth": 5},
     "task-memory": {"task memory": 6},
-    "memory": {"merge memory": 3},
+    "memory": {"backlog memory": 3},
     "compaction": {"compaction": 2},
     "quality": {"quality": 4},
     "spark": {"spark": 3},

@@ -101,7 +101,7 @@ def memory_lines(folder: Path, rows: int) -> Iterator[Line]:
         peaks.append(_peak([sample]))
         shutil.rmtree(uri)
         yield Line(
-            name="merge memory",
+            name="backlog memory",
             what=f"peak memory of a merge, {times} times the backlog",
             ours=peaks[-1],
             other=peaks[0],
