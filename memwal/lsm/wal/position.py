@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from typing import Final, Self
 from uuid import UUID
 
+from memwal.boundary.public import public
 from memwal.errors import InvalidInputError
 from memwal.format.paths import MAX_COUNTER
 
 _NOTHING: Final = "none"
 
 
+@public
 @dataclass(frozen=True, slots=True)
 class WritePosition:
     """Entries that have the rows of a write: one for each region.
@@ -27,6 +29,11 @@ class WritePosition:
 
     A write of no rows has the text ``none``. Texts joined by commas are a position as well, which
     has all of these writes.
+
+    Parameters
+    ----------
+    entries : tuple of (UUID, int)
+        Region, and number of the entry in its log.
     """
 
     entries: tuple[tuple[UUID, int], ...]
@@ -37,7 +44,18 @@ class WritePosition:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read what :meth:`__str__` returns; else InvalidInputError."""
+        """Read a position from its text.
+
+        Parameters
+        ----------
+        text : str
+            What ``str`` of a position returns, or several of these joined by commas.
+
+        Raises
+        ------
+        InvalidInputError
+            It is something else.
+        """
         try:
             pairs = [part.split(":") for part in text.split(",") if part != _NOTHING]
             entries = tuple((UUID(hex=region_id), int(number)) for region_id, number in pairs)
