@@ -194,11 +194,12 @@ def base_candidates(
     read together. With ``covered``, only rows that the index covers are searched.
     """
     base, index = sources.base, readable(query.usable_index)
-    known = cheap_replaced_rows(sources) if len(newest.keys) else None
-    keys = list(base.primary_key) if len(newest.keys) and known is None else []
+    has_newer = len(newest.keys) > 0
+    known = cheap_replaced_rows(sources) if has_newer else None
+    keys = list(base.primary_key) if has_newer and known is None else []
     columns = keys if _is_exact(index, query) else [*keys, query.column]
     blocked = np.empty(0, np.uint64)
-    count = query.candidates * (_OVERFETCH if len(newest.keys) else 1)
+    count = query.candidates * _OVERFETCH if has_newer else query.candidates
     while True:
         rows, distances = _search_dataset(
             base.dataset,
