@@ -44,11 +44,11 @@ if TYPE_CHECKING:
     import polars as pl
 
 AT_LEAST_SECONDS = 10.0
-"""How long a read waits for a write that it has to see, unless told otherwise."""
+"""Default ``timeout`` of reads with ``at_least``, in seconds."""
 
 
 class Freshness(NamedTuple):
-    """What a read has to see, as its caller said: see :meth:`Queries.scan`."""
+    """Options of a read about unflushed and older rows: see :meth:`Queries.scan`."""
 
     max_staleness: Duration | None
     fresh: bool | None

@@ -93,20 +93,21 @@ def open_base(
     location: TableLocation,
     *,
     version: int | None = None,
-    known: Callable[[int, bytes], BaseTable | None] = lambda version, digest: None,
+    find_open: Callable[[int, bytes], BaseTable | None] | None = None,
 ) -> BaseTable:
     """Open the base table at its latest version, or at ``version``.
 
-    ``known`` returns the version with a number and a digest if it is open already: then its schema
+    ``find_open`` returns the version with a number and a digest if it is open: then its schema
     and details are not decoded again. Raises TableSetupError if there is no Lance table, or it does
     not have this version.
     """
     try:
         dataset = _connect(location, location.uri, version)
         manifest = read_table_manifest(location, int(dataset.version))
-        base = known(int(dataset.version), _digest(manifest))
-        if base is not None:
-            return base
+        if find_open is not None:
+            base = find_open(int(dataset.version), _digest(manifest))
+            if base is not None:
+                return base
         _check(dataset, location.uri)
     except ObjectNotFoundError as error:
         stored = _stored_versions(location) if version is not None else ""

@@ -356,7 +356,13 @@ def read_manifests(
         known = seen.content if reuse and now - seen.read_at < _REUSE_SECONDS else None
         if unchecked and known is not None:
             return known
-        return RegionManifestStore(store, region).read_latest(recent=seen.version, known=known)
+        manifests = RegionManifestStore(store, region)
+        newest = manifests.read_latest(recent=seen.version, known=known)
+        if newest is known and boot_seconds() - seen.read_at >= RECENT_SECONDS / 2:
+            # This process was paused before it asked for a successor: one that it did not find may
+            # have been trimmed. So was this version then, which only a read of it shows.
+            return manifests.read_latest(recent=seen.version)
+        return newest
 
     newest = _read_each(read, region_ids, store)
     manifests = {

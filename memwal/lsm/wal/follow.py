@@ -145,12 +145,14 @@ class LogFollower:
         if known.newest is None:
             return True
         try:
-            data = self._store.get_range(
-                wal_key(self._region_id, known.next_position - 1), start=0, length=_COMPARED_BYTES
-            )
+            return known.newest == _fingerprint(self._beginning(known.next_position - 1))
         except ObjectNotFoundError:
             return False
-        return known.newest == _fingerprint(data)
+
+    def _beginning(self, position: int) -> bytes:
+        """Read the first bytes of an entry."""
+        key = wal_key(self._region_id, position)
+        return self._store.get_range(key, start=0, length=_COMPARED_BYTES)
 
     def _probe(self, first: int) -> tuple[LogSurvey, dict[int, bytes]]:
         """Find the tip from a position on; also return the entries before it that were read."""
@@ -201,8 +203,7 @@ class LogFollower:
                 )
         if known.next_position > first:
             newest = known.next_position - 1
-            data = read.get(newest) or self._store.get(wal_key(self._region_id, newest))
-            known.newest = _fingerprint(data)
+            known.newest = _fingerprint(read[newest] if newest in read else self._beginning(newest))
 
 
 def _fingerprint(data: bytes) -> bytes:
@@ -225,7 +226,7 @@ class _FollowedRun:
 
 @dataclass(slots=True, eq=False)
 class _Known:
-    """What is known of a log behind a position."""
+    """Rows of the entries of a log that were read."""
 
     log: UnflushedLog
     row_schema: RowSchema

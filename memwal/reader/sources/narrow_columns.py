@@ -8,6 +8,7 @@ memory, however many generations there are.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -28,6 +29,8 @@ _COLUMNS_BYTES: Final = 256 << 20
 _FILTERED_BYTES: Final = 128 << 20
 # A column of a generation that takes more is read from its files each time, as a stream.
 _MAX_COLUMN_BYTES: Final = 8 << 20
+# A generation with larger files is always read as a stream.
+_MAX_FILE_BYTES: Final = 64 << 20
 _KEY_FIELD: Final = b"primary-key"
 _ROW_ADDRESS: Final = "_rowaddr"
 
@@ -41,10 +44,11 @@ Addresses = npt.NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How the rows of a generation lie in the fragments of its data set."""
+    """Fragments of the data set of a generation, with their rows."""
 
     fragments: tuple[tuple[int, int], ...]  # Number and rows of each, in the order of a scan.
     has_deletions: bool  # Whether rows were deleted from it, as no writer does.
+    file_bytes: float  # Size of its data files; infinite if it is not recorded.
 
     @property
     def rows(self) -> int:
@@ -80,6 +84,9 @@ def layout_of(source: GenerationSource) -> Layout:
         return Layout(
             tuple((int(part.fragment_id), int(part.physical_rows)) for part in fragments),
             any(part.metadata.deletion_file for part in fragments),
+            sum(
+                file.file_size_bytes or math.inf for part in fragments for file in part.data_files()
+            ),
         )
 
     return read() if source.identity is None else _layouts.get(source.identity, read)
@@ -160,6 +167,9 @@ def _columns_of(source: GenerationSource, names: Sequence[str]) -> pa.Table | No
     """Return columns of a generation; None if one of them is too large to be kept."""
     columns = {name: _columns.use((source.identity, name)) for name in names}
     missing = [name for name, cached in columns.items() if cached is None]
+    if missing and layout_of(source).file_bytes > _MAX_FILE_BYTES:
+        # To find out how large a column of long texts is, all of it would have to be read.
+        return None
     if missing:
         with lance_errors(f"reading {source.identity}"):
             read = source.dataset.scanner(columns=missing, scan_in_order=True).to_table()

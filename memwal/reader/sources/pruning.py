@@ -275,7 +275,7 @@ def spec_of(base: BaseTable, spec_id: int) -> RegionSpec | None:
 
 @dataclass(frozen=True, slots=True)
 class KeyRouting:
-    """How a spec routes keys, if the key of a row alone determines its region."""
+    """Routing by a spec all of whose columns belong to the primary key."""
 
     spec: RegionSpec
     router: Router

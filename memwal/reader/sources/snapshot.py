@@ -210,7 +210,7 @@ def _newest(location: TableLocation) -> BaseTable:
     base = cached_base(
         open_base(
             location,
-            known=lambda version, digest: _bases.use(
+            find_open=lambda version, digest: _bases.use(
                 (VersionTag(location.uri, version, digest), key)
             ),
         )

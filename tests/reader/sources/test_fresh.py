@@ -39,7 +39,7 @@ from memwal.errors import (
 from memwal.format.paths import wal_key
 from memwal.lsm.wal import follow
 from memwal.lsm.wal.position import WritePosition
-from memwal.reader.sources import log_tails
+from memwal.reader.sources import log_tails, plan
 from memwal.region import manifest_store
 from memwal.region.router import Router
 
@@ -412,3 +412,54 @@ class TestPosition:
     def test_what_is_none(self, table: memwal.Table, text: str) -> None:
         with pytest.raises(InvalidInputError):
             table.scan(at_least=text).to_table()
+
+
+@pytest.mark.parametrize("is_fresh", [False, True])
+def test_a_process_that_is_paused_while_manifests_are_trimmed(
+    faults: FaultyStores,
+    table: memwal.Table,
+    monkeypatch: pytest.MonkeyPatch,
+    is_fresh: bool,
+) -> None:
+    """It finds no successor of the manifest that it knows, since that was trimmed too."""
+    paused = [0.0]
+    real = manifest_store.boot_seconds
+    for module in (manifest_store, log_tails, plan, follow):
+        monkeypatch.setattr(module, "boot_seconds", lambda: real() + paused[0])
+
+    def trim() -> None:
+        with table.writer() as writer:
+            for turn in range(4):
+                writer.upsert(rows({turn: turn}))
+                writer.flush()
+        known_now = dict(manifest_store._last_seen)
+        collect(table, 2 * DAY)
+        collect(table, 4 * DAY)
+        manifest_store._last_seen.update({**known_now, **seen})
+        paused[0] += 4 * DAY
+
+    for number in range(12):
+        with table.writer() as writer:
+            writer.upsert(rows({5: 5}))
+        table.merge()
+        collect(table, 2 * DAY)
+        collect(table, 4 * DAY)
+        assert state(table.scan(fresh=is_fresh).to_table())[5] == 5
+        seen = dict(manifest_store._last_seen)
+        key = 100 + number
+        # Versions that flush nothing are trimmed before those whose generations are not merged.
+        take_over(table)
+        take_over(table)
+        with table.writer() as writer:
+            writer.upsert(rows({key: key}))
+        before = paused[0]
+        store = faults.of(table.location)
+        store.act("*", trim, key="*/manifest/*", skip=number)
+        found = state(table.scan(fresh=is_fresh).to_table())
+        store.clear()
+        # It was acknowledged and flushed before the read began.
+        assert found[5] == 5
+        assert found[key] == key
+        if paused[0] == before:
+            break
+    assert number > 0

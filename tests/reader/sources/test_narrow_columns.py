@@ -104,7 +104,18 @@ def test_wide_columns_are_streamed(tmp_path: Any) -> None:
 
 
 def test_rows_of_several_fragments_are_marked_by_their_addresses() -> None:
-    layout = Layout(((0, 3), (4, 2)), has_deletions=False)
+    layout = Layout(((0, 3), (4, 2)), has_deletions=False, file_bytes=1)
     addresses = layout.addresses()
     assert addresses.tolist() == [0, 1, 2, 4 << 32, (4 << 32) + 1]
     assert layout.mask(addresses[[1, 4]]).tolist() == [False, True, False, False, True]
+
+
+def test_generations_with_large_files_are_streamed(
+    backlog: memwal.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = state(backlog)
+    while narrow_columns._columns.oldest_use() is not None:
+        narrow_columns._columns.evict_oldest()
+    monkeypatch.setattr(narrow_columns, "_MAX_FILE_BYTES", 1)
+    assert state(backlog) == expected
+    assert not narrow_columns._columns.values()
