@@ -75,7 +75,7 @@ def measured(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
         load, used = [os.getloadavg()[0]], _processor_seconds()
         began, started = datetime.now(UTC), time.monotonic()
         # A run begins as soon as the DAG is there, and the next in a day.
-        policy = Policy(schedule=86_400.0, merge_at_generations=2, sensor_poke_seconds=2)
+        policy = Policy(schedule=86_400.0, merge_at_generations=2, poll_seconds=2)
         for name, uri in uris.items():
             catalog.register(name, uri=uri, policy=policy)
         while len(_merges(catalog)) < len(uris) and time.monotonic() - started < arguments.seconds:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TypedDict, Unpack
 
-from sqlalchemy import select
+from sqlalchemy import func, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -21,6 +21,7 @@ from memwal.catalog.notifications import Notifications
 from memwal.catalog.records import (
     NAME,
     SNAPSHOT_VARIABLE,
+    BacklogSample,
     ManagedTable,
     Pruned,
     check_name,
@@ -32,6 +33,7 @@ from memwal.catalog.records import (
 )
 from memwal.errors import InvalidInputError, ObjectNotFoundError
 from memwal.jobs.policy import Policy
+from memwal.jobs.status import TableStatus
 from memwal.storage.local_files import from_os_error
 from memwal.storage.uris import is_relative, parse_uri
 
@@ -219,6 +221,35 @@ class Catalog(History):
             query = query.where(ManagedTableRow.enabled)
         with self._database.reading() as session:
             return [_table(row) for row in session.scalars(query)]
+
+    def revision(self) -> tuple[int, datetime | None]:
+        """Return a value that changes whenever a table is registered, changed or removed.
+
+        Costs one small query, where :meth:`list` reads and checks every policy.
+        """
+        query = select(func.count(ManagedTableRow.id), func.max(ManagedTableRow.updated_at))
+        with self._database.reading() as session:
+            count, newest = session.execute(query).one()
+            return count, newest
+
+    def record_backlog(self, table: str, status: TableStatus) -> BacklogSample:
+        """Store the sums of a status as a sample of now, and the status as the latest of its table.
+
+        ``status`` is that of all regions of ``table``. A changed number of regions is stored with
+        the table, and rewrites the snapshot: Airflow's DAG has a sensor for each region.
+        """
+        sample = super().record_backlog(table, status)
+        regions = len(status.regions)
+        with self._database.writing() as session:
+            changed = session.execute(
+                update(ManagedTableRow)
+                .where(ManagedTableRow.name == table)
+                .where(ManagedTableRow.regions.is_distinct_from(regions))
+                .values(regions=regions)
+            )
+        if changed.rowcount:
+            self._refresh_snapshot()
+        return sample
 
     def prune(self, *, now: datetime | None = None) -> dict[str, Pruned]:
         """Delete runs and backlog samples that are older than the retention of the policies.

@@ -12,7 +12,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from memwal.util.records import JsonObject
 
 # Newest migration. Kept here so that opening a catalog does not load Alembic.
-HEAD_REVISION = "0008"
+HEAD_REVISION = "0009"
 
 Record = TypeVar("Record")
 
@@ -83,6 +83,7 @@ class ManagedTableRow(Base):
     enabled: Mapped[bool]
     created_at: Mapped[datetime]
     updated_at: Mapped[datetime]
+    regions: Mapped[int | None]
 
 
 class JobRunRow(Base):

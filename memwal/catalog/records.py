@@ -33,7 +33,7 @@ CONNECTION_PREFIX = "airflow:"
 CONNECTION_REF = re.compile(r"airflow:[A-Za-z0-9_.-]{1,200}")
 # Name under which a failure to read the status of a table is stored, among the names of jobs.
 STATUS_JOB = "status"
-SNAPSHOT_FORMAT = 2
+SNAPSHOT_FORMAT = 3
 SNAPSHOT_VARIABLE = "MEMWAL_CATALOG_SNAPSHOT"
 
 _FILE_REF = re.compile(r"/[^\0\n]*\.json")
@@ -45,6 +45,7 @@ _KINDS: Mapping[str, type | UnionType] = {
     "bool": bool,
     "Policy": Mapping,
     "datetime": str,
+    "int | None": int | None,
 }
 _TIMES = ("created_at", "updated_at")
 
@@ -70,6 +71,8 @@ class ManagedTable(JsonRecord):
         False keeps the table registered and stops its maintenance.
     created_at, updated_at : datetime
         In UTC.
+    regions : int or None
+        Number of regions when the status was last read; None if it was never read.
     """
 
     name: str
@@ -80,6 +83,7 @@ class ManagedTable(JsonRecord):
     enabled: bool
     created_at: datetime
     updated_at: datetime
+    regions: int | None = None
 
     def to_dict(self) -> JsonObject:
         """Return plain values, for JSON."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from memwal.errors import InvalidInputError
+from memwal.jobs.policy import MAX_REUSE_SECONDS, WHEN_DUE
 
 _PRESETS = {
     "@hourly": "0 * * * *",
@@ -32,13 +33,15 @@ _MAX_LOOK_BACK = timedelta(days=1)
 def is_due(schedule: str | float | None, *, last: datetime | None, now: datetime) -> bool:
     """Return whether a survey of a table is due, at the aware time ``now``.
 
-    A schedule is a cron expression (in UTC), a number of seconds, or None for never. ``last`` is
-    None if there was no survey. Raises ``InvalidInputError`` if the cron expression is not
-    supported.
+    A schedule is ``@due`` (at every look), a cron expression (in UTC), a number of seconds, or None
+    for never. ``last`` is None if there was no survey. Raises ``InvalidInputError`` if the cron
+    expression is not supported.
     """
     match schedule:
         case None:
             return False
+        case str() if schedule == WHEN_DUE:
+            return True
         case str():
             return _cron_is_due(schedule, last, now)
         case _:
@@ -48,11 +51,14 @@ def is_due(schedule: str | float | None, *, last: datetime | None, now: datetime
 def interval_seconds(schedule: str | float | None) -> float | None:
     """Return the longest interval between two surveys in seconds; None without a schedule.
 
+    With ``@due`` it is :data:`~memwal.jobs.policy.MAX_REUSE_SECONDS`: so long a status is reused.
     A cron expression that omits weekdays counts as a week. One that names days of the month counts
     as a month of 31 days, and one that omits months as twelve of these. Raises as :func:`is_due`.
     """
     if schedule is None or not isinstance(schedule, str):
         return schedule
+    if schedule == WHEN_DUE:
+        return MAX_REUSE_SECONDS
     minutes, hours, days, months, weekdays = _parse_cron(schedule)
     if len(days) < 31 or len(months) < 12:
         return 31 * _DAY_SECONDS * (1 if len(months) == 12 else 12)

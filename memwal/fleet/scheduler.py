@@ -24,9 +24,11 @@ from memwal.fleet.fair_queue import Candidate, Choice, FairQueue
 from memwal.fleet.job_spec import JobRequest, Skipped
 from memwal.fleet.run_job import Runtime, run_job
 from memwal.fleet.schedule import is_due
-from memwal.fleet.tables import Survey, survey
+from memwal.fleet.tables import Survey
+from memwal.fleet.watch import TableWatch
 from memwal.jobs.due import JOBS
 from memwal.jobs.job import JobResult, TaskRunner, run_in_process
+from memwal.jobs.policy import WHEN_DUE
 from memwal.util.clock import Duration, in_seconds
 from memwal.util.memory import release_free_memory
 from memwal.util.records import JsonObject
@@ -203,6 +205,7 @@ class Fleet:
         self._stopping = threading.Event()
         self._queue = FairQueue()
         self._surveys: dict[str, Survey] = {}
+        self._watches: dict[str, TableWatch] = {}
         self._candidates: dict[tuple[str, str], Candidate] = {}
         self._surveying: dict[str, Future[Survey]] = {}
         self._working: dict[str, tuple[Choice, Future[JobResult | Skipped]]] = {}
@@ -292,16 +295,22 @@ class Fleet:
             self._surveying[name] = pool.submit(self._survey, table)
 
     def _is_due(self, table: ManagedTable, now: datetime) -> bool:
+        schedule = table.policy.schedule
+        if schedule == WHEN_DUE:
+            schedule = table.policy.poll_seconds
         try:
-            return is_due(table.policy.schedule, last=self._surveyed_at.get(table.name), now=now)
+            return is_due(schedule, last=self._surveyed_at.get(table.name), now=now)
         except InvalidInputError as error:
             self._on_outcome(self._failures.record(table.name, STATUS_JOB, "", error))
             return False
 
     def _survey(self, table: ManagedTable) -> Survey:
-        result = survey(self._catalog, table, storage_options=self._storage_options(table))
-        self._catalog.record_backlog(table.name, result.status)
-        return result
+        options = self._storage_options(table)
+        watch = self._watches.setdefault(table.name, TableWatch())
+        look = watch.look(self._catalog, table, storage_options=options)
+        if look.is_fresh:
+            self._catalog.record_backlog(table.name, look.survey.status)
+        return look.survey
 
     def _start_jobs(self, pool: ThreadPoolExecutor) -> None:
         """Start the due jobs that the queue chooses."""
@@ -417,6 +426,7 @@ class Fleet:
 
     def _forget(self, table: str) -> None:
         self._surveys.pop(table, None)
+        self._watches.pop(table, None)
         for job in JOBS:
             self._candidates.pop((table, job), None)
         self._queue.forget(table, JOBS)

@@ -43,12 +43,15 @@ class Survey:
         By job. For merges, skipped regions that wait for their next try do not count.
     skipped_regions : tuple of SkippedRegionRecord
         All skipped regions, whether their next try is due or not.
+    last_runs : mapping of str to datetime
+        When each job last succeeded, in UTC; jobs that never did are absent.
     """
 
     table: ManagedTable
     status: TableStatus
     due: Mapping[str, Due]
     skipped_regions: tuple[SkippedRegionRecord, ...]
+    last_runs: Mapping[str, datetime]
 
     @property
     def backlog_bytes(self) -> int:
@@ -148,14 +151,21 @@ def survey(
             raise InvalidInputError(f"{managed.name} maintains no index {index}; nothing was done.")
         status = replace(status, indexes=only)
     skipped_regions = tuple(catalog.backoffs.skipped_regions(managed.name))
+    last_runs = catalog.last_runs(managed.name)
     due_now = due_jobs(
         status,
         managed.policy,
         skipped_regions,
         now=now or datetime.now(UTC),
-        last_runs=catalog.last_runs(managed.name),
+        last_runs=last_runs,
     )
-    return Survey(table=managed, status=status, due=due_now, skipped_regions=skipped_regions)
+    return Survey(
+        table=managed,
+        status=status,
+        due=due_now,
+        skipped_regions=skipped_regions,
+        last_runs=last_runs,
+    )
 
 
 def due_jobs(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import ClassVar, Self
 
 from memwal.boundary.notebook import html_table
@@ -155,6 +155,19 @@ class TableStatus(JsonRecord):
             notes=[*behind, *([dead] if self.regions_to_recover else [])],
         )
 
+    def aged(self, seconds: float) -> Self:
+        """Return this status with ages that are so many seconds higher, for an unchanged table."""
+        regions = tuple(
+            replace(
+                region,
+                oldest_backlog_seconds=_aged(region.oldest_backlog_seconds, seconds),
+                oldest_unflushed_seconds=_aged(region.oldest_unflushed_seconds, seconds),
+            )
+            for region in self.regions
+        )
+        snapshot_age = _aged(self.snapshot_age_seconds, seconds)
+        return replace(self, regions=regions, snapshot_age_seconds=snapshot_age)
+
     @property
     def backlog_generations(self) -> int:
         """Generations flushed and not merged, over all regions."""
@@ -224,6 +237,10 @@ class TableStatus(JsonRecord):
                 ),
             }
         )
+
+
+def _aged(age_seconds: float | None, seconds: float) -> float | None:
+    return None if age_seconds is None else age_seconds + seconds
 
 
 def _attributes(

@@ -115,6 +115,13 @@ class ObjectStore(ABC):
             The store has neither conditional puts nor locks.
         """
 
+    def folder_stamp(self, prefix: str) -> int | None:
+        """Return when an object of a folder was last created or deleted, in ns since the epoch.
+
+        0 if there is no such folder. None if the store has no such time, as object stores.
+        """
+        return None
+
     @abstractmethod
     def get(self, key: str) -> bytes:
         """Read an object; ObjectNotFoundError if the key does not exist."""

@@ -2,7 +2,24 @@
 
 from __future__ import annotations
 
-from airflow.sdk import Asset
+from airflow.sdk import Asset, AssetWatcher
+
+from memwal_airflow.triggers.due import TableDueTrigger
+
+
+def due_asset(table: str) -> Asset:
+    """Return the asset that is updated when a job of a table is due, and starts the table's DAG.
+
+    The triggerer watches it, see :class:`memwal_airflow.triggers.due.TableDueTrigger`. ``table`` is
+    as of :func:`merged_asset`.
+    """
+    watcher = AssetWatcher(name=f"memwal:{table}:due", trigger=TableDueTrigger(table=table))
+    return Asset(
+        name=f"memwal:{table}:due",
+        uri=f"memwal://{table}/due",
+        group="memwal",
+        watchers=[watcher],
+    )
 
 
 def merged_asset(table: str) -> Asset:

@@ -2,16 +2,15 @@ r"""One DAG per managed table, built from a snapshot of the catalog.
 
 The DAG of a table::
 
-    recover -> plan -> wait_for_backlog (mapped over regions) -> merge -> plan_indexes
-                                        \-> region_problems      -> index (mapped)
-                                                                 -> announce_indexed -> compact
-                                                                 -> snapshot -> collect -> quality
+    regions (mapped over regions)
+    merge -> recover
+          -> index -> compact -> snapshot -> collect -> quality
 
-What ``recover`` flushes is in the backlog of the same run; if it fails, the others go on. ``merge``
-starts with the first region that is due. If none is when the window ends, it is skipped. The later
-stages check themselves whether earlier runs left work, so a skipped merge does not skip them. Every
-stage without work is skipped with the reason. A region whose sensor failed does not stop the
-others; ``region_problems`` then fails the run to show it.
+With the schedule ``@due`` a run starts when the triggerer sees that a job is due. ``merge`` starts
+at once, merges what is due, and then decides which of the others are due: the rest is skipped
+without a process. ``regions`` tells for each region what its merge waits for, in the triggerer and
+without a process. What ``recover`` flushes is in the backlog of the next run, which starts when the
+backlog is due.
 """
 
 from __future__ import annotations
@@ -21,29 +20,39 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from airflow.sdk import DAG, TriggerRule, get_parsing_context, task
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk import DAG, TriggerRule, get_parsing_context
 
 from memwal.catalog.records import SNAPSHOT_VARIABLE, ManagedTable, read_snapshot
 from memwal.errors import InvalidInputError
+from memwal.jobs.policy import WHEN_DUE, Policy
 from memwal_airflow import DAG_PREFIX
-from memwal_airflow.assets import indexed_asset, merged_asset
+from memwal_airflow.assets import due_asset, indexed_asset, merged_asset
 from memwal_airflow.deadlines import run_deadline
 from memwal_airflow.operators.maintenance import (
     MemWalCollectOperator,
     MemWalCompactOperator,
     MemWalIndexOperator,
-    MemWalMergeOperator,
     MemWalQualityOperator,
     MemWalRecoverOperator,
     MemWalSnapshotOperator,
 )
-from memwal_airflow.operators.plan import AnnounceIndexedOperator, PlanIndexesOperator, PlanOperator
+from memwal_airflow.operators.plan import MergeAndPlanOperator
 from memwal_airflow.run_params import run_params
-from memwal_airflow.sensors.table import RegionBacklogSensor
+from memwal_airflow.sensors.regions import RegionsDueSensor
+from memwal_airflow.triggers.regions import start_arguments
 
 START = datetime(2025, 1, 1, tzinfo=UTC)
 MAX_JOB_DURATION = timedelta(hours=6)
+
+LATER_TASKS = {
+    "recover": "recover",
+    "index": "index",
+    "compact": "compact",
+    "snapshot": "snapshot",
+    "gc": "collect",
+    "quality": "quality",
+}
+"""The tasks behind the merge, by their jobs."""
 
 
 def build_dags(snapshot: str | Path) -> dict[str, DAG]:
@@ -86,11 +95,11 @@ def dag_id(table: ManagedTable) -> str:
 
 def build_dag(table: ManagedTable) -> DAG:
     """Build the DAG of one table."""
-    policy, schedule = table.policy, table.policy.schedule
+    policy = table.policy
     with DAG(
         dag_id=dag_id(table),
         description=f"Maintenance of {table.uri}",
-        schedule=timedelta(seconds=schedule) if isinstance(schedule, int | float) else schedule,
+        schedule=_schedule(table),
         start_date=START,
         catchup=False,
         max_active_runs=1,
@@ -117,6 +126,13 @@ def build_dag(table: ManagedTable) -> DAG:
     return dag
 
 
+def _schedule(table: ManagedTable) -> Any:
+    schedule = table.policy.schedule
+    if schedule == WHEN_DUE:
+        return [due_asset(table.name)]
+    return timedelta(seconds=schedule) if isinstance(schedule, int | float) else schedule
+
+
 def _add_tasks(table: ManagedTable) -> None:
     policy = table.policy
     job: dict[str, Any] = {
@@ -124,51 +140,41 @@ def _add_tasks(table: ManagedTable) -> None:
         "retries": policy.retries,
         **({} if policy.pool is None else {"pool": policy.pool}),
     }
-    # These tasks check themselves whether they are due: an earlier skip does not skip them.
-    after_skips = TriggerRule.NONE_FAILED
-    later: dict[str, Any] = {"trigger_rule": after_skips, **job}
-    recover = MemWalRecoverOperator(task_id="recover", **job)
-    plan = PlanOperator(task_id="plan", table=table.name, trigger_rule=TriggerRule.ALL_DONE)
-    sensors = RegionBacklogSensor.partial(
-        task_id="wait_for_backlog",
+    # A job that is skipped does not skip those behind it.
+    later: dict[str, Any] = {"trigger_rule": TriggerRule.NONE_FAILED, **job}
+    shares = max(min(table.regions or 1, policy.sensor_groups), 1)
+    RegionsDueSensor.partial(
+        task_id="regions",
         table=table.name,
-        poke_interval=policy.sensor_poke_seconds,
-        timeout=policy.sensor_timeout_seconds,
-        soft_fail=True,
-    ).expand_kwargs(plan.output)
-    merge = MemWalMergeOperator(
+        shares=shares,
+        start_trigger_args=start_arguments(table.name, shares=shares),
+    ).expand(share=list(range(shares)))
+    merge = MergeAndPlanOperator(
         task_id="merge",
-        trigger_rule=TriggerRule.ONE_SUCCESS,
+        later=LATER_TASKS,
         outlets=[merged_asset(table.name)],
         **job,
     )
-    indexes = PlanIndexesOperator(
-        task_id="plan_indexes", table=table.name, trigger_rule=after_skips
-    )
-    index = MemWalIndexOperator.partial(task_id="index", **job).expand(index=indexes.output)
-    announce = AnnounceIndexedOperator(
-        task_id="announce_indexed",
-        plan_task_id=indexes.task_id,
-        index_task_id=index.task_id,
-        trigger_rule=TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS,
-        outlets=[indexed_asset(table.name)],
-    )
+    recover = MemWalRecoverOperator(task_id="recover", **later)
+    index = MemWalIndexOperator(task_id="index", outlets=[indexed_asset(table.name)], **later)
     compact = MemWalCompactOperator(task_id="compact", **later)
     snapshot = MemWalSnapshotOperator(task_id="snapshot", **later)
     collect = MemWalCollectOperator(task_id="collect", **later)
     quality = MemWalQualityOperator(task_id="quality", **later)
-    recover >> plan
-    sensors >> [merge, region_problems()]
-    merge >> indexes
-    index >> announce >> compact >> snapshot >> collect >> quality
+    merge >> [recover, index, compact, snapshot, collect, quality]
+    index >> compact >> snapshot >> collect >> quality
 
 
-@task(trigger_rule=TriggerRule.ONE_FAILED, retries=0)
-def region_problems() -> None:
-    """Fail the run if the sensor of a region failed; skipped otherwise."""
-    raise AirflowFailException(
-        "The backlog of at least one region could not be read; its sensor's log says why."
-    )
+def _start_text(policy: Policy) -> str:
+    match policy.schedule:
+        case str() if policy.schedule == WHEN_DUE:
+            return f"when a limit is reached, looked at every {policy.poll_seconds:g} s"
+        case str():
+            return f"by `{policy.schedule}`"
+        case None:
+            return "by hand only"
+        case seconds:
+            return f"every {seconds:g} s"
 
 
 def _dag_doc(table: ManagedTable) -> str:
@@ -183,7 +189,7 @@ def _dag_doc(table: ManagedTable) -> str:
 | or their bytes | {policy.merge_at_bytes or "no limit"} |
 | or the age of the oldest | {policy.merge_at_age_seconds:g} s |
 | Quiet hours | {", ".join(policy.quiet_hours) or "none"} |
-| A run waits for | {policy.sensor_timeout_seconds:g} s |
+| A run starts | {_start_text(policy)} |
 | It is late after | {policy.late_seconds:g} s |
 | Garbage is kept for | {policy.gc_grace_seconds:g} s |
 | Generations of old versions are kept for | {policy.gc_retention_seconds:g} s |

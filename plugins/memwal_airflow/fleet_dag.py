@@ -6,6 +6,7 @@
     prune -> export
     clean_up
     choose_tables -> verify (mapped over tables)
+    start_unwatched
     notify
 
 Without prefixes there is no ``discover``, and without drivers in a cluster no ``clean_up``. The
@@ -21,10 +22,13 @@ from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import DAG, get_current_context, task
+from airflow.sdk import DAG, AssetAlias, get_current_context, task
 
-from memwal.catalog.records import read_snapshot
+from memwal.catalog.records import ManagedTable, read_snapshot
+from memwal.errors import MemWalError
+from memwal.jobs.policy import MAX_REUSE_SECONDS, WHEN_DUE
 from memwal.spark.result_store import clean_results
+from memwal_airflow.assets import due_asset
 from memwal_airflow.dag_factory import START, snapshot_path
 from memwal_airflow.fleet_settings import FleetSettings
 from memwal_airflow.hooks.storage_options import read_options
@@ -38,6 +42,11 @@ if TYPE_CHECKING:
 
 FLEET_DAG_ID = "memwal_fleet"
 
+UNWATCHED = timedelta(seconds=2 * MAX_REUSE_SECONDS)
+"""Without a stored status for so long, a table counts as one that no triggerer looks at."""
+
+_DUE_ALIAS = "memwal:due"
+
 log = logging.getLogger(__name__)
 
 _DOC = """### Fleet-wide tasks
@@ -45,7 +54,8 @@ _DOC = """### Fleet-wide tasks
 `discover` registers new tables with MemWAL below the prefixes of `[memwal] discover` in
 `airflow.cfg`. `prune` deletes old runs and backlog samples, as the policies say. `export` writes
 the file that the DAGs of the tables are built from, so that they follow changes made elsewhere.
-`verify` checks some tables a day, chosen at random. `clean_up` deletes abandoned results and pods
+`verify` checks some tables a day, chosen at random. `start_unwatched` starts the DAGs of tables
+that are due and that no triggerer has looked at. `clean_up` deletes abandoned results and pods
 of drivers. `notify` sends events through the connection of `[memwal] notify_conn_id`, if it is set.
 """
 
@@ -84,6 +94,7 @@ def build_fleet_dag(settings: FleetSettings | None = None) -> DAG:
             clean_up()
         chosen = choose_tables(settings.verify_tables_per_day)
         MemWalVerifyOperator.partial(task_id="verify", sample_generations=1).expand(table=chosen)
+        start_unwatched()
         notify()
     return dag
 
@@ -119,6 +130,54 @@ def discover(uri: str, storage_options_ref: str | None, enable: bool) -> list[st
     if not added:
         raise TaskSkipped(f"Nothing below {uri} is new.", reason=SkipReason.NOTHING_TO_DO)
     return [table.name for table in added]
+
+
+@task(outlets=[AssetAlias(_DUE_ALIAS)])
+def start_unwatched(*, outlet_events: Any) -> list[str]:
+    """Start the DAGs of tables that are due and that no triggerer looks at; return their names.
+
+    A triggerer stores the status of each table that starts when due every few minutes. The status
+    that is read here is not stored: that nobody looks at a table stays visible in its health.
+    """
+    from memwal.catalog import Catalog
+    from memwal.fleet.tables import survey
+
+    started = []
+    with closing(Catalog()) as catalog:
+        unwatched = unwatched_tables(catalog, now=datetime.now(UTC))
+        for table in unwatched:
+            options = read_options(table.storage_options_ref)
+            try:
+                due = survey(catalog, table, storage_options=options).due
+            except MemWalError as error:
+                log.warning("%s cannot be read: %s", table.name, error)
+                continue
+            jobs = {job: decision.reason for job, decision in due.items() if decision.reason}
+            if jobs:
+                outlet_events[AssetAlias(_DUE_ALIAS)].add(
+                    due_asset(table.name), extra={"jobs": jobs}
+                )
+                started.append(table.name)
+    if not unwatched:
+        raise TaskSkipped("Every table was looked at.", reason=SkipReason.NOTHING_TO_DO)
+    log.error(
+        "No triggerer has looked at %d tables for %.0f s; see whether one runs. Started here: %s.",
+        len(unwatched),
+        UNWATCHED.total_seconds(),
+        ", ".join(started) or "none, since none is due",
+    )
+    return started
+
+
+def unwatched_tables(catalog: Catalog, *, now: datetime) -> list[ManagedTable]:
+    """Return the tables that start when due, and whose status was not stored for so long."""
+    sampled = {sample.table: sample.at for sample in catalog.latest_samples()}
+    return [
+        table
+        for table in catalog.list(enabled_only=True)
+        if table.policy.schedule == WHEN_DUE
+        and now - sampled.get(table.name, table.created_at) >= UNWATCHED
+    ]
 
 
 @task(retries=0)

@@ -43,9 +43,13 @@ class RunRequest:
             dry_run=bool(params.get("dry_run")),
         )
 
+    def includes(self, job: str) -> bool:
+        """Return whether this run may do a job."""
+        return not self.jobs or job in self.jobs
+
     def skip_unless(self, job: str) -> None:
         """Skip the task if this run does not include a job."""
-        if self.jobs and job not in self.jobs:
+        if not self.includes(job):
             raise TaskSkipped(
                 f"This run is for {', '.join(self.jobs)} only.", reason=SkipReason.NOT_REQUESTED
             )

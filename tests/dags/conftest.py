@@ -51,8 +51,6 @@ def registered(tmp_path: Path) -> Registered:
         schedule=None,
         merge_at_generations=2,
         merge_at_age_seconds=3600,
-        sensor_poke_seconds=2,
-        sensor_timeout_seconds=60,
     )
     catalog.register("flights", uri=table.uri, policy=policy, owner="tests")
     return Registered(table=table, catalog=catalog, env=env)

@@ -49,20 +49,23 @@ def test_it_loads_or_says_what_to_set(tmp_path: Path, registered: Any) -> None:
         "errors": {},
         "dags": {
             "memwal__flights": [
-                "announce_indexed",
                 "collect",
                 "compact",
                 "index",
                 "merge",
-                "plan",
-                "plan_indexes",
                 "quality",
                 "recover",
-                "region_problems",
+                "regions",
                 "snapshot",
-                "wait_for_backlog",
             ],
-            "memwal_fleet": ["choose_tables", "export", "notify", "prune", "verify"],
+            "memwal_fleet": [
+                "choose_tables",
+                "export",
+                "notify",
+                "prune",
+                "start_unwatched",
+                "verify",
+            ],
         },
     }
     assert set(without["dags"]) == {"memwal_fleet"}

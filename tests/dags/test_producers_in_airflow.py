@@ -135,7 +135,7 @@ def test_a_new_table_is_maintained_by_itself_while_it_is_written(place: Place) -
     )
     with Producer(table) as producer:
         # A run begins at once, and the next in a day.
-        policy = Policy(schedule=86_400.0, merge_at_generations=2, sensor_poke_seconds=2)
+        policy = Policy(schedule=86_400.0, merge_at_generations=2, poll_seconds=2)
         place.catalog.register("orders", uri=table.uri, policy=policy, owner="tests")
         airflow.wait(lambda: runs_of(airflow, DAG_ID) != [], timeout=180, what="begin by itself")
         (run,) = runs_of(airflow, DAG_ID)

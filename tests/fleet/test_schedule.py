@@ -79,6 +79,7 @@ def test_sunday_has_two_numbers() -> None:
     [
         (None, None),
         (60.0, 60),
+        ("@due", 600),
         ("* * * * *", 60),
         ("*/15 * * * *", 900),
         ("@hourly", 3600),

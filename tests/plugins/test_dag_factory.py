@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -40,8 +41,6 @@ def table(snapshot: Path, catalog: Catalog) -> ManagedTable:
         retries=4,
         pool="lake",
         late_seconds=1800,
-        sensor_poke_seconds=3,
-        sensor_timeout_seconds=33,
     )
     return register(owner="data team", storage_options_ref="airflow:lake", policy=policy)
 
@@ -50,36 +49,28 @@ def test_the_shape_of_a_dag(table: ManagedTable) -> None:
     dag = build_dag(table)
     edges = {task.task_id: task.downstream_task_ids for task in dag.tasks}
     assert edges == {
-        "recover": {"plan"},
-        "plan": {"wait_for_backlog"},
-        "wait_for_backlog": {"merge", "region_problems"},
-        "merge": {"plan_indexes"},
-        "plan_indexes": {"index"},
-        "index": {"announce_indexed"},
-        "announce_indexed": {"compact"},
+        "regions": set(),
+        "merge": {"recover", "index", "compact", "snapshot", "collect", "quality"},
+        "recover": set(),
+        "index": {"compact"},
         "compact": {"snapshot"},
         "snapshot": {"collect"},
         "collect": {"quality"},
         "quality": set(),
-        "region_problems": set(),
     }
     rules = {task.task_id: task.trigger_rule for task in dag.tasks}
     assert rules == {
-        "recover": "all_success",
-        "plan": "all_done",
-        "wait_for_backlog": "all_success",
-        "merge": "one_success",
-        "plan_indexes": "none_failed",
-        "index": "all_success",
-        "announce_indexed": "none_failed_min_one_success",
+        "regions": "all_success",
+        "merge": "all_success",
+        "recover": "none_failed",
+        "index": "none_failed",
         "compact": "none_failed",
         "snapshot": "none_failed",
         "collect": "none_failed",
         "quality": "none_failed",
-        "region_problems": "one_failed",
     }
     mapped = {task.task_id for task in dag.tasks if task.is_mapped}
-    assert mapped == {"wait_for_backlog", "index"}
+    assert mapped == {"regions"}
 
 
 def test_merges_of_all_tables_come_before_the_rest_of_any(table: ManagedTable) -> None:
@@ -91,7 +82,7 @@ def test_merges_of_all_tables_come_before_the_rest_of_any(table: ManagedTable) -
         )
         for task in tasks
     }
-    waits = ["plan", "wait_for_backlog", "merge", "index", "compact", "snapshot", "collect"]
+    waits = ["merge", "index", "compact", "snapshot", "collect"]
     found = [weights[name] for name in waits]
     assert found == sorted(found, reverse=True)
     assert len(set(found)) == len(found)
@@ -111,13 +102,9 @@ def test_the_policy_reaches_the_dag(table: ManagedTable) -> None:
     assert {task.priority_weight for task in dag.tasks} == {7}
     jobs = {"recover", "merge", "index", "compact", "snapshot", "collect", "quality"}
     assert {(tasks[job].retries, tasks[job].pool) for job in jobs} == {(4, "lake")}
-    others = set(tasks) - jobs
-    assert {tasks[other].pool for other in others} == {"default_pool"}
-    assert {tasks[other].retries for other in others - {"region_problems"}} == {2}
-    sensor = tasks["wait_for_backlog"].partial_kwargs
-    assert (sensor["poke_interval"], sensor["timeout"]) == (3, 33)
+    assert (tasks["regions"].pool, tasks["regions"].retries) == ("default_pool", 2)
     assert [asset.uri for asset in tasks["merge"].outlets] == ["memwal://flights/merged"]
-    announced = tasks["announce_indexed"].outlets
+    announced = tasks["index"].outlets
     assert [asset.uri for asset in announced] == ["memwal://flights/indexed"]
 
 
@@ -133,6 +120,27 @@ def test_other_schedules(snapshot: Path, catalog: Catalog, schedule: str | None)
     assert build_dag(register(policy=Policy(schedule=schedule))).schedule == schedule
 
 
+def test_by_default_a_run_starts_when_something_is_due(snapshot: Path, catalog: Catalog) -> None:
+    (asset,) = build_dag(register()).schedule
+    assert asset.uri == "memwal://flights/due"
+    (watcher,) = asset.watchers
+    assert watcher.trigger.serialize()[1] == {"table": "flights"}
+
+
+@pytest.mark.parametrize(
+    ("regions", "groups", "sensors"), [(None, 64, 1), (0, 64, 1), (5, 64, 5), (500, 64, 64)]
+)
+def test_each_region_has_a_sensor_up_to_a_limit(
+    table: ManagedTable, regions: int | None, groups: int, sensors: int
+) -> None:
+    policy = replace(table.policy, sensor_groups=groups)
+    dag = build_dag(replace(table, regions=regions, policy=policy))
+    mapped = dag.get_task("regions")
+    assert mapped.expand_input.value == {"share": list(range(sensors))}
+    assert mapped.start_from_trigger
+    assert mapped.start_trigger_args.trigger_kwargs == {"table": "flights", "shares": sensors}
+
+
 @pytest.mark.usefixtures("airflow_database")
 def test_a_dag_can_be_serialized_and_holds_the_name_of_its_table_only(table: ManagedTable) -> None:
     from airflow.serialization.serialized_objects import DagSerialization
@@ -140,6 +148,9 @@ def test_a_dag_can_be_serialized_and_holds_the_name_of_its_table_only(table: Man
     data = DagSerialization.to_dict(build_dag(table))
     again = DagSerialization.from_dict(data)
     assert set(again.task_dict) == {task.task_id for task in build_dag(table).tasks}
+    sensors = again.get_task("regions")
+    assert sensors.start_from_trigger
+    assert sensors.start_trigger_args.trigger_cls.endswith(".RegionsDueTrigger")
     assert "airflow:lake" not in json.dumps(data)
 
 
@@ -155,7 +166,7 @@ def test_of_many_tables_a_task_builds_its_own_only(
     now = register(name="t").created_at.isoformat()
     entry = json.loads(snapshot.read_text())["tables"][0] | {"created_at": now, "updated_at": now}
     tables = [entry | {"name": f"t{number}"} for number in range(50)]
-    snapshot.write_text(json.dumps({"format": 2, "tables": tables}))
+    snapshot.write_text(json.dumps({"format": 3, "tables": tables}))
     assert len(build_dags(snapshot)) == 50
     monkeypatch.setenv("_AIRFLOW_PARSING_CONTEXT_DAG_ID", "memwal__t12")
     monkeypatch.setenv("_AIRFLOW_PARSING_CONTEXT_TASK_ID", "merge")
@@ -196,7 +207,7 @@ json.dump(table.{call}.to_dict(), open(value("--result"), "w"))
 """
 CALLS = {
     "merge": "merge(regions=regions)",
-    "index": "build_indexes(indexes=[value('--index')])",
+    "index": "build_indexes()",
     "compact": "compact()",
     "snapshot": "build_snapshot()",
     "gc": "collect_garbage(dry_run='--dry-run' in arguments)",
@@ -223,10 +234,10 @@ def run(
         schedule=None,
         merge_at_generations=4,
         merge_at_age_seconds=3600,
-        sensor_poke_seconds=1,
-        sensor_timeout_seconds=1,
     )
     register(uri=backlog.uri, policy=policy)
+    # The DAG has a sensor for each region that the catalog knows of.
+    catalog.record_backlog("flights", backlog.table.status())
 
     def go(**params: Any) -> tuple[str, dict[str, set[str]]]:
         dag = load_dag(DAG_FILE.format(path=str(snapshot)), "memwal__flights")
@@ -248,28 +259,23 @@ def test_one_region_that_is_due_is_merged_though_the_other_is_not(
     state, tasks = run()
     assert state == "success"
     assert tasks == {
-        "recover": {"skipped"},
-        "plan": {"success"},
-        "wait_for_backlog": {"success", "skipped"},
+        "regions": {"success", "skipped"},
         "merge": {"success"},
-        "plan_indexes": {"success"},
+        "recover": {"skipped"},
         "index": {"success"},
-        "announce_indexed": {"success"},
         "compact": {"skipped"},
         "snapshot": {"success"},
         "collect": {"success"},
         "quality": {"skipped"},
-        "region_problems": {"skipped"},
     }
     remaining = {r.region_id: r.backlog_generations for r in backlog.table.status().regions}
     assert remaining == {backlog.hot: 0, backlog.cold: 1}
     done = {run.job for run in catalog.runs(table="flights")}
     assert done == {"gc", "snapshot", "index", "merge"}
-    # When it was planned, and behind each job.
+    # Behind each job.
     since = datetime.now(UTC) - timedelta(hours=1)
     samples = catalog.backlog_points("flights", since=since, most=1_000)
-    planned, *later = [sample.generations for sample in samples]
-    assert (planned, set(later)) == (5, {1})
+    assert {sample.generations for sample in samples[1:]} == {1}
 
 
 @pytest.mark.slow
@@ -279,7 +285,7 @@ def test_without_a_backlog_the_run_is_green_and_nothing_is_merged(run: Any, back
     backlog.table.build_snapshot()
     state, tasks = run()
     assert state == "success"
-    for task in ("merge", "plan_indexes", "index", "announce_indexed", "compact", "snapshot"):
+    for task in ("merge", "index", "compact", "snapshot"):
         assert tasks[task] == {"skipped"}, task
     assert tasks["collect"] == {"success"}
 
@@ -301,7 +307,8 @@ def test_a_dry_run_changes_nothing(run: Any, backlog: Any, catalog: Catalog) -> 
 def test_a_region_that_does_not_exist_is_refused(run: Any) -> None:
     state, tasks = run(regions=["00000000-0000-0000-0000-000000000009"])
     assert state == "failed"
-    assert tasks["merge"] == {"upstream_failed"}
+    assert tasks["merge"] == {"failed"}
+    assert tasks["index"] == {"upstream_failed"}
 
 
 @pytest.mark.usefixtures("without_spark")
@@ -316,8 +323,6 @@ def test_a_run_may_be_about_some_regions(run: Any, backlog: Any) -> None:
 def test_a_run_may_be_about_some_jobs(run: Any, backlog: Any, catalog: Catalog) -> None:
     state, tasks = run(jobs=["snapshot", "gc"])
     assert state == "success"
-    assert {task for task, states in tasks.items() if states == {"success"}} == {
-        "snapshot",
-        "collect",
-    }
+    done = {task for task, states in tasks.items() if states == {"success"}}
+    assert done - {"regions"} == {"snapshot", "collect"}
     assert {run.job for run in catalog.runs()} == {"snapshot", "gc"}

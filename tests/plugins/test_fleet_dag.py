@@ -17,7 +17,14 @@ def test_without_settings_nothing_is_discovered_and_little_verified() -> None:
     assert FleetSettings.read() == FleetSettings()
     dag = build_fleet_dag()
     assert (dag.dag_id, dag.schedule, dag.max_active_runs) == ("memwal_fleet", "@hourly", 1)
-    assert set(dag.task_ids) == {"prune", "export", "choose_tables", "verify", "notify"}
+    assert set(dag.task_ids) == {
+        "prune",
+        "export",
+        "choose_tables",
+        "verify",
+        "start_unwatched",
+        "notify",
+    }
 
 
 def test_settings_are_those_of_airflow(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,159 +1,80 @@
-"""Operators that plan a maintenance run, and announce what it did."""
+"""The first job of a maintenance run, which also decides which jobs follow it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from contextlib import closing
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from airflow.sdk import BaseOperator, Context
-from airflow.sdk.configuration import conf
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk import Context
+from airflow.sdk.bases.skipmixin import (
+    XCOM_SKIPMIXIN_FOLLOWED,
+    XCOM_SKIPMIXIN_KEY,
+    SkipMixin,
+)
 
-from memwal.catalog.records import ManagedTable
 from memwal.util.records import JsonObject
 from memwal_airflow.deadlines import LATE
 from memwal_airflow.hooks.storage_options import read_options
-from memwal_airflow.operators.base import describe_assets
+from memwal_airflow.operators.maintenance import MemWalMergeOperator
+from memwal_airflow.operators.target import Target
 from memwal_airflow.run_params import RunRequest
-from memwal_airflow.skips import SkipReason, TaskSkipped
-
-if TYPE_CHECKING:
-    from memwal.catalog import Catalog
-    from memwal.fleet.tables import Survey
-
-LAG = "lag"
-"""XCom key of :class:`PlanIndexesOperator`: how far the indexes are behind."""
+from memwal_airflow.skips import TaskSkipped
 
 
-class CatalogTableOperator(BaseOperator):
-    """Reads the status of a managed table in the worker itself; ``retries`` defaults to 2."""
+class MergeAndPlanOperator(MemWalMergeOperator, SkipMixin):
+    """Merges what is due, and skips the jobs that are not due after it.
 
-    template_fields: Sequence[str] = ("table",)
+    Merging does not wait for a plan, and jobs that are not due start no process: this is the only
+    process of a run beside those of the jobs that are due. When nothing is merged, the task is
+    skipped, and has still decided about the others.
 
-    def __init__(self, *, table: str, **kwargs: Any) -> None:
-        kwargs.setdefault("retries", 2)
-        kwargs.setdefault("retry_delay", timedelta(seconds=10))
-        super().__init__(**kwargs)
-        self.table = table
-
-    def survey(self, catalog: Catalog, managed: ManagedTable) -> Survey:
-        """Read the status of the table, and which jobs are due."""
-        from memwal.fleet.tables import survey
-
-        return survey(catalog, managed, storage_options=read_options(managed.storage_options_ref))
-
-
-class PlanOperator(CatalogTableOperator):
-    """Divides the regions of a table among sensors, and records the backlog.
-
-    Returns arguments for ``RegionBacklogSensor.expand_kwargs``: ``regions``, ``wait``, ``force``,
-    one for each region, or as many as the policy's ``sensor_groups``, each with a share of them. A
-    run with ``force`` or ``dry_run`` does not wait; one with ``regions`` includes no others.
-    Skipped when the run does not include merges; fails for a region that does not exist.
+    Parameters
+    ----------
+    table : str
+        Name of the managed table.
+    later : mapping of str to str
+        The ids of the tasks that are directly behind this one, by their jobs.
+    **kwargs
+        As of :class:`~memwal_airflow.operators.maintenance.MemWalMergeOperator`.
     """
 
-    def execute(self, context: Context) -> list[JsonObject]:
-        """Plan the merges."""
-        from memwal.catalog import Catalog
-
-        request = RunRequest.of(context["params"])
-        with closing(Catalog()) as catalog:
-            managed = catalog.get(self.table)
-            survey = self.survey(catalog, managed)
-            # The previous run is over: runs never overlap.
-            catalog.backoffs.clear_failure(self.table, LATE)
-            catalog.record_backlog(self.table, survey.status)
-        for job, due in survey.due.items():
-            self.log.info("%s: %s.", job, due.reason or due.postponed or "not due")
-        policy = managed.policy
-        age = survey.status.oldest_backlog_seconds or 0.0
-        if age >= policy.late_seconds:
-            self.log.warning(
-                "The oldest generation has waited for %.0f s; the table is late from %.0f s on.",
-                age,
-                policy.late_seconds,
-            )
-        existing = [region.region_id for region in survey.status.regions]
-        regions = list(request.regions or existing)
-        unknown = sorted(set(regions) - set(existing))
-        if unknown:
-            raise AirflowFailException(f"{self.table} has no regions {', '.join(unknown)}.")
-        request.skip_unless("merge")
-        count = min(
-            len(regions),
-            policy.sensor_groups,
-            conf.getint("core", "max_map_length", fallback=1024),
-        )
-        wait = not (request.force or request.dry_run)
-        # Shares whose sizes differ by one at most.
-        return [
-            {"regions": regions[start::count], "wait": wait, "force": request.force}
-            for start in range(count)
-        ]
-
-
-class PlanIndexesOperator(CatalogTableOperator):
-    """Returns the names of the indexes that are behind or stale, to map builds over.
-
-    The XCom ``lag`` holds the ``generations`` and ``rows`` that the index furthest behind does not
-    cover. Skipped with the reason when the policy says that no build is due.
-    """
-
-    def execute(self, context: Context) -> list[str]:
-        """Plan the builds."""
-        from memwal.catalog import Catalog
-
-        request = RunRequest.of(context["params"])
-        request.skip_unless("index")
-        with closing(Catalog()) as catalog:
-            survey = self.survey(catalog, catalog.get(self.table))
-        due = survey.due["index"]
-        behind = [lag for lag in survey.status.indexes if lag.generations or lag.rows or lag.stale]
-        if not behind:
-            raise TaskSkipped(
-                "Every index covers all merged generations and finds its rows.",
-                reason=SkipReason.NOTHING_TO_DO,
-            )
-        if due.reason is None and not request.force:
-            raise TaskSkipped(
-                f"Not due: {due.postponed or 'no limit is reached'}.",
-                reason=SkipReason.NOT_DUE if due.postponed is None else SkipReason.QUIET,
-            )
-        if request.dry_run:
-            raise TaskSkipped(
-                f"Dry run: {len(behind)} indexes would be built.", reason=SkipReason.DRY_RUN
-            )
-        largest = {
-            "generations": max(lag.generations for lag in behind),
-            "rows": max(lag.rows or 0 for lag in behind),
-        }
-        context["ti"].xcom_push(key=LAG, value=largest)
-        return [lag.name for lag in behind]
-
-
-class AnnounceIndexedOperator(BaseOperator):
-    """Announces once, after mapped builds, that the indexes caught up.
-
-    The event of the asset in ``outlets``, also returned, carries ``version``, and the
-    ``generations`` and ``rows`` that the index furthest behind had not covered. Skipped, without
-    an event, when no build changed an index.
-    """
-
-    def __init__(self, *, plan_task_id: str, index_task_id: str, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.plan_task_id = plan_task_id
-        self.index_task_id = index_task_id
+    def __init__(self, *, table: str, later: Mapping[str, str], **kwargs: Any) -> None:
+        super().__init__(table=table, **kwargs)
+        self.later = dict(later)
 
     def execute(self, context: Context) -> JsonObject:
-        """Describe the builds on the asset."""
-        pulled = context["ti"].xcom_pull(task_ids=self.index_task_id)
-        results = pulled if isinstance(pulled, list) else [pulled]
-        built = [result for result in results if result is not None and result["commits"]]
-        if not built:
-            raise TaskSkipped("No index was changed.", reason=SkipReason.NOTHING_TO_DO)
-        lag = context["ti"].xcom_pull(task_ids=self.plan_task_id, key=LAG)
-        extra = {"version": max(result["version"] for result in built), **lag}
-        describe_assets(self, context, extra)
-        return extra
+        """Merge, and decide about the later jobs, also if nothing was merged."""
+        try:
+            result = super().execute(context)
+        except TaskSkipped:
+            self._plan(context)
+            raise
+        self._plan(context)
+        return result
+
+    def _record_backlog(self, target: Target) -> None:
+        """Leave it to the plan, which reads the status after the merge in any case."""
+
+    def _plan(self, context: Context) -> None:
+        from memwal.catalog import Catalog
+        from memwal.fleet.tables import survey
+
+        request = RunRequest.of(context["params"])
+        with closing(Catalog()) as catalog:
+            managed = catalog.get(str(self.table))
+            options = read_options(managed.storage_options_ref)
+            result = survey(catalog, managed, storage_options=options)
+            # The previous run is over: runs never overlap.
+            catalog.backoffs.clear_failure(managed.name, LATE)
+            catalog.record_backlog(managed.name, result.status)
+        followed = []
+        for job, task_id in self.later.items():
+            due = result.due[job]
+            self.log.info("%s: %s.", job, due.reason or due.postponed or "not due")
+            # A dry run tells of each job what it would do.
+            wanted = due.reason is not None or self.is_forced(context) or self.is_dry_run(context)
+            if wanted and request.includes(job):
+                followed.append(task_id)
+        # Airflow skips the tasks behind this one that are not in the list, whatever its own state.
+        context["ti"].xcom_push(key=XCOM_SKIPMIXIN_KEY, value={XCOM_SKIPMIXIN_FOLLOWED: followed})

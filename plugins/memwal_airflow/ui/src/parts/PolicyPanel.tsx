@@ -26,6 +26,7 @@ function shown(name: string, value: unknown): string {
     if (/_bytes$/.test(name)) return size(value);
     return name === "schedule" ? `every ${duration(value)}` : exact(value);
   }
+  if (name === "schedule" && value === "@due") return "when a limit is reached";
   if (Array.isArray(value)) return value.length ? value.join(", ") : "none";
   return typeof value === "object" ? JSON.stringify(value) : String(value);
 }

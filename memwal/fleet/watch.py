@@ -1,0 +1,192 @@
+"""Look at a table again and again, and read its status only when something happened to it.
+
+A full status of a table costs several requests for each region. A table that is idle needs none of
+it: what a look needs to know is whether the base table, a manifest or the log has changed since the
+status was read. On local disks the times of the folders tell, without opening anything. On an
+object store one request tells whether the base table has a next version, one whether there is a new
+region, and one for each region whether its manifest has a next version. What depends on time alone
+(ages, schedules) follows from the status that was read before, and from the clock.
+
+A status is read in full
+
+- when the table, its policy or its address changed,
+- before anything counts as due: what is remembered never starts a job,
+- while rows wait in the log, every :data:`UNFLUSHED_SECONDS`: whether their writer lives depends on
+  the age of the log entries,
+- after :data:`~memwal.jobs.policy.MAX_REUSE_SECONDS`, whatever was seen: also for what these looks cannot see, such as
+  new log entries in an object store.
+
+A change between the look and the read that follows it is in the status that is read, and seen as a
+change once more by the next look: marks are taken before the status is read.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from memwal.base_table.snapshot import open_base, table_manifest_key
+from memwal.fleet.tables import Survey, due_jobs, managed_location, survey
+from memwal.format.paths import MEM_WAL_DIR, manifest_dir, table_manifest_keys, wal_dir
+from memwal.format.region_manifest import RegionManifest
+from memwal.jobs.policy import MAX_REUSE_SECONDS
+from memwal.region.manifest_store import (
+    RECENT_SECONDS,
+    RegionManifestStore,
+    discover_regions,
+    parallel_reads,
+    read_manifests,
+)
+from memwal.storage.location import TableLocation
+from memwal.util.clock import boot_seconds
+
+if TYPE_CHECKING:
+    from memwal.catalog import Catalog
+    from memwal.catalog.records import ManagedTable
+
+UNFLUSHED_SECONDS: Final = 30.0
+"""Time for which a status with rows in the log is reused."""
+
+_VERSIONS_DIR: Final = "_versions"
+# A file system gives two changes within a few milliseconds the same time: a folder that changed so
+# recently may change again and look the same.
+_SETTLED_NS: Final = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """A survey of a table, and whether its status was read for it or was read before."""
+
+    survey: Survey
+    is_fresh: bool
+
+
+class _Marks(NamedTuple):
+    """What tells that a table changed: equal marks, and settled ones, mean that it did not."""
+
+    seen: tuple[object, ...]
+    settled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Remembered:
+    survey: Survey
+    marks: _Marks
+    probe: _Probe
+    read_at: float  # in seconds of the boot clock
+    at: datetime  # the same time, in UTC
+
+
+class TableWatch:
+    """The latest survey of one table. Not thread-safe: one look at a time."""
+
+    def __init__(self) -> None:
+        self._last: _Remembered | None = None
+        self._looked_at = 0.0
+
+    def look(
+        self,
+        catalog: Catalog,
+        managed: ManagedTable,
+        *,
+        storage_options: Mapping[str, str] | None = None,
+        now: datetime | None = None,
+    ) -> Look:
+        """Return the survey of a table as it is now, reading no more than necessary.
+
+        Raises as :func:`memwal.fleet.tables.survey`; the next look then reads in full.
+        """
+        now = now or datetime.now(UTC)
+        location = managed_location(managed, storage_options=storage_options)
+        last, looked_at = self._last, self._looked_at
+        self._last, self._looked_at = None, boot_seconds()
+        # A pause of the process can be longer than manifests are kept: then a next version that
+        # does not exist proves nothing.
+        if last is not None and self._looked_at - looked_at < RECENT_SECONDS:
+            marks = last.probe.marks()
+            if self._is_reusable(last, managed, marks):
+                reused = _aged(last, now)
+                if not any(due.reason for due in reused.due.values()):
+                    self._last = last
+                    return Look(survey=reused, is_fresh=False)
+        probe = _probe(location)
+        marks = probe.marks()
+        read_at = boot_seconds()
+        result = survey(catalog, managed, storage_options=location.storage_options, now=now)
+        self._last = _Remembered(result, marks, probe, read_at, now)
+        return Look(survey=result, is_fresh=True)
+
+    def _is_reusable(self, last: _Remembered, managed: ManagedTable, marks: _Marks) -> bool:
+        age = boot_seconds() - last.read_at
+        status = last.survey.status
+        if status.oldest_unflushed_seconds is not None and age >= UNFLUSHED_SECONDS:
+            return False
+        # A table must not seem to be unwatched.
+        longest = min(MAX_REUSE_SECONDS, managed.policy.late_seconds / 2)
+        same_table = replace(managed, regions=last.survey.table.regions) == last.survey.table
+        return age < longest and same_table and last.marks.settled and marks.seen == last.marks.seen
+
+
+def _aged(last: _Remembered, now: datetime) -> Survey:
+    """Return a survey as it would be read now of a table that did not change."""
+    status = last.survey.status.aged(max(0.0, (now - last.at).total_seconds()))
+    skipped = tuple(
+        replace(record, waiting=record.next_try_at > now) for record in last.survey.skipped_regions
+    )
+    due = due_jobs(status, last.survey.table.policy, skipped, now=now, last_runs=last.survey.last_runs)
+    return replace(last.survey, status=status, due=due, skipped_regions=skipped)
+
+
+class _Probe(Protocol):
+    """Where to look for a change of one table."""
+
+    def marks(self) -> _Marks: ...
+
+
+class _FolderTimes:
+    """Times of the folders that every change creates or deletes a file in."""
+
+    def __init__(self, location: TableLocation) -> None:
+        self._store = location.store
+        regions = discover_regions(location.store)
+        self._folders = [
+            _VERSIONS_DIR,
+            MEM_WAL_DIR,
+            *(folder(region) for region in regions for folder in (manifest_dir, wal_dir)),
+        ]
+
+    def marks(self) -> _Marks:
+        now = time.time_ns()
+        stamps = tuple(self._store.folder_stamp(folder) for folder in self._folders)
+        newest = max(stamp or 0 for stamp in stamps)
+        return _Marks(stamps, settled=newest < now - _SETTLED_NS)
+
+
+class _NextVersions:
+    """Whether the base table and the regions have newer versions than when the probe was made."""
+
+    def __init__(self, location: TableLocation) -> None:
+        self._store = location.store
+        version = open_base(location).version
+        used = table_manifest_keys(version).index(table_manifest_key(location, version))
+        self._next_base = table_manifest_keys(version + 1)[used]
+        self._manifests = list(read_manifests(self._store).values())
+
+    def marks(self) -> _Marks:
+        with ThreadPoolExecutor(parallel_reads(self._store)) as pool:
+            base = pool.submit(self._store.exists, self._next_base)
+            regions = pool.submit(discover_regions, self._store)
+            changed = pool.map(self._has_successor, self._manifests)
+            return _Marks((base.result(), *regions.result(), *changed), settled=True)
+
+    def _has_successor(self, manifest: RegionManifest) -> bool:
+        return RegionManifestStore(self._store, manifest.region_id).has_successor(manifest)
+
+
+def _probe(location: TableLocation) -> _Probe:
+    local = location.store.folder_stamp(MEM_WAL_DIR) is not None
+    return _FolderTimes(location) if local else _NextVersions(location)

@@ -1,0 +1,259 @@
+"""Look at all tables with the schedule ``@due`` from one event loop, and tell which jobs are due.
+
+One poll of a triggerer serves the watchers of all tables. It never raises: a table that cannot be
+read is recorded as failing in the catalog, and the others go on; a catalog that does not answer is
+logged, and the tables that were read last are looked at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
+
+from memwal.jobs.policy import WHEN_DUE
+from memwal_airflow.hooks.storage_options import read_options_async
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from memwal.catalog import Catalog
+    from memwal.catalog.records import ManagedTable
+    from memwal.fleet.scheduler import FailureTracker
+    from memwal.fleet.watch import TableWatch
+
+MAX_CONCURRENT_LOOKS = 8
+LOOK_TIMEOUT_SECONDS = 300.0
+REFRESH_SECONDS = 5.0
+"""Pause between two looks at which tables the catalog has."""
+
+OPTIONS_SECONDS = 60.0
+"""How long storage options are used before they are read again, for all tables of a reference."""
+
+SAMPLE_SECONDS = 60.0
+"""Pause between two samples of the backlog of a table that changes all the time."""
+
+_JITTER = 0.1  # So that the looks at many tables spread over the pause between them.
+
+log = logging.getLogger(__name__)
+
+_Result = TypeVar("_Result")
+ReadOptions = Callable[[str | None], Awaitable[dict[str, str] | None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DueTable:
+    """What is due for a table at one look.
+
+    Attributes
+    ----------
+    jobs : mapping of str to str
+        The jobs that are due, with the limit that each has reached. A job that failed is left out
+        until its next try.
+    succeeded : mapping of str to int
+        The run of each job that succeeded last, by its number in the catalog.
+    is_running : bool
+        Whether a job of the table is running.
+    """
+
+    jobs: Mapping[str, str]
+    succeeded: Mapping[str, int] = field(default_factory=dict)
+    is_running: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class _Watched:
+    """A table that is looked at."""
+
+    table: ManagedTable
+    watch: TableWatch
+    next_look: float = 0.0  # By the clock of the tables.
+    next_sample: float = 0.0
+    looking: asyncio.Task[None] | None = None
+    due: DueTable | None = None
+
+
+class DueTables:
+    """The tables of a catalog that start when due, and what is due for each.
+
+    Parameters
+    ----------
+    catalog : Catalog, optional
+        By default that of ``$MEMWAL_CATALOG_URL``, opened with the first poll.
+    read_options : callable
+        Resolves a reference to storage options, without blocking the event loop.
+    clock : callable
+        Returns monotonic seconds.
+    look_timeout : float
+        Seconds after which a look counts as failed.
+    """
+
+    def __init__(
+        self,
+        *,
+        catalog: Catalog | None = None,
+        read_options: ReadOptions = read_options_async,
+        clock: Callable[[], float] = time.monotonic,
+        look_timeout: float = LOOK_TIMEOUT_SECONDS,
+    ) -> None:
+        self._catalog = catalog
+        self._read_options = read_options
+        self._clock = clock
+        self._look_timeout = look_timeout
+        self._failures: FailureTracker | None = None
+        self._revision: tuple[int, datetime | None] | None = None
+        self._next_refresh = 0.0
+        self._tables: dict[str, _Watched] = {}
+        self._options: dict[str, tuple[float, dict[str, str] | None]] = {}
+        self._threads = ThreadPoolExecutor(MAX_CONCURRENT_LOOKS, thread_name_prefix="memwal-look")
+
+    async def poll(self) -> dict[str, DueTable]:
+        """Start the looks whose time has come, and return what the finished ones found due.
+
+        Does not wait for a look, so that a slow table delays no other. Never raises.
+        """
+        try:
+            await self._refresh()
+        except Exception as error:
+            log.warning("The catalog cannot be read, trying again: %s", _describe(error))
+        now = self._clock()
+        for name, watched in self._tables.items():
+            if watched.looking is None and now >= watched.next_look:
+                pause = watched.table.policy.poll_seconds
+                watched.next_look = now + pause * random.uniform(1 - _JITTER, 1)  # noqa: S311
+                watched.looking = asyncio.ensure_future(self._look(name, watched))
+        return {
+            name: watched.due
+            for name, watched in self._tables.items()
+            if watched.due is not None
+        }
+
+    def close(self) -> None:
+        """End the looks; the threads end with the requests that they wait for."""
+        for watched in self._tables.values():
+            if watched.looking is not None:
+                watched.looking.cancel()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        if self._catalog is not None:
+            self._catalog.close()
+
+    async def _refresh(self) -> None:
+        """Read which tables there are, if the catalog has changed, and which jobs failed."""
+        now = self._clock()
+        if now < self._next_refresh:
+            return
+        self._next_refresh = now + REFRESH_SECONDS
+        tables = await self._in_thread(self._read_catalog)
+        if tables is None:
+            return
+        for name in self._tables.keys() - tables.keys():
+            del self._tables[name]
+        for name, table in tables.items():
+            if name in self._tables:
+                self._tables[name].table = table
+            else:
+                self._tables[name] = _Watched(table, _new_watch())
+
+    def _read_catalog(self) -> dict[str, ManagedTable] | None:
+        """Return the tables that start when due, by name; None if the catalog has not changed."""
+        from memwal.catalog import Catalog
+        from memwal.fleet.scheduler import FailureTracker
+
+        if self._catalog is None:
+            self._catalog = Catalog()
+        if self._failures is None:
+            self._failures = FailureTracker(self._catalog)
+        self._failures.read()
+        revision = self._catalog.revision()
+        if revision == self._revision:
+            return None
+        tables = self._catalog.list(enabled_only=True)
+        # Only now: after an error above, the next call tries again.
+        self._revision = revision
+        return {table.name: table for table in tables if table.policy.schedule == WHEN_DUE}
+
+    async def _look(self, name: str, watched: _Watched) -> None:
+        try:
+            if self._is_backing_off(name):
+                return
+            async with asyncio.timeout(self._look_timeout):
+                options = await self._options_of(watched.table.storage_options_ref)
+                watched.due = await self._in_thread(self._look_now, watched, options)
+        except Exception as error:
+            watched.due = None
+            await self._record_failure(name, error)
+        finally:
+            watched.looking = None
+
+    def _is_backing_off(self, name: str) -> bool:
+        from memwal.catalog.records import STATUS_JOB
+
+        return self._failures is not None and self._failures.is_backing_off(name, STATUS_JOB)
+
+    def _look_now(self, watched: _Watched, options: dict[str, str] | None) -> DueTable | None:
+        from memwal.catalog.records import STATUS_JOB
+
+        catalog, failures, table = self._catalog, self._failures, watched.table
+        if catalog is None or failures is None:
+            return None  # Not yet read, so that there are no tables either.
+        look = watched.watch.look(catalog, table, storage_options=options or {})
+        failures.clear(table.name, STATUS_JOB)
+        now = self._clock()
+        if look.is_fresh and now >= watched.next_sample:
+            catalog.record_backlog(table.name, look.survey.status)
+            watched.next_sample = now + SAMPLE_SECONDS
+        jobs = {
+            job: due.reason
+            for job, due in look.survey.due.items()
+            if due.reason is not None and not failures.is_backing_off(table.name, job)
+        }
+        if not jobs:
+            return None
+        runs = catalog.latest_runs(table=table.name).get(table.name)
+        if runs is None:
+            return DueTable(jobs=jobs)
+        succeeded = {job: run.run_id for job, run in runs.succeeded.items()}
+        return DueTable(jobs=jobs, succeeded=succeeded, is_running=bool(runs.running))
+
+    async def _record_failure(self, name: str, error: Exception) -> None:
+        from memwal.catalog.records import STATUS_JOB
+        from memwal.errors import StoreUnavailableError
+
+        if isinstance(error, TimeoutError):
+            limit = self._look_timeout
+            error = StoreUnavailableError(f"{name} did not answer in {limit:.0f} s")
+        try:
+            if self._failures is not None:
+                await self._in_thread(self._failures.record, name, STATUS_JOB, "", error)
+        except Exception as second:
+            log.warning("%s: %s; not recorded: %s", name, _describe(error), _describe(second))
+
+    async def _options_of(self, ref: str | None) -> dict[str, str] | None:
+        """Return the options of a reference, read for all its tables once in a while."""
+        if ref is None:
+            return None
+        now = self._clock()
+        read_at, options = self._options.get(ref, (float("-inf"), None))
+        if now - read_at >= OPTIONS_SECONDS:
+            options = await self._read_options(ref)
+            self._options[ref] = now, options
+        return options
+
+    async def _in_thread(self, function: Callable[..., _Result], *arguments: object) -> _Result:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, function, *arguments)
+
+
+def _new_watch() -> TableWatch:
+    from memwal.fleet.watch import TableWatch
+
+    return TableWatch()
+
+
+def _describe(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"

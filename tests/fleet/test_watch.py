@@ -1,0 +1,243 @@
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from uuid import uuid4
+
+import lance
+import pytest
+from support.data.tables import folder, numbered
+
+import memwal
+from memwal.catalog import Catalog, Policy
+from memwal.errors import MemWalError
+from memwal.fleet import watch as watch_module
+from memwal.fleet.watch import Look, TableWatch
+from memwal.format.paths import region_dir
+from memwal.jobs.policy import MAX_REUSE_SECONDS
+from memwal.storage.local import LocalStore
+
+IDLE = Policy(
+    merge_at_generations=100,
+    merge_at_age_seconds=1e9,
+    index_at_age_seconds=1e9,
+    snapshot_at_age_seconds=1e9,
+    snapshot_at_regions=1000,
+    gc_interval_seconds=1e9,
+    gc_at_bytes=None,
+    compact_at_fragments=None,
+    late_seconds=1e9,
+)
+"""A policy by which nothing becomes due."""
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.seconds = 1_000.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+class Watched:
+    """A table with a backlog in a catalog, with a snapshot and a collection behind it."""
+
+    def __init__(self, table: memwal.Table, catalog: Catalog) -> None:
+        self.table = table
+        self.catalog = catalog
+        self.watch = TableWatch()
+
+    def look(self, *, later: float = 0.0) -> Look:
+        now = datetime.now(UTC) + timedelta(seconds=later)
+        return self.watch.look(self.catalog, self.catalog.get("flights"), now=now)
+
+    def settle(self) -> None:
+        """Look until the table has a status that is reused."""
+        self.look()
+        assert not self.look().is_fresh
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(watch_module, "boot_seconds", clock)
+    return clock
+
+
+@pytest.fixture(params=["folder times", "next versions"])
+def flights(
+    managed: Callable[..., memwal.Table],
+    catalog: Catalog,
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> Watched:
+    if request.param == "next versions":
+        monkeypatch.setattr(LocalStore, "folder_stamp", lambda store, prefix: None)
+    # What was written a moment ago counts as settled, else each test would wait.
+    monkeypatch.setattr(watch_module, "_SETTLED_NS", 0)
+    table = managed(policy=IDLE)
+    for job in (table.build_snapshot, table.collect_garbage):
+        result = job()
+        with catalog.record_run("flights", result.job) as run:
+            run.finish(result)
+    return Watched(table, catalog)
+
+
+def test_an_idle_table_is_read_once(flights: Watched, clock: Clock) -> None:
+    first = flights.look()
+    assert first.is_fresh
+    for _ in range(5):
+        clock.seconds += 10
+        look = flights.look(later=clock.seconds - 1_000)
+        assert not look.is_fresh
+        assert look.survey.status.backlog_generations == first.survey.status.backlog_generations
+    before = first.survey.status.oldest_backlog_seconds or 0.0
+    assert (look.survey.status.oldest_backlog_seconds or 0.0) - before >= 50
+
+
+def _flush(flights: Watched) -> None:
+    with flights.table.writer() as writer:
+        writer.upsert(numbered(0, 1, n=9))
+        writer.flush()
+
+
+def _append_to_the_base_table(flights: Watched) -> None:
+    dataset = lance.dataset(flights.table.uri)
+    lance.write_dataset(numbered(500, 501), dataset, mode="append")
+
+
+def _make_a_region(flights: Watched) -> None:
+    (folder(flights.table) / region_dir(uuid4())).mkdir()
+
+
+def _change_the_policy(flights: Watched) -> None:
+    flights.catalog.update("flights", policy=replace(IDLE, merge_at_generations=50))
+
+
+@pytest.mark.parametrize(
+    "change", [_flush, _append_to_the_base_table, _make_a_region, _change_the_policy]
+)
+def test_a_change_is_seen(flights: Watched, change: Callable[[Watched], None]) -> None:
+    flights.settle()
+    change(flights)
+    assert flights.look().is_fresh
+
+
+def test_a_change_during_the_read_is_seen_by_the_next_look(
+    flights: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flights.settle()
+    real = watch_module.survey
+
+    def changed_behind(*arguments: object, **options: object) -> object:
+        result = real(*arguments, **options)  # type: ignore[arg-type]
+        _flush(flights)
+        return result
+
+    _flush(flights)
+    monkeypatch.setattr(watch_module, "survey", changed_behind)
+    seen = flights.look().survey.status.backlog_generations
+    monkeypatch.setattr(watch_module, "survey", real)
+    look = flights.look()
+    assert look.is_fresh
+    assert look.survey.status.backlog_generations == seen + 1
+
+
+def test_rows_in_the_log_are_looked_at_more_often(flights: Watched, clock: Clock) -> None:
+    writer = flights.table.writer()
+    writer.upsert(numbered(0, 1, n=9))
+    look = flights.look()
+    assert look.survey.status.oldest_unflushed_seconds is not None
+    assert not flights.look().is_fresh
+    clock.seconds += watch_module.UNFLUSHED_SECONDS
+    assert flights.look().is_fresh
+    writer.close()
+
+
+def test_a_status_is_not_reused_for_ever(flights: Watched, clock: Clock) -> None:
+    flights.settle()
+    for _ in range(int(MAX_REUSE_SECONDS / 60) - 1):
+        clock.seconds += 60
+        assert not flights.look().is_fresh
+    clock.seconds += 60
+    assert flights.look().is_fresh
+
+
+def test_a_table_never_seems_to_be_unwatched(flights: Watched, clock: Clock) -> None:
+    flights.catalog.update("flights", policy=replace(IDLE, late_seconds=60))
+    flights.settle()
+    clock.seconds += 30
+    assert flights.look().is_fresh
+
+
+def test_after_a_long_pause_of_the_process_everything_is_read(
+    flights: Watched, clock: Clock
+) -> None:
+    """Meanwhile the manifests in which it would look for a change can be trimmed."""
+    flights.settle()
+    clock.seconds += 130
+    assert flights.look().is_fresh
+
+
+def test_what_is_remembered_never_starts_a_job(flights: Watched) -> None:
+    flights.catalog.update("flights", policy=replace(IDLE, merge_at_age_seconds=3_600))
+    flights.settle()
+    look = flights.look(later=4_000)
+    assert look.is_fresh
+    # The clock of the store knows better than the one that this look was given.
+    assert look.survey.due["merge"].reason is None
+
+
+def test_a_limit_that_only_time_reaches_is_noticed(
+    flights: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flights.catalog.update("flights", policy=replace(IDLE, gc_interval_seconds=3_600))
+    flights.settle()
+    assert flights.look(later=60).survey.due["gc"].reason is None
+    assert flights.look(later=4_000).survey.due["gc"].reason is not None
+
+
+def test_a_look_that_failed_is_followed_by_a_full_one(flights: Watched) -> None:
+    flights.settle()
+    root = folder(flights.table)
+    shutil.move(root, root.with_name("aside"))
+    with pytest.raises(MemWalError):
+        flights.look()
+    shutil.move(root.with_name("aside"), root)
+    assert flights.look().is_fresh
+
+
+def test_a_folder_that_changed_a_moment_ago_may_change_again_and_look_the_same(
+    managed: Callable[..., memwal.Table],
+    catalog: Catalog,
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(watch_module, "_SETTLED_NS", 3_600_000_000_000)
+    flights = Watched(managed(policy=IDLE), catalog)
+    flights.look()
+    assert flights.look().is_fresh
+
+
+def test_on_a_local_disk_a_look_at_an_idle_table_opens_no_file(
+    managed: Callable[..., memwal.Table],
+    catalog: Catalog,
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(watch_module, "_SETTLED_NS", 0)
+    flights = Watched(managed(policy=IDLE), catalog)
+    flights.table.build_snapshot()
+    with catalog.record_run("flights", "gc") as run:
+        run.finish(flights.table.collect_garbage())
+    flights.settle()
+    for name in ("get", "get_range", "list", "head", "exists"):
+        monkeypatch.setattr(LocalStore, name, _unexpected)
+    assert not flights.look().is_fresh
+
+
+def _unexpected(*arguments: object, **options: object) -> object:
+    raise AssertionError("a file was opened")
