@@ -1,24 +1,35 @@
-"""How long rows wait when the backlogs of many tables come at once, in an Airflow of its own.
+"""What Airflow costs and how fast it is, in an Airflow of its own: ours beside limits.
 
-Usage: ``python bench/airflow.py [--tables N] [--rows N] [--tasks N] [--local-below BYTES]
-[--seconds S] [--folder DIR] [--json]``. Each table has one region with two generations of so many
-rows each, and an index to build. All are registered at once when Airflow runs, and their DAGs begin
-by themselves; a table has waited from then until its merge is recorded as done. It ends when all
-are merged, or after S seconds with what is merged by then. ``--local-below`` is Airflow's option
-``local_below_bytes``: with 0 every job is a Spark application.
+Usage: ``python bench/airflow.py [--only PART ...] [--tables N] [--idle-tables N] [--rows N]
+[--tasks N] [--seconds S] [--local-below BYTES] [--spark URL] [--folder DIR] [--json]``.
+
+The parts:
+
+``parse``
+    Seconds to build the DAGs of the idle tables from a snapshot, and that of one of them in the
+    process of its task.
+``idle``
+    Processor time of the triggerer while it watches the idle tables of 8 regions, for so many
+    seconds. Ends with an error if a run starts.
+``due``
+    Seconds from the flush that makes a table due to the end of its merge: for one table after the
+    other, and for all tables at once. With ``--local-below`` 0 every job runs on Spark:
+    ``--spark`` is its master, ``sc://host:port`` a server that is up. A flush waits for the next
+    look of the triggerer as well, which is the policy's ``poll_seconds``: 1 here.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
+import shutil
 import sqlite3
+import subprocess
 import sys
 import tempfile
 import time
-from collections import defaultdict
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -26,187 +37,299 @@ from typing import Any
 import numpy as np
 import psutil
 import pyarrow as pa
-from rich.console import Console
-from rich.table import Table as Screen
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "plugins"), str(ROOT / "examples")]
 
 from airflow_demo.standalone import AirflowStandalone  # noqa: E402
-from common.measure import machine  # noqa: E402
+from common.measure import Figure, Line, Rival, Target, constant, machine, report  # noqa: E402
 
 import memwal  # noqa: E402
 from memwal.catalog import Catalog, Policy, RunState  # noqa: E402
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
-PHASES = ("plan", "wait_for_backlog", "merge")
+PARTS = ("parse", "idle", "due")
+PARSE = """
+import os, sys, time
+from memwal_airflow.dag_factory import build_dags
+started = time.perf_counter()
+build_dags(sys.argv[1])
+every = time.perf_counter() - started
+os.environ["_AIRFLOW_PARSING_CONTEXT_DAG_ID"] = "memwal__table000"
+os.environ["_AIRFLOW_PARSING_CONTEXT_TASK_ID"] = "merge"
+started = time.perf_counter()
+build_dags(sys.argv[1])
+print(every, time.perf_counter() - started)
+"""
+IDLE = Policy(
+    merge_at_age_seconds=1e9,
+    index_at_age_seconds=1e9,
+    snapshot_at_age_seconds=1e9,
+    gc_interval_seconds=1e9,
+)
+"""A policy with the default poll, by which nothing becomes due in the time of a benchmark."""
 
 
 def main() -> None:
     """Measure and print."""
     arguments = _arguments()
-    with tempfile.TemporaryDirectory(dir=arguments.folder) as scratch:
-        report = measured(Path(scratch), arguments)
-    if arguments.json:
-        print(json.dumps(report, indent=2))
-    else:
-        show(report)
+    with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
+        scratch = Path(folder)
+        where = machine(scratch)
+        lines = [line for part in arguments.only for line in RUN[part](scratch, arguments)]
+    report(lines, rows=arguments.rows, where=where, as_json=arguments.json)
 
 
-def measured(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Start Airflow, make the tables, and wait until all are merged."""
-    where = machine(folder)
+def parsing(folder: Path, arguments: argparse.Namespace) -> Iterator[Line]:
+    """Build DAGs from a snapshot, in a process that has imported what it needs."""
+    count = arguments.idle_tables
+    snapshot = folder / "parse.json"
+    with contextlib.closing(Catalog(f"sqlite:///{folder / 'parse.db'}")) as catalog:
+        catalog.migrate()
+        for name in _names(count):
+            catalog.register(name, uri=f"/data/{name}.lance")
+        catalog.export_snapshot(snapshot)
+    samples: list[list[float]] = [[], []]
+    for _ in range(5):
+        done = subprocess.run(
+            [sys.executable, "-c", PARSE, str(snapshot)],
+            env={**os.environ, "AIRFLOW_HOME": str(folder / "parse")},
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        for found, seconds in zip(samples, done.stdout.split()[-2:], strict=True):
+            found.append(float(seconds))
+    limits = (f"DAGs of {count} tables", 1.5), ("DAG of one table, in its task", 0.2)
+    for found, (what, limit) in zip(samples, limits, strict=True):
+        yield _limited("airflow parse", what, Figure.of(found), limit)
+
+
+def idle(folder: Path, arguments: argparse.Namespace) -> Iterator[Line]:
+    """Watch tables that are idle."""
+    count = arguments.idle_tables
+    place = folder / "idle"
+    place.mkdir()
+    first = _make(place, "first", regions=8)
+    _flush(first, range(arguments.rows))
+    first.merge()
+    first.build_indexes()
+    first.build_snapshot()
+    with _running(place, arguments) as (airflow, catalog):
+        for name in _names(count):
+            uri = str(place / f"{name}.lance")
+            shutil.copytree(first.uri, uri)
+            catalog.register(name, uri=uri, policy=IDLE)
+            with catalog.record_run(name, "gc") as run:
+                run.finish(memwal.open(uri).collect_garbage())
+        airflow.wait_dag(f"memwal__{_names(count)[-1]}", timeout=600)
+        airflow.wait(
+            lambda: len(catalog.latest_samples()) == count, timeout=600, what="look at all tables"
+        )
+        time.sleep(arguments.seconds / 10)
+        rows, before = _rows(airflow), _seconds_of(airflow, "triggerer")
+        memory = _memory_of(airflow, "triggerer")
+        started = time.monotonic()
+        while time.monotonic() - started < arguments.seconds:
+            airflow.check()
+            time.sleep(1)
+        used = _seconds_of(airflow, "triggerer") - before
+        elapsed = time.monotonic() - started
+        grown = _memory_of(airflow, "triggerer") - memory
+        if _rows(airflow) != rows:
+            raise RuntimeError(f"idle tables had runs: {rows} before, {_rows(airflow)} after")
+    yield Line(
+        name="airflow idle",
+        what=f"processor time of the triggerer, {count} idle tables of 8 regions",
+        ours=constant(100 * used / elapsed),
+        other=constant(5.0),
+        unit="% of a core",
+        against="a limit",
+        rival=Rival.LIMIT,
+        target=Target(1),
+        note=f"{elapsed:.0f} s; no run, no task instance, no event; memory {grown:+.0f} MiB",
+    )
+
+
+def due(folder: Path, arguments: argparse.Namespace) -> Iterator[Line]:
+    """Make tables due, one after the other and all at once."""
+    place = folder / "due"
+    place.mkdir()
+    names = _names(arguments.tables)
+    tables = {name: _make(place, name, regions=1) for name in names}
+    policy = Policy(
+        poll_seconds=1,
+        merge_at_generations=2,
+        merge_at_age_seconds=1e9,
+        index_at_age_seconds=1e9,
+        index_at_generations=1_000,
+        snapshot_at_age_seconds=1e9,
+        gc_interval_seconds=1e9,
+    )
+    with _running(place, arguments) as (airflow, catalog):
+        for name, table in tables.items():
+            table.build_snapshot()
+            with catalog.record_run(name, "gc") as run:
+                run.finish(table.collect_garbage())
+            catalog.register(name, uri=table.uri, policy=policy)
+        airflow.wait_dag(f"memwal__{names[-1]}", timeout=600)
+        airflow.wait(
+            lambda: len(catalog.latest_samples()) == len(names), timeout=600, what="look at all"
+        )
+        # Until the assets of all tables are watched.
+        time.sleep(30)
+        single = []
+        for name in names[: arguments.singles]:
+            since = datetime.now(UTC)
+            _backlog(tables[name], arguments.rows)
+            flushed = datetime.now(UTC)
+            ended = _wait_merged(airflow, catalog, {name}, since, arguments.limit)
+            single.append((ended[name] - flushed).total_seconds())
+            time.sleep(5)
+        since = datetime.now(UTC)
+        flushed_at = {}
+        for name in names:
+            _backlog(tables[name], arguments.rows)
+            flushed_at[name] = datetime.now(UTC)
+        ended = _wait_merged(airflow, catalog, set(names), since, arguments.limit)
+    waited = [(ended[name] - flushed_at[name]).total_seconds() for name in names]
+    how = f"Spark at {arguments.spark}" if arguments.local_below == 0 else "in the task's process"
+    note = f"{arguments.rows} rows, {how}, {arguments.tasks} tasks at once"
+    yield _limited("airflow due", "one table, from its flush to its merge", Figure.of(single), 5.0,
+                   note=note)
+    p50, p99 = np.percentile(waited, [50, 99])
+    for what, value, limit in (("p50", p50, 15.0), ("p99", p99, 30.0)):
+        yield _limited(
+            "airflow due",
+            f"{len(names)} tables at once, from the flush to the merge, {what}",
+            constant(float(value)),
+            limit,
+            note=note,
+        )
+
+
+RUN = {"parse": parsing, "idle": idle, "due": due}
+
+
+def _limited(name: str, what: str, ours: Figure, limit: float, *, note: str = "") -> Line:
+    return Line(
+        name=name,
+        what=what,
+        ours=ours,
+        other=constant(limit),
+        unit="s",
+        against="a limit",
+        rival=Rival.LIMIT,
+        target=Target(1),
+        note=note,
+    )
+
+
+@contextlib.contextmanager
+def _running(
+    folder: Path, arguments: argparse.Namespace
+) -> Iterator[tuple[AirflowStandalone, Catalog]]:
+    """Run an Airflow with an empty catalog."""
     snapshot = folder / "tables.json"
     url = f"sqlite:///{folder / 'catalog.db'}?timeout=60"
     catalog = Catalog(url, snapshot_path=snapshot)
     catalog.migrate()
-    uris = {name: _make(folder, name, arguments.rows) for name in _names(arguments.tables)}
+    catalog.export_snapshot(snapshot)
     dags = folder / "dags"
     dags.mkdir()
     (dags / "memwal_tables.py").symlink_to(ROOT / "dags" / "memwal_tables.py")
-    local = str(arguments.local_below)
-    with AirflowStandalone(
+    settings = {"spark_master": arguments.spark, "local_below_bytes": str(arguments.local_below)}
+    with contextlib.closing(catalog), AirflowStandalone(
         folder / "airflow",
         dags_folder=dags,
         env={"MEMWAL_CATALOG_URL": url, "MEMWAL_CATALOG_SNAPSHOT": str(snapshot)},
-        settings={"memwal": {"spark_master": "local[1]", "local_below_bytes": local}},
+        settings={"memwal": settings},
         parallelism=arguments.tasks,
     ) as airflow:
-        load, used = [os.getloadavg()[0]], _processor_seconds()
-        began, started = datetime.now(UTC), time.monotonic()
-        # A run begins as soon as the DAG is there, and the next in a day.
-        policy = Policy(schedule=86_400.0, merge_at_generations=2, poll_seconds=2)
-        for name, uri in uris.items():
-            catalog.register(name, uri=uri, policy=policy)
-        while len(_merges(catalog)) < len(uris) and time.monotonic() - started < arguments.seconds:
-            airflow.check()
-            time.sleep(1)
-        elapsed = time.monotonic() - started
-        used, load = _processor_seconds() - used, [*load, os.getloadavg()[0]]
-        # The tasks end a moment after what they did.
-        airflow.wait(
-            lambda: _ended_merges(airflow.home / "airflow.db") >= len(_merges(catalog)),
-            timeout=60,
-            what="end the tasks of the merges",
-        )
-    phases, tasks = _phases(airflow.home / "airflow.db")
-    waited = [(finished - began).total_seconds() for finished in _merges(catalog)]
-    catalog.close()
-    if not waited:
-        raise RuntimeError(f"no table was merged within {arguments.seconds:.0f} s")
-    return {
-        "machine": where,
-        "tables": len(uris),
-        "merged": len(waited),
-        "rows": arguments.rows,
-        "tasks_at_once": arguments.tasks,
-        "local_below_bytes": arguments.local_below,
-        "load": load,
-        "waited_seconds": _figures(waited),
-        "seconds": elapsed,
-        "tasks": tasks,
-        "tasks_per_second": tasks / elapsed,
-        # Of everything on the machine: what others did is among it.
-        "processors_busy": used / elapsed,
-        "phases": phases,
-    }
+        yield airflow, catalog
 
 
 def _names(count: int) -> list[str]:
     return [f"table{number:03}" for number in range(count)]
 
 
-def _make(folder: Path, name: str, rows: int) -> str:
-    """Make a table with its backlog; return its address."""
-    table = memwal.create(
+def _make(folder: Path, name: str, *, regions: int) -> memwal.Table:
+    return memwal.create(
         str(folder / f"{name}.lance"),
         SCHEMA,
         primary_key=["id"],
-        region_spec=memwal.RegionSpec.bucket("id", 1),
+        region_spec=memwal.RegionSpec.bucket("id", regions),
         maintained_indexes=["id_idx"],
     )
-    for start in (0, rows // 2):
-        with table.writer() as writer:
-            ids = pa.array(range(start, start + rows), pa.int64())
-            writer.upsert(pa.table({"id": ids, "v": ["x"] * rows}))
-            writer.flush()
-    return table.uri
 
 
-def _merges(catalog: Catalog) -> list[datetime]:
-    """When each merge that succeeded was over."""
-    runs = catalog.runs(job="merge", limit=10_000)
-    return [run.finished_at for run in runs if run.finished_at and run.state is RunState.SUCCEEDED]
+def _flush(table: memwal.Table, ids: range) -> None:
+    with table.writer() as writer:
+        writer.upsert(pa.table({"id": pa.array(ids, pa.int64()), "v": ["x"] * len(ids)}))
+        writer.flush()
 
 
-def _phases(database: Path) -> tuple[dict[str, dict[str, float]], int]:
-    """Seconds that tasks of each kind ran, and that they waited for a slot; how many ended.
-
-    Read from Airflow's database: its API keeps one waiting when this machine has too much to do.
-    """
-    found: dict[str, list[float]] = defaultdict(list)
-    with contextlib.closing(sqlite3.connect(database)) as connection:
-        rows = connection.execute(
-            "SELECT task_id, queued_dttm, start_date, end_date FROM task_instance"
-            " WHERE start_date IS NOT NULL AND end_date IS NOT NULL"
-        ).fetchall()
-    for task, *times in rows:
-        if task not in PHASES or None in times:
-            continue
-        queued, starts, ends = map(datetime.fromisoformat, times)
-        found[f"{task} runs"].append((ends - starts).total_seconds())
-        found[f"{task} is queued"].append((starts - queued).total_seconds())
-    return {name: _figures(samples) for name, samples in found.items()}, len(rows)
+def _backlog(table: memwal.Table, rows: int) -> None:
+    """Write the two generations that make a table due."""
+    _flush(table, range(rows))
+    _flush(table, range(rows // 2, rows // 2 + rows))
 
 
-def _ended_merges(database: Path) -> int:
-    """How many tasks of merges have ended."""
-    with contextlib.closing(sqlite3.connect(database)) as connection:
-        (count,) = connection.execute(
-            "SELECT count(*) FROM task_instance WHERE task_id = 'merge' AND end_date IS NOT NULL"
-        ).fetchone()
-    return int(count)
+def _wait_merged(
+    airflow: AirflowStandalone, catalog: Catalog, names: set[str], since: datetime, limit: float
+) -> dict[str, datetime]:
+    """Return when the merge of each table ended that began since a time."""
+    ended: dict[str, datetime] = {}
+
+    def merged() -> bool:
+        for run in catalog.runs(job="merge", since=since, limit=10_000):
+            if run.state is RunState.SUCCEEDED and run.finished_at is not None:
+                ended[run.table] = run.finished_at
+        return names <= ended.keys()
+
+    airflow.wait(merged, timeout=limit, what="merge")
+    return ended
 
 
-def _figures(samples: list[float]) -> dict[str, float]:
-    p50, p99 = np.percentile(samples, [50, 99])
-    return {"p50": float(p50), "p99": float(p99), "most": max(samples)}
+def _rows(airflow: AirflowStandalone) -> dict[str, int]:
+    """Count what a run leaves in Airflow's database."""
+    path = f"file:{airflow.home / 'airflow.db'}?mode=ro"
+    with contextlib.closing(sqlite3.connect(path, uri=True)) as connection:
+        return {
+            name: int(connection.execute(f"SELECT count(*) FROM {name}").fetchone()[0])  # noqa: S608
+            for name in ("dag_run", "task_instance", "asset_event")
+        }
 
 
-def _processor_seconds() -> float:
-    times = psutil.cpu_times()
-    return float(times.user + times.system)
+def _family(airflow: AirflowStandalone, component: str) -> list[psutil.Process]:
+    process = psutil.Process(airflow.pids[component])
+    return [process, *process.children(recursive=True)]
 
 
-def show(report: dict[str, Any]) -> None:
-    """Print the report."""
-    title = (
-        f"{report['tables']} tables, {report['tasks_at_once']} tasks at once, without Spark below "
-        f"{report['local_below_bytes']:,} bytes, {report['machine']}"
-    )
-    screen = Screen("seconds", "p50", "p99", "most", title=title)
-    rows = {"from backlog to merged": report["waited_seconds"], **report["phases"]}
-    for name, figures in rows.items():
-        screen.add_row(name, *(f"{figures[key]:.1f}" for key in ("p50", "p99", "most")))
-    console = Console()
-    console.print(screen)
-    console.print(
-        f"{report['merged']} of them were merged after {report['seconds']:.0f} s and "
-        f"{report['tasks']} tasks that had ended, "
-        f"{report['tasks_per_second']:.2f} a second, {report['processors_busy']:.1f} processors "
-        f"busy, load {report['load'][0]:.1f} before and {report['load'][1]:.1f} after."
-    )
+def _seconds_of(airflow: AirflowStandalone, component: str) -> float:
+    times = [process.cpu_times() for process in _family(airflow, component)]
+    return float(sum(time.user + time.system for time in times))
+
+
+def _memory_of(airflow: AirflowStandalone, component: str) -> float:
+    family = _family(airflow, component)
+    return float(sum(process.memory_info().rss for process in family) / (1 << 20))
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--tables", type=int, default=50)
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--tables", type=int, default=50, help="tables that become due at once")
+    parser.add_argument("--singles", type=int, default=7, help="tables that become due alone")
+    parser.add_argument("--idle-tables", type=int, default=500)
     parser.add_argument("--rows", type=int, default=1_000, help="rows of a generation")
     parser.add_argument("--tasks", type=int, default=4, help="tasks that run at once")
-    parser.add_argument("--local-below", type=int, default=64 << 20, metavar="BYTES")
-    parser.add_argument("--seconds", type=float, default=3_600, help="give up after so long")
+    parser.add_argument("--seconds", type=float, default=300, help="how long idle tables are watched")
+    parser.add_argument("--limit", type=float, default=1_800, help="give up after so long")
+    parser.add_argument("--local-below", type=int, default=256 << 20, metavar="BYTES")
+    parser.add_argument("--spark", default="local[1]", help="Spark's master")
     parser.add_argument("--folder", type=Path, help="where the tables are made")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()

@@ -249,15 +249,18 @@ def test_a_region_costs_the_same_requests_however_many_there_are(tmp_path: Path)
     ]
 
 
-@pytest.mark.parametrize("below", drawn(1, ["0", "1000000"], seed="backlogs"))
-def test_backlogs_of_many_tables_in_airflow(tmp_path: Path, below: str) -> None:
-    printed = run("airflow.py", tmp_path, "--json", "--tables", "2", "--local-below", below)
-    report = json.loads(printed)
-    assert (report["tables"], report["merged"]) == (2, 2)
-    waited = report["waited_seconds"]
-    assert 0 < waited["p50"] <= waited["p99"] <= waited["most"]
-    phases = {"plan", "wait_for_backlog", "merge"}
-    assert {f"{phase} runs" for phase in phases} <= report["phases"].keys()
+AIRFLOW_LINES = {"parse": 2, "idle": 1, "due": 3}
+
+
+@pytest.mark.parametrize("part", AIRFLOW_LINES)
+def test_figures_of_airflow(tmp_path: Path, part: str) -> None:
+    few = ["--tables", "2", "--idle-tables", "3", "--singles", "1", "--seconds", "10"]
+    report = json.loads(run("airflow.py", tmp_path, "--json", "--only", part, *few))
+    lines = report["lines"]
+    assert len(lines) == AIRFLOW_LINES[part]
+    assert {line["name"] for line in lines} == {f"airflow {part}"}
+    assert all(line["ours"]["median"] > 0 for line in lines)
+    assert_stored("airflow", lines)
     assert list(tmp_path.iterdir()) == []
 
 

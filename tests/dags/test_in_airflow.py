@@ -78,18 +78,14 @@ def test_a_table_is_maintained(airflow: AirflowStandalone, registered: Any) -> N
         registered.write(*range(start, start + 100))
     first = airflow.trigger(DAG_ID)
     assert finish(airflow, first) == {
-        "recover": {"skipped"},
-        "plan": {"success"},
-        "wait_for_backlog": {"success"},
+        "regions": {"success"},
         "merge": {"success"},
-        "plan_indexes": {"success"},
+        "recover": {"skipped"},
         "index": {"success"},
-        "announce_indexed": {"success"},
         "compact": {"skipped"},
         "snapshot": {"success"},
         "collect": {"success"},
         "quality": {"skipped"},
-        "region_problems": {"skipped"},
     }
     assert table.base().dataset.count_rows() == 300
     status = table.status()
@@ -110,22 +106,22 @@ def test_a_table_is_maintained(airflow: AirflowStandalone, registered: Any) -> N
         {"version": result["version"], "rows": 300, "generations": 6}
     ]
 
-    # No backlog when the next run starts; it comes while the sensors wait in the triggerer.
-    second = airflow.trigger(DAG_ID, {"jobs": ["merge"]})
-    airflow.wait(
-        lambda: states(airflow, second).get("wait_for_backlog") == {"deferred"},
-        timeout=120,
-        what="defer the sensors",
-    )
+    # The regions that are due and those that are not are told, also when the run is for one region.
     for start in (300, 400):
         registered.write(*range(start, start + 100))
+    region = str(table.region_ids()[0])
+    second = airflow.trigger(DAG_ID, {"jobs": ["merge"], "regions": [region]})
     assert finish(airflow, second)["merge"] == {"success"}
+    waiting = {backlog.region_id for backlog in table.status().regions if backlog.backlog_rows}
+    assert waiting == {str(other) for other in table.region_ids()[1:]}
+    third = airflow.trigger(DAG_ID, {"jobs": ["merge"]})
+    assert finish(airflow, third)["regions"] <= {"success", "skipped"}
     assert table.base().dataset.count_rows() == 500
 
     # A dry run of an idle table is green, changes nothing and announces nothing.
-    third = airflow.trigger(DAG_ID, {"dry_run": True})
-    ends = finish(airflow, third)
-    assert ends["wait_for_backlog"] == ends["merge"] == ends["collect"] == {"skipped"}
+    last = airflow.trigger(DAG_ID, {"dry_run": True})
+    ends = finish(airflow, last)
+    assert ends["regions"] == ends["merge"] == {"skipped"}
     assert len(_runs_of(airflow, "consumer")) == 2
 
 
@@ -151,20 +147,23 @@ def test_a_task_that_is_marked_failed_takes_its_job_with_it(
 
 
 def test_a_run_that_is_late_is_written_down_until_the_next(tmp_path: Path, registered: Any) -> None:
-    """Nothing is due, so that the sensors wait longer than the deadline."""
+    """The merge takes longer than the deadline."""
     catalog = registered.catalog
-    policy = replace(catalog.get("flights").policy, late_seconds=3, sensor_timeout_seconds=30)
+    policy = replace(catalog.get("flights").policy, late_seconds=3, retries=0)
     catalog.update("flights", policy=policy)
     registered.write(*range(100))
-    with embedded(tmp_path, registered) as airflow:
-        run_id = airflow.trigger(DAG_ID)
+    apps = tmp_path / "apps"
+    apps.mkdir()
+    (apps / "merge.py").write_text("import sys, time; time.sleep(15); sys.exit('too slow')")
+    with embedded(tmp_path, registered, memwal={"spark_apps_folder": str(apps)}) as airflow:
+        run_id = airflow.trigger(DAG_ID, {"force": True, "jobs": ["merge"]})
         airflow.wait(lambda: catalog.backoffs.failed_jobs(), timeout=240, what="miss the deadline")
         (failed,) = catalog.backoffs.failed_jobs()
         assert (failed.table, failed.job) == ("flights", "late")
         assert run_id in failed.reason
-        assert airflow.wait_run(DAG_ID, run_id, timeout=400) == "success"
-        assert states(airflow, run_id)["wait_for_backlog"] == {"skipped"}
-        assert states(airflow, run_id)["merge"] == {"skipped"}
+        assert airflow.wait_run(DAG_ID, run_id, timeout=400) == "failed"
+        following = airflow.trigger(DAG_ID, {"dry_run": True, "jobs": ["gc"]})
+        assert airflow.wait_run(DAG_ID, following, timeout=400) == "success"
 
 
 def test_it_listens_to_this_machine_and_to_whom_it_knows(airflow: AirflowStandalone) -> None:
