@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from datetime import timedelta
 
 from airflow.triggers.base import (
     BaseTaskEndEvent,
@@ -16,6 +17,9 @@ from memwal.util.records import JsonObject
 from memwal_airflow.triggers.conditions import BacklogDue, ConditionResult
 from memwal_airflow.triggers.shared_poll import shared_polls
 from memwal_airflow.triggers.table_status import TableReading, TableSource
+
+TIMEOUT = timedelta(minutes=5)
+"""After so long without a triggerer a sensor fails: it must not keep the next run from starting."""
 
 # The sensors of a run start together: those that start within this time share one read.
 _SHARED_SECONDS = 5.0
@@ -73,4 +77,5 @@ def start_arguments(table: str, *, shares: int) -> StartTriggerArgs:
         # The trigger ends the sensor itself.
         next_method="execute",
         trigger_kwargs={"table": table, "shares": shares},
+        timeout=TIMEOUT,
     )
