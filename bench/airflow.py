@@ -195,8 +195,9 @@ def due(folder: Path, arguments: argparse.Namespace) -> Iterator[Line]:
     waited = [(ended[name] - flushed_at[name]).total_seconds() for name in names]
     how = f"Spark at {arguments.spark}" if arguments.local_below == 0 else "in the task's process"
     note = f"{arguments.rows} rows, {how}, {arguments.tasks} tasks at once"
-    yield _limited("airflow due", "one table, from its flush to its merge", Figure.of(single), 5.0,
-                   note=note)
+    yield _limited(
+        "airflow due", "one table, from its flush to its merge", Figure.of(single), 5.0, note=note
+    )
     p50, p99 = np.percentile(waited, [50, 99])
     for what, value, limit in (("p50", p50, 15.0), ("p99", p99, 30.0)):
         yield _limited(
@@ -239,13 +240,16 @@ def _running(
     dags.mkdir()
     (dags / "memwal_tables.py").symlink_to(ROOT / "dags" / "memwal_tables.py")
     settings = {"spark_master": arguments.spark, "local_below_bytes": str(arguments.local_below)}
-    with contextlib.closing(catalog), AirflowStandalone(
-        folder / "airflow",
-        dags_folder=dags,
-        env={"MEMWAL_CATALOG_URL": url, "MEMWAL_CATALOG_SNAPSHOT": str(snapshot)},
-        settings={"memwal": settings},
-        parallelism=arguments.tasks,
-    ) as airflow:
+    with (
+        contextlib.closing(catalog),
+        AirflowStandalone(
+            folder / "airflow",
+            dags_folder=dags,
+            env={"MEMWAL_CATALOG_URL": url, "MEMWAL_CATALOG_SNAPSHOT": str(snapshot)},
+            settings={"memwal": settings},
+            parallelism=arguments.tasks,
+        ) as airflow,
+    ):
         yield airflow, catalog
 
 
@@ -326,7 +330,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--idle-tables", type=int, default=500)
     parser.add_argument("--rows", type=int, default=1_000, help="rows of a generation")
     parser.add_argument("--tasks", type=int, default=4, help="tasks that run at once")
-    parser.add_argument("--seconds", type=float, default=300, help="how long idle tables are watched")
+    parser.add_argument(
+        "--seconds", type=float, default=300, help="how long idle tables are watched"
+    )
     parser.add_argument("--limit", type=float, default=1_800, help="give up after so long")
     parser.add_argument("--local-below", type=int, default=256 << 20, metavar="BYTES")
     parser.add_argument("--spark", default="local[1]", help="Spark's master")

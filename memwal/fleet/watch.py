@@ -137,7 +137,9 @@ def _aged(last: _Remembered, now: datetime) -> Survey:
     skipped = tuple(
         replace(record, waiting=record.next_try_at > now) for record in last.survey.skipped_regions
     )
-    due = due_jobs(status, last.survey.table.policy, skipped, now=now, last_runs=last.survey.last_runs)
+    due = due_jobs(
+        status, last.survey.table.policy, skipped, now=now, last_runs=last.survey.last_runs
+    )
     return replace(last.survey, status=status, due=due, skipped_regions=skipped)
 
 

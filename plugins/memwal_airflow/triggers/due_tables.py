@@ -14,7 +14,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from memwal.jobs.policy import WHEN_DUE
 from memwal_airflow.hooks.storage_options import read_options_async
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 MAX_CONCURRENT_LOOKS = 8
 LOOK_TIMEOUT_SECONDS = 300.0
+# More than looks at once: a look that does not answer in time keeps its thread until it does.
+_THREADS = 64
 REFRESH_SECONDS = 5.0
 """Pause between two looks at which tables the catalog has."""
 
@@ -42,7 +44,6 @@ _JITTER = 0.1  # So that the looks at many tables spread over the pause between 
 
 log = logging.getLogger(__name__)
 
-_Result = TypeVar("_Result")
 ReadOptions = Callable[[str | None], Awaitable[dict[str, str] | None]]
 
 
@@ -110,7 +111,8 @@ class DueTables:
         self._next_refresh = 0.0
         self._tables: dict[str, _Watched] = {}
         self._options: dict[str, tuple[float, dict[str, str] | None]] = {}
-        self._threads = ThreadPoolExecutor(MAX_CONCURRENT_LOOKS, thread_name_prefix="memwal-look")
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="memwal-look")
+        self._slots = asyncio.Semaphore(MAX_CONCURRENT_LOOKS)
 
     async def poll(self) -> dict[str, DueTable]:
         """Start the looks whose time has come, and return what the finished ones found due.
@@ -128,9 +130,7 @@ class DueTables:
                 watched.next_look = now + pause * random.uniform(1 - _JITTER, 1)  # noqa: S311
                 watched.looking = asyncio.ensure_future(self._look(name, watched))
         return {
-            name: watched.due
-            for name, watched in self._tables.items()
-            if watched.due is not None
+            name: watched.due for name, watched in self._tables.items() if watched.due is not None
         }
 
     def close(self) -> None:
@@ -148,7 +148,7 @@ class DueTables:
         if now < self._next_refresh:
             return
         self._next_refresh = now + REFRESH_SECONDS
-        tables = await self._in_thread(self._read_catalog)
+        tables = await asyncio.to_thread(self._read_catalog)
         if tables is None:
             return
         for name in self._tables.keys() - tables.keys():
@@ -181,11 +181,16 @@ class DueTables:
         try:
             if self._is_backing_off(name):
                 return
-            async with asyncio.timeout(self._look_timeout):
+            async with self._slots, asyncio.timeout(self._look_timeout):
                 options = await self._options_of(watched.table.storage_options_ref)
-                watched.due = await self._in_thread(self._look_now, watched, options)
+                loop = asyncio.get_running_loop()
+                watched.due = await loop.run_in_executor(
+                    self._threads, self._look_now, watched, options
+                )
         except Exception as error:
             watched.due = None
+            # A thread that did not answer in time may still use the old one.
+            watched.watch = _new_watch()
             await self._record_failure(name, error)
         finally:
             watched.looking = None
@@ -229,7 +234,7 @@ class DueTables:
             error = StoreUnavailableError(f"{name} did not answer in {limit:.0f} s")
         try:
             if self._failures is not None:
-                await self._in_thread(self._failures.record, name, STATUS_JOB, "", error)
+                await asyncio.to_thread(self._failures.record, name, STATUS_JOB, "", error)
         except Exception as second:
             log.warning("%s: %s; not recorded: %s", name, _describe(error), _describe(second))
 
@@ -243,10 +248,6 @@ class DueTables:
             options = await self._read_options(ref)
             self._options[ref] = now, options
         return options
-
-    async def _in_thread(self, function: Callable[..., _Result], *arguments: object) -> _Result:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, function, *arguments)
 
 
 def _new_watch() -> TableWatch:

@@ -57,9 +57,7 @@ def test_every_region_is_in_one_share_also_one_that_is_new(flights: Any) -> None
     assert isinstance(last, TaskSkippedEvent)
 
 
-def test_the_sensors_of_a_run_share_one_read(
-    flights: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_sensors_of_a_run_share_one_read(flights: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from memwal.jobs import backlog as backlog_module
 
     reads = []
@@ -92,8 +90,9 @@ def sensor(number: int) -> RegionsDueSensor:
 
 
 def test_without_a_triggerer_the_sensor_looks_itself(flights: Any) -> None:
-    hot, cold = sorted([0, 1], key=lambda number: sorted([flights.hot, flights.cold])[number] !=
-                       flights.hot)
+    hot, cold = sorted(
+        [0, 1], key=lambda number: sorted([flights.hot, flights.cold])[number] != flights.hot
+    )
     assert sensor(hot).execute({})["regions"] == [flights.hot]
     with skips(SkipReason.NOT_DUE):
         sensor(cold).execute({})
