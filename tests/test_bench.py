@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.data.sampled import drawn
 
 ROOT = Path(__file__).parents[1]
 FIGURES = ("cold", "divided", "maintenance", "reader", "writer")

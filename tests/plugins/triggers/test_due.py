@@ -45,7 +45,7 @@ class Clock:
 
 def due(*jobs: str, succeeded: Mapping[str, int] | None = None, running: bool = False) -> DueTable:
     return DueTable(
-        jobs={job: "a limit" for job in jobs}, succeeded=succeeded or {}, is_running=running
+        jobs=dict.fromkeys(jobs, "a limit"), succeeded=succeeded or {}, is_running=running
     )
 
 
