@@ -13,8 +13,8 @@ A status is read in full
 - before anything counts as due: what is remembered never starts a job,
 - while rows wait in the log, every :data:`UNFLUSHED_SECONDS`: whether their writer lives depends on
   the age of the log entries,
-- after :data:`~memwal.jobs.policy.MAX_REUSE_SECONDS`, whatever was seen: also for what these looks cannot see, such as
-  new log entries in an object store.
+- after :data:`~memwal.jobs.policy.MAX_REUSE_SECONDS`, whatever was seen: also for what these looks
+  cannot see, such as new log entries in an object store.
 
 A change between the look and the read that follows it is in the status that is read, and seen as a
 change once more by the next look: marks are taken before the status is read.

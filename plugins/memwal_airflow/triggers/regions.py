@@ -1,4 +1,4 @@
-"""The trigger of the sensors of a run, each of which tells what the merge of its regions waits for."""
+"""The trigger of the sensors of a run, which tell what the merge of their regions waits for."""
 
 from __future__ import annotations
 
