@@ -241,13 +241,14 @@ class Catalog(History):
         sample = super().record_backlog(table, status)
         regions = len(status.regions)
         with self._database.writing() as session:
-            changed = session.execute(
+            changed = session.scalars(
                 update(ManagedTableRow)
                 .where(ManagedTableRow.name == table)
                 .where(ManagedTableRow.regions.is_distinct_from(regions))
                 .values(regions=regions)
-            )
-        if changed.rowcount:
+                .returning(ManagedTableRow.id)
+            ).all()
+        if changed:
             self._refresh_snapshot()
         return sample
 

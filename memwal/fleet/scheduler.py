@@ -25,7 +25,6 @@ from memwal.fleet.job_spec import JobRequest, Skipped
 from memwal.fleet.run_job import Runtime, run_job
 from memwal.fleet.schedule import is_due
 from memwal.fleet.tables import Survey
-from memwal.fleet.watch import TableWatch
 from memwal.jobs.due import JOBS
 from memwal.jobs.job import JobResult, TaskRunner, run_in_process
 from memwal.jobs.policy import WHEN_DUE
@@ -36,6 +35,7 @@ from memwal.util.records import JsonObject
 if TYPE_CHECKING:
     from memwal.catalog import Catalog
     from memwal.catalog.backoff import FailedJob
+    from memwal.fleet.watch import TableWatch
 
 _GIB = 1 << 30
 
@@ -305,6 +305,8 @@ class Fleet:
             return False
 
     def _survey(self, table: ManagedTable) -> Survey:
+        from memwal.fleet.watch import TableWatch
+
         options = self._storage_options(table)
         watch = self._watches.setdefault(table.name, TableWatch())
         look = watch.look(self._catalog, table, storage_options=options)

@@ -133,7 +133,7 @@ def discover(uri: str, storage_options_ref: str | None, enable: bool) -> list[st
 
 
 @task(outlets=[AssetAlias(_DUE_ALIAS)])
-def start_unwatched(*, outlet_events: Any) -> list[str]:
+def start_unwatched(*, outlet_events: Any = None) -> list[str]:
     """Start the DAGs of tables that are due and that no triggerer looks at; return their names.
 
     A triggerer stores the status of each table that starts when due every few minutes. The status

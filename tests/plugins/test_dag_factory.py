@@ -52,8 +52,8 @@ def test_the_shape_of_a_dag(table: ManagedTable) -> None:
         "regions": set(),
         "merge": {"recover", "index", "compact", "snapshot", "collect", "quality"},
         "recover": set(),
-        "index": {"compact"},
-        "compact": {"snapshot"},
+        "index": {"compact", "collect"},
+        "compact": {"collect"},
         "snapshot": {"collect"},
         "collect": {"quality"},
         "quality": set(),
@@ -82,7 +82,7 @@ def test_merges_of_all_tables_come_before_the_rest_of_any(table: ManagedTable) -
         )
         for task in tasks
     }
-    waits = ["merge", "index", "compact", "snapshot", "collect"]
+    waits = ["merge", "index", "compact", "collect"]
     found = [weights[name] for name in waits]
     assert found == sorted(found, reverse=True)
     assert len(set(found)) == len(found)

@@ -7,11 +7,7 @@ from contextlib import closing
 from typing import Any
 
 from airflow.sdk import Context
-from airflow.sdk.bases.skipmixin import (
-    XCOM_SKIPMIXIN_FOLLOWED,
-    XCOM_SKIPMIXIN_KEY,
-    SkipMixin,
-)
+from airflow.sdk.bases.skipmixin import XCOM_SKIPMIXIN_FOLLOWED, XCOM_SKIPMIXIN_KEY
 
 from memwal.util.records import JsonObject
 from memwal_airflow.deadlines import LATE
@@ -22,7 +18,7 @@ from memwal_airflow.run_params import RunRequest
 from memwal_airflow.skips import TaskSkipped
 
 
-class MergeAndPlanOperator(MemWalMergeOperator, SkipMixin):
+class MergeAndPlanOperator(MemWalMergeOperator):
     """Merges what is due, and skips the jobs that are not due after it.
 
     Merging does not wait for a plan, and jobs that are not due start no process: this is the only
@@ -38,6 +34,9 @@ class MergeAndPlanOperator(MemWalMergeOperator, SkipMixin):
     **kwargs
         As of :class:`~memwal_airflow.operators.maintenance.MemWalMergeOperator`.
     """
+
+    # Lets Airflow ask which of the tasks behind it such a task has chosen, as for a branch.
+    inherits_from_skipmixin = True
 
     def __init__(self, *, table: str, later: Mapping[str, str], **kwargs: Any) -> None:
         super().__init__(table=table, **kwargs)

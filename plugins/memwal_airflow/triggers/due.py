@@ -82,7 +82,7 @@ class TableDueTrigger(BaseEventTrigger):
         async for due_tables in shared_stream:
             due = due_tables.get(self.table)
             if due is not None and announcements.is_wanted(due):
-                yield TriggerEvent({"jobs": dict(due.jobs)})
+                yield TriggerEvent({"jobs": dict(due.jobs)})  # type: ignore[no-untyped-call]
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Poll alone; Airflow calls this only where triggers share no streams."""
