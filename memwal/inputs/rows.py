@@ -216,10 +216,11 @@ def _to_arrow(name: Any, values: Any, target: pa.DataType | None) -> pa.Array:
         listed = list(values)
         # With all values before it: Arrow infers one type for all.
         row = first_failure(len(listed), lambda _start, end: read(listed[:end]))
+        expected = "" if target is None else f", in a column of type {target}"
         raise InvalidInputError(
             f"column {name}, row {row} (the first is 0): {show(listed[row])}, of type "
             f"{type(listed[row]).__name__}, is no value that Arrow knows, or of another kind than "
-            "those before it; correct it or drop the row"
+            f"those before it{expected}; correct it, or leave the row out"
         ) from error
 
 
