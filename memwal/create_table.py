@@ -140,10 +140,12 @@ def enable(
     check_reachable(location.store)
     base = open_base(location)
     if base.index is not None:
-        raise TableSetupError(f"MemWAL is enabled on {location} already; use memwal.open(uri)")
+        raise TableSetupError(f"MemWAL is enabled on {location} already; open it as it is")
     key = tuple(primary_key) if primary_key is not None else base.primary_key
     if not key:
-        raise TableSetupError(f"{location} has no primary key; name its columns: primary_key=[...]")
+        raise TableSetupError(
+            f"{location} has no primary key; name its columns: primary_key=[...] or --primary-key"
+        )
     if base.primary_key and key != base.primary_key:
         raise InvalidInputError(
             f"the primary key of {location} is {', '.join(base.primary_key)} and cannot be changed"
