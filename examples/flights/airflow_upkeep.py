@@ -26,6 +26,8 @@ POLICY = Policy(
     merge_at_age_seconds=30.0,
     sensor_poke_seconds=2.0,
     sensor_timeout_seconds=20.0,
+    # A task of Airflow takes seconds of a processor: two sensors for the eight regions.
+    sensor_groups=2,
     gc_grace_seconds=120.0,
     gc_retention_seconds=60.0,
     quality=QualityRules.from_dict(
