@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_demo.connect_server import ConnectServer
-from airflow_demo.standalone import STOP_SECONDS, AirflowStandalone
+from airflow_demo.standalone import AirflowStandalone
 from run import Settings
 from upkeep import Upkeep, UpkeepJob, UpkeepRun, timed
 
@@ -46,8 +46,8 @@ POLICY = Policy(
 """Far more eager than the defaults: a year passes in minutes here."""
 
 
-STOP_AT_ONCE_SECONDS = 2.0
-"""Seconds that Airflow has to end by itself when the demo is interrupted."""
+STOP_SECONDS = 2.0
+"""Seconds that Airflow and Spark have to end by themselves."""
 
 
 class AirflowUpkeep(Upkeep):
@@ -85,6 +85,8 @@ class AirflowUpkeep(Upkeep):
             dags_folder=ROOT / "dags",
             env={"MEMWAL_CATALOG_URL": url, "MEMWAL_CATALOG_SNAPSHOT": str(snapshot)},
             settings={
+                # The table is registered before Airflow starts, and its policy does not change.
+                "dag_processor": {"min_file_process_interval": "120"},
                 "memwal": {
                     # Its work for fleets of tables would only take processor time from this one.
                     "fleet_schedule": "none",
@@ -129,13 +131,12 @@ class AirflowUpkeep(Upkeep):
     def checkpoint(self) -> None:
         self._checkpoints.append(timed(self._table.checkpoint))
 
-    def close(self, *, at_once: bool = False) -> None:
+    def close(self) -> None:
         self.pause()
         # Nothing waits for Airflow any more, and nothing starts a part of it.
         self._airflow.cancel()
-        seconds = STOP_AT_ONCE_SECONDS if at_once else STOP_SECONDS
-        self._airflow.stop(seconds=seconds)
-        self._spark.stop(seconds=seconds)
+        self._airflow.stop(seconds=STOP_SECONDS)
+        self._spark.stop(seconds=STOP_SECONDS)
         self._pool.shutdown()
         self._catalog.close()
 

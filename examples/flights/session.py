@@ -98,7 +98,7 @@ class Session:
             runs, jobs = tuple(upkeep.runs()), tuple(upkeep.jobs())
         except BaseException:
             fleet.stop()
-            upkeep.close(at_once=True)
+            upkeep.close()
             raise
         fleet.stop()
         with self._phase("stopping"):
