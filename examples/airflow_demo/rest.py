@@ -133,8 +133,15 @@ class AirflowApi(ABC):
     def _run_path(self, dag_id: str, run_id: str) -> str:
         return f"/api/v2/dags/{quote(dag_id)}/dagRuns/{quote(run_id, safe='')}"
 
-    def wait(self, done: Callable[[], bool], *, timeout: float, what: str) -> None:
-        """Call ``done`` until it is true.
+    def wait(
+        self,
+        done: Callable[[], bool],
+        *,
+        timeout: float,
+        what: str,
+        every: float = POLL_SECONDS,
+    ) -> None:
+        """Call ``done`` until it is true, with ``every`` seconds between two calls.
 
         Raises
         ------
@@ -145,7 +152,7 @@ class AirflowApi(ABC):
         while not done():
             if time.monotonic() > deadline:
                 raise AirflowApiError(f"Airflow did not {what} within {timeout:.0f} s.")
-            if self._cancelled.wait(POLL_SECONDS):
+            if self._cancelled.wait(every):
                 raise AirflowApiError(f"The wait for Airflow to {what} was cancelled.")
 
     def _request(self, method: str, path: str, **options: Any) -> httpx.Response:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from airflow_demo.connect_server import ConnectServer
+from airflow_demo.rest import FINAL_RUN_STATES
 from airflow_demo.standalone import AirflowStandalone
 from run import Settings
 from upkeep import Upkeep, UpkeepJob, UpkeepRun, timed
@@ -46,6 +48,10 @@ POLICY = Policy(
 """Far more eager than the defaults: a year passes in minutes here."""
 
 
+RUN_SECONDS = 600.0
+"""Seconds that a DAG run may take."""
+LOOK_SECONDS = 1.0
+"""Seconds between two looks at the DAG runs: Airflow takes processor time to answer."""
 STOP_SECONDS = 2.0
 """Seconds that Airflow and Spark have to end by themselves."""
 
@@ -92,7 +98,7 @@ class AirflowUpkeep(Upkeep):
                     "fleet_schedule": "none",
                     # One Spark for all jobs: to start one for each would take most of the time.
                     "spark_master": self._spark.url,
-                }
+                },
             },
         )
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="airflow")
@@ -100,6 +106,8 @@ class AirflowUpkeep(Upkeep):
         self._paused = threading.Event()
         self._work: Future[None] | None = None
         self._checkpoints: list[UpkeepJob] = []
+        # As of the last look: an Airflow that is busy may take half a minute to answer.
+        self._runs: list[UpkeepRun] = []
 
     def start(self) -> None:
         self._spark.start()
@@ -114,13 +122,7 @@ class AirflowUpkeep(Upkeep):
     def runs(self) -> list[UpkeepRun]:
         if self._work is not None and self._work.done():
             self._work.result()
-        if not self._healthy.is_set():
-            return []
-        answer = self._airflow.client().get(
-            f"/api/v2/dags/{DAG_ID}/dagRuns", params={"order_by": "run_after", "limit": 500}
-        )
-        answer.raise_for_status()
-        return [_run(run) for run in answer.json()["dag_runs"] if run["start_date"]]
+        return self._runs
 
     def pause(self) -> None:
         self._paused.set()
@@ -135,8 +137,13 @@ class AirflowUpkeep(Upkeep):
         self.pause()
         # Nothing waits for Airflow any more, and nothing starts a part of it.
         self._airflow.cancel()
-        self._airflow.stop(seconds=STOP_SECONDS)
-        self._spark.stop(seconds=STOP_SECONDS)
+        with ThreadPoolExecutor(2) as pool:
+            ends = [
+                pool.submit(part.stop, seconds=STOP_SECONDS)
+                for part in (self._airflow, self._spark)
+            ]
+        for end in ends:
+            end.result()
         self._pool.shutdown()
         self._catalog.close()
 
@@ -161,9 +168,25 @@ class AirflowUpkeep(Upkeep):
         while True:
             # At least one, even if Airflow takes longer to start than the stream lasts.
             run_id = self._airflow.trigger(DAG_ID)
-            self._airflow.wait_run(DAG_ID, run_id)
+            self._airflow.wait(
+                partial(self._is_over, run_id),
+                timeout=RUN_SECONDS,
+                what=f"finish run {run_id}",
+                every=LOOK_SECONDS,
+            )
             if self._paused.is_set():
                 break
+
+    def _is_over(self, run_id: str) -> bool:
+        """Look at all runs; return whether one of them is over."""
+        self._airflow.check()
+        answer = self._airflow.client().get(
+            f"/api/v2/dags/{DAG_ID}/dagRuns", params={"order_by": "run_after", "limit": 500}
+        )
+        answer.raise_for_status()
+        runs = answer.json()["dag_runs"]
+        self._runs = [_run(run) for run in runs if run["start_date"]]
+        return any(run["dag_run_id"] == run_id and run["state"] in FINAL_RUN_STATES for run in runs)
 
 
 def _run(values: dict[str, Any]) -> UpkeepRun:
