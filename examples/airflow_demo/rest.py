@@ -143,13 +143,15 @@ class AirflowApi(ABC):
     ) -> None:
         """Call ``done`` until it is true, with ``every`` seconds between two calls.
 
+        A request that gets no answer, as of an Airflow that is busy, counts as not yet.
+
         Raises
         ------
         AirflowApiError
             It was not true after ``timeout`` seconds, or :meth:`cancel` was called.
         """
         deadline = time.monotonic() + timeout
-        while not done():
+        while not _is_answered(done):
             if time.monotonic() > deadline:
                 raise AirflowApiError(f"Airflow did not {what} within {timeout:.0f} s.")
             if self._cancelled.wait(every):
@@ -162,3 +164,10 @@ class AirflowApi(ABC):
                 f"{method} {path} was answered with {answer.status_code}: {answer.text[:500]}"
             )
         return answer
+
+
+def _is_answered(done: Callable[[], bool]) -> bool:
+    try:
+        return done()
+    except httpx.TransportError:
+        return False
