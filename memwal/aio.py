@@ -26,8 +26,8 @@ from memwal.errors import InvalidInputError, WriterClosedError
 from memwal.inputs.rows import Keys, Rows
 from memwal.lsm.wal.applied_steps import AppliedStep
 from memwal.lsm.wal.position import WritePosition
-from memwal.queries import AT_LEAST_SECONDS
 from memwal.reader.predicate import SqlFilter
+from memwal.reader.sources.freshness import AT_LEAST_SECONDS
 from memwal.table import Table, Writer
 from memwal.util.clock import Duration
 from memwal.util.concurrency import ThreadPool

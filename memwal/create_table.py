@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from memwal.base_table.commit import commit_durably, create_durably, update_details
 from memwal.base_table.snapshot import BaseTable, open_base
+from memwal.boundary.lance_errors import first_line
 from memwal.boundary.public import public
 from memwal.errors import ArgumentTypeError, InvalidInputError, TableSetupError
 from memwal.format.keys import check_key_type
@@ -139,10 +140,12 @@ def enable(
     check_reachable(location.store)
     base = open_base(location)
     if base.index is not None:
-        raise TableSetupError(f"MemWAL is enabled on {location} already; use memwal.open(uri)")
+        raise TableSetupError(f"MemWAL is enabled on {location} already; open it as it is")
     key = tuple(primary_key) if primary_key is not None else base.primary_key
     if not key:
-        raise TableSetupError(f"{location} has no primary key; name its columns: primary_key=[...]")
+        raise TableSetupError(
+            f"{location} has no primary key; name its columns: primary_key=[...] or --primary-key"
+        )
     if base.primary_key and key != base.primary_key:
         raise InvalidInputError(
             f"the primary key of {location} is {', '.join(base.primary_key)} and cannot be changed"
@@ -198,7 +201,7 @@ def _rehearse(
         )
     except (OSError, ValueError) as error:
         raise InvalidInputError(
-            f"Lance has no file version {data_storage_version}: {str(error).splitlines()[0]}"
+            f"Lance has no file version {data_storage_version}: {first_line(error)}"
         ) from error
     check_storable(schema, plain.data_storage_version)
     try:
@@ -208,9 +211,7 @@ def _rehearse(
         for name, column in columns.items():
             dataset.create_scalar_index(column, BTREE.pylance_name, name=name)
     except (OSError, ValueError, TypeError) as error:
-        raise InvalidInputError(
-            f"Lance does not accept this table: {str(error).splitlines()[0]}"
-        ) from error
+        raise InvalidInputError(f"Lance does not accept this table: {first_line(error)}") from error
 
 
 def _initialize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 from uuid import UUID
 
 import lance
@@ -20,6 +20,7 @@ from memwal.reader.lookup import lookup_rows
 from memwal.reader.predicate import SqlFilter
 from memwal.reader.result import Result
 from memwal.reader.scan import Scan, open_newest, output_schema
+from memwal.reader.sources.freshness import AT_LEAST_SECONDS, Freshness
 from memwal.reader.sources.generation import ReadSources, open_sources, retry_if_collected
 from memwal.reader.sources.log_tails import wait_for_position
 from memwal.reader.sources.plan import MemTables, ReadPlan, plan_read
@@ -37,26 +38,13 @@ from memwal.search import (
 from memwal.search.text.query import TextQuery
 from memwal.search.vector.query import SearchOptions
 from memwal.storage.location import TableLocation
-from memwal.util.clock import Duration, duration
+from memwal.util.clock import Duration
 
 if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
 
-AT_LEAST_SECONDS = 10.0
-"""Default ``timeout`` of reads with ``at_least``, in seconds."""
-
-
-class Freshness(NamedTuple):
-    """Options of a read about unflushed and older rows: see :meth:`Queries.scan`."""
-
-    max_staleness: Duration | None
-    fresh: bool | None
-    at_least: WritePosition | str | None
-    timeout: Duration
-
-
-_DEFAULT = Freshness(None, None, None, AT_LEAST_SECONDS)
+_DEFAULT = Freshness()
 
 
 @public
@@ -132,12 +120,8 @@ class Queries:
         InvalidInputError
             ``limit`` or ``offset`` is negative.
         """
-        freshness = Freshness(max_staleness, fresh, at_least, timeout)
-        return Scan(
-            lambda: self._open_sources(
-                filter=filter,
-                freshness=freshness,
-            ),
+        return self._scan(
+            Freshness(max_staleness, fresh, at_least, timeout),
             columns=columns,
             filter=filter,
             limit=limit,
@@ -146,7 +130,15 @@ class Queries:
             with_row_address=with_row_address,
         )
 
-    def count_rows(self, *, filter: SqlFilter | None = None) -> int:
+    def count_rows(
+        self,
+        *,
+        filter: SqlFilter | None = None,
+        max_staleness: Duration | None = None,
+        fresh: bool | None = None,
+        at_least: WritePosition | str | None = None,
+        timeout: Duration = AT_LEAST_SECONDS,
+    ) -> int:
         """Count the rows, or those that pass a filter: ``scan(filter=...).count_rows()``.
 
         >>> table.count_rows(filter="n > 5")
@@ -156,10 +148,21 @@ class Queries:
         ----------
         filter : str, optional
             As for :meth:`scan`. Without one, and if all rows are merged, no row is read.
+        max_staleness, fresh, at_least, timeout : optional
+            As for :meth:`scan`.
         """
-        return self.scan(filter=filter).count_rows()
+        freshness = Freshness(max_staleness, fresh, at_least, timeout)
+        return self._scan(freshness, filter=filter).count_rows()
 
-    def head(self, n: int = 5) -> pa.Table:
+    def head(
+        self,
+        n: int = 5,
+        *,
+        max_staleness: Duration | None = None,
+        fresh: bool | None = None,
+        at_least: WritePosition | str | None = None,
+        timeout: Duration = AT_LEAST_SECONDS,
+    ) -> pa.Table:
         """Return up to ``n`` rows, any of them: ``scan(limit=n).to_table()``.
 
         >>> table.head(2).num_rows
@@ -169,16 +172,45 @@ class Queries:
         ----------
         n : int, default 5
             Maximum number of rows.
+        max_staleness, fresh, at_least, timeout : optional
+            As for :meth:`scan`.
         """
-        return self.scan(limit=n).to_table()
+        freshness = Freshness(max_staleness, fresh, at_least, timeout)
+        return self._scan(freshness, limit=n).to_table()
 
-    def to_pandas(self) -> pd.DataFrame:
-        """Read all rows into a data frame of pandas: ``scan().to_pandas()``."""
-        return self.scan().to_pandas()
+    def to_pandas(
+        self,
+        *,
+        max_staleness: Duration | None = None,
+        fresh: bool | None = None,
+        at_least: WritePosition | str | None = None,
+        timeout: Duration = AT_LEAST_SECONDS,
+    ) -> pd.DataFrame:
+        """Read all rows into a data frame of pandas: ``scan().to_pandas()``.
 
-    def to_polars(self) -> pl.DataFrame:
-        """Read all rows into a data frame of polars: ``scan().to_polars()``."""
-        return self.scan().to_polars()
+        Parameters
+        ----------
+        max_staleness, fresh, at_least, timeout : optional
+            As for :meth:`scan`.
+        """
+        return self._scan(Freshness(max_staleness, fresh, at_least, timeout)).to_pandas()
+
+    def to_polars(
+        self,
+        *,
+        max_staleness: Duration | None = None,
+        fresh: bool | None = None,
+        at_least: WritePosition | str | None = None,
+        timeout: Duration = AT_LEAST_SECONDS,
+    ) -> pl.DataFrame:
+        """Read all rows into a data frame of polars: ``scan().to_polars()``.
+
+        Parameters
+        ----------
+        max_staleness, fresh, at_least, timeout : optional
+            As for :meth:`scan`.
+        """
+        return self._scan(Freshness(max_staleness, fresh, at_least, timeout)).to_polars()
 
     def to_dataset(self) -> lance.LanceDataset | None:
         """Return the base table, pinned at its version, if it has every row that a read sees now.
@@ -189,10 +221,24 @@ class Queries:
         return None if len(newest.keys) else sources.base.dataset
 
     def explain(
-        self, *, filter: SqlFilter | None = None, columns: Sequence[str] | None = None
+        self,
+        *,
+        filter: SqlFilter | None = None,
+        columns: Sequence[str] | None = None,
+        max_staleness: Duration | None = None,
+        fresh: bool | None = None,
+        at_least: WritePosition | str | None = None,
+        timeout: Duration = AT_LEAST_SECONDS,
     ) -> ReadPlan:
-        """Plan a :meth:`scan` without running it: the sources that it reads and leaves out."""
-        return self.scan(columns=columns, filter=filter).explain()
+        """Plan a :meth:`scan` without running it: the sources that it reads and leaves out.
+
+        Parameters
+        ----------
+        filter, columns, max_staleness, fresh, at_least, timeout : optional
+            As for :meth:`scan`.
+        """
+        freshness = Freshness(max_staleness, fresh, at_least, timeout)
+        return self._scan(freshness, columns=columns, filter=filter).explain()
 
     def lookup(
         self,
@@ -249,10 +295,7 @@ class Queries:
             return rows.select(row_schema.primary_key)
 
         def look_up() -> pa.Table:
-            sources = self._open_sources(
-                keys=key_columns,
-                freshness=freshness,
-            )
+            sources = self._open_sources(keys=key_columns, freshness=freshness)
             return lookup_rows(sources, key_columns(sources.base), columns=columns)
 
         keys = import_data(keys)
@@ -305,10 +348,7 @@ class Queries:
         pruned_by = options.get("filter") if prefilter else None
         return self._found(
             lambda: run_search(
-                lambda: self._open_sources(
-                    filter=pruned_by,
-                    freshness=freshness,
-                ),
+                lambda: self._open_sources(filter=pruned_by, freshness=freshness),
                 lambda sources, newest: search(
                     sources, newest, vector, column=column, prefilter=prefilter, **options
                 ),
@@ -440,6 +480,11 @@ class Queries:
 
         return Result(run, schema)
 
+    def _scan(self, freshness: Freshness, *, filter: str | None = None, **options: Any) -> Scan:
+        return Scan(
+            lambda: self._open_sources(filter=filter, freshness=freshness), filter=filter, **options
+        )
+
     def _open_base(self) -> BaseTable:
         """Open the version of the base table that queries read."""
         if self._version is not None:
@@ -453,21 +498,9 @@ class Queries:
         filter: str | None = None,
         keys: KeyBuilder | None = None,
     ) -> ReadSources:
-        age = None
-        fresh = freshness.fresh
-        if freshness.max_staleness is not None:
-            age = duration(freshness.max_staleness, "max_staleness")
-        elif fresh is None:
-            fresh = self._fresh
-        wanted = freshness.at_least
-        if isinstance(wanted, str):
-            wanted = WritePosition.parse(wanted)
-        if wanted is not None and (age or self._version is not None or freshness.fresh is False):
-            raise InvalidInputError(
-                "a read that sees a certain write is fresh; leave out at_least, or max_staleness, "
-                "fresh=False and the version"
-            )
-        timeout = duration(freshness.timeout, "timeout").total_seconds()
+        resolved = freshness.resolve(
+            fresh_by_default=self._fresh, is_pinned=self._version is not None
+        )
 
         def open_now() -> ReadSources:
             return open_sources(
@@ -477,17 +510,17 @@ class Queries:
                     epochs=self._epochs(),
                     version=self._version,
                     filter=filter,
-                    keys=keys if wanted is None else None,
-                    max_staleness=age,
-                    fresh=bool(fresh) or wanted is not None,
-                    at_least=wanted,
+                    keys=keys if resolved.at_least is None else None,
+                    max_staleness=resolved.max_staleness,
+                    fresh=resolved.fresh,
+                    at_least=resolved.at_least,
                     reuse=reuse,
                 )
             )
 
-        if wanted is None:
+        if resolved.at_least is None:
             return open_now()
-        return wait_for_position(open_now, timeout)
+        return wait_for_position(open_now, resolved.timeout)
 
     def _memtables(self) -> MemTables | None:
         return None

@@ -543,4 +543,5 @@ class Table(Queries):
         return checkpoint(self.location, replace(options, timeout_seconds=remaining))
 
     def __repr__(self) -> str:
-        return f"Table({self.uri!r})"
+        fresh = ", fresh=True" if self._fresh else ""
+        return f"Table({self.uri!r}{fresh})"

@@ -39,6 +39,11 @@ def test_fits_on_a_line(make_table: MakeTable, name: str) -> None:
     assert " at 0x" not in text
 
 
+def test_of_a_table_that_was_opened_as_fresh(table: memwal.Table) -> None:
+    assert "fresh=True" in repr(memwal.open(table.uri, fresh=True))
+    assert "fresh" not in repr(memwal.open(table.uri))
+
+
 def test_of_a_writer_that_is_closed(make_table: MakeTable) -> None:
     writer = make_table().writer()
     opened = repr(writer)

@@ -59,6 +59,27 @@ def test_generated_parts_are_known() -> None:
     assert sorted(marks) == sorted(hooks.GENERATED)
 
 
+def test_a_page_that_is_filled_in_says_so_in_the_repository() -> None:
+    for page in pages():
+        is_filled_in = re.search(r"^::: |<!-- generated: ", page.text, flags=re.M) is not None
+        note = re.search(r"^<!-- in the repository -->\n((?:> .*\n)+)", page.text, flags=re.M)
+        assert (note is not None) == is_filled_in, page.name
+        if note is not None:
+            assert "make docs" in note[1]
+            assert f"site/reference/{Path(page.name).stem}.html" in note[1]
+
+
+def test_the_site_does_not_say_so() -> None:
+    page: Any = SimpleNamespace(file=SimpleNamespace(src_uri="reference/aio.md"))
+    written = (DOCS / "reference" / "aio.md").read_text()
+
+    shown = hooks.on_page_markdown(written, page)
+
+    assert shown.splitlines()[0] == written.splitlines()[0]
+    assert "repository" not in shown
+    assert "::: memwal.aio" in shown
+
+
 @pytest.mark.parametrize(
     ("page", "link", "turned"),
     [
@@ -142,7 +163,7 @@ class TestBuilt:
             assert not re.search(r"url\(\s*['\"]?(https?:)?//|@import\s+['\"]?(https?:)?//", text)
 
     def test_marks_for_the_tests_are_not_in_it(self, site: Path) -> None:
-        mark = re.compile(r"<!-- (page )?(needs|given|prints|fails|run by|slow)")
+        mark = re.compile(r"<!-- (page )?(needs|given|prints|fails|run by|slow|in the repository)")
         assert [page for page in site.rglob("*.html") if mark.search(page.read_text())] == []
 
     def test_the_front_page_is_the_readme(self, site: Path) -> None:

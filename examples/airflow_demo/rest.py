@@ -133,8 +133,17 @@ class AirflowApi(ABC):
     def _run_path(self, dag_id: str, run_id: str) -> str:
         return f"/api/v2/dags/{quote(dag_id)}/dagRuns/{quote(run_id, safe='')}"
 
-    def wait(self, done: Callable[[], bool], *, timeout: float, what: str) -> None:
-        """Call ``done`` until it is true.
+    def wait(
+        self,
+        done: Callable[[], bool],
+        *,
+        timeout: float,
+        what: str,
+        every: float = POLL_SECONDS,
+    ) -> None:
+        """Call ``done`` until it is true, with ``every`` seconds between two calls.
+
+        A request that gets no answer, as of an Airflow that is busy, counts as not yet.
 
         Raises
         ------
@@ -142,10 +151,10 @@ class AirflowApi(ABC):
             It was not true after ``timeout`` seconds, or :meth:`cancel` was called.
         """
         deadline = time.monotonic() + timeout
-        while not done():
+        while not _is_answered(done):
             if time.monotonic() > deadline:
                 raise AirflowApiError(f"Airflow did not {what} within {timeout:.0f} s.")
-            if self._cancelled.wait(POLL_SECONDS):
+            if self._cancelled.wait(every):
                 raise AirflowApiError(f"The wait for Airflow to {what} was cancelled.")
 
     def _request(self, method: str, path: str, **options: Any) -> httpx.Response:
@@ -155,3 +164,10 @@ class AirflowApi(ABC):
                 f"{method} {path} was answered with {answer.status_code}: {answer.text[:500]}"
             )
         return answer
+
+
+def _is_answered(done: Callable[[], bool]) -> bool:
+    try:
+        return done()
+    except httpx.TransportError:
+        return False

@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from airflow_demo.connect_server import ConnectServer
-from airflow_demo.standalone import STOP_SECONDS, AirflowStandalone
+from airflow_demo.rest import FINAL_RUN_STATES
+from airflow_demo.standalone import AirflowStandalone
 from run import Settings
 from upkeep import Upkeep, UpkeepJob, UpkeepRun, timed
 
@@ -26,6 +28,8 @@ POLICY = Policy(
     merge_at_age_seconds=30.0,
     sensor_poke_seconds=2.0,
     sensor_timeout_seconds=20.0,
+    # A task of Airflow takes seconds of a processor: two sensors for the eight regions.
+    sensor_groups=2,
     gc_grace_seconds=120.0,
     gc_retention_seconds=60.0,
     quality=QualityRules.from_dict(
@@ -44,8 +48,12 @@ POLICY = Policy(
 """Far more eager than the defaults: a year passes in minutes here."""
 
 
-STOP_AT_ONCE_SECONDS = 2.0
-"""Seconds that Airflow has to end by itself when the demo is interrupted."""
+RUN_SECONDS = 600.0
+"""Seconds that a DAG run may take."""
+LOOK_SECONDS = 1.0
+"""Seconds between two looks at the DAG runs: Airflow takes processor time to answer."""
+STOP_SECONDS = 2.0
+"""Seconds that Airflow and Spark have to end by themselves."""
 
 
 class AirflowUpkeep(Upkeep):
@@ -83,12 +91,14 @@ class AirflowUpkeep(Upkeep):
             dags_folder=ROOT / "dags",
             env={"MEMWAL_CATALOG_URL": url, "MEMWAL_CATALOG_SNAPSHOT": str(snapshot)},
             settings={
+                # The table is registered before Airflow starts, and its policy does not change.
+                "dag_processor": {"min_file_process_interval": "120"},
                 "memwal": {
                     # Its work for fleets of tables would only take processor time from this one.
                     "fleet_schedule": "none",
                     # One Spark for all jobs: to start one for each would take most of the time.
                     "spark_master": self._spark.url,
-                }
+                },
             },
         )
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="airflow")
@@ -96,6 +106,8 @@ class AirflowUpkeep(Upkeep):
         self._paused = threading.Event()
         self._work: Future[None] | None = None
         self._checkpoints: list[UpkeepJob] = []
+        # As of the last look: an Airflow that is busy may take half a minute to answer.
+        self._runs: list[UpkeepRun] = []
 
     def start(self) -> None:
         self._spark.start()
@@ -110,13 +122,7 @@ class AirflowUpkeep(Upkeep):
     def runs(self) -> list[UpkeepRun]:
         if self._work is not None and self._work.done():
             self._work.result()
-        if not self._healthy.is_set():
-            return []
-        answer = self._airflow.client().get(
-            f"/api/v2/dags/{DAG_ID}/dagRuns", params={"order_by": "run_after", "limit": 500}
-        )
-        answer.raise_for_status()
-        return [_run(run) for run in answer.json()["dag_runs"] if run["start_date"]]
+        return self._runs
 
     def pause(self) -> None:
         self._paused.set()
@@ -127,13 +133,17 @@ class AirflowUpkeep(Upkeep):
     def checkpoint(self) -> None:
         self._checkpoints.append(timed(self._table.checkpoint))
 
-    def close(self, *, at_once: bool = False) -> None:
+    def close(self) -> None:
         self.pause()
         # Nothing waits for Airflow any more, and nothing starts a part of it.
         self._airflow.cancel()
-        seconds = STOP_AT_ONCE_SECONDS if at_once else STOP_SECONDS
-        self._airflow.stop(seconds=seconds)
-        self._spark.stop(seconds=seconds)
+        with ThreadPoolExecutor(2) as pool:
+            ends = [
+                pool.submit(part.stop, seconds=STOP_SECONDS)
+                for part in (self._airflow, self._spark)
+            ]
+        for end in ends:
+            end.result()
         self._pool.shutdown()
         self._catalog.close()
 
@@ -158,9 +168,25 @@ class AirflowUpkeep(Upkeep):
         while True:
             # At least one, even if Airflow takes longer to start than the stream lasts.
             run_id = self._airflow.trigger(DAG_ID)
-            self._airflow.wait_run(DAG_ID, run_id)
+            self._airflow.wait(
+                partial(self._is_over, run_id),
+                timeout=RUN_SECONDS,
+                what=f"finish run {run_id}",
+                every=LOOK_SECONDS,
+            )
             if self._paused.is_set():
                 break
+
+    def _is_over(self, run_id: str) -> bool:
+        """Look at all runs; return whether one of them is over."""
+        self._airflow.check()
+        answer = self._airflow.client().get(
+            f"/api/v2/dags/{DAG_ID}/dagRuns", params={"order_by": "run_after", "limit": 500}
+        )
+        answer.raise_for_status()
+        runs = answer.json()["dag_runs"]
+        self._runs = [_run(run) for run in runs if run["start_date"]]
+        return any(run["dag_run_id"] == run_id and run["state"] in FINAL_RUN_STATES for run in runs)
 
 
 def _run(values: dict[str, Any]) -> UpkeepRun:

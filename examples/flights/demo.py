@@ -34,7 +34,9 @@ SHORTEST_STREAM_SECONDS = 15.0
 INTERRUPTED = 130
 """Exit code after ^C or SIGTERM, as of a shell."""
 GENERATIONS = 25
-"""Generations that each region flushes, about."""
+"""Generations that each region flushes of a whole year, about."""
+SMALLEST_MEMTABLE = 1_000
+"""Rows of a generation, at least: those of few flights would be tiny."""
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -105,7 +107,9 @@ def prepare(options: argparse.Namespace) -> tuple[Path, Settings]:
         producers=options.producers,
         airflow=not options.no_airflow,
         seconds=seconds if options.seconds is None else options.seconds,
-        memtable_rows=max(WRITES_PER_FLIGHT * flights // (REGIONS * GENERATIONS), 100),
+        memtable_rows=max(
+            WRITES_PER_FLIGHT * flights // (REGIONS * GENERATIONS), SMALLEST_MEMTABLE
+        ),
         storage_options_file=str(options.storage_options.resolve())
         if options.storage_options
         else None,

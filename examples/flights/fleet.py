@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,8 @@ from run import Progress, Settings, progress_file
 
 LOG_LINES = 15
 """Lines of a producer's log shown when it fails."""
+LITTLE_SPACE = 1 << 20
+"""Free bytes of a disk that is full: what is left may be too little for a line of a log."""
 
 
 class ProducerFailedError(RuntimeError):
@@ -77,8 +80,10 @@ class Fleet:
             if code:
                 log = self._folder / f"producer-{number}.log"
                 tail = "\n".join(log.read_text(errors="replace").splitlines()[-LOG_LINES:])
+                full = shutil.disk_usage(self._folder).free < LITTLE_SPACE
+                reason = f" because no space is left on the disk of {self._folder}" if full else ""
                 raise ProducerFailedError(
-                    f"producer {number} ended with code {code}; the end of {log}:\n{tail}"
+                    f"producer {number} ended with code {code}{reason}; the end of {log}:\n{tail}"
                 )
         return any(code is None for code in codes.values())
 

@@ -19,8 +19,8 @@ from upkeep import UpkeepRun
 from watch import Sample, Scan
 
 STYLES = {"success": "green", "failed": "bold red", "running": "cyan", "queued": "yellow"}
-LINE_SECONDS = 3.0
-"""Seconds between two lines where there is no terminal."""
+LINE_SECONDS = 2.5
+"""Seconds after which a step that goes on is told again, where there is no terminal."""
 
 RECENT_RUNS = 6
 
@@ -55,7 +55,6 @@ class Screen:
         self._console = console
         self._run_name = run_name
         self._live = Live(console=console, refresh_per_second=4, transient=True)
-        self._next_line = 0.0
         self._told = False
 
     def __enter__(self) -> Self:
@@ -88,8 +87,7 @@ class Screen:
         if self._console.is_terminal:
             parts = [_producers(progress), _regions(sample), _runs(runs, self._run_name)]
             self._live.update(Group(*parts, _scans(scans)))
-        elif time.monotonic() >= self._next_line:
-            self._next_line = time.monotonic() + LINE_SECONDS
+        else:
             done = sum(one.acknowledged for one in progress)
             total = sum(one.batches for one in progress)
             self._console.print(

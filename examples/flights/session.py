@@ -25,7 +25,7 @@ from watch import Watch
 import memwal
 from memwal.errors import TableSetupError
 
-SAMPLE_SECONDS = 2.0
+SAMPLE_SECONDS = 1.5
 PAUSE_AT = 0.75
 """Part of the stream after which no new round of maintenance begins, so that the readers that are
 compared at the end have generations to merge."""
@@ -65,10 +65,12 @@ class Session:
             first_version = table.status().version
         fleet = Fleet(self.folder, self.settings)
         written_before = sum(one.writes for one in fleet.progress())
-        upkeep = make_upkeep(self.folder, self.settings)
+        with self._phase("preparing the maintenance"):
+            upkeep = make_upkeep(self.folder, self.settings)
         try:
-            # Airflow takes half a minute to start: nothing of this run waits for it.
-            upkeep.start()
+            with self._phase("starting the maintenance"):
+                # Airflow takes half a minute to start: nothing of this run waits for it.
+                upkeep.start()
             with self._phase("reading the data set"):
                 stream = self.settings.stream()
                 expected = truth(stream.flights)
@@ -76,7 +78,8 @@ class Session:
                 f"{len(stream.flights):,} flights, {len(stream):,} writes in "
                 f"{stream.batches:,} batches"
             )
-            states = PlausibleStates(stream, regions_of_flights(stream))
+            with self._phase("routing the flights"):
+                states = PlausibleStates(stream, regions_of_flights(stream))
             watch = Watch(table=table, states=states, started=self.started)
             with Screen(self.console, run_name=upkeep.run_name) as screen:
                 self._write(fleet, upkeep, watch, screen)
@@ -90,11 +93,12 @@ class Session:
             watch.sample(fleet.progress())
             self._compare(table, expected, "memwal, after the checkpoint", readers.with_memwal)
             self._compare(table, expected, "base table alone", readers.base_alone)
-            watch.finish_scan()
+            with self._phase("the last scan"):
+                watch.finish_scan()
             runs, jobs = tuple(upkeep.runs()), tuple(upkeep.jobs())
         except BaseException:
             fleet.stop()
-            upkeep.close(at_once=True)
+            upkeep.close()
             raise
         fleet.stop()
         with self._phase("stopping"):
@@ -118,17 +122,18 @@ class Session:
             comparisons=tuple(self.comparisons),
             problems=(*self._differences(), *watch.problems(), *failed),
         )
-        summary.write(self.folder)
-        chart.draw(
-            self.folder / "backlog.png",
-            title=f"{summary.writes:,} writes by {self.settings.producers} producers",
-            samples=watch.samples,
-            runs=runs,
-            jobs=jobs,
-            run_name=upkeep.run_name,
-            started=self.started,
-            marks=self.marks,
-        )
+        with self._phase("drawing the picture"):
+            summary.write(self.folder)
+            chart.draw(
+                self.folder / "backlog.png",
+                title=f"{summary.writes:,} writes by {self.settings.producers} producers",
+                samples=watch.samples,
+                runs=runs,
+                jobs=jobs,
+                run_name=upkeep.run_name,
+                started=self.started,
+                marks=self.marks,
+            )
         return summary
 
     def _write(self, fleet: Fleet, upkeep: Upkeep, watch: Watch, screen: Screen) -> None:

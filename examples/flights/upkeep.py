@@ -99,8 +99,8 @@ class Upkeep(ABC):
         """Merge everything that is flushed into the base table and its indexes."""
 
     @abstractmethod
-    def close(self, *, at_once: bool = False) -> None:
-        """End everything that was started, and with ``at_once`` give nothing time to finish."""
+    def close(self) -> None:
+        """End everything that was started, without time to finish."""
 
     @abstractmethod
     def jobs(self) -> list[UpkeepJob]:
@@ -155,9 +155,9 @@ class InProcessUpkeep(Upkeep):
     def checkpoint(self) -> None:
         self._jobs.append(timed(self._table.checkpoint))
 
-    def close(self, *, at_once: bool = False) -> None:
+    def close(self) -> None:
         self.pause()
-        self._pool.shutdown(wait=not at_once, cancel_futures=at_once)
+        self._pool.shutdown(wait=False, cancel_futures=True)
 
     def jobs(self) -> list[UpkeepJob]:
         return list(self._jobs)

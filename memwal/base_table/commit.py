@@ -164,7 +164,8 @@ def create_durably(location: TableLocation, rows: pa.Table, **options: object) -
         if exists or is_conflict(error):
             raise TableSetupError(
                 f"there is a table at {location} already; "
-                "open it, or enable MemWAL on it with memwal.enable(uri, region_spec=...)"
+                "open it, or enable MemWAL on it with memwal.enable(uri, region_spec=...) or the "
+                "command memwal enable"
             ) from error
         if isinstance(error, MemWalError):
             raise

@@ -70,13 +70,13 @@ class BaseTable:
             )
         if not self.primary_key:
             raise TableSetupError(
-                f"{self.location} has no primary key; "
-                "name one with memwal.enable(uri, primary_key=[...], region_spec=...)"
+                f"{self.location} has no primary key; name one with memwal.enable(uri, "
+                "primary_key=[...], region_spec=...) or the command memwal enable"
             )
         if self.index is None:
             raise TableSetupError(
-                f"MemWAL is not enabled on {self.location}; "
-                "call memwal.enable(uri, region_spec=...)"
+                f"MemWAL is not enabled on {self.location}; enable it with "
+                "memwal.enable(uri, region_spec=...) or the command memwal enable"
             )
 
     @property
@@ -115,11 +115,16 @@ def open_base(
             raise TableSetupError(
                 f"version {version} of {location} is not stored; stored are {stored}"
             ) from error
-        raise TableSetupError(
-            f"there is no Lance table at {location}; create one with memwal.create(uri, schema, "
-            "...)"
-        ) from error
+        raise no_table(location) from error
     return _base(location, dataset, manifest)
+
+
+def no_table(location: TableLocation) -> TableSetupError:
+    """Return the error for an address without a Lance table."""
+    return TableSetupError(
+        f"there is no Lance table at {location}; correct the address, or create one with "
+        "memwal.create(uri, schema, ...) or the command memwal create"
+    )
 
 
 def _stored_versions(location: TableLocation) -> str:

@@ -40,8 +40,8 @@ _DAMAGED = re.compile(
     r"|outside (of )?(file|metadata region)|failed to fill whole buffer"
 )
 
-# The position in Lance's source code at the end of its errors.
-_SOURCE = re.compile(r",?\s*/\S+\.rs:\d+(:\d+)?")
+# Positions in the source code of Lance and its libraries, which end their errors.
+_SOURCE = re.compile(r",?\s*[^\s,]+\.rs:\d+(:\d+)?")
 _MAX_LENGTH = 400
 
 
@@ -58,11 +58,11 @@ def translate_lance_error(error: Exception, doing: str) -> MemWalError:
         return StoreFullError(f"{doing}: no space left; free some, then try again")
     if _DAMAGED.search(lowered):
         return CorruptDataError(
-            f"{doing}: {_short_text(text, error)}; nothing was changed; run memwal verify, which "
+            f"{doing}: {_shortened(error)}; nothing was changed; run memwal verify, which "
             "looks at every file that the table names"
         )
     if "invalid user input" in lowered:
-        return InvalidInputError(f"{doing}: {text.splitlines()[0]}")
+        return InvalidInputError(f"{doing}: {_shortened(error)}")
     if "nosuchbucket" in lowered or "containernotfound" in lowered:
         return TableSetupError(f"{doing}: create the bucket or container, or correct the address")
     if _ELSEWHERE.search(lowered):
@@ -74,7 +74,7 @@ def translate_lance_error(error: Exception, doing: str) -> MemWalError:
             f"{doing}: access denied; check the credentials of the table, {_lacking_right(text)}; "
             "memwal rights tells what each role needs"
         )
-    return StoreUnavailableError(f"{doing}: {_short_text(text, error)}")
+    return StoreUnavailableError(f"{doing}: {_shortened(error)}")
 
 
 def is_panic(error: BaseException) -> bool:
@@ -83,13 +83,16 @@ def is_panic(error: BaseException) -> bool:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, else its type."""
+    """Return the first line of an error's message, else its type.
+
+    Positions in the source code of Lance are left out.
+    """
     lines = str(error).splitlines()
-    return lines[0] if lines else type(error).__name__
+    return _SOURCE.sub("", lines[0]) if lines else type(error).__name__
 
 
-def _short_text(text: str, error: Exception) -> str:
-    return _SOURCE.sub("", text.splitlines()[0])[:_MAX_LENGTH] if text else type(error).__name__
+def _shortened(error: Exception) -> str:
+    return first_line(error)[:_MAX_LENGTH]
 
 
 def _lacking_right(text: str) -> str:

@@ -142,7 +142,8 @@ class BacklogSample:
     generations, rows, bytes : int
         Flushed and not merged.
     wal_entries : int
-        Entries of the write-ahead logs that no flushed generation covers.
+        Entries of the write-ahead logs that no flushed generation covers; 0 if all rows are
+        flushed.
     version, base_rows, regions : int or None
         Version and rows of the base table, and the number of regions. These attributes and the
         following ones are None in samples of a memwal version that did not record them.

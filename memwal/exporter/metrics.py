@@ -121,7 +121,7 @@ TABLE_GAUGES = (
     TableGauge(
         "memwal.table.wal.entries",
         "{entry}",
-        "Log entries that no generation covers.",
+        "Log entries that no generation covers; 0 where all rows are flushed.",
         _status(lambda s: s.unflushed_wal_entries),
     ),
     TableGauge(

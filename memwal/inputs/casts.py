@@ -25,6 +25,7 @@ CAST_ERRORS: Final = (ValueError, TypeError, ArithmeticError, NotImplementedErro
 """Errors of Arrow for values that it cannot convert, and of the casts of this module."""
 
 _MAX_SHOWN: Final = 60
+_MAX_REASON: Final = 120
 _TEXT: Final = (pt.is_string, pt.is_large_string, pt.is_string_view)
 _BINARY: Final = (
     pt.is_binary,
@@ -85,16 +86,40 @@ def cast_column(name: str, cast: Cast, array: pa.Array, target: pa.DataType, row
         return cast(array)
     except CAST_ERRORS as error:
         at = first_failure(len(array), lambda start, end: cast(array.slice(start, end - start)))
-        raise misfit(name, row + at, array[at], target) from error
+        cause = _failure(cast, array.slice(at, 1)) or error
+        raise misfit(name, row + at, array[at], target, cause) from error
 
 
-def misfit(name: str, row: int, value: Any, target: pa.DataType) -> InvalidInputError:
-    """Return the error for a value, a Python object or a scalar of Arrow, that does not fit."""
+def misfit(
+    name: str, row: int, value: Any, target: pa.DataType, cause: Exception | None = None
+) -> InvalidInputError:
+    """Return the error for a value, a Python object or a scalar of Arrow, that does not fit.
+
+    Without a cause, no value of its type is ever cast to the type of the column.
+    """
     kind = value.type if isinstance(value, pa.Scalar) else type(value).__name__
+    found = f"column {name}, row {row} (the first is 0): {show(value)}, of type {kind},"
+    if cause is None:
+        return InvalidInputError(
+            f"{found} cannot be stored in a column of type {target}; convert it before the call, "
+            "or leave the row out"
+        )
     return InvalidInputError(
-        f"column {name}, row {row} (the first is 0): {show(value)}, of type {kind}, does not fit "
-        f"into {target} as the same value; correct it or drop the row"
+        f"{found} would not stay the same value in a column of type {target}: {_reason(cause)}; "
+        "correct it, or leave the row out"
     )
+
+
+def _failure(cast: Cast, array: pa.Array) -> Exception | None:
+    try:
+        cast(array)
+    except CAST_ERRORS as error:
+        return error
+    return None
+
+
+def _reason(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")[:_MAX_REASON]
 
 
 def show(value: Any) -> str:
@@ -170,7 +195,7 @@ def _plan_list(source: pa.DataType, target: pa.DataType) -> Cast | None:
     def to_fixed_size(array: pa.Array) -> pa.Array:
         lengths = array.value_lengths()
         if pc.any(pc.not_equal(lengths, size)).as_py():
-            raise ValueError(f"a list does not have {size} values")
+            raise ValueError(f"it does not have {size} values")
         values = inner(array.flatten())
         if array.null_count:
             # A list that is null takes as much room as any other.
@@ -204,7 +229,7 @@ def _plan_map(source: pa.DataType, target: pa.DataType) -> Cast | None:
             [pa.nulls(len(pairs))] * 2 if pt.is_null(pairs.type) else [*map(pairs.field, range(2))]
         )
         if parts[0].null_count or pairs.null_count:
-            raise ValueError("a map has a null for a key")
+            raise ValueError("a key of the map is null")
         return pa.MapArray.from_arrays(
             _offsets(array, target),
             keys(parts[0]),
@@ -307,7 +332,7 @@ def _to_integer(source: pa.DataType, target: pa.DataType) -> Cast:
     def to_integer(array: pa.Array) -> pa.Array:
         # A larger float stands for several integers: which one is not known.
         if pc.any(pc.greater(pc.abs(array), largest)).as_py():
-            raise ValueError("a float does not tell which integer it was")
+            raise ValueError(f"above {largest} a float may stand for several integers")
         return array.cast(target)
 
     return to_integer
@@ -319,7 +344,7 @@ def _round(target: pa.DataType) -> Cast:
         # numpy looks through a column of vectors ten times as fast as Arrow does.
         infinite = np.isinf(rounded.to_numpy(zero_copy_only=False))
         if infinite.any() and np.isfinite(array.to_numpy(zero_copy_only=False))[infinite].any():
-            raise OverflowError(f"a value is out of the range of {target}")
+            raise OverflowError(f"it is out of the range of {target}")
         return rounded
 
     return to_narrower
@@ -353,7 +378,7 @@ def _and_back(cast: Cast, source: pa.DataType) -> Cast:
     def checked(array: pa.Array) -> pa.Array:
         converted = cast(array)
         if not converted.cast(source).equals(array):
-            raise ValueError(f"a value of {source} is another one in the type of the table")
+            raise ValueError("it would be rounded")
         return converted
 
     return checked

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime, time
-from typing import Any, Final, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Protocol, TypeAlias, TypeGuard, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -42,6 +42,8 @@ _SINGLE: Final = (*_TEXTS, int, float, np.generic, pa.Scalar)
 _ACCEPTED: Final = (
     "pass a pyarrow table, batch or reader, a data frame, a dict of columns, or a list of dicts"
 )
+# Columns in the example of a row that a message shows.
+_MAX_EXAMPLE: Final = 4
 Columns: TypeAlias = list[tuple[str, Any]]
 Result = TypeVar("Result")
 
@@ -79,7 +81,7 @@ def to_rows(data: object, schema: pa.Schema, primary_key: Sequence[str]) -> pa.T
         return schema.empty_table()
     columns = _named_columns(rows, primary_key)
     if columns is None:
-        raise ArgumentTypeError(f"rows of type {type(data).__name__} are not known; {_ACCEPTED}")
+        raise ArgumentTypeError(f"{_describe_nameless(data, schema)}; {_ACCEPTED}")
     return _to_table(columns, schema)
 
 
@@ -105,7 +107,7 @@ def to_keys(data: object, schema: pa.Schema, primary_key: Sequence[str]) -> pa.T
             )
     if len(primary_key) != 1:
         raise InvalidInputError(
-            f"the key has columns {', '.join(primary_key)}; give a table or a dict of them"
+            f"the key has the columns {', '.join(primary_key)}, so keys must name them; {_ACCEPTED}"
         )
     (name,) = primary_key
     if not isinstance(keys, (pa.Array, pa.ChunkedArray)):
@@ -136,9 +138,21 @@ def _named_columns(data: object, primary_key: Sequence[str]) -> Columns | None:
         if all(map(_is_values, keys or data.values())):
             return list(data.items())
         return _columns_of_rows([data])
-    if _is_list(data) and all(isinstance(row, Mapping) or _is_model(row) for row in data):  # type: ignore[attr-defined]
-        return _columns_of_rows(data)  # type: ignore[arg-type]
+    if _is_list(data) and all(map(_is_row, data)):
+        return _columns_of_rows(data)
     return None
+
+
+def _describe_nameless(data: object, schema: pa.Schema) -> str:
+    """Describe rows whose columns have no names, for a message."""
+    if not _is_list(data):
+        return f"rows of type {type(data).__name__} are not known"
+    number, row = next((n, row) for n, row in enumerate(data) if not _is_row(row))
+    example = ", ".join(f"{name!r}: ..." for name in schema.names[:_MAX_EXAMPLE])
+    return (
+        f"row {number} of the list (the first is 0), {show(row)}, is of type {type(row).__name__}, "
+        f"which does not name its columns: make it a dict, {{{example}}}"
+    )
 
 
 def _columns_of_rows(rows: Sequence[Any]) -> Columns:
@@ -202,10 +216,11 @@ def _to_arrow(name: Any, values: Any, target: pa.DataType | None) -> pa.Array:
         listed = list(values)
         # With all values before it: Arrow infers one type for all.
         row = first_failure(len(listed), lambda _start, end: read(listed[:end]))
+        expected = "" if target is None else f", in a column of type {target}"
         raise InvalidInputError(
             f"column {name}, row {row} (the first is 0): {show(listed[row])}, of type "
             f"{type(listed[row]).__name__}, is no value that Arrow knows, or of another kind than "
-            "those before it; correct it or drop the row"
+            f"those before it{expected}; correct it, or leave the row out"
         ) from error
 
 
@@ -274,8 +289,13 @@ def _is_values(value: object) -> bool:
     )
 
 
-def _is_list(value: object) -> bool:
+def _is_list(value: object) -> TypeGuard[Sequence[Any]]:
     return isinstance(value, Sequence) and not isinstance(value, _TEXTS)
+
+
+def _is_row(value: object) -> bool:
+    """Return whether an object is a row that names its columns."""
+    return isinstance(value, Mapping) or _is_model(value)
 
 
 def _is_model(value: object) -> bool:

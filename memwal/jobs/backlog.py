@@ -142,7 +142,7 @@ def _backlog(
         oldest_backlog_seconds=(
             generation_age(location, manifest.region_id, pending[0].path, now) if pending else None
         ),
-        unflushed_wal_entries=tip - 1 - manifest.replay_after,
+        unflushed_wal_entries=0 if unflushed is None else tip - 1 - manifest.replay_after,
         retained_generations=len(manifest.flushed) - len(pending),
         oldest_unflushed_seconds=None
         if unflushed is None

@@ -33,7 +33,8 @@ class RegionBacklog:
     oldest_backlog_seconds: float | None
     """Age of the oldest generation of the backlog; None when there is none."""
     unflushed_wal_entries: int
-    """Entries of the write-ahead log that no flushed generation covers."""
+    """Entries of the write-ahead log that no flushed generation covers; 0 when none has rows.
+    A claim appends one without rows, the fence, and the newest entry of a log is never deleted."""
     retained_generations: int
     """Generations that are merged and still stored."""
     oldest_unflushed_seconds: float | None = None
@@ -202,7 +203,7 @@ class TableStatus(JsonRecord):
 
     @property
     def unflushed_wal_entries(self) -> int:
-        """Log entries that no flushed generation covers, over all regions."""
+        """Log entries that no flushed generation covers, of all regions with unflushed rows."""
         return sum(region.unflushed_wal_entries for region in self.regions)
 
     @property

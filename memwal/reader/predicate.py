@@ -6,11 +6,13 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Annotated, Final, TypeAlias
 
-from memwal.boundary.lance_errors import translate_lance_error
-from memwal.errors import CorruptDataError, InvalidInputError
+import pyarrow as pa
+
+from memwal.boundary.lance_errors import first_line, translate_lance_error
+from memwal.errors import CorruptDataError, InvalidInputError, MemWalError
 
 MAX_OPERATORS: Final = 200
 """Maximum number of operators in a chain, where each takes the result of the previous one.
@@ -37,6 +39,21 @@ replacements make cannot be bounded, so a filter is code: take none from a stran
 _PADDING: Final = "repeat|lpad|rpad|array_repeat|list_repeat|array_resize|list_resize"
 _SERIES: Final = "generate_series|range"
 _MAX_DIGITS: Final = 9
+
+# Characters in a message: of a filter, of all columns of a table, and of the type of one.
+_MAX_FILTER: Final = 300
+_MAX_COLUMNS: Final = 1_500
+_MAX_TYPE: Final = 120
+
+# What Lance says when it computes a predicate, in errors that have no type of their own.
+_EVALUATION: Final = re.compile(
+    "Error applying filter expression|Query Execution error: Execution error"
+)
+_STEPS: Final = re.compile(
+    r"^.*(?:Invalid user input|Schema error|sql parser error|Error parsing function"
+    r"|Error during planning|Error applying filter expression to batch|Execution error"
+    r"|LanceError\(Arrow\)|Arrow error): "
+)
 
 # Quoted text and names, which hide all other tokens; comments; parentheses; tokens that end an
 # operand, and operators, which continue one.
@@ -156,13 +173,48 @@ def _check_levels(levels: Sequence[_Level]) -> None:
 
 
 @contextmanager
-def translate_filter_errors(filter: str | None) -> Iterator[None]:
-    """Raise InvalidInputError for a predicate that Lance can parse and cannot evaluate."""
+def translate_filter_errors(filter: str | None, schema: pa.Schema) -> Iterator[None]:
+    """Raise InvalidInputError for a predicate that Lance cannot parse, resolve or evaluate.
+
+    ``filter`` is the predicate in its parentheses; ``schema``, of the table, tells in the message
+    which columns there are.
+    """
     try:
         yield
-    except RuntimeError as error:
-        if filter is None or isinstance(translate_lance_error(error, "reading"), CorruptDataError):
+    except (OSError, RuntimeError, ValueError) as error:
+        if filter is None or not _is_refusal(error):
             raise
         raise InvalidInputError(
-            f"Lance cannot evaluate the filter {filter}: {error}; write it in other words"
+            f"the filter {filter[1:-1][:_MAX_FILTER]} cannot be used: {_reason(error)}; "
+            f"the columns of the table are {_show_columns(schema)}"
         ) from error
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Return whether Lance refused what it was asked for, rather than failed to read."""
+    if isinstance(error, MemWalError):
+        return False
+    translated = translate_lance_error(error, "reading")
+    if isinstance(error, RuntimeError) or _EVALUATION.search(str(error)):
+        return not isinstance(translated, CorruptDataError)
+    return isinstance(translated, InvalidInputError)
+
+
+def _reason(error: Exception) -> str:
+    """Return what Lance says of a predicate, without the steps in which it happened.
+
+    Lance lists columns as well, but only those of the source that it reads.
+    """
+    reason = _STEPS.sub("", first_line(error)).partition(" Valid fields are")[0]
+    if reason.count(")") > reason.count("("):
+        reason = reason.removesuffix(")")
+    return reason.rstrip(". ")
+
+
+def _show_columns(schema: pa.Schema) -> str:
+    """List columns with their types for a message, as many as fit."""
+    shown = [f"{field.name} ({str(field.type)[:_MAX_TYPE]})" for field in schema]
+    lengths = accumulate(map(len, shown))
+    fitting = max(sum(length <= _MAX_COLUMNS for length in lengths), 1)
+    rest = len(shown) - fitting
+    return ", ".join(shown[:fitting]) + (f" and {rest} more" if rest > 0 else "")

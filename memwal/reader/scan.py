@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
@@ -100,7 +100,7 @@ class Scan(Result):
         names = output_schema(base, self._columns).names
         if sources.generations:
             names = [*names, *(key for key in base.primary_key if key not in names)]
-        with _translate_errors(base), translate_filter_errors(self._filter):
+        with _translate_errors(base, self._filter):
             scanner = base.dataset.scanner(
                 columns=names,
                 filter=self._filter,
@@ -124,7 +124,7 @@ class Scan(Result):
     def _count(self) -> int:
         sources, newest = _open_newest_once(self._open_sources)
         output_schema(sources.base, self._columns)
-        with _translate_errors(sources.base), translate_filter_errors(self._filter):
+        with _translate_errors(sources.base, self._filter):
             return self._rows(sources, newest, pa.schema([]), []).count()
 
     def _rows(
@@ -171,7 +171,7 @@ class Scan(Result):
         remaining = self._limit
         if remaining == 0:
             return
-        with _translate_errors(rows.sources.base), translate_filter_errors(self._filter):
+        with _translate_errors(rows.sources.base, self._filter):
             for batch in rows.batches(None if remaining is None else remaining + skip):
                 skipped = min(skip, batch.num_rows)
                 skip -= skipped
@@ -213,15 +213,16 @@ def output_schema(base: BaseTable, columns: Sequence[str] | None) -> pa.Schema:
     return pa.schema([base.schema.field(name) for name in names])
 
 
-def _translate_errors(base: BaseTable) -> AbstractContextManager[None]:
-    return lance_errors(
-        f"scanning {base.location}",
-        gone=(
-            f"files of version {base.version} of {base.location} were deleted while it was "
-            "scanned; scan again, and clean up only versions that are older than the longest "
-            "scan takes (older_than of Lance's cleanup_old_versions), or tag the version"
-        ),
+@contextmanager
+def _translate_errors(base: BaseTable, filter: str | None) -> Iterator[None]:
+    gone = (
+        f"files of version {base.version} of {base.location} were deleted while it was "
+        "scanned; scan again, and clean up only versions that are older than the longest "
+        "scan takes (older_than of Lance's cleanup_old_versions), or tag the version"
     )
+    reading = lance_errors(f"scanning {base.location}", gone=gone)
+    with reading, translate_filter_errors(filter, base.schema):
+        yield
 
 
 def _shortened(text: str) -> str:

@@ -9,6 +9,7 @@ from typing import Final
 import pyarrow as pa
 from datafusion import SessionConfig, SessionContext, udf
 
+from memwal.boundary.lance_errors import first_line
 from memwal.errors import InvalidInputError
 from memwal.region.hashing import murmur3_multi
 
@@ -75,8 +76,9 @@ class Engine:
         return self._with_hashes([*tokens[:at], call, *tokens[end:]])
 
     def _refusal(self, error: Exception) -> InvalidInputError:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        return InvalidInputError(f"the region expression {self._text!r} has no value: {reason}")
+        return InvalidInputError(
+            f"the region expression {self._text!r} has no value: {first_line(error)}"
+        )
 
 
 def _hash(*columns: pa.Array) -> pa.Array:

@@ -284,14 +284,14 @@ class RegionSpec:
             raise TableSetupError(
                 f"the table is changing to the region spec {self}, and takes no writes until the "
                 "regions of the earlier spec are empty; finish with memwal.add_region_spec(uri, "
-                "spec)"
+                "spec) or the command memwal add-region-spec"
             )
         for field in self.fields:
             if None in field.columns:
                 raise TableSetupError(
                     f"a source column of {field} was dropped from the table, so that rows of one "
                     "key could land in two regions; divide the table anew with "
-                    "memwal.add_region_spec(uri, spec)"
+                    "memwal.add_region_spec(uri, spec) or the command memwal add-region-spec"
                 )
             outside = [name for name in field.columns if name not in primary_key]
             if outside and not field.immutable:

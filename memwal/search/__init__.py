@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Unpack
 
 import numpy as np
@@ -52,7 +53,7 @@ def search(
     """Find the rows with the nearest vectors: the columns and ``_distance``, nearest first."""
     schema = output_schema(sources.base, options.get("columns"))
     options["filter"] = filter = parenthesize_filter(options.get("filter"))
-    with lance_errors(f"searching {sources.base.location}"), translate_filter_errors(filter):
+    with _translate_errors(sources, filter):
         hits = nearest(sources, newest, vector, column=column, prefilter=prefilter, **options)
         return fetch_rows(sources, hits, schema, [(DISTANCE, hits.values)])
 
@@ -70,7 +71,7 @@ def search_text(
     """Find the rows whose texts match best: the columns and ``_score``, best first."""
     schema = output_schema(sources.base, columns)
     filter = parenthesize_filter(filter)
-    with lance_errors(f"searching {sources.base.location}"), translate_filter_errors(filter):
+    with _translate_errors(sources, filter):
         hits = best_texts(sources, newest, query, columns=column, k=k, filter=filter)
         return fetch_rows(sources, hits, schema, [(SCORE, hits.values)])
 
@@ -105,7 +106,7 @@ def search_hybrid(
     options["k"] = depth = max(k, _DEFAULT_CANDIDATES if candidates is None else candidates)
     schema = output_schema(sources.base, options.get("columns"))
     options["filter"] = filter = parenthesize_filter(options.get("filter"))
-    with lance_errors(f"searching {sources.base.location}"), translate_filter_errors(filter):
+    with _translate_errors(sources, filter):
         near = nearest(sources, newest, vector, column=vector_column, **options)
         texts = best_texts(sources, newest, query, columns=text_column, k=depth, filter=filter)
         hits, extra = _fuse_by_rank(near, texts, weight)
@@ -115,6 +116,13 @@ def search_hybrid(
         chosen = values[positions].astype("float32")
         rows = rows.append_column(name, pa.array(chosen, from_pandas=True))
     return rows
+
+
+@contextmanager
+def _translate_errors(sources: ReadSources, filter: str | None) -> Iterator[None]:
+    searching = lance_errors(f"searching {sources.base.location}")
+    with searching, translate_filter_errors(filter, sources.base.schema):
+        yield
 
 
 def _fuse_by_rank(

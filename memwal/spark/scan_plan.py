@@ -15,8 +15,7 @@ import pyarrow as pa
 from lance.fragment import LanceFragment
 
 from memwal.base_table.read_tags import ReadTag
-from memwal.base_table.snapshot import BaseTable
-from memwal.boundary.lance_errors import translate_lance_error
+from memwal.base_table.snapshot import BaseTable, lance_errors
 from memwal.errors import InvalidInputError, ObjectNotFoundError, TableSetupError
 from memwal.format.memwal_index import StoredRegionSpec
 from memwal.lsm.wal.follow import UnflushedLog
@@ -325,18 +324,9 @@ def _newest_spec(base: BaseTable) -> StoredRegionSpec | None:
 def _check_filter(base: BaseTable, predicate: str | None) -> None:
     if predicate is None:
         return
-    try:
-        with translate_filter_errors(predicate):
-            base.dataset.scanner(columns=[], with_row_id=True, filter=predicate).explain_plan()
-    except (OSError, ValueError) as error:
-        if isinstance(error, InvalidInputError):
-            raise
-        translated = translate_lance_error(error, "reading the option filter")
-        if isinstance(translated, InvalidInputError):
-            raise translated from error
-        raise InvalidInputError(
-            f"the option filter is not a predicate over {base.location}: {error}"
-        ) from error
+    reading = lance_errors(f"reading {base.location}")
+    with reading, translate_filter_errors(predicate, base.schema):
+        base.dataset.scanner(columns=[], with_row_id=True, filter=predicate).explain_plan()
 
 
 def _divide(

@@ -34,6 +34,7 @@ GENERATED: dict[str, Callable[[], str]] = {
 
 _MARK = re.compile(r"^ *<!-- (?:page )?(?:needs|slow|run by|given|prints|fails)\b.*?-->\n", re.M)
 _GENERATED = re.compile(r"<!-- generated: (.+?) -->")
+_IN_THE_REPOSITORY = re.compile(r"^<!-- in the repository -->\n(?:> .*\n)+\n?", re.M)
 _DIAGRAM = re.compile(r'<img alt="(?P<alt>[^"]*)" src="(?P<source>[^":]+\.svg)"[^>]*>')
 _LINK = re.compile(
     r"(?P<image>!?)\[(?P<text>[^\]\n]*(?:\n[^\]\n]+)?)\]\((?!\w+:|#)(?P<path>[^)#\s]+)(?P<anchor>#[^)\s]+)?\)"
@@ -100,9 +101,13 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Fill in what is generated, turn links and pictures, and leave out what the tests are told."""
+    """Fill in what is generated, and turn links and pictures.
+
+    What the tests are told, and what is for readers of the repository, is left out.
+    """
     name = page.file.src_uri
     written = ROOT / ELSEWHERE.get(name, f"docs/{name}")
+    markdown = _IN_THE_REPOSITORY.sub("", markdown)
     markdown = _MARK.sub("", _GENERATED.sub(lambda mark: GENERATED[mark[1]](), markdown))
     return _LINK.sub(lambda link: _turned(link, written.parent, name), markdown)
 

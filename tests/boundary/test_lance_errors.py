@@ -6,6 +6,7 @@ import pytest
 
 from memwal.boundary.lance_errors import translate_lance_error
 from memwal.errors import (
+    InvalidInputError,
     MemWalError,
     ObjectNotFoundError,
     StoreAccessError,
@@ -25,6 +26,7 @@ from memwal.errors import (
         ("No space left on device (os error 28)", StoreFullError),
         ("File too large (os error 27)", StoreFullError),
         ("connection reset", StoreUnavailableError),
+        ("Invalid user input: no such thing, /a/b.rs:1:2", InvalidInputError),
         ("", StoreUnavailableError),
         (
             "timed out reading /t/_mem_wal/4038f403-0000-4403-8403-403403403403/40340340_gen_1",
@@ -36,3 +38,4 @@ def test_errors_of_lance_are_told_apart(text: str, kind: type[MemWalError]) -> N
     found = translate_lance_error(OSError(text), "reading")
     assert type(found) is kind
     assert str(found).startswith("reading")
+    assert ".rs" not in str(found)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import lance
 import pytest
+from support.data.tables import rows
 
 import memwal
 from memwal import errors
@@ -101,3 +103,17 @@ def test_a_table_without_mem_wal(cli, tmp_path):
     answer = cli("status", tmp_path / "plain.lance")
     assert answer.code == 2
     assert answer.stderr.startswith("error: ")
+
+
+@pytest.mark.parametrize("command", ["status", "read", "merge", "verify"])
+def test_a_table_that_is_not_there_is_made_by_a_command(cli, tmp_path, command):
+    answer = cli(command, tmp_path / "nothing")
+    assert answer.code == ExitCode.INPUT
+    assert "memwal create" in answer.stderr
+
+
+def test_a_table_without_a_log_gets_one_by_a_command(cli, tmp_path):
+    lance.write_dataset(rows({1: 1}), str(tmp_path / "plain"))
+    answer = cli("status", tmp_path / "plain")
+    assert answer.code == ExitCode.INPUT
+    assert "memwal enable" in answer.stderr

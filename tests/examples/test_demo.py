@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -195,6 +196,18 @@ class TestProducers:
         fleet = Fleet(tmp_path, settings)
         fleet.start(1)
         with pytest.raises(ProducerFailedError, match=r"elsewhere\.lance"):
+            wait(fleet)
+
+    def test_a_full_disk_is_told_without_a_log(
+        self, tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The producer cannot write the reason either."""
+        replace(settings, table=str(tmp_path / "elsewhere.lance")).save(tmp_path)
+        full = shutil.disk_usage(tmp_path)._replace(free=0)
+        monkeypatch.setattr(shutil, "disk_usage", lambda folder: full)
+        fleet = Fleet(tmp_path, settings)
+        fleet.start(1)
+        with pytest.raises(ProducerFailedError, match="space"):
             wait(fleet)
 
     def compare(self, table: Any, expected: Any, read: Any) -> Comparison:

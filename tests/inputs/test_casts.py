@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memwal.errors import InvalidInputError
-from memwal.inputs.casts import cast_column, plan_cast
+from memwal.inputs.casts import cast_column, misfit, plan_cast, show
 
 BERLIN = ZoneInfo("Europe/Berlin")
 NOON = dt.datetime(2024, 7, 1, 12)
@@ -169,8 +169,11 @@ def test_values_stay_the_same(array: pa.Array, target: pa.DataType, values: Any)
 
 @pytest.mark.parametrize(("array", "target", "row"), REFUSED, ids=named)
 def test_a_value_that_would_change_is_named(array: pa.Array, target: pa.DataType, row: int) -> None:
-    with pytest.raises(InvalidInputError, match=f"column x, row {row + 40} "):
+    with pytest.raises(InvalidInputError, match=f"column x, row {row + 40} ") as raised:
         cast(array, target, row=40)
+    told = str(raised.value)
+    for part in (show(array[row]), str(array.type), str(target)):
+        assert part in told
     if row:
         cast(array.slice(0, row), target)
 
@@ -178,6 +181,16 @@ def test_a_value_that_would_change_is_named(array: pa.Array, target: pa.DataType
 @pytest.mark.parametrize(("source", "target"), IMPOSSIBLE, ids=named)
 def test_types_without_a_value_in_common(source: pa.DataType, target: pa.DataType) -> None:
     assert plan_cast(source, target) is None
+    told = str(misfit("x", 3, pa.scalar(None, source), target))
+    for part in ("column x", "row 3", str(source), str(target)):
+        assert part in told
+
+
+def test_the_reason_is_that_of_the_value() -> None:
+    """Another value of the same part fails for another reason."""
+    with pytest.raises(InvalidInputError, match="not in range") as raised:
+        cast(pa.array([1, 300, 7000]), pa.int8())
+    assert "7000" not in str(raised.value)
 
 
 def test_hidden_values_of_null_lists_do_not_count() -> None:

@@ -113,6 +113,26 @@ class TestRows:
         row = {"id": np.int64(1), "v": np.array([1.0, 2.0]), "t": np.str_("a")}
         assert rows(row) == ROWS[:1]
 
+    @pytest.mark.parametrize(
+        ("data", "number", "kind"),
+        [
+            ([(1, "a"), (2, "b")], 0, "tuple"),
+            ([ROWS[0], [2, "b"]], 1, "list"),
+            ((1, 2), 0, "int"),
+            (["a"], 0, "str"),
+            ([None], 0, "NoneType"),
+        ],
+        ids=str,
+    )
+    def test_a_row_without_names_is_told(self, data: Any, number: int, kind: str) -> None:
+        with pytest.raises(ArgumentTypeError) as raised:
+            rows(data)
+        message = str(raised.value)
+        assert f"row {number} " in message
+        assert kind in message
+        assert repr(data[number]) in message
+        assert all(repr(name) in message for name in SCHEMA.names)
+
     def test_no_rows(self) -> None:
         assert rows([]) == []
         assert to_rows([], SCHEMA, ["id"]).schema == SCHEMA

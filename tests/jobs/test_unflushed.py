@@ -39,7 +39,7 @@ def test_a_region_that_was_claimed_and_not_written_needs_none(make_table: MakeTa
         writer.abort()
 
     (region,) = read_status(table.location, clock=lambda: time.time() + 3600).regions
-    assert region.unflushed_wal_entries == 1
+    assert region.unflushed_wal_entries == 0
     assert (region.oldest_unflushed_seconds, region.needs_recovery) == (None, False)
 
 

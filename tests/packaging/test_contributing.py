@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from packaging.specifiers import SpecifierSet
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -16,15 +19,35 @@ FORMS = sorted(path for path in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("[!c]
 MAKEFILE = (ROOT / "Makefile").read_text()
 TARGETS = set(re.findall(r"^([a-z][a-z-]*):", MAKEFILE, re.M))
 AREAS = set(re.findall(r"^AREA_([a-z]+) :=", MAKEFILE, re.M))
+CONTAINER: dict[str, Any] = json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text())
+PYTHONS = SpecifierSet(
+    tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
+)
+
+
+def workflow(path: Path) -> dict[Any, Any]:
+    found: dict[Any, Any] = yaml.safe_load(path.read_text())
+    return found
+
+
+def jobs() -> list[Any]:
+    """Return every job of every workflow."""
+    return [
+        pytest.param(job, id=f"{path.stem}-{name}")
+        for path in WORKFLOWS
+        for name, job in workflow(path)["jobs"].items()
+    ]
 
 
 def commands() -> list[str]:
-    """Return every line that a workflow or the container runs."""
-    container = json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text())
-    lines = container["postCreateCommand"].split(" && ")
+    """Return every line that a workflow, what it runs, or the container runs."""
+    lines = str(CONTAINER["postCreateCommand"]).split(" && ")
     for path in WORKFLOWS:
-        for job in yaml.safe_load(path.read_text())["jobs"].values():
+        for job in workflow(path)["jobs"].values():
             lines += [step["run"] for step in job["steps"] if "run" in step]
+    lines += [
+        line for line in (ROOT / ".ci" / "run").read_text().splitlines() if line.startswith("make ")
+    ]
     return lines
 
 
@@ -36,7 +59,50 @@ def test_a_command_exists(command: str) -> None:
     elif words[0].startswith(".venv"):
         assert (ROOT / "tests" / f"{words[2]}.py").is_file()
     else:
-        assert (ROOT / words[0]).is_file()
+        program = ROOT / words[0]
+        assert program.is_file()
+        assert os.access(program, os.X_OK)
+
+
+@pytest.mark.parametrize(
+    "path", sorted(set(re.findall(r"\b(?:tests|scripts|requirements|examples)/[\w./-]+", MAKEFILE)))
+)
+def test_a_file_that_a_target_names_exists(path: str) -> None:
+    assert (ROOT / path).exists()
+
+
+@pytest.mark.parametrize("job", jobs())
+def test_a_job_is_bounded_and_runs_the_same_tomorrow(job: dict[str, Any]) -> None:
+    assert re.fullmatch(r"[a-z]+-[\d.]+", job["runs-on"])
+    assert job["timeout-minutes"] > 0
+    for step in job["steps"]:
+        assert ("run" in step) != ("uses" in step)
+        if "uses" in step:
+            assert re.fullmatch(r"[\w.-]+/[\w./-]+@(v\d+(\.\d+)*|[0-9a-f]{40})", step["uses"])
+        if "python-version" in step.get("with", {}):
+            assert step["with"]["python-version"] in PYTHONS
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_a_workflow_starts_by_itself_and_may_only_read(path: Path) -> None:
+    found = workflow(path)
+    # YAML takes the key "on" for a boolean.
+    assert {"pull_request", "schedule"} & set(found[True])
+    assert found["permissions"] == {"contents": "read"}
+
+
+def test_the_container_has_a_python_that_is_supported() -> None:
+    version = re.fullmatch(r"[\w.-]+/devcontainers/python:([\d.]+)-\w+", CONTAINER["image"])
+    assert version is not None
+    assert version[1] in PYTHONS
+
+
+def test_the_editor_uses_what_the_set_up_makes() -> None:
+    settings = CONTAINER["customizations"]["vscode"]["settings"]
+    (environment,) = re.findall(r"^VENV := (.+)$", MAKEFILE, re.M)
+    interpreter = settings["python.defaultInterpreterPath"]
+    assert interpreter == f"${{workspaceFolder}}/{environment}/bin/python"
+    assert (ROOT / settings["python.testing.pytestArgs"][-1]).is_dir()
 
 
 def test_every_area_of_the_slow_tests_runs_by_night() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 from support.data.tables import MakeTable, rows, state
 
 import memwal
 from memwal.errors import InvalidInputError, MemWalError
-from memwal.reader.predicate import MAX_OPERATORS, parenthesize_filter
+from memwal.reader.predicate import MAX_OPERATORS, parenthesize_filter, translate_filter_errors
+from memwal.reader.scan import Scan
 
 
 @pytest.mark.parametrize(
@@ -54,3 +56,64 @@ def test_are_refused_whether_or_not_there_is_something_to_merge(
 def test_a_search_refuses_them_too(table: memwal.Table) -> None:
     with pytest.raises(MemWalError):
         table.search_text("x", filter="n = 1) or (n = 2").to_table()
+
+
+WRONG = {
+    "a column that does not exist": "nn = 1",
+    "a value of another type": "n = 'x'",
+    "no condition": "n + 1",
+    "two conditions": "n = 1 n = 2",
+    "half a condition": "n =",
+    "a function that does not exist": "no_such(n) = 1",
+    "a value that cannot be computed": "n = cast(text as int)",
+    "a division by zero": "1 / 0 = n",
+    "a part of what has none": "n.x = 1",
+}
+
+
+@pytest.mark.parametrize("filter", WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize("level", ["base table", "generation", "several levels", "MemTable", "log"])
+def test_the_message_lists_the_columns_and_no_place_in_the_code_of_lance(
+    make_table: MakeTable, filter: str, level: str
+) -> None:
+    table = make_table(buckets=2)
+    writer = table.writer()
+    writer.upsert(rows({1: 1, 2: 2, 3: 3}))
+    if level in ("base table", "generation", "several levels"):
+        writer.flush()
+    if level in ("base table", "several levels"):
+        table.merge()
+    if level == "several levels":
+        for turn in range(4):
+            writer.upsert(rows({1: turn, 5: 5}))
+            writer.flush()
+        writer.upsert(rows({2: 7}))
+    reader = writer if level in ("MemTable", "several levels") else table
+
+    def scan() -> Scan:
+        return reader.scan(filter=filter, fresh=level == "log")
+
+    for use in (scan().to_table, scan().count_rows):
+        with pytest.raises(InvalidInputError) as raised:
+            use()
+        message = str(raised.value)
+        assert filter in message
+        assert ".rs" not in message
+        assert all(f"{field.name} ({field.type})" in message for field in table.schema)
+    writer.abort()
+
+
+def test_the_message_about_a_search_lists_the_columns_too(make_table: MakeTable) -> None:
+    table = make_table()
+    table.upsert(rows({1: 1}))
+    with pytest.raises(InvalidInputError, match="text") as raised:
+        table.search_text("x", column="text", filter="nn = 1").to_table()
+    assert ".rs" not in str(raised.value)
+
+
+def test_the_columns_of_a_wide_table_do_not_fill_the_screen() -> None:
+    schema = pa.schema([(f"column_{number}", pa.int64()) for number in range(1000)])
+    with pytest.raises(InvalidInputError) as raised, translate_filter_errors("(x)", schema):
+        raise ValueError("Invalid user input: Schema error: No field named x., /a/b.rs:1:2")
+    assert len(str(raised.value)) < 3000
+    assert "column_0 " in str(raised.value)

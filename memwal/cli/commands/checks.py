@@ -65,7 +65,8 @@ def status(
 
     Also shows how far the maintained indexes are behind, and how old the snapshot is.
     Generations, rows and bytes are those that are flushed and not merged; log entries are those
-    that no generation covers yet; kept are merged generations that are still stored.
+    with rows that no generation covers yet, 0 if all rows are flushed; kept are merged generations
+    that are still stored.
 
     A name that is in the catalog means that table; ./NAME is a folder.
     """

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from memwal.base_table.snapshot import BaseTable, open_base, read_table_manifest
+from memwal.base_table.snapshot import BaseTable, no_table, open_base, read_table_manifest
 from memwal.errors import CorruptDataError, ObjectNotFoundError, TableSetupError
 from memwal.format.lance_manifest import read_index_section
 from memwal.jobs.gc.history import StoredVersions
@@ -48,10 +48,7 @@ def open_newest(location: TableLocation) -> NewestBase:
     torn: list[Finding] = []
     manifests = StoredVersions.list(location).manifests
     if not manifests:
-        raise TableSetupError(
-            f"there is no Lance table at {location}; create one with memwal.create(uri, schema, "
-            "...)"
-        )
+        raise no_table(location)
     for version in sorted(manifests, reverse=True):
         key = manifests[version].key
         try:

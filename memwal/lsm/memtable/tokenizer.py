@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from memwal.boundary.lance_errors import first_line
 from memwal.errors import InvalidInputError
 from memwal.lsm.memtable.hashing import Hashes, hash_rows
 
@@ -150,7 +151,10 @@ class Tokenizer:
         try:
             tokens: list[lance.FtsToken] = lance.tokenize(text, **self._options)
         except (ValueError, OSError, TypeError) as error:
-            raise InvalidInputError(f"Lance cannot tokenize with these options: {error}") from error
+            reason = first_line(error)
+            raise InvalidInputError(
+                f"Lance cannot tokenize with these options: {reason}"
+            ) from error
         return tokens
 
     def _tokenize_block(self, texts: pa.Array) -> Tokens:

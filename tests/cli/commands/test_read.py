@@ -72,3 +72,12 @@ def test_text(cli, written):
 def test_wrong_input(cli, written, options):
     table, _ = written
     assert cli("read", table.uri, *options).code == 2
+
+
+def test_a_wrong_filter_is_told_with_the_columns(cli, written):
+    table, _ = written
+    told = cli("read", table.uri, "--filter", "nothing = 1").stderr
+    assert "nothing = 1" in told
+    assert all(name in told for name in table.schema.names)
+    assert ".rs" not in told
+    assert len(told.splitlines()) == 1

@@ -130,6 +130,25 @@ class TestSees:
             assert state(opened.scan(fresh=False).to_table()) == {}
             assert opened.scan(max_staleness=60).count_rows() == 0
 
+    @pytest.mark.parametrize("by_position", [False, True])
+    def test_by_every_short_form_of_a_scan(self, table: memwal.Table, by_position: bool) -> None:
+        with table.writer() as writer:
+            position = writer.upsert(rows({1: 1, 2: 2})).position
+            wanted: dict[str, Any] = {"at_least": position} if by_position else {"fresh": True}
+            assert table.count_rows(**wanted) == 2
+            assert table.count_rows(filter="n > 1", **wanted) == 1
+            assert table.head(1, **wanted).num_rows == 1
+            assert sorted(table.to_pandas(**wanted)["id"]) == [1, 2]
+            assert sorted(table.to_polars(**wanted)["id"]) == [1, 2]
+            assert table.explain(filter="n = 1", columns=["id"], **wanted).consistency == "fresh"
+
+            opened = memwal.open(table.uri, fresh=True)
+            for other in ({"fresh": False}, {"max_staleness": 60}):
+                assert opened.count_rows(**other) == opened.head(**other).num_rows == 0
+                assert opened.to_pandas(**other).empty
+                assert opened.to_polars(**other).is_empty()
+                assert opened.explain(**other).consistency != "fresh"
+
 
 class TestOfAWriter:
     def test_sees_its_own_rows_and_those_of_others(self, make_table: MakeTable) -> None:

@@ -31,6 +31,9 @@ SHOWN = {"text", "ini", "sql", "promql", "properties", "dockerfile", "html", "ty
 
 KEYS = {"needs", "slow", "run by", "given", "prints", "fails"}
 
+PLACES = {"generated", "figures", "end of figures", "in the repository"}
+"""Comments about a place of the page rather than about a block."""
+
 _FENCE = re.compile(
     r"^(?P<indent> *)```(?P<language>[\w+-]*)[^\n`]*\n(?P<code>.*?)^(?P=indent)``` *$", re.M | re.S
 )
@@ -134,7 +137,7 @@ def read_page(path: Path) -> Page:
         stray=tuple(
             f"{mark.key}: {mark.value}"
             for mark in comments
-            if mark.key not in {*KEYS, "generated", "figures", "end of figures"}
+            if mark.key not in {*KEYS, *PLACES}
             or (mark.key in KEYS and not mark.of_page and mark not in attached)
         ),
     )
