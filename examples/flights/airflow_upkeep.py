@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -23,13 +25,9 @@ ROOT = Path(__file__).parents[2]
 NAME = "flights"
 DAG_ID = f"memwal__{NAME}"
 POLICY = Policy(
-    schedule=None,
+    poll_seconds=1.0,
     merge_at_generations=2,
     merge_at_age_seconds=30.0,
-    sensor_poke_seconds=2.0,
-    sensor_timeout_seconds=20.0,
-    # A task of Airflow takes seconds of a processor: two sensors for the eight regions.
-    sensor_groups=2,
     gc_grace_seconds=120.0,
     gc_retention_seconds=60.0,
     quality=QualityRules.from_dict(
@@ -75,7 +73,10 @@ class AirflowUpkeep(Upkeep):
         self._table = settings.open_table()
         self._catalog = Catalog(url, snapshot_path=snapshot)
         self._catalog.migrate()
-        if NAME not in [table.name for table in self._catalog.list()]:
+        if NAME in [table.name for table in self._catalog.list()]:
+            # A run that is resumed may have ended without runs of the DAG.
+            self._catalog.update(NAME, policy=POLICY)
+        else:
             self._catalog.register(
                 NAME,
                 uri=settings.table,
@@ -91,7 +92,7 @@ class AirflowUpkeep(Upkeep):
             dags_folder=ROOT / "dags",
             env={"MEMWAL_CATALOG_URL": url, "MEMWAL_CATALOG_SNAPSHOT": str(snapshot)},
             settings={
-                # The table is registered before Airflow starts, and its policy does not change.
+                # The table is registered before Airflow starts.
                 "dag_processor": {"min_file_process_interval": "120"},
                 "memwal": {
                     # Its work for fleets of tables would only take processor time from this one.
@@ -160,22 +161,29 @@ class AirflowUpkeep(Upkeep):
         ] + self._checkpoints
 
     def _keep(self) -> None:
-        """Start one DAG run after another. A schedule could not be stopped in time."""
+        """Let Airflow start a run whenever something is due, and start one at the end."""
         self._airflow.start()
         self._airflow.wait_healthy()
         self._spark.wait()
         self._healthy.set()
-        while True:
-            # At least one, even if Airflow takes longer to start than the stream lasts.
-            run_id = self._airflow.trigger(DAG_ID)
-            self._airflow.wait(
-                partial(self._is_over, run_id),
-                timeout=RUN_SECONDS,
-                what=f"finish run {run_id}",
-                every=LOOK_SECONDS,
-            )
-            if self._paused.is_set():
-                break
+        self._airflow.wait_dag(DAG_ID)
+        self._airflow.wait(
+            self._is_paused, timeout=math.inf, what="run the DAG", every=LOOK_SECONDS
+        )
+        self._catalog.update(NAME, policy=replace(POLICY, schedule=None))
+        # At least one run, even if Airflow takes longer to start than the stream lasts.
+        run_id = self._airflow.trigger(DAG_ID)
+        self._airflow.wait(
+            partial(self._is_over, run_id),
+            timeout=RUN_SECONDS,
+            what=f"finish run {run_id}",
+            every=LOOK_SECONDS,
+        )
+
+    def _is_paused(self) -> bool:
+        """Look at all runs; return whether no further one is wanted."""
+        self._is_over("")
+        return self._paused.is_set()
 
     def _is_over(self, run_id: str) -> bool:
         """Look at all runs; return whether one of them is over."""
