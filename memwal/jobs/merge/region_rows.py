@@ -23,9 +23,10 @@ from memwal.format.values import VERSIONS_WITHOUT_NULL_STRUCTS, fill_null_struct
 from memwal.jobs.job import SkippedRegion
 from memwal.jobs.merge.picker import Candidate, RegionSelection, Share, still_pending
 from memwal.lsm.memtable.hashing import hash_rows
+from memwal.lsm.newest_rows import newest_row_positions
 from memwal.quality.checks import Mask
 from memwal.reader.sources.generation import open_generation
-from memwal.region.rows import key_column, newest_row_positions
+from memwal.region.rows import key_column
 from memwal.util.retry import LostRaceError
 
 Rows = npt.NDArray[np.int64]
