@@ -2,7 +2,7 @@
 
 Usage: ``python bench/merge_scale.py [--latency MILLISECONDS]``. The seconds of a core follow from
 those of the stages that ``bench/maintenance.py --only scaling --rows 10000000`` prints: of a merge
-by one worker, and of one in 64 parts, each of whose tasks reads all keys. The rest is assumed.
+by one worker, and of one in 64 parts. The rest is assumed.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ from dataclasses import dataclass
 
 from scale import DOLLARS_PER_CORE_HOUR, PRICES
 
+from memwal.jobs.merge.match import divide_match
+from memwal.jobs.merge.run_files import KeyFile
+
 EXECUTORS = (8, 32, 128, 512)
 
 BASE_ROWS = 1_000_000_000
@@ -23,6 +26,10 @@ BACKLOG_ROWS = 100_000_000
 ROW_BYTES = 80
 KEY_BYTES = 8
 GENERATION_BYTES = 128 << 20
+# Half of the backlog replaces a row.
+REPLACED_PART = 0.5
+# What is stored of a row that one task found and another one deletes.
+FOUND_BYTES = 25
 # Of a task, as `commit_bytes` has it; an eighth is for keys, with which it compares at a time.
 TASK_BYTES = 1 << 30
 KEY_SHARE = 8
@@ -48,6 +55,7 @@ class Stage:
     seconds: float  # of the longest executor
     gets: float
     puts: float
+    of_keys: float = 0  # of the seconds, those for the keys of the backlog
 
 
 def rewrite(executors: int, latency: float) -> Stage:
@@ -68,22 +76,38 @@ def rewrite(executors: int, latency: float) -> Stage:
 
 
 def match(executors: int, latency: float) -> Stage:
-    """Every executor has its own fragments, and reads all keys of the backlog."""
+    """Every executor has its own fragments, or shares them with others that have other keys."""
     fragments = BASE_ROWS // FRAGMENT_ROWS
-    files = max(executors, math.ceil(BACKLOG_ROWS * ROW_BYTES / TASK_BYTES))
-    passes = math.ceil(BACKLOG_ROWS * KEY_BYTES / (TASK_BYTES / KEY_SHARE))
-    own = math.ceil(fragments / executors)
+    count = max(executors, math.ceil(BACKLOG_ROWS * ROW_BYTES / TASK_BYTES))
+    each = BACKLOG_ROWS // count
+    files = [KeyFile(str(number), number, each, each * KEY_BYTES) for number in range(count)]
+    sizes = dict.fromkeys(range(fragments), FRAGMENT_ROWS)
+    key_bytes = TASK_BYTES // KEY_SHARE
+    groups, parts = divide_match(sizes, files, max_tasks=executors, key_bytes=key_bytes)
+    own, own_files = max(map(len, groups)), max(map(len, parts))
+    keys = own_files * each
+    passes = math.ceil(keys * KEY_BYTES / key_bytes)
     rows = own * FRAGMENT_ROWS
-    of_fragment = GETS_PER_FILE + FRAGMENT_ROWS * KEY_BYTES / REQUEST_BYTES
-    of_keys = max(files, BACKLOG_ROWS * KEY_BYTES / REQUEST_BYTES)
+    of_fragments = own * passes * (GETS_PER_FILE + FRAGMENT_ROWS * KEY_BYTES / REQUEST_BYTES)
+    of_keys = max(own_files, keys * KEY_BYTES / REQUEST_BYTES)
+    read = key_seconds(keys)
     seconds = (
-        passes * rows / 1e6 * SCAN_SECONDS_PER_MILLION
-        + BACKLOG_ROWS / 1e6 * KEYS_SECONDS_PER_MILLION
-        + (passes * rows + BACKLOG_ROWS) * KEY_BYTES / BYTES_PER_SECOND
-        + (own * (passes * of_fragment + 1) + of_keys / PARALLEL_READS) * latency
+        read
+        + passes * rows / 1e6 * SCAN_SECONDS_PER_MILLION
+        + passes * rows * KEY_BYTES / BYTES_PER_SECOND
+        + (of_fragments + own + of_keys / PARALLEL_READS) * latency
     )
-    gets = passes * fragments * of_fragment + executors * of_keys
-    return Stage(seconds, gets, fragments)
+    gets = len(groups) * len(parts) * (of_fragments + of_keys)
+    if len(parts) > 1:
+        found = BACKLOG_ROWS * REPLACED_PART / len(groups) * FOUND_BYTES
+        seconds += 2 * found / BYTES_PER_SECOND + (own + 2 * len(parts)) * latency
+        gets += len(groups) * len(parts)
+    return Stage(seconds, gets, fragments, read)
+
+
+def key_seconds(keys: float) -> float:
+    """Read and mark keys of the backlog."""
+    return keys / 1e6 * KEYS_SECONDS_PER_MILLION + keys * KEY_BYTES / BYTES_PER_SECOND
 
 
 def lines(latency: float) -> Iterator[str]:
@@ -100,15 +124,13 @@ def lines(latency: float) -> Iterator[str]:
         commits = fragments * DRIVER_SECONDS_PER_FRAGMENT + 20 * latency
         total = rewriting.seconds + matching.seconds + commits
         slowest = slowest or total
-        keys = BACKLOG_ROWS / 1e6 * KEYS_SECONDS_PER_MILLION
-        keys += BACKLOG_ROWS * KEY_BYTES / BYTES_PER_SECOND
         gets, puts = rewriting.gets + matching.gets, rewriting.puts + matching.puts
         requests = gets * PRICES["GET"] + puts * PRICES["PUT"]
         cores = executors * total / 3_600 * DOLLARS_PER_CORE_HOUR
         yield (
             f"| {executors} | {rewriting.seconds:,.0f} s | {matching.seconds:,.0f} s "
-            f"| {keys:,.0f} s | {commits:,.1f} s | {total:,.0f} s | {slowest / total:.1f} "
-            f"| {gets:,.0f} | {puts:,.0f} | {requests:.2f} | {cores:.2f} |"
+            f"| {matching.of_keys:,.0f} s | {commits:,.1f} s | {total:,.0f} s "
+            f"| {slowest / total:.1f} | {gets:,.0f} | {puts:,.0f} | {requests:.2f} | {cores:.2f} |"
         )
 
 

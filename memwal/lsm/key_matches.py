@@ -1,10 +1,9 @@
 """Find rows whose key is among many keys: a few hundred thousand keys among millions of rows.
 
 Each key marks a slot of a table: integers that lie close together by their value, others by a
-cheap hash. Rows whose slot has no mark are ruled out. For the rows that are left, some of a
-hundred, smaller tables tell the key that has the same hash, and the values are compared. pyarrow's
-``index_in`` alone hashes all keys again for each piece of the rows, and takes several times as
-long.
+cheap hash. Rows whose slot has no mark are ruled out. For the rows that are left, smaller tables
+tell the key that has the same hash, and the values are compared. pyarrow's ``index_in`` alone
+hashes all keys again for each piece of the rows, and takes several times as long.
 """
 
 from __future__ import annotations
@@ -18,28 +17,30 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from memwal.format.keys import Runs, byte_runs, integers
-from memwal.lsm.memtable.hashing import Hashes, hash_rows
+from memwal.lsm.key_hashes import (
+    ROUNDS,
+    Positions,
+    hash_ends,
+    hash_tails,
+    hash_whole,
+    mixed,
+    signed,
+    slots,
+)
+from memwal.lsm.memtable.hashing import Hashes
 
 Ids = npt.NDArray[np.uint64]
-Positions = npt.NDArray[np.int64]
 Marks = npt.NDArray[np.bool_]
 
-_WORD = 8
-# Mask of a word by the number of its bytes that belong to the value.
-_TAILS = np.array([(1 << (8 * count)) - 1 for count in range(_WORD + 1)], np.uint64)
-# Odd numbers with bits in no order.
-_FIRST = np.uint64(0x9E3779B97F4A7C15)
+# For the second look at a hash.
 _SECOND = np.uint64(0xC2B2AE3D27D4EB4F)
-_ROUNDS = tuple(
-    np.uint64(number) for number in (0xBF58476D1CE4E5B9, 0x94D049BB133111EB, 0xD6E8FEB86659FD93)
-)
 # Fewer keys are compared as quickly by pyarrow.
 _MIN_KEYS = 1 << 12
-# A byte for each of 16 to 32 slots a key: one row in 20 or fewer is compared in vain. Larger tables
-# do not stay in the processor's cache.
-_SLOT_BITS = 4
+# A byte for each of 8 to 16 slots a key: one row in 10 or fewer passes in vain, and one in 100 a
+# second time. Larger tables do not stay in the processor's cache.
+_SLOT_BITS = 3
 _MAX_BITS = 26
+_MAX_SECOND_BITS = 24
 # A hash that leaves less than this part of the keys a slot of their own is not used: the keys
 # differ in bytes that it does not read.
 _MIN_DISTINCT = 0.9
@@ -48,7 +49,7 @@ _MIN_DISTINCT = 0.9
 _MOST_CANDIDATES = 1 << 20
 _FEW_ROWS = 4
 # Integers are marked by value if their range is not larger than so many slots for each.
-_MAX_SLOTS = 2 << _SLOT_BITS
+_MAX_SLOTS = 32
 
 
 def match_keys(keys: pa.Array, pieces: Iterable[tuple[pa.Array, Ids]]) -> tuple[Ids, Positions]:
@@ -58,19 +59,37 @@ def match_keys(keys: pa.Array, pieces: Iterable[tuple[pa.Array, Ids]]) -> tuple[
     The results have the order of the pieces.
     """
     found, positions = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
+    for ids, at in _matches(keys, pieces):
+        found.append(ids)
+        positions.append(at)
+    return np.concatenate(found), np.concatenate(positions)
+
+
+def keys_among(keys: pa.Array, pieces: Iterable[pa.Array]) -> Marks:
+    """Return which of the keys, which are distinct, any of the pieces has.
+
+    However many rows the pieces have, this takes memory for the keys and some pieces.
+    """
+    found = np.zeros(len(keys), np.bool_)
+    for _, at in _matches(keys, ((values, np.zeros(len(values), np.uint64)) for values in pieces)):
+        found[at] = True
+    return found
+
+
+def _matches(
+    keys: pa.Array, pieces: Iterable[tuple[pa.Array, Ids]]
+) -> Iterator[tuple[Ids, Positions]]:
+    """Yield the ids of rows that have one of the keys, and the position of the key of each."""
     if len(keys) < _MIN_KEYS:
         compared = _Compared(keys)
         for values, ids in pieces:
             rows, at = compared.find(values)
-            found.append(ids[rows])
-            positions.append(at)
-    else:
-        table = KeyTable.of(keys)
-        for values, ids, hashes in _candidates(table, pieces):
-            rows, at = table.find(values, hashes)
-            found.append(ids[rows])
-            positions.append(at)
-    return np.concatenate(found), np.concatenate(positions)
+            yield ids[rows], at
+        return
+    table = KeyTable.of(keys)
+    for values, ids, hashes in _candidates(table, pieces):
+        rows, at = table.find(values, hashes)
+        yield ids[rows], at
 
 
 def _candidates(
@@ -120,7 +139,7 @@ class _Range:
         """Mark keys; None if they are not integers that lie close together."""
         if not pa.types.is_integer(keys.type) or not len(keys):
             return None
-        numbers = _signed(keys)
+        numbers = signed(keys)
         low, high = numbers.min(), numbers.max()
         size = int(high) - int(low) + 1
         if size > len(keys) * _MAX_SLOTS:
@@ -132,28 +151,33 @@ class _Range:
     def possible(self, values: pa.Array) -> Positions:
         """Return the rows that have a key."""
         # What is below the range is far above it as an unsigned number.
-        distances = (_signed(values) - self.low).view(np.uint64)
+        distances = (signed(values) - self.low).view(np.uint64)
         last = np.uint64(len(self.marked) - 1)
         return np.flatnonzero(self.marked[np.minimum(distances, last).view(np.int64)])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Slots:
-    """Marks of hashes, by their upper bits."""
+    """Marks of hashes: by their upper bits, and again by others for those that pass."""
 
     marked: Marks
+    marked_again: Marks
 
     @classmethod
     def of(cls, hashes: Hashes) -> Self:
         """Mark hashes."""
         bits = min(len(hashes).bit_length() + _SLOT_BITS, _MAX_BITS)
         marked = np.zeros(1 << bits, np.bool_)
-        marked[_slots(hashes, marked)] = True
-        return cls(marked)
+        marked[slots(hashes, marked)] = True
+        marked_again = np.zeros(1 << min(bits, _MAX_SECOND_BITS), np.bool_)
+        marked_again[slots(mixed(hashes, _SECOND), marked_again)] = True
+        return cls(marked, marked_again)
 
     def possible(self, hashes: Hashes) -> Positions:
         """Return the hashes that may be that of a key."""
-        return np.flatnonzero(self.marked[_slots(hashes, self.marked)])
+        rows = np.flatnonzero(self.marked[slots(hashes, self.marked)])
+        again = slots(mixed(hashes[rows], _SECOND), self.marked_again)
+        return rows[self.marked_again[again]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -172,9 +196,9 @@ class _Places:
         """Give each key a place."""
         rounds = []
         left = np.arange(len(keys))
-        for factor in _ROUNDS:
+        for factor in ROUNDS:
             places = np.zeros(2 << len(left).bit_length(), np.int32)
-            at = _slots(_mix(hashes[left], factor), places)
+            at = slots(mixed(hashes[left], factor), places)
             places[at] = left
             rounds.append(places)
             left = left[places[at] != left]
@@ -184,8 +208,8 @@ class _Places:
         """Return the rows that have one of the keys, and the position of the key of each."""
         left = np.arange(len(values))
         found, positions = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-        for places, factor in zip(self.rounds if len(self.keys) else (), _ROUNDS, strict=False):
-            at = places[_slots(_mix(hashes, factor), places)]
+        for places, factor in zip(self.rounds if len(self.keys) else (), ROUNDS, strict=False):
+            at = places[slots(mixed(hashes, factor), places)]
             is_hit = self.hashes[at] == hashes
             is_hit[is_hit] = self._are_equal(values, left[is_hit], at[is_hit])
             found.append(left[is_hit])
@@ -226,8 +250,8 @@ class KeyTable:
     def of(cls, keys: pa.Array) -> Self:
         """Mark some keys."""
         if (by_value := _Range.of(keys)) is not None:
-            return cls(keys, _hash_tails, _hash_tails(keys), by_value)
-        for hash_values in (_hash_tails, _hash_ends, _hash_whole):
+            return cls(keys, hash_tails, hash_tails(keys), by_value)
+        for hash_values in (hash_tails, hash_ends, hash_whole):
             hashes = hash_values(keys)
             slots = _Slots.of(hashes)
             if np.count_nonzero(slots.marked) >= len(keys) * _MIN_DISTINCT:
@@ -254,83 +278,3 @@ class KeyTable:
         if self.places is None:
             self.places = _Places.of(self.keys, self.hashes)
         return self.places.find(values, hashes)
-
-
-def _slots(hashes: Hashes, table: npt.NDArray[np.generic]) -> Positions:
-    """Return the slots of a table of a power of two, by the upper bits of hashes."""
-    shift = np.uint64(65 - len(table).bit_length())
-    return (hashes >> shift).view(np.int64)
-
-
-def _mix(hashes: Hashes, factor: np.uint64) -> Hashes:
-    return (hashes ^ (hashes >> np.uint64(32))) * factor
-
-
-def _signed(values: pa.Array) -> npt.NDArray[np.int64]:
-    numbers = integers(values)
-    if numbers.dtype == np.uint64:
-        return numbers.view(np.int64)
-    return numbers.astype(np.int64, copy=False)
-
-
-def _hash_tails(values: pa.Array) -> Hashes:
-    """Hash integers, or the last bytes of text and binary values, into the upper bits."""
-    if pa.types.is_boolean(values.type):
-        values = values.cast(pa.uint8())
-    if pa.types.is_integer(values.type):
-        return _signed(values).view(np.uint64) * _FIRST
-    if not len(values):
-        return np.empty(0, np.uint64)
-    runs = byte_runs(values)
-    hashes = _tails(runs)
-    hashes += runs.counts.view(np.uint64)
-    hashes *= _FIRST
-    return hashes
-
-
-def _hash_ends(values: pa.Array) -> Hashes:
-    """Hash the first and last bytes of text and binary values into the upper bits."""
-    if not len(values):
-        return np.empty(0, np.uint64)
-    runs = byte_runs(values)
-    hashes = _heads(runs) * _SECOND
-    hashes += runs.counts.view(np.uint64)
-    # The upper half has no trace of the first bits of what was multiplied last.
-    hashes ^= hashes >> np.uint64(32)
-    hashes += _tails(runs)
-    hashes *= _FIRST
-    return hashes
-
-
-def _heads(runs: Runs) -> Hashes:
-    """Return the first eight bytes of each run, or all if it is shorter."""
-    width = _width(runs)
-    if width is not None:
-        return np.ndarray((len(runs.counts),), "<u8", runs.data, 0, (width,)).copy()
-    return _words(runs)[runs.starts] & _TAILS[np.minimum(runs.counts, _WORD)]
-
-
-def _tails(runs: Runs) -> Hashes:
-    """Return the last eight bytes of each run, or all if it is shorter."""
-    width = _width(runs)
-    if width is not None:
-        shape, strides = (len(runs.counts),), (width,)
-        return np.ndarray(shape, "<u8", runs.data, width - _WORD, strides).copy()
-    words = _words(runs)[runs.starts + np.maximum(runs.counts - _WORD, 0)]
-    return words & _TAILS[np.minimum(runs.counts, _WORD)]
-
-
-def _width(runs: Runs) -> int | None:
-    """Return the number of bytes of each run, if it is the same, and enough for a word."""
-    width = int(runs.counts[0])
-    return width if width >= _WORD and (runs.counts == width).all() else None
-
-
-def _words(runs: Runs) -> Hashes:
-    """Return the word that starts at each byte: values need not be aligned."""
-    padded = np.concatenate([runs.data, np.zeros(_WORD, np.uint8)])
-    return np.ndarray((len(padded) - _WORD + 1,), "<u8", padded, strides=(1,))
-
-
-def _hash_whole(values: pa.Array) -> Hashes:
-    return hash_rows([values])

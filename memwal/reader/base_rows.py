@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -129,22 +129,33 @@ def scan_keys(
     Returns their row ids, or their addresses if ``by`` is ROW_ADDRESS, and the positions of the
     keys.
     """
-    limits = {"batch_size": _COMPARED_ROWS, "batch_size_bytes": _COMPARED_BYTES}
-    scanner = base.dataset.scanner(
-        columns=list(base.primary_key),
+    pieces = scan_in_groups(
+        base.dataset,
+        base.primary_key,
         with_row_id=by == ROW_ID,
         with_row_address=by == ROW_ADDRESS,
         fragments=list(fragments),
-        **({} if base.dataset.data_storage_version in _WITHOUT_BATCH_BYTES else limits),
     )
-    groups = group_batches(scanner.to_batches(), rows=_COMPARED_ROWS, max_bytes=_COMPARED_BYTES)
     return match_keys(
         keys,
-        (
-            (key_column(piece, base.primary_key), piece.column(by).to_numpy())
-            for piece in map(pa.Table.from_batches, groups)
-        ),
+        ((key_column(piece, base.primary_key), piece.column(by).to_numpy()) for piece in pieces),
     )
+
+
+def scan_in_groups(
+    dataset: lance.LanceDataset, columns: Sequence[str], **options: object
+) -> Iterator[pa.Table]:
+    """Read keys of a data set in tables of as many rows as are best compared at a time.
+
+    ``options`` are those of Lance's scanner.
+    """
+    limits = {"batch_size": _COMPARED_ROWS, "batch_size_bytes": _COMPARED_BYTES}
+    if dataset.data_storage_version not in _WITHOUT_BATCH_BYTES:
+        options |= limits
+    batches = dataset.scanner(columns=list(columns), **options).to_batches()
+    # Batches end where pages end: to join those that are large enough would only copy them.
+    for group in group_batches(batches, rows=_COMPARED_ROWS // 4, max_bytes=_COMPARED_BYTES):
+        yield pa.Table.from_batches(group)
 
 
 _CACHE_BYTES = 128 << 20

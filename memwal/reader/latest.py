@@ -13,9 +13,10 @@ import pyarrow.compute as pc
 from memwal.base_table.snapshot import lance_errors
 from memwal.format.paths import TOMBSTONE
 from memwal.lsm.memtable.indexes import MemTableSnapshot
+from memwal.lsm.newest_rows import newest_row_positions
 from memwal.reader.cache.lru import LruCache
 from memwal.reader.sources.generation import GenerationSource
-from memwal.region.rows import key_column, newest_row_positions
+from memwal.region.rows import key_column
 from memwal.util.concurrency import ThreadPool
 
 ROW_ADDRESS = "_rowaddr"

@@ -25,6 +25,7 @@ from memwal.format.paths import TOMBSTONE
 from memwal.format.region_manifest import RegionManifest
 from memwal.format.values import move_dictionary_nulls
 from memwal.lsm.indexes.trust import doubted_indexes
+from memwal.lsm.newest_rows import newest_row_positions
 from memwal.reader.base_rows import key_predicate, rows_of_keys
 from memwal.reader.key_index import key_positions, might_hold
 from memwal.reader.latest import find_newest
@@ -35,7 +36,7 @@ from memwal.reader.sources.generation import GenerationSource, ReadSources
 from memwal.reader.sources.pruning import key_routing
 from memwal.reader.unreadable_indexes import scan_table
 from memwal.region.router import Router
-from memwal.region.rows import key_column, newest_row_positions
+from memwal.region.rows import key_column
 from memwal.util.concurrency import run_all
 
 logger = logging.getLogger(__name__)

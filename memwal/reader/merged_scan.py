@@ -405,6 +405,8 @@ def project(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     if not schema.names:
         # A batch without columns still has rows to count.
         return batch.select([]).replace_schema_metadata(None)
+    if batch.schema.equals(schema, check_metadata=True):
+        return batch
     return pa.RecordBatch.from_arrays([batch.column(name) for name in schema.names], schema=schema)
 
 

@@ -1,4 +1,4 @@
-"""Stored form of rows: schema, columns matched by field id, and the newest row of each key.
+"""Stored form of rows: schema, columns matched by field id, and the key of each row.
 
 A field keeps its Lance id when it is renamed, and no other field ever gets that id. Lance writes
 the ids into the metadata of the fields of its WAL entries, at every level. Rows that were stored
@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
@@ -90,19 +88,6 @@ def key_column(rows: pa.RecordBatch | pa.Table, primary_key: Sequence[str]) -> p
     """
     columns = [single_array(rows.column(name)) for name in primary_key]
     return columns[0] if len(columns) == 1 else encode_composite_keys(columns)
-
-
-def newest_row_positions(keys: pa.Array) -> npt.NDArray[np.int64]:
-    """Return the positions of the last occurrence of each key, ascending."""
-    encoded = keys.dictionary_encode()
-    distinct = len(encoded.dictionary)
-    if distinct == len(keys):
-        return np.arange(len(keys), dtype=np.int64)
-    newest = np.empty(distinct, dtype=np.int64)
-    # Positions are assigned in order, so the last position of each key stays.
-    newest[encoded.indices.to_numpy(zero_copy_only=False)] = np.arange(len(keys), dtype=np.int64)
-    newest.sort()
-    return newest
 
 
 def _align(array: pa.Array, stored: pa.Field, target: pa.Field) -> pa.Array:

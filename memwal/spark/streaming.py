@@ -34,9 +34,10 @@ from memwal.errors import (
     StoreUnavailableError,
     WriterClosedError,
 )
+from memwal.lsm.newest_rows import newest_row_positions
 from memwal.lsm.wal.applied_steps import AppliedStep, Step, is_step_visible
 from memwal.region.router import Router
-from memwal.region.rows import key_column, newest_row_positions
+from memwal.region.rows import key_column
 from memwal.region.spec import RegionSpec
 from memwal.storage.open import check_options
 from memwal.table import Table, open

@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any, Final
 
 _OPEN_FILES: Final = "/proc/self/fd"
+_MEMORY: Final = "/proc/self/statm"
 
 # How fcntl answers F_FULLFSYNC on a file system that does not have it, such as that of a server.
 _NO_FULL_SYNC: Final = frozenset(
@@ -129,6 +130,16 @@ def open_files() -> str | None:
     Such a link leads to a folder wherever that was moved, and to a file that has no name.
     """
     return _OPEN_FILES if os.path.isdir(_OPEN_FILES) else None
+
+
+def resident_bytes() -> int | None:
+    """Return how much memory this process has; None where the system does not tell."""
+    try:
+        with open(_MEMORY, "rb") as file:
+            pages = int(file.read().split()[1])
+    except (OSError, ValueError, IndexError):
+        return None
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def after_fork_in_child(call: Callable[[], None]) -> None:

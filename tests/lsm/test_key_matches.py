@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memwal.lsm.key_matches import KeyTable, match_keys
+from memwal.lsm.key_matches import KeyTable, keys_among, match_keys
 
 COUNT = 5_000
 
@@ -109,3 +109,14 @@ def test_keys_with_the_same_ends() -> None:
     ids, positions = match_keys(keys, [(rows, numbers.astype(np.uint64))])
     assert ids.tolist() == numbers.tolist()
     assert positions.tolist() == numbers[::-1].tolist()
+
+
+@pytest.mark.parametrize("kind", ["int64", "ends", "middle"])
+@pytest.mark.parametrize("count", [1, COUNT])
+def test_tells_which_keys_come_again(kind: str, count: int) -> None:
+    random = np.random.default_rng(3)
+    numbers = random.permutation(4 * COUNT)[:count]
+    rows = random.integers(0, 4 * COUNT, 3 * COUNT)
+    pieces = [values_of(rows[at : at + 1_000], kind) for at in range(0, 15_000, 1_000)]
+    found = keys_among(values_of(numbers, kind), pieces)
+    assert found.tolist() == np.isin(numbers, rows).tolist()

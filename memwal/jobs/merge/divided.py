@@ -2,7 +2,7 @@
 
 With a quality gate, tasks decide first which rows enter: :mod:`memwal.jobs.merge.screening`.
 
-1. *Rewrite*, by regions and shares of their keys: the newest rows become fragments of the base
+1. *Rewrite*, by regions and shares of their rows: the newest rows become fragments of the base
    table that no version names yet. Their keys, and the keys to delete, are stored in the folder of
    the run.
 2. *Match*, by fragments of the base table: rows with these keys get a deletion file that no version
@@ -31,9 +31,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import product
 from uuid import UUID, uuid4
 
 from lance.dataset import LanceOperation
@@ -43,10 +44,20 @@ from memwal.base_table.commit import commit_strictly
 from memwal.base_table.commit_records import MergedRows, merge_message
 from memwal.base_table.snapshot import BaseTable, is_version_stored, open_base
 from memwal.errors import MemWalError, ObjectNotFoundError, TableSetupError
-from memwal.jobs.job import Guard, SkippedRegion, TaskRunner, run_in_process
+from memwal.jobs.job import Guard, Result, SkippedRegion, Task, TaskRunner, run_in_process
 from memwal.jobs.merge.commit import MergeContentionError, MergeOutcome
 from memwal.jobs.merge.kept_ids import KeptIds
-from memwal.jobs.merge.match import Match, MatchTask, run_match_task
+from memwal.jobs.merge.match import (
+    MIN_TASK_ROWS,
+    DeleteTask,
+    Match,
+    MatchTask,
+    TaskMatches,
+    divide_match,
+    run_delete_task,
+    run_find_task,
+    run_match_task,
+)
 from memwal.jobs.merge.picker import RegionSelection, divide, still_pending
 from memwal.jobs.merge.progress import record_progress
 from memwal.jobs.merge.rewrite import (
@@ -56,7 +67,7 @@ from memwal.jobs.merge.rewrite import (
     run_rewrite_task,
     run_rows_task,
 )
-from memwal.jobs.merge.run_files import Intent, run_dir, write_intent
+from memwal.jobs.merge.run_files import Intent, KeyFile, run_dir, write_intent
 from memwal.jobs.merge.screening import Gate
 from memwal.jobs.metrics import job_metrics
 from memwal.jobs.progress import Meter, NoMeter
@@ -64,6 +75,7 @@ from memwal.quality.report import QualityReport
 from memwal.quality.rules import QualityRules
 from memwal.storage.location import TableLocation
 from memwal.telemetry.spans import ROWS, VERSION, span
+from memwal.util.memory import MemoryLimit
 from memwal.util.retry import LostRaceError, LostWriteError, conflict_delay, retry_lost_races
 
 logger = logging.getLogger(__name__)
@@ -72,13 +84,14 @@ logger = logging.getLogger(__name__)
 _ATTEMPTS = 4
 _COMMIT_ATTEMPTS = 50
 _CONFLICT_WAIT_SECONDS = 0.05
-# A task with fewer rows to compare takes less time than it takes to start it. The driver compares
-# as many itself after it lost a race, since each task would give other commits time to come first.
-_MIN_MATCH_ROWS = 1 << 20
 # Keys in memory at a time, as a part of what a task may take: the tables to compare them with take
 # several times as much. With fewer, the keys of the base table are read more than once.
 _KEY_SHARE = 8
 _MIN_KEY_BYTES = 16 << 20
+# What tasks may leave behind in a process, however small they are.
+_MIN_LEFT_BYTES = 32 << 20
+
+_memory = MemoryLimit()
 
 
 def merge_divided(
@@ -103,13 +116,26 @@ def merge_divided(
         Every attempt met other commits. Nothing was merged.
     """
     gate = Gate(rules, location) if rules is not None else None
-    merge = _DividedMerge(location, selections, task_bytes, max_tasks, run, guard, gate, meter)
+    limited = partial(_run_limited, run, max(task_bytes, _MIN_LEFT_BYTES))
+    merge = _DividedMerge(location, selections, task_bytes, max_tasks, limited, guard, gate, meter)
     return retry_lost_races(
         merge.attempt,
         attempts=_ATTEMPTS,
         seconds=_CONFLICT_WAIT_SECONDS,
         exhausted=_contention(location, _ATTEMPTS),
     )
+
+
+def _run_limited(
+    run: TaskRunner, limit: int, tasks: Sequence[Task], function: Callable[[Task], Result]
+) -> list[Result]:
+    """Run tasks that leave no more memory behind in a process than one of them may take."""
+    return run(tasks, partial(_call_limited, function, limit))
+
+
+def _call_limited(function: Callable[[Task], Result], limit: int, task: Task) -> Result:
+    with _memory.hold(limit):
+        return function(task)
 
 
 def _contention(location: TableLocation, attempts: int) -> MergeContentionError:
@@ -306,28 +332,64 @@ class _DividedMerge:
         """Match the keys with the fragments that were not matched as they are now."""
         first = not run.matches.by_fragment
         sizes = run.matches.unmatched(base)
-        keys = tuple(part.keys for part in run.parts if part.keys is not None)
-        groups = _groups(sizes, self.max_tasks) if keys else []
+        keys = [part.keys for part in run.parts if part.keys is not None]
+        # After it lost a race, the driver compares few rows itself: each task would give other
+        # commits time to come first.
+        few = not first and sum(sizes.values()) < MIN_TASK_ROWS
+        with span("memwal.merge.match", self.location, attributes={VERSION: base.version}):
+            done = self._match_fragments(base, run, sizes, keys, here=few)
+        run.matches.add(base, sizes, [match for part in done for match in part.matches])
+        run.bytes_read += sum(part.bytes_read for part in done)
+        run.bytes_written += sum(part.bytes_written for part in done)
+
+    def _match_fragments(
+        self,
+        base: BaseTable,
+        run: _Run,
+        sizes: Mapping[int, int],
+        keys: Sequence[KeyFile],
+        *,
+        here: bool,
+    ) -> list[TaskMatches]:
+        """Match the keys with some fragments, in one stage, or in two that divide the keys too."""
+        if not sizes or not keys:
+            return []
+        key_bytes = max(self.task_bytes // _KEY_SHARE, _MIN_KEY_BYTES)
+        max_tasks = 1 if here else self.max_tasks
+        run_tasks: TaskRunner = run_in_process if here else self.run
+        groups, parts = divide_match(sizes, keys, max_tasks=max_tasks, key_bytes=key_bytes)
         tasks = [
             MatchTask(
                 location=self.location,
                 version=base.version,
                 run_id=run.run_id,
-                number=run.match_tasks + number,
+                number=number,
                 fragments=group,
-                keys=keys,
-                key_bytes=max(self.task_bytes // _KEY_SHARE, _MIN_KEY_BYTES),
+                keys=part,
+                key_bytes=key_bytes,
             )
-            for number, group in enumerate(groups)
+            for number, (group, part) in enumerate(product(groups, parts), run.match_tasks)
         ]
         run.match_tasks += len(tasks)
-        few = not first and sum(sizes.values()) < _MIN_MATCH_ROWS
-        run_tasks = run_in_process if few else self.run
-        with span("memwal.merge.match", self.location, attributes={VERSION: base.version}):
-            done = run_tasks(tasks, run_match_task)
-        run.matches.add(base, sizes, [match for part in done for match in part.matches])
-        run.bytes_read += sum(part.bytes_read for part in done)
-        run.bytes_written += sum(part.bytes_written for part in done)
+        if len(parts) == 1:
+            return run_tasks(tasks, run_match_task)
+        found = run_tasks(tasks, run_find_task)
+        run.bytes_read += sum(part.bytes_read for part in found)
+        paths = [part.path for part in found]
+        return run_tasks(
+            [
+                DeleteTask(
+                    location=self.location,
+                    version=base.version,
+                    run_id=run.run_id,
+                    number=tasks[at].number,
+                    fragments=tasks[at].fragments,
+                    found=tuple(paths[at : at + len(parts)]),
+                )
+                for at in range(0, len(tasks), len(parts))
+            ],
+            run_delete_task,
+        )
 
     def _write_rows(self, base: BaseTable, run: _Run) -> None:
         """Write rows with stable ids, where they were not written with the ids that were matched.
@@ -336,13 +398,13 @@ class _DividedMerge:
         """
         if not base.dataset.has_stable_row_ids:
             return
-        kept_of_task = run.matches.kept_ids()
-        stale = [part for part in run.parts if part.keys and run.is_stale(part, kept_of_task)]
+        ids_by_task = run.matches.ids_by_task()
+        stale = [part for part in run.parts if part.keys and run.is_stale(part, ids_by_task)]
         tasks = [
             RowsTask(
                 keys_of=replace(part.task, regions=part.regions),
                 version=base.version,
-                kept=tuple(kept_of_task.get(part.task.number, ())),
+                kept=tuple(ids_by_task.get(part.task.number, ())),
             )
             for part in stale
         ]
@@ -350,7 +412,7 @@ class _DividedMerge:
             written = self.run(tasks, partial(run_rows_task, meter=self.meter)) if tasks else []
         for part, rows in zip(stale, written, strict=True):
             self._skip(rows.skipped)
-            ids = _checksum(kept_of_task.get(part.task.number, ()))
+            ids = _checksum(ids_by_task.get(part.task.number, ()))
             run.rows[part.task.number] = (ids, rows.fragments)
         run.bytes_written += sum(rows.bytes_written for rows in written)
         if any(rows.skipped for rows in written):
@@ -412,13 +474,13 @@ class _Matches:
                 state = str(fragment.metadata.to_json())
                 self.by_fragment[number] = (state, found.get(number))
 
-    def kept_ids(self) -> dict[int, list[KeptIds]]:
+    def ids_by_task(self) -> dict[int, list[KeptIds]]:
         """Return the ids that rows keep, by the number of the task that has their keys."""
-        kept_of_task: dict[int, list[KeptIds]] = {}
+        ids_by_task: dict[int, list[KeptIds]] = {}
         for match in self.matches():
             for part in match.kept:
-                kept_of_task.setdefault(part.keys, []).append(part)
-        return kept_of_task
+                ids_by_task.setdefault(part.keys, []).append(part)
+        return ids_by_task
 
     def matches(self) -> list[Match]:
         """Return the fragments with rows that are to go."""
@@ -461,20 +523,8 @@ class _Run:
         """Rows of these fragments."""
         return sum(part.rows_upserted for part in self.parts)
 
-    def is_stale(self, part: Rewritten, kept_of_task: Mapping[int, Sequence[KeptIds]]) -> bool:
+    def is_stale(self, part: Rewritten, ids_by_task: Mapping[int, Sequence[KeptIds]]) -> bool:
         """Return whether the rows of a part were not written with the ids that they keep."""
         number = part.task.number
-        ids = _checksum(kept_of_task.get(number, ()))
+        ids = _checksum(ids_by_task.get(number, ()))
         return number not in self.rows or self.rows[number][0] != ids
-
-
-def _groups(sizes: dict[int, int], max_groups: int) -> list[tuple[int, ...]]:
-    """Divide fragments into groups of about as many rows."""
-    count = max(min(max_groups, sum(sizes.values()) // _MIN_MATCH_ROWS, len(sizes)), 1)
-    groups: list[list[int]] = [[] for _ in range(count)]
-    rows = [0] * count
-    for number in sorted(sizes, key=lambda number: sizes[number], reverse=True):
-        smallest = rows.index(min(rows))
-        groups[smallest].append(number)
-        rows[smallest] += sizes[number]
-    return [tuple(sorted(group)) for group in groups if group]

@@ -29,11 +29,20 @@ from memwal.lsm.memtable.hashing import hash_rows
 from memwal.quality.checks import Mask
 from memwal.reader.latest import ROW_ADDRESS
 from memwal.reader.row_set import ROW_ID, RowIds
+from memwal.storage.location import TableLocation
 from memwal.storage.object_store import ObjectStore
 
 Positions = npt.NDArray[np.int64]
 
 _SCHEMA = pa.schema([("fragment", pa.uint32()), ("position", pa.int64()), ("row_id", pa.uint64())])
+_MATCHED = pa.schema(
+    [
+        ("address", pa.uint64()),
+        ("keys", pa.int64()),
+        ("position", pa.int64()),
+        ("deleted", pa.bool_()),
+    ]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +75,32 @@ class MatchedRows:
         )
 
 
+def store_matched(location: TableLocation, run_id: UUID, number: int, matched: MatchedRows) -> str:
+    """Store matched rows, and return the key of the file.
+
+    ``number`` is that of the match task. A repetition of the task replaces its file.
+    """
+    path = f"{run_dir(run_id)}/matched-{number}.arrow"
+    columns = (matched.addresses, matched.keys, matched.positions, matched.deleted)
+    write_stored(
+        location, path, pa.Table.from_arrays(list(map(pa.array, columns)), schema=_MATCHED)
+    )
+    return path
+
+
+def read_matched(store: ObjectStore, path: str) -> MatchedRows:
+    """Read matched rows that were stored."""
+    rows = read_stored(store, path)
+    return MatchedRows(
+        rows.column("address").to_numpy(),
+        rows.column("keys").to_numpy(),
+        rows.column("position").to_numpy(),
+        rows.column("deleted").to_numpy().astype(np.bool_),
+    )
+
+
 def store_ids(
-    store: ObjectStore,
+    location: TableLocation,
     run_id: UUID,
     number: int,
     fragments: Sequence[lance.LanceFragment],
@@ -79,18 +112,18 @@ def store_ids(
     """
     numbers = (matched.addresses >> np.uint64(32)).astype(np.uint32)
     ids = _stable_ids(fragments, matched.addresses, numbers)
-    kept: dict[int, tuple[KeptIds, ...]] = {}
+    ids_by_fragment: dict[int, tuple[KeptIds, ...]] = {}
     for keys in np.unique(matched.keys).tolist():
         own = np.flatnonzero(matched.keys == keys)
         columns = [pa.array(part[own]) for part in (numbers, matched.positions, ids)]
         path = f"{run_dir(run_id)}/ids-{keys}-{number}.arrow"
-        write_stored(store, path, pa.Table.from_arrays(columns, schema=_SCHEMA))
+        write_stored(location, path, pa.Table.from_arrays(columns, schema=_SCHEMA))
         hashes = hash_rows(columns[1:])
         for fragment in np.unique(numbers[own]).tolist():
             checksum = int(hashes[numbers[own] == fragment].sum())
             part = KeptIds(keys, fragment, path, checksum)
-            kept[fragment] = (*kept.get(fragment, ()), part)
-    return kept
+            ids_by_fragment[fragment] = (*ids_by_fragment.get(fragment, ()), part)
+    return ids_by_fragment
 
 
 def read_ids(store: ObjectStore, kept: Sequence[KeptIds], count: int) -> tuple[RowIds, Mask]:

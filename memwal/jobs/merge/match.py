@@ -2,11 +2,16 @@
 
 Each fragment belongs to one task, which reads its key columns, compares them with the keys that the
 first stage stored, and writes a deletion file that no version names yet.
+
+Where that takes long because every task reads all keys of the backlog, the stage is preceded by
+another one: each of its tasks compares some fragments with a part of the keys only, and stores the
+rows that it finds in the folder of the run. The tasks of the fragments then read what was stored.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -22,7 +27,13 @@ from lance.fragment import FragmentMetadata
 from memwal.base_table.snapshot import BaseTable, lance_errors, open_base
 from memwal.errors import CorruptDataError, ObjectNotFoundError
 from memwal.format.paths import FRAG_REUSE_INDEX_NAME, INDICES_DIR
-from memwal.jobs.merge.kept_ids import KeptIds, MatchedRows, store_ids
+from memwal.jobs.merge.kept_ids import (
+    KeptIds,
+    MatchedRows,
+    read_matched,
+    store_ids,
+    store_matched,
+)
 from memwal.jobs.merge.run_files import KeyFile, read_keys
 from memwal.quality.checks import Mask
 from memwal.reader.base_indexes import find_index
@@ -42,11 +53,13 @@ _OFFSET_BITS = np.uint64(32)
 _MOST_READ = 0.5
 # Of files of keys: one waits for the store while others are decoded.
 _PARALLEL_READS = 8
+# A task with fewer rows to compare takes less time than it takes to start it.
+MIN_TASK_ROWS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatchTask:
-    """Fragments of one version that one worker compares with the keys of a run."""
+    """Fragments of one version that one worker compares with keys of a run."""
 
     location: TableLocation
     version: int
@@ -55,6 +68,26 @@ class MatchTask:
     fragments: tuple[int, ...]
     keys: tuple[KeyFile, ...]
     key_bytes: int  # keys in memory at a time
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRows:
+    """File with the rows that a task found."""
+
+    path: str
+    bytes_read: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteTask:
+    """Fragments whose rows were found by other tasks, each by a part of the keys."""
+
+    location: TableLocation
+    version: int
+    run_id: UUID
+    number: int
+    fragments: tuple[int, ...]
+    found: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +102,54 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class TaskMatches:
-    """TaskMatches in the fragments of a task, and the bytes that it read and wrote."""
+    """Matches in the fragments of a task, and the bytes that it read and wrote."""
 
     matches: tuple[Match, ...]
     bytes_read: int
     bytes_written: int
+
+
+def divide_match(
+    fragments: Mapping[int, int], keys: Sequence[KeyFile], *, max_tasks: int, key_bytes: int
+) -> tuple[list[tuple[int, ...]], list[tuple[KeyFile, ...]]]:
+    """Divide the fragments and the keys so that the longest task takes least.
+
+    Each part of the fragments is compared with each part of the keys. ``fragments`` has the rows of
+    each. A task reads its keys once, and those of its fragments once for each ``key_bytes`` of its
+    keys; to read and compare either takes about as long. With one part of the keys, the tasks write
+    the deletion files too.
+    """
+    rows, key_rows = sum(fragments.values()), sum(file.rows for file in keys)
+    size = sum(file.bytes for file in keys)
+
+    def parts_of_rows(of_keys: int) -> int:
+        return max(min(max_tasks // of_keys, -(-rows // MIN_TASK_ROWS), len(fragments)), 1)
+
+    def longest(of_keys: int) -> float:
+        share = -(-len(keys) // of_keys) / max(len(keys), 1)
+        passes = max(math.ceil(share * size / key_bytes), 1)
+        own = -(-len(fragments) // parts_of_rows(of_keys)) * rows / max(len(fragments), 1)
+        # More than one part of the keys takes one stage more.
+        return passes * own + share * key_rows + (MIN_TASK_ROWS if of_keys > 1 else 0)
+
+    of_keys = min(range(1, max(min(max_tasks, len(keys)), 1) + 1), key=longest)
+    by_number = {file.number: file for file in keys}
+    groups = _balanced({file.number: file.rows for file in keys}, of_keys)
+    return (
+        _balanced(fragments, parts_of_rows(of_keys)),
+        [tuple(by_number[number] for number in group) for group in groups],
+    )
+
+
+def _balanced(sizes: Mapping[int, int], count: int) -> list[tuple[int, ...]]:
+    """Divide numbers into groups of about the same size."""
+    groups: list[list[int]] = [[] for _ in range(count)]
+    total = [0] * count
+    for number in sorted(sizes, key=lambda number: sizes[number], reverse=True):
+        smallest = total.index(min(total))
+        groups[smallest].append(number)
+        total[smallest] += sizes[number]
+    return [tuple(sorted(group)) for group in groups if group]
 
 
 def run_match_task(task: MatchTask) -> TaskMatches:
@@ -82,31 +158,63 @@ def run_match_task(task: MatchTask) -> TaskMatches:
     Safe to repeat: a repetition writes other files.
     """
     base = open_base(task.location, version=task.version)
-    chosen = frozenset(task.fragments)
-    fragments = [f for f in base.dataset.get_fragments() if f.fragment_id in chosen]
+    with lance_errors(f"matching keys in {task.location}"):
+        fragments = _fragments(base, task.fragments)
+        matched, index_bytes = _find(base, task, fragments)
+        matches = _write_deletions(base, task.run_id, task.number, fragments, matched)
+    counted = base.dataset.io_stats_snapshot()
+    return TaskMatches(matches, counted.read_bytes + index_bytes, counted.written_bytes)
+
+
+def run_find_task(task: MatchTask) -> FoundRows:
+    """Store the rows that have any of the keys.
+
+    Safe to repeat: a repetition stores the same rows.
+    """
+    base = open_base(task.location, version=task.version)
+    with lance_errors(f"matching keys in {task.location}"):
+        matched, index_bytes = _find(base, task, _fragments(base, task.fragments))
+    path = store_matched(base.location, task.run_id, task.number, matched)
+    return FoundRows(path, base.dataset.io_stats_snapshot().read_bytes + index_bytes)
+
+
+def run_delete_task(task: DeleteTask) -> TaskMatches:
+    """Write a deletion file for each fragment of which rows were found.
+
+    Safe to repeat: a repetition writes other files.
+    """
+    base = open_base(task.location, version=task.version)
+    matched = MatchedRows.join([read_matched(base.location.store, path) for path in task.found])
+    with lance_errors(f"matching keys in {task.location}"):
+        fragments = _fragments(base, task.fragments)
+        matches = _write_deletions(base, task.run_id, task.number, fragments, matched)
+    counted = base.dataset.io_stats_snapshot()
+    return TaskMatches(matches, counted.read_bytes, counted.written_bytes)
+
+
+def _fragments(base: BaseTable, numbers: Sequence[int]) -> list[lance.LanceFragment]:
+    chosen = frozenset(numbers)
+    return [f for f in base.dataset.get_fragments() if f.fragment_id in chosen]
+
+
+def _find(
+    base: BaseTable, task: MatchTask, fragments: Sequence[lance.LanceFragment]
+) -> tuple[MatchedRows, int]:
+    """Return the rows of fragments that have one of the keys, and the bytes read of indexes."""
     parts: list[MatchedRows] = []
     index_bytes = 0
-    with lance_errors(f"matching keys in {task.location}"):
-        for files in _groups(task.keys, task.key_bytes):
-            with ThreadPoolExecutor(_PARALLEL_READS) as pool:
-                stored = list(pool.map(partial(_read_keys, base), files))
-            keys = pa.concat_arrays([keys for keys, _ in stored])
-            rows, at, read = _addresses(base, keys, fragments)
-            index_bytes += read
-            starts = np.cumsum([0, *(len(keys) for keys, _ in stored)])
-            file_of = np.searchsorted(starts, at, side="right") - 1
-            numbers = np.array([file.number for file in files])
-            deleted = np.concatenate([deletes for _, deletes in stored])
-            parts.append(MatchedRows(rows, numbers[file_of], at - starts[file_of], deleted[at]))
-        matched = MatchedRows.join(parts)
-        kept_of_fragment = {}
-        if base.dataset.has_stable_row_ids:
-            kept_of_fragment = store_ids(
-                base.location.store, task.run_id, task.number, fragments, matched
-            )
-        matches = _write_deletions(fragments, matched, kept_of_fragment)
-    counted = base.dataset.io_stats_snapshot()
-    return TaskMatches(tuple(matches), counted.read_bytes + index_bytes, counted.written_bytes)
+    for files in _groups(task.keys, task.key_bytes):
+        with ThreadPoolExecutor(_PARALLEL_READS) as pool:
+            stored = list(pool.map(partial(_read_keys, base), files))
+        keys = pa.concat_arrays([keys for keys, _ in stored])
+        rows, at, read = _addresses(base, keys, fragments)
+        index_bytes += read
+        starts = np.cumsum([0, *(len(keys) for keys, _ in stored)])
+        file_of = np.searchsorted(starts, at, side="right") - 1
+        numbers = np.array([file.number for file in files])
+        deleted = np.concatenate([deletes for _, deletes in stored])
+        parts.append(MatchedRows(rows, numbers[file_of], at - starts[file_of], deleted[at]))
+    return MatchedRows.join(parts), index_bytes
 
 
 def _read_keys(base: BaseTable, file: KeyFile) -> tuple[pa.Array, Mask]:
@@ -114,21 +222,29 @@ def _read_keys(base: BaseTable, file: KeyFile) -> tuple[pa.Array, Mask]:
 
 
 def _write_deletions(
+    base: BaseTable,
+    run_id: UUID,
+    number: int,
     fragments: Sequence[lance.LanceFragment],
     matched: MatchedRows,
-    kept_of_fragment: Mapping[int, tuple[KeptIds, ...]],
-) -> list[Match]:
-    """Write the deletion files of the fragments that have any of the rows."""
+) -> tuple[Match, ...]:
+    """Write the deletion files of the fragments that have any of the rows.
+
+    In a table with stable row ids, the ids of the rows are stored too, as those of a task.
+    """
+    ids_by_fragment: Mapping[int, tuple[KeptIds, ...]] = {}
+    if base.dataset.has_stable_row_ids:
+        ids_by_fragment = store_ids(base.location, run_id, number, fragments, matched)
     numbers = matched.addresses >> _OFFSET_BITS
     matches = []
     for fragment in fragments:
-        number = fragment.fragment_id
-        own = numbers == number
+        own = numbers == fragment.fragment_id
         if own.any():
             changed = fragment.delete_rows(matched.addresses[own].astype(np.uint32).tolist())
             deleted = int(matched.deleted[own].sum())
-            matches.append(Match(number, changed, deleted, kept_of_fragment.get(number, ())))
-    return matches
+            ids = ids_by_fragment.get(fragment.fragment_id, ())
+            matches.append(Match(fragment.fragment_id, changed, deleted, ids))
+    return tuple(matches)
 
 
 def _addresses(

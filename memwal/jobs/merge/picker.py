@@ -99,7 +99,10 @@ class RegionSelection:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A part of the keys of a region: those whose hash modulo ``of`` is ``number``."""
+    """A part of the rows of a region, in the order in which they were written.
+
+    It is number ``number``, from 0, of ``of`` parts of about as many bytes.
+    """
 
     number: int = 0
     of: int = 1
@@ -107,7 +110,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Part of a divided merge: whole regions, or a share of the keys of one region."""
+    """Part of a divided merge: whole regions, or a share of the rows of one region."""
 
     regions: tuple[RegionSelection, ...]
     share: Share = Share()
@@ -179,7 +182,7 @@ class MergePlan:
     decisions: tuple[PickDecision, ...]
     """By region in the order of the candidates, ascending within a region."""
     parts: tuple[Part, ...] = ()
-    """Regions and keys of each task of a divided merge; empty if the merge is not divided."""
+    """Regions and shares of each task of a divided merge; empty if the merge is not divided."""
     method: MergeMethod = MergeMethod.SMALL
     """Method of the merge, with the reason for it."""
 
@@ -369,7 +372,7 @@ def divide(
 ) -> tuple[Part, ...]:
     """Divide selections into parts of up to ``part_bytes``, of about the same size.
 
-    A region that is larger is divided by its keys. There are as many parts as the bytes need,
+    A region that is larger is divided by its rows. There are as many parts as the bytes need,
     rounded up to a multiple of ``max_parts``, so that each worker gets as many; and up to
     ``max_parts`` if each of them has enough to do.
     """
@@ -378,7 +381,8 @@ def divide(
     if count > max_parts:
         count = -(-count // max_parts) * max_parts
     limit = max(-(-total // count), 1)
-    # Each share of a region reads all its keys: one that is a little too large stays whole.
+    # Each share of a region reads the keys of all later rows: one that is a little too large stays
+    # whole.
     most = min(limit + limit // 4, part_bytes)
     parts: list[Part] = []
     whole: list[RegionSelection] = []

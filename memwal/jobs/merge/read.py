@@ -20,11 +20,12 @@ from memwal.format.values import VERSIONS_WITHOUT_NULL_STRUCTS, fill_null_struct
 from memwal.jobs.job import SkippedRegion
 from memwal.jobs.merge.picker import Candidate, RegionSelection, still_pending
 from memwal.jobs.merge.region_rows import skip_reason
+from memwal.lsm.newest_rows import newest_row_positions
 from memwal.quality.checks import Mask
 from memwal.quality.gate import RegionRows
 from memwal.quality.ledger import Ledger
 from memwal.reader.sources.generation import open_generation
-from memwal.region.rows import key_column, newest_row_positions
+from memwal.region.rows import key_column
 from memwal.util.memory import native_memory_pool
 from memwal.util.retry import LostRaceError
 

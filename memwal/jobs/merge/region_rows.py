@@ -2,12 +2,16 @@
 
 The keys of all generations tell which row of each key is the newest. Rows are read afterwards in
 batches, and only those that enter the base table, so that a worker holds the keys and some batches.
+
+A share of a region is a run of its rows, in the order in which they were written. Its task reads
+these rows, and the keys of all later rows: a row whose key comes again later is not the newest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 from uuid import UUID
 
 import lance
@@ -22,21 +26,29 @@ from memwal.format.paths import TOMBSTONE
 from memwal.format.values import VERSIONS_WITHOUT_NULL_STRUCTS, fill_null_structs
 from memwal.jobs.job import SkippedRegion
 from memwal.jobs.merge.picker import Candidate, RegionSelection, Share, still_pending
-from memwal.lsm.memtable.hashing import hash_rows
+from memwal.lsm.key_matches import keys_among
+from memwal.lsm.newest_rows import newest_row_positions
 from memwal.quality.checks import Mask
+from memwal.reader.base_rows import scan_in_groups
 from memwal.reader.sources.generation import open_generation
-from memwal.region.rows import key_column, newest_row_positions
+from memwal.region.rows import key_column
 from memwal.util.retry import LostRaceError
 
 Rows = npt.NDArray[np.int64]
+_Opened = tuple[Candidate, lance.LanceDataset, int]
+"""A generation, its data set, and the number of its rows."""
+_Read = TypeVar("_Read")
 
 _BATCH_ROWS = 8_192
+_BATCH_BYTES = 4 << 20
+# Lance reads gigabytes ahead by default.
+_READ_AHEAD_BYTES = 32 << 20
 # To take a row of a generation by its position costs as much as to scan so many bytes more.
 _TAKE_BYTES = 1_000
 
 
 class UnreadableGenerationError(Exception):
-    """A generation whose keys were read, and whose rows cannot be."""
+    """A generation that could be opened, and whose keys or rows cannot be read."""
 
     def __init__(self, region: RegionSelection, generation: int, reason: MemWalError) -> None:
         super().__init__(str(reason))
@@ -46,15 +58,19 @@ class UnreadableGenerationError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class GenerationKeys:
-    """Keys of a generation that are in a share."""
+class SharedGeneration:
+    """A generation, and which of its rows are in a share."""
 
     generation: Candidate
     dataset: lance.LanceDataset
     count: int  # rows of the generation
-    rows: Rows  # their positions in the generation, ascending
-    keys: pa.Table  # key columns
-    deleted: Mask
+    start: int  # the first row of the share
+    stop: int  # the first row behind it
+
+    @property
+    def row_bytes(self) -> float:
+        """Size in memory of a row, on average."""
+        return self.generation.bytes / max(self.count, 1)
 
 
 def open_region(
@@ -70,18 +86,50 @@ def open_region(
     That generation is added to ``skipped``. ``entering`` has the rows that enter, of all rows of
     the region; by default the newest of each key does.
     """
-    parts: list[GenerationKeys] = []
+    opened = _open_generations(base, region, skipped)
+    while opened:
+        selection = replace(region, generations=tuple(generation for generation, *_ in opened))
+        try:
+            return RegionReader(base, selection, _divide(opened, share), entering)
+        except UnreadableGenerationError as error:
+            # The other generations are divided into shares without it.
+            skip_from(base, region, error.generation, error.reason, skipped)
+            opened = [part for part in opened if part[0].number < error.generation]
+    return None
+
+
+def _open_generations(
+    base: BaseTable, region: RegionSelection, skipped: dict[UUID, SkippedRegion]
+) -> list[_Opened]:
+    opened: list[_Opened] = []
     for generation in region.generations:
         try:
-            parts.append(_read_generation_keys(base, region.region_id, generation, share))
+            source = open_generation(base, region.region_id, generation.number, generation.path)
+            with lance_errors(f"reading generation {generation.number}"):
+                opened.append((generation, source.dataset, int(source.dataset.count_rows())))
         except MemWalError as error:
             skip_from(base, region, generation.number, error, skipped)
             break
-    if not parts:
-        return None
-    return RegionReader(
-        base, replace(region, generations=region.generations[: len(parts)]), parts, entering
-    )
+    return opened
+
+
+def _divide(opened: Sequence[_Opened], share: Share) -> list[SharedGeneration]:
+    """Return the rows of a share. The shares of a region have about as many bytes.
+
+    The folder of a generation never changes: a repair writes another one. So all tasks that can
+    open the same generations divide them in the same way. If one task leaves generations out, the
+    driver lets all tasks of the region begin again without them.
+    """
+    sizes = [max(generation.bytes, 1) for generation, *_ in opened]
+    total = sum(sizes)
+    first, last = (total * number // share.of for number in (share.number, share.number + 1))
+    parts = []
+    at = 0
+    for (generation, dataset, count), size in zip(opened, sizes, strict=True):
+        start, stop = (count * min(max(cut - at, 0), size) // size for cut in (first, last))
+        parts.append(SharedGeneration(generation, dataset, count, start, stop))
+        at += size
+    return parts
 
 
 def skip_from(
@@ -111,70 +159,82 @@ def skip_reason(error: MemWalError) -> str:
     return str(error)
 
 
-def _read_generation_keys(
-    base: BaseTable, region_id: UUID, generation: Candidate, share: Share
-) -> GenerationKeys:
-    """Read key columns and tombstones of a generation, in batches, and keep those of a share."""
-    source = open_generation(base, region_id, generation.number, generation.path)
-    names = list(base.primary_key)
-    rows, batches, deleted, count = [], [], [], 0
-    with lance_errors(f"reading generation {generation.number}"):
-        scanner = source.dataset.scanner(columns=[*names, TOMBSTONE], scan_in_order=True)
-        for batch in scanner.to_batches():
-            own = _rows_of(share, batch.select(names))
-            kept = batch if len(own) == batch.num_rows else batch.take(pa.array(own))
-            rows.append(own + count)
-            batches.append(kept.select(names))
-            deleted.append(
-                pc.fill_null(kept.column(TOMBSTONE), False).to_numpy(zero_copy_only=False)
-            )
-            count += batch.num_rows
-    schema = pa.schema([base.schema.field(name) for name in names])
-    return GenerationKeys(
-        generation=generation,
-        dataset=source.dataset,
-        count=count,
-        rows=np.concatenate([np.empty(0, np.int64), *rows]),
-        keys=pa.Table.from_batches(batches).cast(schema) if batches else schema.empty_table(),
-        deleted=np.concatenate([np.empty(0, np.bool_), *deleted]).astype(np.bool_),
-    )
-
-
-def _rows_of(share: Share, keys: pa.RecordBatch) -> Rows:
-    """Return the positions of the rows of some key columns that are in a share."""
-    if share.of == 1:
-        return np.arange(keys.num_rows)
-    return np.flatnonzero(hash_rows(keys.columns) % np.uint64(share.of) == share.number)
-
-
 class RegionReader:
-    """Rows of a share of the keys of some generations, oldest first."""
+    """Rows of a share of some generations, oldest first.
+
+    Raises UnreadableGenerationError if the keys of one cannot be read.
+    """
 
     def __init__(
         self,
         base: BaseTable,
         selection: RegionSelection,
-        parts: Sequence[GenerationKeys],
+        parts: Sequence[SharedGeneration],
         entering: Mask | None,
     ) -> None:
         self.selection = selection
         self.schema = base.schema
         self._base = base
         self._parts = tuple(parts)
-        schema = pa.schema([base.schema.field(name) for name in base.primary_key])
-        self._key_columns = pa.concat_tables([schema.empty_table(), *(p.keys for p in parts)])
-        self.deleted = np.concatenate([np.empty(0, np.bool_), *(part.deleted for part in parts)])
-        self.newest = np.zeros(len(self.deleted), np.bool_)
-        if entering is not None:
-            self.newest = entering[self._rows_of_region()]
-        elif len(self.deleted):
-            self.newest[newest_row_positions(self.single_keys())] = True
+        self._key_schema = pa.schema([base.schema.field(name) for name in base.primary_key])
+        tables = [self._key_schema.empty_table()]
+        deleted = [np.empty(0, np.bool_)]
+        for part in parts:
+            for rows in self._scan_keys(part, part.start, part.stop, with_tombstones=True):
+                tables.append(self._keys_of(rows))
+                deleted.append(pc.fill_null(rows.column(TOMBSTONE), False).to_numpy())
+        self._key_columns = pa.concat_tables(tables)
+        self.deleted = np.concatenate(deleted).astype(np.bool_)
+        self.newest = self._find_newest() if entering is None else entering[self._rows_of_region()]
+
+    def _scan_keys(
+        self, part: SharedGeneration, start: int, stop: int, *, with_tombstones: bool = False
+    ) -> Iterator[pa.Table]:
+        """Read the key columns of a generation, from one row to another."""
+        if start == stop:
+            return
+        columns = [*self._key_schema.names, *[TOMBSTONE] * with_tombstones]
+        options = _range_options(part, start, stop)
+        yield from self._reading(part, scan_in_groups(part.dataset, columns, **options))
+
+    def _reading(self, part: SharedGeneration, read: Iterable[_Read]) -> Iterator[_Read]:
+        """Yield what is read of a generation, and raise UnreadableGenerationError if it fails."""
+        try:
+            with lance_errors(f"reading generation {part.generation.number}"):
+                yield from read
+        except MemWalError as error:
+            raise UnreadableGenerationError(
+                self.selection, part.generation.number, error
+            ) from error
+
+    def _keys_of(self, rows: pa.Table) -> pa.Table:
+        return rows.select(self._key_schema.names).cast(self._key_schema)
+
+    def _find_newest(self) -> Mask:
+        """Return which rows of the share are the newest of their key in the region."""
+        keys = self.single_keys()
+        rows = newest_row_positions(keys)
+        if len(rows) and any(part.stop < part.count for part in self._parts):
+            own = keys if len(rows) == len(keys) else keys.take(pa.array(rows))
+            rows = rows[~keys_among(own, self._later_keys())]
+        newest = np.zeros(len(keys), np.bool_)
+        newest[rows] = True
+        return newest
+
+    def _later_keys(self) -> Iterator[pa.Array]:
+        """Read the keys of the rows behind the share."""
+        for part in self._parts:
+            for rows in self._scan_keys(part, part.stop, part.count):
+                yield key_column(self._keys_of(rows), self._base.primary_key)
 
     def _rows_of_region(self) -> Rows:
         """Return the positions of the rows among all rows of all generations."""
         starts = np.cumsum([0, *self.counts[:-1]])
         return np.concatenate(
-            [part.rows + start for part, start in zip(self._parts, starts, strict=True)]
+            [
+                np.arange(start + part.start, start + part.stop)
+                for part, start in zip(self._parts, starts, strict=True)
+            ]
         )
 
     @property
@@ -201,20 +261,13 @@ class RegionReader:
 
         Raises UnreadableGenerationError if the rows of one cannot be read.
         """
-        start = 0
+        at = 0
         for part in self._parts:
-            end = start + len(part.rows)
-            rows = part.rows[chosen[start:end]]
-            start = end
-            if not len(rows):
-                continue
-            try:
-                with lance_errors(f"reading generation {part.generation.number}"):
-                    yield from _read_rows(part, rows, list(columns))
-            except MemWalError as error:
-                raise UnreadableGenerationError(
-                    self.selection, part.generation.number, error
-                ) from error
+            end = at + part.stop - part.start
+            rows = np.flatnonzero(chosen[at:end]) + part.start
+            at = end
+            if len(rows):
+                yield from self._reading(part, _read_rows(part, rows, list(columns)))
 
     def storable(self, chosen: Mask) -> Iterator[pa.RecordBatch]:
         """Read the chosen rows, as the files of the base table can store them."""
@@ -226,14 +279,20 @@ class RegionReader:
             yield pa.RecordBatch.from_arrays(columns, schema=self._base.schema)
 
 
-def _read_rows(part: GenerationKeys, rows: Rows, columns: list[str]) -> Iterator[pa.RecordBatch]:
-    row_bytes = part.generation.bytes / part.count
-    if len(rows) * (row_bytes + _TAKE_BYTES) < part.count * row_bytes:
-        for at in range(0, len(rows), _BATCH_ROWS):
-            yield from part.dataset.take(rows[at : at + _BATCH_ROWS], columns=columns).to_batches()
+def _read_rows(part: SharedGeneration, rows: Rows, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    """Read rows of a generation, ascending: by their positions, or by a scan if they are many."""
+    start, stop = int(rows[0]), int(rows[-1]) + 1
+    size = int(min(max(_BATCH_BYTES // max(part.row_bytes, 1), 1), _BATCH_ROWS))
+    if len(rows) * (part.row_bytes + _TAKE_BYTES) < (stop - start) * part.row_bytes:
+        for at in range(0, len(rows), size):
+            yield from part.dataset.take(rows[at : at + size], columns=columns).to_batches()
         return
-    start = 0
-    scanner = part.dataset.scanner(columns=columns, batch_size=_BATCH_ROWS, scan_in_order=True)
+    scanner = part.dataset.scanner(
+        columns=columns,
+        batch_size=size,
+        io_buffer_size=_READ_AHEAD_BYTES,
+        **_range_options(part, start, stop),
+    )
     for batch in scanner.to_batches():
         end = start + batch.num_rows
         own = rows[np.searchsorted(rows, start) : np.searchsorted(rows, end)] - start
@@ -242,3 +301,10 @@ def _read_rows(part: GenerationKeys, rows: Rows, columns: list[str]) -> Iterator
             yield batch
         elif len(own):
             yield batch.take(pa.array(own))
+
+
+def _range_options(part: SharedGeneration, start: int, stop: int) -> dict[str, Any]:
+    """Return options of a scanner that reads a generation from one row to another, in order."""
+    if (start, stop) == (0, part.count):
+        return {"scan_in_order": True}
+    return {"scan_in_order": True, "offset": start, "limit": stop - start}

@@ -3,8 +3,8 @@
 No version of the base table names them yet. Their keys, and the keys of tombstones, go into a file
 of the run, where the second stage finds what to delete: :mod:`memwal.jobs.merge.match`.
 
-A region that is larger than a task is divided by the hashes of its keys. Each of its tasks reads
-all its keys, and its own rows.
+A region that is larger than a task is divided by its rows. Each of its tasks reads its own rows,
+and the keys of all later ones: :mod:`memwal.jobs.merge.region_rows`.
 
 In a table with stable row ids, a task stores the keys only. When they were matched, a second task
 writes the rows: :mod:`memwal.jobs.merge.kept_ids`.
@@ -113,7 +113,7 @@ def run_rewrite_task(task: RewriteTask, *, meter: Meter | NoMeter = NO_METER) ->
     stored = None
     if keys is not None and keys.num_rows:
         deleted = np.concatenate([reader.deleted[reader.newest] for reader in readers])
-        stored = write_keys(task.location.store, task.run_id, task.number, keys, deleted)
+        stored = write_keys(task.location, task.run_id, task.number, keys, deleted)
     if not task.keys_only:
         meter.advance(task.bytes)
     return Rewritten(

@@ -18,10 +18,13 @@ from memwal.errors import CorruptDataError, ObjectNotFoundError
 from memwal.format.paths import TOMBSTONE
 from memwal.quality.checks import Mask
 from memwal.region.rows import key_column
+from memwal.storage.location import TableLocation
 from memwal.storage.object_store import ObjectStore
 
 MERGES_DIR = "_memwal/merges"
 _INTENT = "commit.json"
+# Of a stream of Arrow.
+_END = b"\xff\xff\xff\xff\0\0\0\0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +51,14 @@ def run_dir(run_id: UUID) -> str:
 
 
 def write_keys(
-    store: ObjectStore, run_id: UUID, number: int, keys: pa.Table, deleted: Mask
+    location: TableLocation, run_id: UUID, number: int, keys: pa.Table, deleted: Mask
 ) -> KeyFile:
     """Store key columns of a task, with a mask of the keys that are deleted.
 
     A repetition of the task replaces its file.
     """
     path = f"{run_dir(run_id)}/{number}.arrow"
-    write_stored(store, path, keys.append_column(TOMBSTONE, pa.array(deleted)))
+    write_stored(location, path, keys.append_column(TOMBSTONE, pa.array(deleted)))
     return KeyFile(path, number, keys.num_rows, keys.nbytes)
 
 
@@ -68,10 +71,10 @@ def read_keys(
     return key_column(table, primary_key), deleted
 
 
-def write_decision(store: ObjectStore, run_id: UUID, name: UUID, entering: Mask) -> str:
+def write_decision(location: TableLocation, run_id: UUID, name: UUID, entering: Mask) -> str:
     """Store which rows of a region enter the base table, of all its rows; return the key."""
     path = f"{run_dir(run_id)}/{name}.arrow"
-    write_stored(store, path, pa.table({"entering": pa.array(entering)}))
+    write_stored(location, path, pa.table({"entering": pa.array(entering)}))
     return path
 
 
@@ -81,18 +84,25 @@ def read_decision(store: ObjectStore, path: str) -> Mask:
     return entering
 
 
-def write_stored(store: ObjectStore, path: str, rows: pa.Table) -> None:
-    """Store rows, in place of those that a repeated task stored before."""
+def write_stored(location: TableLocation, path: str, rows: pa.Table) -> None:
+    """Store rows, in place of those that a repeated task stored before.
+
+    On a local disk they are not synced: if the machine crashes, the run does not go on.
+    """
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema) as writer:
         writer.write_table(rows)
-    store.put(path, sink.getvalue())
+    location.store_without_fsync.put(path, sink.getvalue())
 
 
 def read_stored(store: ObjectStore, path: str) -> pa.Table:
     """Read stored rows. Raises CorruptDataError if the file is not whole."""
+    data = store.get(path)
+    # Arrow takes a stream that was cut off between two messages for a shorter one.
+    if not data.endswith(_END):
+        raise CorruptDataError(f"{path} was not written whole: it has no end")
     try:
-        with pa.ipc.open_stream(store.get(path)) as reader:
+        with pa.ipc.open_stream(data) as reader:
             return reader.read_all().combine_chunks()
     except pa.ArrowInvalid as error:
         raise CorruptDataError(f"{path} was not written whole: {error}") from error

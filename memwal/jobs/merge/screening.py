@@ -146,8 +146,9 @@ def run_screen_task(task: ScreenTask) -> Screened:
     for region in task.regions:
         entering = _screen(base, ledger, region, skipped)
         if entering is not None:
-            store = task.location.store
-            decisions[region.region_id] = write_decision(store, task.run_id, uuid4(), entering)
+            decisions[region.region_id] = write_decision(
+                task.location, task.run_id, uuid4(), entering
+            )
     stops = {region_id: region.generation for region_id, region in skipped.items()}
     accepted = still_pending(task.regions, {}, stops=stops)
 

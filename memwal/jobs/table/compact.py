@@ -8,8 +8,10 @@ that touch the same fragments conflict, and the second committer retries with le
 until they succeed. Files of a lost rewrite are deleted at once. Where merges are frequent and touch
 all fragments, however small, shrinking is not enough: see :mod:`memwal.fleet.exclusive`.
 
-A commit remaps the indexes over the fragments that it replaces. Lance then resets the catch-up of
-the indexes, and the next index build records it again, with nothing to add.
+A commit remaps the indexes over the fragments that it replaces, and Lance then forgets their
+catch-up. The job records it again, for each index that covers every fragment of the latest version,
+by compare-and-swap on that version. If the process dies before, or another commit has added
+fragments, an index stays behind until the next index build, which readers and collections allow.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from dataclasses import dataclass
 import lance
 from lance.optimize import Compaction, CompactionOptions, CompactionTask, RewriteResult
 
-from memwal.base_table.commit import commit_durably
+from memwal.base_table.commit import commit_durably, update_details
 from memwal.base_table.snapshot import (
     BaseTable,
     lance_errors,
@@ -33,11 +35,12 @@ from memwal.base_table.snapshot import (
     small_fragment_ids,
     sparse_fragment_ids,
 )
-from memwal.errors import MemWalError, ObjectNotFoundError, StoreError
+from memwal.errors import ConflictError, MemWalError, ObjectNotFoundError, StoreError
 from memwal.format.paths import DATA_DIR
 from memwal.jobs.job import JobResult
 from memwal.jobs.options import CompactOptions
 from memwal.jobs.progress import Meter, Report, Unit, reporting, run_metered
+from memwal.lsm.indexes.catchup import with_complete_coverage
 from memwal.storage.location import TableLocation
 from memwal.util.retry import MAX_LOST_WRITES, LostRaceError, LostWriteError, conflict_delay
 
@@ -125,6 +128,8 @@ def _compact(location: TableLocation, options: CompactOptions, report: Report) -
             for result in rewritten:
                 metrics["fragments_removed"] += result.metrics.fragments_removed
                 metrics["fragments_added"] += result.metrics.fragments_added
+    if commits:
+        base = _record_catch_up(base, options)
     return JobResult(
         job="compact",
         table=location.uri,
@@ -135,6 +140,20 @@ def _compact(location: TableLocation, options: CompactOptions, report: Report) -
         metrics=metrics,
         warnings=warnings,
     )
+
+
+def _record_catch_up(base: BaseTable, options: CompactOptions) -> BaseTable:
+    """Record what the indexes cover, which the commits made Lance forget; return the table then."""
+    if with_complete_coverage(base) == base.details:
+        return base
+    if options.guard is not None:
+        options.guard()
+    try:
+        return update_details(base.location, with_complete_coverage)
+    except ConflictError as error:
+        # The next index build records it.
+        logger.info("%s", error)
+        return base
 
 
 def _rows_of(task: RewriteTask) -> int:

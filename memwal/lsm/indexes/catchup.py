@@ -11,6 +11,8 @@ from memwal.errors import InvalidInputError
 from memwal.format.memwal_index import IndexDetails
 from memwal.format.paths import MEM_WAL_INDEX_NAME
 from memwal.lsm.indexes.kinds import KINDS, kind_of
+from memwal.lsm.indexes.segments import index_coverage
+from memwal.lsm.indexes.trust import doubted_indexes
 
 _SYSTEM_PREFIX = "__lance_"
 
@@ -95,3 +97,20 @@ def with_empty_coverage(base: BaseTable, index: str) -> IndexDetails:
     if base.dataset.count_rows():
         return base.details
     return replace(base.details, catchup={**base.details.catchup, index: dict(base.details.merged)})
+
+
+def with_complete_coverage(base: BaseTable) -> IndexDetails:
+    """Return details in which each maintained index that covers all rows has caught up.
+
+    All merged rows of a version are in its fragments, so an index that covers every fragment covers
+    all merged generations. Indexes that are not believed are left out.
+    """
+    if not base.details.merged:
+        return base.details
+    maintained = set(maintained_index_names(base)) - set(doubted_indexes(base))
+    complete = {
+        index.name: dict(base.details.merged)
+        for index in base.dataset.describe_indices()
+        if index.name in maintained and not index_coverage(base, index).uncovered
+    }
+    return replace(base.details, catchup={**base.details.catchup, **complete})

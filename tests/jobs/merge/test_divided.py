@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import lance
 import pyarrow as pa
@@ -773,6 +773,105 @@ class TestDirectWrites:
         found = lance.dataset(table.uri).to_table()
         assert dict(zip(found["id"].to_pylist(), found["n"].to_pylist(), strict=True)) == EXPECTED
         assert found.num_rows == len(EXPECTED)
+
+
+class TestPartsOfTheKeys:
+    """Where tasks compare a part of the keys each, what they find is stored for the next stage."""
+
+    OPTIONS: ClassVar[dict[str, Any]] = {"commit_bytes": 200, "max_tasks": 8}
+    FOUND = f"{MERGES_DIR}/*/matched-*.arrow"
+
+    @pytest.fixture(autouse=True)
+    def small_tasks(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(match, "MIN_TASK_ROWS", 1)
+
+    @contextmanager
+    def standing(self, faults: FaultyStores, table: memwal.Table) -> Iterator[Future[JobResult]]:
+        """Let a merge in another thread stand still after a task has stored what it found."""
+        pause = Pause()
+        faults.of(table.location).act("put", pause.stand, key=self.FOUND, after=True)
+        with ThreadPoolExecutor(1) as pool:
+            running = pool.submit(divided, table.location, run=run_here, **self.OPTIONS)
+            try:
+                assert pause.wait_until_reached(running)
+                yield running
+            finally:
+                pause.release()
+
+    def test_find_the_same_rows_however_often_a_task_runs(
+        self, faults: FaultyStores, table: memwal.Table
+    ) -> None:
+        fill(table)
+
+        def twice(tasks: Sequence[Any], function: Callable[[Any], Any]) -> list[Any]:
+            run_here(tasks, function)
+            return run_here(tasks, function)
+
+        result = divided(table, run=twice, **self.OPTIONS)
+
+        check_merged(table, EXPECTED)
+        assert result.metrics["rows_deleted"] == 5
+        assert faults.of(table.location).count("put", self.FOUND) >= 4
+
+    def test_travel(self, table: memwal.Table) -> None:
+        fill(table)
+        divided(table, **self.OPTIONS)
+        check_merged(table, EXPECTED)
+
+    def test_are_collected_if_the_run_dies(self, faults: FaultyStores, table: memwal.Table) -> None:
+        fill(table)
+        store = faults.of(table.location)
+        store.kill("put", self.FOUND, after=True, skip=1)
+        store.kill("delete_folder")
+        with pytest.raises((Killed, MemWalError)):
+            divided(table, run=run_here, **self.OPTIONS)
+        store.clear()
+        assert state(table) == EXPECTED
+        assert table.verify(deep=True).clean
+
+        options = GcOptions(dry_run=False, grace_seconds=0, orphan_grace_seconds=1000)
+        collect_garbage(table.location, options, clock=later(2000))
+        assert not list(table.location.store.list(MERGES_DIR))
+        divided(table, **self.OPTIONS)
+        check_merged(table, EXPECTED)
+
+    def test_that_are_collected_too_early_fail_the_run_and_nothing_else(
+        self, faults: FaultyStores, table: memwal.Table
+    ) -> None:
+        fill(table)
+        with self.standing(faults, table) as running:
+            shutil.rmtree(folder(table) / MERGES_DIR)
+        with pytest.raises(MemWalError):
+            running.result()
+
+        assert state(table) == EXPECTED
+        divided(table, **self.OPTIONS)
+        check_merged(table, EXPECTED)
+
+    @pytest.mark.parametrize("write", ["append of a key that is merged", "delete", "compaction"])
+    def test_are_compared_again_with_what_others_change(
+        self, faults: FaultyStores, table: memwal.Table, write: str
+    ) -> None:
+        fill(table)
+        act, changed = DIRECT_WRITES[write]
+        with self.standing(faults, table) as running:
+            act(table.uri)
+        assert running.result().commits == 2
+
+        expected = {**EXPECTED, **changed}
+        check_merged(table, {key: n for key, n in expected.items() if n is not None})
+
+    def test_are_dropped_if_another_one_merges_further(
+        self, faults: FaultyStores, table: memwal.Table
+    ) -> None:
+        fill(table)
+        with self.standing(faults, table):
+            divided(table)
+            flush(table, dict.fromkeys(range(20, 25), 7), [*range(60, 65)])
+            divided(table, **self.OPTIONS)
+
+        expected = {**EXPECTED, **dict.fromkeys(range(20, 25), 7)}
+        check_merged(table, {key: n for key, n in expected.items() if key not in range(60, 65)})
 
 
 class TestWhoeverLooksBack:

@@ -22,7 +22,7 @@ from memwal.errors import InvalidInputError, StoreAccessError, StoreUnavailableE
 from memwal.jobs.index.job import build_indexes
 from memwal.jobs.job import JobResult
 from memwal.jobs.merge.job import merge
-from memwal.jobs.options import CompactOptions, MergeOptions
+from memwal.jobs.options import CompactOptions, IndexOptions, MergeOptions
 from memwal.jobs.table import compact as compaction
 from memwal.jobs.table.compact import compact
 from memwal.lsm.indexes.catchup import covers
@@ -132,7 +132,7 @@ def test_fragments_with_many_deleted_rows_are_rewritten_however_few(
     assert indexed.verify(deep=True).clean
 
 
-def test_progress_stays_and_indexes_catch_up_again(ten: memwal.Table) -> None:
+def test_progress_and_catch_up_stay(ten: memwal.Table) -> None:
     build_indexes(ten.location)
     merged = ten.base().details.merged
 
@@ -140,13 +140,60 @@ def test_progress_stays_and_indexes_catch_up_again(ten: memwal.Table) -> None:
 
     base = ten.base()
     assert base.details.merged == merged
-    build_indexes(ten.location)
-    base = ten.base()
     assert covers(base, "id_idx", merged)
     assert covers(base, "n_idx", merged)
     plan = base.dataset.scanner(filter="id = 15").explain_plan()
     assert "ScalarIndex" in plan
     assert base.dataset.to_table(filter="id = 15").column("n").to_pylist() == [1]
+
+
+class TestBeforeTheCatchUp:
+    """Lance forgets it in the commit of a compaction, and another commit records it."""
+
+    def test_a_process_that_dies_leaves_it_to_the_next_index_build(self, ten: memwal.Table) -> None:
+        build_indexes(ten.location)
+        merged = ten.base().details.merged
+        calls = itertools.count()
+
+        def die() -> None:
+            if next(calls):
+                raise Killed
+
+        with pytest.raises(Killed):
+            compact(ten.location, CompactOptions(guard=die))
+
+        assert len(ten.base().dataset.get_fragments()) == 1
+        assert not covers(ten.base(), "id_idx", merged)
+        assert base_state(ten) == TEN
+        build_indexes(ten.location)
+        assert covers(ten.base(), "id_idx", merged)
+
+    def test_a_merge_leaves_the_indexes_behind(self, ten: memwal.Table) -> None:
+        build_indexes(ten.location)
+        calls = itertools.count()
+
+        def merge_more() -> None:
+            if next(calls):
+                with ten.writer() as writer:
+                    writer.upsert(rows({1000: 1}))
+                merge(ten.location)
+
+        compact(ten.location, CompactOptions(guard=merge_more))
+
+        base = ten.base()
+        assert not covers(base, "id_idx", base.details.merged)
+        assert base_state(ten) == {**TEN, 1000: 1}
+        assert ten.verify(deep=True).clean
+
+    def test_an_index_that_was_behind_stays_behind(self, ten: memwal.Table) -> None:
+        build_indexes(ten.location, IndexOptions(indexes=["id_idx"]))
+
+        ten.compact()
+
+        base = ten.base()
+        assert covers(base, "id_idx", base.details.merged)
+        assert not covers(base, "n_idx", base.details.merged)
+        assert ten.verify(deep=True).clean
 
 
 def test_tasks_travel(ten: memwal.Table) -> None:
