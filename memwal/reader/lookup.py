@@ -225,7 +225,7 @@ def _addresses(base: BaseTable, source: GenerationSource, keys: _Keys) -> tuple[
     """Return the keys that a flushed generation has, and the addresses of their newest rows."""
     at = np.arange(len(keys.encoded))
     if source.folder is not None:
-        at = np.flatnonzero(might_hold(base.location, source.folder, keys.hashes))
+        at = np.flatnonzero(might_hold(base, source.folder, keys.hashes))
         if not len(at):
             return at, np.empty(0, np.uint64)
         fragments = source.dataset.get_fragments()

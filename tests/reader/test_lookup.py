@@ -279,9 +279,9 @@ class TestSkipping:
             writer.upsert(numbered(0, 1000))
         folders: list[str] = []
 
-        def filters(location: Any, folder: str, hashes: Any) -> Any:
+        def filters(base: Any, folder: str, hashes: Any) -> Any:
             folders.append(folder)
-            return might_hold(location, folder, hashes)
+            return might_hold(base, folder, hashes)
 
         monkeypatch.setattr(lookup_module, "might_hold", filters)
         assert state(looked_up(table, keys(5))) == {5: 0}
@@ -309,7 +309,7 @@ class TestSkipping:
         (path,) = folder(table).glob("_mem_wal/*/*_gen_*/bloom_filter.bin")
         assert BloomFilter.from_bytes(path.read_bytes()).bits_set > 0.9 * 8 * FILTER_BYTES
         name = str(path.parent.relative_to(folder(table)))
-        assert might_hold(table.location, name, hash_keys([keys(-1, 5)])).all()
+        assert might_hold(table.base(), name, hash_keys([keys(-1, 5)])).all()
         assert state(looked_up(table, keys(-1, 5))) == {5: 0}
 
 

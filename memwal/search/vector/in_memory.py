@@ -26,7 +26,7 @@ from memwal.lsm.memtable.vector_index import nearest_rows
 from memwal.reader.base_indexes import covered_fragments
 from memwal.reader.cache.lru import LruCache, cache_budget
 from memwal.reader.hits import Hits
-from memwal.reader.row_set import RowIds
+from memwal.reader.row_set import RowIds, concatenate_ranges
 from memwal.reader.unreadable_indexes import is_index_damage, leave_out
 from memwal.search.vector.candidates import Candidates, LiveRows
 from memwal.search.vector.query import VectorQuery
@@ -300,7 +300,7 @@ class Estimates:
                     np.dot(vectors[start:stop], vector, out=products[done:end])
                     done = end
         which = np.repeat(np.arange(len(layouts)), [int(count.sum()) for count in counts])
-        position = _concatenate_ranges(
+        position = concatenate_ranges(
             np.concatenate([first for first, _ in bounds]), np.concatenate(counts)
         )
         own = np.split(position, np.cumsum([int(count.sum()) for count in counts[:-1]]))
@@ -336,13 +336,3 @@ def as_matrix(vectors: pa.ChunkedArray | pa.Array) -> npt.NDArray[np.number]:
 def as_arrow(vectors: npt.NDArray[np.number]) -> pa.FixedSizeListArray:
     """Convert vectors to an Arrow array, without a copy."""
     return pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), vectors.shape[1])
-
-
-def _concatenate_ranges(
-    starts: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]
-) -> npt.NDArray[np.int64]:
-    """Concatenate several ranges of numbers."""
-    before = np.cumsum(counts) - counts
-    numbers = np.arange(int(counts.sum()), dtype=np.int64)
-    numbers += np.repeat(starts - before, counts)
-    return numbers
