@@ -22,6 +22,7 @@ from fuzz.byte_changes import ANY, ODD_TEXTS, Change, double
 from fuzz.json_changes import document, raw
 from fuzz.manifest_changes import inside_manifest
 from fuzz.protobuf_changes import message
+from support.data.postings import posting_list
 
 from memwal.base_table.region_snapshot import read_snapshot
 from memwal.catalog.records import read_snapshot as read_catalog

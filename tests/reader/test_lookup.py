@@ -18,6 +18,7 @@ from support.oracles.read_sources import sources_now
 import memwal
 from memwal.errors import InvalidInputError
 from memwal.format.bloom import FILTER_BYTES, BloomFilter, hash_keys
+from memwal.reader import key_index
 from memwal.reader import lookup as lookup_module
 from memwal.reader.key_index import key_positions, might_hold
 from memwal.reader.lookup import lookup_rows
@@ -286,6 +287,62 @@ class TestSkipping:
         monkeypatch.setattr(lookup_module, "might_hold", filters)
         assert state(looked_up(table, keys(5))) == {5: 0}
         assert len(folders) == 1
+
+    def test_opens_few_of_many_generations(
+        self, table: memwal.Table, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Those whose filters were read, and do not rule the key out, or were not read yet."""
+        expected: dict[int, int | None] = {}
+        tested: list[str] = []
+
+        def filters(base: Any, folder: str, hashes: Any) -> Any:
+            tested.append(folder)
+            return might_hold(base, folder, hashes)
+
+        monkeypatch.setattr(lookup_module, "might_hold", filters)
+        with table.writer() as writer:
+            for number in range(40):
+                writer.upsert(rows({number: number, 1_000: number}))
+                expected |= {number: number, 1_000: number}
+                if number % 10 == 9:
+                    writer.delete(keys(number - 3))
+                    del expected[number - 3]
+                writer.flush()
+            every = keys(*range(45), 1_000)
+            # The newest generation has one key; the filters of the others are read for another.
+            assert state(looked_up(table, keys(1_000, -1))) == {1_000: 39}
+            assert len(tested) == 40
+            for key in (*range(45), 1_000):
+                tested.clear()
+                found = state(looked_up(table, keys(key)))
+                assert found == {k: v for k, v in expected.items() if k == key}
+                assert len(tested) <= 3
+            assert state(looked_up(table, every)) == expected
+            assert state(looked_up(table, pa.array(range(1_500)))) == expected
+            writer.upsert(rows({2: 22}))
+            writer.flush()
+            assert state(looked_up(table, keys(2, 3))) == {2: 22, 3: 3}
+            table.merge()
+            writer.upsert(rows({4: 44}))
+            writer.delete(keys(5))
+            writer.flush()
+            assert state(looked_up(table, keys(2, 3, 4, 5))) == {2: 22, 3: 3, 4: 44}
+
+    def test_forgets_filters_of_merged_generations(
+        self, table: memwal.Table, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(key_index, "_MAX_FORGOTTEN", 4)
+        for turn in range(3):
+            with table.writer() as writer:
+                for number in range(20):
+                    writer.upsert(rows({number: turn}))
+                    writer.flush()
+            for _ in range(2):
+                assert state(looked_up(table, keys(3, 99))) == {3: turn}
+            (filters,) = (f for f in key_index._filters.values() if len(f.read) >= 20)
+            assert len(filters.read) <= 20 + 4
+            table.merge()
+            key_index._filters.put("other", key_index._RegionFilters())
 
     @pytest.mark.parametrize("lost", ["bloom_filter.bin", "_pk_index"])
     def test_goes_without_what_a_generation_does_not_have(

@@ -105,8 +105,8 @@ class LogFollower:
         """Return every row of this part of the log, oldest first.
 
         The cached tail is extended by requests for the next positions. They cannot tell an entry
-        that was not written yet from one that is lost, or was flushed and collected: the caller has to
-        make sure that the manifest is still the newest afterwards, or asks for a log that is
+        that was not written yet from one that is lost, or was flushed and collected: the caller has
+        to make sure that the manifest is still the newest afterwards, or asks for a log that is
         ``listed``. The first call lists it, and one every five seconds.
 
         Raises
