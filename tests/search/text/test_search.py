@@ -64,7 +64,7 @@ def test_stable_row_ids_with_former_texts_in_the_index(
 ) -> None:
     """A segment of its own for newer rows leaves the former texts in the older one."""
     searched = Searched(tmp_path, stable_row_ids=True)
-    searched.update_by_hand(range(0, 60))
+    searched.update_by_hand(range(60))
     lance.dataset(searched.uri).optimize.optimize_indices(num_indices_to_merge=0)
     with caplog.at_level(logging.WARNING):
         for _ in range(6):
