@@ -87,16 +87,6 @@ def contains(ordered: RowIds, rows: RowIds) -> npt.NDArray[np.bool_]:
     return mask
 
 
-def concatenate_ranges(
-    starts: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]
-) -> npt.NDArray[np.int64]:
-    """Concatenate ranges of row numbers: of each the first, and how many it has."""
-    before = np.cumsum(counts) - counts
-    numbers = np.arange(int(counts.sum()), dtype=np.int64)
-    numbers += np.repeat(starts - before, counts)
-    return numbers
-
-
 ROW_ID: Final = "_rowid"
 
 # Reading a row by its id takes as long as scanning some 70 rows of half a kilobyte, or more rows

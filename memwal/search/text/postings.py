@@ -16,7 +16,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from memwal.errors import CorruptDataError
-from memwal.reader.row_set import concatenate_ranges
 
 Numbers = npt.NDArray[np.int64]
 
@@ -123,7 +122,7 @@ def _decode(lists: Sequence[PostingList]) -> tuple[Numbers, Numbers]:
         chosen = np.flatnonzero(~is_full)[is_varint == varint]
         if len(chosen):
             sizes = tails[tails > 0][is_varint == varint]
-            at = concatenate_ranges(places[chosen], sizes)
+            at = _ranges(places[chosen], sizes)
             decode = _decode_varint_tails if varint else _decode_plain_tails
             ids[at], counts[at] = decode(data, starts[chosen] + _SCORE_BYTES, ends[chosen], sizes)
     limits = np.repeat([one.documents for one in lists], lengths)
@@ -178,7 +177,7 @@ def _decode_varint_tails(
     sizes = ends - starts
     if (sizes < 0).any():
         raise ValueError("a block is too short")
-    raw = data[concatenate_ranges(starts, sizes)]
+    raw = data[_ranges(starts, sizes)]
     last_bytes = np.flatnonzero(raw < 0x80)
     tail_ends = np.cumsum(sizes)
     tail_starts = tail_ends - sizes
@@ -210,7 +209,7 @@ def _decode_plain_tails(
     sizes = 2 * _NUMBER_BYTES * counts
     if (starts + sizes > ends).any():
         raise ValueError("a block has too few numbers")
-    numbers = data[concatenate_ranges(starts, sizes)].view("<u4").astype(np.int64)
+    numbers = data[_ranges(starts, sizes)].view("<u4").astype(np.int64)
     return _halves(numbers, counts)
 
 
@@ -218,6 +217,14 @@ def _halves(numbers: Numbers, counts: Numbers) -> tuple[Numbers, Numbers]:
     """Divide the numbers of tails, twice as many as ``counts`` each, into their halves."""
     starts = 2 * (np.cumsum(counts) - counts)
     return (
-        numbers[concatenate_ranges(starts, counts)],
-        numbers[concatenate_ranges(starts + counts, counts)],
+        numbers[_ranges(starts, counts)],
+        numbers[_ranges(starts + counts, counts)],
     )
+
+
+def _ranges(starts: Numbers, counts: Numbers) -> Numbers:
+    """Concatenate ranges of numbers: of each the first, and how many it has."""
+    before = np.cumsum(counts) - counts
+    numbers = np.arange(int(counts.sum()), dtype=np.int64)
+    numbers += np.repeat(starts - before, counts)
+    return numbers
