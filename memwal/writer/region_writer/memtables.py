@@ -29,7 +29,7 @@ from memwal.lsm.memtable.indexes import MemTableIndexes, UnflushedRows
 from memwal.lsm.row_schema import RowSchema
 from memwal.lsm.wal.claim import ClaimedRegion, Publishable
 from memwal.util.log import safe_error_text
-from memwal.util.memory import release_free_memory
+from memwal.util.memory import release_after
 from memwal.writer.region_writer.context import WriterContext
 from memwal.writer.region_writer.stats import RegionCounters
 
@@ -297,8 +297,9 @@ class FlushQueue:
             with self._lock:
                 self._tables.popleft()
                 self._lock.notify_all()
+            freed = table.bytes
             del table
-            release_free_memory()
+            release_after(freed)
 
     def _stop(self, error: Exception | None) -> None:
         self._running = False
