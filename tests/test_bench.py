@@ -27,6 +27,8 @@ LINES = {
     "memory": 2,
     "requests": 1,
     "replay": 1,
+    "flush-cpu": 1,
+    "replay-cpu": 1,
 }
 ROWS = "300"
 
