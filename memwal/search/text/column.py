@@ -73,11 +73,7 @@ class TextColumn:
 
     @classmethod
     def of(
-        cls,
-        base: BaseTable,
-        tokenizer: Tokenizer,
-        document_sets: Sequence[DocumentSet],
-        key: Hashable | None,
+        cls, tokenizer: Tokenizer, document_sets: Sequence[DocumentSet], key: Hashable | None
     ) -> TextColumn:
         """Build a column from its document sets."""
         grouped: list[IndexedDocuments] = []
@@ -90,7 +86,8 @@ class TextColumn:
         document_sets = [*grouped, *others]
         documents, tokens = np.sum([(0, 0), *(docs.size for docs in document_sets)], 0).tolist()
         starts = np.cumsum([0, *(len(docs.rows) for docs in document_sets)])
-        group = PartitionGroup.of(base, grouped)
+        # With a key, what all sets have is cached together.
+        group = PartitionGroup.of(grouped, cached=key is None)
         return cls(tokenizer, tuple(document_sets), group, starts, documents, tokens, key)
 
 
@@ -180,7 +177,7 @@ def _open_column(
     positions = range(len(sources.generations))
     parts = run_all([partial(opener.generation, position) for position in positions])
     document_sets = [*chain.from_iterable(parts), *opener.base_table()]
-    return TextColumn.of(base, opener.tokenizer, document_sets, key)
+    return TextColumn.of(opener.tokenizer, document_sets, key)
 
 
 class _ColumnOpener:

@@ -7,7 +7,6 @@ the documents that contain a phrase, are cached.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -149,20 +148,18 @@ class PartitionGroup:
     starts: Numbers  # Number of the first document of each partition.
     alive: Mask  # Which documents exist.
     lengths: npt.NDArray[np.uint32]  # Number of tokens of each.
-    key: Hashable  # Identifies the partitions for ever.
+    key: Hashable | None  # Of its lists in the cache; None if they are not cached.
 
     @classmethod
-    def of(cls, base: BaseTable, document_sets: Sequence[IndexedDocuments]) -> PartitionGroup:
+    def of(cls, document_sets: Sequence[IndexedDocuments], *, cached: bool) -> PartitionGroup:
         """Group the documents of partitions, in their order."""
         partitions = tuple(docs.partition for docs in document_sets)
-        names = "\0".join(partition.uri for partition in partitions)
         return cls(
             partitions,
             np.cumsum([0, *(len(docs.rows) for docs in document_sets)])[:-1],
             np.concatenate([np.empty(0, np.bool_), *(docs.alive for docs in document_sets)]),
             np.concatenate([np.empty(0, np.uint32), *(one.lengths for one in partitions)]),
-            # With a version in it, so that its lists go when a generation was merged.
-            (version_key(base), hashlib.blake2b(names.encode()).digest()),
+            tuple(partition.uri for partition in partitions) if cached else None,
         )
 
     def __len__(self) -> int:
@@ -175,7 +172,10 @@ class PartitionGroup:
 
     def postings(self, term: str) -> Postings:
         """Return the live documents that contain a term."""
-        documents, counts = _group_postings.get((self.key, term), lambda: self._read(term))
+        if self.key is None:
+            documents, counts = self._read(term)
+        else:
+            documents, counts = _group_postings.get((self.key, term), lambda: self._read(term))
         alive = self.alive[documents]
         if not alive.all():
             documents, counts = documents[alive], counts[alive]
