@@ -102,12 +102,13 @@ class BloomFilter:
 
     def might_contain_hashes(self, hashes: Hashes) -> npt.NDArray[np.bool_]:
         """Return the same for keys by their :func:`hash_keys`."""
+        data = self._bytes
         hits = np.ones(len(hashes), np.bool_)
         for start in range(0, len(hashes), keys.SLICE_ROWS):
             hit = hits[start : start + keys.SLICE_ROWS]
             for positions in _bit_positions(hashes[start : start + keys.SLICE_ROWS]):
                 bits = np.uint8(1) << (positions & 7).astype(np.uint8)
-                hit &= (self._bytes[positions >> 3] & bits) != 0
+                hit &= (data[positions >> 3] & bits) != 0
         return hits
 
     @property
@@ -120,9 +121,9 @@ def which_might_contain(
 ) -> npt.NDArray[np.bool_]:
     """Return for each filter whether any of a few keys may be in it; of None, every key may.
 
-    Of each filter the block of a key is taken, and the blocks of all filters are compared at once.
-    The order of work is that of :meth:`BloomFilter.might_contain_hashes` for few filters and many
-    keys.
+    The block of a key is taken from each filter, and the blocks of all filters are tested at once.
+    Many keys are tested faster by :meth:`BloomFilter.might_contain_hashes` of one filter after the
+    other.
     """
     might = np.zeros(len(filters), np.bool_)
     for number in range(len(hashes)):
@@ -132,7 +133,7 @@ def which_might_contain(
         blocks = b"".join(
             [_FULL_BLOCK if bloom is None else bloom.data[start:end] for bloom in filters]
         )
-        words = np.frombuffer(blocks, "<u4").reshape(len(filters), -1)
+        words = np.frombuffer(blocks, "<u4").reshape(-1, _BLOCK_BYTES // 4)
         wanted = np.uint32(1) << (positions % 32).astype(np.uint32)
         might |= ((words & wanted) == wanted).all(axis=1)
     return might

@@ -12,12 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lance.file import LanceFileReader
-from support.data.tables import SCHEMA, MakeTable, folder, keys, numbered, rows, state
+from support.data.tables import REGION, SCHEMA, MakeTable, folder, keys, numbered, rows, state
 from support.oracles.read_sources import sources_now
 
 import memwal
 from memwal.errors import InvalidInputError
 from memwal.format.bloom import FILTER_BYTES, BloomFilter, hash_keys
+from memwal.format.paths import region_dir
 from memwal.reader import key_index
 from memwal.reader import lookup as lookup_module
 from memwal.reader.key_index import key_positions, might_hold
@@ -310,23 +311,23 @@ class TestSkipping:
                 writer.flush()
             every = keys(*range(45), 1_000)
             # The newest generation has one key; the filters of the others are read for another.
-            assert state(looked_up(table, keys(1_000, -1))) == {1_000: 39}
+            assert state(table.lookup(keys(1_000, -1)).to_table()) == {1_000: 39}
             assert len(tested) == 40
             for key in (*range(45), 1_000):
                 tested.clear()
-                found = state(looked_up(table, keys(key)))
+                found = state(table.lookup(keys(key)).to_table())
                 assert found == {k: v for k, v in expected.items() if k == key}
                 assert len(tested) <= 3
-            assert state(looked_up(table, every)) == expected
-            assert state(looked_up(table, pa.array(range(1_500)))) == expected
+            assert state(table.lookup(every).to_table()) == expected
+            assert state(table.lookup(pa.array(range(1_500))).to_table()) == expected
             writer.upsert(rows({2: 22}))
             writer.flush()
-            assert state(looked_up(table, keys(2, 3))) == {2: 22, 3: 3}
+            assert state(table.lookup(keys(2, 3)).to_table()) == {2: 22, 3: 3}
             table.merge()
             writer.upsert(rows({4: 44}))
             writer.delete(keys(5))
             writer.flush()
-            assert state(looked_up(table, keys(2, 3, 4, 5))) == {2: 22, 3: 3, 4: 44}
+            assert state(table.lookup(keys(2, 3, 4, 5)).to_table()) == {2: 22, 3: 3, 4: 44}
 
     def test_forgets_filters_of_merged_generations(
         self, table: memwal.Table, monkeypatch: pytest.MonkeyPatch
@@ -338,11 +339,12 @@ class TestSkipping:
                     writer.upsert(rows({number: turn}))
                     writer.flush()
             for _ in range(2):
-                assert state(looked_up(table, keys(3, 99))) == {3: turn}
-            (filters,) = (f for f in key_index._filters.values() if len(f.read) >= 20)
-            assert len(filters.read) <= 20 + 4
+                assert state(table.lookup(keys(3, 99)).to_table()) == {3: turn}
+            key = key_index._filters_key(table.base(), region_dir(REGION))
+            filters = key_index._filters.peek(key)
+            assert filters is not None
+            assert 20 <= len(filters.read) <= 20 + 4
             table.merge()
-            key_index._filters.put("other", key_index._RegionFilters())
 
     @pytest.mark.parametrize("lost", ["bloom_filter.bin", "_pk_index"])
     def test_goes_without_what_a_generation_does_not_have(

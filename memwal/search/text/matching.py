@@ -20,7 +20,8 @@ from memwal.reader.cache.lru import LruCache
 from memwal.reader.hits import Hits
 from memwal.search.text.bm25 import TextStatistics, term_scores
 from memwal.search.text.column import TextColumn
-from memwal.search.text.documents import DocumentSet, Mask, Numbers, Postings
+from memwal.search.text.documents import DocumentSet, Mask, Postings
+from memwal.search.text.postings import Numbers
 from memwal.search.text.query import MatchQuery, PhraseQuery
 from memwal.util.concurrency import run_all
 

@@ -167,7 +167,10 @@ def _unpack(data: _Bytes, starts: Numbers, ends: Numbers) -> tuple[Numbers, Numb
 
 def _numbers_at(data: _Bytes, starts: Numbers, size: int) -> npt.NDArray[np.uint64]:
     """Return the 32-bit numbers in ``size`` bytes from each start, one row for each."""
-    return data[starts[:, None] + np.arange(size)].view("<u4").astype(np.uint64)
+    numbers: npt.NDArray[np.uint64] = (
+        data[starts[:, None] + np.arange(size)].view("<u4").astype(np.uint64)
+    )
+    return numbers
 
 
 def _decode_varint_tails(
