@@ -181,10 +181,10 @@ def test_memory_that_reads_keep(table: memwal.Table, monkeypatch: pytest.MonkeyP
     assert table.scan().count_rows() == 1_000
     monkeypatch.setenv("MEMWAL_READ_CACHE_BYTES", str(1 << 30))
     after = table.status()
+    assert after.read_cache_bytes is not None
     # At least the keys.
     assert after.read_cache_bytes >= before.read_cache_bytes + 8 * 1_000
     assert after.read_cache_budget == 1 << 30
-    assert after == before
     assert after.to_dict()["read_cache_budget"] == 1 << 30
 
 
