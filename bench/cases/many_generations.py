@@ -8,6 +8,7 @@ from pathlib import Path
 
 import lance
 import numpy as np
+import pyarrow as pa
 from common import tables
 from common.measure import Line, Rival, Target, interleaved, milliseconds
 
@@ -70,14 +71,11 @@ def _states(folder: Path, rows: int) -> Iterator[tuple[memwal.Table, int]]:
     """Tables with more and more generations, and how many they have."""
     uri = folder / "growing"
     base_rows = max(rows // _BASE_PART, 1)
-    dataset = lance.write_dataset(tables.narrow_rows(base_rows, 0), str(uri))
-    dataset.create_scalar_index("id", "BTREE", name="id_idx")
-    table = memwal.enable(
-        str(uri),
-        region_spec=memwal.RegionSpec.bucket("id", _REGIONS),
-        primary_key=["id"],
-        maintained_indexes=[],
-    )
+    table = tables.create_narrow(uri, buckets=_REGIONS)
+    with table.writer() as writer:
+        writer.upsert(tables.narrow_rows(base_rows, 0))
+    table.merge()
+    lance.dataset(table.uri).create_scalar_index("id", "BTREE", name="id_idx")
     random = np.random.default_rng(1)
     done = 0
     for number, flushes in enumerate(_FLUSHES):
@@ -87,7 +85,7 @@ def _states(folder: Path, rows: int) -> Iterator[tuple[memwal.Table, int]]:
                 fresh = tables.narrow_rows(_FLUSHED_ROWS, base_rows + flush * _FLUSHED_ROWS)
                 ids = fresh["id"].to_numpy().copy()
                 ids[::2] = random.integers(0, base_rows, len(ids[::2]))
-                writer.upsert(fresh.set_column(0, "id", [ids]))
+                writer.upsert(fresh.set_column(0, "id", pa.array(ids)))
                 writer.flush()
         done = max(done, wanted)
         if number < len(_FLUSHES) - 1:
