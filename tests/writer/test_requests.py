@@ -20,13 +20,14 @@ REQUESTS = {"create", "put", "replace", "get", "get_range", "head", "list", "lis
 KINDS = {
     "*/manifest/version_hint.json": "version hint",
     "*/manifest/*": "manifest of the region",
+    "*/wal/": "log",
     "*/wal/*": "log entry",
-    "*/wal": "log",
     "*_gen_*/bloom_filter.bin": "Bloom filter",
+    "*_gen_*/orphan": "mark of an orphan",
     "*_gen_*/_versions/*": "manifest of the generation",
+    "*_gen_*/_transactions/*": "record of its commit",
     "*_gen_*/_pk_index/*": "key index",
     "*_gen_*/data/*": "file of rows",
-    "*_gen_*/*": "mark of an orphan",
     "_versions/*": "manifest of the table",
 }
 
