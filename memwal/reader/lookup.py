@@ -26,12 +26,12 @@ from memwal.format.region_manifest import RegionManifest
 from memwal.format.values import move_dictionary_nulls
 from memwal.lsm.indexes.trust import doubted_indexes
 from memwal.reader.base_rows import key_predicate, rows_of_keys
-from memwal.reader.key_index import key_positions, might_hold
 from memwal.reader.latest import find_newest
 from memwal.reader.merged_scan import project
 from memwal.reader.row_set import RowIds, read_rows
 from memwal.reader.scan import output_schema
 from memwal.reader.sources.generation import GenerationSource, ReadSources
+from memwal.reader.sources.key_index import key_positions, might_hold
 from memwal.reader.sources.pruning import key_routing
 from memwal.reader.unreadable_indexes import scan_table
 from memwal.region.router import Router

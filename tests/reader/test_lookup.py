@@ -19,10 +19,10 @@ import memwal
 from memwal.errors import InvalidInputError
 from memwal.format.bloom import FILTER_BYTES, BloomFilter, hash_keys
 from memwal.format.paths import region_dir
-from memwal.reader import key_index
 from memwal.reader import lookup as lookup_module
-from memwal.reader.key_index import key_positions, might_hold
 from memwal.reader.lookup import lookup_rows
+from memwal.reader.sources import key_index
+from memwal.reader.sources.key_index import key_positions, might_hold
 
 
 @pytest.fixture(scope="module")

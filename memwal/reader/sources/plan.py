@@ -27,7 +27,7 @@ from memwal.format.region_manifest import RegionManifest
 from memwal.lsm.memtable.indexes import UnflushedRows
 from memwal.lsm.wal.position import WritePosition
 from memwal.reader.cache.lru import LruCache
-from memwal.reader.key_index import which_might_hold
+from memwal.reader.sources.key_index import which_might_hold
 from memwal.reader.sources.log_tails import OldManifestError, read_tails
 from memwal.reader.sources.pruning import KeyBuilder, RegionPruner
 from memwal.reader.sources.snapshot import TableSnapshot, open_snapshot, open_version
