@@ -59,7 +59,14 @@ def replays(folder: Path, rows: int) -> Iterator[Line]:
     """A claim that replays many entries, beside reading the same files by pyarrow."""
     entries = max(min(rows * _ENTRIES // _ROWS, _ENTRIES), 10)
     table = tables.create_narrow(folder / "table")
-    options = memwal.WriterOptions(fsync=False, max_memtable_batches=2 * entries)
+    # Nothing is flushed, so that each claim replays all.
+    options = memwal.WriterOptions(
+        fsync=False,
+        max_memtable_rows=1 << 40,
+        max_memtable_batches=1 << 40,
+        max_memtable_bytes=1 << 40,
+        max_memtable_age=3_600,
+    )
     with table.writer(options=options) as writer:
         for number in range(entries):
             writer.upsert(tables.narrow_rows(_ROWS_PER_ENTRY, number * _ROWS_PER_ENTRY))
@@ -80,6 +87,8 @@ def replays(folder: Path, rows: int) -> Iterator[Line]:
     for round_ in range(rounds_of(_ROUNDS) + 1):
         for name, call in (("ours", claim), ("pyarrow", read_all)):
             samples[name] += [_processor_seconds(call)] * bool(round_)
+    if table.scan().count_rows():
+        raise SystemExit("rows were flushed, and not replayed by each claim")
     yield Line(
         name="replay-cpu",
         what=f"replay of {entries:,} entries of {_ROWS_PER_ENTRY} rows",
