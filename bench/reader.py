@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from cases import fresh, requests, scans, searches, text_searches
+from cases import fresh, many_generations, requests, scans, searches, text_searches
 from common.backlog import Backlog, backlog
 from common.measure import Line, limit_rounds, machine, report
 
@@ -30,6 +30,7 @@ BENCHMARKS: dict[str, Callable[[Path, int], Iterator[Line]]] = {
     "vector": searches.vector_lines,
     "text": text_searches.text_lines,
     "fresh": fresh.fresh_lines,
+    "lookup-growth": many_generations.growth_lines,
     "read-requests": requests.query_requests,
 }
 

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from cases import latency, memory, reads, requests, throughput
+from cases import latency, memory, processor_time, reads, requests, throughput
 from common.folders import quick_folder
 from common.measure import Line, machine, report
 
@@ -27,6 +27,8 @@ BENCHMARKS: dict[str, Callable[[Path, int], Iterator[Line]]] = {
     "memory": memory.writing,
     "requests": requests.flush_requests,
     "replay": memory.replaying,
+    "flush-cpu": processor_time.flushes,
+    "replay-cpu": processor_time.replays,
 }
 
 

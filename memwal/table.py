@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 from weakref import WeakSet
 
@@ -16,17 +14,11 @@ import pyarrow as pa
 
 from memwal.base_table.commit import current_spec
 from memwal.base_table.snapshot import BaseTable, open_base
+from memwal.boundary.keywords import keywords_of
 from memwal.boundary.public import public
 from memwal.errors import ArgumentTypeError
 from memwal.inputs.addresses import TableAddress, location_of
 from memwal.inputs.rows import Keys, Rows
-from memwal.jobs.backlog import read_status
-from memwal.jobs.gc import CollectionResult, collect_garbage
-from memwal.jobs.index.job import build_indexes
-from memwal.jobs.index.migration import choose_indexes
-from memwal.jobs.job import JobResult
-from memwal.jobs.merge.job import explain_merge, merge
-from memwal.jobs.merge.picker import MergePlan
 from memwal.jobs.options import (
     CheckpointOptions,
     CompactOptions,
@@ -39,14 +31,6 @@ from memwal.jobs.options import (
     VerifyOptions,
 )
 from memwal.jobs.progress import Progress
-from memwal.jobs.status import TableStatus
-from memwal.jobs.table.checkpoint import checkpoint
-from memwal.jobs.table.compact import compact
-from memwal.jobs.table.copy import copy_table
-from memwal.jobs.table.quality_check import check_quality
-from memwal.jobs.table.recover import recover
-from memwal.jobs.table.snapshot import build_snapshot
-from memwal.jobs.verify import VerifyReport, verify
 from memwal.lsm.indexes.listing import TableIndex, list_indices
 from memwal.lsm.wal.applied_steps import read_newest_steps
 from memwal.queries import Queries
@@ -66,6 +50,15 @@ from memwal.writer.table_defaults import (
     writer_defaults,
 )
 from memwal.writer.table_writer import TableWriter
+
+# The jobs are imported inside the methods that run them: a process that reads or writes a table
+# starts in two thirds of the time.
+if TYPE_CHECKING:
+    from memwal.jobs.gc import CollectionResult
+    from memwal.jobs.job import JobResult
+    from memwal.jobs.merge.picker import MergePlan
+    from memwal.jobs.status import TableStatus
+    from memwal.jobs.verify import VerifyReport
 
 
 @public
@@ -194,33 +187,6 @@ class TableCheckpointOptions(CheckpointOptions):
     """
 
     flush: bool = True
-
-
-Keywords = ParamSpec("Keywords")
-Options = TypeVar("Options")
-Result = TypeVar("Result")
-
-
-def keywords_of(
-    options: Callable[Keywords, Options],
-) -> Callable[[Callable[[Table, Options], Result]], Callable[Concatenate[Table, Keywords], Result]]:
-    """Let a method of a table take the fields of its options as keywords."""
-
-    def decorate(
-        method: Callable[[Table, Options], Result],
-    ) -> Callable[Concatenate[Table, Keywords], Result]:
-        @wraps(method)
-        def call(table: Table, /, *args: Keywords.args, **kwargs: Keywords.kwargs) -> Result:
-            return method(table, options(*args, **kwargs))
-
-        own, fields = inspect.signature(method), inspect.signature(options)
-        this = next(iter(own.parameters.values()))
-        call.__signature__ = own.replace(  # type: ignore[attr-defined]
-            parameters=[this, *fields.parameters.values()]
-        )
-        return call
-
-    return decorate
 
 
 @public
@@ -454,11 +420,15 @@ class Table(Queries):
         collection: GcOptions = GcOptions(),
     ) -> TableStatus:
         """Backlog, log and catch-up lag per region: :func:`memwal.jobs.backlog.read_status`."""
+        from memwal.jobs.backlog import read_status
+
         return read_status(self.location, regions=regions, collection=collection)
 
     @keywords_of(MergeOptions)
     def merge(self, options: MergeOptions) -> JobResult:
         """Merge flushed generations into the base table: :func:`memwal.jobs.merge.job.merge`."""
+        from memwal.jobs.merge.job import merge
+
         return merge(self.location, options)
 
     @keywords_of(MergeOptions)
@@ -467,42 +437,58 @@ class Table(Queries):
 
         See :func:`memwal.jobs.merge.job.explain_merge`; the limits are those of :meth:`merge`.
         """
+        from memwal.jobs.merge.job import explain_merge
+
         return explain_merge(self.location, options)
 
     @keywords_of(RecoverOptions)
     def recover(self, options: RecoverOptions) -> JobResult:
         """Flush the rows of writers that died: :func:`memwal.jobs.table.recover.recover`."""
+        from memwal.jobs.table.recover import recover
+
         return recover(self.location, options)
 
     @keywords_of(CompactOptions)
     def compact(self, options: CompactOptions) -> JobResult:
         """Rewrite small fragments: :func:`memwal.jobs.table.compact.compact`."""
+        from memwal.jobs.table.compact import compact
+
         return compact(self.location, options)
 
     @keywords_of(IndexOptions)
     def build_indexes(self, options: IndexOptions) -> JobResult:
         """Catch maintained indexes up: :func:`memwal.jobs.index.job.build_indexes`."""
+        from memwal.jobs.index.job import build_indexes
+
         return build_indexes(self.location, options)
 
     def choose_indexes(
         self, *, add: Collection[str] = (), remove: Collection[str] = ()
     ) -> list[str]:
         """Maintain more indexes, or fewer: :func:`memwal.jobs.index.migration.choose_indexes`."""
+        from memwal.jobs.index.migration import choose_indexes
+
         return choose_indexes(self.location, add=add, remove=remove)
 
     @keywords_of(SnapshotOptions)
     def build_snapshot(self, options: SnapshotOptions) -> JobResult:
         """Publish region states: :func:`memwal.jobs.table.snapshot.build_snapshot`."""
+        from memwal.jobs.table.snapshot import build_snapshot
+
         return build_snapshot(self.location, options)
 
     @keywords_of(GcOptions)
     def collect_garbage(self, options: GcOptions) -> CollectionResult:
         """Delete objects that are not needed any more: :func:`memwal.jobs.gc.collect_garbage`."""
+        from memwal.jobs.gc import collect_garbage
+
         return collect_garbage(self.location, options)
 
     @keywords_of(VerifyOptions)
     def verify(self, options: VerifyOptions) -> VerifyReport:
         """Check the invariants: :func:`memwal.jobs.verify.verify`."""
+        from memwal.jobs.verify import verify
+
         return verify(self.location, options)
 
     def copy_to(
@@ -523,6 +509,8 @@ class Table(Queries):
         """
         target = TableLocation(os.fspath(uri), storage_options or {})
         check_reachable(target.store)
+        from memwal.jobs.table.copy import copy_table
+
         return copy_table(self.location, target, progress=progress)
 
     @keywords_of(QualityOptions)
@@ -531,6 +519,8 @@ class Table(Queries):
 
         See :func:`memwal.jobs.table.quality_check.check_quality`.
         """
+        from memwal.jobs.table.quality_check import check_quality
+
         return check_quality(self.location, options)
 
     @keywords_of(TableCheckpointOptions)
@@ -540,6 +530,8 @@ class Table(Queries):
         for writer in _open_writers(self.uri) if options.flush else ():
             writer.flush(timeout=_seconds_left(options.timeout_seconds, started))
         remaining = _seconds_left(options.timeout_seconds, started)
+        from memwal.jobs.table.checkpoint import checkpoint
+
         return checkpoint(self.location, replace(options, timeout_seconds=remaining))
 
     def __repr__(self) -> str:

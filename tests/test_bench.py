@@ -26,6 +26,8 @@ LINES = {
     "memory": 2,
     "requests": 1,
     "replay": 1,
+    "flush-cpu": 1,
+    "replay-cpu": 1,
 }
 ROWS = "300"
 
@@ -116,8 +118,9 @@ READ_LINES: dict[str, dict[str, int]] = {
     "scan-memory": {"scan-memory": 2},
     "lookup": {"lookup": 4},
     "vector": {"vector": 2, "vector-recall": 2, "vector-lag": 1},
-    "text": {"text": 1, "text-lag": 1},
-    "fresh": {"fresh": 5},
+    "text": {"text": 2, "text-lag": 1},
+    "fresh": {"fresh": 6},
+    "lookup-growth": {"lookup-growth": 3},
 }
 
 

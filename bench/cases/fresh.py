@@ -99,7 +99,7 @@ def _latency_lines(folder: Path) -> Iterator[Line]:
 
 def _request_lines(folder: Path) -> Iterator[Line]:
     """Requests of repeated reads of an idle table, and of one after a write, for each region."""
-    counted: dict[str, list[int]] = {"plain": [], "fresh": [], "after": []}
+    counted: dict[str, list[int]] = {"plain": [], "fresh": [], "filtered": [], "after": []}
     with running_emulator(folder) as emulator, gateway_before(emulator.endpoint) as proxy:
         options = {**emulator.storage_options, "aws_endpoint": proxy.endpoint}
         uri = f"s3://{emulator.create_bucket()}/table"
@@ -107,9 +107,9 @@ def _request_lines(folder: Path) -> Iterator[Line]:
         with tables.open_ours(table) as writer:
             writer.upsert(tables.narrow_rows(1_000, 0))
             for _ in range(_READS):
-                for name, is_fresh in (("plain", False), ("fresh", True)):
+                for name, filter in (("plain", None), ("fresh", None), ("filtered", "id = 0")):
                     proxy.taken()
-                    table.scan(fresh=is_fresh).count_rows()
+                    table.scan(fresh=name != "plain", filter=filter).count_rows()
                     counted[name].append(_of_regions(proxy))
                 writer.upsert(tables.narrow_rows(1, 0))
                 proxy.taken()
@@ -119,6 +119,7 @@ def _request_lines(folder: Path) -> Iterator[Line]:
     for name, what, regions, limit in (
         ("plain", "requests a region of a repeated read", _REGIONS, 1.0),
         ("fresh", "requests a region of a repeated fresh read", _REGIONS, 2.0),
+        ("filtered", "requests of a repeated fresh read whose filter one region passes", 1, 2.0),
         ("after", "requests to the region of a fresh lookup after a write of a row", 1, 3.0),
     ):
         yield Line(

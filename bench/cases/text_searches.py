@@ -94,6 +94,17 @@ def _against_merged(
         target=Target(1.0),
         note=f"{_FOUND} best of {_WORDS_PER_QUERY} words; ours with the collection of the sources",
     )
+    yield Line(
+        name="text",
+        what=f"text search over {sources} sources",
+        ours=milliseconds(taken["ours"]),
+        other=native,
+        unit="ms",
+        against="merged",
+        rival=Rival.OURS,
+        target=Target(3.0),
+        note=f"{_FOUND} best of {_WORDS_PER_QUERY} words; ours with the collection of the sources",
+    )
     shutil.rmtree(merged_uri)
 
 

@@ -25,7 +25,9 @@ FILTER_BYTES = 32_768
 _PAGES = 8
 _MANY_BITS = 200 * 8
 
-_BLOCKS = np.uint64(FILTER_BYTES // 32)
+_BLOCK_BYTES = 32
+_FULL_BLOCK = b"\xff" * _BLOCK_BYTES
+_BLOCKS = np.uint64(FILTER_BYTES // _BLOCK_BYTES)
 _SALTS = (
     0x47B6137B,
     0x44974D91,
@@ -59,7 +61,7 @@ def build_bloom_filter(key_columns: Sequence[pa.Array | pa.ChunkedArray]) -> byt
 class BloomFilter:
     """A bloom filter, as it is stored: :data:`FILTER_BYTES` bytes."""
 
-    data: npt.NDArray[np.uint8]
+    data: bytes
 
     @classmethod
     def from_bytes(cls, data: bytes) -> BloomFilter:
@@ -73,8 +75,8 @@ class BloomFilter:
                 f"a bloom filter has {len(data)} bytes instead of {FILTER_BYTES}; memwal verify "
                 "--repair writes it anew"
             )
-        bloom = cls(np.frombuffer(data, np.uint8))
-        pages = bloom.data.reshape(_PAGES, -1).any(axis=1)
+        bloom = cls(data)
+        pages = bloom._bytes.reshape(_PAGES, -1).any(axis=1)
         if not pages.any() or (not pages.all() and bloom.bits_set > _MANY_BITS):
             raise CorruptDataError(
                 "parts of a bloom filter were never written: keys would seem to be absent; memwal "
@@ -85,7 +87,7 @@ class BloomFilter:
     @property
     def bits_set(self) -> int:
         """Number of bits that are set."""
-        return int(np.bitwise_count(self.data).sum(dtype=np.int64))
+        return int(np.bitwise_count(self._bytes).sum(dtype=np.int64))
 
     def might_contain(
         self, key_columns: Sequence[pa.Array | pa.ChunkedArray]
@@ -100,13 +102,41 @@ class BloomFilter:
 
     def might_contain_hashes(self, hashes: Hashes) -> npt.NDArray[np.bool_]:
         """Return the same for keys by their :func:`hash_keys`."""
+        data = self._bytes
         hits = np.ones(len(hashes), np.bool_)
         for start in range(0, len(hashes), keys.SLICE_ROWS):
             hit = hits[start : start + keys.SLICE_ROWS]
             for positions in _bit_positions(hashes[start : start + keys.SLICE_ROWS]):
                 bits = np.uint8(1) << (positions & 7).astype(np.uint8)
-                hit &= (self.data[positions >> 3] & bits) != 0
+                hit &= (data[positions >> 3] & bits) != 0
         return hits
+
+    @property
+    def _bytes(self) -> npt.NDArray[np.uint8]:
+        return np.frombuffer(self.data, np.uint8)
+
+
+def which_might_contain(
+    filters: Sequence[BloomFilter | None], hashes: Hashes
+) -> npt.NDArray[np.bool_]:
+    """Return for each filter whether any of a few keys may be in it; of None, every key may.
+
+    The block of a key is taken from each filter, and the blocks of all filters are tested at once.
+    Many keys are tested faster by :meth:`BloomFilter.might_contain_hashes` of one filter after the
+    other.
+    """
+    might = np.zeros(len(filters), np.bool_)
+    for number in range(len(hashes)):
+        positions = np.array(_bit_positions(hashes[number : number + 1]), np.int64)[:, 0]
+        start = int(positions[0]) // (8 * _BLOCK_BYTES) * _BLOCK_BYTES
+        end = start + _BLOCK_BYTES
+        blocks = b"".join(
+            [_FULL_BLOCK if bloom is None else bloom.data[start:end] for bloom in filters]
+        )
+        words = np.frombuffer(blocks, "<u4").reshape(-1, _BLOCK_BYTES // 4)
+        wanted = np.uint32(1) << (positions % 32).astype(np.uint32)
+        might |= ((words & wanted) == wanted).all(axis=1)
+    return might
 
 
 def hash_keys(key_columns: Sequence[pa.Array | pa.ChunkedArray]) -> Hashes:

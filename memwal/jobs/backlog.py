@@ -24,7 +24,7 @@ from memwal.lsm.indexes.catchup import (
 )
 from memwal.lsm.indexes.trust import find_doubts
 from memwal.lsm.wal.log import find_tip
-from memwal.reader.cache.lru import LruCache
+from memwal.reader.cache.lru import LruCache, cache_budget, cached_bytes
 from memwal.region.manifest_store import parallel_reads, read_manifests
 from memwal.storage.location import TableLocation
 
@@ -82,6 +82,8 @@ def read_status(
         deleted_rows=deleted_rows(base),
         base_rows=base.dataset.count_rows(),
         base_bytes=_data_bytes(base),
+        read_cache_bytes=cached_bytes(),
+        read_cache_budget=cache_budget(),
     )
 
 

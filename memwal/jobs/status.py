@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import ClassVar, Self
 
 from memwal.boundary.notebook import html_table
@@ -112,6 +112,10 @@ class TableStatus(JsonRecord):
     base_bytes: int | None = None
     """Size on storage of the data files of the version, without indexes; None if not read, or if a
     writer did not record it."""
+    read_cache_bytes: int | None = field(default=None, compare=False)
+    """Memory of what the reads of this process keep for the next ones, over all tables."""
+    read_cache_budget: int | None = field(default=None, compare=False)
+    """Limit of that memory: the environment variable ``MEMWAL_READ_CACHE_BYTES``."""
 
     def __repr__(self) -> str:
         return (

@@ -14,6 +14,7 @@ from memwal.lsm.indexes.trust import doubted_indexes
 from memwal.reader.merged_scan import passing_rows
 from memwal.reader.row_set import RowIds, encode_row_set
 from memwal.reader.sources.generation import ReadSources
+from memwal.reader.sources.narrow_columns import take_from_memory
 from memwal.reader.unreadable_indexes import scan_table
 from memwal.util.concurrency import run_all
 
@@ -112,7 +113,10 @@ def _read_source(sources: ReadSources, number: int, rows: RowIds, names: list[st
     elif (snapshot := sources.generations[number].snapshot) is not None:
         table = snapshot.view.take(rows.astype(np.int64), columns=names)
     else:
-        table = sources.generations[number].dataset._take_rows(rows.tolist(), columns=names)
+        source = sources.generations[number]
+        table = take_from_memory(source, base.schema, names, rows)
+        if table is None:
+            table = source.dataset._take_rows(rows.tolist(), columns=names)
     return pa.Table.from_arrays(table.columns, schema=schema)
 
 

@@ -27,12 +27,12 @@ from memwal.format.values import move_dictionary_nulls
 from memwal.lsm.indexes.trust import doubted_indexes
 from memwal.lsm.newest_rows import newest_row_positions
 from memwal.reader.base_rows import key_predicate, rows_of_keys
-from memwal.reader.key_index import key_positions, might_hold
 from memwal.reader.latest import find_newest
 from memwal.reader.merged_scan import project
 from memwal.reader.row_set import RowIds, read_rows
 from memwal.reader.scan import output_schema
 from memwal.reader.sources.generation import GenerationSource, ReadSources
+from memwal.reader.sources.key_index import key_positions, might_hold
 from memwal.reader.sources.pruning import key_routing
 from memwal.reader.unreadable_indexes import scan_table
 from memwal.region.router import Router
@@ -226,7 +226,7 @@ def _addresses(base: BaseTable, source: GenerationSource, keys: _Keys) -> tuple[
     """Return the keys that a flushed generation has, and the addresses of their newest rows."""
     at = np.arange(len(keys.encoded))
     if source.folder is not None:
-        at = np.flatnonzero(might_hold(base.location, source.folder, keys.hashes))
+        at = np.flatnonzero(might_hold(base, source.folder, keys.hashes))
         if not len(at):
             return at, np.empty(0, np.uint64)
         fragments = source.dataset.get_fragments()

@@ -28,6 +28,7 @@ from memwal.reader.sources.plan import (
     ReadPlan,
     StoredGeneration,
     plan_read,
+    ruled_out_regions,
 )
 from memwal.region.spec import RegionSpec
 from memwal.region.spec_fields import is_pending
@@ -299,9 +300,10 @@ def _plan(
 
 def _find_logs(plan: ReadPlan) -> tuple[UnflushedLog, ...]:
     """Find the logs that have rows for the plan; ObjectNotFoundError if it has to be made anew."""
-    pruned = {omitted.region_id for omitted in plan.pruned}
-    logs = find_tails(plan.base, plan.snapshot.manifests)
-    return tuple(log for log in logs if log.region_id not in pruned)
+    manifests = plan.snapshot.manifests
+    left_out = ruled_out_regions(plan.snapshot, plan.filter, manifests)
+    needed = {key: manifest for key, manifest in manifests.items() if key not in left_out}
+    return tuple(find_tails(plan.base, needed))
 
 
 def spec_in_force(base: BaseTable) -> RegionSpec:

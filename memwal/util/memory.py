@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from memwal.util import system
 
 # pyarrow is imported inside the functions: a fleet loads nothing heavy before it needs it.
 if TYPE_CHECKING:
     import pyarrow as pa
+
+# To look for free memory takes milliseconds, about as long as to flush a few rows.
+_RELEASED_AT_ONCE: Final = 16 << 20
+
+_freed = 0
 
 
 def native_memory_pool() -> pa.MemoryPool:
@@ -72,3 +77,16 @@ class MemoryLimit:
         resident = system.resident_bytes() or 0
         self._lowest = resident if self._lowest is None else min(self._lowest, resident)
         return resident - self._lowest
+
+
+def release_after(freed: int) -> None:
+    """Return free memory as :func:`release_free_memory` does, once enough bytes were freed.
+
+    ``freed`` is what the caller has just freed, in bytes. Two threads at once may count too little,
+    and release it later.
+    """
+    global _freed
+    _freed += freed
+    if _freed >= _RELEASED_AT_ONCE:
+        _freed = 0
+        release_free_memory()

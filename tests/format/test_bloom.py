@@ -12,7 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memwal.errors import CorruptDataError, InvalidInputError
-from memwal.format.bloom import FILTER_BYTES, BloomFilter, build_bloom_filter
+from memwal.format.bloom import (
+    FILTER_BYTES,
+    BloomFilter,
+    build_bloom_filter,
+    hash_keys,
+    which_might_contain,
+)
 
 MASK = 2**64 - 1
 SALTS = (
@@ -190,3 +196,25 @@ def test_a_filter_of_zeros_is_damage() -> None:
 def test_few_keys_may_leave_pages_empty() -> None:
     key = [pa.array([1])]
     assert BloomFilter.from_bytes(build_bloom_filter(key)).might_contain(key).all()
+
+
+@settings(deadline=None, max_examples=20)
+@given(
+    stored=st.lists(st.sets(st.integers(0, 60), max_size=20), max_size=6),
+    asked=st.lists(st.integers(0, 80), max_size=5),
+)
+def test_filters_are_tested_together_as_one_by_one(
+    stored: list[set[int]], asked: list[int]
+) -> None:
+    filters: list[BloomFilter | None] = [
+        BloomFilter.from_bytes(build_bloom_filter([pa.array(sorted(keys), pa.int64())]))
+        if keys
+        else None
+        for keys in stored
+    ]
+    hashes = hash_keys([pa.array(asked, pa.int64())]) if asked else np.empty(0, np.uint64)
+    expected = [
+        bool(asked) and (one is None or bool(one.might_contain_hashes(hashes).any()))
+        for one in filters
+    ]
+    assert which_might_contain(filters, hashes).tolist() == expected

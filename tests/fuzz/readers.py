@@ -22,6 +22,7 @@ from fuzz.byte_changes import ANY, ODD_TEXTS, Change, double
 from fuzz.json_changes import document, raw
 from fuzz.manifest_changes import inside_manifest
 from fuzz.protobuf_changes import message
+from support.data.postings import posting_list
 
 from memwal.base_table.region_snapshot import read_snapshot
 from memwal.catalog.records import read_snapshot as read_catalog
@@ -49,7 +50,7 @@ from memwal.region.router import UNSHARDED_ID
 from memwal.region.spec import RegionSpec
 from memwal.region.values import decode_values, parse_type
 from memwal.search.text.fst import TokenMap
-from memwal.search.text.index_files import decode_postings
+from memwal.search.text.postings import decode_postings
 from memwal.storage.credentials import read_options_file
 from memwal.storage.open import open_store
 
@@ -191,9 +192,8 @@ def _tokens(data: bytes) -> None:
 
 def _postings(data: bytes) -> None:
     varint, length, blocks = samples.unpack_postings(data)
-    documents, counts = decode_postings(
-        blocks, length, documents=300, varint_tail=varint, name="here"
-    )
+    one = posting_list(blocks, length, documents=300, varint_tail=varint)
+    documents, counts = decode_postings([one], name="here")
     assert len(documents) == len(counts) == length
 
 

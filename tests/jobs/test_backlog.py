@@ -173,6 +173,21 @@ def test_deleted_rows_that_are_still_stored(table: memwal.Table) -> None:
     assert table.status().deleted_percent == 0
 
 
+def test_memory_that_reads_keep(table: memwal.Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    with table.writer() as writer:
+        writer.upsert(numbered(0, 1_000))
+    before = table.status()
+    assert before.read_cache_bytes is not None
+    assert table.scan().count_rows() == 1_000
+    monkeypatch.setenv("MEMWAL_READ_CACHE_BYTES", str(1 << 30))
+    after = table.status()
+    assert after.read_cache_bytes is not None
+    # At least the keys.
+    assert after.read_cache_bytes >= before.read_cache_bytes + 8 * 1_000
+    assert after.read_cache_budget == 1 << 30
+    assert after.to_dict()["read_cache_budget"] == 1 << 30
+
+
 def test_only_the_regions_asked_for(make_table: MakeTable) -> None:
     table = make_table(buckets=3)
     with table.writer() as writer:

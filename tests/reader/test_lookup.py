@@ -12,15 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lance.file import LanceFileReader
-from support.data.tables import SCHEMA, MakeTable, folder, keys, numbered, rows, state
+from support.data.tables import REGION, SCHEMA, MakeTable, folder, keys, numbered, rows, state
 from support.oracles.read_sources import sources_now
 
 import memwal
 from memwal.errors import InvalidInputError
 from memwal.format.bloom import FILTER_BYTES, BloomFilter, hash_keys
+from memwal.format.paths import region_dir
 from memwal.reader import lookup as lookup_module
-from memwal.reader.key_index import key_positions, might_hold
 from memwal.reader.lookup import lookup_rows
+from memwal.reader.sources import key_index
+from memwal.reader.sources.key_index import key_positions, might_hold
 
 
 @pytest.fixture(scope="module")
@@ -279,13 +281,70 @@ class TestSkipping:
             writer.upsert(numbered(0, 1000))
         folders: list[str] = []
 
-        def filters(location: Any, folder: str, hashes: Any) -> Any:
+        def filters(base: Any, folder: str, hashes: Any) -> Any:
             folders.append(folder)
-            return might_hold(location, folder, hashes)
+            return might_hold(base, folder, hashes)
 
         monkeypatch.setattr(lookup_module, "might_hold", filters)
         assert state(looked_up(table, keys(5))) == {5: 0}
         assert len(folders) == 1
+
+    def test_opens_few_of_many_generations(
+        self, table: memwal.Table, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Those whose filters were read, and do not rule the key out, or were not read yet."""
+        expected: dict[int, int | None] = {}
+        tested: list[str] = []
+
+        def filters(base: Any, folder: str, hashes: Any) -> Any:
+            tested.append(folder)
+            return might_hold(base, folder, hashes)
+
+        monkeypatch.setattr(lookup_module, "might_hold", filters)
+        with table.writer() as writer:
+            for number in range(40):
+                writer.upsert(rows({number: number, 1_000: number}))
+                expected |= {number: number, 1_000: number}
+                if number % 10 == 9:
+                    writer.delete(keys(number - 3))
+                    del expected[number - 3]
+                writer.flush()
+            every = keys(*range(45), 1_000)
+            # The newest generation has one key; the filters of the others are read for another.
+            assert state(table.lookup(keys(1_000, -1)).to_table()) == {1_000: 39}
+            assert len(tested) == 40
+            for key in (*range(45), 1_000):
+                tested.clear()
+                found = state(table.lookup(keys(key)).to_table())
+                assert found == {k: v for k, v in expected.items() if k == key}
+                assert len(tested) <= 3
+            assert state(table.lookup(every).to_table()) == expected
+            assert state(table.lookup(pa.array(range(1_500))).to_table()) == expected
+            writer.upsert(rows({2: 22}))
+            writer.flush()
+            assert state(table.lookup(keys(2, 3)).to_table()) == {2: 22, 3: 3}
+            table.merge()
+            writer.upsert(rows({4: 44}))
+            writer.delete(keys(5))
+            writer.flush()
+            assert state(table.lookup(keys(2, 3, 4, 5)).to_table()) == {2: 22, 3: 3, 4: 44}
+
+    def test_forgets_filters_of_merged_generations(
+        self, table: memwal.Table, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(key_index, "_MAX_FORGOTTEN", 4)
+        for turn in range(3):
+            with table.writer() as writer:
+                for number in range(20):
+                    writer.upsert(rows({number: turn}))
+                    writer.flush()
+            for _ in range(2):
+                assert state(table.lookup(keys(3, 99)).to_table()) == {3: turn}
+            key = key_index._filters_key(table.base(), region_dir(REGION))
+            filters = key_index._filters.peek(key)
+            assert filters is not None
+            assert 20 <= len(filters.read) <= 20 + 4
+            table.merge()
 
     @pytest.mark.parametrize("lost", ["bloom_filter.bin", "_pk_index"])
     def test_goes_without_what_a_generation_does_not_have(
@@ -309,7 +368,7 @@ class TestSkipping:
         (path,) = folder(table).glob("_mem_wal/*/*_gen_*/bloom_filter.bin")
         assert BloomFilter.from_bytes(path.read_bytes()).bits_set > 0.9 * 8 * FILTER_BYTES
         name = str(path.parent.relative_to(folder(table)))
-        assert might_hold(table.location, name, hash_keys([keys(-1, 5)])).all()
+        assert might_hold(table.base(), name, hash_keys([keys(-1, 5)])).all()
         assert state(looked_up(table, keys(-1, 5))) == {5: 0}
 
 

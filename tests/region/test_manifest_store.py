@@ -405,6 +405,62 @@ class TestUpdate:
         assert changed == replace(FIRST, version=4, writer_epoch=3, wal_last_seen=9)
         assert manifests.read_latest() == changed
 
+    def test_reads_only_a_recent_version_if_it_is_the_newest(
+        self, store: FaultyStore, manifests: RegionManifestStore
+    ) -> None:
+        latest = fill(manifests, 3)
+        before = store.count("get"), store.count("head")
+
+        changed = manifests.update(lambda m: replace(m, wal_last_seen=9), recent=3)
+
+        assert changed == replace(latest, version=4, wal_last_seen=9) == manifests.read_latest()
+        # The version, and the hint twice for the commit.
+        assert store.count("get") - before[0] <= 4
+
+    @pytest.mark.parametrize("recent", [1, 2, 9])
+    def test_a_version_that_is_not_the_newest_is_never_built_on(
+        self, manifests: RegionManifestStore, recent: int
+    ) -> None:
+        fill(manifests, 3)
+        seen = []
+
+        def change(latest: RegionManifest) -> RegionManifest:
+            seen.append(latest.version)
+            return replace(latest, wal_last_seen=9)
+
+        changed = manifests.update(change, recent=recent)
+
+        assert changed == manifests.read_latest()
+        assert (changed.version, changed.writer_epoch) == (4, 3)
+        assert seen == ([recent, 3] if recent < 3 else [3])
+        assert sorted(manifests.list_versions()) == [1, 2, 3, 4]
+
+    def test_a_recent_version_of_another_table_is_read(
+        self, store: FaultyStore, manifests: RegionManifestStore
+    ) -> None:
+        """A backup has another content under the version that a writer saw last."""
+        seen = fill(manifests, 3)
+        store.delete_folder(manifest_dir(REGION))
+        for version in (1, 2, 3):
+            manifests.commit(replace(seen, version=version, writer_epoch=7, wal_last_seen=version))
+
+        changed = manifests.update(lambda m: replace(m, current_generation=4), recent=3)
+
+        assert (changed.version, changed.writer_epoch, changed.wal_last_seen) == (4, 7, 3)
+
+    def test_a_recent_version_that_is_gone_is_not_followed(
+        self, store: FaultyStore, manifests: RegionManifestStore
+    ) -> None:
+        """An older state of the table was put in its place: nothing is written behind a gap."""
+        fill(manifests, 5)
+        for version in (4, 5):
+            store.delete(manifest_key(REGION, version))
+
+        changed = manifests.update(lambda m: replace(m, wal_last_seen=9), recent=5)
+
+        assert changed.version == 4
+        assert sorted(manifests.list_versions()) == [1, 2, 3, 4]
+
     def test_no_change_writes_nothing(self, manifests: RegionManifestStore) -> None:
         latest = fill(manifests, 3)
 

@@ -38,9 +38,9 @@ from memwal.jobs.merge.run_files import KeyFile, read_keys
 from memwal.quality.checks import Mask
 from memwal.reader.base_indexes import find_index
 from memwal.reader.base_rows import Positions, scan_keys
-from memwal.reader.key_index import page_hits
 from memwal.reader.latest import ROW_ADDRESS
 from memwal.reader.row_set import RowIds
+from memwal.reader.sources.key_index import page_hits
 from memwal.storage.location import TableLocation
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from lance.fragment import FragmentMetadata, write_fragments
 from lance.schema import LanceSchema
 
 from memwal.base_table.named_files import BadFile, check_new_files, find_bad_files, refuse
-from memwal.base_table.snapshot import BaseTable, lance_errors
+from memwal.base_table.snapshot import BaseTable
 from memwal.boundary.lance_errors import translate_lance_error
 from memwal.errors import CorruptDataError, ObjectNotFoundError
 from memwal.format.bloom import BloomFilter
@@ -172,7 +172,7 @@ def write_generation(
     try:
         dataset = write_dataset(base, uri, rows)
         write_key_index(location, f"{folder}/{PK_INDEX_DIR}", newest)
-        build_generation_indexes(location, folder, dataset, indexes)
+        version = build_generation_indexes(location, folder, dataset, indexes)
     except (OSError, ValueError, CorruptDataError) as error:
         if rows.error is not None:
             raise rows.error from error
@@ -184,8 +184,6 @@ def write_generation(
         raise translated from error
     store.put(f"{folder}/{BLOOM_FILTER_NAME}", rows.bloom_filter())
     store.sync(folder)
-    with lance_errors(f"reading {uri}"):
-        version = int(dataset.latest_version)
     check_generation_files(store, folder, version)
     return FlushedGeneration(
         generation=generation,

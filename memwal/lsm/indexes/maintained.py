@@ -91,8 +91,10 @@ def build_generation_indexes(
     folder: str,
     dataset: LanceDataset,
     indexes: Iterable[MaintainedIndex],
-) -> None:
+) -> int:
     """Build the indexes of a generation that was just written, and commit them together.
+
+    Returns the newest version of its data set, to which nobody else commits.
 
     They are built one after another: in parallel they take hardly less time, since each uses all
     cores for part of its time, and the memory of all of them. Raises MemWalError if the store
@@ -107,9 +109,9 @@ def build_generation_indexes(
     ]
     segments = [segment for segment in builds if segment is not None]
     if not segments:
-        return
+        return int(dataset.version)
     try:
-        dataset.commit(
+        indexed = dataset.commit(
             dataset.uri,
             LanceOperation.CreateIndex(segments, []),
             read_version=int(dataset.version),
@@ -117,6 +119,7 @@ def build_generation_indexes(
         )
     except (OSError, ValueError) as error:
         raise translate_lance_error(error, f"committing the indexes of {folder}") from error
+    return int(indexed.version)
 
 
 def _build(

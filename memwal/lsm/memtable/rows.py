@@ -75,13 +75,22 @@ class RowView:
         """Return the values of a column in some rows; ``path`` as in :meth:`column`."""
         if not len(rows):
             return pa.array([], self._field(path)[1])
-        first = int(self.starts.searchsorted(int(rows.min()), side="right")) - 1
-        last = int(self.starts.searchsorted(int(rows.max()), side="right")) - 1
-        within = pa.array(rows - self.starts[first])
-        if first == last:
-            return self.chunk(first, path).take(within)
-        chunks = [self.chunk(number, path) for number in range(first, last + 1)]
-        return single_array(pa.chunked_array(chunks).take(within))
+        # From each batch its own rows: Arrow would first join all batches, for however few rows.
+        batches = self.starts.searchsorted(rows, side="right") - 1
+        order = np.argsort(batches, kind="stable")
+        numbers, firsts = np.unique(batches[order], return_index=True)
+        parts = [
+            self.chunk(number, path).take(pa.array(part - self.starts[number]))
+            for number, part in zip(
+                numbers.tolist(), np.split(rows[order], firsts[1:]), strict=True
+            )
+        ]
+        taken = parts[0] if len(parts) == 1 else single_array(pa.chunked_array(parts))
+        if (np.diff(order) > 0).all():
+            return taken
+        places = np.empty_like(order)
+        places[order] = np.arange(len(order))
+        return taken.take(pa.array(places))
 
     def take(self, rows: Rows, *, columns: Sequence[str] | None = None) -> pa.Table:
         """Return rows in the given order, of all columns or some top-level ones."""

@@ -279,7 +279,8 @@ def _record_tip(manifests: RegionManifestStore, claim: Claim, clock: Callable[[]
 
     verified_at = clock()
     try:
-        return replace(claim, manifest=manifests.update(change), verified_at=verified_at)
+        manifest = manifests.update(change, recent=claim.manifest.version)
+        return replace(claim, manifest=manifest, verified_at=verified_at)
     except RegionFencedError:
         raise
     except MemWalError as error:
@@ -415,7 +416,7 @@ class ClaimedRegion:
         add = partial(self._manifest_with, rows=rows, flushed=write())
         # Before a manifest is read, which may be that of another table by now.
         self._store.check_held()
-        self._remember(self._manifests.update(add))
+        self._update(add)
 
     def skip_generation(self, rows: Publishable) -> None:
         """Record that a generation has no rows, so that its log entries are not replayed any more.
@@ -423,7 +424,7 @@ class ClaimedRegion:
         Raises RegionFencedError if another writer claimed the region.
         """
 
-        self._remember(self._manifests.update(partial(self._manifest_behind, rows=rows)))
+        self._update(partial(self._manifest_behind, rows=rows))
 
     def _manifest_with(
         self, latest: RegionManifest, *, rows: Publishable, flushed: FlushedGeneration
@@ -467,6 +468,12 @@ class ClaimedRegion:
 
     def _check_not_fenced(self, latest: RegionManifest) -> None:
         _check_epoch(latest, self.epoch)
+
+    def _update(self, change: Callable[[RegionManifest], RegionManifest | None]) -> None:
+        """Change the manifest, beginning with the newest one that this process has seen."""
+        with self._lock:
+            recent = self._newest_seen.version
+        self._remember(self._manifests.update(change, recent=recent))
 
     def _remember(self, manifest: RegionManifest) -> None:
         with self._lock:

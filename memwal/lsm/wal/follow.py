@@ -6,15 +6,15 @@ nothing: torn entries at the tip, which a claim replaces, are read again with ea
 
 Entries never change, so each is read once. What may change under a follower, and what it does:
 
-* a flush: the manifest names another ``replay_after`` or generation. What is known is dropped, and
-  the log behind the new position is read;
+* a flush: the manifest names another ``replay_after`` or generation. The cached tail is dropped,
+  and the log behind the new position is read;
 * a collection of entries that were flushed since the manifest was read: an entry is missing. Then
   the manifest has changed, and the caller reads it again (ObjectNotFoundError). If it has not
   changed, the entry is lost, which is the error of a claim;
 * a claim: its sentinel is skipped, and entries behind it have a higher epoch. A follower has no
   epoch of its own, and reads them all;
 * a table that was restored from a backup, or made anew, has other entries at the same positions.
-  Every five seconds a call compares the newest known entry with the stored one, and lists the
+  Every five seconds a call compares the newest cached entry with the stored one, and lists the
   log, which also tells of entries that are lost.
 """
 
@@ -41,7 +41,7 @@ from memwal.storage.object_store import ObjectStore
 from memwal.util.clock import boot_seconds
 
 _COMPARED_BYTES = 16 << 10
-# So long what is known is believed to be what is stored.
+# So long the cached tail is believed to be what is stored.
 _BELIEVED_SECONDS = 5.0
 # So many new entries are read one by one: fewer requests than to search for the tip.
 _PROBED_ENTRIES = 3
@@ -91,22 +91,22 @@ class LogFollower:
         self._store = store
         self._region_id = region_id
         self._lock = threading.Lock()
-        self._known: _Known | None = None
+        self._cached: _CachedTail | None = None
 
     @property
     def nbytes(self) -> int:
-        """Memory of the rows that are known, and of their indexes."""
-        known = self._known
-        return 0 if known is None else known.nbytes
+        """Memory of the cached rows, and of their indexes."""
+        tail = self._cached
+        return 0 if tail is None else tail.nbytes
 
     def follow(
         self, log: UnflushedLog, row_schema: RowSchema, *, max_bytes: int, listed: bool = False
     ) -> Followed:
         """Return every row of this part of the log, oldest first.
 
-        What is known is extended by requests for the next positions. They cannot tell an entry that
-        was not written yet from one that is lost, or was flushed and collected: the caller has to
-        make sure that the manifest is still the newest afterwards, or asks for a log that is
+        The cached tail is extended by requests for the next positions. They cannot tell an entry
+        that was not written yet from one that is lost, or was flushed and collected: the caller has
+        to make sure that the manifest is still the newest afterwards, or asks for a log that is
         ``listed``. The first call lists it, and one every five seconds.
 
         Raises
@@ -119,14 +119,14 @@ class LogFollower:
             The rows take more than ``max_bytes`` in memory.
         """
         with self._lock:
-            known, self._known = self._known, None
-            if known is not None and not known.fits(log, row_schema):
-                known = None
-            listed = listed or known is None or known.is_due()
-            if known is None or (listed and not self._is_same(known)):
-                known = _Known(log, row_schema, log.after + 1)
+            tail, self._cached = self._cached, None
+            if tail is not None and not tail.fits(log, row_schema):
+                tail = None
+            listed = listed or tail is None or tail.is_due()
+            if tail is None or (listed and not self._is_same(tail)):
+                tail = _CachedTail(log, row_schema, log.after + 1)
             try:
-                self._extend(known, max_bytes, listed=listed)
+                self._extend(tail, max_bytes, listed=listed)
             except CorruptDataError as error:
                 latest = RegionManifestStore(self._store, self._region_id).read_latest()
                 if not log.is_behind(latest):
@@ -134,18 +134,18 @@ class LogFollower:
                         f"the log of region {self._region_id} was flushed meanwhile: {error}"
                     ) from error
                 raise
-            self._known = known
+            self._cached = tail
             return Followed(
-                tuple(UnflushedRows(run.generation, run.rows.snapshot()) for run in known.runs),
-                known.next_position - 1,
+                tuple(UnflushedRows(run.generation, run.rows.snapshot()) for run in tail.runs),
+                tail.next_position - 1,
             )
 
-    def _is_same(self, known: _Known) -> bool:
-        """Return whether the newest known entry is the stored one."""
-        if known.newest is None:
+    def _is_same(self, tail: _CachedTail) -> bool:
+        """Return whether the newest cached entry is the stored one."""
+        if tail.newest is None:
             return True
         try:
-            return known.newest == _fingerprint(self._beginning(known.next_position - 1))
+            return tail.newest == _fingerprint(self._beginning(tail.next_position - 1))
         except ObjectNotFoundError:
             return False
 
@@ -166,13 +166,13 @@ class LogFollower:
         tip = find_tip(self._store, self._region_id, start=first + _PROBED_ENTRIES)
         return LogSurvey(first - 1, unlisted, tip, None), read
 
-    def _extend(self, known: _Known, max_bytes: int, *, listed: bool) -> None:
+    def _extend(self, tail: _CachedTail, max_bytes: int, *, listed: bool) -> None:
         """Add the entries that were appended since."""
-        log, first = known.log, known.next_position
+        log, first = tail.log, tail.next_position
         read: dict[int, bytes] = {}
         if listed:
             survey = survey_log(self._store, self._region_id, after=first - 1, hint=log.hint)
-            known.listed_at = boot_seconds()
+            tail.listed_at = boot_seconds()
         else:
             survey, read = self._probe(first)
         entries = read_log(
@@ -184,15 +184,15 @@ class LogFollower:
             survey=survey,
             contents=read,
         )
-        size = known.nbytes
+        size = tail.nbytes
         for position, entry in entries:
             # Sentinels behind a torn entry are read again with it.
-            if position == known.next_position:
-                known.next_position = position + 1
+            if position == tail.next_position:
+                tail.next_position = position + 1
             if not needs_replay(entry, current_generation=log.generation):
                 continue
-            run = place(known.runs, entry.generation, first=log.generation, new=known.new_run)
-            for batch in convert_entry(known.row_schema, self._region_id, position, entry):
+            run = place(tail.runs, entry.generation, first=log.generation, new=tail.new_run)
+            for batch in convert_entry(tail.row_schema, self._region_id, position, entry):
                 run.rows.append(batch)
                 size += batch.nbytes
             if size > max_bytes:
@@ -201,9 +201,9 @@ class LogFollower:
                     "that no writer has flushed, too many to read them fresh; flush them by "
                     "memwal recover TABLE if no writer lives, or read without fresh"
                 )
-        if known.next_position > first:
-            newest = known.next_position - 1
-            known.newest = _fingerprint(read[newest] if newest in read else self._beginning(newest))
+        if tail.next_position > first:
+            newest = tail.next_position - 1
+            tail.newest = _fingerprint(read[newest] if newest in read else self._beginning(newest))
 
 
 def _fingerprint(data: bytes) -> bytes:
@@ -225,12 +225,12 @@ class _FollowedRun:
 
 
 @dataclass(slots=True, eq=False)
-class _Known:
-    """Rows of the entries of a log that were read."""
+class _CachedTail:
+    """Rows of a part of a log, as far as it was read."""
 
     log: UnflushedLog
     row_schema: RowSchema
-    next_position: int  # the first entry that is not known, or is torn
+    next_position: int  # the first entry that was not read, or is torn
     runs: list[_FollowedRun] = field(default_factory=list)
     newest: bytes | None = None  # fingerprint of the entry before ``next_position``
     listed_at: float = 0.0

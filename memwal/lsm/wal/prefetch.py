@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from functools import partial
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
@@ -16,6 +17,8 @@ _MAX_ATTEMPTS = 5
 # Concurrent reads hide the latency of an object store; one at a time keeps a local disk busy.
 _REMOTE_READS = 16
 _LOCAL_READS = 1
+# A local file is read in less time than a thread takes to hand it over: several go together.
+_LOCAL_GROUP = 64
 # Far fewer than this keep every read busy, even of the smallest objects.
 _MAX_AHEAD = 256
 _MAX_BYTES = 8 << 20
@@ -30,31 +33,64 @@ def read_ahead(
     a larger object is read alone. Raises StoreError if an object cannot be read after several
     attempts.
     """
-    reads: deque[tuple[int, Future[bytes | None]]] = deque()
+    group = _LOCAL_GROUP if store.is_local else 1
+    reads: deque[tuple[int, Future[list[bytes | None]]]] = deque()
     total = 0
     pool = ThreadPool(_LOCAL_READS if store.is_local else _REMOTE_READS)
     try:
-        for key, size in objects:
-            while reads and (total + size > max_bytes or len(reads) >= _MAX_AHEAD):
-                first_size, data = reads.popleft()
-                yield data.result()
+        for keys, size in _grouped(objects, group, max_bytes // 4):
+            while reads and (total + size > max_bytes or len(reads) * group >= _MAX_AHEAD):
+                first_size, contents = reads.popleft()
+                yield from contents.result()
                 total -= first_size
-            reads.append((size, pool.submit(_read_object, store, key)))
+            reads.append((size, pool.submit(_read_objects, store, keys)))
             total += size
         while reads:
-            yield reads.popleft()[1].result()
+            yield from reads.popleft()[1].result()
     finally:
         pool.shutdown(cancel_futures=True)
 
 
+def _grouped(
+    objects: Iterable[tuple[str, int]], most: int, max_bytes: int
+) -> Iterator[tuple[list[str], int]]:
+    """Group objects that follow each other, up to a number and a size; an object is not divided."""
+    keys: list[str] = []
+    total = 0
+    for key, size in objects:
+        if keys and total + size > max_bytes:
+            yield keys, total
+            keys, total = [], 0
+        keys.append(key)
+        total += size
+        if len(keys) == most:
+            yield keys, total
+            keys, total = [], 0
+    if keys:
+        yield keys, total
+
+
+def _read_objects(store: ObjectStore, keys: Sequence[str]) -> list[bytes | None]:
+    return [_read_object(store, key) for key in keys]
+
+
 def _read_object(store: ObjectStore, key: str) -> bytes | None:
-    retrying = Retrying(
-        retry=retry_if_exception_type(StoreUnavailableError),
-        stop=stop_after_attempt(_MAX_ATTEMPTS),
-        wait=wait_random_exponential(multiplier=0.05, max=2),
-        reraise=True,
-    )
+    read = partial(_get, store, key)
     try:
-        return retrying(store.get, key)
+        return read()
+    except StoreUnavailableError:
+        # Most reads succeed at once, without the cost of what retries them.
+        retrying = Retrying(
+            retry=retry_if_exception_type(StoreUnavailableError),
+            stop=stop_after_attempt(_MAX_ATTEMPTS),
+            wait=wait_random_exponential(multiplier=0.05, max=2),
+            reraise=True,
+        )
+        return retrying(read)
+
+
+def _get(store: ObjectStore, key: str) -> bytes | None:
+    try:
+        return store.get(key)
     except ObjectNotFoundError:
         return None

@@ -198,6 +198,11 @@ def all_caches() -> list[LruCache[Any]]:
         return list(_caches)
 
 
+def cached_bytes() -> int:
+    """Return the memory that all caches of this process use, in bytes."""
+    return sum(cache.nbytes for cache in all_caches())
+
+
 def _evict_to_budget(newest_use: int) -> None:
     """Evict the least recently used values, of all caches, until the rest fits the budget.
 

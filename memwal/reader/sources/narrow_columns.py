@@ -8,6 +8,7 @@ memory, however many generations there are.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -37,6 +38,9 @@ _ROW_ADDRESS: Final = "_rowaddr"
 # So many rows of generations are read together, which bounds the memory of a scan.
 _GROUP_ROWS: Final = 1 << 20
 _LAYOUTS: Final = 1 << 16
+# The columns of a generation are read when rows are taken for the third time.
+_TAKES_BEFORE: Final = 2
+_KNOWN_TAKES: Final = 10_000
 
 Mask = npt.NDArray[np.bool_]
 Addresses = npt.NDArray[np.uint64]
@@ -62,6 +66,16 @@ class Layout:
             for number, rows in self.fragments
         ]
         return np.concatenate([np.empty(0, np.uint64), *parts])
+
+    def positions(self, addresses: Addresses) -> npt.NDArray[np.int64]:
+        """Return the position of each row in the order of a scan, by its address."""
+        positions = (addresses & np.uint64(0xFFFFFFFF)).astype(np.int64)
+        inside = addresses >> np.uint64(32)
+        start = 0
+        for number, rows in self.fragments:
+            positions[inside == number] += start
+            start += rows
+        return positions
 
     def mask(self, live: Addresses) -> Mask:
         """Mark the rows that have one of some addresses, which are ascending."""
@@ -127,6 +141,26 @@ def read_together(
     return pa.concat_tables(tables)
 
 
+def take_from_memory(
+    source: GenerationSource, schema: pa.Schema, names: Sequence[str], addresses: Addresses
+) -> pa.Table | None:
+    """Return columns of some rows of a flushed generation; None if they are not in memory.
+
+    Narrow columns that are taken repeatedly are read into memory: to take a few rows from storage
+    costs about as much as to read such a column.
+    """
+    if source.identity is None or not all(_is_narrow(schema.field(name).type) for name in names):
+        return None
+    cached = all(_columns.peek((source.identity, name)) is not None for name in names)
+    takes = _takes.get((source.identity, tuple(names)), itertools.count)
+    if (not cached and next(takes) < _TAKES_BEFORE) or layout_of(source).has_deletions:
+        return None
+    columns = _columns_of(source, names)
+    if columns is None:
+        return None
+    return columns.take(pa.array(layout_of(source).positions(addresses)))
+
+
 def passing_together(
     sources: Sequence[GenerationSource], schema: pa.Schema, names: Sequence[str], filter: str
 ) -> Mask | None:
@@ -189,6 +223,7 @@ def _weigh(column: tuple[pa.ChunkedArray | None]) -> int:
 
 
 _layouts: LruCache[Layout] = LruCache(_LAYOUTS)
+_takes: LruCache[Iterator[int]] = LruCache(_KNOWN_TAKES)
 _columns: LruCache[tuple[pa.ChunkedArray | None]] = LruCache(_COLUMNS_BYTES, _weigh)
 _filtered: LruCache[tuple[lance.LanceDataset, int, int]] = LruCache(
     _FILTERED_BYTES, lambda cached: cached[2]

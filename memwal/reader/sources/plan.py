@@ -1,25 +1,33 @@
 """Read plan: the base-table version and the generations that a read uses, and those it leaves out.
 
 :func:`plan_read` goes from the snapshot to its regions, from these to their generations, and leaves
-out generations by the filter. It reads no rows. Every reader starts with it: a scan opens what the
-plan lists, ``explain()`` prints the plan, and Spark divides it into partitions. A new reason to
-leave out a generation belongs into :func:`_prune`, and nowhere else.
+out generations by the filter or the keys. It reads no rows. Every reader starts with it: a scan
+opens what the plan lists, ``explain()`` prints the plan, and Spark divides it into partitions. A
+new reason to leave out a generation belongs into :func:`ruled_out_regions` or
+:func:`_rule_out_by_keys`, and nowhere else.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
-from typing import Literal
+from typing import Final, Literal
 from uuid import UUID
+
+import numpy as np
 
 from memwal.base_table.snapshot import BaseTable
 from memwal.errors import InvalidInputError
+from memwal.format.bloom import hash_keys
+from memwal.format.paths import region_dir
 from memwal.format.region_manifest import RegionManifest
 from memwal.lsm.memtable.indexes import UnflushedRows
 from memwal.lsm.wal.position import WritePosition
+from memwal.reader.cache.lru import LruCache
+from memwal.reader.sources.key_index import which_might_hold
 from memwal.reader.sources.log_tails import OldManifestError, read_tails
 from memwal.reader.sources.pruning import KeyBuilder, RegionPruner
 from memwal.reader.sources.snapshot import TableSnapshot, open_snapshot, open_version
@@ -31,6 +39,13 @@ logger = logging.getLogger(__name__)
 
 MemTables = Mapping[UUID, Sequence[UnflushedRows]]
 """Unflushed rows of a writer of this process, or of the logs, by region."""
+
+# Lists of so many generations are kept, and tested by all their Bloom filters at once.
+_MANY_GENERATIONS: Final = 16
+# More keys are tested faster with one filter after the other.
+_FEW_KEYS: Final = 64
+_LISTED_BYTES: Final = 64 << 20
+_STORED_BYTES: Final = 300
 
 Consistency = Literal["fresh", "strong", "flushed", "eventual", "version"]
 
@@ -225,7 +240,8 @@ def plan_read(
     up to which the manifests say that they are flushed, and these must have the entries of
     ``at_least``, else PositionNotReachedError is raised. Of a writer's own MemTables it takes those
     of regions that the writer still holds by its ``epochs``. Only generations of
-    ``regions`` matter, and those in which no row can pass the ``filter`` are left out. ``keys`` and
+    ``regions`` matter. Those in which no row can pass the ``filter`` are left out, and their logs;
+    so are generations that have none of the ``keys``, as far as this process knows. ``keys``,
     ``max_staleness`` and ``reuse`` are those of
     :func:`memwal.reader.sources.snapshot.open_snapshot`.
 
@@ -247,6 +263,7 @@ def plan_read(
     if version is not None:
         return _plan_version(location, version, regions)
     own = memtables
+    reasons: Mapping[UUID, str] = {}
     for unchecked in (fresh and reuse, False):
         began = boot_seconds()
         snapshot = open_snapshot(
@@ -258,16 +275,28 @@ def plan_read(
             unchecked=unchecked,
         )
         if fresh:
+            reasons = ruled_out_regions(snapshot, filter, snapshot.manifests)
             try:
                 memtables = _with_tails(
-                    snapshot, own, epochs or {}, at_least, began=began, unchecked=unchecked
+                    snapshot,
+                    own,
+                    epochs or {},
+                    at_least,
+                    left_out=reasons,
+                    began=began,
+                    unchecked=unchecked,
                 )
             except OldManifestError:
                 continue
         break
     progress = snapshot.base.details.merged
-    stored = list(_stored_generations(snapshot.manifests))
-    unmerged = [s for s in stored if s.generation > progress.get(s.region_id, 0)]
+    unmerged: dict[UUID, list[StoredGeneration]] = {}
+    merged: list[StoredGeneration] = []
+    for region_id, manifest in snapshot.manifests.items():
+        stored = _stored_generations(location, manifest)
+        number = progress.get(region_id, 0)
+        unmerged[region_id] = [s for s in stored if s.generation > number]
+        merged += [s for s in stored if s.generation <= number]
     unflushed = [
         (region_id, rows)
         for region_id, tables in (memtables or {}).items()
@@ -275,9 +304,14 @@ def plan_read(
         if rows.generation > progress.get(region_id, 0)
         and _is_unflushed(rows, snapshot.manifests.get(region_id))
     ]
-    pruned = _prune(snapshot, unmerged, unflushed, filter)
-    excluded = {(omitted.region_id, n) for omitted in pruned for n in omitted.generations}
-    unmerged.sort(key=lambda s: s.generation)
+    if not fresh:
+        with_rows = [*(key for key, stored in unmerged.items() if stored), *dict(unflushed)]
+        reasons = ruled_out_regions(snapshot, filter, with_rows)
+    pruned = _omit_regions(unmerged, unflushed, reasons)
+    unmerged = {key: stored for key, stored in unmerged.items() if key not in reasons}
+    if keys is not None:
+        pruned += _rule_out_by_keys(snapshot.base, unmerged, keys)
+    generations = itertools.chain.from_iterable(unmerged.values())
     consistency: Consistency = "flushed" if snapshot.snapshot_time is None else "eventual"
     if memtables is not None:
         consistency = "fresh" if fresh else "strong"
@@ -285,14 +319,10 @@ def plan_read(
         snapshot=snapshot,
         consistency=consistency,
         filter=filter,
-        generations=tuple(s for s in unmerged if (s.region_id, s.generation) not in excluded),
-        memtables=tuple(
-            (region_id, rows)
-            for region_id, rows in unflushed
-            if (region_id, rows.generation) not in excluded
-        ),
-        merged=tuple(s for s in stored if s.generation <= progress.get(s.region_id, 0)),
-        pruned=pruned,
+        generations=tuple(sorted(generations, key=lambda s: s.generation)),
+        memtables=tuple(found for found in unflushed if found[0] not in reasons),
+        merged=tuple(merged),
+        pruned=tuple(pruned),
     )
 
 
@@ -302,13 +332,22 @@ def _with_tails(
     epochs: Mapping[UUID, int],
     at_least: WritePosition | None,
     *,
+    left_out: Container[UUID],
     began: float,
     unchecked: bool,
 ) -> MemTables:
-    """Return the unflushed rows of all regions: a writer's own ones, and those of the logs."""
+    """Return the unflushed rows of all regions: a writer's own ones, and those of the logs.
+
+    Logs of regions that are ``left_out`` are read only if they have a position of ``at_least``.
+    """
     own = _own_memtables(memtables or {}, epochs, snapshot)
-    others = {key: m for key, m in snapshot.manifests.items() if key not in own}
     wanted = [entry for entry in (at_least.entries if at_least else ()) if entry[0] not in own]
+    needed = {region_id for region_id, _ in wanted}
+    others = {
+        key: manifest
+        for key, manifest in snapshot.manifests.items()
+        if key not in own and (key in needed or key not in left_out)
+    }
     tails = read_tails(
         snapshot.base,
         others,
@@ -344,7 +383,8 @@ def _plan_version(
     base = open_version(location, version)
     unmerged = [
         (s.region_id, s.generation)
-        for s in _stored_generations(read_manifests(location.store, regions))
+        for manifest in read_manifests(location.store, regions).values()
+        for s in _stored_generations(location, manifest)
         if s.generation > base.details.merged.get(s.region_id, 0)
     ]
     newer = tuple(
@@ -363,31 +403,71 @@ def _plan_version(
     return ReadPlan(snapshot=TableSnapshot(base, {}), consistency="version", newer=newer)
 
 
-def _prune(
-    snapshot: TableSnapshot,
-    stored: Sequence[StoredGeneration],
-    unflushed: Sequence[tuple[UUID, UnflushedRows]],
-    filter: str | None,
-) -> tuple[OmittedGenerations, ...]:
-    """Find the generations that the read may leave out, each with the reason.
+def ruled_out_regions(
+    snapshot: TableSnapshot, filter: str | None, regions: Iterable[UUID]
+) -> dict[UUID, str]:
+    """Find those of some regions in which no row can pass a filter, each with the reason.
 
-    A generation may be left out only if it hides no row of an older generation or of the base
-    table that the read returns. A filter rules out the regions in which no row can pass; see
-    :mod:`memwal.reader.sources.pruning`.
+    A region may be left out only if it hides no row of the base table that the read returns; see
+    :mod:`memwal.reader.sources.pruning`. Neither its generations nor its log need to be read then.
     """
-    pruned = []
-    if filter is not None:
-        pruner = RegionPruner(snapshot.base, filter)
-        numbers_of = _by_region(
-            [(source.region_id, source.generation) for source in stored]
-            + [(region_id, rows.generation) for region_id, rows in unflushed]
-        )
-        for region_id, numbers in numbers_of.items():
-            manifest = snapshot.manifests.get(region_id)
-            reason = pruner.reason_against(manifest) if manifest is not None else None
-            if reason is not None:
-                pruned.append(OmittedGenerations(region_id, numbers, reason))
-    return tuple(pruned)
+    if filter is None:
+        return {}
+    pruner = RegionPruner(snapshot.base, filter)
+    reasons = {}
+    for region_id in regions:
+        manifest = snapshot.manifests.get(region_id)
+        reason = pruner.reason_against(manifest) if manifest is not None else None
+        if reason is not None:
+            reasons[region_id] = reason
+    return reasons
+
+
+def _omit_regions(
+    unmerged: Mapping[UUID, Sequence[StoredGeneration]],
+    unflushed: Sequence[tuple[UUID, UnflushedRows]],
+    reasons: Mapping[UUID, str],
+) -> list[OmittedGenerations]:
+    """List the generations of the regions that are ruled out."""
+    numbers_of = _by_region(
+        [(key, s.generation) for key, stored in unmerged.items() if key in reasons for s in stored]
+        + [(key, rows.generation) for key, rows in unflushed if key in reasons]
+    )
+    return [
+        OmittedGenerations(region_id, numbers, reasons[region_id])
+        for region_id, numbers in numbers_of.items()
+    ]
+
+
+def _rule_out_by_keys(
+    base: BaseTable, unmerged: dict[UUID, list[StoredGeneration]], keys: KeyBuilder
+) -> list[OmittedGenerations]:
+    """Remove the generations that have none of the keys of a lookup; return what was removed.
+
+    Bloom filters that this process has read tell so, of all generations of a region at once. The
+    lookup itself tests the generations that remain, key by key.
+    """
+    large = [key for key, stored in unmerged.items() if len(stored) >= _MANY_GENERATIONS]
+    if not large:
+        return []
+    try:
+        columns = keys(base).select(list(base.primary_key)).combine_chunks()
+    except InvalidInputError:
+        # The lookup tells what is wrong with them.
+        return []
+    if not 0 < columns.num_rows <= _FEW_KEYS:
+        return []
+    hashes = hash_keys(columns.columns)
+    omitted = []
+    for region_id in large:
+        stored = unmerged[region_id]
+        names = [s.path for s in stored]
+        might = which_might_hold(base, region_dir(region_id), names, hashes)
+        unmerged[region_id] = [stored[at] for at in np.flatnonzero(might).tolist()]
+        numbers = tuple(stored[at].generation for at in np.flatnonzero(~might).tolist())
+        if numbers:
+            omitted.append(OmittedGenerations(region_id, numbers, "its Bloom filter has no key"))
+    return omitted
 
 
 def _by_region(generations: Sequence[tuple[UUID, int]]) -> dict[UUID, tuple[int, ...]]:
@@ -399,13 +479,24 @@ def _by_region(generations: Sequence[tuple[UUID, int]]) -> dict[UUID, tuple[int,
 
 
 def _stored_generations(
-    manifests: Mapping[UUID, RegionManifest],
-) -> Iterator[StoredGeneration]:
-    for region_id, manifest in manifests.items():
-        for flushed in manifest.flushed:
-            yield StoredGeneration(
-                region_id, flushed.generation, flushed.path, flushed.rows, flushed.memory_bytes
-            )
+    location: TableLocation, manifest: RegionManifest
+) -> Sequence[StoredGeneration]:
+    """List the generations of a region. A long list is made once for a manifest."""
+    is_long = len(manifest.flushed) >= _MANY_GENERATIONS
+    key = location.uri, manifest.region_id
+    listed = _listed.use(key) if is_long else None
+    if listed is not None and listed[0] is manifest:
+        return listed[1]
+    region_id = manifest.region_id
+    stored = [
+        StoredGeneration(
+            region_id, flushed.generation, flushed.path, flushed.rows, flushed.memory_bytes
+        )
+        for flushed in manifest.flushed
+    ]
+    if is_long:
+        _listed.put(key, (manifest, stored))
+    return stored
 
 
 def _is_unflushed(rows: UnflushedRows, manifest: RegionManifest | None) -> bool:
@@ -426,3 +517,8 @@ def _to_json(value: PlannedSource | OmittedGenerations) -> dict[str, object]:
         | {"region_id": None if region_id is None else str(region_id)}
         | {name: list(part) for name, part in fields.items() if isinstance(part, tuple)}
     )
+
+
+_listed: LruCache[tuple[RegionManifest, Sequence[StoredGeneration]]] = LruCache(
+    _LISTED_BYTES, lambda listed: _STORED_BYTES * len(listed[1])
+)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -31,13 +31,15 @@ from memwal.reader.unreadable_indexes import is_readable, num_left_out
 from memwal.search.text.documents import (
     DocumentSet,
     IndexedDocuments,
-    Numbers,
+    PartitionGroup,
     TokenizedDocuments,
     base_documents,
     count_live,
+    has_repeated_rows,
     phrase_matcher,
 )
-from memwal.search.text.index_files import LanceTextIndex
+from memwal.search.text.index_files import LanceTextIndex, TextPartition
+from memwal.search.text.postings import Numbers
 from memwal.util.concurrency import run_all
 from memwal.util.log import warn_once
 
@@ -59,7 +61,9 @@ class TextColumn:
     """Tokenizer and document sets of a column, for a search."""
 
     tokenizer: Tokenizer
-    document_sets: tuple[DocumentSet, ...]  # Every live row with a token is in one of them.
+    # Every live row with a token is in one of them; those of the group come first.
+    document_sets: tuple[DocumentSet, ...]
+    group: PartitionGroup
     # First number of each set when documents are numbered consecutively, and the end.
     starts: Numbers
     documents: int  # Live documents of all sets, and the number of their tokens.
@@ -72,9 +76,19 @@ class TextColumn:
         cls, tokenizer: Tokenizer, document_sets: Sequence[DocumentSet], key: Hashable | None
     ) -> TextColumn:
         """Build a column from its document sets."""
+        grouped: list[IndexedDocuments] = []
+        others: list[DocumentSet] = []
+        for docs in document_sets:
+            if isinstance(docs, IndexedDocuments) and docs.partition.has_lists_in_memory:
+                grouped.append(docs)
+            else:
+                others.append(docs)
+        document_sets = [*grouped, *others]
         documents, tokens = np.sum([(0, 0), *(docs.size for docs in document_sets)], 0).tolist()
         starts = np.cumsum([0, *(len(docs.rows) for docs in document_sets)])
-        return cls(tokenizer, tuple(document_sets), starts, documents, tokens, key)
+        # With a key, what all sets have is cached together.
+        group = PartitionGroup.of(grouped, cached=key is None)
+        return cls(tokenizer, tuple(document_sets), group, starts, documents, tokens, key)
 
 
 def open_column(sources: ReadSources, newest: NewestRows, column: str) -> TextColumn:
@@ -134,7 +148,7 @@ def require_text_index(base: BaseTable, column: str) -> IndexDescription:
 
 def column_weight(column: TextColumn) -> int:
     """Return the memory of a column in bytes, without indexes, which other caches hold."""
-    return sum(_SET_BYTES + docs.nbytes for docs in column.document_sets)
+    return column.group.nbytes + sum(_SET_BYTES + docs.nbytes for docs in column.document_sets)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -212,27 +226,22 @@ class _ColumnOpener:
         replaced = replaced_rows(self.sources)
         if not self.segments:
             return [self._unindexed(tuple(sorted(base.dataset.fragment_ids())), None, replaced)]
-        if (
-            base.dataset.has_stable_row_ids
-            or any(segment.partitions is None for segment in self.segments)
-            or any(index.name == FRAG_REUSE_INDEX_NAME for index in base.dataset.describe_indices())
-        ):
+        reason = self._reason_against_index()
+        if reason is not None:
             warn_once(
                 logger,
-                "the text index on %s of %s has a form that is not known here: all texts are "
-                "tokenized, which takes long",
+                "the text index on %s of %s %s: all texts are tokenized, which takes long",
                 self.column,
                 str(base.location),
+                reason,
             )
             return [self._unindexed(tuple(sorted(base.dataset.fragment_ids())), None, replaced)]
         document_sets: list[DocumentSet] = []
         find_phrase = phrase_matcher(version_key(base), base.dataset, fast=True)
-        for description, segment in zip(self.index.segments, self.segments, strict=True):
-            fragments = frozenset(description.fragment_ids)
-            document_sets += [
-                base_documents(base, partition, fragments, replaced, find_phrase)
-                for partition in segment.partitions or ()
-            ]
+        document_sets += [
+            base_documents(base, partition, fragments, replaced, find_phrase)
+            for partition, fragments in self._parts()
+        ]
         gap = find_gap(self.sources, self.index)
         if gap is None:
             return document_sets
@@ -245,6 +254,28 @@ class _ColumnOpener:
         if len(unbridged):
             document_sets.append(self._unindexed(gap.fragments, np.sort(unbridged), replaced))
         return document_sets
+
+    def _reason_against_index(self) -> str | None:
+        """Return why the base table's index cannot answer, in words; None if it can."""
+        base = self.sources.base
+        if any(segment.partitions is None for segment in self.segments) or any(
+            index.name == FRAG_REUSE_INDEX_NAME for index in base.dataset.describe_indices()
+        ):
+            return "has a form that is not known here"
+        # A row that was replaced keeps its id. A second segment, or a segment that an old client
+        # extended, then has a document of its former text, which no read tells from the new one.
+        if base.dataset.has_stable_row_ids and (
+            len(self.segments) > 1 or has_repeated_rows(base, list(self._parts()))
+        ):
+            return "may find rows by former texts, so create it again"
+        return None
+
+    def _parts(self) -> Iterator[tuple[TextPartition, frozenset[int]]]:
+        """Iterate over the partitions of the base table's index, with the fragments of each."""
+        for description, segment in zip(self.index.segments, self.segments, strict=True):
+            fragments = frozenset(description.fragment_ids)
+            for partition in segment.partitions or ():
+                yield partition, fragments
 
     def _bridged(self, bridge: Bridge, replaced: ReplacedRows) -> list[DocumentSet]:
         """Open rows of the base table through the index of the generation they come from."""

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from memwal.base_table.snapshot import BaseTable
-from memwal.errors import InvalidInputError
+from memwal.errors import CorruptDataError, InvalidInputError
 from memwal.lsm.indexes.kinds import kind_of
 from memwal.lsm.memtable.rows import RowView
 from memwal.lsm.memtable.text_index import TextIndex
@@ -29,12 +29,14 @@ from memwal.reader.hits import BASE
 from memwal.reader.row_set import RowIds, contains
 from memwal.reader.unreadable_indexes import is_index_damage, leave_out
 from memwal.search.text.index_files import TextPartition
+from memwal.search.text.postings import Numbers, decode_postings
 from memwal.search.text.query import PhraseQuery
 
-Numbers = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 _MASK_BYTES = 64 << 20
 _PHRASE_BYTES = 32 << 20
+_POSTING_BYTES = 256 << 20
+_MAX_CHECKED_INDEXES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +138,66 @@ class IndexedDocuments:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class PartitionGroup:
+    """Documents of partitions whose posting lists are in memory, numbered consecutively.
+
+    The lists of a term are decoded together, however many partitions there are.
+    """
+
+    partitions: tuple[TextPartition, ...]
+    starts: Numbers  # Number of the first document of each partition.
+    alive: Mask  # Which documents exist.
+    lengths: npt.NDArray[np.uint32]  # Number of tokens of each.
+    key: Hashable | None  # Of its lists in the cache; None if they are not cached.
+
+    @classmethod
+    def of(cls, document_sets: Sequence[IndexedDocuments], *, cached: bool) -> PartitionGroup:
+        """Group the documents of partitions, in their order."""
+        partitions = tuple(docs.partition for docs in document_sets)
+        return cls(
+            partitions,
+            np.cumsum([0, *(len(docs.rows) for docs in document_sets)])[:-1],
+            np.concatenate([np.empty(0, np.bool_), *(docs.alive for docs in document_sets)]),
+            np.concatenate([np.empty(0, np.uint32), *(one.lengths for one in partitions)]),
+            tuple(partition.uri for partition in partitions) if cached else None,
+        )
+
+    def __len__(self) -> int:
+        return len(self.partitions)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory, without the partitions, in bytes."""
+        return int(self.starts.nbytes + self.alive.nbytes + self.lengths.nbytes)
+
+    def postings(self, term: str) -> Postings:
+        """Return the live documents that contain a term."""
+        if self.key is None:
+            documents, counts = self._read(term)
+        else:
+            documents, counts = _group_postings.get((self.key, term), lambda: self._read(term))
+        alive = self.alive[documents]
+        if not alive.all():
+            documents, counts = documents[alive], counts[alive]
+        return Postings(documents, counts, self.lengths[documents].astype(np.int64))
+
+    def _read(self, term: str) -> tuple[Numbers, Numbers]:
+        encoded = [partition.encoded(term) for partition in self.partitions]
+        lists = [one for one in encoded if one is not None]
+        try:
+            documents, counts = decode_postings(lists, name=f"a list of {term!r}")
+        except CorruptDataError:
+            # The damaged one is named, and left out from then on.
+            for partition in self.partitions:
+                partition.postings(term)
+            raise
+        has_term = np.array([one is not None for one in encoded], np.bool_)
+        lengths = np.array([one.length for one in lists], np.int64)
+        documents += np.repeat(self.starts[has_term], lengths)
+        return documents, counts
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class TokenizedDocuments:
     """Rows without a usable index, tokenized here: those of MemTables, and others."""
 
@@ -216,12 +278,30 @@ def base_documents(
     """
 
     def make() -> tuple[Mask, tuple[int, int]]:
-        alive = _live_mask(base, partition.rows, fragments)
+        alive = _indexed_mask(base, partition, fragments).copy()
         alive[partition.positions_of(replaced.rows)] = False
         return alive, count_live(partition.lengths, alive)
 
     alive, size = _live_mask_cache.get((version_key(base), partition.uri, replaced.digest), make)
     return IndexedDocuments(BASE, partition, partition.rows, alive, size, find_phrase)
+
+
+def has_repeated_rows(
+    base: BaseTable, parts: Sequence[tuple[TextPartition, frozenset[int]]]
+) -> bool:
+    """Return whether the partitions of an index have several documents of a row that is live.
+
+    ``parts`` are the partitions, each with the fragments that its segment covers.
+    """
+
+    def find() -> bool:
+        masks = [_indexed_mask(base, partition, fragments) for partition, fragments in parts]
+        rows = [partition.rows[mask] for (partition, _), mask in zip(parts, masks, strict=True)]
+        every = np.concatenate([np.empty(0, np.uint64), *rows])
+        return len(np.unique(every)) < len(every)
+
+    key = (version_key(base), *(partition.uri for partition, _ in parts))
+    return _repetitions.get(key, find)
 
 
 def phrase_matcher(
@@ -309,8 +389,25 @@ def _lengths_of(requested: RowIds, rows: RowIds, lengths: Numbers) -> Numbers:
     return result
 
 
+def _indexed_mask(base: BaseTable, partition: TextPartition, fragments: frozenset[int]) -> Mask:
+    """Mark the documents whose rows the base table still has, in fragments that are covered."""
+    return _indexed_masks.get(
+        (version_key(base), partition.uri), lambda: _live_mask(base, partition.rows, fragments)
+    )
+
+
 def _live_mask(base: BaseTable, rows: RowIds, fragments: frozenset[int]) -> Mask:
-    """Mark the indexed rows that the base table still has, in fragments that the index covers."""
+    if base.dataset.has_stable_row_ids:
+        # An id does not tell the fragment: a row that was replaced has the same one in another.
+        covered = [
+            fragment
+            for fragment in base.dataset.get_fragments()
+            if fragment.fragment_id in fragments
+        ]
+        if not covered:
+            return np.zeros(len(rows), np.bool_)
+        ids = base.dataset.scanner(columns=[], with_row_id=True, fragments=covered).to_table()
+        return contains(np.sort(ids.column("_rowid").to_numpy()), rows)
     inside = (rows >> np.uint64(32)).astype(np.uint32)
     alive = np.zeros(len(rows), np.bool_)
     for fragment in base.dataset.get_fragments():
@@ -327,5 +424,10 @@ def _live_mask(base: BaseTable, rows: RowIds, fragments: frozenset[int]) -> Mask
 
 _live_mask_cache: LruCache[tuple[Mask, tuple[int, int]]] = LruCache(
     _MASK_BYTES, lambda found: found[0].nbytes
+)
+_indexed_masks: LruCache[Mask] = LruCache(_MASK_BYTES, lambda mask: mask.nbytes)
+_repetitions: LruCache[bool] = LruCache(_MAX_CHECKED_INDEXES)
+_group_postings: LruCache[tuple[Numbers, Numbers]] = LruCache(
+    _POSTING_BYTES, lambda postings: postings[0].nbytes + postings[1].nbytes
 )
 _phrase_cache: LruCache[RowIds] = LruCache(_PHRASE_BYTES, lambda rows: rows.nbytes)

@@ -146,18 +146,21 @@ class TokenMap:
 
     def _step(self, address: int, byte: int) -> tuple[int, int] | None:
         """Return output and next node of one transition, without decoding the others."""
-        state = self._state(address) if address else 0
-        if address and not state >> 7:
+        if not address:
+            return None
+        state = self._state(address)
+        kind = state >> 6
+        if kind < 0b10:
             wide = self._wide(state, address)
             at = self._data.rfind(byte, wide.inputs - wide.fan_out, wide.inputs)
             if at < 0:
                 return None
             number = wide.inputs - 1 - at
             return self._output(wide, number), self._next(wide, number)
-        for other, output, target in self._node(address)[2]:
-            if other == byte:
-                return output, target
-        return None
+        read, at = self._single_input(state, address)
+        if read != byte:
+            return None
+        return (0, at - 1) if kind == 0b11 else self._single_target(at)
 
     def _node(self, address: int) -> _Node:
         if address == 0:
@@ -169,10 +172,7 @@ class TokenMap:
             return False, 0, [(byte, 0, at - 1)]
         if kind == 0b10:
             byte, at = self._single_input(state, address)
-            target_size, output_size = divmod(self._data[at - 1], 16)
-            end = at - 1 - target_size - output_size
-            output = self._number(end, output_size)
-            return False, 0, [(byte, output, self._target(at - 1 - target_size, target_size, end))]
+            return False, 0, [(byte, *self._single_target(at))]
         return self._wide_node(state, address)
 
     def _state(self, address: int) -> int:
@@ -187,6 +187,12 @@ class TokenMap:
         if common:
             return _COMMON[common - 1], address
         return self._data[address - 1], address - 1
+
+    def _single_target(self, at: int) -> tuple[int, int]:
+        """Output and next node of a node with one transition, whose sizes stand before ``at``."""
+        target_size, output_size = divmod(self._data[at - 1], 16)
+        end = at - 1 - target_size - output_size
+        return self._number(end, output_size), self._target(at - 1 - target_size, target_size, end)
 
     def _wide_node(self, state: int, address: int) -> _Node:
         wide = self._wide(state, address)

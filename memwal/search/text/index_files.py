@@ -6,16 +6,13 @@ posting lists of small partitions are kept in memory; others are read from their
 
 from __future__ import annotations
 
-import struct
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from itertools import pairwise
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from lance.file import LanceFileReader
 
@@ -25,14 +22,18 @@ from memwal.reader.cache.lru import LruCache
 from memwal.reader.row_set import RowIds
 from memwal.reader.unreadable_indexes import is_index_damage, leave_out
 from memwal.search.text.fst import TokenMap
+from memwal.search.text.postings import (
+    BLOCK_DOCUMENTS,
+    POSTING_COLUMNS,
+    Numbers,
+    PostingList,
+    StoredPostingLists,
+    decode_postings,
+)
 from memwal.storage.location import TableLocation
 from memwal.util.concurrency import Lazy
 from memwal.util.safe_json import read_json
 
-# Scores here do not depend on the other columns of the posting file.
-_POSTING_COLUMNS = ["_posting", "_length"]
-Numbers = npt.NDArray[np.int64]
-Blocks = Sequence[bytes | memoryview]
 _FORMATS: Final = ("1", "2")
 _INDEX_BYTES = 512 << 20
 _POSTING_BYTES = 256 << 20
@@ -50,48 +51,25 @@ _COLUMN_TYPES: Final = {
 
 
 class _FilePostingLists:
-    """Posting lists that are read one at a time, by a reader of ``_POSTING_COLUMNS``."""
+    """Posting lists that are read one at a time, by a reader of ``POSTING_COLUMNS``."""
 
     nbytes = 0
-    in_memory = False
 
-    def __init__(self, reader: LanceFileReader) -> None:
+    def __init__(self, reader: LanceFileReader, uri: str) -> None:
         self._reader = reader
+        self._uri = uri
         self._lock = threading.Lock()
-        self.count = int(reader.metadata().num_rows)
+        self._count = int(reader.metadata().num_rows)
 
-    def read(self, number: int) -> tuple[Blocks, int]:
-        """Return the blocks of a list, by token number, and the number of documents in them."""
+    def __len__(self) -> int:
+        return self._count
+
+    def encoded(self, number: int, *, documents: int, varint_tail: bool) -> PostingList:
+        """Read a list by its number; the options are those of :class:`PostingList`."""
         with self._lock:
             row = self._reader.take_rows([number]).to_table()
-        return row.column("_posting")[0].as_py(), row.column("_length")[0].as_py()
-
-
-class _MemoryPostingLists:
-    """Posting lists in memory, still encoded: a table with ``_POSTING_COLUMNS``."""
-
-    in_memory = True
-
-    def __init__(self, lists: pa.Table) -> None:
-        self.count = lists.num_rows
-        postings = pa.concat_arrays(lists.column("_posting").chunks)
-        self._ends = postings.offsets.to_numpy()
-        blocks = postings.values
-        self._starts = pa.Array.from_buffers(
-            pa.int64(), len(blocks) + 1, [None, blocks.buffers()[1]], offset=blocks.offset
-        ).to_numpy()
-        self._data = memoryview(blocks.buffers()[2] or b"")
-        self._lengths = lists.column("_length").to_numpy()
-
-    @property
-    def nbytes(self) -> int:
-        return int(self._ends.nbytes + self._starts.nbytes + len(self._data) + self._lengths.nbytes)
-
-    def read(self, number: int) -> tuple[Blocks, int]:
-        first, last = self._ends[number], self._ends[number + 1]
-        starts = self._starts[first : last + 1].tolist()
-        blocks = [self._data[a:b] for a, b in pairwise(starts)]
-        return blocks, int(self._lengths[number])
+        lists = StoredPostingLists(_check_types(row, self._uri))
+        return lists.encoded(0, documents=documents, varint_tail=varint_tail)
 
 
 class TextPartition:
@@ -110,16 +88,16 @@ class TextPartition:
         name = f"{uri}_tokens.lance"
         if tokens.schema.names[0] != "_token_fst_bytes" or tokens.num_rows != 1:
             raise CorruptDataError(f"{name} holds no map of tokens; build the index again")
-        lists = _open_file(location, f"{uri}_invert.lance", columns=_POSTING_COLUMNS)
-        self._posting_lists: _MemoryPostingLists | _FilePostingLists = (
-            _MemoryPostingLists(_read_table(lists, uri))
+        lists = _open_file(location, f"{uri}_invert.lance", columns=POSTING_COLUMNS)
+        self._posting_lists: StoredPostingLists | _FilePostingLists = (
+            StoredPostingLists(_read_table(lists, uri))
             if 0 < int(self.lengths.sum(dtype=np.int64)) <= _IN_MEMORY_TOKENS
-            else _FilePostingLists(lists)
+            else _FilePostingLists(lists, uri)
         )
         self._tokens = TokenMap(
-            tokens.column(0)[0].as_py() or b"", lists=self._posting_lists.count, name=name
+            tokens.column(0)[0].as_py() or b"", lists=len(self._posting_lists), name=name
         )
-        self._varint = metadata.get("posting_tail_codec") == "varint_delta_v1"
+        self._varint_tail = metadata.get("posting_tail_codec") == "varint_delta_v1"
         self._order: Lazy[Numbers] = Lazy(partial(np.argsort, self.rows, kind="stable"))
 
     @property
@@ -129,15 +107,30 @@ class TextPartition:
         documents = 2 * self.rows.nbytes + self.lengths.nbytes
         return int(documents + self._tokens.nbytes + self._posting_lists.nbytes)
 
+    @property
+    def has_lists_in_memory(self) -> bool:
+        """Whether all posting lists are in memory."""
+        return isinstance(self._posting_lists, StoredPostingLists)
+
     def is_in_memory(self, terms: Sequence[str]) -> bool:
         """Return whether :meth:`postings` of these terms needs no request to storage."""
-        return self._posting_lists.in_memory or all(
+        return self.has_lists_in_memory or all(
             _postings_cache.peek((self.uri, term)) is not None for term in terms
         )
 
     def postings(self, term: str) -> tuple[Numbers, Numbers]:
         """Return the documents with a term (positions in ``rows``, ascending), and how often."""
         return _postings_cache.get((self.uri, term), lambda: self._read_postings(term))
+
+    def encoded(self, term: str) -> PostingList | None:
+        """Return the posting list of a term; None if no document has it."""
+        with self._left_out_if_damaged():
+            number = self._tokens.get(term)
+            if number is None:
+                return None
+            return self._posting_lists.encoded(
+                number, documents=len(self.rows), varint_tail=self._varint_tail
+            )
 
     def fuzzy_terms(self, term: str, *, distance: int, prefix: int) -> Iterator[str]:
         """Iterate over the terms within an edit distance, in byte order."""
@@ -155,19 +148,14 @@ class TextPartition:
         return positions
 
     def _read_postings(self, term: str) -> tuple[Numbers, Numbers]:
-        number = self._tokens.get(term)
-        if number is None:
-            return np.empty(0, np.int64), np.empty(0, np.int64)
+        one = self.encoded(term)
+        name = f"the list of {term!r} in {self.uri}"
+        with self._left_out_if_damaged():
+            return decode_postings([] if one is None else [one], name=name)
+
+    def _left_out_if_damaged(self) -> AbstractContextManager[None]:
         root, _, file = self.uri.partition("/_indices/")
-        with _left_out_if_damaged(root, file.partition("/")[0]):
-            blocks, length = self._posting_lists.read(number)
-            return decode_postings(
-                blocks,
-                length,
-                documents=len(self.rows),
-                varint_tail=self._varint,
-                name=f"the list of {term!r} in {self.uri}",
-            )
+        return _left_out_if_damaged(root, file.partition("/")[0])
 
 
 class LanceTextIndex:
@@ -187,7 +175,7 @@ class LanceTextIndex:
             supported = (
                 metadata.get("format_version") in _FORMATS
                 and metadata.get("token_set_format") == "fst"
-                and self.parameters.get("block_size", _BLOCK) == _BLOCK
+                and self.parameters.get("block_size", BLOCK_DOCUMENTS) == BLOCK_DOCUMENTS
             )
             self.partitions = (
                 tuple(TextPartition(location, f"{uri}/part_{n}", metadata) for n in parts)
@@ -245,7 +233,10 @@ def _corrupt_index(uri: str, reason: object) -> CorruptDataError:
 
 
 def _read_table(reader: LanceFileReader, uri: str) -> pa.Table:
-    rows = reader.read_all().to_table()
+    return _check_types(reader.read_all().to_table(), uri)
+
+
+def _check_types(rows: pa.Table, uri: str) -> pa.Table:
     for field in rows.schema:
         kind = field.type
         if pa.types.is_list(kind):
@@ -266,113 +257,3 @@ _index_cache: LruCache[LanceTextIndex] = LruCache(_INDEX_BYTES, lambda index: in
 _postings_cache: LruCache[tuple[Numbers, Numbers]] = LruCache(
     _POSTING_BYTES, lambda postings: postings[0].nbytes + postings[1].nbytes
 )
-
-
-# Documents of a block; the last one may have fewer.
-_BLOCK = 128
-
-# A block begins with its best score, which depends on the statistics of the index alone.
-_SCORE_BYTES = 4
-_LANES = 4
-_STEPS = _BLOCK // _LANES
-_WIDEST = 32
-_VARINT_BYTES = 5
-
-
-def decode_postings(
-    blocks: Sequence[bytes | memoryview],
-    length: int,
-    *,
-    documents: int,
-    varint_tail: bool,
-    name: str,
-) -> tuple[Numbers, Numbers]:
-    """Decode a posting list: numbers of documents, ascending, and how often the token is in each.
-
-    ``length`` is the number of documents in all blocks (128 each, the last may have fewer), and
-    ``documents`` the number of those in the index. With ``varint_tail``, the last block, unless it
-    is full, has numbers of variable length. CorruptDataError calls the list ``name``.
-    """
-    full, tail = divmod(length, _BLOCK)
-    if len(blocks) != full + (tail > 0):
-        raise CorruptDataError(
-            f"{name} has {len(blocks)} blocks for {length} documents; build the index again"
-        )
-    ids = np.empty(length, np.int64)
-    counts = np.empty(length, np.int64)
-    try:
-        _decode_full(blocks[:full], ids[: full * _BLOCK], counts[: full * _BLOCK])
-        if tail:
-            numbers = _decode_tail(blocks[-1][_SCORE_BYTES:], 2 * tail, varint=varint_tail)
-            ids[-tail:] = np.cumsum(numbers[:tail]) if varint_tail else numbers[:tail]
-            counts[-tail:] = numbers[tail:]
-        if length and not 0 <= ids.min() <= ids.max() < documents:
-            raise ValueError(f"it names document {ids.max()} of {documents}")
-    except (struct.error, ValueError, IndexError) as error:
-        raise CorruptDataError(f"{name} cannot be read: {error}; build the index again") from error
-    return ids, counts
-
-
-def _decode_full(blocks: Sequence[bytes | memoryview], documents: Numbers, counts: Numbers) -> None:
-    """Decode full blocks; those with the same bit width are unpacked together."""
-    firsts = np.empty(len(blocks), np.int64)
-    gaps: dict[int, list[tuple[int, bytes | memoryview]]] = {}
-    often: dict[int, list[tuple[int, bytes | memoryview]]] = {}
-    for number, block in enumerate(blocks):
-        first, width = struct.unpack_from("<IB", block, _SCORE_BYTES)
-        firsts[number] = first
-        start = _SCORE_BYTES + 5
-        stop = start + width * _BLOCK // 8
-        gaps.setdefault(width, []).append((number, block[start:stop]))
-        width = block[stop]
-        often.setdefault(width, []).append((number, block[stop + 1 :]))
-    by_block = documents.reshape(-1, _BLOCK)
-    _unpack_into(by_block, gaps)
-    if len(blocks):
-        by_block[:, 0] += firsts
-        np.cumsum(by_block, axis=1, out=by_block)
-    _unpack_into(counts.reshape(-1, _BLOCK), often)
-
-
-def _unpack_into(target: Numbers, packed: dict[int, list[tuple[int, bytes | memoryview]]]) -> None:
-    for width, parts in packed.items():
-        rows = [number for number, _ in parts]
-        target[rows] = _unpack([data for _, data in parts], width)
-
-
-def _unpack(parts: Sequence[bytes | memoryview], width: int) -> Numbers:
-    """Unpack 128 numbers of ``width`` bits from each part.
-
-    Numbers stand in four lanes in turn; the words of a lane are every fourth of the part.
-    """
-    if not width:
-        return np.zeros((len(parts), _BLOCK), np.int64)
-    if width > _WIDEST:
-        raise ValueError(f"numbers of {width} bits")
-    size = width * _BLOCK // 8
-    words = np.frombuffer(b"".join(part[:size] for part in parts), "<u4")
-    lanes = words.reshape(len(parts), width, _LANES).astype(np.uint64)
-    bits = np.arange(_STEPS) * width
-    word, shift = bits // 32, (bits % 32).astype(np.uint64)[None, :, None]
-    both = lanes[:, word] | (lanes[:, np.minimum(word + 1, width - 1)] << np.uint64(32))
-    values = (both >> shift) & np.uint64((1 << width) - 1)
-    return values.reshape(len(parts), _BLOCK).astype(np.int64)
-
-
-def _decode_tail(data: bytes | memoryview, count: int, *, varint: bool) -> Numbers:
-    if not varint:
-        return np.frombuffer(data, "<u4", count).astype(np.int64)
-    raw = np.frombuffer(data, np.uint8).astype(np.int64)
-    ends = np.flatnonzero(raw < 0x80)[:count]
-    if len(ends) < count:
-        raise ValueError(f"{count} numbers were expected and {len(ends)} are there")
-    used = int(ends[-1]) + 1
-    starts = np.concatenate([[0], ends[:-1] + 1])
-    if (ends - starts >= _VARINT_BYTES).any():
-        raise ValueError("a number is too long")
-    which = np.repeat(np.arange(count), ends - starts + 1)
-    shifts = 7 * (np.arange(used) - starts[which])
-    numbers: Numbers = np.bincount(
-        which, weights=((raw[:used] & 0x7F) << shifts).astype(np.float64), minlength=count
-    ).astype(np.int64)
-    return numbers

@@ -20,7 +20,8 @@ from memwal.reader.cache.lru import LruCache
 from memwal.reader.hits import Hits
 from memwal.search.text.bm25 import TextStatistics, term_scores
 from memwal.search.text.column import TextColumn
-from memwal.search.text.documents import DocumentSet, Mask, Numbers, Postings
+from memwal.search.text.documents import DocumentSet, Mask, Postings
+from memwal.search.text.postings import Numbers
 from memwal.search.text.query import MatchQuery, PhraseQuery
 from memwal.util.concurrency import run_all
 
@@ -188,7 +189,7 @@ def number_rows(parts: Sequence[Hits]) -> tuple[Hits, list[Numbers]]:
 
 
 def _read_postings(column: TextColumn, terms: Sequence[str]) -> dict[str, Postings]:
-    document_sets = column.document_sets
+    document_sets = column.document_sets[len(column.group) :]
     unloaded = [number for number, docs in enumerate(document_sets) if not docs.is_in_memory(terms)]
     read = run_all([partial(document_sets[number].postings, terms) for number in unloaded])
     parts = dict(zip(unloaded, read, strict=True))
@@ -196,17 +197,20 @@ def _read_postings(column: TextColumn, terms: Sequence[str]) -> dict[str, Postin
         parts[number] if number in parts else docs.postings(terms)
         for number, docs in enumerate(document_sets)
     ]
-    return {term: _concatenate(column, [part[term] for part in by_set]) for term in terms}
+    return {
+        term: _concatenate(column, [column.group.postings(term), *(part[term] for part in by_set)])
+        for term in terms
+    }
 
 
 def _concatenate(column: TextColumn, parts: Sequence[Postings]) -> Postings:
-    none = np.empty(0, np.int64)
-    starts = column.starts[:-1]
+    """Join the postings of the group and of each other document set."""
+    starts = [0, *column.starts[len(column.group) : -1].tolist()]
     documents = [part.documents + start for part, start in zip(parts, starts, strict=True)]
     return Postings(
-        np.concatenate([none, *documents]),
-        np.concatenate([none, *(part.counts for part in parts)]),
-        np.concatenate([none, *(part.lengths for part in parts)]),
+        np.concatenate(documents),
+        np.concatenate([part.counts for part in parts]),
+        np.concatenate([part.lengths for part in parts]),
     )
 
 

@@ -21,7 +21,7 @@ from memwal.reader.sources.generation import ReadSources
 from memwal.reader.unreadable_indexes import retry_unreadable
 from memwal.search.text.bm25 import TextStatistics, term_scores
 from memwal.search.text.column import TextColumn, open_column, text_columns
-from memwal.search.text.documents import Numbers, Postings
+from memwal.search.text.documents import Postings
 from memwal.search.text.matching import (
     document_hits,
     gather_postings,
@@ -30,6 +30,7 @@ from memwal.search.text.matching import (
     number_rows,
     top_positions,
 )
+from memwal.search.text.postings import Numbers
 from memwal.search.text.query import (
     BooleanQuery,
     BoostQuery,

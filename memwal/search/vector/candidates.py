@@ -146,9 +146,11 @@ def generation_candidates(part: LiveGenerationRows, query: VectorQuery) -> Candi
     is_expected = query.index is not None and not query.is_multi and part.number != BASE
     if index is None and is_expected:
         _warn_no_index(source, query.column)
-    addresses, distances = _search_dataset(
+    found = _search_dataset(
         source.dataset, query, k=query.candidates, index=index, allowed=part.encoded
     )
+    addresses = found.column("_rowid").to_numpy()
+    distances = found.column("_distance").to_numpy()
     rows = part.rows[np.searchsorted(part.addresses, addresses)]
     return Candidates(Hits.of(part.number, rows, distances), exact=_is_exact(index, query))
 
@@ -190,46 +192,46 @@ def base_candidates(
     """Find the nearest rows of the base table that no generation replaced, with exact distances.
 
     Only rows that the search returns are checked for replacement. Replaced rows are blocked, and
-    the search is repeated for more rows until there are enough, or no more. Keys and vectors are
-    read together. With ``covered``, only rows that the index covers are searched.
+    the search is repeated for more rows until there are enough, or no more. Lance reads the keys
+    and ranks the candidates by their vectors in the same call, except multivectors, of which it
+    estimates distances. With ``covered``, only rows that the index covers are searched.
     """
     base, index = sources.base, readable(query.usable_index)
     has_newer = len(newest.keys) > 0
     known = cheap_replaced_rows(sources) if has_newer else None
     keys = list(base.primary_key) if has_newer and known is None else []
-    columns = keys if _is_exact(index, query) else [*keys, query.column]
+    is_exact = _is_exact(index, query)
+    wanted = query.candidates if query.is_multi else query.k
     blocked = np.empty(0, np.uint64)
-    count = query.candidates * _OVERFETCH if has_newer else query.candidates
+    count = wanted * (_OVERFETCH if has_newer else 1)
     while True:
-        rows, distances = _search_dataset(
+        found = _search_dataset(
             base.dataset,
             query,
             k=count,
             index=index,
+            columns=keys,
+            refine=not is_exact and not query.is_multi,
             blocked=blocked,
             covered=covered,
             use_scalar_index=not doubted_indexes(base),
         )
-        if not len(rows) or not (columns or known):
-            break
-        read = base.dataset._take_rows(rows.tolist(), columns=columns) if columns else None
+        rows = found.column("_rowid").to_numpy()
         replaced = np.zeros(len(rows), np.bool_)
         if known is not None:
             replaced = contains(known.rows, rows)
-        elif keys and read is not None:
-            replaced = _find_replaced(newest, key_column(read, keys))
+        elif keys:
+            replaced = _find_replaced(newest, key_column(found, keys))
             note_compared_rows(sources, len(newest.keys))
-        live = np.flatnonzero(~replaced)[: query.candidates]
-        if len(live) < query.candidates and len(rows) == count:
-            blocked = np.concatenate([blocked, rows[replaced]])
-            count *= _GROWTH
-            continue
-        rows, distances = rows[live], distances[live]
-        if len(live) and read is not None and not _is_exact(index, query):
-            vectors = select_vectors(read, query.column).take(pa.array(live))
-            near = rank_vectors(vectors, query, k=len(live))
-            rows, distances = rows[near.rows], near.distances
-        break
+        if len(rows) < count or np.count_nonzero(~replaced) >= wanted:
+            break
+        blocked = np.concatenate([blocked, rows[replaced]])
+        count *= _GROWTH
+    rows, distances = rows[~replaced], found.column("_distance").to_numpy()[~replaced]
+    if query.is_multi and not is_exact and len(rows):
+        read = base.dataset._take_rows(rows.tolist(), columns=[query.column])
+        near = rank_vectors(select_vectors(read, query.column), query, k=len(rows))
+        rows, distances = rows[near.rows], near.distances
     return Candidates(Hits.of(BASE, rows, distances), exact=True)
 
 
@@ -258,11 +260,17 @@ def _search_dataset(
     *,
     k: int,
     index: IndexDescription | None,
+    columns: Sequence[str] = (),
+    refine: bool = False,
     allowed: bytes | None = None,
     blocked: RowIds | None = None,
     covered: bool = False,
     use_scalar_index: bool = True,
-) -> tuple[RowIds, npt.NDArray[np.float32]]:
+) -> pa.Table:
+    """Find the nearest ``k`` rows of a data set: ``_rowid``, ``_distance`` and ``columns``.
+
+    With ``refine``, the candidates of the query for each row are ranked by their vectors.
+    """
     options: dict[str, object] = {}
     nearest: dict[str, object] = {
         "column": query.column,
@@ -271,6 +279,8 @@ def _search_dataset(
         "metric": query.metric,
         **query.options,
     }
+    if refine:
+        nearest["refine_factor"] = query.candidates // query.k
     if allowed is not None:
         options["row_addr_allowlist"] = allowed
     if blocked is not None and len(blocked):
@@ -288,9 +298,9 @@ def _search_dataset(
             # Listed, but without files: Lance does not train an index on so few rows.
             nearest["use_index"] = False
     try:
-        hits = scan_table(
+        return scan_table(
             dataset,
-            columns=["_distance"],
+            columns=[*columns, "_distance"],
             nearest=nearest,
             filter=query.filter,
             prefilter=True,
@@ -307,7 +317,6 @@ def _search_dataset(
             raise
         segments = [segment.uuid for segment in index.segments]
         raise leave_out(str(dataset.uri), segments, error) from error
-    return hits.column("_rowid").to_numpy(), hits.column("_distance").to_numpy()
 
 
 def _find_replaced(newest: NewestRows, keys: pa.Array) -> npt.NDArray[np.bool_]:

@@ -171,9 +171,9 @@ def _select_live(
     best: npt.NDArray[np.int64],
 ) -> Iterator[tuple[int, RowIds, npt.NDArray[np.float32]]]:
     """Select the estimated rows that may be returned: source, row ids, and vectors."""
-    of = estimates.layout[best]
+    of, positions = estimates.rows_of(best)
     for number in np.unique(of):
-        position = estimates.position[best[of == number]]
+        position = positions[of == number]
         part, layout = parts[number], layouts[number]
         addresses = layout.addresses[position]
         at = np.minimum(np.searchsorted(part.addresses, addresses), len(part.addresses) - 1)
@@ -271,13 +271,17 @@ class Layout:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Estimates:
-    """Estimated distances of the rows in the probed partitions of several layouts."""
+    """Estimated distances of the rows in the probed partitions of several layouts.
+
+    Partitions that follow each other in a layout are one range of its rows.
+    """
 
     # Values that order rows as their distances do, up to rounding; NaN where there is none.
     values: npt.NDArray[np.float32]
     slack: float  # Bound of the rounding error of a comparison.
-    layout: npt.NDArray[np.int64]  # Layout of each row, and position in it.
-    position: npt.NDArray[np.int64]
+    layout: npt.NDArray[np.int64]  # Layout of each range, its first row, and the end of its values.
+    starts: npt.NDArray[np.int64]
+    ends: npt.NDArray[np.int64]
 
     @classmethod
     def of(
@@ -287,34 +291,46 @@ class Estimates:
         vector: npt.NDArray[np.float32],
         metric: str,
     ) -> Estimates:
-        """Estimate all rows of the probed partitions, by products without a copy of vectors."""
-        bounds = [(layout.starts[probes], layout.starts[probes + 1]) for layout in layouts]
-        counts = [last - first for first, last in bounds]
-        products = np.empty(sum(int(count.sum()) for count in counts), np.float32)
+        """Estimate all rows of the probed partitions, by products without a copy of vectors.
+
+        ``probes`` are ascending.
+        """
+        is_first = np.diff(probes, prepend=-2) > 1
+        first, last = probes[is_first], probes[np.roll(is_first, -1)]
+        starts = np.array([layout.starts[first] for layout in layouts], np.int64)
+        counts = np.array([layout.starts[last + 1] for layout in layouts], np.int64) - starts
+        ends = np.cumsum(counts)
+        products = np.empty(int(ends[-1]), np.float32)
+        squares = np.empty_like(products)
         done = 0
         with np.errstate(all="ignore"):
-            for layout, (first, last) in zip(layouts, bounds, strict=True):
-                vectors = layout.vectors
-                for start, stop in zip(first.tolist(), last.tolist(), strict=True):
+            for layout, rows in zip(
+                layouts, np.stack([starts, starts + counts], 2).tolist(), strict=True
+            ):
+                for start, stop in rows:
                     end = done + stop - start
-                    np.dot(vectors[start:stop], vector, out=products[done:end])
+                    np.dot(layout.vectors[start:stop], vector, out=products[done:end])
+                    squares[done:end] = layout.squares[start:stop]
                     done = end
-        which = np.repeat(np.arange(len(layouts)), [int(count.sum()) for count in counts])
-        position = _concatenate_ranges(
-            np.concatenate([first for first, _ in bounds]), np.concatenate(counts)
-        )
-        own = np.split(position, np.cumsum([int(count.sum()) for count in counts[:-1]]))
-        squares = np.concatenate(
-            [layout.squares[mine] for layout, mine in zip(layouts, own, strict=True)]
-        )
-        length = np.dot(vector, vector)
-        longest = np.nanmax(squares, initial=0.0)
-        with np.errstate(all="ignore"):
+            length = np.dot(vector, vector)
+            longest = np.nanmax(squares, initial=0.0)
             if metric == "dot":
-                return cls(-products, _ROUNDING * (longest * length) ** 0.5, which, position)
-            if metric == "cosine":
-                return cls(-products / np.sqrt(squares * length), _ROUNDING, which, position)
-            return cls(squares - 2 * products, _ROUNDING * (longest + length), which, position)
+                values, slack = -products, _ROUNDING * (longest * length) ** 0.5
+            elif metric == "cosine":
+                values, slack = -products / np.sqrt(squares * length), _ROUNDING
+            else:
+                values, slack = squares - 2 * products, _ROUNDING * (longest + length)
+        return cls(
+            values, slack, np.repeat(np.arange(len(layouts)), len(first)), starts.ravel(), ends
+        )
+
+    def rows_of(
+        self, numbers: npt.NDArray[np.int64]
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return the layout of each value, by its number, and its position there."""
+        at = np.searchsorted(self.ends, numbers, side="right")
+        before = np.where(at > 0, self.ends[at - 1], 0)
+        return self.layout[at], self.starts[at] + numbers - before
 
     def best(self, count: int) -> npt.NDArray[np.int64]:
         """Return numbers of rows that include the nearest ``count`` in spite of rounding."""
@@ -336,13 +352,3 @@ def as_matrix(vectors: pa.ChunkedArray | pa.Array) -> npt.NDArray[np.number]:
 def as_arrow(vectors: npt.NDArray[np.number]) -> pa.FixedSizeListArray:
     """Convert vectors to an Arrow array, without a copy."""
     return pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), vectors.shape[1])
-
-
-def _concatenate_ranges(
-    starts: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]
-) -> npt.NDArray[np.int64]:
-    """Concatenate several ranges of numbers."""
-    before = np.cumsum(counts) - counts
-    numbers = np.arange(int(counts.sum()), dtype=np.int64)
-    numbers += np.repeat(starts - before, counts)
-    return numbers

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
+import math
+import threading
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pyarrow as pa
 
-from memwal.base_table.snapshot import BaseTable
+from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.errors import InvalidInputError
 from memwal.lsm.indexes.maintained import maintained_indexes
 from memwal.lsm.memtable.rows import RowView
@@ -25,6 +28,44 @@ logger = logging.getLogger(__name__)
 
 _FLUSH_THREADS = 2
 _APPEND_THREADS = 16
+
+
+class NewestBase:
+    """Newest version of the base table, opened once for many flushes that begin together.
+
+    A flush stores rows in the columns of a version that is at least as new as the rows: a column
+    that was added before them must not be left out. It may be paused after it opened the version,
+    for any time, so that a version which was the newest one since the rows were complete is as
+    good as the one that is the newest now.
+    """
+
+    def __init__(self, location: TableLocation) -> None:
+        self._location = location
+        self._lock = threading.Lock()
+        self._base: BaseTable | None = None
+        self._opened_at = -math.inf
+
+    def open(self, *, since: float) -> BaseTable:
+        """Open a version that was the newest one after ``since``, in monotonic seconds.
+
+        Raises what :func:`memwal.base_table.snapshot.open_base` does.
+        """
+        with self._lock:
+            if self._base is None or self._opened_at <= since:
+                began = time.monotonic()
+                self._base = open_base(self._location, find_open=self._find_open)
+                self._opened_at = began
+            return self._base
+
+    def forget(self) -> None:
+        """Open the version anew for the next flush: one that failed may have met another table."""
+        with self._lock:
+            self._opened_at = -math.inf
+
+    def _find_open(self, version: int, digest: bytes) -> BaseTable | None:
+        base = self._base
+        is_open = base is not None and (base.version, base.digest) == (version, digest)
+        return base if is_open else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +87,7 @@ class WriterContext:
     recovers: bool  # whether claims are those of a recovery
     # Measures how long ago a claim was verified; includes time that the machine is suspended.
     clock: Callable[[], float]
+    newest_base: NewestBase  # of flushes
 
     @classmethod
     def open(
@@ -73,6 +115,7 @@ class WriterContext:
             counters=WriterCounters(location, durations=durations),
             recovers=recovers,
             clock=clock,
+            newest_base=NewestBase(location),
         )
 
     @property

@@ -14,7 +14,6 @@ from typing import Protocol
 import pyarrow as pa
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
-from memwal.base_table.snapshot import open_base
 from memwal.errors import (
     BackPressureError,
     MemWalError,
@@ -29,7 +28,7 @@ from memwal.lsm.memtable.indexes import MemTableIndexes, UnflushedRows
 from memwal.lsm.row_schema import RowSchema
 from memwal.lsm.wal.claim import ClaimedRegion, Publishable
 from memwal.util.log import safe_error_text
-from memwal.util.memory import release_free_memory
+from memwal.util.memory import release_after
 from memwal.writer.region_writer.context import WriterContext
 from memwal.writer.region_writer.stats import RegionCounters
 
@@ -63,6 +62,7 @@ class MemTable:
         # Position of the newest log entry with rows of it; 0 while it is empty.
         self.last_position = 0
         self.born_at = float("inf")  # monotonic time of the first row; infinite while it is empty
+        self.sealed_at = float("inf")  # monotonic time since which it takes no rows
         self._indexes = MemTableIndexes(row_schema.schema, row_schema.primary_key, text=text)
         self._clock = clock
 
@@ -150,8 +150,8 @@ class Flusher:
         self._lock = lock
         self._on_error = on_error
 
-    def flush(self, sealed: SealedRows, contents: GenerationRows) -> None:
-        """Write one generation and publish it.
+    def flush(self, sealed: SealedRows, contents: GenerationRows, *, complete_at: float) -> None:
+        """Write one generation, which has all its rows since ``complete_at``, and publish it.
 
         Raises RegionFencedError if another writer claimed the region, which then replays the rows.
         Raises MemWalError or OSError if the generation could not be written: the flush can be
@@ -164,7 +164,7 @@ class Flusher:
             # and is not published.
             self._claimed.check_held()
             # The table's columns may have changed since the rows were written.
-            base = open_base(self._context.location)
+            base = self._context.newest_base.open(since=complete_at)
             write = partial(
                 write_generation,
                 base,
@@ -175,6 +175,7 @@ class Flusher:
             )
             self._claimed.publish_generation(sealed, write)
         except BaseException as error:
+            self._context.newest_base.forget()
             with self._lock:
                 self._counters.add_failed_flush(error)
                 self._on_error(error)
@@ -297,8 +298,9 @@ class FlushQueue:
             with self._lock:
                 self._tables.popleft()
                 self._lock.notify_all()
+            freed = table.bytes
             del table
-            release_free_memory()
+            release_after(freed)
 
     def _stop(self, error: Exception | None) -> None:
         self._running = False
@@ -382,6 +384,7 @@ class MemTables:
         """
         following = self.active.generation
         if self.active.rows:
+            self.active.sealed_at = time.monotonic()
             self.sealed.add(self.active)
             following += 1
         self.row_schema = row_schema or self.row_schema

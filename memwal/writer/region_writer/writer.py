@@ -309,7 +309,8 @@ class RegionWriter:
                 )
 
     def _flush(self, table: MemTable) -> None:
-        self._flusher.flush(table, TableRows(table.contents(), table.row_schema.primary_key))
+        contents = TableRows(table.contents(), table.row_schema.primary_key)
+        self._flusher.flush(table, contents, complete_at=table.sealed_at)
 
     def _flush_failed(self, error: BaseException) -> None:
         if isinstance(error, RegionFencedError):
@@ -407,7 +408,12 @@ class RegionWriter:
             max_bytes=self._settings.max_memtable_bytes,
         ):
             if generation.batches is None:
-                flush = partial(self._flusher.flush, generation, generation.contents)
+                flush = partial(
+                    self._flusher.flush,
+                    generation,
+                    generation.contents,
+                    complete_at=time.monotonic(),
+                )
                 self._tables.sealed.flush_now(flush)
                 self._entry_writer.seal_memtable(generation=generation.generation + 1)
                 continue

@@ -26,7 +26,11 @@ def objects(*numbers: int, size: int = 1) -> Iterator[tuple[str, int]]:
     return ((f"log/{number}", size) for number in numbers)
 
 
-def test_keeps_the_order_and_yields_none_for_missing_objects(store: FaultyStore) -> None:
+@pytest.mark.parametrize("is_local", [False, True])
+def test_keeps_the_order_and_yields_none_for_missing_objects(
+    store: FaultyStore, is_local: bool
+) -> None:
+    store.is_local = is_local
     wanted = [3, 1, 1000, 2, *range(300)]
 
     found = list(read_ahead(store, objects(*wanted), max_bytes=1000))
@@ -55,6 +59,28 @@ def test_prefetches_up_to_max_bytes(store: FaultyStore, size: int, most: int) ->
         # What is waiting, the one that was just given, and the one that did not fit.
         assert len(taken) - number <= most + 2
 
+    found.close()
+    assert len(taken) < 400
+
+
+@pytest.mark.parametrize(("size", "most"), [(10, 10), (60, 1), (1000, 1), (0, 256)])
+def test_reads_groups_of_a_local_store_up_to_max_bytes(
+    store: FaultyStore, size: int, most: int
+) -> None:
+    store.is_local = True
+    taken = []
+
+    def counted() -> Iterator[tuple[str, int]]:
+        for number in range(400):
+            taken.append(number)
+            yield f"log/{number}", size
+
+    found = read_ahead(store, counted(), max_bytes=100)
+    group = 64 if size == 0 else max(25 // size, 1)
+    for number in range(5):
+        assert next(found) == f"{number}".encode()
+        # As above, and the other objects of the group.
+        assert len(taken) - number <= most + group + 1
     found.close()
     assert len(taken) < 400
 

@@ -193,6 +193,33 @@ class TestCost:
             assert len(fresh(table)) == 21
             assert len([call for call in store.calls[before:] if "/wal/" in str(call)]) <= 6
 
+    def test_logs_of_regions_that_a_filter_rules_out_are_not_read(
+        self, faults: FaultyStores, make_table: MakeTable
+    ) -> None:
+        table = make_table(buckets=4)
+        store = faults.of(table.location)
+        with table.writer() as writer:
+            position = writer.upsert(numbered(0, 40)).position
+            table.lookup(keys(7), fresh=True).to_table()
+            for _ in range(2):
+                before = len(store.calls)
+                assert table.scan(filter="id = 7", fresh=True).count_rows() == 1
+                logs = {
+                    str(call).split("/wal/")[0][-36:]
+                    for call in store.calls[before:]
+                    if "/wal/" in str(call)
+                }
+                assert len(logs) == 1, logs
+            # Whatever the filter, the read waits for the regions of the position.
+            scan = table.scan(filter="id = 7", at_least=str(position))
+            assert scan.count_rows() == 1
+            region, entry = position.entries[0]
+            later = WritePosition(((region, entry + 1),))
+            for other in range(40):
+                with pytest.raises(ReadTimeoutError):
+                    table.scan(filter=f"id = {other}", at_least=later, timeout=0.01).to_table()
+            assert len(fresh(table)) == 40
+
     def test_too_many_rows_are_refused(
         self, table: memwal.Table, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter, defaultdict
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import lance
@@ -13,13 +14,15 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.data.postings import posting_list
 
 from memwal.errors import CorruptDataError
 from memwal.reader.unreadable_indexes import UnreadableIndexError
 from memwal.search.text import index_files
 from memwal.search.text.documents import edit_distance
 from memwal.search.text.fst import TokenMap
-from memwal.search.text.index_files import LanceTextIndex, TextPartition, decode_postings
+from memwal.search.text.index_files import LanceTextIndex, TextPartition
+from memwal.search.text.postings import decode_postings
 from memwal.storage.location import TableLocation
 
 PLAIN = {
@@ -103,6 +106,35 @@ def test_long_lists_of_many_widths(
     assert partition.is_in_memory(["all", "not there"])
 
 
+def test_lists_are_decoded_together_as_one_by_one(tmp_path: Path) -> None:
+    """Lists of several partitions, long ones and short ones, with both kinds of last blocks."""
+    rng = random.Random(5)
+    words = [f"w{i}" for i in range(30)]
+    weights = [1 / (1 + i) ** 2 for i in range(len(words))]
+    lists, documents, counts = [], [], []
+    for number, version in enumerate((1, 2, 2)):
+        texts = [" ".join(rng.choices(words, weights, k=6)) for _ in range(60 * 10**number)]
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        partition = open_partition(folder, texts, format_version=version)
+        for token in sorted(counted(texts)):
+            one = partition.encoded(token)
+            assert one is not None
+            lists.append(one)
+            found = partition.postings(token)
+            documents.append(found[0])
+            counts.append(found[1])
+    assert {one.varint_tail for one in lists} == {True, False}
+    rng.shuffle(order := list(range(len(lists))))
+    found = decode_postings([lists[at] for at in order], name="them")
+    assert np.array_equal(found[0], np.concatenate([documents[at] for at in order]))
+    assert np.array_equal(found[1], np.concatenate([counts[at] for at in order]))
+    # One that is damaged among many is noticed.
+    broken = replace(lists[0], documents=1)
+    with pytest.raises(CorruptDataError, match="them"):
+        decode_postings([*lists[1:], broken], name="them")
+
+
 @settings(max_examples=15)
 @given(st.lists(st.text("abcdeé/漢-", max_size=12), min_size=1, max_size=40), st.data())
 def test_tokens_near_one(
@@ -163,4 +195,5 @@ def test_what_is_no_index_is_told(tmp_path: Path) -> None:
         ([b"\0" * 6], 128),
     ):
         with pytest.raises(CorruptDataError):
-            decode_postings(blocks, length, documents=500, varint_tail=True, name="it")
+            one = posting_list(blocks, length, documents=500, varint_tail=True)
+            decode_postings([one], name="it")

@@ -41,6 +41,37 @@ def test_histories(tmp_path: Path, seed: int) -> None:
     searched.live(check)
 
 
+@pytest.mark.parametrize("seed", every(2, range(4)))
+@pytest.mark.timeout(120)
+def test_histories_with_stable_row_ids(
+    tmp_path: Path, seed: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A row that is replaced keeps its id; the index answers for those that were not."""
+    searched = Searched(tmp_path, seed=seed, stable_row_ids=True)
+
+    def check(reads: Any) -> None:
+        for _ in range(2):
+            filter = searched.random.choice([None, None, "n < 4"])
+            searched.check_text(reads, searched.query(), filter=filter)
+
+    with caplog.at_level(logging.WARNING):
+        searched.live(check)
+    assert not [r for r in caplog.records if "tokenized" in r.getMessage()]
+
+
+def test_stable_row_ids_with_former_texts_in_the_index(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A segment of its own for newer rows leaves the former texts in the older one."""
+    searched = Searched(tmp_path, stable_row_ids=True)
+    searched.update_by_hand(range(60))
+    lance.dataset(searched.uri).optimize.optimize_indices(num_indices_to_merge=0)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(6):
+            searched.check_text(searched.table, searched.query())
+    assert [r for r in caplog.records if "tokenized" in r.getMessage()]
+
+
 def test_an_index_of_another_form_is_not_needed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

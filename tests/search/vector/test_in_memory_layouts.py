@@ -44,15 +44,38 @@ def test_the_nearest_are_among_the_best_estimates(metric: str) -> None:
     query = np.random.default_rng(9).standard_normal(DIMENSION, np.float32)
     probes = partitions.nearest(query[None], 6)[0]
     assert sorted(probes) == list(range(6))
-    found = Estimates.of(layouts, probes, query, metric)
+    found = Estimates.of(layouts, np.sort(probes), query, metric)
     assert len(found.values) == 351
-    vectors = np.concatenate(
-        [layouts[n].vectors[found.position[found.layout == n]] for n in range(3)]
+    of, positions = found.rows_of(np.arange(351))
+    assert len(set(zip(of.tolist(), positions.tolist(), strict=True))) == 351
+    vectors = np.array(
+        [layouts[n].vectors[at] for n, at in zip(of.tolist(), positions.tolist(), strict=True)]
     )
     exact = _distances(vectors, query, metric)
     for count in (1, 10, 350, 351):
         assert set(np.argsort(exact)[:count]) <= set(found.best(count))
     assert len(found.best(10)) < 20
+
+
+def test_only_the_probed_partitions_are_estimated() -> None:
+    partitions = _partitions("l2")
+    layouts = [Layout.of(rows, partitions) for rows in (_rows(200, 1), _rows(1, 2), _rows(90, 3))]
+    query = np.random.default_rng(9).standard_normal(DIMENSION, np.float32)
+    for probes in ([0], [5], [0, 1, 2], [1, 3, 4], [0, 2, 4, 5]):
+        found = Estimates.of(layouts, np.array(probes), query, "l2")
+        of, positions = found.rows_of(np.arange(len(found.values)))
+        got = set(zip(of.tolist(), positions.tolist(), strict=True))
+        wanted = {
+            (number, row)
+            for number, layout in enumerate(layouts)
+            for probe in probes
+            for row in range(layout.starts[probe], layout.starts[probe + 1])
+        }
+        assert got == wanted
+        assert len(found.values) == len(wanted)
+        for value, number, row in zip(found.values, of, positions, strict=True):
+            vector = layouts[number].vectors[row]
+            assert value == pytest.approx(((vector - query) ** 2).sum() - query @ query, abs=1e-4)
 
 
 @pytest.mark.parametrize("metric", ["l2", "cosine", "dot"])
@@ -85,7 +108,7 @@ def test_rows_without_a_vector_or_a_distance_are_left_out() -> None:
     assert sorted(layout.addresses) == [2, 3, 4]
     found = Estimates.of([layout], np.arange(6), np.ones(DIMENSION, np.float32), "cosine")
     best = found.best(10)
-    assert layout.addresses[found.position[best]].tolist() == [2]
+    assert layout.addresses[found.rows_of(best)[1]].tolist() == [2]
 
 
 def test_no_partitions_for_other_metrics() -> None:

@@ -62,6 +62,7 @@ class Searched:
         In the base table at first.
     words : sequence of str
         What texts are made of.
+    stable_row_ids : bool
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class Searched:
         maintained: Collection[str] = ALL_INDEXES,
         rows: int = 150,
         words: Sequence[str] = WORDS,
+        stable_row_ids: bool = False,
     ) -> None:
         self.random = random.Random(seed)
         self.words = words
@@ -84,7 +86,9 @@ class Searched:
 
         def make(made: Path) -> None:
             uri = str(made / "searched")
-            dataset = lance.write_dataset(first, uri, schema=SCHEMA)
+            dataset = lance.write_dataset(
+                first, uri, schema=SCHEMA, enable_stable_row_ids=stable_row_ids
+            )
             dataset.create_index("v", "IVF_PQ", num_partitions=2, num_sub_vectors=4, num_bits=4)
             self._index_texts(lance.dataset(uri))
             memwal.enable(
@@ -94,7 +98,8 @@ class Searched:
                 maintained_indexes=list(maintained),
             )
 
-        copy_of(f"searched {seed} {self.text} {[*maintained]} {rows} {words}", folder, make)
+        options = (seed, self.text, [*maintained], rows, words, stable_row_ids)
+        copy_of(f"searched {options}", folder, make)
         self.table = memwal.open(self.uri)
 
     def rows(self, ids: Iterable[int]) -> pa.Table:

@@ -8,14 +8,16 @@ cached, so a lookup does not read all keys.
 from __future__ import annotations
 
 import logging
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from memwal.base_table.snapshot import BaseTable
 from memwal.errors import CorruptDataError, ObjectNotFoundError
-from memwal.format.bloom import FILTER_BYTES, BloomFilter
+from memwal.format.bloom import FILTER_BYTES, BloomFilter, which_might_contain
 from memwal.format.paths import BLOOM_FILTER_NAME, PK_INDEX_DIR
 from memwal.format.values import single_array
 from memwal.lsm.indexes.btree_pages import (
@@ -36,6 +38,8 @@ logger = logging.getLogger(__name__)
 _SATURATED = 0.9
 _FILTER_BYTES = 512 << 20
 _FOLDERS = 1 << 14
+_FOLDER_BYTES = 200
+_MAX_FORGOTTEN = 64
 _PAGE_BYTES = 128 << 20
 
 _NEXT_STEP = "memwal verify --repair writes it anew"
@@ -44,24 +48,70 @@ Positions = npt.NDArray[np.int64]
 Hashes = npt.NDArray[np.uint64]
 
 
-# None: no filter, so that every key is possible.
-_filters: LruCache[BloomFilter | None] = LruCache(
-    _FILTER_BYTES, lambda bloom: 1 if bloom is None else bloom.data.nbytes
-)
+class _RegionFilters:
+    """Bloom filters of generations of a region that lookups have read, by folder."""
+
+    def __init__(self) -> None:
+        # None: no filter, so that every key is possible.
+        self.read: dict[str, BloomFilter | None] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """Memory, in bytes."""
+        return len(self.read) * (FILTER_BYTES + _FOLDER_BYTES)
+
+    def keep_only(self, folders: Sequence[str]) -> None:
+        """Forget the filters of other generations, once there are many."""
+        if len(self.read) > len(folders) + _MAX_FORGOTTEN:
+            self.read = {name: self.read[name] for name in folders if name in self.read}
+
+
+_filters: LruCache[_RegionFilters] = LruCache(_FILTER_BYTES, lambda filters: filters.nbytes)
 _ranges: LruCache[PageRanges] = LruCache(_FOLDERS)
 _pages: LruCache[pa.Table] = LruCache(_PAGE_BYTES, lambda page: int(page.nbytes))
 
 
-def might_hold(location: TableLocation, folder: str, hashes: Hashes) -> npt.NDArray[np.bool_]:
+def might_hold(base: BaseTable, folder: str, hashes: Hashes) -> npt.NDArray[np.bool_]:
     """Return for each key whether the generation in ``folder`` may have it; False is certain.
 
-    ``hashes`` are those of the keys by :func:`memwal.format.bloom.hash_keys`, in the exact types of
-    the generation.
+    The generation has the table's present schema. ``hashes`` are those of the keys by
+    :func:`memwal.format.bloom.hash_keys`.
     """
-    bloom = _filters.get(location.child(folder), lambda: _read_filter(location, folder))
+    region, _, name = folder.rpartition("/")
+    key = _filters_key(base, region)
+    filters = _filters.get(key, _RegionFilters)
+    if name in filters.read:
+        bloom = filters.read[name]
+    else:
+        bloom = filters.read[name] = _read_filter(base.location, folder)
+        # With its new weight.
+        _filters.put(key, filters)
     if bloom is None:
         return np.ones(len(hashes), np.bool_)
     return bloom.might_contain_hashes(hashes)
+
+
+def which_might_hold(
+    base: BaseTable, region: str, names: Sequence[str], hashes: Hashes
+) -> npt.NDArray[np.bool_]:
+    """Return for each generation of a region whether it may have any of a few keys.
+
+    ``names`` are those of the folders of all unmerged generations, below ``region``. Nothing is
+    read: a generation whose filter no lookup has read yet may have every key. ``hashes`` are those
+    of :func:`might_hold`.
+    """
+    filters = _filters.use(_filters_key(base, region))
+    if filters is None:
+        return np.ones(len(names), np.bool_)
+    filters.keep_only(names)
+    read = filters.read.get
+    return which_might_contain([read(name) for name in names], hashes)
+
+
+def _filters_key(base: BaseTable, region: str) -> Hashable:
+    # The same key has another hash in other types.
+    types = tuple(str(base.schema.field(name)) for name in base.primary_key)
+    return base.location.uri, region, types
 
 
 def key_positions(location: TableLocation, folder: str, keys: pa.Array) -> Positions | None:

@@ -1,0 +1,71 @@
+"""A claim and a flush ask the store for what the design note lists."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import pytest
+from support.data.tables import rows
+from support.stores.faulty_store import FaultyStore, FaultyStores
+
+import memwal
+
+NOTE = Path(__file__).parents[2] / "docs" / "design" / "0014-requests-of-a-writer.md"
+
+# What needs a request on an object store. To exchange the content takes two: a read, and a write.
+REQUESTS = {"create", "put", "replace", "get", "get_range", "head", "list", "list_folders"}
+KINDS = {
+    "*/manifest/version_hint.json": "version hint",
+    "*/manifest/*": "manifest of the region",
+    "*/wal/": "log",
+    "*/wal/*": "log entry",
+    "*_gen_*/bloom_filter.bin": "Bloom filter",
+    "*_gen_*/orphan": "mark of an orphan",
+    "*_gen_*/_versions/*": "manifest of the generation",
+    "*_gen_*/_transactions/*": "record of its commit",
+    "*_gen_*/_pk_index/*": "key index",
+    "*_gen_*/data/*": "file of rows",
+    "_versions/*": "manifest of the table",
+}
+
+
+def listed(title: str) -> Counter[tuple[str, str]]:
+    """Return the requests that the note lists below a title, with their numbers."""
+    part = NOTE.read_text().split(f"## {title}\n")[1].split("\n## ")[0]
+    found = re.findall(r"^\| `(\w+)` \| ([^|]+) \| (\d+) \|", part, re.MULTILINE)
+    return Counter({(request, kind): int(times) for request, kind, times in found})
+
+
+def made(store: FaultyStore) -> Counter[tuple[str, str]]:
+    """Return the requests that were made, by kind of object."""
+    return Counter(
+        (request, next(kind for pattern, kind in KINDS.items() if fnmatchcase(key, pattern)))
+        for request, key in store.calls
+        if request in REQUESTS
+    )
+
+
+@pytest.fixture
+def store(faults: FaultyStores, table: memwal.Table) -> FaultyStore:
+    """Return the store of a table whose region was flushed before."""
+    with table.writer() as writer:
+        writer.upsert(rows({1: 1}))
+    return faults.of(table.location)
+
+
+def test_of_a_claim(store: FaultyStore, table: memwal.Table) -> None:
+    with table.writer() as writer:
+        store.clear()
+        writer.claim()
+        assert made(store) == listed("A claim")
+
+
+def test_of_a_flush(store: FaultyStore, table: memwal.Table) -> None:
+    with table.writer() as writer:
+        writer.upsert(rows({2: 2}))
+        store.clear()
+        writer.flush()
+        assert made(store) == listed("A flush of a region")
