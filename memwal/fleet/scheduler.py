@@ -75,8 +75,8 @@ class Outcome:
     Attributes
     ----------
     table, job : str
-        Name of the managed table, and the job; ``look`` when the status of the table could not be
-        read.
+        Name of the managed table, and the job; ``status`` when the status of the table could not
+        be read.
     reason : str
         Why the job was due.
     result : JobResult or Skipped or None

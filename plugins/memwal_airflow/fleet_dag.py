@@ -185,5 +185,9 @@ def sample_tables(catalog: Catalog, *, per_day: int, now: datetime) -> list[str]
     since = now - timedelta(days=1)
     newest = {table: runs.newest.get("verify") for table, runs in catalog.latest_runs().items()}
     done = {table for table, run in newest.items() if run is not None and run.started_at >= since}
-    names = [table.name for table in catalog.list(enabled_only=True) if table.name not in done]
+    names = [
+        table.name
+        for table in catalog.list(enabled_only=True)
+        if table.name not in done and table.problem is None
+    ]
     return sorted(random.sample(names, min(max(per_day - len(done), 0), len(names))))

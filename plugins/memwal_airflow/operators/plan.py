@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator, Context
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowFailException
 
-from memwal.catalog.records import ManagedTable
+from memwal.catalog.records import STATUS_JOB, ManagedTable
 from memwal.util.records import JsonObject
 from memwal_airflow.deadlines import LATE
 from memwal_airflow.hooks.storage_options import read_options
@@ -29,6 +29,9 @@ LAG = "lag"
 
 class CatalogTableOperator(BaseOperator):
     """Reads the status of a managed table in the worker itself; ``retries`` defaults to 2."""
+
+    job: ClassVar[str] = STATUS_JOB
+    """Name of its failures in the catalog."""
 
     template_fields: Sequence[str] = ("table",)
 
