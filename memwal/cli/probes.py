@@ -1,0 +1,63 @@
+"""Answers to the probes of Kubernetes, by a fleet in the same process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Final
+
+from memwal.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from memwal.fleet import Fleet
+
+# A turn of the loop waits for the catalog, which may need minutes to refuse a connection.
+LIVE_SECONDS: Final = 600.0
+
+
+@contextmanager
+def answer_probes(fleet: Fleet, port: int | None) -> Iterator[int | None]:
+    """Answer probes at a port in the block, and yield the port; nothing without one.
+
+    ``/livez`` fails when the loop of the fleet made no turn for ten minutes, ``/readyz`` while the
+    catalog does not answer. Raises ``InvalidInputError`` if the port cannot be listened on.
+    """
+    if port is None:
+        yield None
+        return
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            answers = {
+                "/livez": fleet.seconds_since_turn < LIVE_SECONDS,
+                "/readyz": fleet.is_ready,
+            }
+            well = answers.get(self.path)
+            if well is None:
+                status = HTTPStatus.NOT_FOUND
+            else:
+                status = HTTPStatus.OK if well else HTTPStatus.SERVICE_UNAVAILABLE
+            self.send_response(status)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Log nothing: probes come every few seconds."""
+
+    try:
+        server = ThreadingHTTPServer(("", port), Handler)
+    except OSError as error:
+        raise InvalidInputError(
+            f"cannot listen on port {port} for probes: {error.strerror}; give another --probe-port"
+        ) from error
+    thread = threading.Thread(target=server.serve_forever, name="memwal-probes", daemon=True)
+    thread.start()
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
