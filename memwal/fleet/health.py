@@ -12,9 +12,9 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from memwal.catalog.failures import RUNBOOKS, JobError, job_errors
 from memwal.catalog.records import BacklogSample, ManagedTable
 from memwal.errors import LeaseLostError
-from memwal.fleet.failures import RUNBOOKS, JobError, job_errors
 from memwal.jobs.job import JobRun, RunState
 from memwal.jobs.policy import Policy
 from memwal.util.records import JsonRecord

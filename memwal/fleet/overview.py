@@ -15,8 +15,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, TypeVar
 
 from memwal.boundary.public import public
+from memwal.catalog.failures import JobError, job_errors
 from memwal.catalog.records import BacklogSample, ManagedTable, TableState
-from memwal.fleet.failures import JobError, job_errors
 from memwal.fleet.health import Health, backlog_age, health
 from memwal.fleet.tables import due_jobs
 from memwal.jobs.due import Due

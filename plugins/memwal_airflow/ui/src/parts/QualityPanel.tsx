@@ -6,6 +6,7 @@ import { Figures } from "./Figures";
 import { Icon } from "./icons";
 import { OutLink } from "./OutLink";
 import { Panel } from "./Panel";
+import { Scroll } from "./Scroll";
 
 interface Properties {
   quality: Quality | null;
@@ -50,7 +51,7 @@ export function QualityPanel({ quality, now }: Properties): JSX.Element {
         ]}
       />
       {expectations.length > 0 && (
-        <div class="scroll" tabIndex={0} role="region" aria-label="Expectations">
+        <Scroll label="Expectations and their results">
           <table class="expectations">
             <thead>
               <tr>
@@ -70,7 +71,7 @@ export function QualityPanel({ quality, now }: Properties): JSX.Element {
               ))}
             </tbody>
           </table>
-        </div>
+        </Scroll>
       )}
     </Panel>
   );
