@@ -22,6 +22,7 @@ from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.sdk.metrics import MeterProvider
 from prometheus_client import CollectorRegistry
 from sqlalchemy import event, text
+from support.data.policies import spoil_policy
 from support.data.tables import MakeTable, numbered
 from support.metrics.exposed import of_a_producer, of_the_endpoint
 
@@ -127,6 +128,22 @@ class TestTables:
         catalog.unregister(flights)
         assert flights not in str(scrape())
 
+    def test_a_policy_that_cannot_be_read_takes_nothing_down(
+        self, catalog: Catalog, scrape: Any, flights: str
+    ) -> None:
+        catalog.register("other", uri="/data/other.lance")
+        spoil_policy(catalog, flights, "{")
+        assert scrape.of("memwal_catalog_up") == 1
+        assert scrape.of("memwal_job_attempts", table=flights, job="policy") == 1
+        assert scrape.of("memwal_table_enabled", table="other") == 1
+
+    def test_a_run_that_failed_is_counted_before_it_is_tried_again(
+        self, catalog: Catalog, scrape: Any, flights: str
+    ) -> None:
+        catalog.finish_run(catalog.start_run(flights, "gc"), error="no")
+        catalog.start_run(flights, "gc")
+        assert scrape.of("memwal_job_attempts", table=flights, job="gc") == 1
+
     def test_skipped_regions_and_failed_jobs(
         self, catalog: Catalog, scrape: Any, flights: str
     ) -> None:
@@ -135,6 +152,9 @@ class TestTables:
         catalog.backoffs.record_failure(flights, "status", "no")
         assert scrape.of("memwal_table_skipped_regions", table=flights) == 1
         assert scrape.of("memwal_job_attempts", table=flights, job="status") == 1
+        assert scrape.of("memwal_job_failing_seconds", table=flights, job="status") >= 0
+        assert scrape.of("memwal_table_health", table=flights, health="failing") == 1
+        assert scrape.of("memwal_table_health", table=flights, health="ok") == 0
         assert scrape.of("memwal_job_running", table=flights, job="gc") is None
         with catalog.leases.acquire(job_resource(flights, "gc")):
             assert scrape.of("memwal_job_running", table=flights, job="gc") == 1
