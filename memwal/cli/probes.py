@@ -19,15 +19,17 @@ LIVE_SECONDS: Final = 600.0
 
 
 @contextmanager
-def answer_probes(fleet: Fleet, port: int | None) -> Iterator[int | None]:
-    """Answer probes at a port in the block, and yield the port; nothing without one.
+def answer_probes(fleet: Fleet, address: str | None) -> Iterator[int | None]:
+    """Answer probes at ``HOST:PORT`` in the block, and yield the port; nothing without an address.
 
     ``/livez`` fails when the loop of the fleet made no turn for ten minutes, ``/readyz`` while the
-    catalog does not answer. Raises ``InvalidInputError`` if the port cannot be listened on.
+    catalog does not answer. Port 0 takes a free one. Raises ``InvalidInputError`` if the address
+    cannot be listened on.
     """
-    if port is None:
+    if address is None:
         yield None
         return
+    host, _, port = address.rpartition(":")
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -48,10 +50,11 @@ def answer_probes(fleet: Fleet, port: int | None) -> Iterator[int | None]:
             """Log nothing: probes come every few seconds."""
 
     try:
-        server = ThreadingHTTPServer(("", port), Handler)
-    except OSError as error:
+        server = ThreadingHTTPServer((host, int(port)), Handler)
+    except (OSError, OverflowError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not of the form HOST:PORT"
         raise InvalidInputError(
-            f"cannot listen on port {port} for probes: {error.strerror}; give another --probe-port"
+            f"cannot answer probes at {address!r}: {why}; give another --probe-address"
         ) from error
     thread = threading.Thread(target=server.serve_forever, name="memwal-probes", daemon=True)
     thread.start()

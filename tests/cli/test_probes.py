@@ -26,7 +26,7 @@ def asked(port: int, path: str) -> int:
 
 def test_ready_and_alive(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     fleet = Fleet(catalog)
-    with probes.answer_probes(fleet, 0) as port:
+    with probes.answer_probes(fleet, "127.0.0.1:0") as port:
         assert port is not None
         # The catalog was not read yet.
         assert [asked(port, path) for path in ("/livez", "/readyz", "/")] == [200, 503, 404]
@@ -53,11 +53,22 @@ def test_none_without_a_port(tmp_path: Path) -> None:
 
 def test_a_port_that_is_taken(catalog: Catalog) -> None:
     with socket.socket() as taken:
-        taken.bind(("0.0.0.0", 0))
+        taken.bind(("127.0.0.1", 0))
         taken.listen()
-        number = taken.getsockname()[1]
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
         with (
-            pytest.raises(InvalidInputError, match=str(number)),
-            probes.answer_probes(Fleet(catalog), number),
+            pytest.raises(InvalidInputError, match=address),
+            probes.answer_probes(Fleet(catalog), address),
         ):
             pass
+
+
+@pytest.mark.parametrize(
+    "address", ["8080", "127.0.0.1:http", "127.0.0.1:99999", "nowhere.invalid:1"]
+)
+def test_what_is_no_address(catalog: Catalog, address: str) -> None:
+    with (
+        pytest.raises(InvalidInputError, match="--probe-address"),
+        probes.answer_probes(Fleet(catalog), address),
+    ):
+        pass

@@ -70,14 +70,12 @@ def run(
     fail: Annotated[
         bool, Option("--fail", help="With --once: exit code 1 if a table or a job of one failed.")
     ] = False,
-    probe_port: Annotated[
-        int | None,
+    probe_address: Annotated[
+        str | None,
         Option(
-            min=0,
-            max=65535,
-            metavar="N",
-            help="Answer probes of Kubernetes at this port of all addresses: /livez while the loop "
-            "goes on, /readyz while the catalog answers.",
+            metavar="HOST:PORT",
+            help="Answer probes of Kubernetes here: /livez while the loop goes on, /readyz while "
+            "the catalog answers.",
         ),
     ] = None,
     url: CatalogUrl = None,
@@ -104,7 +102,7 @@ def run(
             lease_ttl=duration(lease_seconds, "--lease-seconds"),
             on_outcome=lambda outcome: _print_outcome(outcome, once=once, as_json=as_json),
         )
-        with answer_probes(fleet, probe_port), _stopped_by_signals(fleet.stop):
+        with answer_probes(fleet, probe_address), _stopped_by_signals(fleet.stop):
             if not once:
                 fleet.run_forever(every=every or _EVERY_SECONDS)
                 return
