@@ -72,10 +72,14 @@ def build_dags(snapshot: str | Path) -> dict[str, DAG]:
         try:
             if table.problem is not None:
                 raise InvalidInputError(table.problem)
-            dags[dag_id(table)] = build_dag(table)
+            dag = build_dag(table)
+            # Otherwise Airflow refuses it later, and with it all DAGs of the file.
+            dag.validate()
         except (AirflowException, MemWalError, TypeError, ValueError) as error:
             log.exception("The DAG of %s cannot be built.", table.name)
             record_dag_failure(f"{type(error).__name__}: {error}", table=table.name)
+        else:
+            dags[dag_id(table)] = dag
     return dags
 
 

@@ -18,6 +18,9 @@ _TIMEOUT_SECONDS = 5.0
 _PACKAGE = __name__.partition(".")[0]
 _FACTORY = "dag_factory.py"
 
+# The end of a sensor's window is no failure to read the table; a trigger records its own.
+_NO_NEWS = ("AirflowSensorTimeout", "TaskDeferralError")
+
 log = logging.getLogger(__name__)
 
 # Imports are late: every process of Airflow loads its listeners, and few of them call these.
@@ -37,9 +40,8 @@ def on_task_instance_failed(previous_state: object, task_instance: Any, error: o
     from memwal_airflow.notifications.events import notify_events
     from memwal_airflow.notifications.failures import failure_reason, record_failure
 
-    # The end of a sensor's window is no failure to read the table.
-    waited = type(error).__name__ == "AirflowSensorTimeout"
-    if subject is not None and task_instance.state != "up_for_retry" and not waited:
+    no_news = type(error).__name__ in _NO_NEWS
+    if subject is not None and task_instance.state != "up_for_retry" and not no_news:
         known = error if isinstance(error, BaseException | str) else None
         reason = f"{failure_reason(known)} (task {task_instance.task_id} of {dag_id})"
         record_failure(table, subject[1], reason)

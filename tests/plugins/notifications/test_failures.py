@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ from airflow.sdk.exceptions import (
     AirflowException,
     AirflowFailException,
     AirflowSensorTimeout,
+    TaskDeferralError,
 )
 from memwal_airflow.notifications import listener
 from memwal_airflow.notifications.failures import failure_reason, traceback_reason
@@ -18,6 +20,8 @@ from memwal_airflow.operators.maintenance import MemWalMergeOperator
 from memwal_airflow.operators.plan import CatalogTableOperator
 from memwal_airflow.sensors.table import TableBacklogSensor
 from memwal_airflow.spark.errors import SparkApplicationError
+from memwal_airflow.triggers import shared_poll
+from memwal_airflow.triggers import table as table_triggers
 
 from memwal.catalog import Catalog
 from memwal.errors import InvalidInputError, StoreAccessError
@@ -75,8 +79,37 @@ def test_tasks_of_no_managed_table_are_not(flights: Catalog, task: Any) -> None:
 
 
 def test_the_end_of_the_window_of_a_sensor_is_no_failure(flights: Catalog) -> None:
-    listener.on_task_instance_failed(None, task_of(SENSOR), AirflowSensorTimeout("over"))
+    for error in (AirflowSensorTimeout("over"), TaskDeferralError("Trigger failure")):
+        listener.on_task_instance_failed(None, task_of(SENSOR), error)
     assert recorded(flights) == {}
+
+
+def test_a_trigger_records_why_it_gives_up(
+    flights: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: Any, **__: Any) -> Any:
+        raise StoreAccessError("no rights; renew the credentials")
+
+    trigger = table_triggers.BacklogTrigger(
+        table="flights",
+        poke_seconds=0.0,
+        window_ends_at=0.0,
+        soft_fail=True,
+        region_ids=None,
+        policy={},
+    )
+
+    async def run() -> None:
+        polls = shared_poll.TablePolls(read=fail)
+        monkeypatch.setattr(table_triggers, "shared_polls", lambda: polls)
+        async for _ in trigger.run():
+            raise AssertionError("it cannot be read")
+
+    with pytest.raises(StoreAccessError):
+        asyncio.run(run())
+    assert recorded(flights) == {
+        ("flights", "status"): "StoreAccessError: no rights; renew the credentials"
+    }
 
 
 def test_a_success_ends_the_failure_to_read_and_to_build_the_dag(flights: Catalog) -> None:

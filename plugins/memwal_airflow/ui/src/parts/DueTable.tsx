@@ -1,6 +1,6 @@
 import type { JSX } from "preact";
 
-import { ago, human, moment, until } from "../format";
+import { ago, human, moment } from "../format";
 import { JOBS, type TableDetail } from "../types";
 import { Icon } from "./icons";
 import { Scroll } from "./Scroll";
@@ -51,11 +51,11 @@ export function DueTable({ table, now }: { table: TableDetail; now: number }): J
 
 function DueRow({ job, table, now }: { job: string; table: TableDetail; now: number }): JSX.Element {
   const due = table.due[job];
-  const failedJob = table.failed_jobs.find((one) => one.job === job);
+  const error = table.errors.find((one) => one.job === job);
   const running = table.running.some((run) => run.job === job);
   const state = running
     ? { icon: "running", name: "running", kind: "running" }
-    : failedJob
+    : error
       ? { icon: "failing", name: "fails", kind: "failing" }
       : due?.postponed
         ? { icon: "off", name: "postponed", kind: "off" }
@@ -64,8 +64,8 @@ function DueRow({ job, table, now }: { job: string; table: TableDetail; now: num
           : due
             ? { icon: "ok", name: "not due", kind: "ok" }
             : { icon: "unknown", name: "unknown", kind: "unknown" };
-  const why = failedJob
-    ? `${failedJob.reason} (${failedJob.attempts}×, again ${until(failedJob.next_try_at, now)})`
+  const why = error
+    ? error.reason
     : (due?.postponed ?? due?.reason ?? (due ? `${Math.round(due.pressure * 100)} % of its nearest limit` : ""));
   return (
     <tr>
