@@ -29,7 +29,7 @@ def answer_probes(fleet: Fleet, address: str | None) -> Iterator[int | None]:
     if address is None:
         yield None
         return
-    host, _, port = address.rpartition(":")
+    host, colon, port = address.rpartition(":")
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -50,6 +50,8 @@ def answer_probes(fleet: Fleet, address: str | None) -> Iterator[int | None]:
             """Log nothing: probes come every few seconds."""
 
     try:
+        if not colon:
+            raise ValueError("it has no colon")
         server = ThreadingHTTPServer((host, int(port)), Handler)
     except (OSError, OverflowError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not of the form HOST:PORT"

@@ -74,7 +74,7 @@ def build_dags(snapshot: str | Path) -> dict[str, DAG]:
                 raise InvalidInputError(table.problem)
             dag = build_dag(table)
             # Otherwise Airflow refuses it later, and with it all DAGs of the file.
-            dag.validate()
+            dag.validate()  # type: ignore[no-untyped-call]
         except (AirflowException, MemWalError, TypeError, ValueError) as error:
             log.exception("The DAG of %s cannot be built.", table.name)
             record_dag_failure(f"{type(error).__name__}: {error}", table=table.name)

@@ -77,7 +77,7 @@ def failure_reason(error: BaseException | str | None) -> str:
         text = error or "the task was ended from outside, as when its process is killed"
     elif isinstance(error.__cause__, MemWalError):
         text = f"{type(error.__cause__).__name__}: {error.__cause__}"
-    elif isinstance(error, AirflowFailException | SparkApplicationError):
+    elif isinstance(error, MemWalError | AirflowFailException | SparkApplicationError):
         text = f"{type(error).__name__}: {error}"
     else:
         text = safe_error_text(error)

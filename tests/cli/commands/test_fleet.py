@@ -97,7 +97,8 @@ class TestFleet:
         catalog.register("gone", uri=str(tmp_path / "gone.lance"))
         answer = cli("fleet", "run", "--once", "--fail", "--json")
         assert answer.code == 1
-        failed = [one["table"] for one in answer.json["outcomes"] if one["failed"]]
+        outcomes = json.loads(answer.stdout)["outcomes"]
+        failed = [one["table"] for one in outcomes if one["failed"]]
         assert failed == ["gone"]
         assert cli("fleet", "run", "--fail").code == 2
 
