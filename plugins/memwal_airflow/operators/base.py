@@ -300,9 +300,10 @@ class MemWalOperator(BaseOperator):
             raise self._reported_error or SparkApplicationError(
                 f"The Spark application {job.outcome}.{tail}"
             )
-        self._phases = {"start": (self._running_at or ended) - started}
-        if self._running_at is not None:
-            self._phases["application"] = ended - self._running_at
+        # A client of Spark Connect, and a driver in a cluster, do not tell when they run.
+        running = self._running_at
+        self._phases = {} if running is None else {"start": running - started}
+        self._phases["application"] = ended - (running or started)
         if job.failed:
             self.log.warning("The Spark application %s, and left its result.", job.outcome)
         return result
