@@ -27,6 +27,7 @@ from memwal.catalog.models import (
     TableStateRow,
     record_of,
 )
+from memwal.catalog.runs import forget_failure
 from memwal.jobs.job import SkippedRegion
 from memwal.util.records import JsonRecord
 
@@ -78,8 +79,9 @@ class FailedJob(JsonRecord):
     Attributes
     ----------
     table, job : str
-        Name of the managed table, and the job; ``look`` when the status of the table could not be
-        read, without which no job of the table is started.
+        Name of the managed table, and the job; ``status`` when the status of the table could not be
+        read, without which no job of the table is started; ``log`` when a log lacks an entry, and
+        ``dag`` when Airflow could not build its DAG.
     reason, since, attempts, next_try_at, waiting
         As in :class:`SkippedRegionRecord`.
     """
@@ -168,13 +170,14 @@ class Backoffs:
     def record_failure(self, table: str, job: str, reason: str) -> FailedJob:
         """Record a failure of a ``job`` of ``table``, and delay its next try.
 
-        The job is ``look`` for reading the status of the table. ``reason`` is one line without
-        secrets. While the next try is still in the future, a further failure, reported by another
-        process, changes nothing.
+        ``job`` is as of :class:`FailedJob`, ``reason`` one line without secrets; the newest is
+        kept. While the next try is still in the future, a further failure, reported by another
+        process, neither counts nor delays it.
         """
         with self._database.writing() as session:
             now = database_time(session)
             row = _lock_row(session, FailedJobRow(table=table, job=job), (table, job), now)
+            row.reason = reason[:_REASON_LENGTH]
             if row.next_try_at <= now:
                 _record_attempt(row, reason, now)
             return _failed_job(row, now)
@@ -182,9 +185,7 @@ class Backoffs:
     def clear_failure(self, table: str, job: str) -> None:
         """Delete the failure record of a ``job`` of ``table``."""
         with self._database.writing() as session:
-            session.execute(
-                delete(FailedJobRow).where(FailedJobRow.table == table, FailedJobRow.job == job)
-            )
+            forget_failure(session, table, job)
 
     def prune(self) -> None:
         """Delete the records and the stored status of tables that are no longer registered."""

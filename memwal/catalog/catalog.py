@@ -27,6 +27,7 @@ from memwal.catalog.records import (
     check_name,
     check_storage_options_ref,
     check_uri,
+    read_policy,
     shown_name,
     snapshot_lock,
     write_snapshot,
@@ -209,13 +210,27 @@ class Catalog(History):
         self._refresh_snapshot()
         return table
 
-    def get(self, name: str) -> ManagedTable:
-        """Return the table called ``name``, or raise ``ObjectNotFoundError``."""
+    def get(self, name: str, *, allow_problem: bool = False) -> ManagedTable:
+        """Return the table called ``name``.
+
+        Raises
+        ------
+        ObjectNotFoundError
+            No table has this name.
+        InvalidInputError
+            Its policy cannot be read. With ``allow_problem``, the table has a ``problem`` instead.
+        """
         with self._database.reading() as session:
-            return _table(self._find(session, name))
+            table = _table(self._find(session, name))
+        if table.problem is not None and not allow_problem:
+            raise InvalidInputError(table.problem)
+        return table
 
     def list(self, *, enabled_only: bool = False) -> list[ManagedTable]:
-        """Return the tables by name, without the disabled ones if ``enabled_only``."""
+        """Return the tables by name, without the disabled ones if ``enabled_only``.
+
+        A table whose policy cannot be read has a ``problem``.
+        """
         query = select(ManagedTableRow).order_by(ManagedTableRow.name)
         if enabled_only:
             query = query.where(ManagedTableRow.enabled)
@@ -257,13 +272,15 @@ class Catalog(History):
 
         The default policy applies to the history of tables that are no longer registered. The
         result has every table by name, also those without deletions. ``now`` is aware, by default
-        the present.
+        the present. The history of a table whose policy cannot be read is left as it is.
         """
         now = now or datetime.now(UTC)
-        policies = {table.name: table.policy for table in self.list()}
+        tables = self.list()
+        policies = {table.name: table.policy for table in tables}
         with self._database.reading() as session:
             names = set(session.scalars(select(JobRunRow.table).distinct()))
             names |= set(session.scalars(select(BacklogSampleRow.table).distinct()))
+        names -= {table.name for table in tables if table.problem is not None}
         self.backoffs.prune()
         self.notifications.prune(before=now - timedelta(seconds=Policy().run_retention_seconds))
         pruned = {}
@@ -277,17 +294,17 @@ class Catalog(History):
         return pruned
 
     def export_snapshot(self, path: str | Path) -> None:
-        """Write all tables to the JSON file ``path`` for :func:`memwal.catalog.read_snapshot`.
+        """Write the tables to the JSON file ``path`` for :func:`memwal.catalog.read_snapshot`.
 
-        The file is replaced atomically. Of several processes that export, the one that reads the
-        catalog last writes last. Raises ``InvalidInputError`` or ``StoreError`` if the file cannot
-        be written.
+        A table whose policy cannot be read is left out. The file is replaced atomically. Of several
+        processes that export, the one that reads the catalog last writes last. Raises
+        ``InvalidInputError`` or ``StoreError`` if the file cannot be written.
         """
         if not Path(path).name or "\0" in str(path):
             raise InvalidInputError(f"The snapshot {str(path)!r} has no name; give that of a file.")
         try:
             with snapshot_lock(path):
-                write_snapshot(path, self.list())
+                write_snapshot(path, [table for table in self.list() if table.problem is None])
         except OSError as error:
             raise from_os_error(error, "write the snapshot", str(path)) from error
 
@@ -348,7 +365,8 @@ def _check_quarantine(session: Session, table: ManagedTable) -> None:
 
 
 def _table(row: ManagedTableRow) -> ManagedTable:
-    return record_of(ManagedTable, row, policy=Policy.from_dict(row.policy))
+    policy, problem = read_policy(row.name, row.policy)
+    return record_of(ManagedTable, row, policy=policy, problem=problem)
 
 
 def _check_owner(owner: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import sqlite3
@@ -80,7 +81,9 @@ class Database:
             raise InvalidInputError(f"The catalog URL (${URL_VARIABLE}) must be UTF-8.")
         try:
             self._url: sa.URL = sa.make_url(url)
-            self.engine: sa.Engine = sa.create_engine(self._url, pool_pre_ping=True)
+            self.engine: sa.Engine = sa.create_engine(
+                self._url, pool_pre_ping=True, json_deserializer=_read_column
+            )
         except (sa.exc.ArgumentError, ValueError, TypeError) as error:
             # The text of each of these errors may contain a part of the URL with the password.
             raise InvalidInputError(
@@ -227,6 +230,14 @@ class Database:
                 f"The catalog {self.shown_url} did not answer: {_cause(error)}. Check that it is "
                 f"reachable and not locked by another process for longer than {BUSY_SECONDS:g} s."
             ) from error
+
+
+def _read_column(text: str | bytes) -> object:
+    """Return the value of a JSON column; None if it is no JSON, so that other rows can be read."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
 
 
 def database_time(session: Session) -> datetime:

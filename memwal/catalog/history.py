@@ -8,6 +8,7 @@ a ``GROUP BY`` would read them all.
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import InstrumentedAttribute, Session, aliased, defer
 
 from memwal.boundary.public import public
+from memwal.catalog.backoff import Backoffs
 from memwal.catalog.database import database_time
 from memwal.catalog.models import (
     BacklogSampleRow,
@@ -25,11 +27,13 @@ from memwal.catalog.models import (
     TableStateRow,
     record_of,
 )
-from memwal.catalog.records import BacklogSample, Pruned, TableState
-from memwal.catalog.runs import RunHistory, as_run
+from memwal.catalog.records import LOG_JOB, STATUS_JOB, BacklogSample, Pruned, TableState
+from memwal.catalog.runs import RunHistory, as_run, forget_failure
 from memwal.jobs.job import JobRun, RunState
 from memwal.jobs.status import TableStatus
 from memwal.util.records import JsonObject
+
+logger = logging.getLogger(__name__)
 
 # Merges that took longer are left out of History.merges.
 LONGEST_RUN = timedelta(hours=6)
@@ -178,7 +182,8 @@ class History(RunHistory):
     def record_backlog(self, table: str, status: TableStatus) -> BacklogSample:
         """Store the sums of a status as a sample of now, and the status as the latest of its table.
 
-        ``status`` is that of all regions of ``table``.
+        ``status`` is that of all regions of ``table``. A recorded failure to read it is over; a log
+        that lacks an entry is recorded as one, until none does.
         """
         row = BacklogSampleRow(
             table=table,
@@ -198,18 +203,29 @@ class History(RunHistory):
         with self._database.writing() as session:
             session.add(row)
             _replace_state(session, table, row.at, status.to_dict())
+            forget_failure(session, table, STATUS_JOB)
+            if status.log_problem is None:
+                forget_failure(session, table, LOG_JOB)
             session.flush()
-            return record_of(BacklogSample, row)
+            sample = record_of(BacklogSample, row)
+        if status.log_problem is not None:
+            Backoffs(self._database).record_failure(table, LOG_JOB, status.log_problem)
+        return sample
 
     def states(self, *, table: str | None = None) -> list[TableState]:
-        """Return the latest status of every table that has one, or only of ``table``, by name."""
+        """Return the latest status of every table that has one, or only of ``table``, by name.
+
+        A status that cannot be read counts as none.
+        """
         query = sa.select(TableStateRow).order_by(TableStateRow.table)
         if table is not None:
             query = query.where(TableStateRow.table == table)
         with self._database.reading() as session:
+            states = ((row, _read_status(row)) for row in session.scalars(query))
             return [
-                record_of(TableState, row, status=TableStatus.from_dict(row.status))
-                for row in session.scalars(query)
+                record_of(TableState, row, status=status)
+                for row, status in states
+                if status is not None
             ]
 
     def prune_history(
@@ -251,6 +267,14 @@ class History(RunHistory):
                 old = old.where(BacklogSampleRow.id != newest)
             samples = session.execute(old)
             return Pruned(runs=_row_count(runs), samples=_row_count(samples))
+
+
+def _read_status(row: TableStateRow) -> TableStatus | None:
+    try:
+        return TableStatus.from_dict(row.status)
+    except (KeyError, TypeError, ValueError) as error:
+        logger.warning("the status of %s in the catalog cannot be read: %r", row.table, error)
+        return None
 
 
 def _failing(runs: Iterable[JobRun]) -> dict[str, JobRun]:

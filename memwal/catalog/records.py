@@ -16,7 +16,7 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 from pathlib import Path
 from types import UnionType
-from typing import Self
+from typing import Self, cast
 from urllib.parse import urlsplit
 
 from memwal.boundary.public import public
@@ -31,8 +31,11 @@ from memwal.util.safe_json import is_unicode, read_json
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 CONNECTION_PREFIX = "airflow:"
 CONNECTION_REF = re.compile(r"airflow:[A-Za-z0-9_.-]{1,200}")
-# Name under which a failure to read the status of a table is stored, among the names of jobs.
+# Names under which failures that are not of a job are stored, among the names of jobs: reading the
+# status of a table, a log that lacks an entry, and building the DAG.
 STATUS_JOB = "status"
+LOG_JOB = "log"
+DAG_JOB = "dag"
 SNAPSHOT_FORMAT = 3
 SNAPSHOT_VARIABLE = "MEMWAL_CATALOG_SNAPSHOT"
 
@@ -73,6 +76,9 @@ class ManagedTable(JsonRecord):
         In UTC.
     regions : int or None
         Number of regions when the status was last read; None if it was never read.
+    problem : str or None
+        Why the policy in the catalog cannot be read, and what to do. ``policy`` is the default one
+        then, and no job of the table runs.
     """
 
     name: str
@@ -84,6 +90,7 @@ class ManagedTable(JsonRecord):
     created_at: datetime
     updated_at: datetime
     regions: int | None = None
+    problem: str | None = None
 
     def to_dict(self) -> JsonObject:
         """Return plain values, for JSON."""
@@ -93,10 +100,12 @@ class ManagedTable(JsonRecord):
     def from_dict(cls, values: JsonMapping) -> Self:
         """Build a record from ``values``, the result of :meth:`to_dict`.
 
-        Raises ``InvalidInputError`` if the policy is invalid (see :meth:`Policy.from_dict`), a key
-        is missing, or its value is of another type.
+        A policy that cannot be read becomes the ``problem`` of the record. Raises
+        ``InvalidInputError`` if a key is missing, or its value is of another type.
         """
-        kinds = {field.name: _KINDS[str(field.type)] for field in fields(cls)}
+        kinds = {
+            field.name: _KINDS[str(field.type)] for field in fields(cls) if field.name != "problem"
+        }
         record = values if isinstance(values, Mapping) else {}
         wrong = [
             k for k, kind in kinds.items() if k not in record or not isinstance(record[k], kind)
@@ -112,8 +121,9 @@ class ManagedTable(JsonRecord):
             raise InvalidInputError(
                 f"The record of a managed table has no times of ISO 8601 as {', '.join(_TIMES)}."
             ) from None
-        policy = Policy.from_dict(record["policy"])
-        return cls(**{key: record[key] for key in kinds} | times | {"policy": policy})
+        policy, problem = read_policy(record["name"], record["policy"])
+        values = {key: record[key] for key in kinds} | times
+        return cls(**values | {"policy": policy, "problem": problem})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,6 +198,17 @@ class TableState:
     status: TableStatus
 
 
+def read_policy(name: str, values: object) -> tuple[Policy, str | None]:
+    """Return the policy of a table as it is stored; if it cannot be read, the default and why."""
+    try:
+        return Policy.from_dict(cast("JsonMapping", values)), None
+    except InvalidInputError as error:
+        return Policy(), (
+            f"the policy of {name} in the catalog cannot be read: {error} Set it anew, from the "
+            f"default one: memwal catalog policy set {name} KEY=VALUE ..."
+        )
+
+
 def check_name(name: str) -> str:
     """Return a table name if it is valid for the catalog, a DAG id and an asset."""
     if not NAME.fullmatch(name):
@@ -247,7 +268,8 @@ def check_storage_options_ref(ref: str | None) -> str | None:
 def read_snapshot(path: str | Path) -> list[ManagedTable]:
     """Read the tables of a snapshot, enabled or not, by name.
 
-    ``path`` is a file written by :meth:`memwal.catalog.Catalog.export_snapshot`.
+    ``path`` is a file written by :meth:`memwal.catalog.Catalog.export_snapshot`. A table whose
+    policy this memwal cannot read has a ``problem``.
 
     Raises
     ------

@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TypedDict, Unpack
 
-from sqlalchemy import ColumnElement, and_, func, literal, or_, select, update
+from sqlalchemy import ColumnElement, and_, delete, func, literal, or_, select, update
+from sqlalchemy.orm import Session
 
 from memwal.boundary.public import public
 from memwal.catalog.database import Database, database_time
 from memwal.catalog.leases import Lease
-from memwal.catalog.models import JobRunRow, record_of
+from memwal.catalog.models import FailedJobRow, JobRunRow, record_of
 from memwal.errors import InvalidInputError, MemWalError, ObjectNotFoundError
 from memwal.jobs.job import JobResult, JobRun, Result, RunState, Task, run_in_process
 from memwal.jobs.metrics import job_metrics
@@ -204,8 +205,9 @@ class RunHistory:
     ) -> JobRun:
         """Record the end of the run ``run_id``: success with ``result``, failure with ``error``.
 
-        ``result`` is ``JobResult.to_dict()``; it provides the version after the run, its rows and
-        bytes. ``progress`` is the last ``done``, ``total``, ``rows`` and ``bytes``.
+        A success ends a recorded failure of the job. ``result`` is ``JobResult.to_dict()``; it
+        provides the version after the run, its rows and bytes. ``progress`` is the last ``done``,
+        ``total``, ``rows`` and ``bytes``.
 
         Raises
         ------
@@ -226,6 +228,8 @@ class RunHistory:
             row.error = error
             for name, value in {**(progress or {}), **_totals(result or {})}.items():
                 setattr(row, name, value)
+            if result is not None:
+                forget_failure(session, row.table, row.job)
             session.flush()
             run = as_run(row, now)
         job_metrics().ended(run)
@@ -338,6 +342,13 @@ class RunHistory:
         )
         with self._database.reading() as session:
             return {job: at for job, at in session.execute(query) if at is not None}
+
+
+def forget_failure(session: Session, table: str, job: str) -> None:
+    """Delete the record that a job of a table failed, if there is one."""
+    session.execute(
+        delete(FailedJobRow).where(FailedJobRow.table == table, FailedJobRow.job == job)
+    )
 
 
 def _totals(result: JsonMapping) -> dict[str, int]:

@@ -14,8 +14,8 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from memwal.boundary.text import plural, size, timestamp
-from memwal.jobs.job import JobResult
+from memwal.boundary.text import timestamp
+from memwal.jobs.job import JobResult, sentence
 
 if TYPE_CHECKING:
     from memwal.fleet import Skipped
@@ -100,24 +100,12 @@ def print_fields(fields: Iterable[tuple[str, object]]) -> None:
         print_line(f"{name:<{width}}  {_cell(value)}")
 
 
-def _metric(name: str, number: int) -> str:
-    """Return a number of a result: bytes as a size, with what was done with them."""
-    unit, _, rest = name.partition("_")
-    if unit != "bytes":
-        return f"{number} {name.replace('_', ' ')}"
-    return f"{size(number)} {rest}".rstrip()
-
-
 def print_result(result: JobResult, *, as_json: bool, note: str = "") -> None:
     """Print the result of a job, and its warnings."""
     if as_json:
         print_json(result.to_dict())
     else:
-        metrics = ", ".join(_metric(name, number) for name, number in result.metrics.items())
-        print_line(
-            f"{result.job}: {metrics or 'nothing to do'}; {plural(result.commits, 'commit')} in "
-            f"{result.seconds:.1f} s; the table is at version {result.version}"
-        )
+        print_line(sentence(result))
         if note:
             print_line(note)
     for warning in result.warnings:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from memwal.catalog.records import ManagedTable, TableState
 from memwal.catalog.runs import RunFeed
+from memwal.fleet.overview import TableOverview, overview
 from memwal.jobs.due import JOBS
 from memwal.jobs.job import RunState
 from memwal.jobs.metrics import JOB_SUMS
@@ -27,14 +28,15 @@ if TYPE_CHECKING:
 class TableReading:
     """State of a managed table in the catalog, read at a time in UTC."""
 
-    table: ManagedTable
+    overview: TableOverview
     state: TableState | None  # Latest recorded status; None if none was recorded yet.
-    skipped_regions: int  # Number of regions that merges skip.
-    successes: dict[str, datetime]  # When each job last succeeded, if it ever did.
-    # Failures in a row of each failed job; ``look`` stands for reading the status of the table.
-    attempts: dict[str, int]
     running: tuple[str, ...]  # Jobs whose lease is in force.
     at: datetime
+
+    @property
+    def table(self) -> ManagedTable:
+        """The managed table."""
+        return self.overview.managed
 
     @property
     def status_age(self) -> float:
@@ -44,14 +46,11 @@ class TableReading:
     @property
     def backlog_age(self) -> float | None:
         """Age in seconds of the oldest generation that was unmerged in the latest status."""
-        if self.state is None:
-            return None
-        oldest = self.state.status.oldest_backlog_seconds
-        return 0.0 if oldest is None else oldest + self.since(self.state.at)
+        return None if self.overview.backlog is None else self.overview.oldest_seconds or 0.0
 
     def success_age(self, job: str) -> float:
         """Seconds since a job last succeeded, or since the table was registered."""
-        return self.since(self.successes.get(job, self.table.created_at))
+        return self.since(self.overview.last_runs.get(job, self.table.created_at))
 
     def since(self, moment: datetime) -> float:
         """Seconds since a moment; 0 if the clock was set back."""
@@ -71,16 +70,7 @@ def read_catalog(
     Raises StoreUnavailableError if the catalog does not answer, and TableSetupError if it has no
     schema, or that of another memwal version.
     """
-    tables = catalog.list()
     states = {state.table: state for state in catalog.states()}
-    skipped_regions = Counter(record.table for record in catalog.backoffs.skipped_regions())
-    successes = {
-        name: {job: run.finished_at for job, run in runs.succeeded.items() if run.finished_at}
-        for name, runs in catalog.latest_runs().items()
-    }
-    attempts: dict[str, dict[str, int]] = {}
-    for failed in catalog.backoffs.failed_jobs():
-        attempts.setdefault(failed.table, {})[failed.job] = failed.attempts
     running: dict[str, list[str]] = {}
     for lease in catalog.leases.list():
         kind, _, rest = lease.resource.partition("/")
@@ -90,15 +80,12 @@ def read_catalog(
     now = clock()
     return [
         TableReading(
-            table=table,
-            state=states.get(table.name),
-            skipped_regions=skipped_regions[table.name],
-            successes=successes.get(table.name, {}),
-            attempts=attempts.get(table.name, {}),
-            running=tuple(running.get(table.name, ())),
+            overview=table,
+            state=states.get(table.table),
+            running=tuple(running.get(table.table, ())),
             at=now,
         )
-        for table in tables
+        for table in overview(catalog, now=now)
     ]
 
 
@@ -203,6 +190,6 @@ class _TableCounters:
             return 0.0
         if self._behind_since is None:
             self._behind_since = now
-        built = reading.successes.get("index")
+        built = reading.overview.last_runs.get("index")
         since = max(self._behind_since, built.timestamp() if built is not None else 0.0)
         return max(0.0, now - since)

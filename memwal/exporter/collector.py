@@ -25,16 +25,19 @@ from memwal.exporter.metrics import (
     CATCHUP_AGE,
     INDEX_GAUGES,
     JOB_ATTEMPTS,
+    JOB_FAILING,
     JOB_RUNNING,
     JOB_SUCCESS_AGE,
     MOST_CLAIMS,
     REGION_CLAIMS,
     TABLE_GAUGES,
+    TABLE_HEALTH,
     TABLE_INFO,
 )
+from memwal.fleet.health import Health
 from memwal.jobs.metrics import JOB_RUNS, JOB_SUMS
 from memwal.telemetry import MetricDefinition
-from memwal.telemetry.spans import INDEX, JOB, OUTCOME, OWNER, TABLE, TABLE_URI
+from memwal.telemetry.spans import HEALTH, INDEX, JOB, OUTCOME, OWNER, TABLE, TABLE_URI
 
 logger = logging.getLogger(__name__)
 
@@ -111,6 +114,12 @@ def families(reading: CatalogReading) -> Iterator[Metric]:
         table = table_reading.table
         info.add_metric([table.name, table.uri, table.owner], 1)
     yield info
+    healths = _gauge(TABLE_HEALTH, (TABLE, HEALTH))
+    for table_reading in reading.tables:
+        for health in Health:
+            found = table_reading.overview.health is health
+            healths.add_metric([table_reading.table.name, health.value], float(found))
+    yield healths
     for gauge in TABLE_GAUGES:
         family = _gauge(gauge, _BY_TABLE)
         for table_reading in reading.tables:
@@ -157,17 +166,18 @@ def _job_metrics(reading: CatalogReading) -> Iterator[Metric]:
                 family.add_metric([table, job], value)
         yield family
     ages, attempts = _gauge(JOB_SUCCESS_AGE, _BY_JOB), _gauge(JOB_ATTEMPTS, _BY_JOB)
-    running = _gauge(JOB_RUNNING, _BY_JOB)
+    running, failing = _gauge(JOB_RUNNING, _BY_JOB), _gauge(JOB_FAILING, _BY_JOB)
     jobs = {job for _, job, _ in reading.runs}
     for table_reading in reading.tables:
         name = table_reading.table.name
         for job in sorted(jobs):
             ages.add_metric([name, job], table_reading.success_age(job))
-        for job, number in table_reading.attempts.items():
-            attempts.add_metric([name, job], number)
+        for error in table_reading.overview.errors:
+            attempts.add_metric([name, error.job], error.attempts or 1)
+            failing.add_metric([name, error.job], table_reading.since(error.since))
         for job in table_reading.running:
             running.add_metric([name, job], 1)
-    yield from (ages, attempts, running)
+    yield from (ages, attempts, failing, running)
 
 
 def prometheus_name(metric: MetricDefinition, *, counter: bool = False) -> str:

@@ -135,7 +135,7 @@ TABLE_GAUGES = (
         "memwal.table.skipped_regions",
         "{region}",
         "Regions that merges skip since they cannot be read.",
-        lambda t: t.skipped_regions,
+        lambda t: t.overview.skipped_regions,
     ),
     TableGauge(
         "memwal.table.base.rows",
@@ -178,6 +178,11 @@ CATCHUP_AGE = MetricDefinition(
     "How long an index has been behind without a successful build, since the endpoint started; "
     "0 if none is.",
 )
+TABLE_HEALTH = MetricDefinition(
+    "memwal.table.health",
+    "",
+    "1 for the health of the table, 0 for the others; the same as on the page.",
+)
 TABLE_INFO = MetricDefinition(
     "memwal.table.info", "", "1; its labels are name, address and owner of a table."
 )
@@ -196,8 +201,11 @@ JOB_SUCCESS_AGE = MetricDefinition(
     "Time since the job last succeeded, or since the table was registered.",
 )
 JOB_ATTEMPTS = MetricDefinition(
-    "memwal.job.attempts", "{attempt}", "Failures in a row of a failed job."
+    "memwal.job.attempts",
+    "{attempt}",
+    "Failures in a row of a failed job, at least 1; also of the jobs status, log, dag and policy.",
 )
+JOB_FAILING = MetricDefinition("memwal.job.failing", "s", "How long a failed job has been failing.")
 CATALOG_UP = MetricDefinition("memwal.catalog.up", "", "1 if the catalog answered, else 0.")
 CATALOG_READ = MetricDefinition(
     "memwal.catalog.read.duration", "s", "Duration of the last reading of the catalog."

@@ -5,12 +5,14 @@ Health is computed from the policy, the latest backlog sample, skipped regions a
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from memwal.catalog.failures import RUNBOOKS, JobError, job_errors
 from memwal.catalog.records import BacklogSample, ManagedTable
 from memwal.errors import LeaseLostError
 from memwal.jobs.job import JobRun, RunState
@@ -19,7 +21,7 @@ from memwal.util.records import JsonRecord
 
 if TYPE_CHECKING:
     from memwal.catalog import Catalog
-    from memwal.catalog.backoff import SkippedRegionRecord
+    from memwal.catalog.backoff import FailedJob, SkippedRegionRecord
 
 _REASON_LENGTH = 300
 
@@ -33,15 +35,6 @@ class Health(StrEnum):
     LATE = "late"
     UNKNOWN = "unknown"
     OK = "ok"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobError(JsonRecord):
-    """Latest failure of a job of a table."""
-
-    job: str  # name of the job; ``look`` for reading the status of the table
-    reason: str
-    at: datetime  # when the last try ended, or since when the job fails if only that is recorded
 
 
 def backlog_age(sample: BacklogSample | None, now: datetime) -> float | None:
@@ -172,6 +165,8 @@ class Condition(JsonRecord):
         When the condition began, in UTC.
     text : str
         Description, and what to do, in one line.
+    runbook : str
+        Path of the runbook in the documentation; empty when the condition has ended.
     """
 
     kind: ConditionKind
@@ -182,6 +177,7 @@ class Condition(JsonRecord):
     mark: str
     since: datetime
     text: str
+    runbook: str = ""
 
     json_properties: ClassVar[tuple[str, ...]] = ("critical",)
 
@@ -239,6 +235,7 @@ def _region_conditions(
                 f"region {record.region_id} waits at generation {record.generation}, which could "
                 f"not be read in {record.attempts} tries: {record.reason}"
             ),
+            runbook=f"{RUNBOOKS}/MemwalRegionSkipped.md",
         )
 
 
@@ -267,6 +264,7 @@ def _backlog_conditions(
                 f"{_rounded_duration(age)} old; "
                 f"the limit is {_rounded_duration(limit)}"
             ),
+            runbook=f"{RUNBOOKS}/MemwalBacklog{'Critical' if critical else 'Late'}.md",
         )
 
 
@@ -276,44 +274,34 @@ def _job_conditions(
     tables: Collection[str] | None,
     now: datetime,
 ) -> Iterator[Condition]:
-    recorded = {(failed.table, failed.job): failed for failed in catalog.backoffs.failed_jobs()}
-    for (name, job), failed in recorded.items():
-        if name in watched:
-            yield _job_failed(
-                watched[name],
-                job,
-                since=failed.since,
-                text=f"{job} failed {failed.attempts} times: {failed.reason}",
-            )
     only = next(iter(tables)) if tables is not None and len(tables) == 1 else None
-    for runs in catalog.latest_runs(table=only).values():
-        for job, first in runs.failing.items():
-            # Counted from the first failure in a row: later ones do not restart the grace time.
-            settled = (
-                first.finished_at or first.heartbeat_at or first.started_at
-            ) + RETRY_GRACE <= now
-            if settled and first.table in watched and (first.table, job) not in recorded:
-                run = runs.ended[job]
-                why = run.error or "its process died"
-                yield _job_failed(
-                    watched[run.table],
-                    job,
-                    since=first.started_at,
-                    text=f"the last run of {job} ({run.run_id}) failed: {why}",
-                )
+    runs = catalog.latest_runs(table=only)
+    failed_jobs: defaultdict[str, list[FailedJob]] = defaultdict(list)
+    for failed in catalog.backoffs.failed_jobs():
+        failed_jobs[failed.table].append(failed)
+    for table in watched.values():
+        for error in job_errors(table, runs.get(table.name), failed_jobs[table.name]):
+            # A run may be retried at once; what is recorded as failed is not.
+            if error.run_id is None or error.attempts or error.since + RETRY_GRACE <= now:
+                yield _job_failed(table, error)
 
 
-def _job_failed(table: ManagedTable, job: str, *, since: datetime, text: str) -> Condition:
+def _job_failed(table: ManagedTable, error: JobError) -> Condition:
+    if error.run_id is not None:
+        what = f"the last run of {error.job} ({error.run_id}) failed"
+    else:
+        what = f"{error.job} failed" + (f" {error.attempts} times" if error.attempts else "")
     return Condition(
         kind=ConditionKind.JOB_FAILED,
         table=table.name,
         owner=table.owner,
         topic="job",
-        subject=job,
+        subject=error.job,
         # One mark for all tries, so that a channel is notified once.
         mark=ConditionKind.JOB_FAILED.value,
-        since=since,
-        text=_single_line(text),
+        since=error.since,
+        text=_single_line(f"{what}: {error.reason}; what to do: {error.action}"),
+        runbook=error.runbook,
     )
 
 
@@ -340,6 +328,7 @@ def _lease_conditions(
             mark=str(run.run_id),
             since=run.finished_at or run.started_at,
             text=_single_line(f"run {run.run_id} of {run.job} lost its lease: {run.error}"),
+            runbook=f"{RUNBOOKS}/stuck-lease.md",
         )
 
 

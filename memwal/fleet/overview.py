@@ -15,11 +15,12 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, TypeVar
 
 from memwal.boundary.public import public
+from memwal.catalog.failures import JobError, job_errors
 from memwal.catalog.records import BacklogSample, ManagedTable, TableState
-from memwal.fleet.health import Health, JobError, backlog_age, health
+from memwal.fleet.health import Health, backlog_age, health
 from memwal.fleet.tables import due_jobs
 from memwal.jobs.due import Due
-from memwal.jobs.job import JobRun, RunState
+from memwal.jobs.job import JobRun
 from memwal.jobs.status import RegionBacklog, TableStatus
 from memwal.util.records import JsonObject, plain_value
 
@@ -129,7 +130,8 @@ class TableOverview:
     failed_jobs : tuple of FailedJob
         Failed jobs that are retried after a delay.
     errors : tuple of JobError
-        Latest failure of each failing job: of the failed jobs, and of jobs whose last run failed.
+        Failures that last, newest first: of the failed jobs, of jobs whose last run failed, and of
+        the policy if it cannot be read.
     """
 
     managed: ManagedTable
@@ -192,7 +194,7 @@ def overview(
     """
     now = now or datetime.now(UTC)
     since = now - WINDOW
-    tables = catalog.list() if table is None else [catalog.get(table)]
+    tables = catalog.list() if table is None else [catalog.get(table, allow_problem=True)]
     latest = {sample.table: sample for sample in catalog.latest_samples(table=table)}
     first = {sample.table: sample for sample in catalog.first_samples(since, table=table)}
     merges = _group_by_table(catalog.merges(since, table=table))
@@ -204,7 +206,7 @@ def overview(
         name = managed.name
         sample = latest.get(name)
         of_table = runs.get(name)
-        errors = _errors(of_table, failed_jobs[name])
+        errors = job_errors(managed, of_table, failed_jobs[name])
         state, reasons = health(
             managed.policy,
             sample,
@@ -241,24 +243,6 @@ def _group_by_table(records: Iterable[Record]) -> defaultdict[str, list[Record]]
 def _last_runs(runs: LatestRuns | None) -> dict[str, datetime]:
     succeeded = runs.succeeded.values() if runs else ()
     return {run.job: run.finished_at for run in succeeded if run.finished_at is not None}
-
-
-def _errors(runs: LatestRuns | None, failed_jobs: Sequence[FailedJob]) -> tuple[JobError, ...]:
-    """Return one error for each failing job, newest first, from its last run if that has one."""
-    errors = {
-        failed.job: JobError(job=failed.job, reason=failed.reason, at=failed.since)
-        for failed in failed_jobs
-    }
-    for job, run in (runs.newest if runs else {}).items():
-        if run.state is RunState.FAILED:
-            reason = run.error or "it gave no reason"
-        elif run.state is RunState.ABANDONED:
-            reason = run.error or "its process died"
-        else:
-            continue
-        at = run.finished_at or run.heartbeat_at or run.started_at
-        errors[job] = JobError(job=job, reason=reason, at=at)
-    return tuple(sorted(errors.values(), key=lambda error: error.at, reverse=True))
 
 
 # Key of run results under which data quality checks store their findings.
@@ -305,7 +289,7 @@ def table_history(
     More than ``most`` samples are thinned out evenly. Raises ``ObjectNotFoundError`` if no table
     has this name.
     """
-    catalog.get(name)
+    catalog.get(name, allow_problem=True)
     samples = catalog.backlog_points(name, since=since, most=most)
     return history_points(samples, catalog.merges(since, table=name))
 

@@ -77,14 +77,16 @@ class Outcome:
     Attributes
     ----------
     table, job : str
-        Name of the managed table, and the job; ``look`` when the status of the table could not be
-        read.
+        Name of the managed table, and the job; ``status`` when the status of the table could not
+        be read.
     reason : str
         Why the job was due.
     result : JobResult or Skipped or None
         None when the job failed, or was ended by a shutdown.
     failed_job : FailedJob or None
         What went wrong, and when it is tried again; None also when it could not be recorded.
+    failed : bool
+        Whether the job, or the survey, failed; a shutdown is no failure.
     """
 
     table: str
@@ -92,6 +94,8 @@ class Outcome:
     reason: str
     result: JobResult | Skipped | None = None
     failed_job: FailedJob | None = None
+
+    failed: bool = False
 
     def to_dict(self) -> JsonObject:
         """Return plain values, for JSON."""
@@ -101,6 +105,7 @@ class Outcome:
             "reason": self.reason,
             "result": self.result and self.result.to_dict(),
             "failed_job": self.failed_job and self.failed_job.to_dict(),
+            "failed": self.failed,
         }
 
 
@@ -140,7 +145,7 @@ class FailureTracker:
             logger.warning("%s of %s failed (try %d): %s", job, table, failed.attempts, text)
         except MemWalError as second:
             logger.warning("%s of %s failed: %s; not recorded: %s", job, table, text, second)
-        return Outcome(table=table, job=job, reason=reason, failed_job=failed)
+        return Outcome(table=table, job=job, reason=reason, failed_job=failed, failed=True)
 
     def clear(self, table: str, job: str) -> None:
         """Delete the failure record of a job, if there is one."""
@@ -212,6 +217,8 @@ class Fleet:
         self._surveyed_at: dict[str, datetime] = {}
         self._failures = FailureTracker(catalog)
         self._pruned_at: datetime | None = None
+        self._turned_at = time.monotonic()
+        self._catalog_answers = False
 
     def stop(self) -> None:
         """Shut the fleet down for good; running jobs end before their next commit.
@@ -219,6 +226,16 @@ class Fleet:
         May be called from any thread, and from a signal handler.
         """
         self._stopping.set()
+
+    @property
+    def seconds_since_turn(self) -> float:
+        """Seconds since the loop of the fleet last made a turn, which takes a fraction of one."""
+        return time.monotonic() - self._turned_at
+
+    @property
+    def is_ready(self) -> bool:
+        """True if the catalog answered when it was last read."""
+        return self._catalog_answers
 
     def run_once(self) -> list[Outcome]:
         """Survey every table, whatever its schedule, and run each due job once.
@@ -247,6 +264,7 @@ class Fleet:
         with surveys, jobs:
             try:
                 while not self._stopping.is_set():
+                    self._turned_at = time.monotonic()
                     if time.monotonic() >= next_read:
                         self._start_surveys(surveys, scheduled=every is not None)
                         next_read = time.monotonic() + (every or float("inf"))
@@ -274,10 +292,12 @@ class Fleet:
                 self._catalog.prune(now=now)
                 self._pruned_at = now
         except StoreUnavailableError as error:
+            self._catalog_answers = False
             if not scheduled:
                 raise
             logger.warning("the catalog cannot be read, trying again: %s", error)
             return
+        self._catalog_answers = True
         registered = {table.name for table in tables}
         for name in self._surveys.keys() - registered:
             self._forget(name)
@@ -289,7 +309,7 @@ class Fleet:
                 continue
             if self._failures.is_backing_off(name, STATUS_JOB):
                 continue
-            if scheduled and not self._is_due(table, now):
+            if scheduled and table.problem is None and not self._is_due(table, now):
                 continue
             self._surveyed_at[name] = now
             self._surveying[name] = pool.submit(self._survey, table)

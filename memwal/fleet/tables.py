@@ -80,7 +80,8 @@ def open_managed(
     Raises
     ------
     InvalidInputError
-        The options cannot be read, or are those of an Airflow connection.
+        The options cannot be read, or are those of an Airflow connection; or the policy of the
+        table cannot be read.
     TableSetupError
         There is no table, or it has no MemWAL.
     """
@@ -94,6 +95,8 @@ def managed_location(
     managed: ManagedTable, *, storage_options: Mapping[str, str] | None = None
 ) -> TableLocation:
     """Return the location of a managed table without opening it; see :func:`open_managed`."""
+    if managed.problem is not None:
+        raise InvalidInputError(managed.problem)
     ref = managed.storage_options_ref
     if storage_options is None and ref is not None:
         if ref.startswith(CONNECTION_PREFIX):

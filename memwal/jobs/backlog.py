@@ -16,7 +16,7 @@ from memwal.format.region_manifest import RegionManifest, RegionStatus
 from memwal.jobs.foreign_claims import are_protected, find_foreign_claim, protected_from
 from memwal.jobs.options import CompactOptions, GcOptions
 from memwal.jobs.status import IndexLag, RegionBacklog, TableStatus
-from memwal.jobs.unflushed import find_unflushed, has_no_writer
+from memwal.jobs.unflushed import find_missing_entry, find_unflushed, has_no_writer
 from memwal.lsm.indexes.catchup import (
     caught_up,
     maintained_index_names,
@@ -46,7 +46,9 @@ def read_status(
     minutes and it has not changed since; one for the tip of the log, if the hint in the manifest is
     exact; and one for the age of its oldest generation, the first time that this process reads it.
     A region with generations that could be collected costs two more, which tell whose its newest
-    claim is. For entries that no flush covers, see :func:`~memwal.jobs.unflushed.find_unflushed`.
+    claim is. For entries that no flush covers, see :func:`~memwal.jobs.unflushed.find_unflushed`;
+    every ten minutes, a process also lists the log, see
+    :func:`~memwal.jobs.unflushed.find_missing_entry`.
     With ``regions``, only these are read. A region that was never claimed is left out.
     ``collection`` has the limits of the garbage collection. ``clock`` returns seconds since the
     epoch.
@@ -154,6 +156,7 @@ def _backlog(
         reclaimable_bytes=sum(f.memory_bytes or 0 for f in reclaimable),
         held_generations=len(held),
         held_bytes=sum(f.memory_bytes or 0 for f in held),
+        missing_wal_entry=find_missing_entry(location.store, manifest),
     )
 
 

@@ -9,17 +9,20 @@ process that holds a lease can check it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from enum import StrEnum
 from functools import partial
-from typing import Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 
 from memwal.boundary.notebook import html_table
-from memwal.boundary.text import plural
+from memwal.boundary.text import plural, size
 from memwal.errors import InvalidInputError
 from memwal.util.records import JsonMapping, JsonObject, JsonRecord
+
+if TYPE_CHECKING:
+    from memwal.jobs.status import TableStatus
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -135,6 +138,52 @@ class JobResult(JsonRecord):
             return cls(**attributes)
         except TypeError as error:
             raise InvalidInputError(f"this is not the result of a job: {error}") from error
+
+
+def sentence(result: JobResult) -> str:
+    """Describe a result in one sentence."""
+    metrics = ", ".join(_metric(name, number) for name, number in result.metrics.items())
+    return (
+        f"{result.job}: {metrics or 'nothing to do'}; {plural(result.commits, 'commit')} in "
+        f"{result.seconds:.1f} s; the table is at version {result.version}"
+    )
+
+
+def summary(
+    result: JobResult,
+    *,
+    phases: Mapping[str, float] | None = None,
+    backlog: TableStatus | None = None,
+) -> str:
+    """Describe a result in a sentence and a table, for a log.
+
+    ``phases`` are seconds by name, such as the start of Spark; ``backlog`` is the status of the
+    table after the job.
+    """
+    rows = [
+        (name.replace("_", " "), size(number) if name.startswith("bytes") else f"{number:,}")
+        for name, number in result.metrics.items()
+    ]
+    rows += [("commits", f"{result.commits:,}"), ("tasks", f"{result.tasks:,}")]
+    times = {**(phases or {}), result.job: result.seconds}
+    rows += [(f"seconds: {name}", f"{seconds:.1f}") for name, seconds in times.items()]
+    if backlog is not None:
+        left = (
+            plural(backlog.backlog_generations, "generation"),
+            plural(backlog.backlog_rows, "row"),
+            size(backlog.backlog_bytes),
+        )
+        rows.append(("backlog left", ", ".join(left)))
+    width = max(len(name) for name, _ in rows)
+    return "\n".join([sentence(result), *(f"  {name:<{width}}  {value}" for name, value in rows)])
+
+
+def _metric(name: str, number: int) -> str:
+    """Return a metric as words: bytes as a size, with what was done with them."""
+    unit, _, rest = name.partition("_")
+    if unit != "bytes":
+        return f"{number} {name.replace('_', ' ')}"
+    return f"{size(number)} {rest}".rstrip()
 
 
 Guard = Callable[[], None]

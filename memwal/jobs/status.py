@@ -52,6 +52,9 @@ class RegionBacklog:
     newest claim of the region is not one of memwal's: its writer may still read them."""
     held_bytes: int = 0
     """Their size in memory, as far as their writers recorded it."""
+    missing_wal_entry: int | None = None
+    """First position of the log without an entry, although entries follow it and no flush covers
+    it: the entry was lost or deleted. None when no entry is missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,6 +223,19 @@ class TableStatus(JsonRecord):
     def regions_to_recover(self) -> int:
         """Regions with unflushed rows of a writer that is closed or dead."""
         return sum(region.needs_recovery for region in self.regions)
+
+    @property
+    def log_problem(self) -> str | None:
+        """Which entry of which log is missing, and what to do; None when none is."""
+        for region in self.regions:
+            if region.missing_wal_entry is not None:
+                return (
+                    f"CorruptDataError: the log of region {region.region_id} lacks entry "
+                    f"{region.missing_wal_entry}, and goes on behind it. Acknowledged rows are "
+                    "lost with it. Restore the object from a backup, or give up every unflushed "
+                    f"row of the region: memwal abandon TABLE {region.region_id} --yes"
+                )
+        return None
 
     @property
     def oldest_backlog_seconds(self) -> float | None:

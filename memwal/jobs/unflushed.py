@@ -15,6 +15,8 @@ region is another client's, its rows are left for as long as its generations are
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from datetime import datetime
 from typing import Final
 from uuid import UUID
@@ -26,8 +28,9 @@ from memwal.format.region_manifest import RegionManifest, RegionStatus
 from memwal.format.wal_entry import TornEntryError
 from memwal.jobs.foreign_claims import find_foreign_claim
 from memwal.jobs.options import GcOptions
-from memwal.lsm.wal.log import find_tip, read_head
+from memwal.lsm.wal.log import find_tip, read_head, survey_log
 from memwal.reader.cache.lru import LruCache
+from memwal.region.manifest_store import read_manifests
 from memwal.storage.object_store import ObjectStore
 from memwal.writer.region_writer.options import WriterOptions, WriterSettings
 
@@ -36,6 +39,10 @@ _FOREIGN_SECONDS: Final = GcOptions().foreign_claim.total_seconds()
 
 # Whether an entry is a sentinel, by store, key and time: a new table may have the same keys.
 _sentinels: LruCache[bool] = LruCache(_MAX_CACHED)
+
+LOG_CHECK_SECONDS: Final = 600.0
+# Monotonic time of the latest listing of a log that lacked nothing, by store and region.
+_checked_logs: LruCache[float] = LruCache(_MAX_CACHED)
 
 
 def find_unflushed(
@@ -56,6 +63,36 @@ def find_unflushed(
         written = _written(store, manifest.region_id, position)
         if written is not None:
             return written
+    return None
+
+
+def find_missing_entry(
+    store: ObjectStore,
+    manifest: RegionManifest,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+) -> int | None:
+    """Return the first position of a region's log that lost its entry; None if none did.
+
+    Only positions that no flush covers count. A sealed region has none. Lists the log; while
+    nothing is missing, a process does so at most every ten minutes.
+    """
+    if manifest.status != RegionStatus.ACTIVE:
+        return None
+    key, now = (store.uri, manifest.region_id), clock()
+    checked_at = _checked_logs.peek(key)
+    if checked_at is not None and now - checked_at < LOG_CHECK_SECONDS:
+        return None
+    missing = survey_log(
+        store, manifest.region_id, after=manifest.replay_after, hint=manifest.wal_last_seen
+    ).missing
+    if missing is not None:
+        # A flush since the manifest was read lets the collector delete what it covers. A region
+        # that was deleted meanwhile lacks nothing.
+        newest = read_manifests(store, [manifest.region_id]).get(manifest.region_id)
+        if newest is not None and newest.replay_after < missing:
+            return missing
+    _checked_logs.put(key, now)
     return None
 
 

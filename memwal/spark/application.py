@@ -6,8 +6,8 @@ interpreter that memwal is installed in. It prints the result of its job as one 
 Exit codes are those of the command line, see :mod:`memwal.boundary.exit_codes`: 0 when the job ran,
 and ``warnings`` in the result lists what it could not do; 1 also when a check found errors. After
 SIGINT and SIGTERM they are 130 and 143, and the Spark tasks ended with the application. In all
-other cases a line on stderr that starts with ``error:`` gives the reason and the next step. To run
-an application again is always safe.
+other cases a line on stderr that starts with ``error:`` gives the reason and the next step, behind
+the type of an error of memwal. To run an application again is always safe.
 
 ``spark-submit`` passes on what the driver writes, to either stream, as its own stdout; the result
 is the last line. A caller that must not miss the result takes it from ``--result``, which is
@@ -147,7 +147,7 @@ def run_application(
             check_target(arguments.result, result_options)
         result = _run_job(arguments, parsed, job, in_any_state=in_any_state)
     except MemWalError as error:
-        return _fail(error, exit_code(error))
+        return _fail(f"{type(error).__name__}: {error}", exit_code(error))
     except _ShutdownRequested as end:
         return _fail(f"shutdown requested ({end}); running the job again is safe", 128 + end.signal)
     except (Py4JError, PySparkException) as error:

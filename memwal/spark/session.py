@@ -34,6 +34,7 @@ from memwal.lance_log import LANCE_LOG, LIBRARY_FILTER
 from memwal.util.optional_deps import requires_extra
 
 if TYPE_CHECKING:
+    from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
 MIN_VERSION = 17
@@ -204,7 +205,8 @@ def spark_session(
     what neither of them nor ``conf`` says is set here: a local session talks to ``127.0.0.1``
     alone and has no UI. Python workers are forked and reused, as is Spark's default. They run
     ``PYSPARK_PYTHON``, and without it the interpreter of this process: on a cluster whose
-    machines have Python elsewhere, set it.
+    machines have Python elsewhere, set it. Spark logs warnings and errors, unless the property
+    ``spark.log.level`` or a Log4j configuration of the user says otherwise.
 
     Parameters
     ----------
@@ -246,6 +248,8 @@ def spark_session(
             conf=SparkConf(loadDefaults=False).setAll(properties.items())
         )
         settings = SparkConf().setAll(properties.items()).setAppName(app_name)
+        if not _has_log4j_settings(settings):
+            settings.setIfMissing("spark.log.level", "WARN")
         settings.setIfMissing(_WORKER_LOG, os.environ.get(LANCE_LOG, LIBRARY_FILTER))
         if _is_local(settings.get("spark.master", "local[*]")):
             settings.setIfMissing("spark.driver.host", _LOOPBACK)
@@ -257,6 +261,14 @@ def spark_session(
 def is_submitted() -> bool:
     """Return whether ``spark-submit`` started this process."""
     return _GATEWAY_PORT in os.environ
+
+
+def _has_log4j_settings(settings: SparkConf) -> bool:
+    """Return whether the user configured Log4j: by a Java option, or in Spark's conf folder."""
+    options = settings.get("spark.driver.extraJavaOptions") or ""
+    home = os.environ.get("SPARK_HOME")
+    folder = os.environ.get("SPARK_CONF_DIR") or (home and os.path.join(home, "conf"))
+    return "log4j" in options or (folder is not None and any(Path(folder).glob("log4j2.*")))
 
 
 def _is_local(master: str | None) -> bool:

@@ -36,6 +36,9 @@ JOB = "memwal.job"
 OUTCOME = "memwal.outcome"
 """Outcome of a run: ``succeeded``, ``failed`` or ``abandoned``."""
 
+HEALTH = "memwal.health"
+"""Health of a table: ``ok``, ``unknown``, ``late``, ``failing``, ``critical`` or ``off``."""
+
 INDEX = "memwal.index"
 """Name of a maintained index."""
 

@@ -16,19 +16,22 @@ backlog is due.
 
 from __future__ import annotations
 
+import logging
 import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from airflow.sdk import DAG, TriggerRule, get_parsing_context
+from airflow.sdk.exceptions import AirflowException
 
 from memwal.catalog.records import SNAPSHOT_VARIABLE, ManagedTable, read_snapshot
-from memwal.errors import InvalidInputError
+from memwal.errors import InvalidInputError, MemWalError
 from memwal.jobs.policy import WHEN_DUE, Policy
 from memwal_airflow import DAG_PREFIX
 from memwal_airflow.assets import due_asset, indexed_asset, merged_asset
 from memwal_airflow.deadlines import run_deadline
+from memwal_airflow.notifications.failures import record_dag_failure
 from memwal_airflow.operators.maintenance import (
     MemWalCollectOperator,
     MemWalCompactOperator,
@@ -41,6 +44,8 @@ from memwal_airflow.operators.plan import MergeAndPlanOperator
 from memwal_airflow.run_params import run_params
 from memwal_airflow.sensors.regions import RegionsDueSensor
 from memwal_airflow.triggers.regions import start_arguments
+
+log = logging.getLogger(__name__)
 
 START = datetime(2025, 1, 1, tzinfo=UTC)
 MAX_JOB_DURATION = timedelta(hours=6)
@@ -59,7 +64,8 @@ LATER_TASKS = {
 def build_dags(snapshot: str | Path) -> dict[str, DAG]:
     """Build the DAGs of all enabled tables of a snapshot, by DAG id.
 
-    Where Airflow parses the DAG file for a task, only the DAG of that task is built. An invalid
+    Where Airflow parses the DAG file for a task, only the DAG of that task is built. A table whose
+    DAG cannot be built is left out, and the reason is its last error in the catalog. An invalid
     snapshot raises InvalidInputError, which Airflow shows as an import error.
 
     Parameters
@@ -70,12 +76,22 @@ def build_dags(snapshot: str | Path) -> dict[str, DAG]:
     if not Path(snapshot).exists():
         return {}
     parsed_dag_id = get_parsing_context().dag_id
-    tables = (table for table in read_snapshot(snapshot) if table.enabled)
-    return {
-        dag_id(table): build_dag(table)
-        for table in tables
-        if parsed_dag_id is None or parsed_dag_id == dag_id(table)
-    }
+    dags = {}
+    for table in read_snapshot(snapshot):
+        if not table.enabled or parsed_dag_id not in (None, dag_id(table)):
+            continue
+        try:
+            if table.problem is not None:
+                raise InvalidInputError(table.problem)
+            dag = build_dag(table)
+            # Otherwise Airflow refuses it later, and with it all DAGs of the file.
+            dag.validate()  # type: ignore[no-untyped-call]
+        except (AirflowException, MemWalError, TypeError, ValueError) as error:
+            log.exception("The DAG of %s cannot be built.", table.name)
+            record_dag_failure(f"{type(error).__name__}: {error}", table=table.name)
+        else:
+            dags[dag_id(table)] = dag
+    return dags
 
 
 def snapshot_path() -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import closing
 from datetime import timedelta
 from typing import Any
 
@@ -13,6 +12,8 @@ from airflow.sdk import (  # type: ignore[attr-defined]
     DeadlineAlert,
     DeadlineReference,
 )
+
+from memwal_airflow.notifications.failures import record_failure
 
 # The type stub of airflow.sdk leaves them out.
 
@@ -40,11 +41,4 @@ async def record_late(*, table: str, seconds: float, context: dict[str, Any] | N
     run = str((context or {}).get("dag_run", {}).get("dag_run_id", "?"))
     reason = f"the run {run} had not ended {seconds:g} s after it was queued"
     log.error("%s: %s", table, reason)
-    await asyncio.to_thread(_record_late_run, table, reason)
-
-
-def _record_late_run(table: str, reason: str) -> None:
-    from memwal.catalog import Catalog
-
-    with closing(Catalog()) as catalog:
-        catalog.backoffs.record_failure(table, LATE, reason)
+    await asyncio.to_thread(record_failure, table, LATE, reason)

@@ -26,7 +26,7 @@ from airflow.sdk import DAG, AssetAlias, get_current_context, task
 
 from memwal.catalog.records import ManagedTable, read_snapshot
 from memwal.errors import MemWalError
-from memwal.jobs.policy import MAX_REUSE_SECONDS, WHEN_DUE
+from memwal.jobs.policy import MAX_REUSE_SECONDS
 from memwal.spark.result_store import clean_results
 from memwal_airflow.assets import due_asset
 from memwal_airflow.dag_factory import START, snapshot_path
@@ -36,6 +36,7 @@ from memwal_airflow.kubernetes.results_folder import ResultsFolder
 from memwal_airflow.operators.maintenance import MemWalVerifyOperator
 from memwal_airflow.skips import SkipReason, TaskSkipped
 from memwal_airflow.spark.settings import is_kubernetes
+from memwal_airflow.triggers.due_tables import starts_when_due
 
 if TYPE_CHECKING:
     from memwal.catalog import Catalog
@@ -175,7 +176,7 @@ def unwatched_tables(catalog: Catalog, *, now: datetime) -> list[ManagedTable]:
     return [
         table
         for table in catalog.list(enabled_only=True)
-        if table.policy.schedule == WHEN_DUE
+        if starts_when_due(table)
         and now - sampled.get(table.name, table.created_at) >= UNWATCHED
     ]
 
@@ -244,5 +245,9 @@ def sample_tables(catalog: Catalog, *, per_day: int, now: datetime) -> list[str]
     since = now - timedelta(days=1)
     newest = {table: runs.newest.get("verify") for table, runs in catalog.latest_runs().items()}
     done = {table for table, run in newest.items() if run is not None and run.started_at >= since}
-    names = [table.name for table in catalog.list(enabled_only=True) if table.name not in done]
+    names = [
+        table.name
+        for table in catalog.list(enabled_only=True)
+        if table.name not in done and table.problem is None
+    ]
     return sorted(random.sample(names, min(max(per_day - len(done), 0), len(names))))

@@ -252,6 +252,22 @@ CASES: dict[str, tuple[dict[str, str], str, set[str]]] = {
         "6m",
         {"MemwalJobFailing"},
     ),
+    "a policy cannot be read": (
+        {
+            'memwal_job_attempts{memwal_table="t",memwal_job="policy"}': "1x100",
+            'memwal_job_failing_seconds{memwal_table="t",memwal_job="policy"}': "0+60x100",
+        },
+        "20m",
+        {"MemwalJobFailing"},
+    ),
+    "a job fails for the first time": (
+        {
+            'memwal_job_attempts{memwal_table="t",memwal_job="gc"}': "1x100",
+            'memwal_job_failing_seconds{memwal_table="t",memwal_job="gc"}': "0+60x100",
+        },
+        "20m",
+        set(),
+    ),
     "runs fail": (
         {**runs("failed", "0+1x100"), **runs("succeeded", "0x100")},
         "20m",

@@ -20,12 +20,14 @@ PROCESS: list[tuple[MetricDefinition, str]] = [
     (JOB_DURATION, "histogram"),
 ]
 SINGLE: list[tuple[MetricDefinition, str]] = [
+    (collector.TABLE_HEALTH, "gauge"),
     (collector.TABLE_INFO, "gauge"),
     (collector.CATCHUP_AGE, "gauge"),
     (collector.REGION_CLAIMS, "counter"),
     (collector.MOST_CLAIMS, "gauge"),
     (collector.JOB_SUCCESS_AGE, "gauge"),
     (collector.JOB_ATTEMPTS, "gauge"),
+    (collector.JOB_FAILING, "gauge"),
     (collector.JOB_RUNNING, "gauge"),
     (collector.CATALOG_UP, "gauge"),
     (collector.CATALOG_READ, "gauge"),

@@ -22,6 +22,7 @@ from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.sdk.metrics import MeterProvider
 from prometheus_client import CollectorRegistry
 from sqlalchemy import event, text
+from support.data.policies import spoil_policy
 from support.data.tables import MakeTable, numbered
 from support.metrics.exposed import of_a_producer, of_the_endpoint
 
@@ -127,6 +128,22 @@ class TestTables:
         catalog.unregister(flights)
         assert flights not in str(scrape())
 
+    def test_a_policy_that_cannot_be_read_takes_nothing_down(
+        self, catalog: Catalog, scrape: Any, flights: str
+    ) -> None:
+        catalog.register("other", uri="/data/other.lance")
+        spoil_policy(catalog, flights, "{")
+        assert scrape.of("memwal_catalog_up") == 1
+        assert scrape.of("memwal_job_attempts", table=flights, job="policy") == 1
+        assert scrape.of("memwal_table_enabled", table="other") == 1
+
+    def test_a_run_that_failed_is_counted_before_it_is_tried_again(
+        self, catalog: Catalog, scrape: Any, flights: str
+    ) -> None:
+        catalog.finish_run(catalog.start_run(flights, "gc"), error="no")
+        catalog.start_run(flights, "gc")
+        assert scrape.of("memwal_job_attempts", table=flights, job="gc") == 1
+
     def test_skipped_regions_and_failed_jobs(
         self, catalog: Catalog, scrape: Any, flights: str
     ) -> None:
@@ -135,6 +152,9 @@ class TestTables:
         catalog.backoffs.record_failure(flights, "status", "no")
         assert scrape.of("memwal_table_skipped_regions", table=flights) == 1
         assert scrape.of("memwal_job_attempts", table=flights, job="status") == 1
+        assert scrape.of("memwal_job_failing_seconds", table=flights, job="status") >= 0
+        assert scrape.of("memwal_table_health", table=flights, health="failing") == 1
+        assert scrape.of("memwal_table_health", table=flights, health="ok") == 0
         assert scrape.of("memwal_job_running", table=flights, job="gc") is None
         with catalog.leases.acquire(job_resource(flights, "gc")):
             assert scrape.of("memwal_job_running", table=flights, job="gc") == 1
@@ -246,7 +266,7 @@ class TestCost:
             return len(statements)
 
         scrape()
-        assert fill(2) == fill(9) < 20
+        assert fill(2) == fill(9) < 24
 
     def test_an_answer_is_repeated_for_a_while(self, catalog: Catalog, scrape: Any) -> None:
         cached = replace(scrape, cache_seconds=3600.0)
@@ -370,7 +390,7 @@ class TestNames:
 
 def test_no_metric_is_named_by_a_region_or_a_secret() -> None:
     labels = set().union(*of_the_endpoint().values())
-    known = {"table", "table_uri", "owner", "job", "outcome", "index"}
+    known = {"table", "table_uri", "owner", "job", "outcome", "index", "health"}
     assert labels == {f"memwal_{name}" for name in known}
     assert all(re.fullmatch(r"memwal_[a-z_]+", name) for name in of_the_endpoint())
 
@@ -385,10 +405,11 @@ def age_state(catalog: Catalog, by: timedelta) -> None:
     """Let the latest status of every table be older."""
     with catalog.database.writing() as session:
         moved = f"-{by.total_seconds():.0f} seconds"
-        session.execute(
-            text("UPDATE table_states SET at = strftime('%Y-%m-%d %H:%M:%f', at, :by)"),
-            {"by": moved},
-        )
+        for rows in ("table_states", "backlog_samples"):
+            session.execute(
+                text(f"UPDATE {rows} SET at = strftime('%Y-%m-%d %H:%M:%f', at, :by)"),
+                {"by": moved},
+            )
 
 
 @contextmanager

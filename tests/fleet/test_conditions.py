@@ -6,6 +6,7 @@ import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from support.data.policies import spoil_policy
 
 from memwal.catalog import Catalog, Policy
 from memwal.catalog.leases import job_resource
@@ -121,6 +122,15 @@ def test_a_job_that_fails_and_is_not_mended_at_once(flights: Catalog) -> None:
     (failed,) = conditions(flights, now=later(hours=1))
     assert failed.kind is ConditionKind.JOB_FAILED
     assert "boom" in failed.text
+
+
+def test_a_policy_that_cannot_be_read_is_told_at_once(flights: Catalog) -> None:
+    spoil_policy(flights, "flights", "{")
+    (failed,) = conditions(flights)
+    assert (failed.kind, failed.subject) == (ConditionKind.JOB_FAILED, "policy")
+    assert failed.runbook.endswith("#the-policy-cannot-be-read")
+    flights.update("flights", policy=Policy())
+    assert conditions(flights) == []
 
 
 def test_a_run_that_died_without_a_word(flights: Catalog) -> None:

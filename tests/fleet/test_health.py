@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from memwal.catalog import BacklogSample, Policy
-from memwal.fleet.health import Health, JobError, backlog_age, duration, health
+from memwal.catalog.failures import JobError
+from memwal.fleet.health import Health, backlog_age, duration, health
 
 NOW = datetime(2026, 11, 1, 12, tzinfo=UTC)
 POLICY = Policy(late_seconds=600, critical_seconds=3600)
@@ -20,7 +21,7 @@ SAMPLE = BacklogSample(
     wal_entries=0,
     oldest_seconds=60.0,
 )
-ERROR = JobError(job="gc", reason="StoreAccessError:\n  no", at=NOW)
+ERROR = JobError(job="gc", reason="StoreAccessError:\n  no", at=NOW, since=NOW)
 
 
 @pytest.mark.parametrize(

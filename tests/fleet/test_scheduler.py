@@ -17,12 +17,13 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from support.data.policies import spoil_policy
 from support.data.tables import MakeTable, base_state, folder, merged, numbered
 
 import memwal
 from memwal.catalog import Catalog, Policy, RunState
 from memwal.errors import InvalidInputError, StoreUnavailableError, TableSetupError
-from memwal.fleet import Budget, Fleet, JobRequest, Outcome, Runtime, overview
+from memwal.fleet import Budget, Fleet, JobRequest, Outcome, Runtime, overview, run_job
 from memwal.fleet import scheduler as fleet_module
 from memwal.jobs.job import JobResult
 from memwal.jobs.merge import job as merge_job
@@ -109,6 +110,20 @@ class TestOneProcess:
         assert str(tmp_path / "absent.lance") in failed["absent"].reason
         assert str(tmp_path / "no.json") in failed["closed"].reason
         assert "'lake'" in failed["foreign"].reason
+
+    def test_a_policy_that_cannot_be_read_stops_its_table_alone(
+        self, catalog: Catalog, managed: Managed
+    ) -> None:
+        good = managed("good")
+        bad = managed("bad")
+        spoil_policy(catalog, "bad", "{")
+        outcomes = Fleet(catalog).run_once()
+        assert [(one.table, one.job) for one in outcomes if one.failed] == [("bad", "status")]
+        assert merged(good, bucket_region_id(0)) > 0
+        assert merged(bad, bucket_region_id(0)) == 0
+        with pytest.raises(InvalidInputError):
+            run_job(catalog, JobRequest("bad", "merge", force=True))
+        assert merged(bad, bucket_region_id(0)) == 0
 
     def test_memory_is_given_back_after_each_job_whatever_came_of_it(
         self, catalog: Catalog, managed: Managed, monkeypatch: pytest.MonkeyPatch

@@ -199,6 +199,39 @@ def test_the_probes_of_the_metrics(catalog: Catalog, url: str) -> None:
         assert process.wait(30) == 0
 
 
+@pytest.mark.slow
+def test_the_probes_of_the_fleet(catalog: Catalog, url: str) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    release = Release(values={"fleet": {"enabled": True}})
+    words = arguments(release, "memwal-fleet")
+    words = [f"127.0.0.1:{port}" if word == "0.0.0.0:8080" else word for word in words]
+    (container,) = containers(
+        named(release.objects(), "Deployment", "memwal-fleet")["spec"]["template"]
+    )
+    process = subprocess.Popen(
+        [Path(sys.executable).with_name("memwal"), *words],
+        env={**os.environ, "MEMWAL_CATALOG_URL": url},
+        stdout=subprocess.DEVNULL,
+    )
+    try:
+
+        def passes(kind: str) -> bool:
+            probe = f"http://127.0.0.1:{port}{container[kind]['httpGet']['path']}"
+            try:
+                with urllib.request.urlopen(probe) as answer:
+                    return bool(answer.status == 200)
+            except OSError:
+                return False
+
+        for kind in ("startupProbe", "livenessProbe", "readinessProbe"):
+            _until(lambda kind=kind: passes(kind))
+    finally:
+        process.terminate()
+        assert process.wait(30) == 0
+
+
 def _until(true: Any, seconds: float = 60) -> None:
     end = time.monotonic() + seconds
     while not true():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import sys
 import tarfile
 from collections.abc import Iterator
@@ -38,6 +39,7 @@ WRONG = pytest.mark.parametrize(
         ("fleet.enable", True, "enable"),
         ("spark.driver.pod.nodeselector", {}, "nodeselector"),
         ("migrations.enabled", "yes", "migrations.enabled"),
+        ("airflow.settings", {"verify_table": 3}, "verify_table"),
         ("fleet.replicas", 0, "fleet.replicas"),
         ("fleet.jobs", "two", "fleet.jobs"),
         ("fleet.bytes", 1.5, "fleet.bytes"),
@@ -290,3 +292,16 @@ def test_notes_name_what_is_there(case: str, tmp_path: Path) -> None:
     else:
         assert "airflow-values.yaml" in found
     assert ("spark.namespace" in found) == (case == "Spark")
+
+
+def test_every_setting_of_airflow_is_known() -> None:
+    """Each setting that the code reads, and no other, may be given in airflow.settings."""
+    plugin = ROOT / "plugins" / "memwal_airflow"
+    read = {
+        name
+        for path in plugin.rglob("*.py")
+        for name in re.findall(r'\bSECTION,\s*"(\w+)"', path.read_text())
+    }
+    known = SCHEMA["properties"]["airflow"]["properties"]["settings"]["propertyNames"]["enum"]
+    assert set(known) == read
+    assert known == sorted(known)

@@ -8,10 +8,13 @@ from pathlib import Path
 
 import pytest
 from support.data.tables import REGION, MakeTable, folder, rows
+from support.stores.faulty_store import FaultyStores
 
 import memwal
-from memwal.format.paths import manifest_dir, wal_dir
+from memwal.format.paths import manifest_dir, wal_dir, wal_key
 from memwal.jobs.backlog import read_status
+from memwal.jobs.unflushed import LOG_CHECK_SECONDS, find_missing_entry
+from memwal.region.manifest_store import read_manifests
 
 
 def age(table: memwal.Table, part: str, seconds: float) -> None:
@@ -77,3 +80,70 @@ def test_rows_that_a_writer_keeps_are_not_flushed_before_their_time(
         while not table.status().backlog_generations and time.monotonic() < deadline:
             time.sleep(0.01)
         assert table.status().oldest_unflushed_seconds is None
+
+
+class TestMissingEntries:
+    def log(self, table: memwal.Table) -> None:
+        """Leave five entries that no flush covers."""
+        writer = table.writer()
+        for number in range(5):
+            writer.upsert(rows({number: number}))
+        writer.abort()
+
+    def missing(self, table: memwal.Table) -> int | None:
+        (region,) = table.status().regions
+        return region.missing_wal_entry
+
+    @pytest.mark.parametrize("position", [1, 2, 4])
+    def test_one_that_was_deleted_is_seen(self, make_table: MakeTable, position: int) -> None:
+        table = make_table()
+        self.log(table)
+        path = folder(table) / wal_key(REGION, position)
+        content = path.read_bytes()
+        path.unlink()
+        assert self.missing(table) == position
+        status = table.status()
+        assert status.log_problem is not None
+        assert str(REGION) in status.log_problem
+        path.write_bytes(content)
+        assert self.missing(table) is None
+        assert table.status().log_problem is None
+
+    def test_what_a_flush_covers_may_be_gone(self, make_table: MakeTable) -> None:
+        table = make_table()
+        with table.writer() as writer:
+            writer.upsert(rows({1: 1}))
+        for path in (folder(table) / wal_dir(REGION)).iterdir():
+            path.unlink()
+        assert self.missing(table) is None
+
+    def test_a_log_is_listed_once_in_ten_minutes(
+        self, make_table: MakeTable, faults: FaultyStores
+    ) -> None:
+        table = make_table()
+        self.log(table)
+        store = faults.of(table.location)
+        manifest = read_manifests(store)[REGION]
+        now = 1000.0
+
+        def listings() -> int:
+            store.clear()
+            assert find_missing_entry(store, manifest, clock=lambda: now) is None
+            return store.count("list")
+
+        assert [listings(), listings()] == [1, 0]
+        now += LOG_CHECK_SECONDS
+        assert [listings(), listings()] == [1, 0]
+
+    def test_an_entry_that_a_flush_covered_meanwhile_is_not_missing(
+        self, make_table: MakeTable
+    ) -> None:
+        table = make_table()
+        self.log(table)
+        store = table.location.store
+        before = read_manifests(store)[REGION]
+        with table.writer() as writer:
+            writer.upsert(rows({1: 2}))
+        for path in (folder(table) / wal_dir(REGION)).iterdir():
+            path.unlink()
+        assert find_missing_entry(store, before) is None

@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 from airflow.models.taskinstance import TaskInstance
 from airflow.task.priority_strategy import validate_and_load_priority_weight_strategy
+from memwal_airflow import dag_factory
 from memwal_airflow.dag_factory import build_dag, build_dags, snapshot_path
 
 from memwal.catalog import Catalog, ManagedTable, Policy
@@ -326,3 +327,28 @@ def test_a_run_may_be_about_some_jobs(run: Any, backlog: Any, catalog: Catalog) 
     done = {task for task, states in tasks.items() if states == {"success"}}
     assert done - {"regions"} == {"snapshot", "collect"}
     assert {run.job for run in catalog.runs()} == {"snapshot", "gc"}
+
+
+def test_a_table_whose_dag_cannot_be_built_is_left_out_and_says_so(
+    table: ManagedTable, snapshot: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register(name="trains", uri="/data/trains.lance")
+    content = json.loads(snapshot.read_text())
+    content["tables"][0]["policy"]["of_the_future"] = True
+    snapshot.write_text(json.dumps(content))
+    assert list(build_dags(snapshot)) == ["memwal__trains"]
+    (failed,) = catalog.backoffs.failed_jobs()
+    assert (failed.table, failed.job) == ("flights", "dag")
+    assert "of_the_future" in failed.reason
+
+    # Memwal's own fleet would refuse it, too; the policy cannot know what Airflow accepts.
+    register(name="ships", uri="/data/ships.lance", policy=Policy(schedule="99 * * * *"))
+    assert list(build_dags(snapshot)) == ["memwal__flights", "memwal__trains"]
+    assert {one.table for one in catalog.backoffs.failed_jobs()} == {"flights", "ships"}
+
+    def build(table: ManagedTable) -> object:
+        raise ValueError("no such timetable")
+
+    monkeypatch.setattr(dag_factory, "build_dag", build)
+    assert build_dags(snapshot) == {}
+    assert {one.table for one in catalog.backoffs.failed_jobs()} == {"flights", "ships", "trains"}

@@ -157,7 +157,7 @@ def test_a_job_that_fails(start, session, table, tmp_path, capsys, error, code):
     assert start(fail_with(error), "--table", table.uri, "--result", file) == code
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err == f"error: {' '.join(str(error).split())}\n"
+    assert captured.err == f"error: {type(error).__name__}: {' '.join(str(error).split())}\n"
     assert not file.exists()
     assert session.stopped == 1
 

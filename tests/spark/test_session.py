@@ -74,3 +74,37 @@ def test_what_the_caller_says_wins():
     assert told == ["local[1]", "127.0.0.2", "own"]
     assert url.startswith("http://127.0.0.1:")
     assert listening.rpartition(":")[0] in ("127.0.0.1", "[::ffff:127.0.0.1]")
+
+
+def test_spark_logs_warnings(spark):
+    assert spark.sparkContext.getConf().get("spark.log.level") == "WARN"
+
+
+LEVEL = """
+from memwal.spark.session import spark_session
+
+spark = spark_session("own", master="local[1]")
+print(spark.sparkContext.getConf().get("spark.log.level"))
+spark.stop()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("file", "content", "level"),
+    [
+        ("log4j2.properties", "rootLogger.level = error\n", "None"),
+        ("spark-defaults.conf", "spark.log.level ERROR\n", "ERROR"),
+        ("spark-env.sh.template", "", "WARN"),
+    ],
+)
+def test_the_log_of_spark_is_as_the_user_configured_it(tmp_path, file, content, level):
+    (tmp_path / file).write_text(content)
+    done = subprocess.run(
+        [sys.executable, "-c", LEVEL],
+        env={**os.environ, "SPARK_CONF_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines()[-1] == level

@@ -310,8 +310,12 @@ def set_policy(
     catalog: Catalog,
     as_json: AsJson = False,
 ) -> None:
-    """Change keys of a policy; the others stay as they are. Prints what changed."""
-    before = catalog.get(name).policy
+    """Change keys of a policy; the others stay as they are. Prints what changed.
+
+    A policy that cannot be read is replaced: its other keys take their defaults.
+    """
+    # One that cannot be read is replaced: the keys that are not given take their defaults.
+    before = catalog.get(name, allow_problem=True).policy
     policy = _changed_policy(before, settings)
     catalog.update(name, policy=policy)
     if as_json:

@@ -14,9 +14,10 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Option
+from typer import Exit, Option
 
-from memwal.boundary.text import age, size, timestamp
+from memwal.boundary.exit_codes import ExitCode
+from memwal.boundary.text import age, plural, size, timestamp
 from memwal.cli.options import AsJson, CatalogUrl, TableFilters, open_catalog
 from memwal.cli.output import print_either, print_json, print_line, print_records, print_table, warn
 from memwal.cli.parameters import CommandGroup
@@ -66,6 +67,17 @@ def run(
     lease_seconds: Annotated[
         float, Option(min=1, metavar="N", help="How long others wait for a job whose process died.")
     ] = 60.0,
+    fail: Annotated[
+        bool, Option("--fail", help="With --once: exit code 1 if a table or a job of one failed.")
+    ] = False,
+    probe_address: Annotated[
+        str | None,
+        Option(
+            metavar="HOST:PORT",
+            help="Answer probes of Kubernetes here: /livez while the loop goes on, /readyz while "
+            "the catalog answers.",
+        ),
+    ] = None,
     url: CatalogUrl = None,
     as_json: AsJson = False,
 ) -> None:
@@ -76,6 +88,9 @@ def run(
     """
     if once and every is not None:
         raise InvalidInputError("--once and --every exclude each other; give one")
+    if fail and not once:
+        raise InvalidInputError("--fail only goes with --once")
+    from memwal.cli.probes import answer_probes
     from memwal.fleet import Budget, Fleet
 
     with open_catalog(url) as catalog:
@@ -87,7 +102,7 @@ def run(
             lease_ttl=duration(lease_seconds, "--lease-seconds"),
             on_outcome=lambda outcome: _print_outcome(outcome, once=once, as_json=as_json),
         )
-        with _stopped_by_signals(fleet.stop):
+        with answer_probes(fleet, probe_address), _stopped_by_signals(fleet.stop):
             if not once:
                 fleet.run_forever(every=every or _EVERY_SECONDS)
                 return
@@ -96,6 +111,8 @@ def run(
         print_json({"outcomes": [outcome.to_dict() for outcome in outcomes]})
     elif not outcomes:
         print_line("nothing is due")
+    if fail and any(outcome.failed for outcome in outcomes):
+        raise Exit(ExitCode.FAILED)
 
 
 @app.command()
@@ -108,15 +125,19 @@ def status(catalog: Catalog, as_json: AsJson = False) -> None:
         print_json([table.to_dict() for table in tables])
         return
     now = datetime.now(UTC)
-    header = "table,maintained,generations,bytes,looked at,at work,merged,indexed,collected,skipped"
-    print_table([*header.split(","), "failing"], [_row(table, now) for table in tables])
+    header = (
+        "table,health,generations,bytes,oldest,looked at,at work,merged,indexed,collected,"
+        "skipped,failing"
+    )
+    print_table(header.split(","), [_row(table, now) for table in tables])
     for table in tables:
-        for failed in table.failed_jobs:
+        for error in table.errors:
+            times = f", {plural(error.attempts, 'time')}" if error.attempts else ""
             print_line(
-                f"{failed.job} of {table.table} failed {failed.attempts} times since "
-                f"{timestamp(failed.since)} UTC, next try at "
-                f"{failed.next_try_at:%H:%M:%S}: {failed.reason}"
+                f"{table.table}: {error.job} fails since {timestamp(error.since)} UTC{times}: "
+                f"{' '.join(error.reason.split())}"
             )
+            print_line(f"  what to do: {error.action}; {error.runbook}")
 
 
 @app.command()
@@ -164,7 +185,7 @@ def events(
 def _check_names(catalog: Catalog, tables: list[str] | None) -> None:
     """Raise if one of these tables is not registered."""
     for name in tables or ():
-        catalog.get(name)
+        catalog.get(name, allow_problem=True)
 
 
 def _row(table: TableOverview, now: datetime) -> tuple[object, ...]:
@@ -174,14 +195,15 @@ def _row(table: TableOverview, now: datetime) -> tuple[object, ...]:
     sample = table.backlog
     return (
         table.table,
-        table.enabled,
+        table.health.value,
         sample and sample.generations,
         sample and size(sample.bytes),
+        age(table.oldest_seconds),
         ago(None if sample is None else sample.at),
         ", ".join(run.job for run in table.running) or None,
         *(ago(table.last_runs.get(job)) for job in ("merge", "index", "gc")),
         table.skipped_regions,
-        ", ".join(failed.job for failed in table.failed_jobs) or None,
+        ", ".join(error.job for error in table.errors) or None,
     )
 
 

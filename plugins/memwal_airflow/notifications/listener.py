@@ -1,6 +1,8 @@
-"""Airflow listener that sends a table's events as soon as one of its maintenance tasks fails.
+"""Airflow listener that records failures of a table's tasks and DAG, and sends its events.
 
-The task ``notify`` of the fleet DAG sends all events regularly.
+A failure is recorded in the catalog once no retry follows, and cleared by the next success: a job
+by its recorded run, the reading of the status by the recorded status, the rest here. The task
+``notify`` of the fleet DAG sends all events regularly.
 """
 
 from __future__ import annotations
@@ -13,22 +15,79 @@ from airflow.listeners import hookimpl
 from memwal_airflow import DAG_PREFIX
 
 _TIMEOUT_SECONDS = 5.0
+_PACKAGE = __name__.partition(".")[0]
+_FACTORY = "dag_factory.py"
+
+# The end of a sensor's window is no failure to read the table; a trigger records its own.
+_NO_NEWS = ("AirflowSensorTimeout", "TaskDeferralError")
 
 log = logging.getLogger(__name__)
+
+# Imports are late: every process of Airflow loads its listeners, and few of them call these.
 
 
 @hookimpl
 def on_task_instance_failed(previous_state: object, task_instance: Any, error: object) -> None:
-    """Send the events of the table, in the process of the failed task, which ends right after."""
+    """Record the failure, and send the events of the table, in the process of the failed task."""
+    subject = _subject(task_instance)
     dag_id = str(task_instance.dag_id)
-    if not dag_id.startswith(DAG_PREFIX):
+    if subject is not None:
+        table = subject[0]
+    elif dag_id.startswith(DAG_PREFIX):
+        table = dag_id.removeprefix(DAG_PREFIX)
+    else:
         return
-    # Imported late: every process of Airflow loads its listeners, and few of them call this.
     from memwal_airflow.notifications.events import notify_events
+    from memwal_airflow.notifications.failures import failure_reason, record_failure
 
+    no_news = type(error).__name__ in _NO_NEWS
+    if subject is not None and task_instance.state != "up_for_retry" and not no_news:
+        known = error if isinstance(error, BaseException | str) else None
+        reason = f"{failure_reason(known)} (task {task_instance.task_id} of {dag_id})"
+        record_failure(table, subject[1], reason)
     # One attempt: the task ``notify`` sends what this call does not.
-    sent = notify_events(
-        tables=[dag_id.removeprefix(DAG_PREFIX)], attempts=1, timeout=_TIMEOUT_SECONDS
-    )
+    sent = notify_events(tables=[table], attempts=1, timeout=_TIMEOUT_SECONDS)
     if sent:
-        log.info("%d events of %s were sent", sent, dag_id)
+        log.info("%d events of %s were sent", sent, table)
+
+
+@hookimpl
+def on_task_instance_success(previous_state: object, task_instance: Any) -> None:
+    """Clear the failures that the success ends: to build the DAG, and to read the status."""
+    subject = _subject(task_instance)
+    if subject is None:
+        return
+    from memwal.catalog.records import DAG_JOB, STATUS_JOB
+    from memwal_airflow.notifications.failures import clear_failures
+
+    table, job = subject
+    clear_failures(table, (DAG_JOB, STATUS_JOB) if job == STATUS_JOB else (DAG_JOB,))
+
+
+@hookimpl
+def on_new_dag_import_error(filename: str, stacktrace: str) -> None:
+    """Record that the DAGs of the tables cannot be built, in the DAG processor."""
+    _record_import_error(stacktrace)
+
+
+@hookimpl
+def on_existing_dag_import_error(filename: str, stacktrace: str) -> None:
+    """Record that the DAGs of the tables still cannot be built."""
+    _record_import_error(stacktrace)
+
+
+def _record_import_error(stacktrace: str) -> None:
+    if _FACTORY not in stacktrace:
+        return
+    from memwal_airflow.notifications.failures import record_dag_failure, traceback_reason
+
+    record_dag_failure(traceback_reason(stacktrace))
+
+
+def _subject(task_instance: Any) -> tuple[str, str] | None:
+    """Return table and job of a task of this package on a managed table, else None."""
+    task = getattr(task_instance, "task", None)
+    if not any(kind.__module__.partition(".")[0] == _PACKAGE for kind in type(task).__mro__):
+        return None
+    table, job = getattr(task, "table", None), getattr(task, "job", None)
+    return (table, job) if isinstance(table, str) and isinstance(job, str) else None

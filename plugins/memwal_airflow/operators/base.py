@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from hashlib import sha256
@@ -13,7 +14,7 @@ from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from memwal.errors import InvalidInputError, MemWalError
-from memwal.jobs.job import JobResult
+from memwal.jobs.job import JobResult, summary
 from memwal.jobs.policy import Policy
 from memwal.util.records import JsonMapping, JsonObject
 from memwal_airflow.hooks.storage_options import options_file
@@ -28,6 +29,7 @@ from memwal_airflow.operators.target import Target, open_target
 from memwal_airflow.run_params import RunRequest
 from memwal_airflow.skips import SkipReason, TaskSkipped
 from memwal_airflow.spark.application import RESULT_FILE, RunningJob, SparkJob, new_job_folder
+from memwal_airflow.spark.errors import SparkApplicationError, error_of_line
 from memwal_airflow.spark.reattach import (
     ClusterDriver,
     EarlierTry,
@@ -38,6 +40,7 @@ from memwal_airflow.spark.reattach import (
 
 if TYPE_CHECKING:
     from memwal.fleet import Skipped
+    from memwal.jobs.status import TableStatus
     from memwal_airflow.kubernetes.cluster import TaskDriver
     from memwal_airflow.spark.submit import JobSubmitHook
 
@@ -142,6 +145,10 @@ class MemWalOperator(BaseOperator):
         self.spark_conn_id = spark_conn_id
         self.spark_options = spark_options
         self.spark_application_id: str | None = None
+        # When the application told its id, the error that it reported, and seconds by phase.
+        self._running_at: float | None = None
+        self._reported_error: Exception | None = None
+        self._phases: dict[str, float] = {}
         self.spark_job: RunningJob | None = None
         self.earlier_try: EarlierTry | None = None
         self._killed = False
@@ -173,8 +180,13 @@ class MemWalOperator(BaseOperator):
                 if earlier is not None:
                     earlier.release_leases(target.catalog, target.name)
                 outcome = self.run_on(target, context, earlier)
-                if self.table is not None and not isinstance(outcome, Skipped):
-                    self._record_backlog(target)
+                backlog = None
+                if isinstance(outcome, Skipped):
+                    if outcome.reason_code.value == SkipReason.NOT_DUE.value:
+                        # Another process did what failed here.
+                        target.catalog.backoffs.clear_failure(target.name, self.job)
+                elif self.table is not None:
+                    backlog = self._record_backlog(target)
         except InvalidInputError as error:
             raise AirflowFailException(str(error)) from error
         finally:
@@ -186,15 +198,16 @@ class MemWalOperator(BaseOperator):
             raise TaskSkipped(outcome.reason, reason=SkipReason(outcome.reason_code))
         for warning in outcome.warnings:
             self.log.warning("%s: %s", self.job, warning)
+        self.log.info("%s", summary(outcome, phases=self._phases, backlog=backlog))
         # Converted to what JSON holds: XComs and asset events return lists, never tuples.
         result = json.loads(json.dumps(outcome.to_dict()))
         context["ti"].xcom_push(key="result", value=result)
         return self.handle_result(result, context)
 
-    def _record_backlog(self, target: Target) -> None:
+    def _record_backlog(self, target: Target) -> TableStatus | None:
         """Record the status after the job: the page would show the old backlog until the next run.
 
-        A failure is logged and does not fail the job, which is done.
+        Returns it. A failure is logged and does not fail the job, which is done.
         """
         from memwal.fleet.tables import open_managed
 
@@ -204,6 +217,8 @@ class MemWalOperator(BaseOperator):
             target.catalog.record_backlog(target.name, status)
         except MemWalError as error:
             self.log.warning("The backlog was not recorded: %s", error)
+            return None
+        return status
 
     def on_kill(self) -> None:
         """End the application, also that of an earlier try while this one waits for the lease."""
@@ -246,12 +261,14 @@ class MemWalOperator(BaseOperator):
 
         ``arguments`` are those of the application, besides the table and the address of its
         result; ``regions`` are stored for a retry. ``check_lease`` is called every few seconds;
-        when it raises, the application is ended. Raises AirflowException without a result.
+        when it raises, the application is ended. Without a result, raises the error that the
+        application reported, else SparkApplicationError.
         """
         if earlier is not None and not earlier.job.exists():
             self.log.info("The earlier try took the result of its application itself.")
             earlier = None
         hook = self.hook()
+        started = time.monotonic()
         if earlier is None:
             job = self._start(hook, target, arguments, context, check_lease)
         else:
@@ -269,7 +286,7 @@ class MemWalOperator(BaseOperator):
             if page:
                 context["ti"].xcom_push(key=SparkUiLink().xcom_key, value=page)
             # The UI of a driver in a cluster has an address that only the cluster knows.
-            lines = self._with_ui_link(
+            lines = self._watched_lines(
                 job.lines(check_lease), context, link=not hook.is_cluster_mode
             )
             tail = hook.follow(lines)
@@ -277,9 +294,16 @@ class MemWalOperator(BaseOperator):
             # Before the lease is released, and another process may begin.
             job.end()
             raise
+        ended = time.monotonic()
         result = job.result()
         if result is None:
-            raise AirflowException(f"The Spark application {job.outcome}.{tail}")
+            raise self._reported_error or SparkApplicationError(
+                f"The Spark application {job.outcome}.{tail}"
+            )
+        # A client of Spark Connect, and a driver in a cluster, do not tell when they run.
+        running = self._running_at
+        self._phases = {} if running is None else {"start": running - started}
+        self._phases["application"] = ended - (running or started)
         if job.failed:
             self.log.warning("The Spark application %s, and left its result.", job.outcome)
         return result
@@ -327,12 +351,19 @@ class MemWalOperator(BaseOperator):
 
         return TaskDriver.of(hook, external_id=external_id(context), job=self.job)
 
-    def _with_ui_link(self, lines: Iterator[str], context: Context, *, link: bool) -> Iterator[str]:
-        """Yield the lines of the log, and store the address of Spark's UI if ``link`` is true."""
+    def _watched_lines(
+        self, lines: Iterator[str], context: Context, *, link: bool
+    ) -> Iterator[str]:
+        """Yield the lines of the log, and note when Spark runs and the error that is reported.
+
+        Stores the address of Spark's UI if ``link`` is true.
+        """
         for line in lines:
+            self._reported_error = error_of_line(line) or self._reported_error
             application = None if self.spark_application_id else spark_application(line)
             if application is not None:
                 self.spark_application_id, address = application
+                self._running_at = time.monotonic()
                 if address is not None and link:
                     context["ti"].xcom_push(key=SparkUiLink().xcom_key, value=address)
             yield line

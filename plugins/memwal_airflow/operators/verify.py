@@ -94,10 +94,6 @@ class MemWalVerifyOperator(MemWalOperator):
                 target, arguments, context=context, check_lease=guard, earlier=earlier
             )
             warnings = tuple(_describe(finding) for finding in _serious(report)[:MAX_WARNINGS])
-            if report["errors"]:
-                target.catalog.backoffs.record_failure(target.name, self.job, warnings[0])
-            else:
-                target.catalog.backoffs.clear_failure(target.name, self.job)
             return JobResult(
                 job=self.job,
                 table=report["table"],
@@ -108,7 +104,7 @@ class MemWalVerifyOperator(MemWalOperator):
                 warnings=warnings,
             )
 
-        return run_recorded(
+        result = run_recorded(
             target.catalog,
             target.name,
             self.job,
@@ -116,6 +112,10 @@ class MemWalVerifyOperator(MemWalOperator):
             wait=self.wait,
             runtime=Runtime(external_id=external_id(context), guard=self.raise_if_killed),
         )
+        # After the record of the run, whose success ends an earlier failure.
+        if isinstance(result, JobResult) and result.metrics["errors"]:
+            target.catalog.backoffs.record_failure(target.name, self.job, result.warnings[0])
+        return result
 
     def handle_result(self, result: JsonObject, context: Context) -> JsonObject:
         """Return the whole report; fail if it has findings of a severity of ``fail_on``."""

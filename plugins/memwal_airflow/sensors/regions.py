@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from airflow.sdk import BaseSensorOperator, Context
 from airflow.triggers.base import StartTriggerArgs
 
+from memwal.catalog.records import STATUS_JOB
 from memwal.util.records import JsonObject
 from memwal_airflow.skips import SkipReason, TaskSkipped
 from memwal_airflow.triggers.regions import check_share
@@ -33,6 +34,9 @@ class RegionsDueSensor(BaseSensorOperator):
     **kwargs
         As of ``BaseSensorOperator``.
     """
+
+    job: ClassVar[str] = STATUS_JOB
+    """Name of its failures in the catalog."""
 
     start_from_trigger = True
 

@@ -16,6 +16,7 @@ from airflow.sdk.exceptions import (
     TaskDeferred,
 )
 
+from memwal.catalog.records import STATUS_JOB
 from memwal.errors import InvalidInputError
 from memwal.util.records import JsonMapping
 from memwal_airflow.skips import SkipReason, TaskSkipped
@@ -76,6 +77,8 @@ class TableSensor(BaseSensorOperator):
 
     template_fields: Sequence[str] = ("table", "table_uri", "storage_options_ref")
     trigger_type: ClassVar[type[TableTrigger]]
+    job: ClassVar[str] = STATUS_JOB
+    """Name of its failures in the catalog."""
 
     def __init__(
         self,

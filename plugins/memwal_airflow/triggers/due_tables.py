@@ -175,7 +175,7 @@ class DueTables:
         tables = self._catalog.list(enabled_only=True)
         # Only now: after an error above, the next call tries again.
         self._revision = revision
-        return {table.name: table for table in tables if table.policy.schedule == WHEN_DUE}
+        return {table.name: table for table in tables if starts_when_due(table)}
 
     async def _look(self, name: str, watched: _Watched) -> None:
         try:
@@ -248,6 +248,11 @@ class DueTables:
             options = await self._read_options(ref)
             self._options[ref] = now, options
         return options
+
+
+def starts_when_due(table: ManagedTable) -> bool:
+    """Return whether the runs of a table start when something is due."""
+    return table.problem is None and table.policy.schedule == WHEN_DUE
 
 
 def _new_watch() -> TableWatch:

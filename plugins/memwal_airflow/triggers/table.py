@@ -16,8 +16,10 @@ from airflow.triggers.base import (
     TaskSuccessEvent,
 )
 
+from memwal.catalog.records import STATUS_JOB
 from memwal.errors import MemWalError
 from memwal.util.records import JsonObject
+from memwal_airflow.notifications.failures import failure_reason, record_failure
 from memwal_airflow.triggers.conditions import (
     BacklogDue,
     Condition,
@@ -107,6 +109,11 @@ class TableTrigger(BaseTrigger):
                 except (MemWalError, OSError) as error:
                     failures += 1
                     if failures >= MAX_FAILURES:
+                        if self.source.table is not None:
+                            reason = failure_reason(error)
+                            await asyncio.to_thread(
+                                record_failure, self.source.table, STATUS_JOB, reason
+                            )
                         raise
                     self.log.warning("Read %d of %s failed: %s", failures, self.source, error)
                     continue

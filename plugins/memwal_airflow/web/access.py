@@ -73,7 +73,7 @@ def may_start_any_runs(user: BaseUser, catalog: Catalog) -> bool:
 def readable_table(name: str, user: GetUserDep, catalog: CatalogDep) -> ManagedTable:
     """Return the table of a path; one that the user may not see is answered like a missing one."""
     try:
-        table = catalog.get(name)
+        table = catalog.get(name, allow_problem=True)
     except ObjectNotFoundError as error:
         raise _no_table(name) from error
     if not readable_dag_ids(user, {dag_id(table)}):

@@ -6,6 +6,8 @@ from urllib.parse import quote, urlsplit
 
 from airflow.configuration import conf
 
+from memwal_airflow.spark.settings import SECTION
+
 URL_PREFIX = "/memwal"
 """Path that the app is mounted at."""
 
@@ -28,6 +30,18 @@ def dag_link(dag_id: str) -> str:
 def run_link(dag_id: str, run_id: str) -> str:
     """Return the path of a DAG run's page."""
     return f"{dag_link(dag_id)}/runs/{quote(run_id, safe='')}"
+
+
+def runbook_link(runbook: str) -> str | None:
+    """Return the address of a runbook by ``[memwal] runbook_url`` of ``airflow.cfg``, if it is set.
+
+    ``{alert}`` in the setting stands for the name of the page, as for ``memwal metrics rules``.
+    """
+    url = str(conf.get(SECTION, "runbook_url", fallback="") or "")
+    if not url:
+        return None
+    page, mark, section = runbook.rpartition("/")[2].partition("#")
+    return url.replace("{alert}", page.removesuffix(".md")) + mark + section
 
 
 def task_link(external_id: str | None) -> str | None:

@@ -7,7 +7,7 @@ from memwal.fleet import TableOverview
 from memwal.fleet.overview import QUALITY, TableDetail
 from memwal.util.records import JsonObject
 from memwal_airflow.dag_factory import dag_id
-from memwal_airflow.web.places import dag_link, task_link
+from memwal_airflow.web.places import dag_link, runbook_link, task_link
 
 
 def fleet_row(overview: TableOverview) -> JsonObject:
@@ -47,22 +47,37 @@ def fleet_row(overview: TableOverview) -> JsonObject:
         "running": [_running_row(run) for run in overview.running],
         "last_runs": {job: at.isoformat() for job, at in overview.last_runs.items()},
         "skipped_regions": overview.skipped_regions,
-        "errors": [error.to_dict() for error in overview.errors],
+        "errors": [
+            {**error.to_dict(), "runbook_link": runbook_link(error.runbook)}
+            for error in overview.errors
+        ],
     }
 
 
 def table_page(detail: TableDetail) -> JsonObject:
-    """Return one table with its regions; ``skipped_regions`` lists the regions here."""
+    """Return one table; ``skipped_regions`` lists the regions here, :func:`region_rows` has all."""
     state: TableState | None = detail.state
+    status = None if state is None else _without(state.status.to_dict(), "regions")
     return {
         **fleet_row(detail.overview),
         "policy": detail.overview.managed.policy.to_dict(),
-        "status": None if state is None else state.status.to_dict(),
-        "due": {job: due.to_dict() for job, due in detail.due.items()},
+        "status": status,
+        "due": {job: _without(due.to_dict(), "regions") for job, due in detail.due.items()},
         "skipped_regions": [record.to_dict() for record in detail.skipped_regions],
         "failed_jobs": [job.to_dict() for job in detail.overview.failed_jobs],
         "quality": None if detail.checked is None else _quality_row(detail.checked),
     }
+
+
+def region_rows(state: TableState | None) -> JsonObject:
+    """Return the regions of the latest status of a table."""
+    if state is None:
+        return {"at": None, "regions": []}
+    return {"at": state.at.isoformat(), "regions": state.status.to_dict()["regions"]}
+
+
+def _without(values: JsonObject, key: str) -> JsonObject:
+    return {name: value for name, value in values.items() if name != key}
 
 
 def run_row(run: JobRun) -> JsonObject:

@@ -6,7 +6,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
 from airflow.api_fastapi.core_api.security import GetUserDep
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Header, Query, Response, status
+from fastapi.responses import JSONResponse
 
 from memwal.fleet import overview
 from memwal.fleet.overview import table_detail, table_history
@@ -20,7 +21,7 @@ from memwal_airflow.web.access import (
     may_start_runs,
     readable_dag_ids,
 )
-from memwal_airflow.web.rows import fleet_row, run_row, table_page
+from memwal_airflow.web.rows import fleet_row, region_rows, run_row, table_page
 
 MAX_POINTS = 500
 
@@ -47,9 +48,25 @@ def fleet(user: GetUserDep, catalog: CatalogDep) -> JsonObject:
 
 @router.get("/tables/{name}")
 def table(managed: ReadableTable, user: GetUserDep, catalog: CatalogDep) -> JsonObject:
-    """Return one table with its regions, and the jobs that are due."""
+    """Return one table, and the jobs that are due."""
     page = table_page(table_detail(catalog, managed.name))
     return {**page, "may_write": may_start_runs(user, dag_id(managed))}
+
+
+@router.get("/tables/{name}/regions")
+def regions(
+    managed: ReadableTable,
+    catalog: CatalogDep,
+    if_none_match: Annotated[str | None, Header()] = None,
+) -> Response:
+    """Return the regions of the latest status; 304 for the entity tag of what the client has."""
+    state = next(iter(catalog.states(table=managed.name)), None)
+    found = region_rows(state)
+    tag = f'"{found["at"]}"'
+    headers = {"ETag": tag, "Cache-Control": "private, no-cache"}
+    if if_none_match == tag:
+        return Response(status_code=status.HTTP_304_NOT_MODIFIED, headers=headers)
+    return JSONResponse(found, headers=headers)
 
 
 @router.get("/tables/{name}/history")

@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 import yaml
+from support.data.policies import spoil_policy
 from support.data.tables import MakeTable, base_state, folder, manifest, merged, numbered
 from typer.main import get_command
 
@@ -90,6 +91,28 @@ class TestFleet:
         (failed,) = gone["failed_jobs"]
         assert (failed["job"], failed["attempts"]) == ("status", 1)
         assert "TableSetupError" in failed["reason"]
+
+    def test_the_exit_code_tells_failures_on_request(self, cli, flights, catalog, tmp_path):
+        assert cli("fleet", "run", "--once", "--fail").code == 0
+        catalog.register("gone", uri=str(tmp_path / "gone.lance"))
+        answer = cli("fleet", "run", "--once", "--fail", "--json")
+        assert answer.code == 1
+        outcomes = json.loads(answer.stdout)["outcomes"]
+        failed = [one["table"] for one in outcomes if one["failed"]]
+        assert failed == ["gone"]
+        assert cli("fleet", "run", "--fail").code == 2
+
+    def test_what_fails_is_shown_with_its_runbook(self, cli, flights, catalog):
+        spoil_policy(catalog, "flights", "{")
+        answer = cli("fleet", "status")
+        assert answer.code == 0
+        assert "failing" in answer.stdout
+        assert "MemwalJobFailing.md#the-policy-cannot-be-read" in answer.stdout
+        (found,) = cli("fleet", "status", "--json").json
+        assert [one["job"] for one in found["errors"]] == ["policy"]
+        assert cli("catalog", "show", "flights").code == 2
+        assert cli("catalog", "policy", "set", "flights", "merge_at_generations=2").code == 0
+        assert cli("catalog", "show", "flights").code == 0
 
     def test_status(self, cli, flights):
         (found,) = cli("fleet", "status", "--json").json

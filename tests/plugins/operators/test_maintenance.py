@@ -33,7 +33,7 @@ from support.data.tables import SCHEMA, numbered
 import memwal
 from memwal.catalog import Catalog, Policy, RunState
 from memwal.catalog.leases import job_resource
-from memwal.errors import InvalidInputError
+from memwal.errors import InvalidInputError, StoreAccessError
 from memwal.quality.rules import QualityRules
 
 pytestmark = pytest.mark.usefixtures("fake_spark")
@@ -207,6 +207,47 @@ def test_an_application_that_fails_is_recorded_with_the_end_of_its_log(
     with pytest.raises(AirflowException):
         merge_task().execute(context)
     assert [run.state for run in catalog.runs()] == [RunState.FAILED] * 2
+
+
+def test_an_application_that_reports_its_error_is_recorded_with_that(
+    managed: Any, catalog: Catalog, context: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apps = tmp_path / "apps"
+    apps.mkdir()
+    monkeypatch.setenv("AIRFLOW__MEMWAL__SPARK_APPS_FOLDER", str(apps))
+    told = "StoreAccessError: no rights; renew the credentials"
+    noise = "\n".join(f"line {number}" for number in range(50))
+    (apps / "merge.py").write_text(f"print('error: {told}'); raise SystemExit({noise!r})")
+    with pytest.raises(StoreAccessError, match="no rights"):
+        merge_task().execute(context)
+    (run,) = catalog.runs()
+    assert (run.state, run.error) == (RunState.FAILED, told)
+    # Wrong input stays wrong: Airflow does not try it again.
+    (apps / "merge.py").write_text("raise SystemExit('error: InvalidInputError: grace')")
+    with pytest.raises(AirflowFailException, match="grace"):
+        merge_task().execute(context)
+
+
+def test_the_log_of_a_task_ends_with_a_summary(
+    managed: Any, context: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts: list[str] = []
+    task = merge_task()
+    monkeypatch.setattr(task.log, "info", lambda text, *given: texts.append(text % given))
+    task.execute(context)
+    text = texts[-1]
+    for named in ("rows upserted", "generations", "commits", "bytes read", "seconds: start"):
+        assert named in text
+    assert f"{sum(waiting(managed).values())} generation" in text
+
+
+def test_what_is_no_longer_due_fails_no_longer(
+    managed: Any, catalog: Catalog, context: Any
+) -> None:
+    catalog.backoffs.record_failure("t", "merge", "StoreUnavailableError: not now")
+    with skips(SkipReason.NOT_DUE):
+        merge_task(regions=[managed.cold]).execute(context)
+    assert catalog.backoffs.failed_jobs() == []
 
 
 def test_credentials_are_in_a_private_file_while_the_application_runs(

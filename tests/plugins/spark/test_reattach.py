@@ -22,6 +22,7 @@ from memwal_airflow.operators.maintenance import MemWalMergeOperator
 from memwal_airflow.skips import SkipReason
 from memwal_airflow.spark import application, reattach
 from memwal_airflow.spark.application import SparkJob
+from memwal_airflow.spark.errors import SparkApplicationError
 from memwal_airflow.spark.processes import ProcessId
 from memwal_airflow.spark.reattach import STATE_KEY, find_earlier_try
 from support.airflow.skips import skips
@@ -295,7 +296,7 @@ def test_ending_the_task_ends_the_application(
     assert job.running
     under_test.on_kill()
     thread.join(30)
-    assert [type(error) for error in failures] == [AirflowException]
+    assert [type(error) for error in failures] == [SparkApplicationError]
     assert not job.process.running
     assert not job.folder.exists()
     assert catalog.runs()[0].state is RunState.FAILED

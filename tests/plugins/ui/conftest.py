@@ -78,13 +78,12 @@ class Tab:
             self.complaints.append(message.text)  # type: ignore[attr-defined]
 
     def violations(self) -> list[str]:
-        """Serious and critical findings of axe, with the elements that they are about."""
+        """Findings of axe, with the elements that they are about."""
         self.page.evaluate(AXE.read_text())
         found = self.page.evaluate("axe.run(document, {resultTypes: ['violations']})")
         return [
             f"{one['id']}: {', '.join(str(node['target']) for node in one['nodes'][:4])}"
             for one in found["violations"]
-            if one["impact"] in ("serious", "critical")
         ]
 
 

@@ -305,7 +305,122 @@ def test_in_the_frame_of_airflow(tab: Callable[..., Any], server: PageServer) ->
     assert [text for text in opened.complaints if "sandboxing" not in text] == []
 
 
-def test_narrow(tab: Callable[..., Any], server: PageServer) -> None:
-    page = tab(width=760).page
+def overflowing(page: Page) -> list[str]:
+    """What is wider than the window: the document, or what scrolls sideways in it."""
+    return page.evaluate(
+        """() => [document.documentElement, ...document.querySelectorAll("body *")]
+        .filter((one) => one.scrollWidth > one.clientWidth + 1 && one.clientWidth > 1)
+        .filter((one) => ["auto", "scroll", "visible"].includes(getComputedStyle(one).overflowX))
+        .filter((one) => one === document.documentElement || one.clientWidth > 0)
+        .map((one) => `${one.tagName}.${one.className}: ${one.scrollWidth} > ${one.clientWidth}`)"""
+    )
+
+
+@pytest.mark.parametrize("width", [390, 760])
+def test_narrow(tab: Callable[..., Any], server: PageServer, width: int) -> None:
+    opened = tab(width=width, height=844)
+    page = opened.page
+    page.goto(server.page)
+    expect(page.locator(".fleet tbody tr")).to_have_count(500)
+    page.get_by_role("searchbox").fill("flights")
+    expect(page.locator(".fleet tbody tr:nth-child(90)")).to_have_count(0)
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    if width < 720:
+        assert overflowing(page) == []
+    picture(page, f"fleet-{width}")
+    assert opened.violations() == []
     open_table(page, server, "flights")
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    if width < 720:
+        assert overflowing(page) == []
+    picture(page, f"table-{width}")
+    assert opened.violations() == []
+
+
+def test_the_address_holds_filter_and_order(tab: Callable[..., Any], server: PageServer) -> None:
+    page = tab().page
+    page.goto(server.page)
+    expect(page.locator(".fleet tbody tr")).to_have_count(500)
+    late = [row["table"] for row in server.answers.rows if row["health"] == "late"]
+    word = late[0].split("-")[0]
+    page.get_by_role("searchbox").fill(word)
+    page.get_by_role("button", name="Late").click()
+    page.locator("th.col-age button").click()
+    shown = page.locator(".fleet tbody th a")
+    expect(shown).to_have_count(sum(word in name for name in late))
+    names = shown.all_inner_texts()
+    page.reload()
+    expect(page.get_by_role("searchbox")).to_have_value(word)
+    expect(page.locator("th.col-age[aria-sort=descending]")).to_have_count(1)
+    expect(shown).to_have_text(names)
+    # The way back leads to the same.
+    shown.first.click()
+    expect(page.get_by_role("heading", level=1)).to_have_text(names[0])
+    page.get_by_role("link", name="All tables").click()
+    expect(page.get_by_role("searchbox")).to_have_value(word)
+
+
+def test_the_address_of_airflow_follows(tab: Callable[..., Any], server: PageServer) -> None:
+    page = tab().page
+    page.goto(f"{server.origin}/around?theme=dark")
+    frame = page.frame_locator("iframe")
+    frame.get_by_role("link", name="flights", exact=True).click()
+    expect(frame.get_by_role("heading", level=1)).to_have_text("flights")
+    assert page.url == f"{server.origin}/around?theme=dark#/tables/flights"
+    page.reload()
+    expect(frame.get_by_role("heading", level=1)).to_have_text("flights")
+    frame.get_by_role("link", name="All tables").click()
+    frame.get_by_role("searchbox").fill("orders")
+    expect(frame.locator(".fleet tbody tr:nth-child(90)")).to_have_count(0)
+    assert page.url.endswith("#/?q=orders")
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    frame.locator(".fleet tbody th a").first.click()
+    frame.get_by_role("button", name="Copy link").click()
+    expect(frame.get_by_text("copied", exact=True)).to_be_visible()
+    assert page.evaluate("navigator.clipboard.readText()") == page.url
+
+
+def test_regions_are_read_when_the_status_was(tab: Callable[..., Any], server: PageServer) -> None:
+    page = tab().page
+    page.clock.install()
+    open_table(page, server, WIDE)
+    asked = f"tables/{WIDE}"
+    page.clock.run_for(11_000)
+    wait_for(lambda: server.asked.count(asked) == 2)
+    assert server.asked.count(f"{asked}/regions") == 1
+    row = next(row for row in server.answers.rows if row["table"] == WIDE)
+    row["sampled_at"] = server.answers.ago(0)
+    page.clock.run_for(11_000)
+    wait_for(lambda: server.asked.count(f"{asked}/regions") == 2)
+
+
+def test_what_fails_is_told_whole(tab: Callable[..., Any], server: PageServer) -> None:
+    opened = tab()
+    page = opened.page
+    row = next(row for row in server.answers.rows if row["errors"])
+    (error,) = row["errors"]
+    error["reason"] = f"StoreUnavailableError: {'no answer ' * 40}from the store"
+    open_table(page, server, row["table"])
+    shown = page.locator(".errors li")
+    expect(shown).to_contain_text(error["reason"])
+    expect(shown).to_contain_text(error["action"])
+    expect(shown).to_contain_text(error["runbook"])
+    error["runbook_link"] = "https://docs.example/runbook.html#store"
+    page.reload()
+    link = page.get_by_role("link", name="Runbook")
+    expect(link).to_have_attribute("href", "https://docs.example/runbook.html#store")
+    assert opened.violations() == []
+
+
+def test_a_skipped_region_tells_why(tab: Callable[..., Any], server: PageServer) -> None:
+    page = tab().page
+    open_table(page, server, "flights")
+    (skipped,) = server.answers.table("flights")["skipped_regions"]
+    row = next(row for row in server.answers.rows if row["table"] == "flights")
+    ids = sorted(region["region_id"] for region in server.answers.regions(row))
+    page.get_by_role("application").focus()
+    page.keyboard.press("Home")
+    for _ in range(ids.index(skipped["region_id"])):
+        page.keyboard.press("ArrowRight")
+    expect(page.locator("#cell-told code")).to_have_text(skipped["region_id"])
+    expect(page.locator("#cell-told")).to_contain_text(skipped["reason"])

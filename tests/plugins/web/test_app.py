@@ -20,6 +20,7 @@ RULES = {
     ("GET", "/api/fleet"): "viewer",
     ("GET", "/api/tables/{name}"): "viewer",
     ("GET", "/api/tables/{name}/history"): "viewer",
+    ("GET", "/api/tables/{name}/regions"): "viewer",
     ("GET", "/api/tables/{name}/runs"): "viewer",
     ("GET", "/api/tables/{name}/collection"): "viewer",
     ("POST", "/api/tables/{name}/runs"): "user",

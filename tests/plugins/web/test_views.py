@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.data.policies import spoil_policy
 
 from memwal.catalog import Catalog, Policy
 from memwal.catalog.models import BacklogSampleRow, JobRunRow
@@ -88,11 +89,11 @@ def test_one_table(flights: Any, as_user: AsUser, catalog: Catalog) -> None:
     catalog.finish_run(run, result={**result, "quality": {"failed": 3}})
     found = as_user("viewer").get("/memwal/api/tables/flights").json()
     status = json.loads(json.dumps(flights.table.status().to_dict()))
-    assert {one["region_id"] for one in found["status"]["regions"]} == {flights.hot, flights.cold}
+    assert "regions" not in found["status"]
     assert found["status"]["backlog_rows"] == status["backlog_rows"]
     assert set(found["due"]) == set(JOBS)
-    assert set(found["due"]["merge"]) == {"reason", "postponed", "pressure", "critical", "regions"}
-    assert found["due"]["merge"]["regions"] == [flights.hot]
+    assert set(found["due"]["merge"]) == {"reason", "postponed", "pressure", "critical"}
+    assert found["due"]["merge"]["reason"]
     assert [(one["region_id"], one["reason"]) for one in found["skipped_regions"]] == [
         (flights.cold, "torn")
     ]
@@ -107,6 +108,49 @@ def test_one_table(flights: Any, as_user: AsUser, catalog: Catalog) -> None:
     assert (found["failed_jobs"], found["may_write"]) == ([], False)
     assert as_user("admin").get("/memwal/api/tables/flights").json()["may_write"] is True
     assert as_user("viewer").get("/memwal/api/tables/absent").status_code == 404
+
+
+def test_regions_are_sent_once(flights: Any, as_user: AsUser, catalog: Catalog) -> None:
+    client = as_user("viewer")
+    answer = client.get("/memwal/api/tables/flights/regions")
+    regions = answer.json()["regions"]
+    assert {one["region_id"] for one in regions} == {flights.hot, flights.cold}
+    tag = {"If-None-Match": answer.headers["ETag"]}
+    again = client.get("/memwal/api/tables/flights/regions", headers=tag)
+    assert (again.status_code, again.content) == (304, b"")
+    catalog.record_backlog("flights", flights.table.status())
+    assert client.get("/memwal/api/tables/flights/regions", headers=tag).status_code == 200
+    catalog.register("new", uri="/data/new.lance")
+    empty = {"at": None, "regions": []}
+    assert client.get("/memwal/api/tables/new/regions").json() == empty
+
+
+def test_a_policy_that_cannot_be_read_is_the_error_of_its_table_alone(
+    flights: Any, as_user: AsUser, catalog: Catalog
+) -> None:
+    catalog.register("spoiled", uri="/data/spoiled.lance")
+    spoil_policy(catalog, "spoiled", "{no json")
+    client = as_user("viewer")
+    rows = {row["table"]: row for row in client.get("/memwal/api/fleet").json()["tables"]}
+    assert rows["flights"]["errors"] == []
+    (error,) = rows["spoiled"]["errors"]
+    assert (rows["spoiled"]["health"], error["job"]) == ("failing", "policy")
+    found = client.get("/memwal/api/tables/spoiled").json()
+    assert [one["job"] for one in found["errors"]] == ["policy"]
+
+
+def test_the_runbook_of_an_error_is_a_link_if_it_is_configured(
+    flights: Any, as_user: AsUser, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog.backoffs.record_failure("flights", "status", "StoreAccessError: no")
+
+    def link() -> object:
+        (row,) = as_user("viewer").get("/memwal/api/fleet").json()["tables"]
+        return row["errors"][0]["runbook_link"]
+
+    assert link() is None
+    monkeypatch.setenv("AIRFLOW__MEMWAL__RUNBOOK_URL", "https://docs.example/{alert}.html")
+    assert link() == "https://docs.example/MemwalJobFailing.html#credentials"
 
 
 def test_the_history_is_thinned_out(as_user: AsUser, catalog: Catalog) -> None:

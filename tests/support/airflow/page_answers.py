@@ -64,7 +64,7 @@ class Canned:
             health, age = "late", pick.uniform(LATE, 5 * LATE)
         elif chance < 0.075:
             health, skipped = "failing", pick.randint(0, 2)
-            errors = [{"job": "merge", "reason": ERROR, "at": self.ago(pick.uniform(60, 4000))}]
+            errors = [self._error(self.ago(pick.uniform(60, 4000)))]
             reasons = ["merge fails"]
         elif chance < 0.09:
             health, age = "unknown", None
@@ -129,6 +129,19 @@ class Canned:
             "errors": errors,
         }
 
+    def _error(self, at: str) -> dict[str, Any]:
+        return {
+            "job": "merge",
+            "reason": ERROR,
+            "at": at,
+            "since": at,
+            "attempts": 3,
+            "run_id": 41,
+            "action": "check that the store and the catalog answer",
+            "runbook": "docs/runbooks/MemwalJobFailing.md#the-store-does-not-answer",
+            "runbook_link": None,
+        }
+
     def _agree(self, row: dict[str, Any]) -> None:
         """Make the sums of a row those of its regions."""
         regions = self.regions(row)
@@ -171,13 +184,10 @@ class Canned:
         return {
             **row,
             "policy": asdict(Policy(tags=tuple(row["tags"]))),
-            "status": self._status(row, regions) if known else None,
-            "due": self._due(regions) if known else {},
+            "status": self._status(row) if known else None,
+            "due": self._due() if known else {},
             "skipped_regions": skipped,
-            "failed_jobs": [
-                {**error, "since": error["at"], "attempts": 3, "next_try_at": self.ago(-95)}
-                for error in row["errors"]
-            ],
+            "failed_jobs": [{**error, "next_try_at": self.ago(-95)} for error in row["errors"]],
             "quality": self._quality() if name == "flights" else None,
         }
 
@@ -233,15 +243,15 @@ class Canned:
                     "reclaimable_bytes": retained // 2 * (20 << 20),
                     "held_generations": retained % 2,
                     "held_bytes": retained % 2 * (20 << 20),
+                    "missing_wal_entry": None,
                 }
             )
         return found
 
-    def _status(self, row: dict[str, Any], regions: list[dict[str, Any]]) -> dict[str, Any]:
+    def _status(self, row: dict[str, Any]) -> dict[str, Any]:
         return {
             "uri": row["uri"],
             "version": row["version"],
-            "regions": regions,
             "indexes": [
                 asdict(lag)
                 for lag in (
@@ -262,14 +272,13 @@ class Canned:
             "base_rows": row["base_rows"],
         }
 
-    def _due(self, regions: list[dict[str, Any]]) -> dict[str, Any]:
-        rest = {"postponed": None, "critical": False, "regions": []}
+    def _due(self) -> dict[str, Any]:
+        rest = {"postponed": None, "critical": False}
         return {
             "merge": {
                 **rest,
                 "reason": "9 pending generations (limit 4)",
                 "pressure": 2.25,
-                "regions": [region["region_id"] for region in regions[:5]],
             },
             "index": {
                 **rest,

@@ -115,6 +115,9 @@ class _Handler(BaseHTTPRequestHandler):
                 self._json(404, {"detail": f"No table {table!r} is registered."})
             elif rest == "history":
                 self._json(200, answers.history(float(query["hours"])))
+            elif rest == "regions":
+                row = next(row for row in answers.rows if row["table"] == unquote(table))
+                self._json(200, {"at": row["sampled_at"], "regions": answers.regions(row)})
             elif rest == "runs":
                 self._json(200, answers.runs())
             elif rest == "collection":

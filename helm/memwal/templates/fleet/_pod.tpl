@@ -1,4 +1,4 @@
-{{/* The pod of the fleet: {root, args, spec}. */}}
+{{/* The pod of the fleet: {root, args, spec}; optional: container. */}}
 {{- define "memwal.fleetPod" -}}
 {{- $fleet := .root.Values.fleet -}}
 {{- $args := concat (list "fleet" "run") .args (list
@@ -17,5 +17,6 @@
   "store" true
   "scratchSize" $fleet.scratchSize
   "args" $args
+  "container" .container
   "spec" (merge (dict "terminationGracePeriodSeconds" (int64 $fleet.terminationGracePeriodSeconds)) .spec)) -}}
 {{- end }}

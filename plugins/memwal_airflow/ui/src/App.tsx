@@ -26,6 +26,6 @@ export function App(): JSX.Element {
   return route.view === "table" ? (
     <TableView key={route.name} name={route.name} me={me.value} />
   ) : (
-    <FleetView />
+    <FleetView query={route.query} />
   );
 }

@@ -3,17 +3,20 @@
 import { position, severity } from "./health";
 import type { FleetRow, Health } from "./types";
 
-export type Column =
-  | "health"
-  | "table"
-  | "age"
-  | "backlog"
-  | "in"
-  | "merged"
-  | "lag"
-  | "reclaimable"
-  | "last"
-  | "error";
+export const COLUMNS = [
+  "health",
+  "table",
+  "age",
+  "backlog",
+  "in",
+  "merged",
+  "lag",
+  "reclaimable",
+  "last",
+  "error",
+] as const;
+
+export type Column = (typeof COLUMNS)[number];
 
 export interface Order {
   column: Column;

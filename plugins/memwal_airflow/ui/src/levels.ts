@@ -1,6 +1,6 @@
 /** What the levels of a table hold, from the log to the base. */
 
-import type { Status } from "./types";
+import type { Region } from "./types";
 
 export interface Levels {
   walEntries: number;
@@ -16,7 +16,7 @@ export interface Levels {
   baseRows: number | null;
 }
 
-export function levels(status: Status): Levels {
+export function levels(regions: readonly Region[], baseRows: number | null): Levels {
   const sums: Levels = {
     walEntries: 0,
     walRegions: 0,
@@ -28,9 +28,9 @@ export function levels(status: Status): Levels {
     retained: 0,
     reclaimable: 0,
     reclaimableBytes: 0,
-    baseRows: status.base_rows,
+    baseRows,
   };
-  for (const region of status.regions) {
+  for (const region of regions) {
     sums.walEntries += region.unflushed_wal_entries;
     sums.walRegions += region.unflushed_wal_entries > 0 ? 1 : 0;
     sums.toRecover += region.needs_recovery ? 1 : 0;

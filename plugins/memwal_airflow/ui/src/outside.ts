@@ -24,6 +24,28 @@ export function follow(event: MouseEvent): void {
   proxy.click();
 }
 
+/**
+ * Show the route in the address of Airflow's page around this one, so that the address can be
+ * copied and survives a reload. Whole, since Airflow's page has a base address of its own.
+ */
+export function reflect(hash: string): void {
+  const outside = around();
+  if (outside === null || hash === "") return;
+  const { pathname, search } = outside.location;
+  outside.history.replaceState(outside.history.state, "", pathname + search + hash);
+}
+
+/** The route in the address of Airflow's page around this one; null without one. */
+export function reflected(): string | null {
+  const hash = around()?.location.hash ?? "";
+  return hash.startsWith("#/") ? hash : null;
+}
+
+/** The address that shows what this page shows: that of Airflow's page around it, if there is one. */
+export function shareable(): string {
+  return (around() ?? window).location.href;
+}
+
 /** Only addresses that a link may safely have. */
 export function safeHref(link: string | null | undefined): string | null {
   if (!link) return null;

@@ -16,8 +16,11 @@ export interface Polled<T> {
 
 export const EVERY_SECONDS = 10;
 
-/** Read `path` now, every so often while the page is visible, and when it becomes so. */
-export function usePolled<T>(path: string, everySeconds: number = EVERY_SECONDS): Polled<T> {
+/**
+ * Read `path` now, every so often while the page is visible, and when it becomes so. Without a
+ * path nothing is read.
+ */
+export function usePolled<T>(path: string | null, everySeconds: number = EVERY_SECONDS): Polled<T> {
   const [state, setState] = useState<Omit<Polled<T>, "refresh">>({
     value: null,
     error: null,
@@ -30,7 +33,7 @@ export function usePolled<T>(path: string, everySeconds: number = EVERY_SECONDS)
     const controller = new AbortController();
     let busy = false;
     const read = async (): Promise<void> => {
-      if (busy) return;
+      if (busy || path === null) return;
       busy = true;
       last.current = Date.now();
       try {

@@ -29,6 +29,12 @@ export interface JobError {
   job: string;
   reason: string;
   at: string | null;
+  since: string | null;
+  attempts: number | null;
+  action: string;
+  /** Path in the documentation, and its address if Airflow's configuration says where that is. */
+  runbook: string;
+  runbook_link: string | null;
 }
 
 export interface FleetRow {
@@ -83,6 +89,8 @@ export interface Region {
   reclaimable_bytes: number;
   held_generations: number;
   held_bytes: number;
+  /** First position of the log that lost its entry. */
+  missing_wal_entry: number | null;
 }
 
 export interface IndexLag {
@@ -94,9 +102,14 @@ export interface IndexLag {
   stale: boolean;
 }
 
+export interface Regions {
+  /** When the status was read. */
+  at: string | null;
+  regions: Region[];
+}
+
 export interface Status {
   version: number;
-  regions: Region[];
   indexes: IndexLag[];
   snapshot_age_seconds: number | null;
   small_fragments: number | null;
@@ -109,7 +122,6 @@ export interface Due {
   postponed: string | null;
   pressure: number;
   critical: boolean;
-  regions: string[];
 }
 
 export interface SkippedRegion {

@@ -2,8 +2,8 @@ import { describe, expect, it } from "vitest";
 
 import { layers, levels } from "../src/levels";
 import { order, refusal } from "../src/orders";
-import { parse, tableHref } from "../src/route";
-import type { Region, Status, TableDetail } from "../src/types";
+import { FIRST_QUERY, fleetHref, parse, tableHref, type FleetQuery } from "../src/route";
+import type { Region, TableDetail } from "../src/types";
 
 const region = (more: Partial<Region>): Region => ({
   region_id: "r",
@@ -23,6 +23,7 @@ const region = (more: Partial<Region>): Region => ({
   reclaimable_bytes: 0,
   held_generations: 0,
   held_bytes: 0,
+  missing_wal_entry: null,
   ...more,
 });
 
@@ -31,21 +32,32 @@ describe("routes", () => {
     for (const name of ["flights", "a b", "100%", "x/y"]) {
       expect(parse(tableHref(name))).toEqual({ view: "table", name });
     }
-    expect(parse("")).toEqual({ view: "fleet" });
-    expect(parse("#/tables/%E0%A4%A")).toEqual({ view: "fleet" });
+    const fleet = { view: "fleet", query: FIRST_QUERY };
+    expect(parse("")).toEqual(fleet);
+    expect(parse("#/tables/%E0%A4%A")).toEqual(fleet);
+    expect(parse("#/?health=fine&sort=colour")).toEqual(fleet);
+  });
+});
+
+describe("queries", () => {
+  it("keep filter and order, and leave out what is the first", () => {
+    expect(fleetHref(FIRST_QUERY)).toBe("#/");
+    const query: FleetQuery = {
+      text: "flights & 100%",
+      health: "late",
+      order: { column: "lag", descending: true },
+    };
+    expect(parse(fleetHref(query))).toEqual({ view: "fleet", query });
   });
 });
 
 describe("levels", () => {
   it("adds up the regions", () => {
-    const status = {
-      base_rows: 9,
-      regions: [
-        region({ backlog_generations: 2, backlog_rows: 5, unflushed_wal_entries: 3, needs_recovery: true }),
-        region({ retained_generations: 4, reclaimable_generations: 1, reclaimable_bytes: 7 }),
-      ],
-    } as Status;
-    expect(levels(status)).toMatchObject({
+    const regions = [
+      region({ backlog_generations: 2, backlog_rows: 5, unflushed_wal_entries: 3, needs_recovery: true }),
+      region({ retained_generations: 4, reclaimable_generations: 1, reclaimable_bytes: 7 }),
+    ];
+    expect(levels(regions, 9)).toMatchObject({
       walEntries: 3,
       walRegions: 1,
       toRecover: 1,

@@ -1,8 +1,9 @@
 import type { JSX } from "preact";
 
-import { ago, human, moment, until } from "../format";
+import { ago, human, moment } from "../format";
 import { JOBS, type TableDetail } from "../types";
 import { Icon } from "./icons";
+import { Scroll } from "./Scroll";
 
 const NAMES: Record<string, string> = {
   merge: "Merge",
@@ -13,7 +14,12 @@ const NAMES: Record<string, string> = {
   quality: "Quality check",
   verify: "Verification",
   checkpoint: "Checkpoint",
-  look: "Look",
+  status: "Status check",
+  log: "Log",
+  policy: "Policy",
+  dag: "DAG",
+  late: "Run in time",
+  recover: "Recovery",
 };
 
 export function jobName(job: string): string {
@@ -23,8 +29,8 @@ export function jobName(job: string): string {
 /** What each job does next and why. */
 export function DueTable({ table, now }: { table: TableDetail; now: number }): JSX.Element {
   return (
-    <div class="scroll" tabIndex={0} role="region" aria-label="What is due">
-      <table class="due">
+    <Scroll label="Jobs">
+      <table class="due stack">
         <thead>
           <tr>
             <th scope="col">Job</th>
@@ -39,17 +45,17 @@ export function DueTable({ table, now }: { table: TableDetail; now: number }): J
           ))}
         </tbody>
       </table>
-    </div>
+    </Scroll>
   );
 }
 
 function DueRow({ job, table, now }: { job: string; table: TableDetail; now: number }): JSX.Element {
   const due = table.due[job];
-  const failedJob = table.failed_jobs.find((one) => one.job === job);
+  const error = table.errors.find((one) => one.job === job);
   const running = table.running.some((run) => run.job === job);
   const state = running
     ? { icon: "running", name: "running", kind: "running" }
-    : failedJob
+    : error
       ? { icon: "failing", name: "fails", kind: "failing" }
       : due?.postponed
         ? { icon: "off", name: "postponed", kind: "off" }
@@ -58,20 +64,20 @@ function DueRow({ job, table, now }: { job: string; table: TableDetail; now: num
           : due
             ? { icon: "ok", name: "not due", kind: "ok" }
             : { icon: "unknown", name: "unknown", kind: "unknown" };
-  const why = failedJob
-    ? `${failedJob.reason} (${failedJob.attempts}×, again ${until(failedJob.next_try_at, now)})`
+  const why = error
+    ? error.reason
     : (due?.postponed ?? due?.reason ?? (due ? `${Math.round(due.pressure * 100)} % of its nearest limit` : ""));
   return (
     <tr>
       <th scope="row">{jobName(job)}</th>
-      <td class={`is-${state.kind} state-cell`}>
+      <td class={`is-${state.kind} state-cell`} data-label="Now">
         <Icon name={state.icon} spin={state.icon === "running"} />
         {state.name}
       </td>
-      <td class="why" title={human(why)}>
+      <td class="why" data-label="Why">
         {human(why)}
       </td>
-      <td class="nowrap" title={moment(table.last_runs[job])}>
+      <td class="nowrap" data-label="Last done" title={moment(table.last_runs[job])}>
         {ago(table.last_runs[job], now)}
       </td>
     </tr>

@@ -1,12 +1,13 @@
 import type { JSX } from "preact";
 
 import { latestError, type Column, type Order } from "../fleet";
-import { ago, count, exact, moment, plural, rate, size } from "../format";
+import { ago, count, exact, human, moment, plural, rate, size } from "../format";
 import { tableHref } from "../route";
 import type { FleetRow } from "../types";
 import { AgeBar } from "./AgeBar";
 import { HealthBadge } from "./Health";
 import { Icon } from "./icons";
+import { Scroll } from "./Scroll";
 
 const COLUMNS: readonly { id: Column; name: string; number?: boolean; title: string }[] = [
   { id: "table", name: "Table", title: "Name, owner and tags" },
@@ -30,8 +31,8 @@ interface Properties {
 
 export function FleetTable({ rows, now, order, sort }: Properties): JSX.Element {
   return (
-    <div class="scroll" tabIndex={0} role="region" aria-label="Tables">
-      <table class="fleet">
+    <Scroll label="All tables">
+      <table class="fleet stack">
         <thead>
           <tr>
             {COLUMNS.map((column) => (
@@ -69,7 +70,7 @@ export function FleetTable({ rows, now, order, sort }: Properties): JSX.Element 
           )}
         </tbody>
       </table>
-    </div>
+    </Scroll>
   );
 }
 
@@ -86,11 +87,12 @@ function Row({ row, now }: { row: FleetRow; now: number }): JSX.Element {
           {about || "\u00a0"}
         </span>
       </th>
-      <td class="col-health">
+      <td data-label="Health" class="col-health">
         <HealthBadge health={row.health} reasons={row.reasons} />
         <span class="below">{row.skipped_regions ? plural(row.skipped_regions, "skipped region") : "\u00a0"}</span>
+        {row.reasons.length > 0 && <span class="narrow-only quiet">{human(row.reasons.join("; "))}</span>}
       </td>
-      <td class="col-age">
+      <td data-label="Backlog age" class="col-age">
         {row.backlog ? (
           <AgeBar
             seconds={row.backlog.oldest_seconds}
@@ -101,23 +103,23 @@ function Row({ row, now }: { row: FleetRow; now: number }): JSX.Element {
           <span class="quiet">status not read yet</span>
         )}
       </td>
-      <td class="number" title={row.backlog ? `${exact(row.backlog.rows)} rows` : undefined}>
+      <td data-label="Waiting" class="number" title={row.backlog ? `${exact(row.backlog.rows)} rows` : undefined}>
         {count(row.backlog?.rows)}
         <span class="below">
           {row.backlog ? `${count(row.backlog.generations)} gen. · ${size(row.backlog.bytes)}` : "\u00a0"}
         </span>
       </td>
-      <td class="number">{rate(row.rows_in_per_second)}</td>
-      <td class="number">{rate(row.rows_merged_per_second)}</td>
-      <td class="number">
+      <td data-label="Rows in" class="number">{rate(row.rows_in_per_second)}</td>
+      <td data-label="Merged" class="number">{rate(row.rows_merged_per_second)}</td>
+      <td data-label="Index lag" class="number">
         <span class={lag ? "" : "quiet"}>{count(row.lag_rows)}</span>
         <span class="below">{row.lag_generations ? `${count(row.lag_generations)} gen.` : "\u00a0"}</span>
       </td>
-      <td class={row.reclaimable_bytes ? "number" : "number quiet"}>{size(row.reclaimable_bytes)}</td>
-      <td class="col-last">
+      <td data-label="Reclaimable" class={row.reclaimable_bytes ? "number" : "number quiet"}>{size(row.reclaimable_bytes)}</td>
+      <td data-label="Last merge" class="col-last">
         <Latest row={row} now={now} />
       </td>
-      <td class="col-error">
+      <td data-label="Last error" class="col-error">
         <LastError row={row} now={now} />
       </td>
     </tr>
@@ -151,9 +153,9 @@ function LastError({ row, now }: { row: FleetRow; now: number }): JSX.Element {
   if (error === null) return <span class="quiet">none</span>;
   return (
     <span title={error.reason}>
-      <span class="clip">{error.reason}</span>
+      <span class="lines">{error.reason}</span>
       <span class="below">
-        {error.job} · {ago(error.at, now)}
+        {error.job} · since {ago(error.since ?? error.at, now)}
       </span>
     </span>
   );

@@ -6,6 +6,7 @@ import { Figures } from "./Figures";
 import { Icon } from "./icons";
 import { OutLink } from "./OutLink";
 import { Panel } from "./Panel";
+import { Scroll } from "./Scroll";
 
 interface Properties {
   quality: Quality | null;
@@ -50,8 +51,8 @@ export function QualityPanel({ quality, now }: Properties): JSX.Element {
         ]}
       />
       {expectations.length > 0 && (
-        <div class="scroll" tabIndex={0} role="region" aria-label="Expectations">
-          <table class="expectations">
+        <Scroll label="Expectations and their results">
+          <table class="expectations stack">
             <thead>
               <tr>
                 <th scope="col">Expectation</th>
@@ -70,7 +71,7 @@ export function QualityPanel({ quality, now }: Properties): JSX.Element {
               ))}
             </tbody>
           </table>
-        </div>
+        </Scroll>
       )}
     </Panel>
   );
@@ -81,13 +82,15 @@ function Row({ expectation }: { expectation: Expectation }): JSX.Element {
   return (
     <tr>
       <th scope="row">{words(type.replace(/^expect_/, ""))}</th>
-      <td>{column && <code>{column}</code>}</td>
-      <td>{severity}</td>
-      <td>
+      <td data-label="Column">{column && <code>{column}</code>}</td>
+      <td data-label="Severity">{severity}</td>
+      <td data-label="Result">
         <Verdict good={success} yes="met" no={error ? "undecided" : "not met"} />
       </td>
-      <td class="number">{exact(failed)}</td>
-      <td class="why">{error ?? (examples ?? []).map((key) => Object.values(key).join(", ")).join("; ")}</td>
+      <td class="number" data-label="Rows fail">
+        {exact(failed)}
+      </td>
+      <td class="why" data-label="For example">{error ?? (examples ?? []).map((key) => Object.values(key).join(", ")).join("; ")}</td>
     </tr>
   );
 }

@@ -21,7 +21,7 @@ import { RegionTable } from "./RegionTable";
 
 interface Properties {
   regions: readonly Region[];
-  skipped: ReadonlySet<string>;
+  skipped: ReadonlyMap<string, string>;
   late: number;
   critical: number;
   chosen: string | null;
@@ -162,7 +162,7 @@ function Cells(properties: CellProperties): JSX.Element {
       <Legend measure={measure} largest={largest} skipped={skipped.size > 0} />
       <p id="cell-told" class="told" aria-live="polite">
         {region ? (
-          <Told region={region} skipped={skipped.has(region.region_id)} />
+          <Told region={region} skipped={skipped.get(region.region_id)} />
         ) : (
           <span class="quiet">Point at a cell, or use the arrow keys; a click keeps it.</span>
         )}
@@ -171,10 +171,9 @@ function Cells(properties: CellProperties): JSX.Element {
   );
 }
 
-function Told({ region, skipped }: { region: Region; skipped: boolean }): JSX.Element {
+function Told({ region, skipped }: { region: Region; skipped: string | undefined }): JSX.Element {
   const state = [
     region.sealed ? "sealed" : null,
-    skipped ? "skipped" : null,
     `epoch ${region.writer_epoch}`,
     `generation ${region.current_generation}, merged ${region.merged_generation}`,
   ];
@@ -193,6 +192,10 @@ function Told({ region, skipped }: { region: Region; skipped: boolean }): JSX.El
       <span>{`${exact(region.retained_generations)} stored, ${size(region.reclaimable_bytes)} reclaimable`}</span>
       {region.held_generations > 0 && (
         <span>{`${exact(region.held_generations)} held for the writer of another client, ${size(region.held_bytes)}`}</span>
+      )}
+      {skipped !== undefined && <span class="is-failing told-reason">skipped: {skipped}</span>}
+      {region.missing_wal_entry !== null && (
+        <span class="is-failing told-reason">{`entry ${exact(region.missing_wal_entry)} of its log is missing: acknowledged rows are lost with it`}</span>
       )}
       <span class="quiet">{state.filter(Boolean).join(" · ")}</span>
     </>

@@ -3,11 +3,14 @@ import { useState } from "preact/hooks";
 
 import { count, duration, exact, size } from "../format";
 import type { Region } from "../types";
+import { Scroll } from "./Scroll";
 
 const PAGE = 100;
 
-function state(region: Region, skipped: ReadonlySet<string>): string {
-  if (skipped.has(region.region_id)) return "skipped";
+function state(region: Region, skipped: ReadonlyMap<string, string>): string {
+  const reason = skipped.get(region.region_id);
+  if (reason !== undefined) return `skipped: ${reason}`;
+  if (region.missing_wal_entry !== null) return `log entry ${region.missing_wal_entry} is missing`;
   if (region.needs_recovery) return "to recover";
   return region.sealed ? "sealed" : "open";
 }
@@ -18,7 +21,7 @@ export function RegionTable({
   skipped,
 }: {
   regions: readonly Region[];
-  skipped: ReadonlySet<string>;
+  skipped: ReadonlyMap<string, string>;
 }): JSX.Element {
   const [wanted, setPage] = useState(0);
   const pages = Math.max(1, Math.ceil(regions.length / PAGE));
@@ -27,7 +30,7 @@ export function RegionTable({
   const shown = regions.slice(first, first + PAGE);
   return (
     <>
-      <div class="scroll region-rows" tabIndex={0} role="region" aria-label="Regions as a table">
+      <Scroll label="Regions as a table" className="region-rows">
         <table>
           <thead>
             <tr>
@@ -52,7 +55,7 @@ export function RegionTable({
                 <th scope="row">
                   <code>{region.region_id}</code>
                 </th>
-                <td>{state(region, skipped)}</td>
+                <td class="region-state">{state(region, skipped)}</td>
                 <td class="number">{duration(region.oldest_backlog_seconds)}</td>
                 <td class="number">{exact(region.backlog_generations)}</td>
                 <td class="number">{count(region.backlog_rows)}</td>
@@ -66,7 +69,7 @@ export function RegionTable({
             ))}
           </tbody>
         </table>
-      </div>
+      </Scroll>
       {pages > 1 && (
         <nav class="pages" aria-label="Pages of regions">
           <button type="button" disabled={page === 0} onClick={() => setPage(page - 1)}>

@@ -5,6 +5,7 @@ import type { Run } from "../types";
 import { jobName } from "./DueTable";
 import { Icon } from "./icons";
 import { OutLink } from "./OutLink";
+import { Scroll } from "./Scroll";
 
 const STATES: Record<Run["state"], { icon: string; kind: string }> = {
   running: { icon: "running", kind: "running" },
@@ -16,8 +17,8 @@ const STATES: Record<Run["state"], { icon: string; kind: string }> = {
 /** The latest runs of all jobs. */
 export function RunsTable({ runs, now }: { runs: readonly Run[]; now: number }): JSX.Element {
   return (
-    <div class="scroll runs" tabIndex={0} role="region" aria-label="Runs">
-      <table>
+    <Scroll label="Latest runs" className="runs">
+      <table class="stack">
         <thead>
           <tr>
             <th scope="col">Run</th>
@@ -37,7 +38,7 @@ export function RunsTable({ runs, now }: { runs: readonly Run[]; now: number }):
           ))}
         </tbody>
       </table>
-    </div>
+    </Scroll>
   );
 }
 
@@ -45,27 +46,27 @@ function RunRow({ run, now }: { run: Run; now: number }): JSX.Element {
   const state = STATES[run.state] ?? STATES.abandoned;
   return (
     <tr>
-      <td class="nowrap">
+      <td class="nowrap" data-label="Run">
         <OutLink to={run.link} label={`Run ${run.run_id} in Airflow`}>
           {run.run_id}
         </OutLink>
       </td>
       <th scope="row">{jobName(run.job)}</th>
-      <td class={`is-${state.kind} state-cell`}>
+      <td class={`is-${state.kind} state-cell`} data-label="State">
         <Icon name={state.icon} spin={run.state === "running"} />
         {run.state}
         {run.state === "running" && run.total ? ` ${run.done ?? 0}/${run.total}` : ""}
       </td>
-      <td class="nowrap" title={moment(run.started_at)}>
+      <td class="nowrap" title={moment(run.started_at)} data-label="Started">
         {ago(run.started_at, now)}
       </td>
-      <td class="number">
+      <td class="number" data-label="Took">
         {duration(run.seconds ?? (now - Date.parse(run.started_at)) / 1000)}
       </td>
-      <td class="number">{count(run.rows)}</td>
-      <td class="number">{size(run.bytes)}</td>
-      <td class="number">{versions(run)}</td>
-      <td class="did">
+      <td class="number" data-label="Rows">{count(run.rows)}</td>
+      <td class="number" data-label="Bytes">{size(run.bytes)}</td>
+      <td class="number" data-label="Version">{versions(run)}</td>
+      <td class="did" data-label="What it did">
         <Did run={run} />
       </td>
     </tr>
@@ -91,7 +92,7 @@ function Did({ run }: { run: Run }): JSX.Element {
   const warnings = run.warnings ?? [];
   const left = run.job === "quality" || run.job === "verify" ? "found" : "left undone";
   const line = run.error ?? metrics.join(", ");
-  if (run.error === null && warnings.length === 0) return <span class="clip" title={line}>{line}</span>;
+  if (run.error === null && warnings.length === 0) return <>{line}</>;
   const more = [...(run.error ? [run.error] : []), ...warnings];
   return (
     <details>

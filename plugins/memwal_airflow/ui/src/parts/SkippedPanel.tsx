@@ -5,6 +5,7 @@ import { ApiError, post, tablePath } from "../api";
 import { until } from "../format";
 import type { SkippedRegion } from "../types";
 import { Panel } from "./Panel";
+import { Scroll } from "./Scroll";
 
 interface Properties {
   table: string;
@@ -48,8 +49,8 @@ export function SkippedPanel({ table, skipped, why, now, done }: Properties): JS
         </button>
       }
     >
-      <div class="scroll" tabIndex={0} role="region" aria-label="Skipped regions">
-        <table class="skipped">
+      <Scroll label="Regions that are skipped">
+        <table class="skipped stack">
           <thead>
             <tr>
               <th scope="col">Region</th>
@@ -66,12 +67,18 @@ export function SkippedPanel({ table, skipped, why, now, done }: Properties): JS
             {skipped.slice(0, SHOWN).map((one) => (
               <tr key={one.region_id}>
                 <th scope="row">
-                  <code class="nowrap">{one.region_id}</code>
+                  <code>{one.region_id}</code>
                 </th>
-                <td class="number">{one.generation}</td>
-                <td class="why">{one.reason}</td>
-                <td class="number">{one.attempts}</td>
-                <td class="nowrap">{until(one.next_try_at, now)}</td>
+                <td class="number" data-label="Generation">
+                  {one.generation}
+                </td>
+                <td class="why" data-label="Why">
+                  {one.reason}
+                </td>
+                <td class="number" data-label="Tries">
+                  {one.attempts}
+                </td>
+                <td class="nowrap" data-label="Next try">{until(one.next_try_at, now)}</td>
                 <td>
                   <button
                     type="button"
@@ -87,7 +94,7 @@ export function SkippedPanel({ table, skipped, why, now, done }: Properties): JS
             ))}
           </tbody>
         </table>
-      </div>
+      </Scroll>
       {skipped.length > SHOWN && <p class="quiet">The first {SHOWN} are shown.</p>}
     </Panel>
   );

@@ -1,16 +1,7 @@
 import type { JSX } from "preact";
-import { useMemo, useState } from "preact/hooks";
+import { useMemo } from "preact/hooks";
 
-import {
-  FIRST_ORDER,
-  filtered,
-  nextOrder,
-  sorted,
-  totals,
-  type Column,
-  type Order,
-  type Totals,
-} from "../fleet";
+import { filtered, nextOrder, sorted, totals, type Column, type Totals } from "../fleet";
 import { count, exact, plural, rate, size } from "../format";
 import { HEALTHS, HEALTH_MEANINGS, HEALTH_NAMES } from "../health";
 import { Figures } from "../parts/Figures";
@@ -18,13 +9,14 @@ import { FleetTable } from "../parts/FleetTable";
 import { Icon, healthIcon } from "../parts/icons";
 import { Empty, Failure, Freshness, Loading } from "../parts/states";
 import { usePolled } from "../polled";
+import { fleetHref, replaceRoute, type FleetQuery } from "../route";
 import type { Fleet, Health } from "../types";
 
-export function FleetView(): JSX.Element {
+export function FleetView({ query }: { query: FleetQuery }): JSX.Element {
   const fleet = usePolled<Fleet>("fleet");
-  const [order, setOrder] = useState<Order>(FIRST_ORDER);
-  const [text, setText] = useState("");
-  const [health, setHealth] = useState<Health | null>(null);
+  const { text, health, order } = query;
+  const change = (part: Partial<FleetQuery>): void =>
+    replaceRoute(fleetHref({ ...query, ...part }));
   const all = fleet.value?.tables;
   const sums = useMemo(() => totals(all ?? []), [all]);
   const shown = useMemo(
@@ -62,9 +54,9 @@ export function FleetView(): JSX.Element {
                 aria-label="Filter by name, owner, tag or address"
                 placeholder="Filter by name, owner, tag …"
                 value={text}
-                onInput={(event) => setText(event.currentTarget.value)}
+                onInput={(event) => change({ text: event.currentTarget.value })}
               />
-              <HealthFilter sums={sums} chosen={health} choose={setHealth} />
+              <HealthFilter sums={sums} chosen={health} choose={(chosen) => change({ health: chosen })} />
               <span class="quiet shown" role="status">
                 {shown.length === sums.tables ? "" : `${shown.length} of ${sums.tables}`}
               </span>
@@ -73,7 +65,7 @@ export function FleetView(): JSX.Element {
               rows={shown}
               now={now}
               order={order}
-              sort={(column: Column) => setOrder((before) => nextOrder(before, column))}
+              sort={(column: Column) => change({ order: nextOrder(order, column) })}
             />
           </>
         )}

@@ -9,7 +9,9 @@ import { refusal } from "../orders";
 import { Actions } from "../parts/Actions";
 import { AgeBar } from "../parts/AgeBar";
 import { CollectionPanel } from "../parts/CollectionPanel";
+import { CopyLink } from "../parts/CopyLink";
 import { DueTable } from "../parts/DueTable";
+import { ErrorsPanel } from "../parts/ErrorsPanel";
 import { Figures } from "../parts/Figures";
 import { HealthBadge } from "../parts/Health";
 import { SkippedPanel } from "../parts/SkippedPanel";
@@ -25,23 +27,33 @@ import { RegionMap } from "../parts/RegionMap";
 import { RunsTable } from "../parts/RunsTable";
 import { Empty, Failure, Freshness, Loading } from "../parts/states";
 import { usePolled, type Polled } from "../polled";
-import type { Me, Runs, TableDetail } from "../types";
+import { backHref } from "../route";
+import type { Me, Regions, Runs, TableDetail } from "../types";
+
+const REGIONS_SECONDS = 600;
 
 export function TableView({ name, me }: { name: string; me: Me | null }): JSX.Element {
   const detail = usePolled<TableDetail>(tablePath(name));
   const runs = usePolled<Runs>(tablePath(name, "/runs?limit=50"));
   const table = detail.value;
+  // Thousands of regions are read again only when the status was.
+  const sampled = table?.status ? table.sampled_at : null;
+  const regions = usePolled<Regions>(
+    sampled === null ? null : tablePath(name, `/regions?at=${encodeURIComponent(sampled)}`),
+    REGIONS_SECONDS,
+  );
   return (
     <div class="page">
       <header class="top">
         <nav aria-label="Way back">
-          <a class="back" href="#/">
+          <a class="back" href={backHref()}>
             <Icon name="back" />
             All tables
           </a>
         </nav>
         <h1 tabIndex={-1}>{name}</h1>
         {table && <HealthBadge health={table.health} reasons={table.reasons} />}
+        <CopyLink />
         <Freshness polled={detail} sampled={table?.sampled_at ?? null} />
       </header>
       <main>
@@ -52,7 +64,7 @@ export function TableView({ name, me }: { name: string; me: Me | null }): JSX.El
             <Loading what={name} tall />
           )
         ) : (
-          <Content {...{ table, me, detail, runs }} />
+          <Content {...{ table, me, detail, runs, regions }} />
         )}
       </main>
     </div>
@@ -64,14 +76,20 @@ interface Properties {
   me: Me | null;
   detail: Polled<TableDetail>;
   runs: Polled<Runs>;
+  regions: Polled<Regions>;
 }
 
-function Content({ table, me, detail, runs }: Properties): JSX.Element {
+function Content({ table, me, detail, runs, regions }: Properties): JSX.Element {
   const [region, setRegion] = useState<string | null>(null);
   const now = detail.at ?? Date.now();
   const { status, late_seconds: late, critical_seconds: critical } = table;
-  const sums = useMemo(() => (status ? sumLevels(status) : null), [status]);
-  const skipped = useMemo(() => new Set(table.skipped_regions.map((one) => one.region_id)), [table.skipped_regions]);
+  const found = regions.value?.regions;
+  const baseRows = status?.base_rows ?? null;
+  const sums = useMemo(() => (found ? sumLevels(found, baseRows) : null), [found, baseRows]);
+  const skipped = useMemo(
+    () => new Map(table.skipped_regions.map((one) => [one.region_id, one.reason])),
+    [table.skipped_regions],
+  );
   const refresh = (): void => {
     detail.refresh();
     runs.refresh();
@@ -104,10 +122,19 @@ function Content({ table, me, detail, runs }: Properties): JSX.Element {
       </div>
 
       <Numbers table={table} />
+      {table.errors.length > 0 && <ErrorsPanel errors={table.errors} now={now} />}
 
-      {status === null || sums === null ? (
+      {status === null ? (
         <Panel id="levels" title="Levels">
           <Empty>The status of this table was not read yet. The first run of its DAG reads it.</Empty>
+        </Panel>
+      ) : sums === null || found === undefined ? (
+        <Panel id="levels" title="Levels">
+          {regions.error ? (
+            <Failure error={regions.error} retry={regions.refresh} />
+          ) : (
+            <Loading what="the regions" tall />
+          )}
         </Panel>
       ) : (
         <>
@@ -129,9 +156,9 @@ function Content({ table, me, detail, runs }: Properties): JSX.Element {
               <Indexes indexes={status.indexes} baseRows={status.base_rows} />
             </Panel>
           </div>
-          <Panel id="regions" title="Regions" note={`${exact(status.regions.length)} in all`}>
+          <Panel id="regions" title="Regions" note={`${exact(found.length)} in all`}>
             <RegionMap
-              regions={status.regions}
+              regions={found}
               skipped={skipped}
               late={late}
               critical={critical}

@@ -1,0 +1,175 @@
+"""Failures of a table's maintenance that last: since when, why, and what to do about them.
+
+The page, the command line, the events and the metrics all show these. A failure lasts until the
+same thing succeeds once: a job, the reading of the status, or the building of the DAG.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from memwal.catalog.records import DAG_JOB, LOG_JOB, STATUS_JOB, ManagedTable
+from memwal.jobs.job import JobRun
+from memwal.util.records import JsonRecord
+
+if TYPE_CHECKING:
+    from memwal.catalog.backoff import FailedJob
+    from memwal.catalog.history import LatestRuns
+
+# Name under which an unreadable policy is listed, among the names of jobs.
+POLICY_JOB: Final = "policy"
+# Folder of the runbooks in the documentation.
+RUNBOOKS: Final = "docs/runbooks"
+
+_DIED = "its process died"
+_ERROR_TYPE = re.compile(r"(\w+): ")
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What to do about a kind of failure, and the section of the runbooks that says more."""
+
+    action: str
+    runbook: str
+
+
+_FAILING = "MemwalJobFailing.md"
+_DEFAULT: Final = Advice(
+    "follow the message; if it does not help, look at the log of the run", f"{_FAILING}#what-to-do"
+)
+_GONE: Final = Advice(
+    "check whether the table is still at its address", f"{_FAILING}#the-table-is-not-found"
+)
+_CONFLICT: Final = Advice(
+    "wait for the next try; if it lasts, find the other program that writes",
+    f"{_FAILING}#conflicts",
+)
+_DAMAGED: Final = Advice(
+    "keep every object, run memwal verify, and follow its findings", f"{_FAILING}#damaged-data"
+)
+ADVICE_BY_JOB: Final[Mapping[str, Advice]] = {
+    LOG_JOB: Advice(
+        "restore the entry from a backup, or abandon the region's log", "corrupt-log-entry.md"
+    ),
+    POLICY_JOB: Advice("set the policy anew", f"{_FAILING}#the-policy-cannot-be-read"),
+    DAG_JOB: Advice(
+        "correct what the message names, in the policy or in the DAG file",
+        f"{_FAILING}#the-dag-cannot-be-built",
+    ),
+}
+ADVICE_BY_ERROR: Final[Mapping[str, Advice]] = {
+    "StoreAccessError": Advice(
+        "renew the credentials, or extend their rights", f"{_FAILING}#credentials"
+    ),
+    "StoreFullError": Advice("free space by merging and collecting garbage", "disk-full.md"),
+    "StoreUnavailableError": Advice(
+        "check that the store and the catalog answer", f"{_FAILING}#the-store-does-not-answer"
+    ),
+    "ObjectNotFoundError": _GONE,
+    "TableSetupError": _GONE,
+    "TableReplacedError": _GONE,
+    "ConflictError": _CONFLICT,
+    "LeaseLostError": _CONFLICT,
+    "CorruptDataError": _DAMAGED,
+    "SparkApplicationError": Advice(
+        "look at the log of the Spark application", f"{_FAILING}#spark"
+    ),
+}
+ADVICE_OF_DEATH: Final = Advice(
+    "give the job more memory, or smaller commits", f"{_FAILING}#the-process-died"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobError(JsonRecord):
+    """Failure of a job of a table that has not succeeded since.
+
+    Attributes
+    ----------
+    job : str
+        Name of the job; ``status`` for reading the status of the table, ``log`` for a log that
+        lacks an entry, ``dag`` for building the DAG in Airflow, ``policy`` for reading the policy.
+    reason : str
+        The latest error, with its type.
+    at : datetime
+        When the last try ended, in UTC, or since when the job fails if only that is recorded.
+    since : datetime
+        Since when the job fails, in UTC.
+    attempts : int or None
+        How often it failed; None if that is not recorded.
+    run_id : int or None
+        Number of the latest failed run; None if no run was started.
+    """
+
+    job: str
+    reason: str
+    at: datetime
+    since: datetime
+    attempts: int | None = None
+    run_id: int | None = None
+
+    json_properties: ClassVar[tuple[str, ...]] = ("action", "runbook")
+
+    @property
+    def action(self) -> str:
+        """What to do."""
+        return self._advice.action
+
+    @property
+    def runbook(self) -> str:
+        """Path of the runbook in the documentation, with the section of this kind of failure."""
+        return f"{RUNBOOKS}/{self._advice.runbook}"
+
+    @property
+    def _advice(self) -> Advice:
+        if self.reason == _DIED:
+            return ADVICE_OF_DEATH
+        kind = _ERROR_TYPE.match(self.reason)
+        by_error = ADVICE_BY_ERROR.get(kind[1]) if kind is not None else None
+        return ADVICE_BY_JOB.get(self.job) or by_error or _DEFAULT
+
+
+def job_errors(
+    table: ManagedTable, runs: LatestRuns | None, failed_jobs: Iterable[FailedJob]
+) -> tuple[JobError, ...]:
+    """Return one error for each failing job of a table, newest first.
+
+    ``runs`` are the latest runs of the table, and ``failed_jobs`` its recorded failures. A run that
+    has not ended yet neither adds nor ends an error.
+    """
+    errors = {
+        failed.job: JobError(
+            job=failed.job,
+            reason=failed.reason,
+            at=failed.since,
+            since=failed.since,
+            attempts=failed.attempts,
+        )
+        for failed in failed_jobs
+    }
+    for job, first in (runs.failing if runs is not None else {}).items():
+        last = runs.ended[job] if runs is not None else first
+        recorded = errors.get(job)
+        errors[job] = JobError(
+            job=job,
+            reason=last.error or _DIED,
+            at=_end(last),
+            since=min(_end(first), recorded.since) if recorded is not None else _end(first),
+            attempts=recorded.attempts if recorded is not None else None,
+            run_id=last.run_id,
+        )
+    if table.problem is not None:
+        # The status was not read for the same reason.
+        errors.pop(STATUS_JOB, None)
+        errors[POLICY_JOB] = JobError(
+            job=POLICY_JOB, reason=table.problem, at=table.updated_at, since=table.updated_at
+        )
+    return tuple(sorted(errors.values(), key=lambda error: error.at, reverse=True))
+
+
+def _end(run: JobRun) -> datetime:
+    return run.finished_at or run.heartbeat_at or run.started_at

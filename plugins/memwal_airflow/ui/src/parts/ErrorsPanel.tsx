@@ -1,0 +1,45 @@
+import type { JSX } from "preact";
+
+import { ago, moment, plural } from "../format";
+import type { JobError } from "../types";
+import { jobName } from "./DueTable";
+import { OutLink } from "./OutLink";
+import { Panel } from "./Panel";
+
+/** What fails, since when, and what to do about it. */
+export function ErrorsPanel({
+  errors,
+  now,
+}: {
+  errors: readonly JobError[];
+  now: number;
+}): JSX.Element {
+  return (
+    <Panel id="errors" title="Failures" note="each lasts until the same succeeds once">
+      <ul class="errors">
+        {errors.map((error) => (
+          <li key={error.job}>
+            <p>
+              <b class="is-failing">{jobName(error.job)}</b>{" "}
+              <span class="quiet" title={moment(error.since)}>
+                fails since {ago(error.since, now)}
+                {error.attempts ? `, ${plural(error.attempts, "time")}` : ""}
+              </span>
+            </p>
+            <p class="error-reason">{error.reason}</p>
+            <p>
+              What to do: {error.action}.{" "}
+              {error.runbook_link ? (
+                <OutLink to={error.runbook_link}>Runbook</OutLink>
+              ) : (
+                <>
+                  Runbook: <code>{error.runbook}</code>
+                </>
+              )}
+            </p>
+          </li>
+        ))}
+      </ul>
+    </Panel>
+  );
+}

@@ -1,0 +1,188 @@
+"""What fails lasts until the same succeeds once, and says what to do."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+from support.data.policies import spoil_policy
+
+from memwal.catalog import Catalog, Policy, read_snapshot
+from memwal.catalog.failures import (
+    ADVICE_BY_ERROR,
+    ADVICE_BY_JOB,
+    ADVICE_OF_DEATH,
+    POLICY_JOB,
+    JobError,
+    job_errors,
+)
+from memwal.catalog.records import DAG_JOB, LOG_JOB, STATUS_JOB
+from memwal.errors import InvalidInputError, MemWalError
+from memwal.fleet import overview
+from memwal.jobs.job import JobResult
+from memwal.jobs.status import RegionBacklog, TableStatus
+
+RUNBOOKS = Path(__file__).resolve().parents[2] / "docs" / "runbooks"
+SPOILED = ["{no json", '"text"', '{"merge_at_generatoins": 3}', '{"schedule": "sometimes"}', "null"]
+NOTHING = JobResult(job="merge", table="/data/a.lance", version=1)
+
+
+def status(missing: int | None = None) -> TableStatus:
+    region = RegionBacklog(
+        region_id="00000000-0000-0000-0000-000000000001",
+        writer_epoch=1,
+        sealed=False,
+        current_generation=5,
+        merged_generation=1,
+        backlog_generations=0,
+        backlog_rows=0,
+        backlog_bytes=0,
+        oldest_backlog_seconds=None,
+        unflushed_wal_entries=3,
+        retained_generations=0,
+        missing_wal_entry=missing,
+    )
+    return TableStatus(
+        uri="/data/a.lance", version=4, regions=(region,), indexes=(), snapshot_age_seconds=None
+    )
+
+
+@pytest.fixture
+def a(catalog: Catalog) -> Catalog:
+    catalog.register("a", uri="/data/a.lance", policy=Policy(tags=("air",)))
+    return catalog
+
+
+def errors(catalog: Catalog) -> dict[str, JobError]:
+    (found,) = overview(catalog, table="a")
+    return {error.job: error for error in found.errors}
+
+
+class TestUntilOneSuccess:
+    def test_a_job(self, a: Catalog) -> None:
+        for reason in ("StoreAccessError: no", "StoreUnavailableError: later"):
+            a.backoffs.record_failure("a", "merge", reason)
+        found = errors(a)["merge"]
+        # The newest reason, since the first failure; the second came before the next try.
+        assert (found.reason, found.attempts) == ("StoreUnavailableError: later", 1)
+        a.finish_run(a.start_run("a", "index"), result=NOTHING.to_dict())
+        assert set(errors(a)) == {"merge"}
+        a.finish_run(a.start_run("a", "merge"), result=NOTHING.to_dict())
+        assert errors(a) == {}
+
+    def test_a_run_that_goes_on_neither_ends_nor_hides_it(self, a: Catalog) -> None:
+        first = a.finish_run(a.start_run("a", "merge"), error="ConflictError: first")
+        last = a.finish_run(a.start_run("a", "merge"), error="ConflictError: second")
+        a.start_run("a", "merge")
+        found = errors(a)["merge"]
+        assert (found.reason, found.run_id) == ("ConflictError: second", last.run_id)
+        assert (found.since, found.at) == (first.finished_at, last.finished_at)
+
+    def test_the_status(self, a: Catalog) -> None:
+        a.backoffs.record_failure("a", STATUS_JOB, "TableSetupError: there is no table")
+        assert set(errors(a)) == {STATUS_JOB}
+        a.record_backlog("a", status())
+        assert errors(a) == {}
+
+    def test_a_log_that_lacks_an_entry(self, a: Catalog) -> None:
+        a.record_backlog("a", status(missing=7))
+        found = errors(a)
+        assert set(found) == {LOG_JOB}
+        assert re.search(r"\b7\b.*memwal abandon", found[LOG_JOB].reason)
+        a.record_backlog("a", status())
+        assert errors(a) == {}
+
+
+class TestUnreadablePolicies:
+    @pytest.mark.parametrize("policy", SPOILED)
+    def test_its_table_is_listed_with_the_problem_and_the_others_as_they_are(
+        self, a: Catalog, tmp_path: Path, policy: str
+    ) -> None:
+        a.register("b", uri="/data/b.lance")
+        spoil_policy(a, "a", policy)
+        spoiled, fine = a.list()
+        assert (spoiled.policy, fine.problem) == (Policy(), None)
+        assert spoiled.problem is not None
+        with pytest.raises(InvalidInputError, match="memwal catalog policy set a"):
+            a.get("a")
+        assert a.get("a", allow_problem=True) == spoiled
+        assert set(errors(a)) == {POLICY_JOB}
+        a.export_snapshot(tmp_path / "tables.json")
+        assert [table.name for table in read_snapshot(tmp_path / "tables.json")] == ["b"]
+        a.update("a", policy=Policy(priority=3))
+        assert (a.get("a").policy.priority, errors(a)) == (3, {})
+
+    def test_it_is_the_one_reason_that_the_status_was_not_read(self, a: Catalog) -> None:
+        spoil_policy(a, "a", "{")
+        a.backoffs.record_failure("a", STATUS_JOB, "InvalidInputError: the policy ...")
+        assert set(errors(a)) == {POLICY_JOB}
+
+    def test_its_history_is_kept_whatever_the_default_says(self, a: Catalog) -> None:
+        run = a.finish_run(a.start_run("a", "merge"), error="no")
+        assert run.finished_at is not None
+        spoil_policy(a, "a", "{")
+        later = run.finished_at + timedelta(days=400)
+        a.prune(now=later)
+        assert [one.run_id for one in a.runs(table="a")] == [run.run_id]
+        a.update("a", policy=Policy())
+        a.prune(now=later)
+        assert a.runs(table="a") == []
+
+    def test_a_record_of_a_newer_memwal_is_one_with_a_problem(
+        self, a: Catalog, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "tables.json"
+        a.register("b", uri="/data/b.lance")
+        a.export_snapshot(path)
+        path.write_text(path.read_text().replace('"merge_at_generations"', '"of_the_future"', 1))
+        newer, known = read_snapshot(path)
+        assert (newer.name, known.problem) == ("a", None)
+        assert newer.problem is not None
+
+
+def test_a_stored_status_that_cannot_be_read_counts_as_none(a: Catalog) -> None:
+    for name in ("a", "b"):
+        a.record_backlog(name, status())
+    for spoiled in ("{", "{}", '{"regions": 3}'):
+        with a.database.writing() as session:
+            session.execute(
+                text("UPDATE table_states SET status = :status WHERE table_name = 'a'"),
+                {"status": spoiled},
+            )
+        assert [state.table for state in a.states()] == ["b"]
+
+
+class TestAdvice:
+    def test_by_the_job_by_the_error_and_otherwise(self, a: Catalog) -> None:
+        def error(job: str, reason: str) -> JobError:
+            now = a.get("a").created_at
+            return JobError(job=job, reason=reason, at=now, since=now)
+
+        access = ADVICE_BY_ERROR["StoreAccessError"]
+        assert error("merge", "StoreAccessError: no").action == access.action
+        assert error(DAG_JOB, "StoreAccessError: no").action == ADVICE_BY_JOB[DAG_JOB].action
+        assert error("merge", "nobody knows").runbook.endswith("#what-to-do")
+        run = a.start_run("a", "gc", beats=True)
+        with a.database.writing() as session:
+            session.execute(text("UPDATE job_runs SET heartbeat_at = '2020-01-01 00:00:00'"))
+        (dead,) = job_errors(a.get("a"), a.latest_runs()["a"], [])
+        assert (dead.run_id, dead.action) == (run, ADVICE_OF_DEATH.action)
+
+    def test_every_runbook_has_the_section(self) -> None:
+        every = [*ADVICE_BY_JOB.values(), *ADVICE_BY_ERROR.values(), ADVICE_OF_DEATH]
+        for advice in every:
+            page, _, section = advice.runbook.partition("#")
+            titles = re.findall(r"^#+ (.+)$", (RUNBOOKS / page).read_text(), flags=re.MULTILINE)
+            anchors = {re.sub(r"[^\w]+", "-", title.lower()) for title in titles}
+            assert not section or section in anchors, advice.runbook
+
+    def test_errors_are_named_as_they_are(self) -> None:
+        names = {kind.__name__ for kind in _all_kinds(MemWalError)}
+        assert set(ADVICE_BY_ERROR) - names == {"SparkApplicationError"}
+
+
+def _all_kinds(kind: type) -> set[type]:
+    return {kind}.union(*(_all_kinds(one) for one in kind.__subclasses__()))
