@@ -1,11 +1,12 @@
 """How long rows wait when the backlogs of many tables come at once, in an Airflow of its own.
 
-Usage: ``python bench/airflow.py [--tables N] [--rows N] [--tasks N] [--local-below BYTES]
+Usage: ``python bench/airflow.py [--tables N] [--rows N] [--tasks N] [--local-below BYTES] [--warm]
 [--seconds S] [--folder DIR] [--json]``. Each table has one region with two generations of so many
 rows each, and an index to build. All are registered at once when Airflow runs, and their DAGs begin
 by themselves; a table has waited from then until its merge is recorded as done. It ends when all
 are merged, or after S seconds with what is merged by then. ``--local-below`` is Airflow's option
-``local_below_bytes``: with 0 every job is a Spark application.
+``local_below_bytes``: with 0 every job is a Spark application, by ``spark-submit`` or, with
+``--warm``, in sessions of a Spark Connect server that is up.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from rich.table import Table as Screen
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "plugins"), str(ROOT / "examples")]
 
+from airflow_demo.connect_server import ConnectServer  # noqa: E402
 from airflow_demo.standalone import AirflowStandalone  # noqa: E402
 from common.measure import machine  # noqa: E402
 
@@ -64,14 +66,24 @@ def measured(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     dags = folder / "dags"
     dags.mkdir()
     (dags / "memwal_tables.py").symlink_to(ROOT / "dags" / "memwal_tables.py")
-    local = str(arguments.local_below)
-    with AirflowStandalone(
-        folder / "airflow",
-        dags_folder=dags,
-        env={"MEMWAL_CATALOG_URL": url, "MEMWAL_CATALOG_SNAPSHOT": str(snapshot)},
-        settings={"memwal": {"spark_master": "local[1]", "local_below_bytes": local}},
-        parallelism=arguments.tasks,
-    ) as airflow:
+    server = ConnectServer(folder / "connect.log")
+    spark = server.url if arguments.warm else "local[1]"
+    memwal_settings = {"spark_master": spark}
+    if arguments.local_below is not None:
+        memwal_settings["local_below_bytes"] = str(arguments.local_below)
+    with contextlib.ExitStack() as stack:
+        if arguments.warm:
+            stack.callback(server.stop)
+            server.start().wait()
+        airflow = stack.enter_context(
+            AirflowStandalone(
+                folder / "airflow",
+                dags_folder=dags,
+                env={"MEMWAL_CATALOG_URL": url, "MEMWAL_CATALOG_SNAPSHOT": str(snapshot)},
+                settings={"memwal": memwal_settings},
+                parallelism=arguments.tasks,
+            )
+        )
         load, used = [os.getloadavg()[0]], _processor_seconds()
         began, started = datetime.now(UTC), time.monotonic()
         # A run begins as soon as the DAG is there, and the next in a day.
@@ -101,6 +113,7 @@ def measured(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
         "rows": arguments.rows,
         "tasks_at_once": arguments.tasks,
         "local_below_bytes": arguments.local_below,
+        "spark": "warm" if arguments.warm else "submitted",
         "load": load,
         "waited_seconds": _figures(waited),
         "seconds": elapsed,
@@ -180,9 +193,11 @@ def _processor_seconds() -> float:
 
 def show(report: dict[str, Any]) -> None:
     """Print the report."""
+    below = report["local_below_bytes"]
+    limit = "the default size" if below is None else f"{below:,} bytes"
     title = (
         f"{report['tables']} tables, {report['tasks_at_once']} tasks at once, without Spark below "
-        f"{report['local_below_bytes']:,} bytes, {report['machine']}"
+        f"{limit}, Spark {report['spark']}, {report['machine']}"
     )
     screen = Screen("seconds", "p50", "p99", "most", title=title)
     rows = {"from backlog to merged": report["waited_seconds"], **report["phases"]}
@@ -205,7 +220,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--tables", type=int, default=50)
     parser.add_argument("--rows", type=int, default=1_000, help="rows of a generation")
     parser.add_argument("--tasks", type=int, default=4, help="tasks that run at once")
-    parser.add_argument("--local-below", type=int, default=64 << 20, metavar="BYTES")
+    parser.add_argument("--local-below", type=int, metavar="BYTES", help="as by default")
+    parser.add_argument("--warm", action="store_true", help="jobs with Spark find it up")
     parser.add_argument("--seconds", type=float, default=3_600, help="give up after so long")
     parser.add_argument("--folder", type=Path, help="where the tables are made")
     parser.add_argument("--json", action="store_true")

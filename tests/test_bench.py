@@ -15,7 +15,7 @@ import pytest
 from support.data.sampled import drawn
 
 ROOT = Path(__file__).parents[1]
-FIGURES = ("cold", "divided", "maintenance", "reader", "writer")
+FIGURES = ("cold", "divided", "maintenance", "reader", "spark", "writer")
 LINES = {
     "durable-single": 1,
     "single": 1,
@@ -249,15 +249,24 @@ def test_a_region_costs_the_same_requests_however_many_there_are(tmp_path: Path)
     ]
 
 
-@pytest.mark.parametrize("below", drawn(1, ["0", "1000000"], seed="backlogs"))
+@pytest.mark.parametrize("below", drawn(1, ["0", "0 --warm", "1000000"], seed="backlogs"))
 def test_backlogs_of_many_tables_in_airflow(tmp_path: Path, below: str) -> None:
-    printed = run("airflow.py", tmp_path, "--json", "--tables", "2", "--local-below", below)
-    report = json.loads(printed)
+    options = ("--json", "--tables", "2", "--local-below", *below.split())
+    report = json.loads(run("airflow.py", tmp_path, *options))
     assert (report["tables"], report["merged"]) == (2, 2)
     waited = report["waited_seconds"]
     assert 0 < waited["p50"] <= waited["p99"] <= waited["most"]
     phases = {"plan", "wait_for_backlog", "merge"}
     assert {f"{phase} runs" for phase in phases} <= report["phases"].keys()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_merges_with_a_spark_that_stays_up_and_without_one(tmp_path: Path) -> None:
+    lines = json.loads(run("spark.py", tmp_path, "--json", "--rounds", "1"))["lines"]
+
+    assert Counter(line["name"] for line in lines) == {"warm": 2, "size": 5}
+    assert_stored("spark", lines)
     assert list(tmp_path.iterdir()) == []
 
 
