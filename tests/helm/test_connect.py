@@ -96,6 +96,8 @@ def test_it_starts_by_its_arguments_and_its_probes_succeed(tmp_path: Path) -> No
     assert container["ports"] == [{"containerPort": port, "name": "connect"}]
     submit, *words = container["args"]
     environment = {**os.environ, "HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
+    # As in the image.
+    environment["PYSPARK_PYTHON"] = sys.executable
     ensure_java(environment)
     # In a pod it listens on all addresses; a test does not.
     words += ["--conf", "spark.connect.grpc.binding.address=127.0.0.1"]
@@ -118,5 +120,6 @@ def test_it_starts_by_its_arguments_and_its_probes_succeed(tmp_path: Path) -> No
             time.sleep(0.2)
         pytest.fail("it takes no connections")
     finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
