@@ -45,7 +45,7 @@ from memwal.spark.application import apps_folder  # noqa: E402
 from memwal.spark.session import ensure_java  # noqa: E402
 
 CORES = 2
-ROUNDS = 5
+ROUNDS = 3
 # Of a row: two numbers, and bytes that do not compress.
 ROW_BYTES = 512
 SCHEMA = pa.schema(
@@ -58,7 +58,7 @@ SCHEMA = pa.schema(
 GENERATIONS = 2
 REGIONS = 4
 # Of the rows that a program is told: some 16 MiB to 1 GiB with half a million.
-SIZES = (1 / 16, 1 / 4, 1 / 2, 1.0, 4.0)
+SIZES = (1 / 16, 1 / 4, 1.0, 4.0)
 # Of the rows of the base table: in a merge of few rows, and in one of many.
 FEW, MANY = 1 / 25, 3 / 10
 PIECE = 100_000
@@ -121,7 +121,8 @@ def warm_lines(folder: Path, rows: int, url: str) -> Iterator[Line]:
 def size_lines(folder: Path, rows: int, url: str) -> Iterator[Line]:
     """Merge a 25th of tables of several sizes, in this process and in a warm session."""
     for number, size in enumerate(SIZES):
-        table = make_table(folder / str(number), max(int(rows * size), 100), FEW)
+        count = max(int(rows * size), 100)
+        table = make_table(folder / str(number), count, FEW)
         status = table.status()
         peaks: list[float] = []
         ways = {"here": in_own_process(peaks), "warm": in_session(url)}
@@ -129,7 +130,7 @@ def size_lines(folder: Path, rows: int, url: str) -> Iterator[Line]:
         stored = (status.base_bytes or 0) + status.backlog_bytes
         yield Line(
             name="size",
-            what=f"a merge of a 25th of a table of {size:g} times the rows, in the own process",
+            what=f"a merge of a 25th of a table of {count:,} rows, in the own process",
             ours=Figure.of(found["here"]),
             other=Figure.of(found["warm"]),
             unit="s",

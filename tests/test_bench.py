@@ -265,7 +265,7 @@ def test_backlogs_of_many_tables_in_airflow(tmp_path: Path, below: str) -> None:
 def test_merges_with_a_spark_that_stays_up_and_without_one(tmp_path: Path) -> None:
     lines = json.loads(run("spark.py", tmp_path, "--json", "--rounds", "1"))["lines"]
 
-    assert Counter(line["name"] for line in lines) == {"warm": 2, "size": 5}
+    assert Counter(line["name"] for line in lines) == {"warm": 2, "size": 4}
     assert_stored("spark", lines)
     assert list(tmp_path.iterdir()) == []
 
