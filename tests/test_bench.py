@@ -262,6 +262,7 @@ def test_backlogs_of_many_tables_in_airflow(tmp_path: Path, below: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_merges_with_a_spark_that_stays_up_and_without_one(tmp_path: Path) -> None:
     lines = json.loads(run("spark.py", tmp_path, "--json", "--rounds", "1"))["lines"]
 
