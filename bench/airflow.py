@@ -1,7 +1,7 @@
 """What Airflow costs and how fast it is, in an Airflow of its own: ours beside limits.
 
 Usage: ``python bench/airflow.py [--only PART ...] [--tables N] [--idle-tables N] [--rows N]
-[--tasks N] [--seconds S] [--local-below BYTES] [--spark URL] [--folder DIR] [--json]``.
+[--tasks N] [--seconds S] [--spark HOW] [--folder DIR] [--json]``.
 
 The parts:
 
@@ -13,9 +13,9 @@ The parts:
     seconds. Ends with an error if a run starts.
 ``due``
     Seconds from the flush that makes a table due to the end of its merge: for one table after the
-    other, and for all tables at once. With ``--local-below`` 0 every job runs on Spark:
-    ``--spark`` is its master, ``sc://host:port`` a server that is up. A flush waits for the next
-    look of the triggerer as well, which is the policy's ``poll_seconds``: 1 here.
+    other, and for all tables at once. With ``--spark`` every job runs on Spark: ``warm`` in
+    sessions of a server that is up, ``submit`` by ``spark-submit``. A flush waits for the next look
+    of the triggerer as well, which is the policy's ``poll_seconds``: 1 here.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ import pyarrow as pa
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "plugins"), str(ROOT / "examples")]
 
+from airflow_demo.connect_server import ConnectServer  # noqa: E402
 from airflow_demo.standalone import AirflowStandalone  # noqa: E402
 from common.measure import Figure, Line, Rival, Target, constant, machine, report  # noqa: E402
 
@@ -192,8 +193,8 @@ def due(folder: Path, arguments: argparse.Namespace) -> Iterator[Line]:
             flushed_at[name] = datetime.now(UTC)
         ended = _wait_merged(airflow, catalog, set(names), since, arguments.limit)
     waited = [(ended[name] - flushed_at[name]).total_seconds() for name in names]
-    how = f"Spark at {arguments.spark}" if arguments.local_below == 0 else "in the task's process"
-    note = f"{arguments.rows} rows, {how}, {arguments.tasks} tasks at once"
+    how = {"warm": "a warm Spark", "submit": "spark-submit", None: "in the task's process"}
+    note = f"{arguments.rows} rows, {how[arguments.spark]}, {arguments.tasks} tasks at once"
     yield _limited(
         "airflow due", "one table, from its flush to its merge", Figure.of(single), 5.0, note=note
     )
@@ -238,17 +239,25 @@ def _running(
     dags = folder / "dags"
     dags.mkdir()
     (dags / "memwal_tables.py").symlink_to(ROOT / "dags" / "memwal_tables.py")
-    settings = {"spark_master": arguments.spark, "local_below_bytes": str(arguments.local_below)}
-    with (
-        contextlib.closing(catalog),
-        AirflowStandalone(
-            folder / "airflow",
-            dags_folder=dags,
-            env={"MEMWAL_CATALOG_URL": url, "MEMWAL_CATALOG_SNAPSHOT": str(snapshot)},
-            settings={"memwal": settings},
-            parallelism=arguments.tasks,
-        ) as airflow,
-    ):
+    settings = {"spark_master": "local[1]"}
+    if arguments.spark is not None:
+        settings["local_below_bytes"] = "0"
+    with contextlib.ExitStack() as stack:
+        stack.callback(catalog.close)
+        if arguments.spark == "warm":
+            server = ConnectServer(folder / "connect.log")
+            stack.callback(server.stop)
+            server.start().wait()
+            settings["spark_master"] = server.url
+        airflow = stack.enter_context(
+            AirflowStandalone(
+                folder / "airflow",
+                dags_folder=dags,
+                env={"MEMWAL_CATALOG_URL": url, "MEMWAL_CATALOG_SNAPSHOT": str(snapshot)},
+                settings={"memwal": settings},
+                parallelism=arguments.tasks,
+            )
+        )
         yield airflow, catalog
 
 
@@ -333,8 +342,7 @@ def _arguments() -> argparse.Namespace:
         "--seconds", type=float, default=300, help="how long idle tables are watched"
     )
     parser.add_argument("--limit", type=float, default=1_800, help="give up after so long")
-    parser.add_argument("--local-below", type=int, default=256 << 20, metavar="BYTES")
-    parser.add_argument("--spark", default="local[1]", help="Spark's master")
+    parser.add_argument("--spark", choices=("warm", "submit"), help="run all jobs on Spark")
     parser.add_argument("--folder", type=Path, help="where the tables are made")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()

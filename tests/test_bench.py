@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[1]
-FIGURES = ("cold", "divided", "maintenance", "reader", "writer")
+FIGURES = ("cold", "divided", "maintenance", "reader", "spark", "writer")
 LINES = {
     "durable-single": 1,
     "single": 1,
@@ -263,6 +263,16 @@ def test_figures_of_airflow(tmp_path: Path, part: str) -> None:
     assert {line["name"] for line in lines} == {f"airflow {part}"}
     assert all(line["ours"]["median"] > 0 for line in lines)
     assert_stored("airflow", lines)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_merges_with_a_spark_that_stays_up_and_without_one(tmp_path: Path) -> None:
+    lines = json.loads(run("spark.py", tmp_path, "--json", "--rounds", "1"))["lines"]
+
+    assert Counter(line["name"] for line in lines) == {"warm": 2, "size": 4}
+    assert_stored("spark", lines)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,6 +1,7 @@
 """``python examples/airflow_demo``: a local Airflow that maintains the tables of a catalog.
 
-It runs until SIGINT or SIGTERM, and is for trials only; see :mod:`airflow_demo.standalone`.
+Its jobs run on a Spark that stays up beside it; see :mod:`airflow_demo.connect_server`. It runs
+until SIGINT or SIGTERM, and is for trials only; see :mod:`airflow_demo.standalone`.
 The catalog is that of ``$MEMWAL_CATALOG_URL``, the tables are those of
 ``$MEMWAL_CATALOG_SNAPSHOT``.
 """
@@ -18,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from memwal_airflow.dag_bundle import dags_folder
 from memwal_airflow.dag_factory import snapshot_path
 
+from airflow_demo.connect_server import ConnectServer, ConnectServerError
 from airflow_demo.standalone import AirflowStandalone, AirflowStandaloneError
 from memwal.errors import InvalidInputError
 
@@ -52,19 +54,30 @@ def main() -> int:
     if not options.dags_folder.is_dir():
         parser.error(f"there is no folder {options.dags_folder}; give --dags-folder")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    airflow = AirflowStandalone(options.home, dags_folder=options.dags_folder)
+    spark = ConnectServer(options.home / "logs" / "spark-connect.log")
+    airflow = AirflowStandalone(
+        options.home,
+        dags_folder=options.dags_folder,
+        settings={"memwal": spark.airflow_settings},
+    )
     try:
+        # Both take some ten seconds to start.
+        spark.start()
         with airflow:
+            spark.wait()
             print(f"{airflow.url}/plugin/memwal", flush=True)
             print(f"users and their passwords: {airflow.home / 'passwords.json'}", flush=True)
             while True:
                 airflow.check()
+                spark.check()
                 time.sleep(CHECK_SECONDS)
     except KeyboardInterrupt:
         return 0
-    except AirflowStandaloneError as error:
+    except (AirflowStandaloneError, ConnectServerError, InvalidInputError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    finally:
+        spark.stop()
 
 
 if __name__ == "__main__":

@@ -41,12 +41,22 @@ class ConnectServer:
         Tasks that run at once.
     env : mapping, optional
         Added to the environment of the server and its workers.
+    conf : mapping, optional
+        Spark properties, over those that it has by itself.
     """
 
-    def __init__(self, log: Path, *, cores: int = 2, env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        log: Path,
+        *,
+        cores: int = 2,
+        env: Mapping[str, str] | None = None,
+        conf: Mapping[str, str] | None = None,
+    ) -> None:
         self._log = log
         self._cores = cores
         self._env = dict(env or {})
+        self._conf = dict(conf or {})
         self._port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -55,6 +65,11 @@ class ConnectServer:
         """Address for clients."""
         return f"sc://127.0.0.1:{self._port}"
 
+    @property
+    def airflow_settings(self) -> dict[str, str]:
+        """Section ``[memwal]`` of an Airflow whose jobs run on it, also those of small tables."""
+        return {"spark_master": self.url, "local_below_bytes": "0"}
+
     def start(self) -> Self:
         """Start it, and return at once."""
         environment = {**os.environ, **self._env, "SPARK_LOCAL_IP": "127.0.0.1"}
@@ -62,11 +77,16 @@ class ConnectServer:
         ensure_java(environment)
         properties = {
             "spark.master": f"local[{self._cores}]",
+            # By this the clients know how many tasks run at once.
+            "spark.default.parallelism": str(self._cores),
+            # The id of a session that was closed cannot be used again.
+            "spark.connect.session.manager.defaultSessionTimeout": "-1",
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.ui.enabled": "false",
             "spark.connect.grpc.binding.address": "127.0.0.1",
             "spark.connect.grpc.binding.port": str(self._port),
+            **self._conf,
         }
         submit = str(Path(sys.executable).with_name("spark-submit"))
         conf = [word for key, value in properties.items() for word in ("--conf", f"{key}={value}")]
@@ -86,13 +106,17 @@ class ConnectServer:
         """Wait until it takes connections."""
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline:
-            if self._process is None or self._process.poll() is not None:
-                raise ConnectServerError(f"the Spark Connect server stopped; see {self._log}")
+            self.check()
             with socket.socket() as probe:
                 if probe.connect_ex(("127.0.0.1", self._port)) == 0:
                     return
             time.sleep(0.2)
         raise ConnectServerError(f"the Spark Connect server did not start; see {self._log}")
+
+    def check(self) -> None:
+        """Raise ConnectServerError if it has ended by itself."""
+        if self._process is None or self._process.poll() is not None:
+            raise ConnectServerError(f"the Spark Connect server stopped; see {self._log}")
 
     def stop(self, *, seconds: float = STOP_SECONDS) -> None:
         """End it, with its workers; by SIGKILL if it has not ended by itself after this time."""

@@ -98,7 +98,7 @@ class AirflowUpkeep(Upkeep):
                     # Its work for fleets of tables would only take processor time from this one.
                     "fleet_schedule": "none",
                     # One Spark for all jobs: to start one for each would take most of the time.
-                    "spark_master": self._spark.url,
+                    **self._spark.airflow_settings,
                 },
             },
         )

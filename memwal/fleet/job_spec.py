@@ -19,6 +19,7 @@ from memwal.util.clock import Duration
 from memwal.util.records import JsonObject
 
 if TYPE_CHECKING:
+    from memwal.jobs.status import TableStatus
     from memwal.table import Table
 
 
@@ -115,11 +116,15 @@ class JobSpec:
     table : ManagedTable
     options : JobOptions
         Options of this job, from the policy of the table and from the request.
+    status : TableStatus or None
+        Status by which the job is due; None for one that was forced, or whose caller knew why it
+        is due.
     """
 
     job: str
     table: ManagedTable
     options: JobOptions
+    status: TableStatus | None = None
 
     @property
     def regions(self) -> tuple[UUID, ...] | None:
@@ -133,8 +138,8 @@ class JobSpec:
         return to_arguments(self.options)
 
 
-# Executes a job spec, calling the guard whenever it can.
-JobExecutor = Callable[[JobSpec, Guard], JobResult]
+# Executes a job spec, calling the guard whenever it can; None leaves the job to this process.
+JobExecutor = Callable[[JobSpec, Guard], JobResult | None]
 
 
 def run_locally(

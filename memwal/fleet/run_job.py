@@ -53,7 +53,8 @@ class Runtime:
     execute : callable or None
         Does the whole job instead of this process: gets the :class:`JobSpec` (whose
         ``arguments()`` are those of the Spark application) and a guard that raises
-        ``ConflictError`` when the lease is lost, to be called while it waits.
+        ``ConflictError`` when the lease is lost, to be called while it waits. It returns None to
+        leave the job to this process after all.
     guard : callable or None
         Called before each commit, beside the check of the lease: for a caller that may want the
         job to stop.
@@ -186,9 +187,10 @@ class _Resolver:
             return spec
         request = self.request
         if request.job == "gc":
+            done = None
             if self.runtime.execute is not None:
-                return self.runtime.execute(spec, lambda: None)
-            return run_locally(table, spec, run=self.runtime.run)
+                done = self.runtime.execute(spec, lambda: None)
+            return done or run_locally(table, spec, run=self.runtime.run)
         reason = "it was asked for" if request.due is None else request.due.reason
         if request.due is None and not request.force:
             reason = self._survey(table).due[request.job].reason
@@ -215,7 +217,8 @@ class _Resolver:
             waiting = _waiting(self.catalog.backoffs.skipped_regions(self.managed.name))
             return self._spec_if_due(request.due, waiting)
         state = self._survey(table)
-        return self._spec_if_due(state.due[request.job], _waiting(state.skipped_regions))
+        spec = self._spec_if_due(state.due[request.job], _waiting(state.skipped_regions))
+        return spec if isinstance(spec, Skipped) else replace(spec, status=state.status)
 
     def _survey(self, table: Table) -> Survey:
         regions, index = self.request.regions, self.request.index
@@ -366,8 +369,9 @@ def _run_spec(
         guard()
 
         def execute(spec: JobSpec, guard: Guard) -> JobResult:
-            if runtime.execute is not None:
-                return runtime.execute(spec, guard)
+            done = None if runtime.execute is None else runtime.execute(spec, guard)
+            if done is not None:
+                return done
             run = _guarded_runner(active, runtime.run, guard)
             return run_locally(table, spec, run=run, guard=guard, progress=runtime.progress)
 
@@ -388,7 +392,7 @@ def _run_exclusively(
     spec: JobSpec,
     first: JobResult,
     *,
-    execute: JobExecutor,
+    execute: Callable[[JobSpec, Guard], JobResult],
     guard: Guard,
     ttl: Duration | None,
 ) -> JobResult:

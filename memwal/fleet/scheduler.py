@@ -173,8 +173,10 @@ class Fleet:
     tables : collection of str, optional
         Only these; by default all enabled tables. A table without a schedule is never surveyed by
         :meth:`run_forever`.
-    run : callable
-        Runs the tasks of a job; called from several threads.
+    runner : callable
+        Returns what runs the tasks of the jobs of a table, such as
+        :func:`memwal.spark.runner.connect_runner`; by default they run in this process. Called
+        from several threads, as is what it returns.
     max_tasks : int, default 1
         Maximal number of tasks that a job is divided into.
     storage_options : callable, optional
@@ -193,7 +195,7 @@ class Fleet:
         *,
         budget: Budget | None = None,
         tables: Collection[str] | None = None,
-        run: TaskRunner = run_in_process,
+        runner: Callable[[ManagedTable], TaskRunner] = lambda table: run_in_process,
         max_tasks: int = 1,
         storage_options: Callable[[ManagedTable], Mapping[str, str] | None] | None = None,
         lease_ttl: Duration | None = None,
@@ -202,7 +204,7 @@ class Fleet:
         self._catalog = catalog
         self._budget = budget or Budget()
         self._only = None if tables is None else frozenset(tables)
-        self._run = run
+        self._runner = runner
         self._max_tasks = max_tasks
         self._storage_options = storage_options or (lambda table: None)
         self._lease_ttl = lease_ttl
@@ -364,9 +366,10 @@ class Fleet:
             run_bytes=choice.run_bytes,
             due=candidate.due,
         )
+        table = self._surveys[candidate.table].table
         runtime = Runtime(
-            run=self._run,
-            storage_options=self._storage_options(self._surveys[candidate.table].table),
+            run=self._runner(table),
+            storage_options=self._storage_options(table),
             ttl=self._lease_ttl,
             guard=self._check,
         )

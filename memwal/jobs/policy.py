@@ -80,14 +80,11 @@ def check_tags(key: str, value: object) -> None:
             )
 
 
-def check_pool(key: str, value: object) -> None:
-    """Raise unless the value is the name of a pool or None."""
+def check_name(key: str, value: object, what: str) -> None:
+    """Raise unless the value is a name or None; ``what`` says of what, and what None means."""
     if value is None or (isinstance(value, str) and 0 < len(value.strip()) <= 256):
         return
-    raise InvalidInputError(
-        f"Policy key {key!r} is {value!r}; give the name of an Airflow pool, or None for the "
-        "default one."
-    )
+    raise InvalidInputError(f"Policy key {key!r} is {value!r}; give {what}.")
 
 
 _WINDOW = re.compile(r"(\d\d):(\d\d)-(\d\d):(\d\d) (\S+)")
@@ -303,6 +300,13 @@ class Policy(JsonRecord):
     pool: str | None = _key(
         Kind.TEXT, None, "Airflow's pool for the jobs of the table; None takes its default pool."
     )
+    spark_session: str | None = _key(
+        Kind.TEXT,
+        None,
+        "Name of the session on a Spark Connect server in which the jobs of the table run. Tables "
+        "that give the same name share its Python workers, which each session keeps some 50 MiB "
+        "for; None takes one for the table alone.",
+    )
     retries: int = count(2, "How often Airflow tries a job again that failed.", low=0, high=20)
     tags: tuple[str, ...] = _key(Kind.NAMES, (), "Shown beside the table, to filter by.")
     priority: int = count(
@@ -323,7 +327,8 @@ class Policy(JsonRecord):
     def __post_init__(self) -> None:
         for key, option in options_of(self).items():
             option.check(f"Policy key {key!r}", getattr(self, key))
-        check_pool("pool", self.pool)
+        check_name("pool", self.pool, "the name of an Airflow pool, or None for the default one")
+        check_name("spark_session", self.spark_session, "a name, or None for a session of its own")
         check_schedule("schedule", self.schedule)
         check_tags("tags", self.tags)
         for window in check_tuple("quiet_hours", self.quiet_hours):

@@ -36,7 +36,7 @@ from memwal.errors import MemWalError
 from memwal.jobs.arguments import add_arguments, parse_options
 from memwal.jobs.job import TaskRunner
 from memwal.jobs.options import JobOptions
-from memwal.spark.connect import connect_session
+from memwal.spark.connect import AUTH_VARIABLE, connect_session, parallelism
 from memwal.spark.result_store import check_target, write_result
 from memwal.spark.runner import application_span, spark_reason, spark_runner, with_trace_context
 from memwal.spark.session import APPLICATION_LINE, is_submitted, spark_session
@@ -100,17 +100,36 @@ def job_parser(job: str, description: str) -> ArgumentParser:
     parser.add_argument(
         "--remote",
         metavar="URL",
-        help="Spark Connect server, sc://host:port, whose session of this table is used; started "
-        "by python, and not by spark-submit",
+        help="Spark Connect server, sc://host:port, in whose session of this table the tasks run; "
+        "started by python, and not by spark-submit. A token is read from "
+        f"{AUTH_VARIABLE}",
+    )
+    parser.add_argument(
+        "--session",
+        metavar="NAME",
+        help="name of the session of --remote: tables that give the same one share its Python "
+        "workers (default: the address of the table)",
+    )
+    parser.add_argument(
+        "--py-files",
+        type=_paths,
+        default=(),
+        metavar="FILES",
+        help="wheels and zip files of pure Python modules that the workers of --remote get, "
+        "divided by commas",
     )
     parser.add_argument(
         "--parallelism",
         type=_positive,
         metavar="N",
         help="tasks that run at once at most (default: as many as Spark has cores; with "
-        "--remote 1)",
+        "--remote as spark.default.parallelism of the server says, else 1)",
     )
     return parser
+
+
+def _paths(text: str) -> tuple[Path, ...]:
+    return tuple(Path(name) for name in text.split(",") if name)
 
 
 def _positive(text: str) -> int:
@@ -183,7 +202,8 @@ def _run_job(
         table = open_table(arguments.table, storage_options=storage_options)
     remote = arguments.remote
     if remote is not None:
-        spark = connect_session(remote, name=table.uri)
+        name = arguments.session or table.uri
+        spark = connect_session(remote, name=name, py_files=arguments.py_files)
     else:
         spark = spark_session(f"memwal {arguments.job} {table.uri}")
         if is_submitted():
@@ -192,7 +212,10 @@ def _run_job(
     _received_signals.clear()
     _install_signal_handlers(_shut_down)
     try:
-        cores = 1 if remote is not None else int(spark.sparkContext.defaultParallelism)
+        if remote is not None:
+            cores = parallelism(spark)
+        else:
+            cores = int(spark.sparkContext.defaultParallelism)
         runner = spark_runner(
             spark,
             max_parallelism=arguments.parallelism,

@@ -7,17 +7,28 @@ of an RDD: they are read by nobody but the client whose workers wrote them.
 
 The id of a session is made of a name. Another process with the same name finds the workers of the
 first one warm, for a minute after the last task. ``stop()`` of a session closes the connection
-alone, since the id of a session that was released can never be used again.
+alone: a server refuses the id of a session that was released, or that it closed because it was
+idle (by default after an hour), for as long as it remembers it. The next id of the name is taken
+then.
 """
 
 from __future__ import annotations
 
+import atexit
+import re
+import shutil
 import socket
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from datetime import UTC, datetime
+from hashlib import sha256
+from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
-from uuid import NAMESPACE_URL, uuid4, uuid5
+from uuid import NAMESPACE_URL, UUID, uuid4, uuid5
 
 from memwal.errors import InvalidInputError, OutcomeUnknownError, StoreUnavailableError
 from memwal.spark.session import without_harmless_warnings
@@ -30,62 +41,153 @@ if TYPE_CHECKING:
 CONNECT_PREFIX: Final = "sc://"
 """Start of the URL of a Spark Connect server."""
 
+AUTH_VARIABLE: Final = "SPARK_CONNECT_AUTHENTICATE_TOKEN"
+"""Environment variable with the token of a server, which PySpark reads. A client that has one talks
+TLS to every host but ``localhost``."""
+
 _USER = "memwal"
 _PORT = 15002
 _CONNECT_SECONDS = 10.0
 
 # A call to a server that is gone is tried for half a minute. PySpark's own policy tries for ten
-# minutes, and again when the process ends; a server that starts anew does not know the session.
+# minutes; a server that starts anew does not know the session.
 _MAX_RETRIES = 8
 _MAX_BACKOFF_MS = 5_000
 
+_PARALLELISM = "spark.default.parallelism"
+_SESSION_CLOSED = "INVALID_HANDLE.SESSION_CLOSED"
 _SCHEMA = "id long, answer binary"
 
 
-def connect_session(url: str, *, name: str) -> SparkSession:
+def connect_session(url: str, *, name: str, py_files: Sequence[Path] = ()) -> SparkSession:
     """Open the session of a name on a Spark Connect server, which is started if there is none.
 
     Parameters
     ----------
     url : str
-        ``sc://host:port``, with further parameters as Spark takes them (``;use_ssl=true``). A
-        token belongs into the variable ``SPARK_CONNECT_AUTHENTICATE_TOKEN``.
+        ``sc://host:port``, with further parameters as Spark takes them (``/;use_ssl=true``). A
+        token belongs into the variable ``SPARK_CONNECT_AUTHENTICATE_TOKEN``, and is refused here:
+        addresses are shown in lists of processes and in logs.
     name : str
-        Of the session: processes that give the same one share its warm workers.
+        Of the session: processes that give the same one, and the same files, share its workers.
+    py_files : sequence of Path, optional
+        Wheels and zip files of Python modules, which the workers find before their own. Modules
+        that are not pure Python cannot be loaded from them.
 
     Raises
     ------
     InvalidInputError
-        The URL is not one of Spark Connect.
+        The URL is not one of Spark Connect, or has a token; or a file cannot be read.
     StoreUnavailableError
         The server does not answer.
     MissingExtraError
         There is no PySpark.
     """
-    if not url.startswith(CONNECT_PREFIX):
-        raise InvalidInputError(f"the URL of a Spark Connect server begins with {CONNECT_PREFIX}")
+    base, parameters = divide_url(url)
     with requires_extra("spark"):
-        from pyspark.errors import PySparkException
-        from pyspark.sql import SparkSession
+        from pyspark.errors import PySparkException, PySparkValueError
 
-    session_id = uuid5(NAMESPACE_URL, f"memwal:{name}")
-    base, _, parameters = url.partition("/;")
-    more = f";{parameters}" if parameters else ""
-    remote = f"{base}/;user_id={_USER};session_id={session_id}{more}"
     _check_answers(base)
-    try:
-        with without_harmless_warnings():
-            from pyspark.sql.connect.client.retries import DefaultPolicy
+    ids = _session_ids(name + _digest(py_files))
+    while True:
+        try:
+            remote = f"{base}/;user_id={_USER}{parameters};session_id={next(ids)}"
+            return _open(remote, py_files)
+        except PySparkValueError as error:
+            raise InvalidInputError(f"the URL of the Spark Connect server: {error}") from error
+        except PySparkException as error:
+            if error.getCondition() == _SESSION_CLOSED:
+                continue
+            raise StoreUnavailableError(
+                f"the Spark Connect server {base} opens no session: {_details(error)}; look at its "
+                "log, and at the token"
+            ) from error
 
-            spark = SparkSession.builder.remote(remote).create()
-    except PySparkException as error:
-        raise StoreUnavailableError(
-            f"the Spark Connect server {base} does not answer; start it, or see to its address"
-        ) from error
+
+def _details(error: Exception) -> str:
+    """Return what a server answered, without the lines around it."""
+    text = str(error).strip()
+    found = re.search(r'details = "(.*)"', text)
+    return found[1] if found is not None else text.partition("\n")[0]
+
+
+def divide_url(url: str) -> tuple[str, str]:
+    """Return ``sc://host:port`` of a server's URL, and its parameters, each after a semicolon.
+
+    Raises InvalidInputError for a URL that is not one of Spark Connect, or has a token.
+    """
+    base, *parameters = re.split("/?;", url)
+    if not base.startswith(CONNECT_PREFIX):
+        raise InvalidInputError(f"the URL of a Spark Connect server begins with {CONNECT_PREFIX}")
+    if any(parameter.strip().startswith("token") for parameter in parameters):
+        raise InvalidInputError(
+            f"the URL of the Spark Connect server {base} has a token, which others would see; "
+            f"give it in the environment variable {AUTH_VARIABLE}, or in the password of an "
+            "Airflow connection"
+        )
+    return base.rstrip("/"), "".join(f";{parameter}" for parameter in parameters if parameter)
+
+
+def parallelism(spark: SparkSession) -> int:
+    """Return how many tasks a server runs at once: its ``spark.default.parallelism``, else 1."""
+    return int(spark.conf.get(_PARALLELISM, "1") or 1)
+
+
+def _session_ids(name: str) -> Iterator[UUID]:
+    """Yield the ids of a name: one for ever, and, once a server has closed it, those of today.
+
+    Processes try them in this order, so that they meet in the first that is open. A day has few.
+    """
+    yield uuid5(NAMESPACE_URL, f"memwal:{name}")
+    today = datetime.now(UTC).date()
+    for number in count():
+        yield uuid5(NAMESPACE_URL, f"memwal:{name}:{today}:{number}")
+
+
+def _digest(py_files: Sequence[Path]) -> str:
+    """Return what the name of a session ends with: its files can never be replaced by others."""
+    digest = sha256()
+    for path in py_files:
+        try:
+            digest.update(path.read_bytes())
+        except OSError as error:
+            raise InvalidInputError(f"{path} cannot be read: {error.strerror}") from error
+    return f" {digest.hexdigest()}" if py_files else ""
+
+
+def _add_files(spark: SparkSession, py_files: Sequence[Path]) -> None:
+    """Give the workers of a session files of Python modules; those that it has are left alone."""
+    if not py_files:
+        return
+    with TemporaryDirectory(prefix="memwal-") as folder:
+        copies = []
+        for path in py_files:
+            # A wheel is a zip file, and Spark goes by the ending.
+            copies.append(Path(folder, path.name).with_suffix(".zip"))
+            shutil.copyfile(path, copies[-1])
+        spark.addArtifacts(*map(str, copies), pyfile=True)
+
+
+def _open(remote: str, py_files: Sequence[Path]) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    with without_harmless_warnings():
+        from pyspark.sql.connect.client.retries import DefaultPolicy
+
+        spark = SparkSession.builder.remote(remote).create()
+    # Otherwise PySpark keeps the client until the process ends, and calls the server then.
+    atexit.unregister(spark.client._on_exit)
     spark.release_session_on_close = False
     spark.client.set_retry_policies(
         [DefaultPolicy(max_retries=_MAX_RETRIES, max_backoff=_MAX_BACKOFF_MS)]
     )
+    try:
+        # The first call is what starts or finds the session.
+        parallelism(spark)
+        _add_files(spark, py_files)
+    except BaseException:
+        spark.stop()
+        raise
     return spark
 
 
@@ -110,48 +212,65 @@ def run_connected(
     attempt: Callable[[Any], Any],
     *,
     slices: int,
+    description: str,
     reason: Callable[[Exception], str],
 ) -> list[Any]:
     """Run tasks in a session of Connect, and return their answers in order.
 
     ``attempt`` runs one task in a worker and returns its answer; ``reason`` makes a line of an
     exception of PySpark. A call that is interrupted in the client interrupts its tasks.
+    ``description`` is the start of the tag of Spark's jobs, and the name of the step in the plan
+    of the query: a client can give them no other name.
     """
     from pyspark.errors import PySparkException, PythonException
     from pyspark.serializers import CPickleSerializer
 
-    tag = f"memwal-{uuid4().hex}"
-    rows = spark.range(0, len(tasks), 1, slices).mapInArrow(_Attempts(tasks, attempt), _SCHEMA)
-    spark.addTag(tag)
-    try:
-        with without_harmless_warnings():
-            collected = rows.collect()
-        serializer = CPickleSerializer()
-        answers = {row.id: serializer.loads(row.answer) for row in collected}
-    except PythonException:
-        # A fault in the function.
-        raise
-    except PySparkException as error:
-        raise OutcomeUnknownError(
-            f"Spark did not finish its tasks: {reason(error)}; look at its log and run the job "
-            "again, what is done by then is not done twice"
-        ) from error
-    except BaseException:
-        with suppress(PySparkException):
-            spark.interruptTag(tag)
-        raise
-    finally:
-        with suppress(PySparkException):
-            spark.removeTag(tag)
+    tag = f"{description.replace(',', ' ')} {uuid4().hex}"
+    attempts = _Attempts(tasks, attempt, name=description)
+    rows = spark.range(0, len(tasks), 1, slices).mapInArrow(attempts, _SCHEMA)
+
+    def collect() -> list[Any]:
+        # Tags are those of a thread.
+        spark.addTag(tag)
+        try:
+            with without_harmless_warnings():
+                return rows.collect()
+        finally:
+            with suppress(PySparkException):
+                spark.removeTag(tag)
+
+    # A signal whose handler raises in the middle of gRPC can be lost: Python ignores what is raised
+    # in a callback. The wait for a thread is never inside one.
+    with ThreadPoolExecutor(1, thread_name_prefix="memwal-connect") as pool:
+        call = pool.submit(collect)
+        try:
+            collected = call.result()
+        except PythonException:
+            # A fault in the function.
+            raise
+        except PySparkException as error:
+            raise OutcomeUnknownError(
+                f"Spark did not finish its tasks: {reason(error)}; look at its log and run the job "
+                "again, what is done by then is not done twice"
+            ) from error
+        except BaseException:
+            # Ends the call as well, for which the pool waits.
+            with suppress(PySparkException):
+                spark.interruptTag(tag)
+            raise
+    serializer = CPickleSerializer()
+    answers = {row.id: serializer.loads(row.answer) for row in collected}
     return [answers[number] for number in range(len(tasks))]
 
 
 class _Attempts:
     """Runs the tasks whose numbers are in the batches of a partition."""
 
-    def __init__(self, tasks: Sequence[Any], attempt: Callable[[Any], Any]) -> None:
+    def __init__(self, tasks: Sequence[Any], attempt: Callable[[Any], Any], *, name: str) -> None:
         self._tasks = tasks
         self._attempt = attempt
+        # What Spark calls a function.
+        self.__name__ = name
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa

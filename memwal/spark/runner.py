@@ -28,7 +28,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from memwal.errors import InvalidInputError, MemWalError, OutcomeUnknownError
 from memwal.jobs.job import TaskRunner
-from memwal.spark.connect import run_connected
+from memwal.spark.connect import connect_session, run_connected
 from memwal.storage.location import TableLocation
 from memwal.telemetry.spans import JOB, span
 from memwal.util.optional_deps import how_to_install
@@ -63,8 +63,8 @@ def spark_runner(
         How many tasks run at once at most; more of them wait for one another. By default as many
         as the cluster has cores for.
     description : str, optional
-        What Spark's UI calls the job; by default ``memwal``, the job and the table. Jobs of Spark
-        Connect have no description.
+        What Spark's UI calls the job; by default ``memwal``, the job and the table. Of a job of
+        Spark Connect it is the start of its tag, and the name of its step in the plan.
 
     Returns
     -------
@@ -82,7 +82,7 @@ def spark_runner(
         raise InvalidInputError(f"max_parallelism must be at least 1, not {max_parallelism}")
     context = _context(spark)
     if context is None:
-        return _connected_runner(spark, max_parallelism)
+        return _connected_runner(spark, max_parallelism, description)
 
     def run(tasks: Sequence[Any], function: Callable[[Any], Any]) -> list[Any]:
         if not tasks:
@@ -109,7 +109,41 @@ def spark_runner(
     return run
 
 
-def _connected_runner(spark: SparkSession, max_parallelism: int | None) -> TaskRunner:
+def connect_runner(url: str, *, name: str) -> TaskRunner:
+    """Return a runner that runs every task in a session of a Spark Connect server.
+
+    The session is looked for at each call: a server that was started again, or that closed the
+    session while nothing ran, is no failure of the next job. Any thread may call the runner.
+
+    Parameters
+    ----------
+    url : str
+        Address of the server, ``sc://host:port``; see
+        :func:`memwal.spark.connect.connect_session`.
+    name : str
+        Of the session: processes that give the same one share its warm workers.
+
+    Returns
+    -------
+    TaskRunner
+        As of :func:`spark_runner`, and StoreUnavailableError when the server does not answer.
+    """
+
+    def run(tasks: Sequence[Any], function: Callable[[Any], Any]) -> list[Any]:
+        if not tasks:
+            return []
+        spark = connect_session(url, name=name)
+        try:
+            return spark_runner(spark)(tasks, function)
+        finally:
+            spark.stop()
+
+    return run
+
+
+def _connected_runner(
+    spark: SparkSession, max_parallelism: int | None, description: str | None
+) -> TaskRunner:
     def run(tasks: Sequence[Any], function: Callable[[Any], Any]) -> list[Any]:
         if not tasks:
             return []
@@ -118,6 +152,7 @@ def _connected_runner(spark: SparkSession, max_parallelism: int | None) -> TaskR
             tasks,
             partial(_attempt, function),
             slices=min(len(tasks), max_parallelism or len(tasks)),
+            description=description or _describe(tasks, function),
             reason=spark_reason,
         )
         return _results(answers)

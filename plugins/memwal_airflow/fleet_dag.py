@@ -176,8 +176,7 @@ def unwatched_tables(catalog: Catalog, *, now: datetime) -> list[ManagedTable]:
     return [
         table
         for table in catalog.list(enabled_only=True)
-        if starts_when_due(table)
-        and now - sampled.get(table.name, table.created_at) >= UNWATCHED
+        if starts_when_due(table) and now - sampled.get(table.name, table.created_at) >= UNWATCHED
     ]
 
 

@@ -46,6 +46,7 @@ EXAMPLES: Final = {
     "critical_seconds": "3600",
     "sensor_groups": "16",
     "pool": "lake",
+    "spark_session": "small-tables",
     "retries": "5",
     "tags": "air,daily",
     "priority": "10",

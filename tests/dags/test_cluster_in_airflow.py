@@ -74,7 +74,11 @@ def test_a_driver_outlives_its_task_and_ends_with_it(tmp_path: Path, registered:
                 "namespace": "spark",
             },
         }
-        settings = {"spark_conn_id": "far", "results_uri": str(tmp_path / "results")}
+        settings = {
+            "spark_conn_id": "far",
+            "results_uri": str(tmp_path / "results"),
+            "local_below_bytes": "0",
+        }
         with AirflowStandalone(
             tmp_path / "airflow",
             dags_folder=dags,

@@ -43,7 +43,7 @@ def embedded(tmp_path: Path, registered: Any, **settings: Any) -> AirflowStandal
         tmp_path / "airflow",
         dags_folder=dags,
         env=registered.env,
-        settings=settings,
+        settings={**settings, "memwal": {"local_below_bytes": "0", **settings.get("memwal", {})}},
     )
 
 

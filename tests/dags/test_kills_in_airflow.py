@@ -54,7 +54,11 @@ def test_a_run_outlives_its_scheduler_and_its_triggerer(tmp_path: Path, register
         dags_folder=dags,
         env=registered.env,
         settings={
-            "memwal": {"spark_apps_folder": str(apps), "spark_master": "local[1]"},
+            "memwal": {
+                "spark_apps_folder": str(apps),
+                "spark_master": "local[1]",
+                "local_below_bytes": "0",
+            },
             **SOON,
         },
     ) as airflow:

@@ -55,7 +55,13 @@ def test_the_retry_of_a_killed_task_waits_for_its_job(tmp_path: Path, registered
         tmp_path / "airflow",
         dags_folder=dags,
         env=registered.env,
-        settings={"memwal": {"spark_apps_folder": str(apps), "spark_master": "local[1]"}},
+        settings={
+            "memwal": {
+                "spark_apps_folder": str(apps),
+                "spark_master": "local[1]",
+                "local_below_bytes": "0",
+            }
+        },
     ) as airflow:
         airflow.wait_dag("attach")
         run_id = airflow.trigger("attach")

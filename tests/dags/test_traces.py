@@ -33,6 +33,7 @@ def test_one_trace_from_the_task_to_the_commit(tmp_path: Path, registered: Any) 
             tmp_path / "airflow",
             dags_folder=dags,
             env={**registered.env, **collector.variables, "AIRFLOW__TRACES__OTEL_ON": "True"},
+            settings={"memwal": {"local_below_bytes": "0"}},
         ) as airflow,
     ):
         run_id = airflow.trigger(DAG_ID, {"jobs": ["merge"]})

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from airflow_demo.connect_server import ConnectServer, ConnectServerError
 from airflow_demo.home import write_settings
 from airflow_demo.standalone import LAUNCHER, AirflowStandalone, AirflowStandaloneError
 
@@ -30,6 +31,14 @@ def test_settings_can_be_added_and_replaced(airflow: AirflowStandalone) -> None:
     assert settings["core"]["executor"] == "LocalExecutor"
     assert settings["memwal"] == {"spark_master": "local[1]"}
     assert settings["api"]["host"] == "127.0.0.1"
+
+
+def test_jobs_of_small_tables_run_on_the_spark_that_stays_up(tmp_path: Path) -> None:
+    server = ConnectServer(tmp_path / "server.log")
+    assert server.airflow_settings == {"spark_master": server.url, "local_below_bytes": "0"}
+    with pytest.raises(ConnectServerError):
+        server.check()
+    server.stop()
 
 
 def test_the_environment_is_the_callers_without_its_airflow(

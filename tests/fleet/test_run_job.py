@@ -246,6 +246,24 @@ def test_who_lost_the_lease_changes_nothing_more(
     assert (run.error or "").startswith("LeaseLostError: ")
 
 
+def test_an_executor_may_leave_a_job_to_this_process(catalog: Catalog, managed: Managed) -> None:
+    table = managed()
+    specs: list[JobSpec] = []
+
+    def decline(spec: JobSpec, guard: Callable[[], None]) -> None:
+        specs.append(spec)
+
+    runtime = Runtime(execute=decline)
+    result = done(run_job(catalog, JobRequest("flights", "merge"), runtime=runtime))
+    assert result.metrics["generations"] > 0
+    assert table.status().backlog_generations == 0
+    done(run_job(catalog, JobRequest("flights", "gc", dry_run=True, force=True), runtime=runtime))
+    due, forced = specs
+    assert due.status is not None
+    assert due.status.backlog_generations == result.metrics["generations"]
+    assert forced.status is None
+
+
 class Stopped(ConflictError):
     """Raised by a caller who wants the job to end."""
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -22,10 +22,11 @@ from support.data.tables import MakeTable, base_state, folder, merged, numbered
 
 import memwal
 from memwal.catalog import Catalog, Policy, RunState
+from memwal.catalog.records import ManagedTable
 from memwal.errors import InvalidInputError, StoreUnavailableError, TableSetupError
 from memwal.fleet import Budget, Fleet, JobRequest, Outcome, Runtime, overview, run_job
 from memwal.fleet import scheduler as fleet_module
-from memwal.jobs.job import JobResult
+from memwal.jobs.job import JobResult, TaskRunner, run_in_process
 from memwal.jobs.merge import job as merge_job
 from memwal.jobs.options import MergeOptions, SnapshotOptions
 from memwal.jobs.table import snapshot as snapshot_job
@@ -78,6 +79,22 @@ class TestOneProcess:
         assert all(one.backlog is not None for one in overview(catalog))
         # All is done.
         assert Fleet(catalog).run_once() == []
+
+    def test_each_table_has_a_runner_of_its_own(
+        self, catalog: Catalog, many: dict[str, memwal.Table]
+    ) -> None:
+        ran: set[str] = set()
+
+        def runner(table: ManagedTable) -> TaskRunner:
+            def run(tasks: Sequence[Any], function: Callable[[Any], Any]) -> list[Any]:
+                ran.add(table.name)
+                return run_in_process(tasks, function)
+
+            return run
+
+        Fleet(catalog, runner=runner).run_once()
+        assert ran == set(many)
+        assert all(merged(table) == 1 for table in many.values())
 
     def test_what_is_broken_hides_nothing_and_stops_no_other(
         self, catalog: Catalog, managed: Managed, tmp_path: Path, caplog: pytest.LogCaptureFixture

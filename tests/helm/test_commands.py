@@ -52,13 +52,28 @@ def arguments(release: Release, name: str) -> list[str]:
     assert "command" not in container, "the image's entrypoint is memwal"
     words: list[str] = container["args"]
     assert all(isinstance(word, str) for word in words)
-    return words
+    return words[1:] if words[0] == "memwal" else words
+
+
+def entry_point(release: Release, name: str) -> tuple[str, str]:
+    """Image of the pods of an object, and the first word of their arguments."""
+    (found,) = (pod for of, _, pod in pods(release.objects()) if of == name)
+    (container,) = containers(found)
+    return container["image"].partition(":")[0], container["args"][0]
+
+
+def test_a_fleet_on_spark_has_the_image_of_spark_whose_entry_point_runs_any_command() -> None:
+    assert entry_point(MATRIX["fleet"], "memwal-fleet") == ("memwal", "fleet")
+    release = MATRIX["Spark Connect for the fleet"]
+    assert entry_point(release, "memwal-fleet") == ("memwal-spark", "memwal")
+    _, found = parsed(arguments(release, "memwal-fleet"))
+    assert (found["spark_remote"], found["tasks"]) == ("sc://memwal-connect:15002", 2)
 
 
 @pytest.mark.parametrize("case", MATRIX)
 def test_every_command_line_is_understood(case: str) -> None:
     for name, _, pod in pods(MATRIX[case].objects()):
-        if name not in {"driver", "executor"}:
+        if name not in {"driver", "executor"} and not name.endswith("-connect"):
             command, _ = parsed(arguments(MATRIX[case], name))
             assert command in {
                 "catalog migrate",

@@ -53,6 +53,8 @@ def _peer(peer: dict[str, Any]) -> str:
     if "ipBlock" in peer:
         return str(peer["ipBlock"]["cidr"])
     labels = peer.get("podSelector", {}).get("matchLabels", {})
+    if "tier" in labels:
+        return str(labels["tier"])
     if "namespaceSelector" in peer:
         namespace = peer["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"]
         return "dns" if labels == {"k8s-app": "kube-dns"} else str(namespace)
@@ -139,6 +141,24 @@ def test_what_each_part_needs() -> None:
     assert ways_in(policy("executor")) == {("driver", (7079,)), ("executor", (7079,))}
     for part in ("migrate", "fleet", "test"):
         assert ways_in(policy(part)) == set()
+
+
+@pytest.mark.parametrize(
+    ("case", "port", "clients"),
+    [
+        ("Spark Connect", 15002, {"airflow"}),
+        ("Spark Connect for the fleet", 15002, {"fleet"}),
+        ("Spark Connect for all", 15003, {"airflow", "fleet"}),
+    ],
+)
+def test_only_its_clients_reach_the_connect_server(case: str, port: int, clients: set[str]) -> None:
+    objects = MATRIX[case].objects()
+    policy = named(objects, "NetworkPolicy", "memwal-connect")
+    assert ways_out(policy) == {DNS, STORE}
+    assert ways_in(policy) == {(client, (port,)) for client in clients}
+    if "fleet" in clients:
+        fleet = named(objects, "NetworkPolicy", "memwal-fleet")
+        assert ways_out(fleet) == {DNS, CATALOG, STORE, ("connect", (port,))}
 
 
 def test_the_ports_are_those_of_spark() -> None:

@@ -16,7 +16,7 @@ import pytest
 import yaml
 from jsonschema import Draft7Validator
 from support.kubernetes.chart import CHART, Release, helm
-from support.kubernetes.chart_values import MATRIX, SPARK
+from support.kubernetes.chart_values import CONNECT, MATRIX, SPARK
 
 import memwal
 
@@ -65,6 +65,8 @@ WRONG = pytest.mark.parametrize(
         ("spark.properties", {"spark.hadoop.fs.s3a.secret.key": "x"}, "spark.properties"),
         ("spark.properties", {"spark.ssl.keyPassword": "x"}, "spark.properties"),
         ("spark.properties", {"executor.memory": "x"}, "spark.properties"),
+        ("connect.properties", {"spark.ssl.keyPassword": "x"}, "connect.properties"),
+        ("connect.cores", 0, "connect.cores"),
         ("spark.executor.memory", "2 gigabytes", "spark.executor.memory"),
         ("spark.executor.max", 0, "spark.executor.max"),
         ("spark.resultsUri", "s3://user:password@lake/results", "spark.resultsUri"),
@@ -109,6 +111,18 @@ def test_helm_asks_the_schema() -> None:
         (
             {"spark": {**SPARK, "executor": {"min": 9}}},
             "spark.executor.min is more than spark.executor.max",
+        ),
+        (
+            {"spark": SPARK, "connect": CONNECT},
+            "spark.enabled and connect.enabled are both true",
+        ),
+        (
+            {"connect": {**CONNECT, "properties": {"spark.master": "local[9]"}}},
+            "the chart sets spark.master itself",
+        ),
+        (
+            nested("connect", CONNECT) | nested("airflow.settings.spark_master", "local[1]"),
+            "the chart sets spark_master itself",
         ),
         (
             {"spark": {**SPARK, "properties": {"spark.executor.memory": "9g"}}},

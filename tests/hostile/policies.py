@@ -278,7 +278,7 @@ AREAS = (
         "policies",
         mutated(POLICY) | trees() | st.builds(nested, st.integers(1, 50)),
         _policy,
-        (policy, "check_pool"),
+        (policy, "check_name"),
         examples=30,
     ),
     Area("policies of a command line", _settings(), _set, (policy, "check_tags")),

@@ -77,6 +77,7 @@ def test_json_round_trip(policy: Policy) -> None:
         ("sensor_groups", 0),
         ("pool", ""),
         ("pool", 5),
+        ("spark_session", " "),
         ("retries", -1),
         ("late_seconds", float("inf")),
         ("gc_grace_seconds", RECENT_SECONDS - 1),

@@ -29,6 +29,8 @@ os.environ["AIRFLOW_HOME"] = str(HOME)
 os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
 os.environ["AIRFLOW__CORE__DAGS_FOLDER"] = str(HOME / "dags")
 os.environ["AIRFLOW__CORE__UNIT_TEST_MODE"] = "True"
+# Tables of tests are small, and most tests are about the Spark that their jobs run on.
+os.environ["AIRFLOW__MEMWAL__LOCAL_BELOW_BYTES"] = "0"
 os.environ["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"] = f"sqlite:///{HOME / 'airflow.db'}"
 
 

@@ -191,7 +191,11 @@ def airflow_at(
             # Airflow hides in its logs what it knows to be secret: here nothing may be hidden.
             "core": {"hide_sensitive_var_conn_fields": "False"},
             "logging": {"logging_level": "DEBUG"},
-            "memwal": {"spark_master": "local[2]", "notify_conn_id": "ops"},
+            "memwal": {
+                "spark_master": "local[2]",
+                "local_below_bytes": "0",
+                "notify_conn_id": "ops",
+            },
         },
     )
     airflow.start()

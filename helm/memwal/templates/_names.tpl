@@ -21,6 +21,11 @@ CronJob. What is longer is cut, and a checksum keeps two of them apart.
 {{- (get .root.Values.serviceAccounts .account).name | default (printf "%s-%s" (include "memwal.fullname" .root) $ending) -}}
 {{- end }}
 
+{{/* Where the clients of the Spark Connect server find it. */}}
+{{- define "memwal.connectUrl" -}}
+sc://{{ include "memwal.fullname" . }}-connect:{{ int .Values.connect.port }}
+{{- end }}
+
 {{/* An image: {root, image}, the image being memwal, spark or airflow. */}}
 {{- define "memwal.repository" -}}
 {{- with .root.Values.images.registry }}{{ . }}/{{ end }}{{ get .root.Values.images .image -}}

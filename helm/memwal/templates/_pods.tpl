@@ -102,11 +102,12 @@ seccompProfile:
 
 {{/*
 A pod with the command line's image: {root, component, pod, resources, account, args}; optional:
-store, catalog (whether it needs the address; yes unless false), scratchSize, container (more of the
-container), spec (more of the pod).
+image (another one), store, catalog (whether it needs the address; yes unless false), scratchSize,
+container (more of the container), spec (more of the pod).
 */}}
 {{- define "memwal.pod" -}}
 {{- $values := include "memwal.podValues" . | fromYaml -}}
+{{- $image := .image | default "memwal" -}}
 metadata:
   labels:
     {{- include "memwal.podLabels" . | nindent 4 }}
@@ -125,14 +126,14 @@ spec:
     {{- end }}
   {{- end }}
   securityContext:
-    {{- include "memwal.podSecurity" 10001 | nindent 4 }}
+    {{- include "memwal.podSecurity" (get (dict "memwal" 10001 "spark" 185) $image) | nindent 4 }}
   {{- with include "memwal.placement" . | trim }}{{ . | nindent 2 }}{{ end }}
   {{- with .spec }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
   containers:
     - name: memwal
-      image: {{ include "memwal.image" (dict "root" .root "image" "memwal") }}
+      image: {{ include "memwal.image" (dict "root" .root "image" $image) }}
       imagePullPolicy: {{ .root.Values.images.pullPolicy }}
       args:
         {{- toYaml .args | nindent 8 }}

@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
@@ -22,10 +23,13 @@ from memwal.cli.options import AsJson, CatalogUrl, TableFilters, open_catalog
 from memwal.cli.output import print_either, print_json, print_line, print_records, print_table, warn
 from memwal.cli.parameters import CommandGroup
 from memwal.errors import InvalidInputError
+from memwal.jobs.job import TaskRunner, run_in_process
 from memwal.util.clock import duration
+from memwal.util.optional_deps import requires_extra
 
 if TYPE_CHECKING:
     from memwal.catalog import Catalog
+    from memwal.catalog.records import ManagedTable
     from memwal.fleet import Outcome, TableOverview
     from memwal.fleet.health import Condition
 
@@ -78,6 +82,24 @@ def run(
             "the catalog answers.",
         ),
     ] = None,
+    spark_remote: Annotated[
+        str | None,
+        Option(
+            metavar="URL",
+            help="Spark Connect server, sc://host:port, on which the tasks of the jobs run, in a "
+            "session for each table, or for each spark_session of the policies. A token is read "
+            "from SPARK_CONNECT_AUTHENTICATE_TOKEN.",
+        ),
+    ] = None,
+    tasks: Annotated[
+        int,
+        Option(
+            min=1,
+            metavar="N",
+            help="Tasks that a job is divided into at most. Without --spark-remote they run one "
+            "after another.",
+        ),
+    ] = 1,
     url: CatalogUrl = None,
     as_json: AsJson = False,
 ) -> None:
@@ -99,6 +121,8 @@ def run(
             catalog,
             budget=Budget(jobs=jobs, bytes=max_bytes),
             tables=table,
+            runner=_runners(spark_remote),
+            max_tasks=tasks,
             lease_ttl=duration(lease_seconds, "--lease-seconds"),
             on_outcome=lambda outcome: _print_outcome(outcome, once=once, as_json=as_json),
         )
@@ -180,6 +204,19 @@ def events(
         print_records(shown, ("table", "what", "since", "owner", "why"), attributes)
     else:
         print_line("nothing is wrong" if webhook is None else "there is no new event")
+
+
+def _runners(remote: str | None) -> Callable[[ManagedTable], TaskRunner]:
+    """Return what gives each table its runner: in this process, or on a Spark Connect server."""
+    if remote is None:
+        return lambda table: run_in_process
+    from memwal.spark.connect import divide_url
+    from memwal.spark.runner import connect_runner
+
+    with requires_extra("spark"):
+        import_module("pyspark")
+    divide_url(remote)
+    return lambda table: connect_runner(remote, name=table.policy.spark_session or table.uri)
 
 
 def _check_names(catalog: Catalog, tables: list[str] | None) -> None:

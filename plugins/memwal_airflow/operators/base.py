@@ -81,8 +81,9 @@ class MemWalOperator(BaseOperator):
         How long to wait for another process that holds the lease, before the task is skipped. The
         lease of a dead process expires within a minute.
     spark_conn_id : str, optional
-        Airflow connection of a Spark cluster; default: ``spark_conn_id`` or ``spark_master`` in
-        section ``[memwal]`` of ``airflow.cfg``, else ``local[*]``.
+        Airflow connection of a Spark cluster, or, of type ``spark_connect``, of a Spark Connect
+        server; default: ``spark_conn_id`` or ``spark_master`` in section ``[memwal]`` of
+        ``airflow.cfg``, else ``local[*]``.
     spark_options : mapping, optional
         ``master``, a Spark master URL in place of a connection; ``deploy_mode``, ``client`` or
         ``cluster``, by default that of the connection, else ``[memwal] deploy_mode``; ``conf``,
@@ -339,6 +340,9 @@ class MemWalOperator(BaseOperator):
             options = options_file(target.storage_options_ref, folder)
             if options is not None:
                 common += ["--storage-options-file", options]
+            session = target.managed.policy.spark_session
+            if session is not None:
+                common += ["--session", session]
             command, env = hook.command(f"{self.job}.py", [*common, *arguments])
             return SparkJob.start(command, env=env, folder=folder)
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from uuid import UUID
 
 from airflow.sdk import Context
-from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 import memwal
@@ -27,7 +26,7 @@ from memwal_airflow.operators.target import Target, region_ids
 from memwal_airflow.operators.verify import MemWalVerifyOperator
 from memwal_airflow.skips import SkipReason, TaskSkipped
 from memwal_airflow.spark.reattach import EarlierTry
-from memwal_airflow.spark.settings import SECTION
+from memwal_airflow.spark.settings import local_below_bytes
 
 if TYPE_CHECKING:
     from memwal.fleet import JobSpec, Skipped
@@ -59,8 +58,8 @@ class MemWalJobOperator(MemWalOperator):
 
     Skipped, with the reason, when not due, in quiet hours, while another process runs the job, and
     when all that is due is skipped. The job of a table that stores less than ``[memwal]
-    local_below_bytes`` of ``airflow.cfg`` (default: 0) runs in the task's own process, without
-    Spark. Arguments are those of :class:`~memwal_airflow.operators.base.MemWalOperator`.
+    local_below_bytes`` of ``airflow.cfg`` (default: 256 MiB) runs in the task's own process,
+    without Spark. Arguments are those of :class:`~memwal_airflow.operators.base.MemWalOperator`.
     """
 
     def regions_for(self, context: Context) -> tuple[UUID, ...] | None:
@@ -107,7 +106,9 @@ class MemWalJobOperator(MemWalOperator):
                 due=Due(reason="an earlier try began it", regions=regions),
             )
 
-        def execute(spec: JobSpec, guard: Guard) -> JobResult:
+        def execute(spec: JobSpec, guard: Guard) -> JobResult | None:
+            if earlier is None and is_small(spec, target):
+                return None
             result = self.submit(
                 target,
                 spec.arguments(),
@@ -118,9 +119,8 @@ class MemWalJobOperator(MemWalOperator):
             )
             return JobResult.from_dict(result)
 
-        run_locally = earlier is None and is_small(target)
         runtime = Runtime(
-            execute=None if run_locally else execute,
+            execute=execute,
             guard=self.raise_if_killed,
             storage_options=target.storage_options,
             external_id=external_id(context),
@@ -290,15 +290,18 @@ class MemWalQualityOperator(MemWalJobOperator):
         return result
 
 
-def is_small(target: Target) -> bool:
+def is_small(spec: JobSpec, target: Target) -> bool:
     """Return whether a table stores little enough for its jobs to run in the task's own process.
 
-    The base table counts as well: a merge of few rows searches all of it for their keys.
+    The base table counts as well: a merge of few rows searches all of it for their keys. The
+    status is that by which the job is due; only a forced job has none, and it is read then.
     """
-    limit = int(conf.getint(SECTION, "local_below_bytes", fallback=0))
+    limit = local_below_bytes()
     if limit <= 0:
         return False
-    status = memwal.open(target.managed.uri, storage_options=target.storage_options).status()
+    status = spec.status
+    if status is None:
+        status = memwal.open(target.managed.uri, storage_options=target.storage_options).status()
     if status.base_bytes is None:
         return False
     return status.base_bytes + status.backlog_bytes + status.reclaimable_bytes < limit

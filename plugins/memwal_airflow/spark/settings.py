@@ -21,6 +21,10 @@ CLIENT, CLUSTER = "client", "cluster"
 IN_IMAGE = "local://"
 """Prefix of the path of an application in the driver's image."""
 
+DEFAULT_LOCAL_BELOW_BYTES = 256 << 20
+"""Table size below which jobs run in the task's own process. A merge is faster there than with
+Spark at any size that was measured; this bounds the memory that jobs take from a worker."""
+
 _APPS_IN_IMAGE = f"{IN_IMAGE}/opt/memwal/spark_apps"
 HIDDEN_PREFIXES = ("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_", "_AIRFLOW_", "MEMWAL_CATALOG_")
 
@@ -33,6 +37,15 @@ def configured_master() -> str:
 def configured_connection() -> str | None:
     """Return the connection id of ``[memwal] spark_conn_id`` in ``airflow.cfg``, if any."""
     return conf.get(SECTION, "spark_conn_id", fallback=None) or None
+
+
+def local_below_bytes() -> int:
+    """Return ``[memwal] local_below_bytes`` of ``airflow.cfg``, else 256 MiB; 0 for always Spark.
+
+    Jobs of tables that store less run in the task's own process.
+    """
+    fallback = DEFAULT_LOCAL_BELOW_BYTES
+    return int(conf.getint(SECTION, "local_below_bytes", fallback=fallback))
 
 
 def checked_deploy_mode(mode: str | None) -> str:

@@ -53,7 +53,7 @@ def left_behind(tmp_path: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize(
-    ("limit", "in_process"), [("1000000", True), ("1000", False), ("0", False)]
+    ("limit", "in_process"), [(None, True), ("1000000", True), ("1000", False), ("0", False)]
 )
 def test_small_tables_need_no_spark(
     managed: Any,
@@ -61,10 +61,13 @@ def test_small_tables_need_no_spark(
     context: Any,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    limit: str,
+    limit: str | None,
     in_process: bool,
 ) -> None:
-    monkeypatch.setenv("AIRFLOW__MEMWAL__LOCAL_BELOW_BYTES", limit)
+    if limit is None:
+        monkeypatch.delenv("AIRFLOW__MEMWAL__LOCAL_BELOW_BYTES")
+    else:
+        monkeypatch.setenv("AIRFLOW__MEMWAL__LOCAL_BELOW_BYTES", limit)
     monkeypatch.setenv("AIRFLOW__MEMWAL__SPARK_APPS_FOLDER", str(tmp_path / "nowhere"))
     if not in_process:
         with pytest.raises(AirflowFailException, match="nowhere"):
@@ -79,6 +82,27 @@ def test_small_tables_need_no_spark(
         result,
     )
     assert run.lease_token is not None
+
+
+@pytest.mark.usefixtures("without_spark")
+def test_whether_a_table_is_small_is_known_by_the_status_that_makes_a_job_due(
+    managed: Any, context: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = memwal.Table.status
+    calls: list[dict[str, Any]] = []
+
+    def status(table: memwal.Table, **options: Any) -> Any:
+        calls.append(options)
+        return read(table, **options)
+
+    monkeypatch.setattr(memwal.Table, "status", status)
+    merge_task().execute(context)
+    # Before the job and, for the page, after it.
+    assert len(calls) == 2
+    with skips(SkipReason.NOTHING_TO_DO):
+        merge_task(force=True, regions=[managed.hot]).execute(context)
+    # A forced one reads the status for this alone.
+    assert len(calls) == 4
 
 
 def test_a_merge_of_what_is_due_is_leased_recorded_and_described(

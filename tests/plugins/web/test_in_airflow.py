@@ -67,7 +67,7 @@ def airflow(folder: Path, catalog: Catalog) -> Iterator[AirflowStandalone]:
         folder / "home",
         dags_folder=REPOSITORY / "dags",
         env=env,
-        settings={"memwal": {"spark_master": "local[1]"}},
+        settings={"memwal": {"spark_master": "local[1]", "local_below_bytes": "0"}},
         parallelism=2,
     ) as airflow:
         yield airflow

@@ -7,6 +7,7 @@ from typing import Any
 from support.kubernetes.chart import Release
 
 SPARK: dict[str, Any] = {"enabled": True, "resultsUri": "s3://lake/memwal/results"}
+CONNECT: dict[str, Any] = {"enabled": True}
 FLEET: dict[str, Any] = {"enabled": True}
 VERIFY: dict[str, Any] = {"verify": {"table": "s3://lake/flights.lance"}}
 WITHOUT_AIRFLOW: dict[str, Any] = {"enabled": False}
@@ -118,6 +119,23 @@ MATRIX: dict[str, Release] = {
     ),
     "Spark without a budget": Release(
         values={"spark": {**SPARK, "driver": {"podDisruptionBudget": {"enabled": False}}}}
+    ),
+    "Spark Connect": Release(values={"connect": CONNECT}),
+    "Spark Connect for the fleet": Release(
+        values={"connect": CONNECT, "fleet": FLEET, "airflow": WITHOUT_AIRFLOW}
+    ),
+    "Spark Connect for all": Release(
+        values={
+            "connect": {
+                **CONNECT,
+                "port": 15003,
+                "cores": 4,
+                "properties": {"spark.ui.enabled": True, "spark.ui.port": 4041},
+                "pod": PLACEMENT,
+            },
+            "fleet": {**FLEET, "schedule": "@hourly"},
+            "objectStore": SECRETS,
+        }
     ),
     "Airflow's tasks in the scheduler": Release(
         values={"spark": SPARK, "airflow": {"executor": "LocalExecutor"}}

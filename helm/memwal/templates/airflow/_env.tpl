@@ -20,13 +20,16 @@ stay in the folder of Airflow's chart.
   "AIRFLOW__MEMWAL__KUBERNETES_NAMESPACE" (include "memwal.sparkNamespace" .)
   "AIRFLOW__MEMWAL__RESULTS_URI" .Values.spark.resultsUri) -}}
 {{- end -}}
+{{- if .Values.connect.enabled -}}
+{{- $_ := set $found "AIRFLOW__MEMWAL__SPARK_MASTER" (include "memwal.connectUrl" .) -}}
+{{- end -}}
 {{- range $name, $value := .Values.objectStore.env -}}
 {{- $_ := set $found $name $value -}}
 {{- end -}}
 {{- range $name, $value := .Values.airflow.settings -}}
 {{- $variable := printf "AIRFLOW__MEMWAL__%s" (upper $name) -}}
 {{- if hasKey $found $variable -}}
-{{- fail (printf "airflow.settings: the chart sets %s itself, by the values of spark" $name) -}}
+{{- fail (printf "airflow.settings: the chart sets %s itself, by the values of spark and connect" $name) -}}
 {{- end -}}
 {{- $_ := set $found $variable ($value | toString) -}}
 {{- end -}}

@@ -8,9 +8,15 @@
 {{- range $fleet.tables -}}
 {{- $args = concat $args (list "--table" .) -}}
 {{- end -}}
+{{- $connect := .root.Values.connect -}}
+{{- if $connect.enabled -}}
+{{- /* The image with the client of Connect begins with no command of its own. */ -}}
+{{- $args = concat (list "memwal") $args (list "--spark-remote" (include "memwal.connectUrl" .root) "--tasks" ($connect.cores | toString)) -}}
+{{- end -}}
 {{- include "memwal.pod" (dict
   "root" .root
   "component" "fleet"
+  "image" (ternary "spark" "memwal" $connect.enabled)
   "pod" $fleet.pod
   "resources" $fleet.resources
   "account" (include "memwal.account" (dict "root" .root "account" "tables"))
