@@ -19,7 +19,7 @@ import re
 import shutil
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -53,6 +53,8 @@ _CONNECT_SECONDS = 10.0
 # minutes; a server that starts anew does not know the session.
 _MAX_RETRIES = 8
 _MAX_BACKOFF_MS = 5_000
+
+_INTERRUPT_SECONDS = 0.5
 
 _PARALLELISM = "spark.default.parallelism"
 _SESSION_CLOSED = "INVALID_HANDLE.SESSION_CLOSED"
@@ -234,7 +236,8 @@ def run_connected(
         spark.addTag(tag)
         try:
             with without_harmless_warnings():
-                return rows.collect()
+                collected: list[Any] = rows.collect()
+                return collected
         finally:
             with suppress(PySparkException):
                 spark.removeTag(tag)
@@ -254,9 +257,11 @@ def run_connected(
                 "again, what is done by then is not done twice"
             ) from error
         except BaseException:
-            # Ends the call as well, for which the pool waits.
-            with suppress(PySparkException):
-                spark.interruptTag(tag)
+            # Again until the call has ended: it may not have reached the server yet.
+            while not call.done():
+                with suppress(PySparkException):
+                    spark.interruptTag(tag)
+                wait([call], timeout=_INTERRUPT_SECONDS)
             raise
     serializer = CPickleSerializer()
     answers = {row.id: serializer.loads(row.answer) for row in collected}
