@@ -164,7 +164,13 @@ class TableStatus(JsonRecord):
         )
 
     def aged(self, seconds: float) -> Self:
-        """Return this status with ages that are so many seconds higher, for an unchanged table."""
+        """Return the status that a table which did not change has later.
+
+        Parameters
+        ----------
+        seconds : float
+            How much later: all ages are so much higher.
+        """
         regions = tuple(
             replace(
                 region,

@@ -100,7 +100,7 @@ def test_of_many_writers_none_takes_a_table_back(url: str, tmp_path: Path) -> No
 
 def test_reading_loads_neither_sqlalchemy_nor_lance(tmp_path: Path) -> None:
     path = tmp_path / "tables.json"
-    path.write_text(json.dumps({"format": 2, "tables": []}))
+    path.write_text(json.dumps({"format": 3, "tables": []}))
     code = (
         "import sys; from memwal.catalog import read_snapshot; "
         f"assert read_snapshot({str(path)!r}) == []; "

@@ -33,6 +33,7 @@ RECORD = {
     "enabled": True,
     "created_at": _AT,
     "updated_at": _AT,
+    "regions": 2,
 }
 SNAPSHOT = {"format": SNAPSHOT_FORMAT, "tables": [RECORD]}
 SCHEMA = {
