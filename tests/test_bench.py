@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[1]
-FIGURES = ("cold", "divided", "maintenance", "reader", "spark", "writer")
+FIGURES = ("airflow", "cold", "divided", "maintenance", "reader", "spark", "writer")
 LINES = {
     "durable-single": 1,
     "single": 1,
@@ -254,7 +254,9 @@ def test_a_region_costs_the_same_requests_however_many_there_are(tmp_path: Path)
 AIRFLOW_LINES = {"parse": 2, "idle": 1, "due": 3}
 
 
-@pytest.mark.parametrize("part", AIRFLOW_LINES)
+@pytest.mark.parametrize(
+    "part", ["parse", *(pytest.param(part, marks=pytest.mark.slow) for part in ("idle", "due"))]
+)
 def test_figures_of_airflow(tmp_path: Path, part: str) -> None:
     few = ["--tables", "2", "--idle-tables", "3", "--singles", "1", "--seconds", "10"]
     report = json.loads(run("airflow.py", tmp_path, "--json", "--only", part, *few))
