@@ -164,7 +164,12 @@ def test_a_run_that_is_late_is_written_down_until_the_next(tmp_path: Path, regis
         assert airflow.wait_run(DAG_ID, run_id, timeout=400) == "failed"
         following = airflow.trigger(DAG_ID, {"dry_run": True, "jobs": ["gc"]})
         assert airflow.wait_run(DAG_ID, following, timeout=400) == "success"
-        assert "late" not in {failed.job for failed in catalog.backoffs.failed_jobs()}
+        # The next run may be late as well.
+        assert not [
+            failed
+            for failed in catalog.backoffs.failed_jobs()
+            if run_id in failed.reason and failed.job == "late"
+        ]
 
 
 def test_it_listens_to_this_machine_and_to_whom_it_knows(airflow: AirflowStandalone) -> None:

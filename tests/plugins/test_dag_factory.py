@@ -259,8 +259,9 @@ def test_one_region_that_is_due_is_merged_though_the_other_is_not(
 ) -> None:
     state, tasks = run()
     assert state == "success"
+    # Without a triggerer the sensors run before the merge or after it.
+    assert tasks.pop("regions") <= {"success", "skipped"}
     assert tasks == {
-        "regions": {"success", "skipped"},
         "merge": {"success"},
         "recover": {"skipped"},
         "index": {"success"},

@@ -109,6 +109,7 @@ def test_a_table_is_found_registered_and_verified(
         "discover": {"success", "skipped"},
         "prune": {"success"},
         "export": {"success"},
+        "start_unwatched": {"skipped"},
         "notify": {"success"},
     }
     (managed,) = catalog.list()
