@@ -66,7 +66,7 @@ class Look:
 
 
 class _Marks(NamedTuple):
-    """What tells that a table changed: equal marks, and settled ones, mean that it did not."""
+    """Observations of a table. It did not change if they are equal to earlier, settled ones."""
 
     seen: tuple[object, ...]
     settled: bool
@@ -144,7 +144,7 @@ def _aged(last: _Remembered, now: datetime) -> Survey:
 
 
 class _Probe(Protocol):
-    """Where to look for a change of one table."""
+    """Observes one table without reading its status."""
 
     def marks(self) -> _Marks: ...
 
@@ -169,7 +169,7 @@ class _FolderTimes:
 
 
 class _NextVersions:
-    """Whether the base table and the regions have newer versions than when the probe was made."""
+    """Observes whether versions exist that are newer than those at construction."""
 
     def __init__(self, location: TableLocation) -> None:
         self._store = location.store

@@ -23,6 +23,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG, AssetAlias, get_current_context, task
+from airflow.sdk.exceptions import AirflowException
 
 from memwal.catalog.records import ManagedTable, read_snapshot
 from memwal.errors import MemWalError
@@ -147,10 +148,10 @@ def start_unwatched(*, outlet_events: Any = None) -> list[str]:
     with closing(Catalog()) as catalog:
         unwatched = unwatched_tables(catalog, now=datetime.now(UTC))
         for table in unwatched:
-            options = read_options(table.storage_options_ref)
             try:
+                options = read_options(table.storage_options_ref)
                 due = survey(catalog, table, storage_options=options).due
-            except MemWalError as error:
+            except (AirflowException, MemWalError) as error:
                 log.warning("%s cannot be read: %s", table.name, error)
                 continue
             jobs = {job: decision.reason for job, decision in due.items() if decision.reason}

@@ -5,10 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from memwal_airflow.fleet_dag import build_fleet_dag, sample_tables
+from memwal_airflow.fleet_dag import (
+    UNWATCHED,
+    build_fleet_dag,
+    sample_tables,
+    unwatched_tables,
+)
 from memwal_airflow.fleet_settings import FleetSettings, Prefix, parse_prefixes
 
-from memwal.catalog import Catalog, read_snapshot
+from memwal.catalog import Catalog, Policy, read_snapshot
 from memwal.errors import InvalidInputError
 from memwal.jobs.job import JobResult
 
@@ -69,6 +74,17 @@ def test_so_many_tables_are_verified_a_day_and_none_twice(catalog: Catalog) -> N
     assert sample_tables(catalog, per_day=9, now=now) == ["t2", "t3", "t4"]
     assert sample_tables(catalog, per_day=2, now=now) == []
     assert len(sample_tables(catalog, per_day=4, now=now + timedelta(days=2))) == 4
+
+
+def test_a_table_that_nobody_looks_at_is_noticed(backlog: Any, catalog: Catalog) -> None:
+    catalog.register("due", uri=backlog.uri)
+    catalog.register("hourly", uri=backlog.uri, policy=Policy(schedule="@hourly"))
+    now = datetime.now(UTC)
+    assert unwatched_tables(catalog, now=now) == []
+    later = now + UNWATCHED + timedelta(seconds=1)
+    assert [table.name for table in unwatched_tables(catalog, now=later)] == ["due"]
+    catalog.record_backlog("due", backlog.table.status())
+    assert unwatched_tables(catalog, now=datetime.now(UTC) + UNWATCHED / 2) == []
 
 
 DAG_FILE = """

@@ -9,6 +9,7 @@ from typing import Any
 from airflow.sdk import Context
 from airflow.sdk.bases.skipmixin import XCOM_SKIPMIXIN_FOLLOWED, XCOM_SKIPMIXIN_KEY
 
+from memwal.errors import MemWalError
 from memwal.util.records import JsonObject
 from memwal_airflow.deadlines import LATE
 from memwal_airflow.hooks.storage_options import read_options
@@ -47,10 +48,21 @@ class MergeAndPlanOperator(MemWalMergeOperator):
         try:
             result = super().execute(context)
         except TaskSkipped:
-            self._plan(context)
+            self._plan_if_possible(context)
             raise
-        self._plan(context)
+        self._plan_if_possible(context)
         return result
+
+    def _plan_if_possible(self, context: Context) -> None:
+        """Decide about the later jobs, without failing a merge that is done.
+
+        Its next try would merge nothing, so that nobody would learn of the merged rows. Undecided
+        tasks all run, and check themselves whether they are due.
+        """
+        try:
+            self._plan(context)
+        except MemWalError as error:
+            self.log.warning("Each later task decides for itself whether it is due: %s", error)
 
     def _record_backlog(self, target: Target) -> None:
         """Leave it to the plan, which reads the status after the merge in any case."""

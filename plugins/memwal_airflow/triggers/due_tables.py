@@ -35,7 +35,7 @@ REFRESH_SECONDS = 5.0
 """Pause between two looks at which tables the catalog has."""
 
 OPTIONS_SECONDS = 60.0
-"""How long storage options are used before they are read again, for all tables of a reference."""
+"""Seconds for which storage options are reused, by all tables with the same reference."""
 
 SAMPLE_SECONDS = 60.0
 """Pause between two samples of the backlog of a table that changes all the time."""
@@ -49,7 +49,7 @@ ReadOptions = Callable[[str | None], Awaitable[dict[str, str] | None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DueTable:
-    """What is due for a table at one look.
+    """Due jobs of a table, as of one look.
 
     Attributes
     ----------

@@ -16,6 +16,7 @@ from memwal_airflow.skips import SkipReason, TaskSkipped
 from support.airflow.skips import skips
 
 from memwal.catalog import Catalog, Policy
+from memwal.errors import StoreUnavailableError
 from memwal.jobs.job import JobResult
 
 Follow = Callable[..., tuple[set[str], dict[str, Any] | None]]
@@ -97,6 +98,20 @@ def test_the_next_run_ends_the_lateness_of_the_one_before(
     catalog.backoffs.record_failure("flights", LATE, "too long")
     follow()
     assert catalog.backoffs.failed_jobs() == []
+
+
+def test_a_merge_that_is_done_does_not_fail_because_nothing_can_be_decided(
+    flights: Any, context: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its next try would merge nothing, and the event of the merged rows would be lost."""
+
+    def fail(*arguments: Any, **options: Any) -> None:
+        raise StoreUnavailableError("away")
+
+    monkeypatch.setattr(MergeAndPlanOperator, "_plan", fail)
+    operator = MergeAndPlanOperator(task_id="merge", table="flights", later=LATER_TASKS)
+    assert operator.execute(context)["metrics"]["generations"] == 5  # type: ignore[arg-type]
+    assert XCOM_SKIPMIXIN_KEY not in context["ti"].pushed
 
 
 def test_a_merge_that_fails_decides_nothing(
