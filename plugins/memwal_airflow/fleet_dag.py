@@ -139,7 +139,8 @@ def start_unwatched(*, outlet_events: Any = None) -> list[str]:
     """Start the DAGs of tables that are due and that no triggerer looks at; return their names.
 
     A triggerer stores the status of each table that starts when due every few minutes. The status
-    that is read here is not stored: that nobody looks at a table stays visible in its health.
+    that is read here is not stored: the health of a table that is not due goes on to say that
+    nobody looks at it.
     """
     from memwal.catalog import Catalog
     from memwal.fleet.tables import survey

@@ -135,3 +135,23 @@ def test_a_table_is_found_registered_and_verified(
     assert tasks["discover"] == {"skipped"}
     (record,) = catalog.runs(job="verify")
     assert (record.table, record.state) == ("table", "succeeded")
+
+
+@pytest.mark.slow
+def test_the_dag_of_a_table_that_nobody_looks_at_is_started(
+    run: Any, backlog: Any, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.models.asset import AssetEvent, AssetModel
+    from airflow.utils.session import create_session
+
+    monkeypatch.setattr("memwal_airflow.fleet_dag.UNWATCHED", timedelta(0))
+    catalog.register("unwatched", uri=backlog.uri)
+    _, tasks = run()
+    assert tasks["start_unwatched"] == {"success"}
+    with create_session() as session:
+        events = (
+            session.query(AssetEvent)
+            .join(AssetModel, AssetModel.id == AssetEvent.asset_id)
+            .filter(AssetModel.uri == "memwal://unwatched/due")
+        )
+        assert [set(event.extra) for event in events] == [{"jobs"}]
