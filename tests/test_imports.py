@@ -93,3 +93,29 @@ def test_the_package_itself_loads_nothing() -> None:
     )
     assert "lance" not in loaded[0].split()
     assert "pyarrow" not in loaded[0].split()
+
+
+def test_jobs_do_not_load_the_models_of_namespaces(tmp_path: Path) -> None:
+    """Generated code, whose import costs more than the first merge itself."""
+    code = f"""
+import sys
+import lance
+import memwal
+import pyarrow as pa
+
+rows = pa.table({{"id": range(9), "n": range(9)}}, schema=pa.schema(
+    [pa.field("id", pa.int64(), nullable=False), pa.field("n", pa.int64())]
+))
+lance.write_dataset(rows, {str(tmp_path / "table")!r})
+spec = memwal.RegionSpec.bucket("id", 2)
+table = memwal.enable({str(tmp_path / "table")!r}, region_spec=spec, primary_key=["id"])
+for _ in range(2):
+    table.upsert({{"id": list(range(5, 15)), "n": [7] * 10}})
+    table.merge()
+table.build_indexes()
+table.build_snapshot()
+table.compact()
+table.collect_garbage()
+print(table.count_rows(), *(name for name in sys.modules if "lance_namespace" in name))
+"""
+    assert run(code) == ["15"]

@@ -22,12 +22,13 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import lance
 import pyarrow as pa
 from lance.dataset import Index, LanceOperation
 
+from memwal.base_table.namespaces import DurableNamespace, NewTableNamespace, PinnedNamespace
 from memwal.base_table.snapshot import BaseTable, is_version_stored, open_base
 from memwal.boundary.lance_errors import first_line, translate_lance_error
 from memwal.errors import (
@@ -47,9 +48,6 @@ from memwal.region.spec import RegionSpec
 from memwal.storage.location import TableLocation
 from memwal.util.redaction import redact_store_response
 from memwal.util.retry import LostRaceError, retry_lost_races
-
-if TYPE_CHECKING:
-    from memwal.base_table.namespaces import DurableNamespace
 
 # The last one: a commit without rows touches no rows of another commit, and is refused for its
 # merge progress instead.
@@ -114,9 +112,6 @@ def _commit_through_namespace(
     once: bool,
 ) -> Result | None:
     try:
-        # A late import: its library takes half a second to import, and a producer never needs it.
-        from memwal.base_table.namespaces import DurableNamespace
-
         namespace = DurableNamespace(base.location, base.version, accept=accept)
         dataset = lance.LanceDataset(
             base.location.uri,
@@ -154,8 +149,6 @@ def create_durably(location: TableLocation, rows: pa.Table, **options: object) -
             options |= {"storage_options": location.lance_options()}
             lance.write_dataset(rows, location.uri, mode="create", **options)
             return
-        from memwal.base_table.namespaces import NewTableNamespace
-
         namespace = NewTableNamespace(location)
         options |= {"namespace_client": namespace, "table_id": ["table"]}
         _run_through(namespace, lambda: lance.write_dataset(rows, mode="create", **options))
@@ -228,9 +221,6 @@ def commit_strictly(
     OutcomeUnknownError
         The store did not say whether the new version exists.
     """
-    # A late import: its library takes half a second to import, and a producer never needs it.
-    from memwal.base_table.namespaces import PinnedNamespace
-
     try:
         namespace = PinnedNamespace(base.location, base.version)
     except TableSetupError as error:

@@ -3,17 +3,19 @@
 Before that, they look at the files that the version adds, and sync them. Every commit to the base
 table passes here: those that Lance makes in one call (a merge records its progress only so), and
 those of uncommitted parts alike.
+
+Lance asks for a subclass of :class:`lance_namespace.LanceNamespace` that answers with its models,
+and takes any object that answers with dictionaries. These classes do the latter: the import of
+``lance_namespace`` takes half a second of a processor, more than a small merge.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import urlsplit
-
-import lance_namespace
 
 from memwal.base_table.named_files import check_new_files
 from memwal.base_table.snapshot import open_dataset, read_table_manifest, table_manifest_key
@@ -23,7 +25,12 @@ from memwal.storage.location import TableLocation
 from memwal.storage.object_store import ObjectStore, create_settled
 from memwal.util.retry import LostRaceError
 
+if TYPE_CHECKING:
+    import lance_namespace
+
 logger = logging.getLogger(__name__)
+
+Response = dict[str, Any]
 
 _VERSIONS_FOLDER = "_versions/"
 
@@ -36,7 +43,7 @@ class CommitOutcome:
     failure: MemWalError | None = None
 
 
-class DurableNamespace(lance_namespace.LanceNamespace):  # type: ignore[misc]
+class DurableNamespace:
     """A namespace of one table that creates a version after its files are durable.
 
     Lance rebases a commit on newer versions that do not conflict with it, as without a namespace.
@@ -62,27 +69,23 @@ class DurableNamespace(lance_namespace.LanceNamespace):  # type: ignore[misc]
     def namespace_id(self) -> str:
         return f"memwal-{self._root}-{self._version}"
 
-    def describe_table(self, request: object) -> lance_namespace.DescribeTableResponse:
-        return lance_namespace.DescribeTableResponse(
-            location=self._location.uri,
-            managed_versioning=True,
-            storage_options=self._location.lance_options(),
-        )
+    def describe_table(self, request: Mapping[str, Any]) -> Response:
+        return {
+            "location": self._location.uri,
+            "managed_versioning": True,
+            "storage_options": self._location.lance_options(),
+        }
 
-    def list_table_versions(self, request: object) -> lance_namespace.ListTableVersionsResponse:
+    def list_table_versions(self, request: Mapping[str, Any]) -> Response:
         latest = self._latest()
-        versions = [self._table_version(latest)] if latest else []
-        return lance_namespace.ListTableVersionsResponse(versions=versions)
+        return {"versions": [self._table_version(latest)] if latest else []}
 
-    def describe_table_version(
-        self, request: object
-    ) -> lance_namespace.DescribeTableVersionResponse:
-        version = _value(request, "version")
-        return lance_namespace.DescribeTableVersionResponse(version=self._table_version(version))
+    def describe_table_version(self, request: Mapping[str, Any]) -> Response:
+        return {"version": self._table_version(request["version"])}
 
-    def create_table_version(self, request: object) -> lance_namespace.CreateTableVersionResponse:
-        version = _value(request, "version")
-        staging = self._key_of(_value(request, "manifest_path"))
+    def create_table_version(self, request: Mapping[str, Any]) -> Response:
+        version = request["version"]
+        staging = self._key_of(request["manifest_path"])
         try:
             try:
                 self._check(version)
@@ -100,7 +103,7 @@ class DurableNamespace(lance_namespace.LanceNamespace):  # type: ignore[misc]
             self.outcome.created = True
         finally:
             self._delete_staged(staging)
-        return lance_namespace.CreateTableVersionResponse(version=self._table_version(version))
+        return {"version": self._table_version(version)}
 
     def _delete_staged(self, staging: str) -> None:
         try:
@@ -139,16 +142,20 @@ class DurableNamespace(lance_namespace.LanceNamespace):  # type: ignore[misc]
 
     def _taken(self, version: int) -> NoReturn:
         """Refuse a version that another process created."""
-        raise lance_namespace.ConcurrentModificationError(f"version {version} exists")
+        raise _conflict(f"version {version} exists")
 
-    def _table_version(self, version: int) -> lance_namespace.TableVersion:
+    def _table_version(self, version: int) -> Response:
         key = self._final_key(version)
         info = self._store.head(key)
         if info is None:
-            raise lance_namespace.TableVersionNotFoundError(str(version))
-        return lance_namespace.TableVersion(
-            version=version, manifest_path=self._root + key, manifest_size=info.size
-        )
+            from lance_namespace import TableVersionNotFoundError
+
+            raise TableVersionNotFoundError(str(version))
+        return {
+            "version": version,
+            "manifest_path": self._root + key,
+            "manifest_size": info.size,
+        }
 
     def _final_key(self, version: int) -> str:
         inverted, plain = table_manifest_keys(version)
@@ -173,9 +180,7 @@ class PinnedNamespace(DurableNamespace):
         self.outcome.failure = LostRaceError(
             f"version {self._version} of {self._location} is no longer the latest; read it again"
         )
-        raise lance_namespace.ConcurrentModificationError(
-            f"version {self._version} is no longer the latest"
-        )
+        raise _conflict(f"version {self._version} is no longer the latest")
 
 
 class NewTableNamespace(PinnedNamespace):
@@ -185,11 +190,10 @@ class NewTableNamespace(PinnedNamespace):
         super().__init__(location, 0)
 
     def declare_table(self, request: object) -> lance_namespace.DeclareTableResponse:
-        return lance_namespace.DeclareTableResponse(
-            location=self._location.uri,
-            managed_versioning=True,
-            storage_options=self._location.lance_options(),
-        )
+        # Lance's Python code reads the attributes of this answer, and has imported the library.
+        from lance_namespace import DeclareTableResponse
+
+        return DeclareTableResponse(**self.describe_table({}))
 
     def _has_inverted_names(self) -> bool:
         return True
@@ -205,6 +209,9 @@ def _object_path(location: TableLocation) -> str:
     return path.strip("/") + "/"
 
 
-def _value(request: object, name: str) -> Any:
-    """Return a field of a request, which is a model or a dictionary, depending on the call."""
-    return request[name] if isinstance(request, dict) else getattr(request, name)
+def _conflict(message: str) -> Exception:
+    """Return the error by which Lance learns that another commit took the version."""
+    from lance_namespace import ConcurrentModificationError
+
+    error: Exception = ConcurrentModificationError(message)
+    return error

@@ -189,7 +189,10 @@ def open_table(uri: str, storage: Mapping[str, str]) -> Table:
 def managed_table(
     name_or_uri: str, url: str | None
 ) -> Iterator[tuple[Catalog | None, ManagedTable | None]]:
-    """Find a table in the catalog by its name; yield None and None for an address."""
+    """Find a table in the catalog by its name; yield None and None for an address.
+
+    A name that is neither in the catalog nor that of a file or folder raises TableSetupError.
+    """
     from memwal.catalog.records import NAME
 
     if not NAME.fullmatch(name_or_uri):
@@ -199,8 +202,14 @@ def managed_table(
         try:
             catalog = stack.enter_context(open_catalog(url))
             managed = catalog.get(name_or_uri)
-        except (ObjectNotFoundError, TableSetupError):
+        except (ObjectNotFoundError, TableSetupError) as error:
             # No such name, or no catalog at all: then it is a folder.
+            if not os.path.lexists(name_or_uri):
+                raise TableSetupError(
+                    f"there is neither a managed table nor a folder with the name {name_or_uri}; "
+                    "memwal catalog list shows the managed tables, and memwal create makes a new "
+                    "one"
+                ) from error
             yield None, None
             return
         except MissingExtraError:

@@ -73,11 +73,12 @@ def decode_entry(data: bytes | bytearray | memoryview | pa.Buffer, *, name: str)
     source = pa.BufferReader(buffer)
     with _torn_if_unreadable(name, "its schema"):
         reader = pa.ipc.open_stream(source)
-        _column_names(reader.schema)
-        if has_wide_values(reader.schema):
+        metadata: dict[bytes, bytes] = reader.schema.metadata or {}
+        rest = {key: value for key, value in metadata.items() if key not in OWN_KEYS}
+        schema = reader.schema.with_metadata(rest) if rest else reader.schema.remove_metadata()
+        if _needs_alignment(schema):
             source = pa.BufferReader(buffer)
             reader = pa.ipc.open_stream(source, options=ALIGNED)
-    metadata: dict[bytes, bytes] = reader.schema.metadata or {}
     stored = metadata.get(CHECKSUM)
     if stored is not None:
         _verify_checksum(view, header, stored, name)
@@ -89,8 +90,6 @@ def decode_entry(data: bytes | bytearray | memoryview | pa.Buffer, *, name: str)
         _validate(batches)
     if view[end:] != END_OF_STREAM:
         raise _torn(name, f"it does not end after batch {len(batches) - 1} as it must")
-    rest = {key: value for key, value in metadata.items() if key not in OWN_KEYS}
-    schema = reader.schema.with_metadata(rest) if rest else reader.schema.remove_metadata()
     writer_epoch = _metadata_number(metadata, EPOCH, name)
     if writer_epoch is None:
         raise CorruptDataError(
@@ -200,6 +199,25 @@ def _validate(batches: Sequence[pa.RecordBatch]) -> None:
     # detects changed bytes, not a writer with invalid ones.
     for batch in batches:
         batch.validate(full=True)
+
+
+# The last schema whose names were read, and whether it has wide values: the entries of a log have
+# the same schema, one after another. Threads replace the pair as a whole.
+_read_schema: tuple[pa.Schema, bool] | None = None
+
+
+def _needs_alignment(schema: pa.Schema) -> bool:
+    """Return whether a schema has values wider than a stream's alignment.
+
+    Raises UnicodeDecodeError if the name of a column, or of a part of one, is not UTF-8.
+    """
+    global _read_schema
+    last = _read_schema
+    # Names of the parts of lists are compared only together with the metadata.
+    if last is None or not schema.equals(last[0], check_metadata=True):
+        _column_names(schema)
+        last = _read_schema = schema, has_wide_values(schema)
+    return last[1]
 
 
 def _column_names(fields: Iterable[pa.Field]) -> list[str]:

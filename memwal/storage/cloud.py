@@ -46,6 +46,9 @@ if TYPE_CHECKING:
 
 # S3 deletes at most this many objects with one request.
 _BATCH = 1000
+# Objects that are replaced (version hints, leases) have fewer bytes than this.
+_SMALL: Final = 256
+_MAX_SEEN: Final = 1024
 _EXPRESS_BUCKET = "--x-s3"
 
 # obstore's names of the credentials, by Lance's names.
@@ -89,6 +92,9 @@ class CloudStore(ObjectStore):
         self._backend = backend
         self._root = prefix + "/" if prefix else ""
         self._secrets = secrets
+        # Small objects that were read last, with their ETags: a replacement need not read them
+        # again. Only atomic changes: no lock needed.
+        self._seen: dict[str, tuple[bytes, ObjectMeta]] = {}
 
     def create(self, key: str, data: Data) -> None:
         path = self._path(key)
@@ -106,19 +112,25 @@ class CloudStore(ObjectStore):
             self._backend.put(path, iter(chunks))
 
     def replace(self, key: str, data: Data, *, expected: bytes) -> None:
-        path = self._path(key)
+        # What a caller expects is mostly what it has just read.
+        content, meta = self._seen.pop(key, (b"", None))
+        if meta is not None and content == expected and self._replace_seen(key, data, meta):
+            return
         changed = ConflictError(
             f"{self.uri}/{key} is not what was read before; read it again and retry"
         )
         try:
             with self._calling("replace", key):
-                result = self._backend.get(path)
+                result = self._backend.get(self._path(key))
                 content = result.bytes().to_bytes()
         except ObjectNotFoundError:
             raise changed from None
-        if content != expected:
+        if content != expected or not self._replace_seen(key, data, result.meta):
             raise changed
-        tag = result.meta["e_tag"]
+
+    def _replace_seen(self, key: str, data: Data, seen: ObjectMeta) -> bool:
+        """Replace an object if it is still the one that was seen; return whether it was."""
+        tag = seen["e_tag"]
         if tag is None:
             raise UnsupportedStoreError(
                 f"cannot replace {self.uri}/{key}: the store gives objects no ETag; use one that "
@@ -126,11 +138,13 @@ class CloudStore(ObjectStore):
             )
         # Some S3 servers (Ceph) accept their own ETags only without the quotes they return.
         spellings = (tag, tag.strip('"'))
-        if not any(self._replace_version(key, data, _version(result.meta, s)) for s in spellings):
-            raise changed
+        return any(self._replace_version(key, data, _version(seen, one)) for one in spellings)
 
     def _replace_version(self, key: str, data: Data, version: UpdateVersion) -> bool:
-        with self._calling("replace", key, writes=True):
+        with (
+            suppress(ObjectNotFoundError),
+            self._calling("replace", key, writes=True),
+        ):
             try:
                 self._backend.put(self._path(key), memoryview(data).cast("B"), mode=version)
             except (PreconditionError, AlreadyExistsError) as error:
@@ -140,12 +154,19 @@ class CloudStore(ObjectStore):
                         "request got no answer and a second one was refused; read it back"
                     ) from None
                 return False
-        return True
+            return True
+        return False
 
     def get(self, key: str) -> bytes:
         path = self._path(key)
         with self._calling("read", key):
-            return self._backend.get(path).bytes().to_bytes()
+            result = self._backend.get(path)
+            content = result.bytes().to_bytes()
+        if len(content) <= _SMALL:
+            if len(self._seen) >= _MAX_SEEN:
+                self._seen.clear()
+            self._seen[key] = content, result.meta
+        return content
 
     def get_range(self, key: str, *, start: int, length: int) -> bytes:
         object_store.check_range(start, length)

@@ -251,11 +251,9 @@ class FolderCache:
 
     def forget_ancestors(self, folder: str) -> None:
         """Forget a folder and all above it, so that the next :meth:`ensure` checks them."""
-        self._existing -= {
-            path
-            for path in tuple(self._existing)
-            if folder == path or folder.startswith(path + "/")
-        }
+        while folder != (above := os.path.dirname(folder)):
+            self._existing.discard(folder)
+            folder = above
 
     def _make_above(self, folder: str) -> None:
         parent = os.path.dirname(folder)

@@ -117,3 +117,13 @@ def test_a_table_without_a_log_gets_one_by_a_command(cli, tmp_path):
     answer = cli("status", tmp_path / "plain")
     assert answer.code == ExitCode.INPUT
     assert "memwal enable" in answer.stderr
+
+
+@pytest.mark.parametrize("command", ["status", "merge", "verify"])
+def test_an_unknown_name_may_be_of_the_catalog(cli, catalog, tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    answer = cli(command, "flights")
+    assert answer.code == 2
+    assert "memwal catalog list" in answer.stderr
+    (tmp_path / "flights").mkdir()
+    assert "memwal catalog list" not in cli(command, "flights").stderr

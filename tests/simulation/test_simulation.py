@@ -160,14 +160,14 @@ NEEDS_PAUSES = {
 # Where the search begins: a world that once noticed it. Any change can make it another one, and the
 # search then goes on to the next.
 NOTICED = {
-    no_grace: 210,
-    no_look_after_a_pause: 84,
-    no_look_behind_a_first_manifest: 61,
-    no_mark_in_orphans: 46,
-    no_pinned_deletes: 3,
-    no_progress_at_the_commit: 91,
-    no_retention: 21,
-    no_tags: 12,
+    no_grace: 95,
+    no_look_after_a_pause: 40,
+    no_look_behind_a_first_manifest: 25,
+    no_mark_in_orphans: 6,
+    no_pinned_deletes: 75,
+    no_progress_at_the_commit: 22,
+    no_retention: 7,
+    no_tags: 60,
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import pytest
@@ -177,6 +178,38 @@ def test_somebody_else_between_reading_and_replacing_is_a_conflict(failing_s3: F
         store.replace("a/1", b"two", expected=b"one")
 
     assert store.get("a/1") == b"of somebody else"
+
+
+def test_what_was_just_read_is_replaced_by_one_request(failing_s3: FailingS3) -> None:
+    store = failing_s3.open()
+    store.put("a/1", b"one")
+    read = store.get("a/1")
+    failing_s3.requests.clear()
+
+    store.replace("a/1", b"two", expected=read)
+
+    assert [method for method, *_ in failing_s3.requests] == ["PUT"]
+    with pytest.raises(ConflictError):
+        store.replace("a/1", b"three", expected=read)
+    assert store.get("a/1") == b"two"
+
+
+@pytest.mark.parametrize("content", [None, b"of somebody else", b"one"])
+def test_what_was_read_may_have_changed(failing_s3: FailingS3, content: bytes | None) -> None:
+    store, other = failing_s3.open(), failing_s3.open()
+    store.put("a/1", b"one")
+    read = store.get("a/1")
+    other.put("a/1", b"in between")
+    if content is None:
+        other.delete("a/1")
+    else:
+        other.put("a/1", content)
+
+    with nullcontext() if content == read else pytest.raises(ConflictError):
+        store.replace("a/1", b"two", expected=read)
+
+    expected = b"two" if content == read else content
+    assert (store.get("a/1") if store.exists("a/1") else None) == expected
 
 
 @pytest.mark.parametrize("call", CALLS)

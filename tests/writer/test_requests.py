@@ -15,7 +15,7 @@ import memwal
 
 NOTE = Path(__file__).parents[2] / "docs" / "design" / "0014-requests-of-a-writer.md"
 
-# What needs a request on an object store. To exchange the content takes two: a read, and a write.
+# What needs a request on an object store.
 REQUESTS = {"create", "put", "replace", "get", "get_range", "head", "list", "list_folders"}
 KINDS = {
     "*/manifest/version_hint.json": "version hint",

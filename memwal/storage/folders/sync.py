@@ -22,7 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from memwal.storage.folders.walk import is_broken, walk_files, walk_folders
+from memwal.storage.folders.walk import is_broken, list_tree
 from memwal.util import system
 
 # The time stamp of a file is some milliseconds behind the clock, or up to a second.
@@ -112,11 +112,12 @@ def sync_folder(folder: str, known: Set[_State] = frozenset()) -> set[_State]:
 
 def _below(folder: str) -> Iterator[tuple[str, _State]]:
     """Yield the files below a folder, then the folders, children first, with their states."""
-    for entry in walk_files(folder):
+    files, folders = list_tree(folder)
+    for entry in files:
         with suppress(FileNotFoundError):
             if not is_broken(entry) and entry.is_file():
                 yield entry.path, _state(entry.stat())
-    for path in walk_folders(folder):
+    for path in folders:
         with suppress(FileNotFoundError):
             yield path, _state(os.stat(path))
 

@@ -59,12 +59,17 @@ def walk_files(folder: str) -> Iterator[os.DirEntry[str]]:
                 yield entry
 
 
-def walk_folders(folder: str) -> Iterator[str]:
-    """Yield every folder below a folder, children first, then the folder itself."""
-    for entry in list_entries(folder):
-        if is_folder(entry):
-            yield from walk_folders(entry.path)
-    yield folder
+def list_tree(folder: str) -> tuple[list[os.DirEntry[str]], list[str]]:
+    """Return all files below a folder, and all folders: each behind those in it, itself last."""
+    files: list[os.DirEntry[str]] = []
+    folders = [folder]
+    for path in folders:  # The list grows meanwhile.
+        for entry in list_entries(path):
+            if is_folder(entry):
+                folders.append(entry.path)
+            else:
+                files.append(entry)
+    return files, folders[::-1]
 
 
 def walk_links(folder: str) -> Iterator[os.DirEntry[str]]:

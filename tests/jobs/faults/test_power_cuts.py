@@ -86,8 +86,7 @@ def test_every_sync(prepared: Prepared, finish: Finish, tmp_path: Path, job: str
         ("index build", "_versions/"),
         ("compaction", "^syncfs"),
         ("new region spec", "^syncfs"),
-        # The longest of all slow cases, and the same safeguard as the next.
-        pytest.param("merge", f"^fsync {TABLE}/data/", marks=pytest.mark.soak),
+        ("merge", f"^fsync {TABLE}/data/"),
         ("compaction", f"^fsync {TABLE}/data/"),
     ],
 )
