@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,8 @@ RUN_SECONDS = 600.0
 """Seconds that a DAG run may take."""
 LOOK_SECONDS = 1.0
 """Seconds between two looks at the DAG runs: Airflow takes processor time to answer."""
+DUE_SECONDS = 3.0
+"""Seconds within which Airflow starts a run of what is due."""
 STOP_SECONDS = 2.0
 """Seconds that Airflow and Spark have to end by themselves."""
 
@@ -161,7 +163,11 @@ class AirflowUpkeep(Upkeep):
         ] + self._checkpoints
 
     def _keep(self) -> None:
-        """Let Airflow start a run whenever something is due, and start one at the end."""
+        """Let Airflow start a run whenever something is due, until it is told to pause.
+
+        A run that is active then is the last one. Airflow may take longer to start than the stream
+        lasts: without a run, one is started, so that there is always one at least.
+        """
         self._airflow.start()
         self._airflow.wait_healthy()
         self._spark.wait()
@@ -170,23 +176,26 @@ class AirflowUpkeep(Upkeep):
         self._airflow.wait(
             self._is_paused, timeout=math.inf, what="run the DAG", every=LOOK_SECONDS
         )
+        deadline = time.monotonic() + DUE_SECONDS
+        while not (is_active := self._is_active()) and time.monotonic() < deadline:
+            time.sleep(LOOK_SECONDS)
         self._catalog.update(NAME, policy=replace(POLICY, schedule=None))
-        # At least one run, even if Airflow takes longer to start than the stream lasts.
-        run_id = self._airflow.trigger(DAG_ID)
+        if not is_active:
+            self._airflow.trigger(DAG_ID)
         self._airflow.wait(
-            partial(self._is_over, run_id),
+            lambda: not self._is_active(),
             timeout=RUN_SECONDS,
-            what=f"finish run {run_id}",
+            what="finish the last run of the DAG",
             every=LOOK_SECONDS,
         )
 
     def _is_paused(self) -> bool:
         """Look at all runs; return whether no further one is wanted."""
-        self._is_over("")
+        self._is_active()
         return self._paused.is_set()
 
-    def _is_over(self, run_id: str) -> bool:
-        """Look at all runs; return whether one of them is over."""
+    def _is_active(self) -> bool:
+        """Look at all runs; return whether one of them is queued or running."""
         self._airflow.check()
         answer = self._airflow.client().get(
             f"/api/v2/dags/{DAG_ID}/dagRuns", params={"order_by": "run_after", "limit": 500}
@@ -194,7 +203,7 @@ class AirflowUpkeep(Upkeep):
         answer.raise_for_status()
         runs = answer.json()["dag_runs"]
         self._runs = [_run(run) for run in runs if run["start_date"]]
-        return any(run["dag_run_id"] == run_id and run["state"] in FINAL_RUN_STATES for run in runs)
+        return any(run["state"] not in FINAL_RUN_STATES for run in runs)
 
 
 def _run(values: dict[str, Any]) -> UpkeepRun:

@@ -97,7 +97,8 @@ def test_a_backlog_is_merged_and_an_idle_table_costs_nothing(place: Place) -> No
         for instance in place.airflow.task_instances(DAG_ID, run["dag_run_id"]):
             ends.setdefault(instance["task_id"], set()).add(instance["state"])
     assert "success" in ends["merge"]
-    assert "success" in ends["regions"]
+    # A region that was merged before its sensor looked is skipped.
+    assert ends["regions"] <= {"success", "skipped"}
     # Which region waits for what is told without a worker, and what is not due has none either.
     started = "SELECT count(*) FROM task_instance WHERE task_id = '{}' AND pid IS NOT NULL"
     assert place.count(started.format("regions")) == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Hashable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Hashable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
@@ -21,6 +21,8 @@ POLL_SECONDS = 1.0
 
 FIRST_REPEAT_SECONDS = 30.0
 LAST_REPEAT_SECONDS = 600.0
+
+_FIRST_JOB = "merge"
 
 
 class TableDueTrigger(BaseEventTrigger):
@@ -101,6 +103,8 @@ class Announcements:
       is due next;
     - a job that is due again although it succeeded since the last announcement is announced at
       once: the run that served it is done with it, and Airflow queues the next one behind it;
+    - a merge that was not announced is announced at once as well: it comes first in a run, so that
+      the run of an announcement without it may have passed it over already;
     - anything else is repeated after a pause, which doubles each time and counts from the last
       announcement or the last job that was seen running. A run has the time of the pause to start
       its next job, and a job that fails again and again starts fewer and fewer runs.
@@ -110,6 +114,7 @@ class Announcements:
         self._clock = clock
         self._announced_at: float | None = None
         self._succeeded: Mapping[str, int] = {}
+        self._jobs: Collection[str] = ()
         self._pause = FIRST_REPEAT_SECONDS
 
     def is_wanted(self, due: DueTable) -> bool:
@@ -120,7 +125,8 @@ class Announcements:
                 self._announced_at = now
                 return False
             before, latest = self._succeeded, due.succeeded
-            if any(latest.get(job) != before.get(job) for job in due.jobs):
+            is_new = _FIRST_JOB in due.jobs and _FIRST_JOB not in self._jobs
+            if is_new or any(latest.get(job) != before.get(job) for job in due.jobs):
                 self._pause = FIRST_REPEAT_SECONDS
             elif now - self._announced_at < self._pause:
                 return False
@@ -128,4 +134,5 @@ class Announcements:
                 self._pause = min(2 * self._pause, LAST_REPEAT_SECONDS)
         self._announced_at = now
         self._succeeded = dict(due.succeeded)
+        self._jobs = tuple(due.jobs)
         return True

@@ -184,7 +184,8 @@ def test_the_end_of_a_task_is_the_end_of_its_driver(
     assert process.poll() is not None
     thread.join(60)
     # By the missing pod, or by the look that it takes meanwhile.
-    assert [type(error) for error in failures] == [AirflowException]
+    (error,) = failures
+    assert isinstance(error, AirflowException)
     assert catalog.runs()[0].state is RunState.FAILED
     for _ in range(100):
         if not _running(apps):

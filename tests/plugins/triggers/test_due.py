@@ -102,6 +102,16 @@ def test_a_job_that_succeeded_and_is_due_again_is_announced_at_once(
     assert announcements.is_wanted(due("merge", succeeded={"merge": 2}))
 
 
+def test_a_merge_that_the_last_run_may_have_passed_over_is_announced_at_once(
+    announcements: Announcements, clock: Clock
+) -> None:
+    assert announcements.is_wanted(due("snapshot", "gc"))
+    clock.seconds += 1
+    assert not announcements.is_wanted(due("gc", "index", succeeded={"snapshot": 1}))
+    assert announcements.is_wanted(due("gc", "merge", succeeded={"snapshot": 1}))
+    assert not announcements.is_wanted(due("gc", "merge", succeeded={"snapshot": 1}))
+
+
 def test_a_job_that_fails_starts_fewer_and_fewer_runs(
     announcements: Announcements, clock: Clock
 ) -> None:
