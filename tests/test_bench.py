@@ -117,7 +117,7 @@ READ_LINES: dict[str, dict[str, int]] = {
     "scan": {"scan": 6},
     "scan-memory": {"scan-memory": 2},
     "lookup": {"lookup": 4},
-    "vector": {"vector": 3, "vector-recall": 2, "vector-lag": 1},
+    "vector": {"vector": 2, "vector-recall": 2, "vector-lag": 1},
     "text": {"text": 2, "text-lag": 1},
     "fresh": {"fresh": 6},
     "lookup-growth": {"lookup-growth": 3},

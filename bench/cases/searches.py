@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import lance
@@ -35,7 +35,6 @@ _SUB_VECTORS = 16
 _QUERIES = 40
 _FOUND = 10
 _REFINE = 2
-_REFINES = (2, 3, 4, 6, 8, 12, 16, 24, 32)
 _ROUNDS = 4
 _RECALL_LOST = 0.01
 
@@ -100,7 +99,6 @@ def _against_native(
             target=target,
             note=f"{_FOUND} nearest; recall {recall['ours']:.3f}, {other} {recall[other]:.3f}",
         )
-    yield _at_equal_recall(table, merged, vectors, nearest, sources)
     for other, lost in (("native", 0.0), ("merged", _RECALL_LOST)):
         yield Line(
             name="vector-recall",
@@ -114,45 +112,6 @@ def _against_native(
             note=f"mean of {_QUERIES} queries against exact search",
         )
     shutil.rmtree(merged_uri)
-
-
-def _at_equal_recall(
-    table: memwal.Table,
-    merged: lance.LanceDataset,
-    vectors: np.ndarray,
-    nearest: Sequence[set[int]],
-    sources: int,
-) -> Line:
-    """Ours beside a search of the merged table with so many candidates that it finds as much."""
-
-    def recall(search: Callable[[int], list[int]]) -> float:
-        return float(np.mean([len({*search(n)} & nearest[n]) for n in range(_QUERIES)])) / _FOUND
-
-    ours = recall(lambda n: _ours(table, vectors[n]))
-    for refine in _REFINES:
-        other = recall(lambda n, r=refine: _merged(merged, vectors[n], r))  # type: ignore[misc]
-        if other >= ours:
-            break
-    taken = interleaved(
-        {
-            "ours": lambda n: _ours(table, vectors[n % _QUERIES]),
-            "merged": lambda n: _merged(merged, vectors[n % _QUERIES], refine),
-        },
-        rounds=_ROUNDS,
-        block=_QUERIES,
-    )
-    return Line(
-        name="vector",
-        what=f"vector search over {sources} sources at equal recall",
-        ours=milliseconds(taken["ours"]),
-        other=milliseconds(taken["merged"]),
-        unit="ms",
-        against="merged, with more candidates",
-        rival=Rival.OURS,
-        target=Target(2.0),
-        note=f"{_FOUND} nearest; recall {ours:.3f}, merged {other:.3f} of {refine * _FOUND} "
-        "candidates",
-    )
 
 
 def _behind(folder: Path, uri: str, rows: int, vectors: np.ndarray) -> Iterator[Line]:
@@ -194,8 +153,8 @@ def _native(planner: LsmVectorSearchPlanner, vector: np.ndarray) -> list[int]:
     return ids
 
 
-def _merged(dataset: lance.LanceDataset, vector: np.ndarray, refine: int = _REFINE) -> list[int]:
-    nearest = {"column": "vector", "q": vector, "k": _FOUND, "refine_factor": refine}
+def _merged(dataset: lance.LanceDataset, vector: np.ndarray) -> list[int]:
+    nearest = {"column": "vector", "q": vector, "k": _FOUND, "refine_factor": _REFINE}
     scanner = dataset.scanner(columns=["id", "_distance"], nearest=nearest)
     ids: list[int] = scanner.to_table()["id"].to_pylist()
     return ids

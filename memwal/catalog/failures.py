@@ -31,7 +31,7 @@ _ERROR_TYPE = re.compile(r"(\w+): ")
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What to do about a kind of failure, and the section of the runbooks that says more."""
+    """An instruction for one kind of failure, and the section of the runbooks about it."""
 
     action: str
     runbook: str
@@ -116,7 +116,7 @@ class JobError(JsonRecord):
 
     @property
     def action(self) -> str:
-        """What to do."""
+        """The instruction for this kind of failure."""
         return self._advice.action
 
     @property

@@ -206,9 +206,8 @@ def managed_table(
             # No such name, or no catalog at all: then it is a folder.
             if not os.path.lexists(name_or_uri):
                 raise TableSetupError(
-                    f"there is neither a managed table nor a folder with the name {name_or_uri}; "
-                    "memwal catalog list shows the managed tables, and memwal create makes a new "
-                    "one"
+                    f"there is no folder {name_or_uri}, and no managed table of this name: {error} "
+                    "The command memwal catalog list shows the managed tables."
                 ) from error
             yield None, None
             return

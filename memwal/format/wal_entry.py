@@ -203,7 +203,7 @@ def _validate(batches: Sequence[pa.RecordBatch]) -> None:
 
 # The last schema whose names were read, and whether it has wide values: the entries of a log have
 # the same schema, one after another. Threads replace the pair as a whole.
-_read_schema: tuple[pa.Schema, bool] | None = None
+_checked_schema: tuple[pa.Schema, bool] | None = None
 
 
 def _needs_alignment(schema: pa.Schema) -> bool:
@@ -211,12 +211,12 @@ def _needs_alignment(schema: pa.Schema) -> bool:
 
     Raises UnicodeDecodeError if the name of a column, or of a part of one, is not UTF-8.
     """
-    global _read_schema
-    last = _read_schema
+    global _checked_schema
+    last = _checked_schema
     # Names of the parts of lists are compared only together with the metadata.
     if last is None or not schema.equals(last[0], check_metadata=True):
         _column_names(schema)
-        last = _read_schema = schema, has_wide_values(schema)
+        last = _checked_schema = schema, has_wide_values(schema)
     return last[1]
 
 

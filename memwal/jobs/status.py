@@ -232,7 +232,7 @@ class TableStatus(JsonRecord):
 
     @property
     def log_problem(self) -> str | None:
-        """Which entry of which log is missing, and what to do; None when none is."""
+        """The missing log entry with its region and the instruction; None when none is missing."""
         for region in self.regions:
             if region.missing_wal_entry is not None:
                 return (

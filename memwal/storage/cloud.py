@@ -141,21 +141,18 @@ class CloudStore(ObjectStore):
         return any(self._replace_version(key, data, _version(seen, one)) for one in spellings)
 
     def _replace_version(self, key: str, data: Data, version: UpdateVersion) -> bool:
-        with (
-            suppress(ObjectNotFoundError),
-            self._calling("replace", key, writes=True),
-        ):
+        with self._calling("replace", key, writes=True):
             try:
                 self._backend.put(self._path(key), memoryview(data).cast("B"), mode=version)
-            except (PreconditionError, AlreadyExistsError) as error:
+            # The last one is S3's answer if the object was deleted.
+            except (PreconditionError, AlreadyExistsError, FileNotFoundError) as error:
                 if was_retried(error):
                     raise StoreUnavailableError(
                         f"it is not known whether {self.uri}/{key} was replaced: the first "
                         "request got no answer and a second one was refused; read it back"
                     ) from None
                 return False
-            return True
-        return False
+        return True
 
     def get(self, key: str) -> bytes:
         path = self._path(key)

@@ -137,12 +137,16 @@ def test_a_refused_create_is_taken(failing_s3: FailingS3, status: int) -> None:
         failing_s3.open().create("a/1", b"x")
 
 
+@pytest.mark.parametrize("was_read", [True, False])
 def test_a_replacement_whose_answer_was_lost_is_not_called_a_conflict(
-    failing_s3: FailingS3,
+    failing_s3: FailingS3, was_read: bool
 ) -> None:
     store = failing_s3.open()
     store.put("a/1", b"old")
-    failing_s3.script.append(lambda handler: handler.work())  # the GET
+    if was_read:
+        store.get("a/1")
+    else:
+        failing_s3.script.append(lambda handler: handler.work())  # the GET
     failing_s3.work_then_answer(500)
 
     with pytest.raises(StoreUnavailableError):

@@ -109,7 +109,7 @@ class TextPartition:
 
     @property
     def has_lists_in_memory(self) -> bool:
-        """Whether all posting lists are in memory."""
+        """True if all posting lists are in memory."""
         return isinstance(self._posting_lists, StoredPostingLists)
 
     def is_in_memory(self, terms: Sequence[str]) -> bool:

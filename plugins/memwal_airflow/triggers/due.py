@@ -125,8 +125,8 @@ class Announcements:
                 self._announced_at = now
                 return False
             before, latest = self._succeeded, due.succeeded
-            is_new = _FIRST_JOB in due.jobs and _FIRST_JOB not in self._jobs
-            if is_new or any(latest.get(job) != before.get(job) for job in due.jobs):
+            passed_over = _FIRST_JOB in due.jobs and _FIRST_JOB not in self._jobs
+            if passed_over or any(latest.get(job) != before.get(job) for job in due.jobs):
                 self._pause = FIRST_REPEAT_SECONDS
             elif now - self._announced_at < self._pause:
                 return False
