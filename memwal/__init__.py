@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from memwal.create_table import create, enable
     from memwal.errors import MemWalError
     from memwal.lsm.wal.position import WritePosition
+    from memwal.reading_writer import Writer
     from memwal.region.spec import RegionSpec
     from memwal.resharding import add_region_spec
     from memwal.storage.credentials import register_credentials
@@ -26,6 +27,7 @@ __all__ = [
     "RegionSpec",
     "Table",
     "WritePosition",
+    "Writer",
     "WriterOptions",
     "add_region_spec",
     "aio",
@@ -41,6 +43,7 @@ _MODULES = {
     "RegionSpec": "memwal.region.spec",
     "Table": "memwal.table",
     "WritePosition": "memwal.lsm.wal.position",
+    "Writer": "memwal.reading_writer",
     "WriterOptions": "memwal.writer.region_writer.options",
     "add_region_spec": "memwal.resharding",
     "create": "memwal.create_table",

@@ -28,7 +28,8 @@ from memwal.lsm.wal.applied_steps import AppliedStep
 from memwal.lsm.wal.position import WritePosition
 from memwal.reader.predicate import SqlFilter
 from memwal.reader.sources.freshness import AT_LEAST_SECONDS
-from memwal.table import Table, Writer
+from memwal.reading_writer import Writer
+from memwal.table import Table
 from memwal.util.clock import Duration
 from memwal.util.concurrency import ThreadPool
 from memwal.writer.region_writer.handle import WriteHandle
@@ -128,7 +129,7 @@ class AsyncWriter:
     async def delete(
         self, keys: Keys | None = None, *, where: SqlFilter | None = None, wait: bool | None = None
     ) -> AsyncHandle:
-        """Delete rows by key or by a condition: :meth:`memwal.table.Writer.delete`."""
+        """Delete rows by key or by a condition: :meth:`memwal.Writer.delete`."""
         return await self._write(
             functools.partial(self._writer.delete, keys, where=where, wait=False), wait
         )

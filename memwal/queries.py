@@ -16,6 +16,8 @@ from memwal.errors import InvalidInputError
 from memwal.inputs.rows import Keys, import_data
 from memwal.lsm.row_schema import RowSchema
 from memwal.lsm.wal.position import WritePosition
+from memwal.reader.cache.keys import version_key
+from memwal.reader.cache.lru import LruCache
 from memwal.reader.lookup import lookup_rows
 from memwal.reader.predicate import SqlFilter
 from memwal.reader.result import Result
@@ -26,25 +28,20 @@ from memwal.reader.sources.log_tails import wait_for_position
 from memwal.reader.sources.plan import MemTables, ReadPlan, plan_read
 from memwal.reader.sources.pruning import KeyBuilder
 from memwal.reader.sources.snapshot import open_version
-from memwal.search import (
-    DISTANCE,
-    RELEVANCE,
-    SCORE,
-    run_search,
-    search,
-    search_hybrid,
-    search_text,
-)
-from memwal.search.text.query import TextQuery
-from memwal.search.vector.query import SearchOptions
 from memwal.storage.location import TableLocation
 from memwal.util.clock import Duration
 
+# The searches are imported inside the methods that run them: a process that only scans starts in
+# less time.
 if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
 
+    from memwal.search.text.query import TextQuery
+    from memwal.search.vector.query import SearchOptions
+
 _DEFAULT = Freshness()
+_row_schemas: LruCache[RowSchema] = LruCache(64)
 
 
 @public
@@ -290,7 +287,9 @@ class Queries:
                 raise InvalidInputError(
                     f"version {base.version} of {base.location} has no primary key; scan it instead"
                 )
-            row_schema = RowSchema(base.identified_schema, base.primary_key)
+            row_schema = _row_schemas.get(
+                version_key(base), lambda: RowSchema(base.identified_schema, base.primary_key)
+            )
             rows = pa.Table.from_batches(row_schema.convert_deletes(keys), row_schema.schema)
             return rows.select(row_schema.primary_key)
 
@@ -343,6 +342,8 @@ class Queries:
         InvalidInputError
             An argument does not fit the table; the message names it.
         """
+        from memwal.search import DISTANCE, run_search, search
+
         freshness = Freshness(max_staleness, fresh, at_least, timeout)
         # A filter after the search needs the nearest rows of all regions.
         pruned_by = options.get("filter") if prefilter else None
@@ -399,6 +400,8 @@ class Queries:
         InvalidInputError
             A column has no text index, or an argument does not fit.
         """
+        from memwal.search import SCORE, run_search, search_text
+
         freshness = Freshness(max_staleness, fresh, at_least, timeout)
         return self._found(
             lambda: run_search(
@@ -449,6 +452,8 @@ class Queries:
             Lazy, as of :meth:`scan`: the columns, ``_distance``, ``_score`` and
             ``_relevance_score``, most relevant first.
         """
+        from memwal.search import DISTANCE, RELEVANCE, SCORE, run_search, search_hybrid
+
         freshness = Freshness(max_staleness, fresh, at_least, timeout)
         return self._found(
             lambda: run_search(

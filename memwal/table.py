@@ -6,9 +6,8 @@ import os
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import UUID
-from weakref import WeakSet
 
 import pyarrow as pa
 
@@ -16,7 +15,6 @@ from memwal.base_table.commit import current_spec
 from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.boundary.keywords import keywords_of
 from memwal.boundary.public import public
-from memwal.errors import ArgumentTypeError
 from memwal.inputs.addresses import TableAddress, location_of
 from memwal.inputs.rows import Keys, Rows
 from memwal.jobs.options import (
@@ -35,30 +33,28 @@ from memwal.lsm.indexes.listing import TableIndex, list_indices
 from memwal.lsm.wal.applied_steps import read_newest_steps
 from memwal.queries import Queries
 from memwal.reader.predicate import SqlFilter
-from memwal.reader.sources.plan import MemTables
 from memwal.region.manifest_store import discover_regions, read_manifests
 from memwal.region.router import Router
 from memwal.region.spec import RegionSpec
 from memwal.storage.location import TableLocation
 from memwal.storage.open import check_reachable
 from memwal.util.clock import Duration, in_seconds
-from memwal.writer.region_writer.handle import WriteHandle
 from memwal.writer.region_writer.options import WriterOptions
 from memwal.writer.table_defaults import (
     reset_writer_defaults,
     set_writer_defaults,
     writer_defaults,
 )
-from memwal.writer.table_writer import TableWriter
 
-# The jobs are imported inside the methods that run them: a process that reads or writes a table
-# starts in two thirds of the time.
+# The jobs and the writer are imported inside the methods that use them: a process that only
+# reads a table starts in less time.
 if TYPE_CHECKING:
     from memwal.jobs.gc import CollectionResult
     from memwal.jobs.job import JobResult
     from memwal.jobs.merge.picker import MergePlan
     from memwal.jobs.status import TableStatus
     from memwal.jobs.verify import VerifyReport
+    from memwal.reading_writer import Writer
 
 
 @public
@@ -93,78 +89,6 @@ def open(
     check_reachable(table.location.store)
     table.base().require_mem_wal()
     return table
-
-
-@public
-class Writer(TableWriter, Queries):
-    """A table's writer, which also reads: its reads see what it acknowledged."""
-
-    def __init__(self, base: BaseTable, *args: Any, **kwargs: Any) -> None:
-        TableWriter.__init__(self, base, *args, **kwargs)
-        Queries.__init__(self, base.location)
-        _writers.add(self)
-
-    def delete(
-        self, keys: Keys | None = None, *, where: SqlFilter | None = None, wait: bool | None = None
-    ) -> WriteHandle:
-        """Delete rows by key, or by a condition; keys that do not exist are fine.
-
-        >>> with table.writer() as writer:
-        ...     handle = writer.delete([1])
-        ...     handle = writer.delete(where="n > 6")
-        >>> table.scan(columns=["id"]).to_pylist()
-        [{'id': 2}]
-
-        Parameters
-        ----------
-        keys : keys, optional
-            As :meth:`memwal.writer.table_writer.TableWriter.delete`.
-        where : str, optional
-            SQL predicate over any columns, as for :meth:`scan`. The keys of the rows that pass are
-            read into memory, with all that this writer wrote before, and are then deleted in one
-            call. It does not lock the rows in between: if another thread or program writes a row
-            then, its key is deleted if the row before passed, and is kept if only the new row
-            passes. Rows that another writer acknowledged and did not flush are not seen; to have
-            them, :meth:`claim` the regions first, which takes them away from that writer. If a row
-            passes in a region that this writer may not claim, nothing is deleted.
-        wait : bool, optional
-            As for :meth:`upsert`. The read of ``where`` is waited for in any case.
-
-        Raises
-        ------
-        ArgumentTypeError
-            Neither or both of ``keys`` and ``where`` are given.
-        MemWalError
-            As :meth:`upsert` and :meth:`scan`.
-        """
-        if (keys is None) == (where is None):
-            raise ArgumentTypeError("delete() takes keys, or where=...: pass one of them")
-        if keys is not None:
-            return self._delete_keys(keys, wait)
-        if self.settings.durable:
-            # Writes that were not waited for are not read before they are durable.
-            self.flush_wal()
-        routing = self._refresh_routing()
-        columns = [*routing.row_schema.primary_key, *routing.columns_beside_key]
-        return self._delete_keys(self.scan(columns=columns, filter=where).to_table(), wait)
-
-    def __repr__(self) -> str:
-        state = "open" if self.is_open else "closed"
-        return f"Writer({self.location.uri!r}, {state}, {len(self._regions.all())} regions claimed)"
-
-    def _memtables(self) -> MemTables:
-        return self.memtables()
-
-    def _epochs(self) -> Mapping[UUID, int]:
-        return self.epochs()
-
-
-# Open writers of this process, which a checkpoint flushes.
-_writers: WeakSet[Writer] = WeakSet()
-
-
-def _open_writers(uri: str) -> list[Writer]:
-    return [writer for writer in list(_writers) if writer.location.uri == uri and writer.is_open]
 
 
 def _seconds_left(timeout: Duration | None, started: float) -> float | None:
@@ -267,6 +191,8 @@ class Table(Queries):
         InvalidInputError
             The table's rows are routed by a column that is not part of the key.
         """
+        from memwal.reading_writer import Writer
+
         base = self.base()
         base.require_mem_wal()
         return Writer(
@@ -371,7 +297,7 @@ class Table(Queries):
         Parameters
         ----------
         keys, where : optional
-            As for :meth:`memwal.table.Writer.delete`: one of them.
+            As for :meth:`memwal.Writer.delete`: one of them.
 
         Raises
         ------
@@ -526,8 +452,10 @@ class Table(Queries):
     @keywords_of(TableCheckpointOptions)
     def checkpoint(self, options: TableCheckpointOptions) -> JobResult:
         """Merge and index what is written now: :func:`memwal.jobs.table.checkpoint.checkpoint`."""
+        from memwal.reading_writer import open_writers
+
         started = time.monotonic()
-        for writer in _open_writers(self.uri) if options.flush else ():
+        for writer in open_writers(self.uri) if options.flush else ():
             writer.flush(timeout=_seconds_left(options.timeout_seconds, started))
         remaining = _seconds_left(options.timeout_seconds, started)
         from memwal.jobs.table.checkpoint import checkpoint

@@ -114,10 +114,10 @@ def test_prints_a_table_with_the_target(tmp_path: Path) -> None:
 
 
 READ_LINES: dict[str, dict[str, int]] = {
-    "scan": {"scan": 6},
+    "scan": {"scan": 8},
     "scan-memory": {"scan-memory": 2},
     "lookup": {"lookup": 4},
-    "vector": {"vector": 2, "vector-recall": 2, "vector-lag": 1},
+    "vector": {"vector": 2, "vector-recall": 2, "vector-lag": 1, "vector-equal": 1},
     "text": {"text": 2, "text-lag": 1},
     "fresh": {"fresh": 6},
     "lookup-growth": {"lookup-growth": 3},

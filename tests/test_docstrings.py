@@ -13,7 +13,7 @@ import memwal
 from memwal.queries import Queries
 from memwal.reader.result import Result
 from memwal.reader.scan import Scan
-from memwal.table import Writer
+from memwal.reading_writer import Writer
 from memwal.writer.table_writer import TableWriter
 
 CLASSES = (memwal.Table, Writer, TableWriter, Queries, Result, Scan)

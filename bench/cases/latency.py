@@ -108,7 +108,7 @@ def threads(folder: Path, rows: int) -> Iterator[Line]:
     )
 
 
-def _write_side_by_side(writer: memwal.table.Writer, batches: Sequence[pa.Table]) -> None:
+def _write_side_by_side(writer: memwal.Writer, batches: Sequence[pa.Table]) -> None:
     failures: list[BaseException] = []
 
     def write(part: Sequence[pa.Table]) -> None:

@@ -37,6 +37,9 @@ _FOUND = 10
 _REFINE = 2
 _ROUNDS = 4
 _RECALL_LOST = 0.01
+# Candidates for each row, tried until the merged table finds as many of the nearest rows.
+_REFINES = (2, 3, 4, 5, 6, 8, 10, 15, 20, 30)
+_EQUAL_ROWS = 200_000
 
 
 def vector_lines(
@@ -53,14 +56,52 @@ def vector_lines(
     regions, generations : int, default 8 and 4
         Regions, and generations of each that are not merged.
     """
-    queries = _rows(np.arange(_QUERIES), rows * 2)["vector"].combine_chunks()
-    vectors = queries.flatten().to_numpy().reshape(_QUERIES, -1)
+    vectors = _queries(rows)
     base = _base(folder, rows)
     backlog = _copied(base, folder / "backlog")
     yield from _against_native(folder, backlog, rows, regions, generations, vectors)
     shutil.rmtree(backlog)
     yield from _behind(folder, base, rows, vectors)
     shutil.rmtree(base)
+    yield _at_equal_recall(folder, min(rows, _EQUAL_ROWS), regions, generations)
+
+
+def _at_equal_recall(folder: Path, rows: int, regions: int, generations: int) -> Line:
+    """Searches of ours beside those of the merged table that find as many of the nearest rows."""
+    vectors = _queries(rows)
+    uri = _base(folder, rows)
+    table = _enabled(uri, memwal.RegionSpec.bucket("id", regions))
+    tables.flush_generations(table, rows, generations, max(rows // _PART, 1) * regions, _rows)
+    merged = _merge_elsewhere(table, folder)
+    nearest = _nearest(merged, vectors)
+    ours = _recall(lambda n: _ours(table, vectors[n]), nearest)
+    for refine in _REFINES:
+        other = _recall(lambda n, r=refine: _merged(merged, vectors[n], refine=r), nearest)
+        if other >= ours:
+            break
+    taken = interleaved(
+        {
+            "ours": lambda n: _ours(table, vectors[n % _QUERIES]),
+            "merged": lambda n: _merged(merged, vectors[n % _QUERIES], refine=refine),
+        },
+        rounds=_ROUNDS,
+        block=_QUERIES,
+    )
+    sources = len(table.explain().sources)
+    found = f"recall {ours:.3f}, merged {other:.3f} with refine_factor {refine}"
+    shutil.rmtree(uri)
+    shutil.rmtree(merged.uri)
+    return Line(
+        name="vector-equal",
+        what=f"vector search over {sources} sources, {rows:,} rows",
+        ours=milliseconds(taken["ours"]),
+        other=milliseconds(taken["merged"]),
+        unit="ms",
+        against="merged, which finds no fewer" if other >= ours else "merged, which finds fewer",
+        rival=Rival.OURS,
+        target=Target(2.0),
+        note=f"{_FOUND} nearest; {found}",
+    )
 
 
 def _against_native(
@@ -68,10 +109,7 @@ def _against_native(
 ) -> Iterator[Line]:
     table = _enabled(uri, memwal.RegionSpec.bucket("id", regions))
     tables.flush_generations(table, rows, generations, max(rows // _PART, 1) * regions, _rows)
-    merged_rows = table.scan().to_reader()
-    merged_uri = str(folder / "merged")
-    _index(lance.write_dataset(merged_rows, merged_uri, schema=merged_rows.schema))
-    merged = lance.dataset(merged_uri)
+    merged = _merge_elsewhere(table, folder)
     planner = LsmVectorSearchPlanner(
         lance.dataset(uri), tables.native_snapshots(table), "vector", pk_columns=["id"]
     )
@@ -82,10 +120,7 @@ def _against_native(
     }
     taken = interleaved(searches, rounds=_ROUNDS, block=_QUERIES)
     nearest = _nearest(merged, vectors)
-    recall = {
-        name: float(np.mean([len({*search(n)} & nearest[n]) for n in range(_QUERIES)])) / _FOUND
-        for name, search in searches.items()
-    }
+    recall = {name: _recall(search, nearest) for name, search in searches.items()}
     sources = len(table.explain().sources)
     for other, target in (("native", Target(1.2)), ("merged", None)):
         yield Line(
@@ -111,7 +146,7 @@ def _against_native(
             target=Target(1.0, at_least=True),
             note=f"mean of {_QUERIES} queries against exact search",
         )
-    shutil.rmtree(merged_uri)
+    shutil.rmtree(merged.uri)
 
 
 def _behind(folder: Path, uri: str, rows: int, vectors: np.ndarray) -> Iterator[Line]:
@@ -153,11 +188,17 @@ def _native(planner: LsmVectorSearchPlanner, vector: np.ndarray) -> list[int]:
     return ids
 
 
-def _merged(dataset: lance.LanceDataset, vector: np.ndarray) -> list[int]:
-    nearest = {"column": "vector", "q": vector, "k": _FOUND, "refine_factor": _REFINE}
+def _merged(dataset: lance.LanceDataset, vector: np.ndarray, *, refine: int = _REFINE) -> list[int]:
+    nearest = {"column": "vector", "q": vector, "k": _FOUND, "refine_factor": refine}
     scanner = dataset.scanner(columns=["id", "_distance"], nearest=nearest)
     ids: list[int] = scanner.to_table()["id"].to_pylist()
     return ids
+
+
+def _recall(search: Callable[[int], list[int]], nearest: list[set[int]]) -> float:
+    """Share of the nearest rows that a search finds, over all queries."""
+    found = [len({*search(n)} & nearest[n]) for n in range(_QUERIES)]
+    return float(np.mean(found)) / _FOUND
 
 
 def _nearest(dataset: lance.LanceDataset, vectors: np.ndarray) -> list[set[int]]:
@@ -176,6 +217,20 @@ def _nearest(dataset: lance.LanceDataset, vectors: np.ndarray) -> list[set[int]]
         distances = np.take_along_axis(distances, best, axis=1)
         ids = np.take_along_axis(ids, best, axis=1)
     return [set(row.tolist()) for row in ids]
+
+
+def _queries(rows: int) -> np.ndarray:
+    """Vectors to search for, shape (queries, dimension)."""
+    queries = _rows(np.arange(_QUERIES), rows * 2)["vector"].combine_chunks()
+    return np.asarray(queries.flatten().to_numpy().reshape(_QUERIES, -1))
+
+
+def _merge_elsewhere(table: memwal.Table, folder: Path) -> lance.LanceDataset:
+    """The rows of a table in a plain one, with the same indexes."""
+    rows = table.scan().to_reader()
+    uri = str(folder / "merged")
+    _index(lance.write_dataset(rows, uri, schema=rows.schema))
+    return lance.dataset(uri)
 
 
 def _base(folder: Path, rows: int) -> str:

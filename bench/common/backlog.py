@@ -33,6 +33,9 @@ _PART = 80
 _PIECE = 50_000
 _KINDS = 20
 _DAYS = 365
+A_DAY = "date '1970-03-01'"
+"""One day of column ``day``, which has an index; one row in 365 has it."""
+
 # Of the base table beside which the memory of scans is measured.
 _SMALLER = 2
 
@@ -74,7 +77,7 @@ def backlog(folder: Path, rows: int) -> Backlog:
         shutil.rmtree(made, ignore_errors=True)
         reader = table.scan().to_reader()
         merged = lance.write_dataset(reader, str(made), schema=reader.schema)
-        merged.create_scalar_index("id", "BTREE", name="id_idx")
+        _index(merged)
         made.rename(folder / "merged")
     return Backlog(
         rows=rows,
@@ -109,14 +112,19 @@ def _write(uri: str, rows: int, *, fresh: int) -> None:
     starts = range(0, rows, _PIECE)
     made = (read_rows(min(_PIECE, rows - start), start) for start in starts)
     base = lance.write_dataset(_batches(made), uri, schema=SCHEMA)
-    base.create_scalar_index("id", "BTREE", name="id_idx")
+    _index(base)
     table = memwal.enable(
         uri,
         region_spec=memwal.RegionSpec.bucket("id", REGIONS),
         primary_key=["id"],
-        maintained_indexes=["id_idx"],
+        maintained_indexes=["id_idx", "day_idx"],
     )
     write_generations(table, rows, fresh=fresh)
+
+
+def _index(dataset: lance.LanceDataset) -> None:
+    for column in ("id", "day"):
+        dataset.create_scalar_index(column, "BTREE", name=f"{column}_idx")
 
 
 def write_generations(table: memwal.Table, rows: int, *, fresh: int) -> None:

@@ -26,7 +26,7 @@ from slot import Slot
 from target import Target
 
 import memwal
-from memwal.table import Writer
+from memwal.reading_writer import Writer
 
 logger = logging.getLogger("follow")
 

@@ -21,7 +21,7 @@ import pyarrow as pa
 from pgoutput import UNCHANGED, Change, Commit, Row, Truncate, Unchanged
 from target import Target
 
-from memwal.table import Writer
+from memwal.reading_writer import Writer
 
 Key = tuple[str, ...]
 
@@ -53,7 +53,7 @@ class Pending:
 
     Parameters
     ----------
-    writer : memwal.table.Writer
+    writer : memwal.Writer
         Has all regions.
     source : str
         Name under which regions store their newest step.

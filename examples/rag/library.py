@@ -13,7 +13,7 @@ from embed import Embed
 
 import memwal
 from memwal.errors import ConflictError
-from memwal.table import Writer
+from memwal.reading_writer import Writer
 
 SOURCE = "library"
 _PARTITIONS = 4

@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import lance
@@ -32,7 +33,7 @@ _VERSIONS_DIR: Final = "_versions"
 _MAX_SHOWN_VERSIONS: Final = 8
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class BaseTable:
     """A pinned version of the base table.
 
@@ -79,7 +80,7 @@ class BaseTable:
                 "memwal.enable(uri, region_spec=...) or the command memwal enable"
             )
 
-    @property
+    @cached_property
     def identified_schema(self) -> pa.Schema:
         """Schema with Lance's field ids in the metadata of its fields, at every level."""
         return with_field_ids(self.schema, self.dataset.lance_schema)

@@ -1,18 +1,23 @@
-"""The primary-key bloom filter of a flushed generation.
+"""The primary-key bloom filters of a flushed generation.
 
-A split-block filter with Parquet's salts, over SipHash-1-3 of the key columns as Lance hashes them.
-It always has 32,768 bytes: 1,024 blocks of eight 32-bit words. With 8,192 keys its false-positive
-rate is 0.06 %; beyond some ten thousand keys it fills up.
+Split-block filters with Parquet's salts, over SipHash-1-3 of the key columns as Lance hashes them.
+That of Lance always has 32,768 bytes: 1,024 blocks of eight 32-bit words. With 8,192 keys its
+false-positive rate is 0.06 %; beyond some ten thousand keys it fills up, and with 100,000 it rules
+out one key in three. So generations of more keys have a sized filter as well, a file of our own
+that other clients do not read: with 16 bits for each key, and a checksum, since a reader that
+believed a damaged one would not find its keys.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import xxhash
 
 from memwal.errors import CorruptDataError
 from memwal.format import keys
@@ -20,14 +25,20 @@ from memwal.format.keys import Fixed, Piece
 
 FILTER_BYTES = 32_768
 
+SIZED_FILTER_KEYS: Final = 20_000
+"""Generations of more keys have a sized filter: Lance's has fewer than 13 bits for each of them."""
+
+_BITS_PER_KEY: Final = 16
+# A sized filter: this, the blocks, and the xxh64 of both.
+_SIZED_START: Final = b"memwal bloom 1\n\0"
+_CHECKSUM_BYTES: Final = 8
+
 # The filter spans this many disk pages. That 200 keys all leave one page empty happens less than
 # once in ten billion cases, so an empty page of a filter with more keys was never written.
 _PAGES = 8
 _MANY_BITS = 200 * 8
 
 _BLOCK_BYTES = 32
-_FULL_BLOCK = b"\xff" * _BLOCK_BYTES
-_BLOCKS = np.uint64(FILTER_BYTES // _BLOCK_BYTES)
 _SALTS = (
     0x47B6137B,
     0x44974D91,
@@ -44,22 +55,55 @@ _SIP_STATE = (0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x7465
 Hashes = npt.NDArray[np.uint64]
 
 
+class FilterBuilder:
+    """Builds the filters of so many keys from parts of them."""
+
+    def __init__(self, keys: int) -> None:
+        self._fixed = _empty_bits(FILTER_BYTES // _BLOCK_BYTES)
+        self._sized = None
+        if keys > SIZED_FILTER_KEYS:
+            self._sized = _empty_bits(-(-keys * _BITS_PER_KEY // (8 * _BLOCK_BYTES)))
+
+    def add(self, key_columns: Sequence[pa.Array | pa.ChunkedArray]) -> None:
+        """Add keys: columns as for :func:`build_bloom_filter`, which says what it raises."""
+        for columns in keys.slices(key_columns):
+            hashes = _hash_slice(columns)
+            for bits in (self._fixed, self._sized):
+                if bits is None:
+                    continue
+                for positions in _bit_positions(hashes, len(bits) // (8 * _BLOCK_BYTES)):
+                    bits[positions] = True
+
+    def bloom_filter(self) -> bytes:
+        """Return the content of ``bloom_filter.bin``."""
+        return np.packbits(self._fixed, bitorder="little").tobytes()
+
+    def sized_filter(self) -> bytes | None:
+        """Return the content of the file of the sized filter; None for few keys."""
+        if self._sized is None:
+            return None
+        content = _SIZED_START + np.packbits(self._sized, bitorder="little").tobytes()
+        return content + xxhash.xxh64_digest(content)
+
+
+def _empty_bits(blocks: int) -> npt.NDArray[np.bool_]:
+    return np.zeros(blocks * 8 * _BLOCK_BYTES, np.bool_)
+
+
 def build_bloom_filter(key_columns: Sequence[pa.Array | pa.ChunkedArray]) -> bytes:
     """Build the filter of all keys, in the format of ``bloom_filter.bin``.
 
     The columns are in key order. Raises InvalidInputError if there is none, or their lengths
     differ.
     """
-    bits = np.zeros(FILTER_BYTES * 8, np.bool_)
-    for columns in keys.slices(key_columns):
-        for positions in _bit_positions(_hash_slice(columns)):
-            bits[positions] = True
-    return np.packbits(bits, bitorder="little").tobytes()
+    builder = FilterBuilder(0)
+    builder.add(key_columns)
+    return builder.bloom_filter()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BloomFilter:
-    """A bloom filter, as it is stored: :data:`FILTER_BYTES` bytes."""
+    """A bloom filter: its blocks, as they are stored."""
 
     data: bytes
 
@@ -84,6 +128,23 @@ class BloomFilter:
             )
         return bloom
 
+    @classmethod
+    def from_sized(cls, content: bytes) -> BloomFilter:
+        """Read the file of a sized filter; raises CorruptDataError if it is damaged."""
+        body, checksum = content[:-_CHECKSUM_BYTES], content[-_CHECKSUM_BYTES:]
+        blocks = body.removeprefix(_SIZED_START)
+        if (
+            len(blocks) != len(body) - len(_SIZED_START)
+            or xxhash.xxh64_digest(body) != checksum
+            or not blocks
+            or len(blocks) % _BLOCK_BYTES
+        ):
+            raise CorruptDataError(
+                "a sized bloom filter is damaged, and is not used; memwal verify --repair writes "
+                "it anew"
+            )
+        return cls(blocks)
+
     @property
     def bits_set(self) -> int:
         """Number of bits that are set."""
@@ -106,7 +167,9 @@ class BloomFilter:
         hits = np.ones(len(hashes), np.bool_)
         for start in range(0, len(hashes), keys.SLICE_ROWS):
             hit = hits[start : start + keys.SLICE_ROWS]
-            for positions in _bit_positions(hashes[start : start + keys.SLICE_ROWS]):
+            for positions in _bit_positions(
+                hashes[start : start + keys.SLICE_ROWS], len(data) // _BLOCK_BYTES
+            ):
                 bits = np.uint8(1) << (positions & 7).astype(np.uint8)
                 hit &= (data[positions >> 3] & bits) != 0
         return hits
@@ -121,21 +184,28 @@ def which_might_contain(
 ) -> npt.NDArray[np.bool_]:
     """Return for each filter whether any of a few keys may be in it; of None, every key may.
 
-    The block of a key is taken from each filter, and the blocks of all filters are tested at once.
-    Many keys are tested faster by :meth:`BloomFilter.might_contain_hashes` of one filter after the
-    other.
+    The block of a key is taken from each filter, and the blocks of all filters of a size are tested
+    at once. Many keys are tested faster by :meth:`BloomFilter.might_contain_hashes` of one filter
+    after the other.
     """
     might = np.zeros(len(filters), np.bool_)
-    for number in range(len(hashes)):
-        positions = np.array(_bit_positions(hashes[number : number + 1]), np.int64)[:, 0]
-        start = int(positions[0]) // (8 * _BLOCK_BYTES) * _BLOCK_BYTES
-        end = start + _BLOCK_BYTES
-        blocks = b"".join(
-            [_FULL_BLOCK if bloom is None else bloom.data[start:end] for bloom in filters]
-        )
-        words = np.frombuffer(blocks, "<u4").reshape(-1, _BLOCK_BYTES // 4)
-        wanted = np.uint32(1) << (positions % 32).astype(np.uint32)
-        might |= ((words & wanted) == wanted).all(axis=1)
+    by_blocks: dict[int, list[int]] = {}
+    for at, bloom in enumerate(filters):
+        if bloom is None:
+            might[at] = len(hashes) > 0
+        else:
+            by_blocks.setdefault(len(bloom.data) // _BLOCK_BYTES, []).append(at)
+    for blocks, of_size in by_blocks.items():
+        data = [bloom.data for at in of_size if (bloom := filters[at]) is not None]
+        for number in range(len(hashes)):
+            positions = np.array(_bit_positions(hashes[number : number + 1], blocks), np.int64)[
+                :, 0
+            ]
+            start = int(positions[0]) // (8 * _BLOCK_BYTES) * _BLOCK_BYTES
+            tested = b"".join([content[start : start + _BLOCK_BYTES] for content in data])
+            words = np.frombuffer(tested, "<u4").reshape(-1, _BLOCK_BYTES // 4)
+            wanted = np.uint32(1) << (positions % 32).astype(np.uint32)
+            might[of_size] |= ((words & wanted) == wanted).all(axis=1)
     return might
 
 
@@ -148,12 +218,11 @@ def hash_keys(key_columns: Sequence[pa.Array | pa.ChunkedArray]) -> Hashes:
     return np.concatenate(hashes) if hashes else np.empty(0, np.uint64)
 
 
-def _bit_positions(hashes: Hashes) -> list[npt.NDArray[np.int64]]:
+def _bit_positions(hashes: Hashes, blocks: int) -> list[npt.NDArray[np.int64]]:
     """Return the eight bit positions of each hash, one array per word of the block."""
     low = hashes.astype(np.uint32)
-    first = ((((hashes >> np.uint64(32)) * _BLOCKS) >> np.uint64(32)) * np.uint64(256)).view(
-        np.int64
-    )
+    block = ((hashes >> np.uint64(32)) * np.uint64(blocks)) >> np.uint64(32)
+    first = (block * np.uint64(8 * _BLOCK_BYTES)).view(np.int64)
     return [
         first + ((low * np.uint32(salt)) >> np.uint32(27)) + np.int64(32 * word)
         for word, salt in enumerate(_SALTS)

@@ -22,7 +22,7 @@ from memwal.reader.base_indexes import covered_fragments, find_index
 from memwal.reader.cache.keys import version_key
 from memwal.reader.cache.lru import LruCache
 from memwal.reader.latest import ROW_ADDRESS, read_keys
-from memwal.reader.row_set import ROW_ID, RowIds, group_batches
+from memwal.reader.row_set import ROW_ID, RowIds, contains, group_batches
 from memwal.reader.sources.generation import GenerationSource, ReadSources
 from memwal.reader.unreadable_indexes import scan_table
 from memwal.region.rows import key_column
@@ -191,6 +191,28 @@ def replaced_rows(sources: ReadSources) -> ReplacedRows:
     return ReplacedRows.of(_parts(sources))
 
 
+def kept_rows(sources: ReadSources) -> pa.BooleanArray | None:
+    """Mark the rows of the base table that :func:`replaced_rows` does not have; cached.
+
+    One value for each row of a scan in order without a filter, which returns the rows of a version
+    in the same order each time: so a scan need not read the ids of its rows. None with a MemTable,
+    whose keys change with each write.
+    """
+    key = _state_key(sources)
+    if key is None:
+        return None
+    return _kept.get(key, lambda: _find_kept(sources.base.dataset, replaced_rows(sources).rows))
+
+
+def _find_kept(dataset: lance.LanceDataset, replaced: RowIds) -> pa.BooleanArray:
+    scanner = dataset.scanner(columns=[], with_row_id=True, batch_size=_COMPARED_ROWS)
+    parts = [
+        pa.array(~contains(replaced, batch.column(ROW_ID).to_numpy()))
+        for batch in scanner.to_batches()
+    ]
+    return pa.concat_arrays([pa.array([], pa.bool_()), *parts])
+
+
 def cheap_replaced_rows(sources: ReadSources) -> ReplacedRows | None:
     """Return :func:`replaced_rows` if it is known, or as cheap to find as to compare keys.
 
@@ -305,6 +327,7 @@ class _LookupResults:
 
 
 _of_sources: LruCache[ReplacedRows] = LruCache(_CACHE_BYTES, lambda replaced: replaced.rows.nbytes)
+_kept: LruCache[pa.BooleanArray] = LruCache(_CACHE_BYTES, lambda kept: kept.nbytes)
 _of_generation: LruCache[RowIds] = LruCache(_CACHE_BYTES, lambda rows: rows.nbytes)
 _compared: LruCache[list[int]] = LruCache(_STATES)
 _lookups: LruCache[_LookupResults] = LruCache(_VERSIONS)

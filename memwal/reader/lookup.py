@@ -61,7 +61,6 @@ class _Keys:
     @classmethod
     def of(cls, columns: pa.Table, encoded: pa.Array) -> Self:
         """Hash keys."""
-        columns = columns.combine_chunks()
         return cls(columns, encoded, hash_keys(columns.columns))
 
     def take(self, positions: Positions) -> _Keys:
@@ -93,17 +92,17 @@ def lookup_rows(
     keys = keys.select(list(base.primary_key))
     encoded = key_column(keys, base.primary_key)
     distinct = pa.array(newest_row_positions(encoded))
-    lookup = _Keys.of(keys.take(distinct), encoded.take(distinct))
+    columns_of_key, encoded = keys.take(distinct).combine_chunks(), encoded.take(distinct)
     names = list(dict.fromkeys([*schema.names, *base.primary_key]))
     with lance_errors(f"looking up rows of {base.location}"):
-        parts, is_decided = _from_regions(sources, lookup, names)
-        remaining = lookup.take(np.flatnonzero(~is_decided))
-        if len(remaining.encoded):
-            parts.append(_from_base(base, remaining, names))
+        if sources.generations:
+            parts = _from_all(sources, _Keys.of(columns_of_key, encoded), names)
+        else:
+            parts = [_from_base(base, columns_of_key, encoded, names)]
     if not parts:
         return schema.empty_table()
     rows = pa.concat_tables([_in_base_types(part.select(names), base) for part in parts])
-    place = pc.index_in(key_column(rows, base.primary_key), value_set=lookup.encoded)
+    place = pc.index_in(key_column(rows, base.primary_key), value_set=encoded)
     rows = rows.take(pc.sort_indices(place)).combine_chunks()
     return pa.Table.from_batches([project(batch, schema) for batch in rows.to_batches()], schema)
 
@@ -143,48 +142,95 @@ def _positions_by_values(
     }
 
 
-def _from_regions(
-    sources: ReadSources, keys: _Keys, names: Sequence[str]
-) -> tuple[list[pa.Table], npt.NDArray[np.bool_]]:
-    """Read rows from generations; also return which keys a generation has, deleted ones too."""
+def _from_all(sources: ReadSources, keys: _Keys, names: Sequence[str]) -> list[pa.Table]:
+    """Read rows from the generations and the base table.
+
+    Keys that no generation can have are looked up in the base table at the same time.
+    """
+    base = sources.base
     regions: dict[UUID, list[GenerationSource]] = {}
     for source in reversed(sources.generations):
         regions.setdefault(source.region_id, []).append(source)
     positions = _positions_by_region(sources, keys.columns)
-    results = run_all(
+    everywhere = np.arange(len(keys.encoded))
+    searches = run_all(
         [
             functools.partial(
-                _from_region, sources.base, generations, keys, positions.get(region_id), names
+                _RegionSearch.of, base, generations, keys, positions.get(region_id, everywhere)
             )
             for region_id, generations in regions.items()
-            if region_id not in positions or len(positions[region_id])
         ]
     )
-    is_decided = np.zeros(len(keys.encoded), np.bool_)
-    for _, decided in results:
-        is_decided[decided] = True
-    return [part for parts, _ in results for part in parts], is_decided
+    undecided = np.zeros(len(keys.encoded), np.bool_)
+    for search in searches:
+        undecided[search.candidates] = True
+    absent = np.flatnonzero(~undecided)
+    parts: list[pa.Table] = []
+
+    def look_up(at: Positions) -> Positions:
+        chosen = keys.take(at)
+        parts.append(_from_base(base, chosen.columns, chosen.encoded, names))
+        return at
+
+    tasks = [
+        functools.partial(search.run, keys, names, parts)
+        for search in searches
+        if search.generations
+    ]
+    if len(absent):
+        tasks.append(functools.partial(look_up, absent))
+    for decided in run_all(tasks):
+        undecided[decided] = False
+    if undecided.any():
+        look_up(np.flatnonzero(undecided))
+    return parts
 
 
-def _from_region(
-    base: BaseTable,
-    generations: Sequence[GenerationSource],
-    keys: _Keys,
-    candidates: Positions | None,
-    names: Sequence[str],
-) -> tuple[list[pa.Table], Positions]:
-    """Read rows from the generations of a region, newest first; also return the keys they have."""
-    remaining = np.arange(len(keys.encoded)) if candidates is None else candidates
-    parts, decided = [], []
-    for source in generations:
-        if not len(remaining):
-            break
-        at, rows = _from_generation(base, source, keys.take(remaining), names)
-        if rows is not None:
-            parts.append(rows)
-        decided.append(remaining[at])
-        remaining = np.delete(remaining, at)
-    return parts, np.concatenate(decided) if decided else np.empty(0, np.int64)
+@dataclass(frozen=True, slots=True, eq=False)
+class _RegionSearch:
+    """Which generations of a region may have which keys."""
+
+    base: BaseTable
+    # Newest first, with the positions of the keys that each may have, ascending.
+    generations: Sequence[tuple[GenerationSource, Positions]]
+    candidates: Positions  # Of the keys that any of them may have.
+
+    @classmethod
+    def of(
+        cls,
+        base: BaseTable,
+        generations: Sequence[GenerationSource],
+        keys: _Keys,
+        positions: Positions,
+    ) -> Self:
+        """Test the keys at some positions by the Bloom filters of the generations."""
+        asked = keys.take(positions)
+        found = []
+        for source in generations if len(positions) else ():
+            if source.snapshot is not None or source.folder is None:
+                found.append((source, positions))
+                continue
+            might = might_hold(base, source.folder, asked.hashes)
+            if might.any():
+                found.append((source, positions[might]))
+        candidates = [at for _, at in found]
+        return cls(base, found, np.unique(np.concatenate(candidates)) if found else positions[:0])
+
+    def run(self, keys: _Keys, names: Sequence[str], parts: list[pa.Table]) -> Positions:
+        """Append the rows to ``parts``; return the keys that a generation has, deleted ones too."""
+        remaining = np.zeros(len(keys.encoded), np.bool_)
+        remaining[self.candidates] = True
+        decided = [self.candidates[:0]]
+        for source, possible in self.generations:
+            asked = possible[remaining[possible]]
+            if not len(asked):
+                continue
+            at, rows = _from_generation(self.base, source, keys.take(asked), names)
+            if rows is not None:
+                parts.append(rows)
+            decided.append(asked[at])
+            remaining[asked[at]] = False
+        return np.concatenate(decided)
 
 
 def _from_generation(
@@ -224,25 +270,21 @@ def _wrong_index(source: GenerationSource) -> CorruptDataError:
 
 def _addresses(base: BaseTable, source: GenerationSource, keys: _Keys) -> tuple[Positions, RowIds]:
     """Return the keys that a flushed generation has, and the addresses of their newest rows."""
-    at = np.arange(len(keys.encoded))
     if source.folder is not None:
-        at = np.flatnonzero(might_hold(base, source.folder, keys.hashes))
-        if not len(at):
-            return at, np.empty(0, np.uint64)
         fragments = source.dataset.get_fragments()
         if not any(fragment.metadata.deletion_file for fragment in fragments):
-            row_numbers = _indexed_rows(base, source.folder, keys.take(at))
+            row_numbers = _indexed_rows(base, source.folder, keys)
             if row_numbers is not None:
                 exists = row_numbers >= 0
                 if row_numbers.max(initial=-1) >= sum(part.physical_rows for part in fragments):
                     raise _wrong_index(source)
-                return at[exists], _to_addresses(fragments, row_numbers[exists])
+                return np.flatnonzero(exists), _to_addresses(fragments, row_numbers[exists])
     # Without a sidecar, all keys are read; those of one generation are bounded by the size of a
     # MemTable.
     newest = find_newest([source], base.primary_key, keys.encoded.type)
-    position = pc.index_in(keys.take(at).encoded, value_set=newest.keys)
+    position = pc.index_in(keys.encoded, value_set=newest.keys)
     exists = position.is_valid().to_numpy(zero_copy_only=False)
-    return at[exists], newest.addresses[position.drop_null().to_numpy()]
+    return np.flatnonzero(exists), newest.addresses[position.drop_null().to_numpy()]
 
 
 def _indexed_rows(base: BaseTable, folder: str, keys: _Keys) -> Positions | None:
@@ -264,13 +306,16 @@ def _to_addresses(fragments: Sequence[lance.LanceFragment], rows: Positions) -> 
     return addresses
 
 
-def _from_base(base: BaseTable, keys: _Keys, names: Sequence[str]) -> pa.Table:
-    if len(keys.encoded) > _MAX_PREDICATE_KEYS or doubted_indexes(base):
-        row_ids, _ = rows_of_keys(base, keys.encoded)
+def _from_base(
+    base: BaseTable, keys: pa.Table, encoded: pa.Array, names: Sequence[str]
+) -> pa.Table:
+    """Read the rows of keys, given as columns and as one value each."""
+    if len(encoded) > _MAX_PREDICATE_KEYS or doubted_indexes(base):
+        row_ids, _ = rows_of_keys(base, encoded)
         return _take_rows(base.dataset, row_ids, names)
-    rows = scan_table(base.dataset, columns=names, filter=key_predicate(keys.columns))
+    rows = scan_table(base.dataset, columns=names, filter=key_predicate(keys))
     # For a composite key, every combination of the columns passes the predicate.
-    return rows.filter(pc.is_in(key_column(rows, base.primary_key), value_set=keys.encoded))
+    return rows.filter(pc.is_in(key_column(rows, base.primary_key), value_set=encoded))
 
 
 def _take_rows(dataset: lance.LanceDataset, rows: RowIds, names: Sequence[str]) -> pa.Table:

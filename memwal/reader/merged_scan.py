@@ -19,20 +19,24 @@ from memwal.lsm.indexes.trust import doubted_indexes
 from memwal.lsm.memtable.indexes import MemTableSnapshot
 from memwal.reader.base_rows import (
     cheap_replaced_rows,
+    kept_rows,
     note_compared_rows,
     replaced_rows,
     rows_of_keys,
 )
+from memwal.reader.cache.lru import LruCache
 from memwal.reader.latest import ROW_ADDRESS, Addresses, NewestRows
 from memwal.reader.row_set import ROW_ID, contains, group_batches, read_rows, without_rows
 from memwal.reader.sources.generation import GenerationSource, ReadSources, write_in_memory
 from memwal.reader.sources.narrow_columns import (
+    Layout,
     group_generations,
     layout_of,
     passing_together,
     read_together,
     without_key_mark,
 )
+from memwal.reader.sources.uncovered_rows import filter_uncovered
 from memwal.reader.unreadable_indexes import count_rows, scan_batches
 from memwal.region.rows import key_column
 
@@ -82,6 +86,9 @@ _MAX_COMPARED_ROWS: Final = 1 << 20
 _COMPARED_BYTES: Final = 64 << 20
 # Lance's default reads two gigabytes ahead, and is no faster.
 _READ_AHEAD_BYTES: Final = 64 << 20
+# Rows of generations that are in memory anyway are cut into batches of so many.
+_BATCH_ROWS: Final = 1 << 16
+_LIVE_BYTES: Final = 64 << 20
 # With a small limit, at most this many rows are read ahead of those returned.
 _MIN_COMPARED_ROWS: Final = 8_192
 
@@ -222,45 +229,51 @@ class MergedRows:
         table = read_together(sources, base.schema, self._schema.names or base.primary_key)
         if table is None:
             return None
-        mask = np.concatenate(
-            [
-                layout.mask(self._newest.live_addresses(position))
-                for position, layout in zip(positions, layouts, strict=True)
-            ]
-        )
-        if self._filter is not None and mask.any():
-            passing = passing_together(
+        live = self._live_mask(positions, layouts)
+        chosen: npt.NDArray[np.int64] | None = None
+        if self._filter is not None:
+            chosen = passing_together(
                 sources, base.schema, _names_in(self._filter, base), self._filter
             )
-            if passing is None:
+            if chosen is None:
                 return None
-            mask &= passing
+            chosen = chosen[live[chosen]]
+
+        def choose(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+            return column.filter(pa.array(live)) if chosen is None else column.take(chosen)
+
+        arrays = {name: choose(table.column(name)) for name in self._schema.names}
+        if GENERATION in self._extra:
+            numbers = np.array([source.generation for source in sources], np.uint64)
+            rows = [layout.rows for layout in layouts]
+            arrays[GENERATION] = choose(pa.array(np.repeat(numbers, rows)))
         if ROW_ADDRESS in self._extra:
             addresses = np.concatenate([layout.addresses() for layout in layouts])
-            table = table.append_column(ROW_ADDRESS, pa.array(addresses))
-        ends = np.cumsum([layout.rows for layout in layouts])
-        return self._cut(table, mask, [source.generation for source in sources], ends)
+            arrays[ROW_ADDRESS] = choose(pa.array(addresses))
+        if not arrays:
+            count = int(np.count_nonzero(live)) if chosen is None else len(chosen)
+            return iter([_without_columns(count)])
+        schema = with_extra(self._schema, self._extra)
+        rows = pa.Table.from_arrays([arrays[name] for name in schema.names], schema=schema)
+        return (batch for batch in rows.to_batches(_BATCH_ROWS) if batch.num_rows)
 
-    def _cut(
-        self,
-        table: pa.Table,
-        mask: npt.NDArray[np.bool_],
-        generations: Sequence[int],
-        ends: npt.NDArray[np.int64],
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a mask, each batch of one generation if the result tells which."""
-        if GENERATION not in self._extra:
-            for batch in table.filter(pa.array(mask)).to_batches():
-                if batch.num_rows:
-                    yield self._output(batch, 0)
-            return
-        start = 0
-        for generation, end in zip(generations, ends.tolist(), strict=True):
-            part = table.slice(start, end - start).filter(pa.array(mask[start:end]))
-            for batch in part.to_batches():
-                if batch.num_rows:
-                    yield self._output(batch, generation)
-            start = end
+    def _live_mask(
+        self, positions: Sequence[int], layouts: Sequence[Layout]
+    ) -> npt.NDArray[np.bool_]:
+        """Mark the rows of flushed generations that are the newest of their keys."""
+
+        def find() -> npt.NDArray[np.bool_]:
+            return np.concatenate(
+                [
+                    layout.mask(self._newest.live_addresses(position))
+                    for position, layout in zip(positions, layouts, strict=True)
+                ]
+            )
+
+        identities = tuple(source.identity for source in self.sources.generations)
+        if None in identities or self._keys is not None:
+            return find()
+        return _live_masks.get((identities, tuple(positions)), find)
 
     def _generation(self, position: int) -> Iterator[pa.RecordBatch]:
         source = self.sources.generations[position]
@@ -330,19 +343,34 @@ class MergedRows:
             yield self._output(batch, 0)
 
     def _base_scan(self, names: Sequence[str] = (), **options: object) -> Iterator[pa.RecordBatch]:
+        """Read the base rows that pass the filter; in order if there is none.
+
+        Rows that a lagging index does not cover are found in memory if the version has been
+        filtered before.
+        """
+        base = self.sources.base
         columns = list(dict.fromkeys([*self._schema.names, *names]))
-        return scan_batches(
-            self.sources.base.dataset,
+        with_row_address = ROW_ADDRESS in self._extra or not (columns or options.get("with_row_id"))
+        found = None
+        if self._filter is not None:
+            found = filter_uncovered(base, _names_in(self._filter, base), self._filter)
+        if found is not None:
+            options = {**options, "fragments": found.covered}
+        yield from scan_batches(
+            base.dataset,
             columns=columns,
             filter=self._filter,
-            with_row_address=ROW_ADDRESS in self._extra
-            or not (columns or options.get("with_row_id")),
+            with_row_address=with_row_address,
             io_buffer_size=_READ_AHEAD_BYTES,
             # Each further fragment takes as much memory again, and gives no more rows a second.
             fragment_readahead=1,
-            use_scalar_index=not doubted_indexes(self.sources.base),
+            use_scalar_index=not doubted_indexes(base),
             **options,
         )
+        if found is not None:
+            yield from read_rows(
+                base.dataset, found.passing, columns=columns, with_row_address=with_row_address
+            )
 
     def _base_of_keys(self, keys: pa.Array) -> Iterator[pa.RecordBatch]:
         fresh = pc.is_in(keys, value_set=self._newest.keys)
@@ -372,14 +400,22 @@ class MergedRows:
     def _base_unreplaced(self) -> Iterator[pa.RecordBatch]:
         """Read base rows except those that a generation replaced; their ids are cached."""
         try:
+            kept = kept_rows(self.sources) if self._filter is None else None
             replaced = replaced_rows(self.sources).rows
         except ObjectNotFoundError:
             # A generation was collected meanwhile, and no cache has its keys any more, but this
             # read does.
             row_ids, _ = rows_of_keys(self.sources.base, self._newest.keys)
-            replaced = np.sort(row_ids)
-        for batch in self._base_scan(with_row_id=True):
-            yield without_rows(batch, ROW_ID, replaced)
+            kept, replaced = None, np.sort(row_ids)
+        if kept is None:
+            for batch in self._base_scan(with_row_id=True):
+                yield without_rows(batch, ROW_ID, replaced)
+            return
+        start = 0
+        for batch in self._base_scan():
+            mask = kept.slice(start, batch.num_rows)
+            yield batch if mask.true_count == len(mask) else batch.filter(mask)
+            start += batch.num_rows
 
     def _output(self, batch: pa.RecordBatch, generation: int) -> pa.RecordBatch:
         if not self._extra:
@@ -410,6 +446,11 @@ def project(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([batch.column(name) for name in schema.names], schema=schema)
 
 
+def _without_columns(rows: int) -> pa.RecordBatch:
+    """Return a batch that has rows to count and no columns."""
+    return pa.record_batch([pa.nulls(rows)], names=["none"]).select([])
+
+
 def _is_not_found(error: Exception) -> bool:
     if not isinstance(error, MemWalError):
         error = translate_lance_error(error, "reading a generation")
@@ -421,3 +462,7 @@ def _numbered(batch: pa.RecordBatch, rows: Addresses) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(
         [*batch.columns, pa.array(rows)], names=[*batch.schema.names, ROW_ADDRESS]
     )
+
+
+# Rows of flushed generations that are the newest of their keys, as all generations of a read say.
+_live_masks: LruCache[npt.NDArray[np.bool_]] = LruCache(_LIVE_BYTES, lambda mask: mask.nbytes)

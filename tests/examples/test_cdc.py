@@ -26,7 +26,7 @@ from support.data.tables import log
 from target import SchemaChangedError
 
 import memwal
-from memwal.table import Writer
+from memwal.reading_writer import Writer
 
 HERE = Path(__file__).parents[2] / "examples" / "cdc"
 COLUMNS = (

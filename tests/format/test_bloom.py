@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from memwal.errors import CorruptDataError, InvalidInputError
 from memwal.format.bloom import (
     FILTER_BYTES,
+    SIZED_FILTER_KEYS,
     BloomFilter,
+    FilterBuilder,
     build_bloom_filter,
     hash_keys,
     which_might_contain,
@@ -218,3 +220,60 @@ def test_filters_are_tested_together_as_one_by_one(
         for one in filters
     ]
     assert which_might_contain(filters, hashes).tolist() == expected
+
+
+def sized(present: pa.Array) -> bytes:
+    builder = FilterBuilder(len(present))
+    for start in range(0, len(present), 30_000):
+        builder.add([present[start : start + 30_000]])
+    content = builder.sized_filter()
+    assert content is not None
+    return content
+
+
+@pytest.mark.parametrize("count", [SIZED_FILTER_KEYS + 1, 100_000])
+def test_a_sized_filter_has_few_false_positives_at_any_size(count: int) -> None:
+    present = pa.array(np.arange(count))
+    bloom = BloomFilter.from_sized(sized(present))
+    assert bloom.might_contain([present]).all()
+    assert bloom.might_contain([pa.array(np.arange(count, count + 200_000))]).mean() < 0.002
+
+
+def test_the_other_filter_is_the_same_beside_it() -> None:
+    present = pa.array(np.arange(SIZED_FILTER_KEYS + 1))
+    builder = FilterBuilder(len(present))
+    builder.add([present])
+    assert builder.bloom_filter() == build_bloom_filter([present])
+
+
+def test_few_keys_have_no_sized_filter() -> None:
+    assert FilterBuilder(SIZED_FILTER_KEYS).sized_filter() is None
+
+
+@pytest.mark.parametrize("spoil", ["cut", "flipped", "empty", "other"])
+def test_a_damaged_sized_filter_is_refused(spoil: str) -> None:
+    content = bytearray(sized(pa.array(np.arange(SIZED_FILTER_KEYS + 1))))
+    match spoil:
+        case "cut":
+            del content[-100:]
+        case "flipped":
+            content[5_000] ^= 1
+        case "empty":
+            content.clear()
+        case _:
+            content[0] ^= 1
+    with pytest.raises(CorruptDataError):
+        BloomFilter.from_sized(bytes(content))
+
+
+def test_filters_of_several_sizes_are_tested_together() -> None:
+    many, few = pa.array(np.arange(0, 60_000, 2)), pa.array([1, 3])
+    filters = [
+        BloomFilter.from_sized(sized(many)),
+        None,
+        BloomFilter.from_bytes(build_bloom_filter([few])),
+        BloomFilter.from_sized(sized(pa.array(np.arange(200_000, 400_000)))),
+    ]
+    for key, expected in ((4, [0]), (3, [2]), (250_000, [3]), (99_999, [])):
+        might = which_might_contain(filters, hash_keys([pa.array([key])]))
+        assert np.flatnonzero(might).tolist() == sorted([1, *expected])

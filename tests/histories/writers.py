@@ -50,7 +50,7 @@ def _one_writer(process: Process) -> None:
 class Tenure:
     """One writer from its claim until it is fenced or has enough."""
 
-    def __init__(self, process: Process, writer: memwal.table.Writer) -> None:
+    def __init__(self, process: Process, writer: memwal.Writer) -> None:
         self._process = process
         self._writer = writer
         self._epochs = {region.region_id: region.epoch for region in writer.stats().regions}

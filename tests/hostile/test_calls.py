@@ -18,8 +18,10 @@ import memwal
 from memwal import aio
 from memwal.boundary.public import is_public
 from memwal.errors import ArgumentTypeError, MemWalError
+from memwal.queries import Queries
 from memwal.reader.result import Result
-from memwal.table import Queries, Table, Writer
+from memwal.reading_writer import Writer
+from memwal.table import Table
 from memwal.writer.region_writer.handle import WriteHandle
 from memwal.writer.table_writer import TableWriter
 

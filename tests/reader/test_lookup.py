@@ -37,7 +37,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> memwal.Table:
 
 
 @pytest.fixture(scope="module")
-def spread(shared: memwal.Table) -> Iterator[memwal.table.Writer]:
+def spread(shared: memwal.Table) -> Iterator[memwal.Writer]:
     """1 to 4 in the base table, 3 to 6 flushed, 5 to 8 in the MemTable; 2, 4 and 6 deleted."""
     table = shared
     writer = table.writer()
@@ -361,14 +361,26 @@ class TestSkipping:
                 path.unlink()
         assert state(looked_up(table, keys(1, 2, 3, 4))) == {1: 1, 2: 22, 3: 33}
 
-    def test_a_full_filter_is_not_asked(self, make_table: MakeTable) -> None:
+    @pytest.mark.parametrize("spoil", ["kept", "gone", "damaged"])
+    def test_a_full_filter_is_not_asked_but_a_sized_one(
+        self, make_table: MakeTable, spoil: str
+    ) -> None:
         table = make_table()
         with table.writer() as writer:
             writer.upsert(numbered(0, 100_000))
         (path,) = folder(table).glob("_mem_wal/*/*_gen_*/bloom_filter.bin")
         assert BloomFilter.from_bytes(path.read_bytes()).bits_set > 0.9 * 8 * FILTER_BYTES
+        sized = path.with_name("memwal_bloom.bin")
+        if spoil == "gone":
+            # As in a generation of another client.
+            sized.unlink()
+        elif spoil == "damaged":
+            content = bytearray(sized.read_bytes())
+            content[1_000:2_000] = bytes(1_000)
+            sized.write_bytes(content)
         name = str(path.parent.relative_to(folder(table)))
-        assert might_hold(table.base(), name, hash_keys([keys(-1, 5)])).all()
+        might = might_hold(table.base(), name, hash_keys([keys(-1, 5)]))
+        assert might.tolist() == [spoil != "kept", True]
         assert state(looked_up(table, keys(-1, 5))) == {5: 0}
 
 

@@ -272,7 +272,7 @@ class TestFresh:
     """Loads that read the logs."""
 
     @pytest.fixture
-    def writer(self, table: memwal.Table) -> Iterator[memwal.table.Writer]:
+    def writer(self, table: memwal.Table) -> Iterator[memwal.Writer]:
         """Return a writer with unflushed rows: 60 and 22 are new, 30 is deleted."""
         with table.writer() as writer:
             writer.upsert(rows({60: 5, 22: 5}))
@@ -283,7 +283,7 @@ class TestFresh:
         key: n for key, n in {**EXPECTED, 60: 5, 22: 5}.items() if key != 30
     }
 
-    def test_the_logs_are_read(self, table: memwal.Table, writer: memwal.table.Writer) -> None:
+    def test_the_logs_are_read(self, table: memwal.Table, writer: memwal.Writer) -> None:
         plain, fresh = plan(table), plan(table, fresh=True)
         assert shown(plain, read(plain)) == EXPECTED
         assert shown(fresh, read(fresh)) == self.NEWER
@@ -293,7 +293,7 @@ class TestFresh:
             plan(table, fresh=True, version=table.version)
 
     def test_of_some_regions_and_with_a_filter(
-        self, table: memwal.Table, writer: memwal.table.Writer
+        self, table: memwal.Table, writer: memwal.Writer
     ) -> None:
         found: dict[int, int | None] = {}
         for region in table.region_ids():
@@ -302,7 +302,7 @@ class TestFresh:
         assert found == {key: n for key, n in self.NEWER.items() if n is not None and n > 1}
 
     def test_writes_after_the_load_are_not_seen(
-        self, table: memwal.Table, writer: memwal.table.Writer
+        self, table: memwal.Table, writer: memwal.Writer
     ) -> None:
         made = plan(table, fresh=True)
         writer.upsert(rows({60: 6, 61: 6, 1: 6}))
@@ -311,7 +311,7 @@ class TestFresh:
 
     @pytest.mark.parametrize("cut", [0, 2])
     def test_rows_that_are_flushed_and_merged_after_the_load(
-        self, table: memwal.Table, writer: memwal.table.Writer, cut: int
+        self, table: memwal.Table, writer: memwal.Writer, cut: int
     ) -> None:
         made = plan(table, fresh=True)
         before = read(made, range(cut))
@@ -321,9 +321,7 @@ class TestFresh:
         open_pinned.cache_clear()
         assert shown(made, before + read(made, range(cut, len(made.partitions)))) == self.NEWER
 
-    def test_logs_that_were_collected(
-        self, table: memwal.Table, writer: memwal.table.Writer
-    ) -> None:
+    def test_logs_that_were_collected(self, table: memwal.Table, writer: memwal.Writer) -> None:
         """After the protection of the load has ended."""
         made = plan(table, fresh=True)
         writer.flush()

@@ -288,7 +288,7 @@ class TestIdleRegions:
             assert state(writer) == {n: n for n in range(30)} | {-1: 29}
         assert state(table) == {n: n for n in range(30)} | {-1: 29}
 
-    def _wait_until_released(self, writer: memwal.table.Writer) -> None:
+    def _wait_until_released(self, writer: memwal.Writer) -> None:
         deadline = time.monotonic() + 30
         while writer.stats().regions and time.monotonic() < deadline:
             time.sleep(0.01)

@@ -30,8 +30,8 @@ from memwal.errors import (
     StoreUnavailableError,
     WriterClosedError,
 )
+from memwal.reading_writer import Writer
 from memwal.region.router import Router
-from memwal.table import Writer
 
 WRITES = ("create", "put", "replace", "delete")
 READS = ("get", "get_range", "head", "list", "list_folders", "sync")

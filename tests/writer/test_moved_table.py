@@ -14,7 +14,7 @@ import memwal
 from memwal.errors import MemWalError, RegionFencedError, TableReplacedError
 from memwal.writer.region_writer.options import WriterOptions
 
-Write = Callable[["memwal.table.Writer"], None]
+Write = Callable[["memwal.Writer"], None]
 
 WRITES: dict[str, Write] = {
     "upsert": lambda writer: writer.upsert(rows({2: 2})),

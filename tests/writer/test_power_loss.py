@@ -18,7 +18,7 @@ from support.systems import BARE, WHOLE, take_away
 import memwal
 from memwal.errors import CorruptDataError
 from memwal.jobs.verify import verify
-from memwal.table import Writer
+from memwal.reading_writer import Writer
 
 Numbers = Model[int]
 

@@ -290,7 +290,9 @@ CODES: Final[dict[str, Code]] = {
         _E, "rows of a generation belong to another region, and an older row may win", _ASK
     ),
     "bloom-missing": Code(_W, "a generation has no Bloom filter", _FROM_ROWS, Repair.BLOOM),
-    "bloom-wrong": Code(_E, "a Bloom filter denies keys that are stored", _FROM_ROWS, Repair.BLOOM),
+    "bloom-wrong": Code(
+        _E, "a Bloom filter denies keys that are stored, or is damaged", _FROM_ROWS, Repair.BLOOM
+    ),
     "key-index-missing": Code(
         _E,
         "a generation has no key index, which other clients need to read it",

@@ -21,6 +21,7 @@ from memwal.format.lance_manifest import named_files
 from memwal.format.paths import (
     BLOOM_FILTER_NAME,
     PK_INDEX_DIR,
+    SIZED_FILTER_NAME,
     TOMBSTONE,
     generation_dir,
     parse_generation_name,
@@ -51,14 +52,20 @@ class StoredKeys:
     written: int  # number of rows that were written
 
 
-def check_bloom(location: TableLocation, folder: str, keys: StoredKeys) -> str | None:
-    """Check a generation's Bloom filter. Returns what is wrong; None if it is right or missing."""
+def check_bloom(
+    location: TableLocation, folder: str, keys: StoredKeys, *, name: str = BLOOM_FILTER_NAME
+) -> str | None:
+    """Check a Bloom filter of a generation. Returns what is wrong; None if it is right or missing.
+
+    ``name`` is that of the file: of Lance's filter, or of the sized one.
+    """
     try:
-        data = location.store.get(f"{folder}/{BLOOM_FILTER_NAME}")
+        data = location.store.get(f"{folder}/{name}")
     except ObjectNotFoundError:
         return None
+    read = BloomFilter.from_sized if name == SIZED_FILTER_NAME else BloomFilter.from_bytes
     try:
-        bloom = BloomFilter.from_bytes(data)
+        bloom = read(data)
     except CorruptDataError as error:
         return str(error)
     denied = int(np.count_nonzero(~bloom.might_contain(keys.columns.columns)))
@@ -274,9 +281,10 @@ def _check_rows(
     repeated = len(keys.encoded) - len(keys.encoded.unique())
     if repeated:
         yield check.finding("generation-keys-repeated", f"{repeated} surplus rows")
-    wrong = check_bloom(location, check.folder, keys)
-    if wrong is not None:
-        yield check.finding("bloom-wrong", wrong, f"{check.folder}/{BLOOM_FILTER_NAME}")
+    for name in (BLOOM_FILTER_NAME, SIZED_FILTER_NAME):
+        wrong = check_bloom(location, check.folder, keys, name=name)
+        if wrong is not None:
+            yield check.finding("bloom-wrong", wrong, f"{check.folder}/{name}")
     index = f"{check.folder}/{PK_INDEX_DIR}"
     if all(location.store.exists(f"{index}/{name}") for name in (DIRECTORY, PAGES)):
         wrong = check_key_index(location, check.folder, keys)

@@ -71,7 +71,7 @@ import pyarrow.compute as pc
 from memwal.base_table.commit import update_details
 from memwal.base_table.snapshot import BaseTable, lance_errors, open_base, open_dataset
 from memwal.errors import MemWalError, ObjectNotFoundError, StoreError
-from memwal.format.bloom import build_bloom_filter
+from memwal.format.bloom import FilterBuilder
 from memwal.format.memwal_index import IndexDetails
 from memwal.format.paths import BLOOM_FILTER_NAME, PK_INDEX_DIR, generation_dir
 from memwal.jobs.index.rebuild import rebuild_index
@@ -177,13 +177,22 @@ def _repair_hint(location: TableLocation, finding: Finding, now: datetime) -> bo
 
 
 def _repair_bloom(location: TableLocation, finding: Finding, _now: datetime) -> bool:
-    folder = finding.object.removesuffix(f"/{BLOOM_FILTER_NAME}")
+    folder, _, name = finding.object.rpartition("/")
     keys = _read_keys(location, folder)
     if keys is None:
         return False
-    if location.store.exists(finding.object) and check_bloom(location, folder, keys) is None:
+    if (
+        location.store.exists(finding.object)
+        and check_bloom(location, folder, keys, name=name) is None
+    ):
         return False
-    location.store.put(finding.object, build_bloom_filter(keys.columns.columns))
+    filters = FilterBuilder(keys.columns.num_rows)
+    filters.add(keys.columns.columns)
+    content = filters.bloom_filter() if name == BLOOM_FILTER_NAME else filters.sized_filter()
+    if content is None:
+        # A generation with so few keys needs none, and a damaged one is not used.
+        return False
+    location.store.put(finding.object, content)
     location.store.sync(folder)
     return True
 

@@ -33,6 +33,7 @@ from memwal.format.lance_manifest import make_nullable, replace_field_id
 from memwal.format.paths import (
     BLOOM_FILTER_NAME,
     PK_INDEX_DIR,
+    SIZED_FILTER_NAME,
     TOMBSTONE,
     generation_dir,
     generation_name,
@@ -182,7 +183,11 @@ def write_generation(
             # Only files of this folder are read here.
             raise LostWriteError(f"{translated}; the generation is written again") from error
         raise translated from error
-    store.put(f"{folder}/{BLOOM_FILTER_NAME}", rows.bloom_filter())
+    sized_filter = rows.filters.sized_filter()
+    if sized_filter is not None:
+        # Not among the files that are looked at below: a reader ignores one that is not whole.
+        store.put(f"{folder}/{SIZED_FILTER_NAME}", sized_filter)
+    store.put(f"{folder}/{BLOOM_FILTER_NAME}", rows.filters.bloom_filter())
     store.sync(folder)
     check_generation_files(store, folder, version)
     return FlushedGeneration(

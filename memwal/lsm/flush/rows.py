@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from memwal.base_table.snapshot import BaseTable
-from memwal.format.bloom import FILTER_BYTES, build_bloom_filter
+from memwal.format.bloom import FilterBuilder
 from memwal.format.wal_layout import has_dictionaries
 from memwal.region.rows import align_rows, key_column, stored_schema
 from memwal.util.memory import native_memory_pool
@@ -80,7 +80,7 @@ class TableRows:
 class NewestRows:
     """Stream of the newest row of each key, in the columns of the base table.
 
-    Counts the rows that were read, and builds their bloom filter. ``positions`` are those of the
+    Counts the rows that were read, and builds their bloom filters. ``positions`` are those of the
     rows to read, ascending. Raises InvalidInputError if a key column is missing, or a column cannot
     be cast to its type in the base table.
     """
@@ -100,16 +100,12 @@ class NewestRows:
         self._positions = positions
         self._primary_key = base.primary_key
         self._is_aligned = contents.schema.equals(self.schema, check_metadata=True)
-        self._filter = np.zeros(FILTER_BYTES, np.uint8)
+        self.filters = FilterBuilder(len(positions))  # Of the keys that were read so far.
         align_rows(contents.schema.empty_table(), self.schema)
 
     def reader(self) -> pa.RecordBatchReader:
         """Return a reader of the rows. To be called once."""
         return pa.RecordBatchReader.from_batches(self.schema, self._batches())
-
-    def bloom_filter(self) -> bytes:
-        """Return the bloom filter of the keys that were read so far."""
-        return self._filter.tobytes()
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         try:
@@ -136,10 +132,10 @@ class NewestRows:
         return table.combine_chunks(native_memory_pool()).to_batches()[0]
 
     def _count_batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Add a batch to the counts and to the bloom filter, and return it."""
+        """Add a batch to the counts and to the bloom filters, and return it."""
         keys = [batch.column(name) for name in self._primary_key]
         self.rows += batch.num_rows
         self.bytes += batch.nbytes
         self.key_bytes += sum(column.nbytes for column in keys)
-        self._filter |= np.frombuffer(build_bloom_filter(keys), np.uint8)
+        self.filters.add(keys)
         return batch

@@ -20,6 +20,7 @@ from memwal.base_table.snapshot import BaseTable, lance_errors, open_dataset
 from memwal.errors import ConflictError, CorruptDataError, ObjectNotFoundError
 from memwal.format.paths import TOMBSTONE, generation_dir
 from memwal.lsm.memtable.indexes import MemTableSnapshot, UnflushedRows
+from memwal.reader.cache.keys import version_key
 from memwal.reader.cache.lru import LruCache
 from memwal.reader.sources.plan import ReadPlan, StoredGeneration
 from memwal.region.rows import align_rows, has_same_fields, stored_schema, with_field_ids
@@ -31,6 +32,7 @@ _CACHE_BYTES: Final = 512 << 20
 # Approximate size of an open data set with the metadata that Lance has read of it.
 _DATASET_BYTES: Final = 1 << 20
 _KNOWN_GENERATIONS: Final = 1 << 16
+_KNOWN_SCHEMAS: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,9 @@ def open_all(base: BaseTable, generations: Sequence[StoredGeneration]) -> list[G
     every read of it fails.
     """
     options = tuple(sorted(base.location.storage_options.items()))
-    schema = _present_schema(base).serialize().to_pybytes()
+    schema = _serialized.get(
+        version_key(base), lambda: _present_schema(base).serialize().to_pybytes()
+    )
     opened: dict[int, GenerationSource] = {}
     missing: dict[int, Callable[[], GenerationSource]] = {}
     for at, stored in enumerate(generations):
@@ -195,6 +199,7 @@ def write_in_memory(rows: pa.Table) -> lance.LanceDataset:
     return lance.write_dataset(rows, "memory://", max_rows_per_file=_ROWS_OF_ONE_FILE)
 
 
+_serialized: LruCache[bytes] = LruCache(_KNOWN_SCHEMAS)
 # Which generations have the table's present schema.
 _present: LruCache[bool] = LruCache(_KNOWN_GENERATIONS)
 _generations: LruCache[GenerationSource] = LruCache(

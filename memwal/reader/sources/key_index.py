@@ -18,7 +18,7 @@ import pyarrow as pa
 from memwal.base_table.snapshot import BaseTable
 from memwal.errors import CorruptDataError, ObjectNotFoundError
 from memwal.format.bloom import FILTER_BYTES, BloomFilter, which_might_contain
-from memwal.format.paths import BLOOM_FILTER_NAME, PK_INDEX_DIR
+from memwal.format.paths import BLOOM_FILTER_NAME, PK_INDEX_DIR, SIZED_FILTER_NAME
 from memwal.format.values import single_array
 from memwal.lsm.indexes.btree_pages import (
     PageRanges,
@@ -36,6 +36,8 @@ logger = logging.getLogger(__name__)
 # If a filter has a larger share of its bits set, eight set bits are too likely by chance. Some
 # 75,000 keys set so many.
 _SATURATED = 0.9
+# With as many keys as the smallest generation that has a sized filter, 0.46 of the bits are set.
+_FULL = 0.44
 _FILTER_BYTES = 512 << 20
 _FOLDERS = 1 << 14
 _FOLDER_BYTES = 200
@@ -54,16 +56,22 @@ class _RegionFilters:
     def __init__(self) -> None:
         # None: no filter, so that every key is possible.
         self.read: dict[str, BloomFilter | None] = {}
+        self.nbytes = 0  # Memory.
 
-    @property
-    def nbytes(self) -> int:
-        """Memory, in bytes."""
-        return len(self.read) * (FILTER_BYTES + _FOLDER_BYTES)
+    def add(self, name: str, bloom: BloomFilter | None) -> None:
+        """Keep the filter of a generation."""
+        if name in self.read:
+            return
+        self.read[name] = bloom
+        self.nbytes += _FOLDER_BYTES + (0 if bloom is None else len(bloom.data))
 
     def keep_only(self, folders: Sequence[str]) -> None:
         """Forget the filters of other generations, once there are many."""
         if len(self.read) > len(folders) + _MAX_FORGOTTEN:
-            self.read = {name: self.read[name] for name in folders if name in self.read}
+            kept = {name: self.read[name] for name in folders if name in self.read}
+            self.read, self.nbytes = {}, 0
+            for name, bloom in kept.items():
+                self.add(name, bloom)
 
 
 _filters: LruCache[_RegionFilters] = LruCache(_FILTER_BYTES, lambda filters: filters.nbytes)
@@ -83,7 +91,8 @@ def might_hold(base: BaseTable, folder: str, hashes: Hashes) -> npt.NDArray[np.b
     if name in filters.read:
         bloom = filters.read[name]
     else:
-        bloom = filters.read[name] = _read_filter(base.location, folder)
+        bloom = _read_filter(base.location, folder)
+        filters.add(name, bloom)
         # With its new weight.
         _filters.put(key, filters)
     if bloom is None:
@@ -173,14 +182,25 @@ def page_hits(
 
 
 def _read_filter(location: TableLocation, folder: str) -> BloomFilter | None:
-    """Read a Bloom filter; None if it is missing or damaged, or rules out too few keys."""
+    """Read the Bloom filter of a generation; None if no filter rules out enough keys.
+
+    The sized filter is read if that of Lance is so full that a generation of ours has one.
+    """
     try:
-        data = location.store.get(f"{folder}/{BLOOM_FILTER_NAME}")
+        bloom = BloomFilter.from_bytes(location.store.get(f"{folder}/{BLOOM_FILTER_NAME}"))
     except ObjectNotFoundError:
         return None
-    try:
-        bloom = BloomFilter.from_bytes(data)
     except CorruptDataError as error:
         logger.warning("%s: %s; every key counts as possible", folder, error)
         return None
-    return None if bloom.bits_set > _SATURATED * 8 * FILTER_BYTES else bloom
+    share_set = bloom.bits_set / (8 * FILTER_BYTES)
+    if share_set < _FULL:
+        return bloom
+    try:
+        return BloomFilter.from_sized(location.store.get(f"{folder}/{SIZED_FILTER_NAME}"))
+    except ObjectNotFoundError:
+        # Of another client, or of an earlier version.
+        pass
+    except CorruptDataError as error:
+        logger.warning("%s: %s", folder, error)
+    return None if share_set > _SATURATED else bloom

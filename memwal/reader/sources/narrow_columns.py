@@ -27,6 +27,7 @@ from memwal.reader.sources.generation import GenerationSource, write_in_memory
 from memwal.util.concurrency import run_all
 
 _COLUMNS_BYTES: Final = 256 << 20
+_TOGETHER_BYTES: Final = 256 << 20
 _FILTERED_BYTES: Final = 128 << 20
 # A column of a generation that takes more is read from its files each time, as a stream.
 _MAX_COLUMN_BYTES: Final = 8 << 20
@@ -126,19 +127,26 @@ def group_generations(
 def read_together(
     sources: Sequence[GenerationSource], schema: pa.Schema, names: Sequence[str]
 ) -> pa.Table | None:
-    """Return columns of flushed generations, all their rows, in the order of the addresses.
+    """Return columns of flushed generations, all their rows in the order of the addresses.
 
-    None if a column is not narrow, or a generation was flushed before the columns changed: then
-    each generation has to be scanned. Raises ObjectNotFoundError if one was collected.
+    Each column is in one chunk. None if a column is not narrow, or a generation was flushed before
+    the columns changed: then each generation has to be scanned. Raises ObjectNotFoundError if one
+    was collected.
     """
-    if not all(_is_narrow(schema.field(name).type) for name in names):
+    if not all(is_narrow(schema.field(name).type) for name in names):
         return None
-    if any(source.identity is None for source in sources):
+    identities = tuple(source.identity for source in sources)
+    if None in identities:
         return None
-    tables = run_all([partial(_columns_of, source, names) for source in sources])
-    if any(table is None for table in tables):
-        return None
-    return pa.concat_tables(tables)
+    key = (identities, tuple(names))
+    together = _together.use(key)
+    if together is None:
+        tables = run_all([partial(_columns_of, source, names) for source in sources])
+        if any(table is None for table in tables):
+            return None
+        together = pa.concat_tables(tables).combine_chunks()
+        _together.put(key, together)
+    return together
 
 
 def take_from_memory(
@@ -149,7 +157,7 @@ def take_from_memory(
     Narrow columns that are taken repeatedly are read into memory: to take a few rows from storage
     costs about as much as to read such a column.
     """
-    if source.identity is None or not all(_is_narrow(schema.field(name).type) for name in names):
+    if source.identity is None or not all(is_narrow(schema.field(name).type) for name in names):
         return None
     cached = all(_columns.peek((source.identity, name)) is not None for name in names)
     takes = _takes.get((source.identity, tuple(names)), itertools.count)
@@ -163,10 +171,11 @@ def take_from_memory(
 
 def passing_together(
     sources: Sequence[GenerationSource], schema: pa.Schema, names: Sequence[str], filter: str
-) -> Mask | None:
+) -> npt.NDArray[np.int64] | None:
     """Evaluate a SQL predicate over the rows of :func:`read_together`; None as there.
 
-    ``names`` are the columns that the predicate names, at least one.
+    ``names`` are the columns that the predicate names, at least one. Returns the positions of the
+    rows that pass, ascending.
     """
     key = (tuple(source.identity for source in sources), tuple(names))
     cached = _filtered.use(key)
@@ -175,14 +184,12 @@ def passing_together(
         if rows is None:
             return None
         fields = [without_key_mark(rows.schema.field(name)) for name in names]
-        rows = pa.Table.from_arrays(rows.columns, schema=pa.schema(fields)).combine_chunks()
-        cached = write_in_memory(rows), rows.num_rows, rows.nbytes
+        rows = pa.Table.from_arrays(rows.columns, schema=pa.schema(fields))
+        cached = write_in_memory(rows), rows.nbytes
         _filtered.put(key, cached)
-    dataset, count, _ = cached
+    dataset, _ = cached
     found = dataset.scanner(columns=[], filter=filter, with_row_address=True).to_table()
-    passing = np.zeros(count, np.bool_)
-    passing[found.column(_ROW_ADDRESS).to_numpy().view(np.int64)] = True
-    return passing
+    return np.sort(found.column(_ROW_ADDRESS).to_numpy().view(np.int64))
 
 
 def without_key_mark(field: pa.Field) -> pa.Field:
@@ -191,7 +198,7 @@ def without_key_mark(field: pa.Field) -> pa.Field:
     return field.with_nullable(True).with_metadata(metadata)
 
 
-def _is_narrow(kind: pa.DataType) -> bool:
+def is_narrow(kind: pa.DataType) -> bool:
     return (pt.is_primitive(kind) or pt.is_string(kind) or pt.is_binary(kind)) and not isinstance(
         kind, pa.BaseExtensionType
     )
@@ -225,6 +232,7 @@ def _weigh(column: tuple[pa.ChunkedArray | None]) -> int:
 _layouts: LruCache[Layout] = LruCache(_LAYOUTS)
 _takes: LruCache[Iterator[int]] = LruCache(_KNOWN_TAKES)
 _columns: LruCache[tuple[pa.ChunkedArray | None]] = LruCache(_COLUMNS_BYTES, _weigh)
-_filtered: LruCache[tuple[lance.LanceDataset, int, int]] = LruCache(
-    _FILTERED_BYTES, lambda cached: cached[2]
+_together: LruCache[pa.Table] = LruCache(_TOGETHER_BYTES, lambda rows: rows.nbytes)
+_filtered: LruCache[tuple[lance.LanceDataset, int]] = LruCache(
+    _FILTERED_BYTES, lambda cached: cached[1]
 )

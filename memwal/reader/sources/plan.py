@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 MemTables = Mapping[UUID, Sequence[UnflushedRows]]
 """Unflushed rows of a writer of this process, or of the logs, by region."""
 
-# Lists of so many generations are kept, and tested by all their Bloom filters at once.
+# Lists of so many generations are kept.
 _MANY_GENERATIONS: Final = 16
 # More keys are tested faster with one filter after the other.
 _FEW_KEYS: Final = 64
@@ -447,8 +447,8 @@ def _rule_out_by_keys(
     Bloom filters that this process has read tell so, of all generations of a region at once. The
     lookup itself tests the generations that remain, key by key.
     """
-    large = [key for key, stored in unmerged.items() if len(stored) >= _MANY_GENERATIONS]
-    if not large:
+    regions = [key for key, stored in unmerged.items() if stored]
+    if not regions:
         return []
     try:
         columns = keys(base).select(list(base.primary_key)).combine_chunks()
@@ -459,7 +459,7 @@ def _rule_out_by_keys(
         return []
     hashes = hash_keys(columns.columns)
     omitted = []
-    for region_id in large:
+    for region_id in regions:
         stored = unmerged[region_id]
         names = [s.path for s in stored]
         might = which_might_hold(base, region_dir(region_id), names, hashes)

@@ -42,7 +42,7 @@ from memwal.util.retry import LostWriteError
 VALUES: dict[int, int | None] = {1: 3, 2: 1, 4: 1, 5: 4, 6: 5}
 
 
-def fill(table: memwal.Table) -> memwal.table.Writer:
+def fill(table: memwal.Table) -> memwal.Writer:
     """Rows that are merged, merged and dropped, flushed, deleted, and only in the log."""
     writer = table.writer()
     writer.upsert(rows({1: 1, 2: 1, 3: 1, 4: 1}))

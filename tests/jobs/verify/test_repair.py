@@ -9,11 +9,12 @@ from datetime import timedelta
 import pyarrow as pa
 import pytest
 from support.data.sampled import every
-from support.data.tables import REGION, keys, listing, manifest, rows, state
+from support.data.tables import REGION, folder, keys, listing, manifest, numbered, rows, state
 from support.oracles import native
 from support.stores.faulty_store import TABLE_MANIFEST, skip_waits
 
 from memwal.base_table.commit import update_details
+from memwal.format.bloom import FilterBuilder
 from memwal.jobs.verify import repair
 
 
@@ -69,6 +70,24 @@ def test_bloom_filters(spoiled, number):
     heal(spoiled, "bloom-wrong")
     assert native.lookup(spoiled.table, pa.table({"id": keys(5)}))[0]["n"] == 2
     assert native.everything(spoiled.table)
+
+
+@pytest.mark.parametrize("content", ["cut", "of other keys"])
+def test_the_sized_filter_of_a_large_generation(make_table, content):
+    table = make_table()
+    with table.writer() as writer:
+        writer.upsert(numbered(0, 25_000))
+    (path,) = folder(table).glob("_mem_wal/*/*_gen_*/memwal_bloom.bin")
+    right = path.read_bytes()
+    others = FilterBuilder(25_000)
+    others.add([keys(*range(25_000, 50_000))])
+    path.write_bytes(right[:-9] if content == "cut" else others.sized_filter())
+    report = table.verify()
+    assert [finding.code for finding in report.findings] == ["bloom-wrong"]
+    (action,) = repair(table.location, report, dry_run=False)
+    assert action.state == "done"
+    assert path.read_bytes() == right
+    assert table.verify().findings == ()
 
 
 @pytest.mark.parametrize("number", every(2, [1, 3]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import lance
@@ -87,6 +88,15 @@ def test_has_a_bloom_filter_of_its_keys(table: memwal.Table) -> None:
 
     assert bloom.might_contain([keys(*range(500), 1000)]).all()
     assert bloom.might_contain([keys(*range(2000, 4000))]).mean() < 0.05
+
+
+def test_many_keys_have_a_filter_of_their_size_as_well(table: memwal.Table) -> None:
+    flushed(table, numbered(0, 500))
+    assert not Path(path(table), "memwal_bloom.bin").exists()
+    flushed(table, numbered(0, 50_000), keys(100_000))
+    bloom = BloomFilter.from_sized(Path(path(table), "memwal_bloom.bin").read_bytes())
+    assert bloom.might_contain([keys(*range(50_000), 100_000)]).all()
+    assert bloom.might_contain([keys(*range(200_000, 300_000))]).mean() < 0.002
 
 
 def test_has_a_sorted_index_of_its_keys(table: memwal.Table) -> None:

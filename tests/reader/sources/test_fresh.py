@@ -318,7 +318,7 @@ def take_over(table: memwal.Table) -> None:
     other.abort()
 
 
-STEPS: dict[str, Callable[[memwal.Table, memwal.table.Writer], object]] = {
+STEPS: dict[str, Callable[[memwal.Table, memwal.Writer], object]] = {
     "write": lambda table, writer: writer.upsert(rows({2: 7, 9: 9})),
     "flush": lambda table, writer: writer.flush(),
     "flush and merge": lambda table, writer: (writer.flush(), table.merge()),
@@ -353,7 +353,7 @@ def test_whatever_happens_between_its_requests(
             store = faults.of(table.location)
             done: list[int] = []
 
-            def meanwhile(done: list[int] = done, writer: memwal.table.Writer = writer) -> None:
+            def meanwhile(done: list[int] = done, writer: memwal.Writer = writer) -> None:
                 done.append(1)
                 STEPS[name](memwal.open(table.uri), writer)
 

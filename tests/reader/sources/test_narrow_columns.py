@@ -41,6 +41,12 @@ def backlog(make_table: MakeTable) -> memwal.Table:
     return table
 
 
+def forget() -> None:
+    for cache in (narrow_columns._columns, narrow_columns._together, narrow_columns._filtered):
+        while cache.oldest_use() is not None:
+            cache.evict_oldest()
+
+
 def shown(table: memwal.Table, options: dict[str, Any]) -> list[dict[str, Any]]:
     rows = table.scan(**options).to_pylist()
     return sorted(rows, key=lambda row: [str(value) for value in row.values()])
@@ -59,9 +65,7 @@ def test_shows_the_same(
         one_by_one = shown(backlog, options)
         count = backlog.scan(**options).count_rows()
     monkeypatch.setattr(narrow_columns, "_GROUP_ROWS", rows_together)
-    for cache in (narrow_columns._columns, narrow_columns._filtered):
-        while cache.oldest_use() is not None:
-            cache.evict_oldest()
+    forget()
     for _ in range(2):
         assert shown(backlog, options) == one_by_one
         assert backlog.scan(**options).count_rows() == count == len(one_by_one)
@@ -114,8 +118,7 @@ def test_generations_with_large_files_are_streamed(
     backlog: memwal.Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = state(backlog)
-    while narrow_columns._columns.oldest_use() is not None:
-        narrow_columns._columns.evict_oldest()
+    forget()
     monkeypatch.setattr(narrow_columns, "_MAX_FILE_BYTES", 1)
     assert state(backlog) == expected
     assert not narrow_columns._columns.values()

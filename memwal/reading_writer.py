@@ -1,0 +1,91 @@
+"""The writer that users get of a table: one that also reads what it acknowledged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+from weakref import WeakSet
+
+from memwal.base_table.snapshot import BaseTable
+from memwal.boundary.public import public
+from memwal.errors import ArgumentTypeError
+from memwal.inputs.rows import Keys
+from memwal.queries import Queries
+from memwal.reader.predicate import SqlFilter
+from memwal.reader.sources.plan import MemTables
+from memwal.writer.region_writer.handle import WriteHandle
+from memwal.writer.table_writer import TableWriter
+
+
+@public
+class Writer(TableWriter, Queries):
+    """A table's writer, which also reads: its reads see what it acknowledged."""
+
+    def __init__(self, base: BaseTable, *args: Any, **kwargs: Any) -> None:
+        TableWriter.__init__(self, base, *args, **kwargs)
+        Queries.__init__(self, base.location)
+        _writers.add(self)
+
+    def delete(
+        self, keys: Keys | None = None, *, where: SqlFilter | None = None, wait: bool | None = None
+    ) -> WriteHandle:
+        """Delete rows by key, or by a condition; keys that do not exist are fine.
+
+        >>> with table.writer() as writer:
+        ...     handle = writer.delete([1])
+        ...     handle = writer.delete(where="n > 6")
+        >>> table.scan(columns=["id"]).to_pylist()
+        [{'id': 2}]
+
+        Parameters
+        ----------
+        keys : keys, optional
+            As :meth:`memwal.writer.table_writer.TableWriter.delete`.
+        where : str, optional
+            SQL predicate over any columns, as for :meth:`scan`. The keys of the rows that pass are
+            read into memory, with all that this writer wrote before, and are then deleted in one
+            call. It does not lock the rows in between: if another thread or program writes a row
+            then, its key is deleted if the row before passed, and is kept if only the new row
+            passes. Rows that another writer acknowledged and did not flush are not seen; to have
+            them, :meth:`claim` the regions first, which takes them away from that writer. If a row
+            passes in a region that this writer may not claim, nothing is deleted.
+        wait : bool, optional
+            As for :meth:`upsert`. The read of ``where`` is waited for in any case.
+
+        Raises
+        ------
+        ArgumentTypeError
+            Neither or both of ``keys`` and ``where`` are given.
+        MemWalError
+            As :meth:`upsert` and :meth:`scan`.
+        """
+        if (keys is None) == (where is None):
+            raise ArgumentTypeError("delete() takes keys, or where=...: pass one of them")
+        if keys is not None:
+            return self._delete_keys(keys, wait)
+        if self.settings.durable:
+            # Writes that were not waited for are not read before they are durable.
+            self.flush_wal()
+        routing = self._refresh_routing()
+        columns = [*routing.row_schema.primary_key, *routing.columns_beside_key]
+        return self._delete_keys(self.scan(columns=columns, filter=where).to_table(), wait)
+
+    def __repr__(self) -> str:
+        state = "open" if self.is_open else "closed"
+        return f"Writer({self.location.uri!r}, {state}, {len(self._regions.all())} regions claimed)"
+
+    def _memtables(self) -> MemTables:
+        return self.memtables()
+
+    def _epochs(self) -> Mapping[UUID, int]:
+        return self.epochs()
+
+
+# Those of this process.
+_writers: WeakSet[Writer] = WeakSet()
+
+
+def open_writers(uri: str) -> list[Writer]:
+    """Return the writers of a table that are open in this process."""
+    return [writer for writer in list(_writers) if writer.location.uri == uri and writer.is_open]
