@@ -141,11 +141,13 @@ def list_torn_tags(location: TableLocation) -> list[str]:
     """Return the keys of all tags, of reads or others, that a crash of the machine left torn.
 
     Lance does not fsync tags on a local disk, and cannot list any tag while one of them is
-    unreadable. A tag gets its name after it is written, so no process is still writing a torn one.
+    unreadable. A tag gets its name after it is written, so no process is still writing a torn one;
+    a file of another name that it was written to before is no tag.
     """
     if not location.store.is_local:
         return []
-    return [info.key for info in location.store.list(TAGS_DIR) if _is_torn(location, info.key)]
+    keys = [info.key for info in location.store.list(TAGS_DIR) if info.key.endswith(_SUFFIX)]
+    return [key for key in keys if _is_torn(location, key)]
 
 
 def delete_torn_tags(location: TableLocation) -> bool:

@@ -21,6 +21,8 @@ KNOWN = (
 )
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/(/?)(.*)", re.DOTALL)
+# A user with a password, before the host that another scheme has in this place.
+_USER = re.compile(r"/*[^/:@]*:.*@", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,8 @@ def parse_uri(uri: str | os.PathLike[str]) -> TableUri:
     if scheme == LOCAL:
         if authority not in ("", "localhost"):
             raise _refused(text, "a file has no host: write file:///absolute/path")
+        if _USER.match(path):
+            raise _refused(text, "a file has no user: write a path that has '@' in it alone")
         return _parse_local(unquote("/" + path))
     if scheme not in AZURE | {MEMORY, S3, GCS}:
         raise _refused(text, "the scheme is not known")

@@ -358,16 +358,16 @@ def test_what_spark_keeps_and_shows_has_the_names_of_jobs_and_no_secret(
         command = [sys.executable, str(apps_folder() / "merge.py"), "--table", table.uri]
         command += ["--remote", server.url, "--storage-options-file", str(options)]
         subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=120)
-        (application,) = httpx.get(f"{ui}/api/v1/applications").json()
+        (application,) = httpx.get(f"{ui}/api/v1/applications", timeout=60).json()
         api = f"/api/v1/applications/{application['id']}"
-        jobs = httpx.get(f"{ui}{api}/jobs").json()
+        jobs = httpx.get(f"{ui}{api}/jobs", timeout=60).json()
         pages = ["/jobs/", "/stages/", "/SQL/", "/connect/", "/environment/", "/executors/"]
         pages += [f"{api}/{name}" for name in ("jobs", "stages", "environment", "sql")]
         for page in pages:
-            answer = httpx.get(ui + page, follow_redirects=True)
+            answer = httpx.get(ui + page, follow_redirects=True, timeout=60)
             assert answer.status_code == 200, page
             assert SECRET not in answer.text, page
-        queries = httpx.get(f"{ui}{api}/sql?details=true&planDescription=true").text
+        queries = httpx.get(f"{ui}{api}/sql?details=true&planDescription=true", timeout=60).text
     finally:
         server.stop()
     assert base_state(table) == expected

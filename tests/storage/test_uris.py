@@ -73,6 +73,8 @@ def test_relative_paths_start_here(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         "s3://bucket/t#s3cr3t",
         "s3://key:s3cr3t@bucket/t",
         "s3://s3cr3t@bucket/t",
+        "file:///KEY:s3cr3t@bucket/t",
+        "file:///KEY:/s3cr3t@bucket/t",
         "az://container:s3cr3t@account/t",
     ],
 )

@@ -16,6 +16,7 @@ from support.stores.faulty_store import FaultyStores
 
 import memwal
 from memwal.base_table.commit import update_details
+from memwal.base_table.read_tags import list_torn_tags
 from memwal.base_table.region_snapshot import read_snapshot
 from memwal.errors import MemWalError
 from memwal.format.memwal_index import IndexDetails
@@ -208,6 +209,16 @@ class TestStagedFiles:
         assert metrics["staging_files"] == planned["staging_files"] == len(self.NAMES)
         assert metrics["bytes_staging_files"] == 4 * len(self.NAMES)
         assert state(table) == {1: 1}
+
+    def test_are_no_tags(self, table: memwal.Table) -> None:
+        flush(table, {1: 1})
+        tags = folder(table) / "_refs" / "tags"
+        tags.mkdir(parents=True)
+        for name in ("kept.json#1", ".tmpAbCdEf"):
+            (tags / name).write_bytes(b"torn")
+        assert list_torn_tags(table.location) == []
+        (tags / "kept.json").write_bytes(b"torn")
+        assert list_torn_tags(table.location) == ["_refs/tags/kept.json"]
 
     def test_say_until_when_they_stay(self, littered: memwal.Table) -> None:
         result = collect(littered, explain=True)
