@@ -543,9 +543,15 @@ def test_memory_does_not_grow_with_the_log(
     assert growth < MEMORY
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(("generations", "rows_per_entry"), [(1, 500), (20, 500), (1, 20)])
+@pytest.mark.parametrize(
+    ("generations", "rows_per_entry"),
+    [
+        pytest.param(1, 500, marks=pytest.mark.slow),
+        pytest.param(20, 500, marks=pytest.mark.soak),
+        pytest.param(1, 20, marks=pytest.mark.soak),
+    ],
+)
 def test_a_million_rows_are_replayed_in_bounded_memory(
     tmp_path: Path, generations: int, rows_per_entry: int
 ) -> None:
