@@ -94,14 +94,18 @@ def open_base(
     location: TableLocation,
     *,
     version: int | None = None,
+    seen: BaseTable | None = None,
     find_open: Callable[[int, bytes], BaseTable | None] | None = None,
 ) -> BaseTable:
     """Open the base table at its latest version, or at ``version``.
 
-    ``find_open`` returns the version with a number and a digest if it is open: then its schema
-    and details are not decoded again. Raises TableSetupError if there is no Lance table, or it does
-    not have this version.
+    ``seen`` is a version that is open: if it still is the latest one, with the same content, it is
+    returned. ``find_open`` returns the version with a number and a digest if it is open: then its
+    schema and details are not decoded again. Raises TableSetupError if there is no Lance table, or
+    it does not have this version.
     """
+    if seen is not None and _is_latest(location, seen):
+        return seen
     try:
         dataset = _connect(location, location.uri, version)
         manifest = read_table_manifest(location, int(dataset.version))
@@ -118,6 +122,20 @@ def open_base(
             ) from error
         raise no_table(location) from error
     return _base(location, dataset, manifest)
+
+
+def _is_latest(location: TableLocation, seen: BaseTable) -> bool:
+    """Return whether a version still is the latest one; False also if that cannot be told."""
+    try:
+        with lance_errors(f"opening {location.uri}"):
+            latest = int(seen.dataset.latest_version)
+        # A table that was deleted and made anew may have come to the same number.
+        return latest == seen.version and _digest(read_table_manifest(location, latest)) == (
+            seen.digest
+        )
+    except MemWalError:
+        # Opening it tells what is wrong.
+        return False
 
 
 def no_table(location: TableLocation) -> TableSetupError:

@@ -39,16 +39,16 @@ _PAGES = 8
 _MANY_BITS = 200 * 8
 
 _BLOCK_BYTES = 32
-_SALTS = (
-    0x47B6137B,
-    0x44974D91,
-    0x8824AD5B,
-    0xA2B7289D,
-    0x705495C7,
-    0x2DF1424B,
-    0x9EFC4947,
-    0x5C6BFB31,
-)
+_SALTS = np.array(
+    [
+        *(0x47B6137B, 0x44974D91, 0x8824AD5B, 0xA2B7289D),
+        *(0x705495C7, 0x2DF1424B, 0x9EFC4947, 0x5C6BFB31),
+    ],
+    np.uint32,
+)[:, np.newaxis]
+_WORDS = np.arange(8, dtype=np.int64)[:, np.newaxis] * 32
+_FEW_ROWS = 16
+_MASK = 2**64 - 1
 # The state of SipHash with the key (0, 0).
 _SIP_STATE = (0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x7465646279746573)
 
@@ -198,9 +198,7 @@ def which_might_contain(
     for blocks, of_size in by_blocks.items():
         data = [bloom.data for at in of_size if (bloom := filters[at]) is not None]
         for number in range(len(hashes)):
-            positions = np.array(_bit_positions(hashes[number : number + 1], blocks), np.int64)[
-                :, 0
-            ]
+            positions = _bit_positions(hashes[number : number + 1], blocks)[:, 0]
             start = int(positions[0]) // (8 * _BLOCK_BYTES) * _BLOCK_BYTES
             tested = b"".join([content[start : start + _BLOCK_BYTES] for content in data])
             words = np.frombuffer(tested, "<u4").reshape(-1, _BLOCK_BYTES // 4)
@@ -218,15 +216,14 @@ def hash_keys(key_columns: Sequence[pa.Array | pa.ChunkedArray]) -> Hashes:
     return np.concatenate(hashes) if hashes else np.empty(0, np.uint64)
 
 
-def _bit_positions(hashes: Hashes, blocks: int) -> list[npt.NDArray[np.int64]]:
-    """Return the eight bit positions of each hash, one array per word of the block."""
-    low = hashes.astype(np.uint32)
+def _bit_positions(hashes: Hashes, blocks: int) -> npt.NDArray[np.int64]:
+    """Return the bit positions of each hash, one for each word of its block: shape (8, hashes)."""
     block = ((hashes >> np.uint64(32)) * np.uint64(blocks)) >> np.uint64(32)
     first = (block * np.uint64(8 * _BLOCK_BYTES)).view(np.int64)
-    return [
-        first + ((low * np.uint32(salt)) >> np.uint32(27)) + np.int64(32 * word)
-        for word, salt in enumerate(_SALTS)
-    ]
+    positions: npt.NDArray[np.int64] = ((hashes.astype(np.uint32) * _SALTS) >> np.uint32(27)) + (
+        first + _WORDS
+    )
+    return positions
 
 
 def _hash_slice(columns: Sequence[pa.Array]) -> Hashes:
@@ -271,6 +268,10 @@ def _siphash(data: Hashes, *, starts: keys.Counts, words: keys.Counts) -> Hashes
 
     Rows are sorted by falling number of words, so that the unfinished ones are always a prefix.
     """
+    if len(words) <= _FEW_ROWS:
+        pairs = zip(starts.tolist(), words.tolist(), strict=True)
+        few = [_siphash_of(data[start : start + count].tolist()) for start, count in pairs]
+        return np.array(few, np.uint64)
     order = np.argsort(-words, kind="stable")
     starts, words = starts[order], words[order]
     state = tuple(np.full(len(words), value, np.uint64) for value in _SIP_STATE)
@@ -288,6 +289,35 @@ def _siphash(data: Hashes, *, starts: keys.Counts, words: keys.Counts) -> Hashes
     hashes = np.empty(len(words), np.uint64)
     hashes[order] = v0 ^ v1 ^ v2 ^ v3
     return hashes
+
+
+def _siphash_of(words: Sequence[int]) -> int:
+    """Return the hash of one row; for few rows this is faster than operations on arrays."""
+    state = _SIP_STATE
+    for word in words:
+        v0, v1, v2, v3 = state
+        v0, v1, v2, v3 = _sip_round_of(v0, v1, v2, v3 ^ word)
+        state = v0 ^ word, v1, v2, v3
+    v0, v1, v2, v3 = state
+    state = v0, v1, v2 ^ 0xFF, v3
+    for _ in range(3):
+        state = _sip_round_of(*state)
+    v0, v1, v2, v3 = state
+    return v0 ^ v1 ^ v2 ^ v3
+
+
+def _sip_round_of(v0: int, v1: int, v2: int, v3: int) -> tuple[int, int, int, int]:
+    v0 = (v0 + v1) & _MASK
+    v1 = ((v1 << 13 | v1 >> 51) & _MASK) ^ v0
+    v0 = (v0 << 32 | v0 >> 32) & _MASK
+    v2 = (v2 + v3) & _MASK
+    v3 = ((v3 << 16 | v3 >> 48) & _MASK) ^ v2
+    v0 = (v0 + v3) & _MASK
+    v3 = ((v3 << 21 | v3 >> 43) & _MASK) ^ v0
+    v2 = (v2 + v1) & _MASK
+    v1 = ((v1 << 17 | v1 >> 47) & _MASK) ^ v2
+    v2 = (v2 << 32 | v2 >> 32) & _MASK
+    return v0, v1, v2, v3
 
 
 def _sip_round(v0: Hashes, v1: Hashes, v2: Hashes, v3: Hashes) -> None:

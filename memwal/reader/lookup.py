@@ -32,7 +32,8 @@ from memwal.reader.merged_scan import project
 from memwal.reader.row_set import RowIds, read_rows
 from memwal.reader.scan import output_schema
 from memwal.reader.sources.generation import GenerationSource, ReadSources
-from memwal.reader.sources.key_index import key_positions, might_hold
+from memwal.reader.sources.key_index import key_positions, might_hold, might_hold_if_read
+from memwal.reader.sources.narrow_columns import is_narrow, take_from_memory
 from memwal.reader.sources.pruning import key_routing
 from memwal.reader.unreadable_indexes import scan_table
 from memwal.region.router import Router
@@ -153,18 +154,14 @@ def _from_all(sources: ReadSources, keys: _Keys, names: Sequence[str]) -> list[p
         regions.setdefault(source.region_id, []).append(source)
     positions = _positions_by_region(sources, keys.columns)
     everywhere = np.arange(len(keys.encoded))
-    searches = run_all(
-        [
-            functools.partial(
-                _RegionSearch.of, base, generations, keys, positions.get(region_id, everywhere)
-            )
-            for region_id, generations in regions.items()
-        ]
-    )
+    searches = [
+        _RegionSearch.of(base, generations, keys, positions.get(region_id, everywhere))
+        for region_id, generations in regions.items()
+        if len(positions.get(region_id, everywhere))
+    ]
     undecided = np.zeros(len(keys.encoded), np.bool_)
     for search in searches:
         undecided[search.candidates] = True
-    absent = np.flatnonzero(~undecided)
     parts: list[pa.Table] = []
 
     def look_up(at: Positions) -> Positions:
@@ -175,25 +172,27 @@ def _from_all(sources: ReadSources, keys: _Keys, names: Sequence[str]) -> list[p
     tasks = [
         functools.partial(search.run, keys, names, parts)
         for search in searches
-        if search.generations
+        if len(search.candidates)
     ]
+    absent = np.flatnonzero(~undecided)
     if len(absent):
         tasks.append(functools.partial(look_up, absent))
     for decided in run_all(tasks):
         undecided[decided] = False
     if undecided.any():
+        # Filters let them pass in vain.
         look_up(np.flatnonzero(undecided))
     return parts
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _RegionSearch:
-    """Which generations of a region may have which keys."""
+    """Which generations of a region may have which keys, as far as their filters have been read."""
 
     base: BaseTable
-    # Newest first, with the positions of the keys that each may have, ascending.
-    generations: Sequence[tuple[GenerationSource, Positions]]
-    candidates: Positions  # Of the keys that any of them may have.
+    # Newest first, each with a mask of the keys that it may have; None if its filter is not read.
+    generations: Sequence[tuple[GenerationSource, npt.NDArray[np.bool_] | None]]
+    candidates: Positions  # Positions of the keys that any of them may have.
 
     @classmethod
     def of(
@@ -203,34 +202,49 @@ class _RegionSearch:
         keys: _Keys,
         positions: Positions,
     ) -> Self:
-        """Test the keys at some positions by the Bloom filters of the generations."""
+        """Test the keys at some positions by the filters that have been read."""
         asked = keys.take(positions)
-        found = []
-        for source in generations if len(positions) else ():
-            if source.snapshot is not None or source.folder is None:
-                found.append((source, positions))
-                continue
-            might = might_hold(base, source.folder, asked.hashes)
-            if might.any():
-                found.append((source, positions[might]))
-        candidates = [at for _, at in found]
-        return cls(base, found, np.unique(np.concatenate(candidates)) if found else positions[:0])
+        is_candidate = np.zeros(len(keys.encoded), np.bool_)
+        found: list[tuple[GenerationSource, npt.NDArray[np.bool_] | None]] = []
+        for source in generations:
+            folder = _filter_folder(source)
+            might = None if folder is None else might_hold_if_read(base, folder, asked.hashes)
+            if might is None:
+                is_candidate[positions] = True
+                found.append((source, None))
+            elif might.any():
+                mask = np.zeros(len(keys.encoded), np.bool_)
+                mask[positions] = might
+                is_candidate |= mask
+                found.append((source, mask))
+        return cls(base, found, np.flatnonzero(is_candidate))
 
     def run(self, keys: _Keys, names: Sequence[str], parts: list[pa.Table]) -> Positions:
         """Append the rows to ``parts``; return the keys that a generation has, deleted ones too."""
-        remaining = np.zeros(len(keys.encoded), np.bool_)
-        remaining[self.candidates] = True
-        decided = [self.candidates[:0]]
-        for source, possible in self.generations:
-            asked = possible[remaining[possible]]
+        remaining = self.candidates
+        decided = [remaining[:0]]
+        for source, mask in self.generations:
+            asked = remaining if mask is None else remaining[mask[remaining]]
+            if (
+                mask is None
+                and source.snapshot is None
+                and source.folder is not None
+                and len(asked)
+            ):
+                asked = asked[might_hold(self.base, source.folder, keys.hashes[asked])]
             if not len(asked):
                 continue
             at, rows = _from_generation(self.base, source, keys.take(asked), names)
             if rows is not None:
                 parts.append(rows)
             decided.append(asked[at])
-            remaining[asked[at]] = False
+            remaining = np.setdiff1d(remaining, asked[at], assume_unique=True)
         return np.concatenate(decided)
+
+
+def _filter_folder(source: GenerationSource) -> str | None:
+    """Return the folder of a generation whose Bloom filter fits the table's present schema."""
+    return source.folder if source.snapshot is None else None
 
 
 def _from_generation(
@@ -246,7 +260,7 @@ def _from_generation(
         rows = source.snapshot.view.take(row_numbers[at], columns=columns) if len(at) else None
     else:
         at, addresses = _addresses(base, source, keys)
-        rows = _take_rows(source.dataset, addresses, columns) if len(at) else None
+        rows = _take_stored(base, source, addresses, columns) if len(at) else None
         if rows is not None:
             _check_keys(rows, keys.take(at), base, source)
     if rows is None:
@@ -316,6 +330,25 @@ def _from_base(
     rows = scan_table(base.dataset, columns=names, filter=key_predicate(keys))
     # For a composite key, every combination of the columns passes the predicate.
     return rows.filter(pc.is_in(key_column(rows, base.primary_key), value_set=encoded))
+
+
+def _take_stored(
+    base: BaseTable, source: GenerationSource, addresses: RowIds, names: Sequence[str]
+) -> pa.Table:
+    """Read rows of a flushed generation; narrow columns from memory if they are kept there."""
+    narrow = [n for n in names if n == TOMBSTONE or is_narrow(base.schema.field(n).type)]
+    schema = base.schema.append(pa.field(TOMBSTONE, pa.bool_()))
+    rows = None
+    if len(addresses) <= _MAX_TAKEN_ROWS:
+        rows = take_from_memory(source, schema, narrow, addresses)
+    if rows is None:
+        return _take_rows(source.dataset, addresses, names)
+    others = [name for name in names if name not in narrow]
+    if others:
+        read = source.dataset._take_rows(addresses.tolist(), columns=others)
+        for name in others:
+            rows = rows.append_column(name, read.column(name))
+    return rows.select(list(names))
 
 
 def _take_rows(dataset: lance.LanceDataset, rows: RowIds, names: Sequence[str]) -> pa.Table:

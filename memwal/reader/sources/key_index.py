@@ -8,7 +8,7 @@ cached, so a lookup does not read all keys.
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,6 +41,8 @@ _FULL = 0.44
 _FILTER_BYTES = 512 << 20
 _FOLDERS = 1 << 14
 _FOLDER_BYTES = 200
+# More keys are found faster by their hashes.
+_FEW_KEYS = 1_000
 _MAX_FORGOTTEN = 64
 _PAGE_BYTES = 128 << 20
 
@@ -85,19 +87,32 @@ def might_hold(base: BaseTable, folder: str, hashes: Hashes) -> npt.NDArray[np.b
     The generation has the table's present schema. ``hashes`` are those of the keys by
     :func:`memwal.format.bloom.hash_keys`.
     """
+    might = might_hold_if_read(base, folder, hashes)
+    if might is not None:
+        return might
     region, _, name = folder.rpartition("/")
     key = _filters_key(base, region)
     filters = _filters.get(key, _RegionFilters)
-    if name in filters.read:
-        bloom = filters.read[name]
-    else:
-        bloom = _read_filter(base.location, folder)
-        filters.add(name, bloom)
-        # With its new weight.
-        _filters.put(key, filters)
-    if bloom is None:
-        return np.ones(len(hashes), np.bool_)
-    return bloom.might_contain_hashes(hashes)
+    bloom = _read_filter(base.location, folder)
+    filters.add(name, bloom)
+    # With its new weight.
+    _filters.put(key, filters)
+    return _test(bloom, hashes)
+
+
+def might_hold_if_read(
+    base: BaseTable, folder: str, hashes: Hashes
+) -> npt.NDArray[np.bool_] | None:
+    """Return the same as :func:`might_hold`, or None if the filter has not been read yet."""
+    region, _, name = folder.rpartition("/")
+    filters = _filters.use(_filters_key(base, region))
+    if filters is None or name not in filters.read:
+        return None
+    return _test(filters.read[name], hashes)
+
+
+def _test(bloom: BloomFilter | None, hashes: Hashes) -> npt.NDArray[np.bool_]:
+    return np.ones(len(hashes), np.bool_) if bloom is None else bloom.might_contain_hashes(hashes)
 
 
 def which_might_hold(
@@ -172,13 +187,35 @@ def page_hits(
     missing = [number for number in numbers if number not in loaded]
     read = read_pages(location, folder, missing, ranges.page_rows) if missing else {}
     for number, page in read.items():
-        _pages.put((uri, number), page)
-    loaded |= read
-    pages = (loaded[number].combine_chunks() for number in numbers)
-    ids, positions = match_keys(
-        keys, ((single_array(p.column("values")), p.column("ids").to_numpy()) for p in pages)
+        loaded[number] = page.combine_chunks()
+        _pages.put((uri, number), loaded[number])
+    columns = (
+        (single_array(loaded[n].column("values")), loaded[n].column("ids").to_numpy())
+        for n in numbers
     )
+    if len(keys) <= _FEW_KEYS and pa.types.is_integer(keys.type):
+        ids, positions = _search_pages(keys, columns)
+    else:
+        ids, positions = match_keys(keys, columns)
     return PageHits(ids, positions, sum(int(page.nbytes) for page in read.values()))
+
+
+def _search_pages(
+    keys: pa.Array, pages: Iterable[tuple[pa.Array, npt.NDArray[np.uint64]]]
+) -> tuple[npt.NDArray[np.uint64], Positions]:
+    """Find a few integers in pages, whose values are in order: as :func:`match_keys` returns."""
+    wanted = keys.to_numpy()
+    found, positions = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
+    for values, ids in pages:
+        # Nulls, which no key is, come first.
+        stored = values.drop_null().to_numpy()
+        first = np.searchsorted(stored, wanted, "left")
+        counts = np.searchsorted(stored, wanted, "right") - first
+        at = np.repeat(np.arange(len(wanted)), counts)
+        within = np.arange(len(at)) - np.repeat(np.cumsum(counts) - counts, counts)
+        found.append(ids[values.null_count + first[at] + within])
+        positions.append(at)
+    return np.concatenate(found), np.concatenate(positions)
 
 
 def _read_filter(location: TableLocation, folder: str) -> BloomFilter | None:

@@ -210,6 +210,7 @@ def _newest(location: TableLocation) -> BaseTable:
     base = cached_base(
         open_base(
             location,
+            seen=_newest_seen.peek(key),
             find_open=lambda version, digest: _bases.use(
                 (VersionTag(location.uri, version, digest), key)
             ),
