@@ -17,6 +17,7 @@ from memwal.boundary.lance_errors import translate_lance_error
 from memwal.errors import MemWalError, ObjectNotFoundError
 from memwal.lsm.indexes.trust import doubted_indexes
 from memwal.lsm.memtable.indexes import MemTableSnapshot
+from memwal.reader.base_indexes import find_index
 from memwal.reader.base_rows import (
     cheap_replaced_rows,
     kept_rows,
@@ -233,7 +234,11 @@ class MergedRows:
         chosen: npt.NDArray[np.int64] | None = None
         if self._filter is not None:
             chosen = passing_together(
-                sources, base.schema, _names_in(self._filter, base), self._filter
+                sources,
+                base.schema,
+                _names_in(self._filter, base),
+                self._filter,
+                is_indexed=self._is_indexed,
             )
             if chosen is None:
                 return None
@@ -256,6 +261,11 @@ class MergedRows:
         schema = with_extra(self._schema, self._extra)
         rows = pa.Table.from_arrays([arrays[name] for name in schema.names], schema=schema)
         return (batch for batch in rows.to_batches(_BATCH_ROWS) if batch.num_rows)
+
+    def _is_indexed(self, name: str) -> bool:
+        """Return whether the base table has an index that answers filters on a column."""
+        indexes = self.sources.base.dataset.describe_indices()
+        return find_index(indexes, name, lambda kind: kind.finds_keys) is not None
 
     def _live_mask(
         self, positions: Sequence[int], layouts: Sequence[Layout]

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -42,6 +42,8 @@ _LAYOUTS: Final = 1 << 16
 # The columns of a generation are read when rows are taken for the third time.
 _TAKES_BEFORE: Final = 2
 _KNOWN_TAKES: Final = 10_000
+# An index takes as long as some thirty filters over all rows, and each filter a fifth from then on.
+_USES_BEFORE_INDEX: Final = 8
 
 Mask = npt.NDArray[np.bool_]
 Addresses = npt.NDArray[np.uint64]
@@ -170,12 +172,18 @@ def take_from_memory(
 
 
 def passing_together(
-    sources: Sequence[GenerationSource], schema: pa.Schema, names: Sequence[str], filter: str
+    sources: Sequence[GenerationSource],
+    schema: pa.Schema,
+    names: Sequence[str],
+    filter: str,
+    *,
+    is_indexed: Callable[[str], bool],
 ) -> npt.NDArray[np.int64] | None:
     """Evaluate a SQL predicate over the rows of :func:`read_together`; None as there.
 
-    ``names`` are the columns that the predicate names, at least one. Returns the positions of the
-    rows that pass, ascending.
+    ``names`` are the columns that the predicate names, at least one. Those that ``is_indexed``
+    returns True for get an index in memory once they have been filtered by repeatedly. Returns the
+    positions of the rows that pass, ascending.
     """
     key = (tuple(source.identity for source in sources), tuple(names))
     cached = _filtered.use(key)
@@ -185,11 +193,31 @@ def passing_together(
             return None
         fields = [without_key_mark(rows.schema.field(name)) for name in names]
         rows = pa.Table.from_arrays(rows.columns, schema=pa.schema(fields))
-        cached = write_in_memory(rows), rows.nbytes
+        cached = _Filtered(write_in_memory(rows), rows.nbytes)
         _filtered.put(key, cached)
-    dataset, _ = cached
-    found = dataset.scanner(columns=[], filter=filter, with_row_address=True).to_table()
+    if next(cached.uses) == _USES_BEFORE_INDEX:
+        cached = cached.indexed([name for name in names if is_indexed(name)])
+        _filtered.put(key, cached)
+    found = cached.dataset.scanner(columns=[], filter=filter, with_row_address=True).to_table()
     return np.sort(found.column(_ROW_ADDRESS).to_numpy().view(np.int64))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Filtered:
+    """Columns that reads filter by, as a data set in memory."""
+
+    dataset: lance.LanceDataset
+    nbytes: int
+    uses: Iterator[int] = field(default_factory=itertools.count)
+
+    def indexed(self, names: Sequence[str]) -> _Filtered:
+        """Return a copy with an index on each of ``names``: another thread may read this one."""
+        if not names:
+            return self
+        copy = write_in_memory(self.dataset.to_table())
+        for name in names:
+            copy.create_scalar_index(name, "BTREE")
+        return _Filtered(copy, (1 + 2 * len(names)) * self.nbytes, self.uses)
 
 
 def without_key_mark(field: pa.Field) -> pa.Field:
@@ -233,6 +261,4 @@ _layouts: LruCache[Layout] = LruCache(_LAYOUTS)
 _takes: LruCache[Iterator[int]] = LruCache(_KNOWN_TAKES)
 _columns: LruCache[tuple[pa.ChunkedArray | None]] = LruCache(_COLUMNS_BYTES, _weigh)
 _together: LruCache[pa.Table] = LruCache(_TOGETHER_BYTES, lambda rows: rows.nbytes)
-_filtered: LruCache[tuple[lance.LanceDataset, int]] = LruCache(
-    _FILTERED_BYTES, lambda cached: cached[1]
-)
+_filtered: LruCache[_Filtered] = LruCache(_FILTERED_BYTES, lambda cached: cached.nbytes)

@@ -122,3 +122,20 @@ def test_generations_with_large_files_are_streamed(
     monkeypatch.setattr(narrow_columns, "_MAX_FILE_BYTES", 1)
     assert state(backlog) == expected
     assert not narrow_columns._columns.values()
+
+
+def test_a_column_with_an_index_gets_one_in_memory(
+    backlog: memwal.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(narrow_columns, "_USES_BEFORE_INDEX", 2)
+    backlog.base().dataset.create_scalar_index("n", "BTREE", name="n_idx")
+    first = state(backlog)
+    for column, indexed in (("n", 1), ("text", 0)):
+        forget()
+        for _ in range(5):
+            expected = sum(n is not None and n >= 3 for n in first.values())
+            filter = "n >= 3" if column == "n" else "text = '1=1' or text <> '1=1'"
+            found = backlog.scan(filter=filter).to_pylist()
+            assert len(found) == (expected if column == "n" else len(first))
+        (kept,) = narrow_columns._filtered.values()
+        assert len(kept.dataset.describe_indices()) == indexed
