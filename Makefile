@@ -8,7 +8,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 # Tests start hundreds of processes; without stored bytecode each compiles Airflow, Spark and Lance.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help setup ui demo test test-slow test-all soak lint types format protos lock dist canary golden audit licences images images-test docs docs-serve clean
+.PHONY: help setup ui demo test test-slow bench-test test-all soak lint types format protos lock dist canary golden audit licences images images-test docs docs-serve clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -45,7 +45,7 @@ AREA_airflow := tests/dags tests/plugins tests/examples/test_airflow_demo.py
 AREA_faults := tests/jobs/faults tests/test_power_cuts.py tests/writer/test_power_loss.py tests/simulation tests/histories tests/protocol
 AREA_hostile := tests/fuzz tests/hostile
 AREA_stores := tests/stores
-AREA_ship := tests/packaging tests/docker tests/helm tests/examples tests/exporter tests/test_documents.py tests/test_tutorial.py tests/test_site.py tests/test_bench.py
+AREA_ship := tests/packaging tests/docker tests/helm tests/examples tests/exporter tests/test_documents.py tests/test_tutorial.py tests/test_site.py
 AREA_all := tests
 AREA_core := tests $(addprefix --ignore=,$(AREA_airflow) $(AREA_faults) $(AREA_hostile) $(AREA_stores) $(AREA_ship))
 
@@ -56,7 +56,10 @@ test-slow: setup ## Run the slow tests in random order (AREA=airflow, faults, ho
 	$(BIN)/python scripts/build_ui.py --test
 	$(BIN)/python -m pytest -q -rs -m "slow and not soak" -p randomly -n 3 --dist loadgroup $(AREA_$(AREA))
 
-test-all: test test-slow ## Run all tests
+bench-test: setup ## Run the programs of bench/ on small tables, and compare their lines with docs/benchmarks.md
+	$(BIN)/python -m pytest -q -m bench -n 2 tests/test_bench.py
+
+test-all: test test-slow bench-test ## Run all tests
 
 MINUTES ?= 10
 soak: setup ## Random worlds and histories of real processes for MINUTES=n, then all cases that slow tests draw from (hours)

@@ -69,7 +69,7 @@ def run(program: str, folder: Path, *arguments: str) -> str:
     scope="module",
     params=[
         pytest.param(("durable-single", "requests"), id="some"),
-        pytest.param((), id="every", marks=pytest.mark.slow),
+        pytest.param((), id="every", marks=pytest.mark.bench),
     ],
 )
 def report(
@@ -106,7 +106,7 @@ def test_a_flush_of_the_log_is_one_put(report: dict[str, Any]) -> None:
     assert re.findall(r"\d+", line["note"]) == ["20", "20"]
 
 
-@pytest.mark.slow
+@pytest.mark.bench
 def test_prints_a_table_with_the_target(tmp_path: Path) -> None:
     printed = run("writer.py", tmp_path, "--only", "durable-single")
 
@@ -137,7 +137,7 @@ def read_lines(folder: Path, name: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=pytest.mark.slow) for name in READ_LINES],
+    [pytest.param(name, marks=pytest.mark.bench) for name in READ_LINES],
 )
 def test_reads_have_figures_of_both_sides(tmp_path: Path, name: str) -> None:
     lines = read_lines(tmp_path, name)
@@ -146,7 +146,7 @@ def test_reads_have_figures_of_both_sides(tmp_path: Path, name: str) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
+@pytest.mark.bench
 def test_a_query_sends_fewer_requests_than_a_native_one(tmp_path: Path) -> None:
     lines = read_lines(tmp_path, "read-requests")
 
@@ -155,7 +155,7 @@ def test_a_query_sends_fewer_requests_than_a_native_one(tmp_path: Path) -> None:
     assert all(line["ratio"] < 1 for line in native)
 
 
-@pytest.mark.slow
+@pytest.mark.bench
 def test_tables_of_reads_are_kept_when_asked(tmp_path: Path) -> None:
     arguments = ["--only", "scan-memory", "--keep", "--json"]
     run("reader.py", tmp_path, *arguments)
@@ -208,7 +208,7 @@ def job_lines(folder: Path, name: str) -> list[dict[str, Any]]:
     return lines
 
 
-@pytest.mark.slow
+@pytest.mark.bench
 def test_the_first_call_has_figures_of_both_sides(tmp_path: Path) -> None:
     lines = json.loads(run("cold.py", tmp_path, "--json", "--rounds", "1"))["lines"]
 
@@ -220,7 +220,7 @@ def test_the_first_call_has_figures_of_both_sides(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[pytest.mark.slow] if name in SLOW_JOBS else [])
+        pytest.param(name, marks=[pytest.mark.bench] if name in SLOW_JOBS else [])
         for name in JOB_LINES
         if name != "regions"
     ],
@@ -235,7 +235,7 @@ def test_jobs_have_figures_of_both_sides(tmp_path: Path, name: str) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
+@pytest.mark.bench
 def test_a_region_costs_the_same_requests_however_many_there_are(tmp_path: Path) -> None:
     lines = job_lines(tmp_path, "regions")
 
@@ -256,7 +256,7 @@ AIRFLOW_LINES = {"parse": 2, "idle": 1, "due": 3}
 
 
 @pytest.mark.parametrize(
-    "part", ["parse", *(pytest.param(part, marks=pytest.mark.slow) for part in ("idle", "due"))]
+    "part", ["parse", *(pytest.param(part, marks=pytest.mark.bench) for part in ("idle", "due"))]
 )
 def test_figures_of_airflow(tmp_path: Path, part: str) -> None:
     few = ["--tables", "2", "--idle-tables", "3", "--singles", "1", "--seconds", "10"]
@@ -269,7 +269,7 @@ def test_figures_of_airflow(tmp_path: Path, part: str) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
+@pytest.mark.bench
 @pytest.mark.timeout(900)
 def test_merges_with_a_spark_that_stays_up_and_without_one(tmp_path: Path) -> None:
     lines = json.loads(run("spark.py", tmp_path, "--json", "--rounds", "1"))["lines"]
@@ -306,7 +306,7 @@ def test_small_commits_end_with_the_same_rows(tmp_path: Path) -> None:
     assert len(found["plain"]["windows_ms"]) == len(found["memwal"]["windows_ms"]) == 12
 
 
-@pytest.mark.slow
+@pytest.mark.bench
 def test_a_load_with_kills_loses_nothing(tmp_path: Path) -> None:
     folder, plots = tmp_path / "folder", tmp_path / "plots"
     folder.mkdir()
