@@ -44,6 +44,7 @@ ROWS = (
     ("memwal.quality",),
     ("memwal.jobs",),
     ("memwal.queries",),
+    ("memwal.reading_writer",),
     ("memwal.table",),
     ("memwal.create_table", "memwal.resharding", "memwal.aio", "memwal.quarantine_review"),
     ("memwal",),

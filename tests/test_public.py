@@ -14,8 +14,8 @@ ROOT = Path(__file__).resolve().parents[1]
 
 PUBLIC = {
     "memwal": """
-        MemWalError RegionSpec Table WritePosition WriterOptions __version__ add_region_spec aio
-        create enable errors open register_credentials
+        MemWalError RegionSpec Table WritePosition Writer WriterOptions __version__
+        add_region_spec aio create enable errors open register_credentials
     """,
     "memwal.catalog": """
         BacklogSample Catalog JobRun ManagedTable Policy Pruned RunState TableState read_snapshot

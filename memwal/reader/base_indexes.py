@@ -20,7 +20,8 @@ from memwal.base_table.commit_records import REWRITE, commit_record
 from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.errors import ObjectNotFoundError, TableSetupError
 from memwal.lsm.indexes.catchup import caught_up
-from memwal.lsm.indexes.kinds import IndexKind, kind_of
+from memwal.lsm.indexes.kinds import Family, IndexKind, kind_of
+from memwal.lsm.indexes.trust import doubted_indexes
 from memwal.reader.cache.keys import VersionTag, version_key
 from memwal.reader.cache.lru import LruCache
 from memwal.reader.latest import ROW_ADDRESS, find_newest, keys_of
@@ -178,6 +179,22 @@ def find_index(
 def covered_fragments(index: IndexDescription) -> set[int]:
     """Return the fragments that the segments of an index cover."""
     return {fragment for segment in index.segments for fragment in segment.fragment_ids}
+
+
+def uncovered_fragments(base: BaseTable, names: Sequence[str]) -> tuple[int, ...]:
+    """Return the fragments that an index on one of the columns does not cover; none without one."""
+    if doubted_indexes(base):
+        return ()
+    uncovered: set[int] = set()
+    every = set(base.dataset.fragment_ids())
+    for index in base.dataset.describe_indices():
+        if (
+            not set(names).isdisjoint(index.field_names)
+            and kind_of(index).family is Family.SCALAR
+            and is_readable(index)
+        ):
+            uncovered |= every - covered_fragments(index)
+    return tuple(sorted(uncovered)) if uncovered != every else ()
 
 
 def find_gap(sources: ReadSources, index: IndexDescription) -> Gap | None:

@@ -17,7 +17,7 @@ from memwal.boundary.lance_errors import translate_lance_error
 from memwal.errors import MemWalError, ObjectNotFoundError
 from memwal.lsm.indexes.trust import doubted_indexes
 from memwal.lsm.memtable.indexes import MemTableSnapshot
-from memwal.reader.base_indexes import find_index
+from memwal.reader.base_indexes import find_index, uncovered_fragments
 from memwal.reader.base_rows import (
     cheap_replaced_rows,
     kept_rows,
@@ -363,7 +363,9 @@ class MergedRows:
         with_row_address = ROW_ADDRESS in self._extra or not (columns or options.get("with_row_id"))
         found = None
         if self._filter is not None:
-            found = filter_uncovered(base, _names_in(self._filter, base), self._filter)
+            names_in_filter = _names_in(self._filter, base)
+            uncovered = uncovered_fragments(base, names_in_filter)
+            found = filter_uncovered(base, uncovered, names_in_filter, self._filter)
         if found is not None:
             options = {**options, "fragments": found.covered}
         yield from scan_batches(

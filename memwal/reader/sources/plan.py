@@ -452,7 +452,7 @@ def _rule_out_by_keys(
         return []
     try:
         columns = keys(base).select(list(base.primary_key)).combine_chunks()
-    except InvalidInputError:
+    except (InvalidInputError, KeyError):
         # The lookup tells what is wrong with them.
         return []
     if not 0 < columns.num_rows <= _FEW_KEYS:

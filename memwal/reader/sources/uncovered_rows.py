@@ -18,14 +18,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from memwal.base_table.snapshot import BaseTable
-from memwal.lsm.indexes.kinds import Family, kind_of
-from memwal.lsm.indexes.trust import doubted_indexes
-from memwal.reader.base_indexes import covered_fragments
 from memwal.reader.cache.keys import version_key
 from memwal.reader.cache.lru import LruCache
 from memwal.reader.sources.generation import write_in_memory
 from memwal.reader.sources.narrow_columns import is_narrow, without_key_mark
-from memwal.reader.unreadable_indexes import readable
 
 _ROW_ID: Final = "_rowid"
 _ROW_ADDRESS: Final = "_rowaddr"
@@ -59,21 +55,20 @@ class _Uncovered:
     nbytes: int
 
 
-def filter_uncovered(base: BaseTable, names: Sequence[str], filter: str) -> FilteredRows | None:
-    """Find the rows without an index that pass a filter, in memory.
+def filter_uncovered(
+    base: BaseTable, fragments: Sequence[int], names: Sequence[str], filter: str
+) -> FilteredRows | None:
+    """Find the rows of the fragments without an index that pass a filter, in memory.
 
-    ``names`` are the columns that the filter names. Returns None if all rows are covered by an
-    index on one of them, or are best filtered by Lance's own scan.
+    ``names`` are the columns that the filter names. Returns None if there are no such rows, or they
+    are best filtered by Lance's own scan.
     """
-    if not all(is_narrow(base.schema.field(name).type) for name in names):
-        return None
-    fragments = _uncovered_fragments(base, names)
-    if not fragments:
+    if not fragments or not all(is_narrow(base.schema.field(name).type) for name in names):
         return None
     rows = sum(base.dataset.get_fragment(number).physical_rows for number in fragments)
     if not _FEWEST_ROWS <= rows <= _MOST_ROWS:
         return None
-    key = (version_key(base), tuple(names), fragments)
+    key = (version_key(base), tuple(names), tuple(fragments))
     kept = _kept.use(key)
     if kept is None:
         if next(_filters.get(key, itertools.count)) < _FILTERS_BEFORE:
@@ -86,22 +81,6 @@ def filter_uncovered(base: BaseTable, names: Sequence[str], filter: str) -> Filt
     at = found.column(_ROW_ADDRESS).to_numpy().view(np.int64)
     covered = [part for part in base.dataset.get_fragments() if part.fragment_id not in fragments]
     return FilteredRows(covered, np.sort(kept.row_ids[at]))
-
-
-def _uncovered_fragments(base: BaseTable, names: Sequence[str]) -> tuple[int, ...]:
-    """Return the fragments that an index on one of the columns does not cover; none without one."""
-    if doubted_indexes(base):
-        return ()
-    uncovered: set[int] = set()
-    every = set(base.dataset.fragment_ids())
-    for index in base.dataset.describe_indices():
-        if (
-            not set(names).isdisjoint(index.field_names)
-            and kind_of(index).family is Family.SCALAR
-            and readable(index) is not None
-        ):
-            uncovered |= every - covered_fragments(index)
-    return tuple(sorted(uncovered)) if uncovered != every else ()
 
 
 def _read(base: BaseTable, names: Sequence[str], fragments: Sequence[int]) -> _Uncovered:
