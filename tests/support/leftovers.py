@@ -11,7 +11,7 @@ import psutil
 
 _OF_PYTEST = "PYTEST_CURRENT_TEST"
 # Libraries set these for as long as the process lives.
-_OF_LIBRARIES = ("SPARK_", "PYSPARK_", "JAVA_HOME", "GX_ANALYTICS_ENABLED")
+_OF_LIBRARIES = ("SPARK_", "PYSPARK_", "JAVA_HOME", "GX_ANALYTICS_ENABLED", "_RJEM_MALLOC_CONF")
 # Servers that a whole session shares: Spark's gateway, PostgreSQL, the S3 emulator, Ceph.
 _SHARED = (
     "java",
