@@ -187,7 +187,7 @@ def _from_all(sources: ReadSources, keys: _Keys, names: Sequence[str]) -> list[p
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _RegionSearch:
-    """Which generations of a region may have which keys, as far as their filters have been read."""
+    """A search of a region's generations, each for the keys that its filter does not rule out."""
 
     base: BaseTable
     # Newest first, each with a mask of the keys that it may have; None if its filter is not read.
@@ -224,21 +224,17 @@ class _RegionSearch:
         remaining = self.candidates
         decided = [remaining[:0]]
         for source, mask in self.generations:
-            asked = remaining if mask is None else remaining[mask[remaining]]
-            if (
-                mask is None
-                and source.snapshot is None
-                and source.folder is not None
-                and len(asked)
-            ):
-                asked = asked[might_hold(self.base, source.folder, keys.hashes[asked])]
-            if not len(asked):
+            possible = remaining if mask is None else remaining[mask[remaining]]
+            folder = _filter_folder(source)
+            if mask is None and folder is not None and len(possible):
+                possible = possible[might_hold(self.base, folder, keys.hashes[possible])]
+            if not len(possible):
                 continue
-            at, rows = _from_generation(self.base, source, keys.take(asked), names)
+            at, rows = _from_generation(self.base, source, keys.take(possible), names)
             if rows is not None:
                 parts.append(rows)
-            decided.append(asked[at])
-            remaining = np.setdiff1d(remaining, asked[at], assume_unique=True)
+            decided.append(possible[at])
+            remaining = np.setdiff1d(remaining, possible[at], assume_unique=True)
         return np.concatenate(decided)
 
 

@@ -40,7 +40,7 @@ RowIds = npt.NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FilteredRows:
-    """How the rows of a version that pass a filter are found."""
+    """Rows that pass a filter, and the fragments that are still to be scanned for others."""
 
     covered: list[lance.LanceFragment]  # Fragments that are scanned by their indexes.
     passing: RowIds  # Row ids of all others that pass, ascending.
