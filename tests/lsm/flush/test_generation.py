@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,10 @@ from support.data.tables import (
     state,
 )
 from support.faults.lost_writes import cut_new_files
-from support.stores.faulty_store import GENERATION, FaultyStores
+from support.stores.faulty_store import GENERATION, FaultyStores, Killed
 
 import memwal
+from memwal.errors import MemWalError
 from memwal.format.bloom import BloomFilter
 from memwal.format.paths import generation_dir
 from memwal.lsm.indexes.maintained import maintained_indexes
@@ -97,6 +99,38 @@ def test_many_keys_have_a_filter_of_their_size_as_well(table: memwal.Table) -> N
     bloom = BloomFilter.from_sized(Path(path(table), "memwal_bloom.bin").read_bytes())
     assert bloom.might_contain([keys(*range(50_000), 100_000)]).all()
     assert bloom.might_contain([keys(*range(200_000, 300_000))]).mean() < 0.002
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("repeated", [False, True])
+def test_a_flush_that_fails_at_the_sized_filter_is_made_good(
+    quick_faults: FaultyStores, make_table: MakeTable, after: bool, repeated: bool
+) -> None:
+    """The process dies there, or the store does not answer and the flush is repeated."""
+    table = make_table()
+    store = quick_faults.of(table.location)
+    writer = table.writer()
+    writer.upsert(numbered(0, 25_000))
+    key = f"{GENERATION}/memwal_bloom.bin"
+    if repeated:
+        rule = store.fail("put", key, after=after)
+    else:
+        rule = store.kill("put", key, after=after, times=1_000)
+    with contextlib.suppress(MemWalError, Killed):
+        writer.flush()
+    assert rule.hits
+    if not repeated:
+        assert generations(table) == []
+        writer.abort()
+        store.clear()
+        with table.writer() as writer:
+            writer.claim()
+            writer.flush()
+    else:
+        writer.close()
+    assert len(generations(table)) == 1
+    assert BloomFilter.from_sized(Path(path(table), "memwal_bloom.bin").read_bytes())
+    assert table.count_rows() == 25_000
 
 
 def test_has_a_sorted_index_of_its_keys(table: memwal.Table) -> None:
