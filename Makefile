@@ -26,16 +26,24 @@ $(VENV)/.ready: requirements/tools.lock requirements/dev.lock requirements/java.
 	  || $(BIN)/uv pip install --quiet --require-hashes -r requirements/java.lock
 	@touch $@
 
+# Starts of Spark that take half of the processor time. What they run is too short for the better of
+# the JVM's compilers, and without an archive, or with that of another Java, they are only slower.
+SPARK_SUBMIT_OPTS ?= -XX:TieredStopAtLevel=1 -XX:SharedArchiveFile=$(CURDIR)/$(VENV)/spark.jsa -Xlog:disable -Xlog:all=error:stderr
+demo test test-slow: export SPARK_SUBMIT_OPTS := $(SPARK_SUBMIT_OPTS)
+
+$(VENV)/spark.jsa: $(VENV)/.ready scripts/spark_archive.py
+	@$(BIN)/python scripts/spark_archive.py $@ >/dev/null 2>&1 || touch $@
+
 ui: setup ## Build the page in the Airflow UI (Node comes along)
 	$(BIN)/python scripts/build_ui.py
 
-demo: ui ## Run the main job on a year of real flights (ROWS=n bounds the flights)
+demo: ui $(VENV)/spark.jsa ## Run the main job on a year of real flights (ROWS=n bounds the flights)
 	$(BIN)/python examples/flights/demo.py $(if $(ROWS),--rows $(ROWS))
 
 dist: ui ## Build the wheel and the sdist into dist/
 	MEMWAL_RELEASE=1 $(BIN)/python -m hatchling build -d dist
 
-test: setup ## Run the tests that CI runs
+test: setup $(VENV)/spark.jsa ## Run the tests that CI runs
 	PYTEST_DEBUG_TEMPROOT=$$($(BIN)/python scripts/test_folder.py) \
 	  $(BIN)/python -m pytest -q -n 4 --dist loadgroup --no-loadscope-reorder
 
@@ -49,7 +57,7 @@ AREA_ship := tests/packaging tests/docker tests/helm tests/examples tests/export
 AREA_all := tests
 AREA_core := tests $(addprefix --ignore=,$(AREA_airflow) $(AREA_faults) $(AREA_hostile) $(AREA_stores) $(AREA_ship))
 
-test-slow: setup ## Run the slow tests in random order (AREA=airflow, faults, hostile, stores, ship or core)
+test-slow: setup $(VENV)/spark.jsa ## Run the slow tests in random order (AREA=airflow, faults, hostile, stores, ship or core)
 	$(if $(AREA_$(AREA)),,$(error no such area: $(AREA)))
 	$(BIN)/uv pip install --quiet --no-deps --require-hashes -r requirements/sentences.lock
 	$(BIN)/python scripts/slow_tools.py

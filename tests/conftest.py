@@ -125,7 +125,7 @@ def _quick_disk(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture(
     params=[
         pytest.param(3, id="some"),
-        pytest.param(10, id="many", marks=pytest.mark.slow),
+        pytest.param(6, id="many", marks=pytest.mark.slow),
         pytest.param(None, id="every", marks=pytest.mark.soak),
     ]
 )

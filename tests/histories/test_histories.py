@@ -92,9 +92,8 @@ def test_a_writer_that_does_not_look_after_a_pause_is_noticed() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 2])
-def test_a_play_keeps_its_promises(seed: int) -> None:
-    print(run_history(seed, SECONDS))
+def test_a_play_keeps_its_promises() -> None:
+    print(run_history(1, SECONDS))
 
 
 @pytest.mark.slow
@@ -103,16 +102,17 @@ def test_fresh_plays_keep_their_promises() -> None:
     print(seed, run_history(seed, SECONDS))
 
 
-# Without pinned deletes, it takes minutes until two merges meet as they must.
-SOON = sorted(SAFEGUARDS.keys() - {"no_look_after_a_pause", "no_pinned_deletes"})
+# Without the others it takes up to minutes until two processes meet as they must; the simulation
+# and the models notice these too.
+SOON = ("no_sentinel", "no_bound_of_the_log")
 
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "without",
     [
-        *(pytest.param(without, marks=pytest.mark.slow) for without in SOON),
-        pytest.param("no_pinned_deletes", marks=pytest.mark.soak),
+        pytest.param(without, marks=pytest.mark.slow if without in SOON else pytest.mark.soak)
+        for without in sorted(SAFEGUARDS.keys() - {"no_look_after_a_pause"})
     ],
 )
 def test_a_missing_safeguard_is_noticed(without: str) -> None:

@@ -27,7 +27,7 @@ def test_an_area(area: Area, tmp_path: Path) -> None:
 @pytest.mark.timeout(1_800)
 @pytest.mark.parametrize("area", AREAS, ids=str)
 def test_an_area_at_length(area: Area, tmp_path: Path) -> None:
-    fuzz(area, tmp_path, examples=30 * area.examples)
+    fuzz(area, tmp_path, examples=15 * area.examples)
 
 
 @pytest.mark.parametrize("area", AREAS, ids=str)

@@ -108,7 +108,7 @@ def test_an_area(area: Area, tmp_path: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("area", AREAS, ids=str)
 def test_an_area_at_length(area: Area, tmp_path: Any) -> None:
-    fuzz(area, tmp_path, examples=2_000)
+    fuzz(area, tmp_path, examples=500)
 
 
 def test_an_area_notices(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

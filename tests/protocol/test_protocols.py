@@ -15,6 +15,7 @@ from protocol.orphan_model import OrphanModel
 from protocol.search import Model, explore
 
 slow = pytest.mark.slow
+soak = pytest.mark.soak
 
 
 @pytest.mark.parametrize(
@@ -27,7 +28,7 @@ slow = pytest.mark.slow
         pytest.param(LogModel(writes=3, claims=3, deaths=0), 19, marks=slow),
         pytest.param(LogModel(writers=3, claims=3, deaths=0, waits=0), 16, marks=slow),
         (LogModel(writes=2, claims=3, deaths=0, waits=0, recoveries=1), 19),
-        pytest.param(LogModel(claims=4, recoveries=1), 23, marks=pytest.mark.soak),
+        pytest.param(LogModel(claims=4, recoveries=1), 23, marks=soak),
         pytest.param(LogModel(claims=4, deaths=0, recoveries=2), 22, marks=slow),
         (MergeModel(), 10),
         (MergeModel(mergers=1, direct=True), 11),
@@ -35,14 +36,14 @@ slow = pytest.mark.slow
         pytest.param(MergeModel(mergers=3, deaths=0), 9, marks=slow),
         (MergeModel(divided=1), 16),
         (MergeModel(mergers=1, divided=1, direct=True), 9),
-        pytest.param(MergeModel(divided=1, commits_of_rows=3), 16, marks=slow),
+        pytest.param(MergeModel(divided=1, commits_of_rows=3), 16, marks=soak),
         (DetailsModel(), 3),
         (FreshModel(), 17),
-        pytest.param(FreshModel(writes=4, flushes=3, reads=3), 17, marks=slow),
+        pytest.param(FreshModel(writes=4, flushes=3, reads=3), 17, marks=soak),
         (CollectionModel(generations=1), 15),
         (CollectionModel(generations=1, retention=False), 15),
         (ManifestModel(), 20),
-        pytest.param(ManifestModel(versions=5, trims=3), 20, marks=slow),
+        pytest.param(ManifestModel(versions=5, trims=3), 20, marks=soak),
         pytest.param(ManifestModel(processes=3, versions=3), 20, marks=slow),
         (OrphanModel(tries=2, runs=2), 19),
         pytest.param(OrphanModel(), 19, marks=slow),

@@ -638,7 +638,7 @@ class TestAnyHistory(Machine.TestCase):
 @pytest.mark.slow
 @pytest.mark.timeout(1_800)
 class TestManyHistories(Machine.TestCase):
-    settings = settings(max_examples=10, stateful_step_count=60, suppress_health_check=CHECKS)
+    settings = settings(max_examples=5, stateful_step_count=60, suppress_health_check=CHECKS)
 
 
 @pytest.mark.soak

@@ -249,13 +249,13 @@ def test_a_failure_at_some_requests(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS, ids=lambda name: name.replace(" ", "-"))
-def test_a_failure_at_every_second_request(
+def test_a_failure_at_every_fourth_request(
     quick_faults: FaultyStores,
     make_table: MakeTable,
     monkeypatch: pytest.MonkeyPatch,
     kind: str,
 ) -> None:
-    go_through(quick_faults, make_table, monkeypatch, kind, buckets=None, step=2)
+    go_through(quick_faults, make_table, monkeypatch, kind, buckets=None, step=4)
 
 
 def test_a_slow_store(
@@ -299,7 +299,7 @@ def test_a_failure_at_some_requests_of_two_regions(
     monkeypatch: pytest.MonkeyPatch,
     kind: str,
 ) -> None:
-    go_through(quick_faults, make_table, monkeypatch, kind, buckets=2, step=6)
+    go_through(quick_faults, make_table, monkeypatch, kind, buckets=2, step=8)
 
 
 def go_through(

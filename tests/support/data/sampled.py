@@ -12,9 +12,9 @@ import pytest
 def sampled(
     values: Iterable[Any], default: Callable[[Any], bool], ids: Callable[[Any], str] = str
 ) -> list[Any]:
-    """Every value as a parameter: of those that are not for the default run, half are slow."""
+    """Every value as a parameter: of those that are not for the default run, a third are slow."""
     listed = list(values)
-    return drawn((len(listed) + 1) // 2, listed, seed="half", ids=ids, default=default)
+    return drawn((len(listed) + 2) // 3, listed, seed="third", ids=ids, default=default)
 
 
 def drawn(
