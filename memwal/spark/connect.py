@@ -247,6 +247,9 @@ def run_connected(
     with ThreadPoolExecutor(1, thread_name_prefix="memwal-connect") as pool:
         call = pool.submit(collect)
         try:
+            # In turns: a signal that the system gives to another thread ends no wait of this one.
+            while not call.done():
+                wait([call], timeout=_INTERRUPT_SECONDS)
             collected = call.result()
         except PythonException:
             # A fault in the function.

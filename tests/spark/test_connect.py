@@ -188,7 +188,10 @@ class TestTasks:
             run([1], die)
         assert run([1], str) == ["1"]
 
-    def test_an_interrupt_ends_the_tasks(self, run: TaskRunner, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("receiver", ["main thread", "another thread"])
+    def test_an_interrupt_ends_the_tasks(
+        self, run: TaskRunner, tmp_path: Path, receiver: str
+    ) -> None:
         beats = tmp_path / "beats"
 
         def beat(path: str) -> None:
@@ -202,7 +205,10 @@ class TestTasks:
         def interrupt() -> None:
             while not beats.exists():
                 time.sleep(0.05)
-            os.kill(os.getpid(), signal.SIGINT)
+            # The system chooses the thread that gets a signal of the process.
+            main, own = threading.main_thread().ident, threading.get_ident()
+            assert main is not None
+            signal.pthread_kill(main if receiver == "main thread" else own, signal.SIGINT)
 
         threading.Thread(target=interrupt).start()
         with pytest.raises(KeyboardInterrupt):

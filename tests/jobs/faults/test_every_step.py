@@ -65,9 +65,9 @@ def test_a_fault(actors: Actors, finish: Finish, job: str, fault: str) -> None:
     attempt(actors, job, fault, finish, most=DEFAULT_STEPS)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("job", TRIED)
+@pytest.mark.parametrize(
+    ("job", "fault"), drawn(40, itertools.product(TRIED, FAULTS), seed="every job")
+)
 def test_a_fault_of_every_job(actors: Actors, finish: Finish, job: str, fault: str) -> None:
     attempt(actors, job, fault, finish, most=SLOW_STEPS)
 
