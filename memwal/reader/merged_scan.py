@@ -361,13 +361,13 @@ class MergedRows:
         base = self.sources.base
         columns = list(dict.fromkeys([*self._schema.names, *names]))
         with_row_address = ROW_ADDRESS in self._extra or not (columns or options.get("with_row_id"))
-        found = None
+        outside_index = None
         if self._filter is not None:
             names_in_filter = _names_in(self._filter, base)
             uncovered = uncovered_fragments(base, names_in_filter)
-            found = filter_uncovered(base, uncovered, names_in_filter, self._filter)
-        if found is not None:
-            options = {**options, "fragments": found.covered}
+            outside_index = filter_uncovered(base, uncovered, names_in_filter, self._filter)
+        if outside_index is not None:
+            options = {**options, "fragments": outside_index.covered}
         yield from scan_batches(
             base.dataset,
             columns=columns,
@@ -379,9 +379,12 @@ class MergedRows:
             use_scalar_index=not doubted_indexes(base),
             **options,
         )
-        if found is not None:
+        if outside_index is not None:
             yield from read_rows(
-                base.dataset, found.passing, columns=columns, with_row_address=with_row_address
+                base.dataset,
+                outside_index.passing,
+                columns=columns,
+                with_row_address=with_row_address,
             )
 
     def _base_of_keys(self, keys: pa.Array) -> Iterator[pa.RecordBatch]:
