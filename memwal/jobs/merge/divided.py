@@ -81,7 +81,8 @@ from memwal.util.retry import LostRaceError, LostWriteError, conflict_delay, ret
 logger = logging.getLogger(__name__)
 
 # Attempts of a whole merge, and of its commit.
-_ATTEMPTS = 4
+# A merge that starts over lost generations to other mergers: that ends with the backlog.
+_ATTEMPTS = 50
 _COMMIT_ATTEMPTS = 50
 _CONFLICT_WAIT_SECONDS = 0.05
 # Keys in memory at a time, as a part of what a task may take: the tables to compare them with take
