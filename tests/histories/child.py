@@ -14,7 +14,7 @@ from histories.process import Process, Told
 from histories.safeguards import SAFEGUARDS
 from histories.writers import lances, ours
 
-from memwal.reader.sources import log_tails
+from memwal.reader.sources import log_tails, snapshot
 from memwal.region import manifest_store
 
 _PR_SET_PDEATHSIG = 1
@@ -36,8 +36,9 @@ def main() -> None:
     pa.set_cpu_count(1)
     told = Told(**json.loads(sys.argv[2]))
     # The collectors' grace is a few seconds here, and no minutes for which readers may believe
-    # what they read.
+    # what they read. All processes read one clock, unless theirs jump: then nobody relies on it.
     manifest_store._REUSE_SECONDS = 0
+    snapshot.MAX_CLOCK_SKEW_SECONDS = 0
     log_tails._PAUSED_SECONDS = told.grace / 2
     if told.without:
         SAFEGUARDS[told.without]()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass
@@ -24,7 +23,6 @@ from memwal.reader.cache.lru import LruCache, invalidate_stale
 from memwal.reader.sources.pruning import KeyBuilder, candidate_regions, routes_alike
 from memwal.region.manifest_store import forget_manifests, read_manifests
 from memwal.storage.location import TableLocation
-from memwal.util.clock import boot_seconds
 
 _OPEN_BASES: Final = 4
 _REGION_SNAPSHOTS: Final = 8
@@ -38,19 +36,6 @@ _past: LruCache[BaseTable] = LruCache(_OPEN_BASES, never_stale=True)
 # The version of each table for which stale values were removed last.
 _invalidated: LruCache[VersionTag] = LruCache(_INVALIDATED_TABLES, never_stale=True)
 _region_snapshots: LruCache[dict[UUID, RegionManifest]] = LruCache(_REGION_SNAPSHOTS)
-
-
-@dataclass(frozen=True, slots=True)
-class _Sighting:
-    """Bounds on the age of a table's region snapshot, from the reads of this process."""
-
-    version: int  # newest version of the table that they opened
-    published: Hashable  # the region snapshot that it has
-    since: float  # boot time at which the snapshot was not published yet; minus infinity if unknown
-    opened: float  # boot time before the latest time that they opened the table
-
-
-_sightings: LruCache[_Sighting] = LruCache(_INVALIDATED_TABLES, never_stale=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,51 +146,19 @@ def _read_region_snapshot(base: BaseTable) -> dict[UUID, RegionManifest] | None:
 
 
 def _is_younger(base: BaseTable, seconds: float, now: float) -> bool:
-    """Return whether the region snapshot of a version was certainly published so recently.
+    """Return whether the region snapshot of a version was certainly taken so recently.
 
-    Its time is by the clock of the machine that made it, which differs from that of this machine by
-    up to ``MAX_CLOCK_SKEW_SECONDS``: a snapshot is young enough if it still is when that is added
-    to its age. A snapshot that is too old for this, by up to that much, may still be young: if a
-    read of this process opened the table when the snapshot was not published yet, it is younger
-    than that read, by the clock of this process alone.
-
-    ``now`` is in seconds since the epoch.
+    Its time is by the clock of the machine that made it, from before it read the first region. That
+    clock differs from the one of this machine by up to ``MAX_CLOCK_SKEW_SECONDS``, which count as
+    age. When a version with the snapshot was first seen proves nothing: a job that was paused may
+    have published it long after it had read the regions. ``now`` is in seconds since the epoch.
     """
     age = snapshot_age(base.details, now)
-    if age is None or age > seconds + MAX_CLOCK_SKEW_SECONDS:
-        return False
-    if age + MAX_CLOCK_SKEW_SECONDS <= seconds:
-        return True
-    sighting = _sightings.peek(_location_key(base.location))
-    return (
-        sighting is not None
-        and sighting.published == _published(base)
-        and boot_seconds() - sighting.since <= seconds
-    )
-
-
-def _remember_sighting(base: BaseTable, opened: float) -> None:
-    """Record which region snapshot the table had when a read opened it.
-
-    A thread that opened an older version than another thread records nothing: what it saw was
-    published before, and not since the other thread's read.
-    """
-    key, published = _location_key(base.location), _published(base)
-    last = _sightings.peek(key)
-    if last is None:
-        _sightings.put(key, _Sighting(base.version, published, -math.inf, opened))
-    elif base.version >= last.version:
-        since = last.since if published == last.published else last.opened
-        _sightings.put(key, _Sighting(base.version, published, since, opened))
-
-
-def _published(base: BaseTable) -> Hashable:
-    return base.details.snapshot_ts_millis, hash(base.details.inline_snapshots)
+    return age is not None and age + MAX_CLOCK_SKEW_SECONDS <= seconds
 
 
 def _newest(location: TableLocation) -> BaseTable:
     """Open the newest version, and remove cached values that it makes stale."""
-    opened = boot_seconds()
     key = _location_key(location)
     base = cached_base(
         open_base(
@@ -217,7 +170,6 @@ def _newest(location: TableLocation) -> BaseTable:
         )
     )
     base.require_mem_wal()
-    _remember_sighting(base, opened)
     _newest_seen.put(key, base)
     version = version_key(base)
     if _invalidated.peek(location.uri) != version:

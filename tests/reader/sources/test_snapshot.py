@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import shutil
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import lance
 import pytest
@@ -15,17 +17,17 @@ from support.stores.faulty_store import FaultyStores
 
 import memwal
 from memwal.errors import InvalidInputError, TableSetupError
+from memwal.jobs.options import SnapshotOptions
 from memwal.jobs.table.snapshot import build_snapshot
 from memwal.reader.lookup import lookup_rows
 from memwal.reader.scan import Scan
-from memwal.reader.sources import snapshot as snapshots
 from memwal.reader.sources.snapshot import open_snapshot
 
 HOUR = timedelta(hours=1)
 
 
-def stale(table: memwal.Table) -> dict[int, int | None]:
-    return state(Scan(lambda: collect_sources(table.location, max_staleness=HOUR)).to_table())
+def stale(table: memwal.Table, allowed: timedelta = HOUR) -> dict[int, int | None]:
+    return state(Scan(lambda: collect_sources(table.location, max_staleness=allowed)).to_table())
 
 
 class TestEventual:
@@ -83,39 +85,21 @@ class TestEventual:
         read = open_snapshot(table.location, max_staleness=timedelta(seconds=2), clock=later(58))
         assert read.snapshot_time is None
 
-    def test_trusts_what_this_process_saw_before(
-        self, table: memwal.Table, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Whatever the clock of the machine that made the snapshot says, within a minute."""
-        now = 100.0
-        monkeypatch.setattr(snapshots, "boot_seconds", lambda: now)
-
-        def uses_snapshot() -> bool:
-            allowed = timedelta(seconds=30)
-            return open_snapshot(table.location, max_staleness=allowed).snapshot_time is not None
-
+    def test_knows_that_a_snapshot_may_be_published_late(self, table: memwal.Table) -> None:
+        """A job that is paused after it read the regions: what was flushed meanwhile is seen."""
         with table.writer() as writer:
             writer.upsert(rows({1: 1}))
-        build_snapshot(table.location, clock=later(-40))
-        assert not uses_snapshot()
-        now = 110.0
-        build_snapshot(table.location, clock=later(-1))
-        assert uses_snapshot()
-        now = 130.0
-        assert uses_snapshot()
-        now = 131.0
-        assert not uses_snapshot()
+            writer.flush()
 
-    def test_an_older_version_of_another_thread_proves_nothing(
-        self, table: memwal.Table, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        old = table.base()
-        build_snapshot(table.location)
-        monkeypatch.setattr(snapshots, "boot_seconds", lambda: 100.0)
-        open_snapshot(table.location)
-        snapshots._remember_sighting(old, 99.0)
-        read = open_snapshot(table.location, max_staleness=timedelta(seconds=30))
-        assert read.snapshot_time is None
+            def flush_meanwhile(tasks: Sequence[Any], function: Callable[[Any], Any]) -> list[Any]:
+                done = [function(task) for task in tasks]
+                assert stale(table, timedelta(seconds=30)) == {1: 1}
+                writer.upsert(rows({2: 2}))
+                writer.flush()
+                return done
+
+            build_snapshot(table.location, SnapshotOptions(run=flush_meanwhile))
+            assert stale(table, timedelta(seconds=30)) == {1: 1, 2: 2}
 
     def test_reads_the_manifests_when_the_snapshot_is_of_a_clock_that_was_far_ahead(
         self, table: memwal.Table
