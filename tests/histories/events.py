@@ -160,6 +160,10 @@ class Recorder:
         """Something happened that must never happen."""
         self._put("wrong", words=what)
 
+    def note(self, what: str, **content: Any) -> None:
+        """Write down what may explain a read that is wrong; the check does not look at it."""
+        self._put("note", what=what, **content)
+
     def _put(self, kind: str, **content: Any) -> None:
         line = json.dumps({"kind": kind, "at": time.monotonic_ns(), **content}) + "\n"
         os.write(self._file, line.encode())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import lance
 import lancedb
@@ -18,6 +19,8 @@ import memwal
 from memwal.jobs.merge.job import merge
 from memwal.jobs.options import CompactOptions, MergeOptions
 from memwal.jobs.table.compact import compact
+from memwal.lsm.row_schema import RowSchema
+from memwal.lsm.wal.follow import Followed, LogFollower, UnflushedLog
 
 STALENESS = 1.0
 """Seconds that some reads allow."""
@@ -33,8 +36,31 @@ def reader(process: Process) -> None:
         with process.may_fail(f"reading: {way.__name__[1:]}", *others):
             way(process)
 
+    _note_logs(process)
     ways = [_scan, _scan, _fresh, _fresh, _opened_anew, _look_up, _stale, _natively, _base]
     process.forever(read, 0.1)
+
+
+def _note_logs(process: Process) -> None:
+    """Write down what fresh reads find in each log."""
+    real = LogFollower.follow
+
+    def follow(
+        self: LogFollower, log: UnflushedLog, row_schema: RowSchema, **options: Any
+    ) -> Followed:
+        found = real(self, log, row_schema, **options)
+        process.recorder.note(
+            "log",
+            region=str(log.region_id),
+            after=log.after,
+            generation=log.generation,
+            last=found.last_position,
+            rows=[part.snapshot.view.rows for part in found.rows],
+            **options,
+        )
+        return found
+
+    LogFollower.follow = follow  # type: ignore[method-assign]
 
 
 def _scan(process: Process) -> None:

@@ -13,7 +13,7 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -93,14 +93,13 @@ class Watch:
     private: int = 0
     leaks: set[str] = field(default_factory=set)
 
-    def look(self) -> None:
-        self._processes()
-        self._pages()
+    def look_at_files(self) -> None:
+        """Look at everything that is in the folders now."""
         for folder in self.folders:
             for path in folder.rglob("*"):
                 self._file(path)
 
-    def _processes(self) -> None:
+    def look_at_processes(self) -> None:
         for process in psutil.Process().children(recursive=True):
             with contextlib.suppress(psutil.Error):
                 command = "\0".join(process.cmdline()).encode()
@@ -112,12 +111,12 @@ class Watch:
                     if shown(str(process.environ()).encode()):
                         self.leaks.add(f"environment: {process.name()}")
 
-    def _pages(self) -> None:
+    def look_at_pages(self) -> None:
         with contextlib.suppress(httpx.HTTPError, LookupError, ValueError):
             (app,) = httpx.get(f"{self.ui}/api/v1/applications", timeout=5).json()
             api = f"/api/v1/applications/{app['id']}"
-            pages = ["/environment/", "/jobs/", "/stages/", "/executors/", "/SQL/", "/storage/"]
-            pages += [f"{api}/{name}" for name in ("environment", "jobs", "stages", "allexecutors")]
+            pages = [f"{api}/{name}" for name in ("environment", "jobs", "stages", "allexecutors")]
+            pages += ["/environment/", "/jobs/", "/stages/", "/executors/", "/SQL/", "/storage/"]
             for page in pages:
                 answer = httpx.get(self.ui + page, timeout=5, follow_redirects=True)
                 if answer.status_code == 200:
@@ -250,15 +249,18 @@ def test_no_secret_is_seen_anywhere(
     watch = Watch(f"http://127.0.0.1:{ui_port}", (scratch, tmp_path / "airflow" / "memwal"))
     done = threading.Event()
 
-    def keep_looking() -> None:
+    def keep_looking(look: Callable[[], None]) -> None:
         while not done.is_set():
-            watch.look()
-            done.wait(0.2)
+            look()
+            done.wait(0.1)
 
-    watcher = threading.Thread(target=keep_looking)
+    # Each by itself: an application has its pages for a few seconds.
+    looks = (watch.look_at_files, watch.look_at_processes, watch.look_at_pages)
+    watchers = [threading.Thread(target=keep_looking, args=(look,)) for look in looks]
     try:
         # The commands that added the connections are over by now.
-        watcher.start()
+        for watcher in watchers:
+            watcher.start()
         states = {}
         logs = {}
         for dag in ("works", "memwal__flights"):
@@ -267,7 +269,8 @@ def test_no_secret_is_seen_anywhere(
             logs[dag] = airflow.task_log(dag, run, "merge")
     finally:
         done.set()
-        watcher.join()
+        for watcher in watchers:
+            watcher.join()
         airflow.stop()
 
     assert states == {"works": "success", "memwal__flights": "failed"}, logs
