@@ -64,8 +64,9 @@ def decode_entry(data: bytes | bytearray | memoryview | pa.Buffer, *, name: str)
 
     The batches keep ``data`` alive and share its memory. ``name`` is the key of the object, for
     error messages. Raises TornEntryError if the object is empty, cut off or unreadable, or does not
-    match its checksum. Raises CorruptDataError if a complete entry lacks required metadata, or
-    claims an impossible size; and MemoryError if the machine has no memory left for the rows.
+    match its checksum. Raises CorruptDataError if a complete entry lacks required metadata, claims
+    an impossible size, or cannot be read although it matches its checksum; and MemoryError if the
+    machine has no memory left for the rows.
     """
     buffer = pa.py_buffer(data)
     view = memoryview(buffer).cast("B")
@@ -84,7 +85,7 @@ def decode_entry(data: bytes | bytearray | memoryview | pa.Buffer, *, name: str)
         _verify_checksum(view, header, stored, name)
     elif _has_own_metadata(bytes(view[:header])):
         raise _torn(name, "it was written with a checksum and has none")
-    with _torn_if_unreadable(name, "its batches"):
+    with _torn_if_unreadable(name, "its batches", is_whole=stored is not None):
         check_claimed_sizes(view, start=header, name=name)
         batches, end = _read_batches(reader, source)
         _validate(batches)
@@ -167,17 +168,24 @@ def _verify_checksum(view: memoryview, header: int, stored: bytes, name: str) ->
 
 
 @contextmanager
-def _torn_if_unreadable(name: str, what: str) -> Iterator[None]:
+def _torn_if_unreadable(name: str, what: str, *, is_whole: bool = False) -> Iterator[None]:
     """Raise TornEntryError for any error of the block.
 
     Arrow raises its own errors, and those of the readers of extension types, which any library may
-    have registered. A MemoryError says nothing about the bytes and passes.
+    have registered. A MemoryError says nothing about the bytes and passes. If the bytes of an entry
+    match its checksum, they are whole, and may have been acknowledged: then CorruptDataError is
+    raised, since a torn entry at the tip counts as absent.
     """
     try:
         yield
     except (CorruptDataError, MemoryError):
         raise
     except Exception as error:
+        if is_whole:
+            raise CorruptDataError(
+                f"WAL entry {name} matches its checksum, but {what} cannot be read: {error}. Keep "
+                "the object, and read it with the versions of Python's libraries that wrote it"
+            ) from error
         raise _torn(name, f"{what} cannot be read: {error}") from error
 
 

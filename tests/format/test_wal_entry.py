@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from support.data.entries import encode_entry
 
 from memwal.errors import CorruptDataError, InvalidInputError, MemWalError
-from memwal.format import paths
+from memwal.format import paths, wal_entry
 from memwal.format.region_manifest import RegionManifest
 from memwal.format.wal_encoder import encode_sentinel
 from memwal.format.wal_entry import TornEntryError, WalEntry, decode_entry
@@ -380,3 +380,16 @@ def test_numbers_in_the_metadata_must_be_decimal(number: str) -> None:
 def test_a_writer_id_without_a_checksum_is_torn() -> None:
     with pytest.raises(TornEntryError):
         decode_entry(stream({"writer_epoch": "1", "memwal.writer_id": "w"}), name="here")
+
+
+def test_what_matches_its_checksum_is_never_torn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have been acknowledged, whatever hinders this process from reading it."""
+    data = encode(batch_of([1]))
+
+    def fail(batches: object) -> None:
+        raise pa.ArrowInvalid("no thread could be started")
+
+    monkeypatch.setattr(wal_entry, "_validate", fail)
+    with pytest.raises(CorruptDataError) as raised:
+        decode_entry(data, name="here")
+    assert not isinstance(raised.value, TornEntryError)

@@ -21,6 +21,7 @@ from memwal.jobs.options import CompactOptions, MergeOptions
 from memwal.jobs.table.compact import compact
 from memwal.lsm.row_schema import RowSchema
 from memwal.lsm.wal.follow import Followed, LogFollower, UnflushedLog
+from memwal.lsm.wal.log import find_tip
 
 STALENESS = 1.0
 """Seconds that some reads allow."""
@@ -55,6 +56,7 @@ def _note_logs(process: Process) -> None:
             after=log.after,
             generation=log.generation,
             last=found.last_position,
+            tip=find_tip(self._store, self._region_id, start=found.last_position + 1),
             rows=[part.snapshot.view.rows for part in found.rows],
             **options,
         )

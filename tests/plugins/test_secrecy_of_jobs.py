@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -96,8 +97,10 @@ class Watch:
     def look_at_files(self) -> None:
         """Look at everything that is in the folders now."""
         for folder in self.folders:
-            for path in folder.rglob("*"):
-                self._file(path)
+            # Folders go while they are looked at, which ``os.walk`` passes over.
+            for above, _, names in os.walk(folder):
+                for name in names:
+                    self._file(Path(above, name))
 
     def look_at_processes(self) -> None:
         for process in psutil.Process().children(recursive=True):
