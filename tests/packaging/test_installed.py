@@ -169,9 +169,8 @@ def interpreter(version: str) -> Path | None:
     return next(works, None)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("installer", ["pip", "uv"])
-@pytest.mark.parametrize("source", ["wheel", "folder", "editable"])
+@pytest.mark.parametrize("source", drawn(2, ["wheel", "folder", "editable"], seed="sources"))
 def test_the_command_for_a_missing_extra_works(
     wheel: Path, tmp_path: Path, source: str, installer: str
 ) -> None:

@@ -163,6 +163,7 @@ NOTICED = {
     no_grace: 95,
     no_look_after_a_pause: 40,
     no_look_behind_a_first_manifest: 25,
+    no_look_for_the_folder: 13,
     no_mark_in_orphans: 6,
     no_pinned_deletes: 75,
     no_progress_at_the_commit: 22,

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.data.sampled import drawn
 from support.data.tables import folder
 from support.faults.fault_schedule import Finish, Job
 from support.faults.jobs import JOBS
@@ -115,8 +116,7 @@ def test_some_syncs(
     check_some(prepared, finish, tmp_path, job, most)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("job", CUT)
+@pytest.mark.parametrize("job", drawn(4, CUT, seed="where the system has less"))
 def test_some_syncs_where_the_system_has_less(
     prepared: Prepared, finish: Finish, tmp_path: Path, job: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -167,7 +167,7 @@ def disturbed(
     [
         (20, True),
         pytest.param(1, True, marks=pytest.mark.slow),
-        pytest.param(1, False, marks=pytest.mark.slow),
+        pytest.param(1, False, marks=pytest.mark.soak),
     ],
 )
 def test_whatever_happens_between_two_steps(

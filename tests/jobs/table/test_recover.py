@@ -260,6 +260,7 @@ STEPS = {
 }
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("step", STEPS)
 def test_pauses_at_a_step_while_its_writer_goes_on(
@@ -328,6 +329,7 @@ def test_a_writer_that_cannot_ask_who_fenced_it_stays_fenced(
     assert state(table) == dict.fromkeys(range(8), 1)
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("operation", ["create", "put", "sync", "get", "list"])
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_dies_at_any_request(
