@@ -37,6 +37,7 @@ from memwal.jobs.policy import Policy
 from memwal.jobs.status import TableStatus
 from memwal.storage.local_files import from_os_error
 from memwal.storage.uris import is_relative, parse_uri
+from memwal.util.concurrency import Shared
 
 
 class TableChanges(TypedDict, total=False):
@@ -78,6 +79,8 @@ class Catalog(History):
         super().__init__(Database(url or default_url()))
         path = snapshot_path or os.environ.get(SNAPSHOT_VARIABLE)
         self._snapshot_path = Path(path) if path else None
+        # The first looks at many tables find their regions, all within seconds.
+        self._refresh_snapshot = Shared(self._write_snapshot)
 
     def migrate(self) -> None:
         """Create the catalog's schema, or bring it up to date; safe to call again.
@@ -308,7 +311,7 @@ class Catalog(History):
         except OSError as error:
             raise from_os_error(error, "write the snapshot", str(path)) from error
 
-    def _refresh_snapshot(self) -> None:
+    def _write_snapshot(self) -> None:
         if self._snapshot_path is not None:
             self.export_snapshot(self._snapshot_path)
 

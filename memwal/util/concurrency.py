@@ -100,6 +100,34 @@ def run_all(tasks: Sequence[Callable[[], Result]]) -> list[Result]:
     return list(_process_pool().map(lambda task: task(), tasks))
 
 
+class Shared:
+    """A call without a result that serves every thread which asked for it before it began.
+
+    Of many threads that ask at once, one calls and the rest wait, so that a slow call is not
+    repeated for each of them. What a thread did before it asked happened before the call that it
+    waits for begins: that call sees it. If a call fails, its thread gets the error, and the next
+    one that waits calls again.
+    """
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self._call = call
+        self._asking, self._calling = threading.Lock(), threading.Lock()
+        self._asked = self._served = 0  # how many asked, and how many of them were served
+
+    def __call__(self) -> None:
+        """Return when a call that began after this one was asked for has ended."""
+        with self._asking:
+            self._asked += 1
+            number = self._asked
+        with self._calling:
+            if self._served >= number:
+                return
+            with self._asking:
+                asked = self._asked
+            self._call()
+            self._served = asked
+
+
 class ForkGuard:
     """Check that an object is used in the process that opened it.
 
