@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import gc
 import itertools
@@ -17,6 +18,7 @@ import typer.main
 import typer.testing
 from hypothesis import HealthCheck, settings
 from support.data import copied
+from support.data.sampled import keep_few
 from support.data.tables import SCHEMA, MakeTable
 from support.groups import WaitingFirst, is_slow_run, make_scheduler, rank
 from support.leftovers import Belongings, leftovers
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
 
 TESTS = Path(__file__).resolve().parent
 
+# Else libraries complain at the end of the process that somebody still holds what they made.
+atexit.register(gc.unfreeze)
+
 # A shared machine makes every deadline a lie; in CI the same examples run each time.
 settings.register_profile(
     "default", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
@@ -45,7 +50,11 @@ logging.getLogger("py4j").setLevel(logging.WARNING)
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark facts that memwal leans on (``-m fact``), and begin with the longest default tests."""
+    """Mark facts that memwal leans on (``-m fact``), and begin with the longest default tests.
+
+    Of tests that are marked ``few``, most cases are marked ``soak``.
+    """
+    keep_few(items)
     paths = {path: path.relative_to(TESTS).as_posix() for path in {item.path for item in items}}
     for item in items:
         for fact in facts_of(f"{paths[item.path]}::{item.name}"):
@@ -54,8 +63,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(key=lambda item: rank(paths[item.path]))
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection() -> Generator[None, Any, Any]:
+    """Look for no garbage among a million objects that all stay: modules and collected tests.
+
+    Neither during the collection, which makes them, nor in any later search for garbage.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    """Order the tests of a slow run."""
+    """Order the tests of a slow run, and let tests be marked ``few``."""
+    config.addinivalue_line(
+        "markers",
+        "few(count): so many cases by default, with as many values of each parameter; others soak",
+    )
     if is_slow_run(config.getoption("markexpr")):
         config.pluginmanager.register(WaitingFirst())
 

@@ -133,6 +133,7 @@ class TestCreate:
         assert (spec_id, found) == (1, spec)
         assert len(memwal.open(uri).region_ids()) == regions
 
+    @pytest.mark.few(5)
     @pytest.mark.parametrize("spec", EVERY_SPEC, ids=str)
     def test_divided_in_every_way(self, uri: str, spec: memwal.RegionSpec) -> None:
         table = create(uri, schema=WIDE, primary_key=["part", "id"], region_spec=spec)
@@ -328,6 +329,7 @@ class TestEnable:
         table.merge()
         assert state(table) == {1: 1, 2: 2}
 
+    @pytest.mark.few(5)
     @pytest.mark.parametrize("spec", [*EVERY_SPEC, None], ids=str)
     def test_divided_in_every_way(self, uri: str, spec: memwal.RegionSpec | None) -> None:
         lance.write_dataset(wide_rows({1: 1}), uri)

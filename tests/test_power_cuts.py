@@ -350,6 +350,7 @@ SCENES = {
 }
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("scene", SCENES)
 def test_nothing_is_lost(tmp_path: Path, most_disks: int | None, scene: str) -> None:
     check_scene(tmp_path, most_disks, scene)

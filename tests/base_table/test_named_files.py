@@ -102,6 +102,7 @@ JOBS: dict[str, Job] = {
 }
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize(
     ("job", "pattern"),
     [

@@ -186,6 +186,7 @@ def is_committed(step: int, after: bool) -> bool:
     return step >= COMMITTED_FROM or (STEPS[step] == "row" and after)
 
 
+@pytest.mark.few(24)
 @pytest.mark.parametrize(("kind", "step", "after", "look"), CRASHES_AND_LOOKS, indirect=["kind"])
 def test_a_process_that_dies_has_committed_or_not(
     store: ExternalManifestStore,
@@ -229,6 +230,7 @@ def test_a_process_that_dies_has_committed_or_not(
     assert other.get(KEY) == expected
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize(("step", "after"), CRASHES)
 def test_an_answer_that_is_lost_is_settled(
     store: ExternalManifestStore,

@@ -148,6 +148,7 @@ def some(column: Column[Any]) -> Any:
     return values[kind]
 
 
+@pytest.mark.few(7)
 @pytest.mark.parametrize("revision", REVISIONS)
 def test_every_migration_goes_up_with_rows_from_each_earlier_schema(
     each_empty_url: str, revision: str
@@ -185,6 +186,7 @@ def as_put(value: Any) -> Any:
     return value.replace(tzinfo=UTC) if isinstance(value, datetime) else value
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("revision", REVISIONS[1:])
 def test_each_migration_can_be_taken_back(each_empty_url: str, revision: str) -> None:
     migrate(each_empty_url, revision)

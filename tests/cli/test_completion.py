@@ -31,6 +31,7 @@ def tables(catalog: Catalog, backlog: memwal.Table) -> memwal.Table:
     return backlog
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     "before",
     [

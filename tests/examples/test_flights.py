@@ -131,6 +131,7 @@ class TestStream:
             next(b for b in everything if b.number == rest[0].number).upserts
         )
 
+    @pytest.mark.few(2)
     @pytest.mark.parametrize(("killed_at", "resumed_at"), [(20, 20), (20, 19), (28, 5), (1, 0)])
     def test_sending_batches_again_ends_in_the_truth(
         self, january: EventStream, killed_at: int, resumed_at: int

@@ -117,6 +117,7 @@ def _change_the_policy(flights: Watched) -> None:
     flights.catalog.update("flights", policy=replace(IDLE, merge_at_generations=50))
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     "change", [_flush, _append_to_the_base_table, _make_a_region, _change_the_policy]
 )

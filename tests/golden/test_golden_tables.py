@@ -78,6 +78,7 @@ def test_they_are_small(version: str) -> None:
     assert sum(path.stat().st_size for path in (FOLDER / version).iterdir()) < MOST_BYTES
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     ("golden", "facts"),
     [(case, told(case[0])["tables"][case[1]]) for case in CASES],
@@ -98,6 +99,7 @@ def problems(table: memwal.Table) -> list[str]:
     return [str(one) for one in findings if one.severity is not Severity.INFORMATION]
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("golden", CASES, ids="-".join, indirect=True)
 def test_they_are_taken_over_and_maintained(golden: Golden) -> None:
     table, rows = golden.table, golden.replayed

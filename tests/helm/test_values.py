@@ -275,6 +275,7 @@ def test_chart_and_package_are_of_one_version() -> None:
     assert f"### {chart['version']}" in (CHART / "UPGRADING.md").read_text()
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("case", ["defaults", "fleet", "Spark", "everything", "long names"])
 def test_notes_name_what_is_there(case: str, tmp_path: Path) -> None:
     """``helm template`` does not show the notes: here they are an object as others are."""

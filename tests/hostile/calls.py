@@ -53,6 +53,9 @@ WRONG: dict[str, Callable[[], object]] = {
 }
 """Values that are wrong for most parameters, by name."""
 
+QUICK = ("None", "object", "huge", "series", "list")
+"""Those that default tests feed to every parameter."""
+
 VALID: dict[str, Callable[[], object]] = {
     "schema": lambda: pa.schema([pa.field("id", pa.int64(), nullable=False)]),
     "primary_key": lambda: ["id"],

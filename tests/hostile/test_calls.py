@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hostile.calls import VALID, WRONG, Call, calls
+from hostile.calls import QUICK, VALID, WRONG, Call, calls
 from hostile.harness import must_answer
 from support.data.tables import rows
 
@@ -26,8 +26,6 @@ from memwal.writer.region_writer.handle import WriteHandle
 from memwal.writer.table_writer import TableWriter
 
 CALLS = list(calls())
-# Default tests feed these to every parameter, slow ones all of them.
-QUICK = ("None", "object", "huge", "series", "list")
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +52,7 @@ def test_every_public_call_is_behind_the_boundary() -> None:
     assert len(CALLS) > 60
 
 
+@pytest.mark.few(50)
 @pytest.mark.parametrize("call", CALLS, ids=str)
 def test_wrong_arguments(
     call: Call, tried_table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from hostile.calls import WRONG, Call
+from hostile.calls import QUICK, WRONG, Call
 from hostile.harness import must_answer
 from support.data.tables import MakeTable
 
@@ -87,20 +87,41 @@ def test_every_public_call_is_behind_the_boundary() -> None:
 
 @pytest.mark.parametrize("call", CALLS, ids=str)
 def test_wrong_arguments(
-    call: Call, make_table: MakeTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    call: Call,
+    catalog: Catalog,
+    make_table: MakeTable,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    catalog = Catalog(f"sqlite:///{tmp_path / 'catalog.db'}")
-    catalog.migrate()
     catalog.register("flights", uri=make_table().uri)
-    for parameter in call.parameters():
-        for name, wrong in WRONG.items():
-            arguments = {**valid(call), parameter.name: wrong()}
-            attempt(call, catalog, arguments, f"{call}({parameter.name}={name})")
+    attempt_all(call, catalog, QUICK)
     error = attempt(call, catalog, {**valid(call), "nonsense": 1}, f"{call}(nonsense)")
     assert isinstance(error, ArgumentTypeError)
     assert "flights" in [table.name for table in catalog.list()] or call.attribute == "unregister"
-    catalog.close()
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("call", CALLS, ids=str)
+def test_all_wrong_arguments(
+    call: Call,
+    catalog: Catalog,
+    make_table: MakeTable,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    catalog.register("flights", uri=make_table().uri)
+    attempt_all(call, catalog, WRONG)
+    assert "flights" in [table.name for table in catalog.list()] or call.attribute == "unregister"
+
+
+def attempt_all(call: Call, catalog: Catalog, names: Iterable[str]) -> None:
+    """Feed wrong values to each parameter."""
+    for parameter in call.parameters():
+        for name in names:
+            arguments = {**valid(call), parameter.name: WRONG[name]()}
+            attempt(call, catalog, arguments, f"{call}({parameter.name}={name})")
 
 
 @pytest.mark.parametrize(
@@ -108,13 +129,12 @@ def test_wrong_arguments(
 )
 def test_wrong_arguments_of_functions(
     function: Callable[..., object],
+    catalog: Catalog,
     make_table: MakeTable,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    catalog = Catalog(f"sqlite:///{tmp_path / 'catalog.db'}")
-    catalog.migrate()
     table = make_table()
     managed = catalog.register("flights", uri=table.uri)
     known = {
@@ -135,7 +155,6 @@ def test_wrong_arguments_of_functions(
             what = f"{function.__name__}({parameter.name}={name})"
             must_answer(lambda given=arguments: function(**given), what)
     assert catalog.get("flights") == managed
-    catalog.close()
 
 
 def valid(call: Call) -> dict[str, object]:

@@ -149,6 +149,7 @@ def nearest(
     return dict(zip(found["id"].to_pylist(), found["_distance"].to_pylist(), strict=True))
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("kind", VECTOR_KINDS)
 def test_vector_index_has_the_model_of_the_base_table(
@@ -162,6 +163,7 @@ def test_vector_index_has_the_model_of_the_base_table(
     assert description(dataset).num_rows_indexed == 60
 
 
+@pytest.mark.few(4)
 @EACH_KIND_AND_METRIC
 def test_native_vector_search_sees_flushed_rows(tmp_path: Path, kind: str, metric: str) -> None:
     table = vector_table(tmp_path, kind, metric=metric)
@@ -176,6 +178,7 @@ def test_native_vector_search_sees_flushed_rows(tmp_path: Path, kind: str, metri
             assert next(iter(nearest(table, POINTS[key], metric=metric))) == key
 
 
+@pytest.mark.few(3)
 @EACH_KIND_AND_METRIC
 def test_equal_vectors_have_equal_codes(tmp_path: Path, kind: str, metric: str) -> None:
     """Estimated distances of the base table and of a generation are then equal too."""
@@ -340,6 +343,7 @@ def text_parameters(dataset: lance.LanceDataset) -> list[Any]:
     ]
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("options", TEXT_OPTIONS.values(), ids=TEXT_OPTIONS.keys())
 def test_text_index_has_the_tokenizer_of_the_base_table(
     tmp_path: Path, options: dict[str, Any]
@@ -462,6 +466,7 @@ def scalars(ids: range) -> pa.Table:
     )
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize(("column", "kind", "condition"), SCALAR_KINDS.values(), ids=SCALAR_KINDS)
 def test_scalar_index_has_the_parameters_of_the_base_table(
     tmp_path: Path, column: str, kind: Any, condition: str | None
@@ -488,6 +493,7 @@ def test_scalar_index_has_the_parameters_of_the_base_table(
         assert len(native.scan(table, filter=condition)) == base.count_rows(condition)
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize(("column", "kind", "condition"), SCALAR_KINDS.values(), ids=SCALAR_KINDS)
 def test_scalar_index_of_deletes_and_of_one_row(
     tmp_path: Path, column: str, kind: Any, condition: str | None

@@ -219,12 +219,14 @@ def check_keys(make_table: MakeTable, keys: dict[str, pa.Array], who: str) -> No
         assert table.lookup(data.select(key)).to_pylist() == data.slice(1).to_pylist()
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("who", ["ours", "native"])
 @pytest.mark.parametrize("name", every(3, KEYS))
 def test_a_key(make_table: MakeTable, name: str, who: str) -> None:
     check_keys(make_table, {"k": KEYS[name]}, who)
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("who", ["ours", "native"])
 @pytest.mark.parametrize("names", COMPOSITE, ids="-".join)
 def test_a_composite_key(make_table: MakeTable, names: tuple[str, str], who: str) -> None:

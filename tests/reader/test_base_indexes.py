@@ -119,6 +119,7 @@ def test_nothing_is_known_past_what_was_cleaned_up(
     assert found(table) == known[-1:]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("in_memory", [False, True])
 def test_searches_see_what_was_updated_by_hand(
     tmp_path: Path, in_memory: bool, search_in_memory: Callable[[bool], None]

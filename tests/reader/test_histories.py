@@ -201,6 +201,7 @@ def play(run: Run, history: list[tuple[str, list[int], int]]) -> None:
         run.writer.abort()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", every(2, KINDS, lambda kind: kind.name))
 @pytest.mark.parametrize("seed", every(2, [1, 2]))
 def test_a_long_history(

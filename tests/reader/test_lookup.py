@@ -153,6 +153,7 @@ KEY_TYPES: dict[str, tuple[pa.DataType, list[Any]]] = {
 }
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("name", KEY_TYPES)
 def test_every_type_of_key(make_table: MakeTable, name: str) -> None:
     kind, values = KEY_TYPES[name]

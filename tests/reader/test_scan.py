@@ -270,6 +270,7 @@ def collected(reads: Reads) -> Callable[[], Any]:
 
 
 class TestOffset:
+    @pytest.mark.few(30)
     @pytest.mark.parametrize("offset", [0, 1, 4, 5, 6])
     @pytest.mark.parametrize("limit", [None, 0, 2, 5])
     def test_leaves_rows_out_before_the_limit(

@@ -109,6 +109,7 @@ class TestCollectedGenerations:
         merge_and_collect(filled)
         assert state(pa.Table.from_batches([*seen, *batches])) == expected()
 
+    @pytest.mark.few(2)
     @pytest.mark.parametrize("predicate", ["n >= 1", "n > 0 and id < 50000", "id > 20000"])
     def test_with_a_filter(self, filled: memwal.Table, predicate: str) -> None:
         scan = filled.scan(filter=predicate, columns=["id", "text"])
@@ -117,6 +118,7 @@ class TestCollectedGenerations:
         merge_and_collect(filled)
         assert joined(first, others).sort_by("id").equals(whole)
 
+    @pytest.mark.few(2)
     @pytest.mark.parametrize(("offset", "limit"), [(0, 25_000), (9_000, 20_000), (35_000, None)])
     def test_with_limit_and_offset(
         self, filled: memwal.Table, offset: int, limit: int | None

@@ -127,6 +127,7 @@ class LanceDbTable:
         return {uuid.UUID(folder.name) for folder in folders}
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("data_type", IDENTITY_VALUES, ids=str)
 def test_identity_regions_equal_lancedb(tmp_path: Path, data_type: pa.DataType) -> None:
     theirs = LanceDbTable(tmp_path, LsmWriteSpec.identity("c"), data_type)
@@ -137,6 +138,7 @@ def test_identity_regions_equal_lancedb(tmp_path: Path, data_type: pa.DataType) 
     assert [region.region_id for region, _ in parts] == [theirs.upsert(value) for value in values]
 
 
+@pytest.mark.few(7)
 @pytest.mark.parametrize("data_type", BUCKET_VALUES, ids=str)
 def test_bucket_regions_equal_lancedb(tmp_path: Path, data_type: pa.DataType) -> None:
     for position, value in enumerate(BUCKET_VALUES[data_type]):
@@ -147,6 +149,7 @@ def test_bucket_regions_equal_lancedb(tmp_path: Path, data_type: pa.DataType) ->
         assert region.region_id == theirs.upsert(value), value
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("data_type", IDENTITY_VALUES, ids=str)
 def test_null_is_a_region_of_its_own_that_lancedb_does_not_write(
     tmp_path: Path, data_type: pa.DataType
@@ -399,6 +402,7 @@ ORACLES: dict[RegionSpec, Callable[[dict[str, Any]], tuple[Any, ...]]] = {
 }
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("spec", ORACLES, ids=str)
 @settings(deadline=None, max_examples=20)
 @given(rows=st.lists(ROWS, max_size=25))

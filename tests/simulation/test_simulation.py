@@ -37,6 +37,7 @@ FIXED = range(12)
 FRESH = int(os.environ.get("MEMWAL_SIMULATION_SEEDS", "3"))
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("seed", FIXED)
 def test_a_world_keeps_its_promises(seed: int) -> None:
     explored = explore(seed, steps=1_500)

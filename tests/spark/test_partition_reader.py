@@ -27,6 +27,9 @@ from memwal.spark.partition_reader import find_later_snapshot, open_pinned, read
 from memwal.spark.scan_plan import LoadPlan, ReadOptions, plan_load
 from memwal.storage.location import TableLocation
 
+# One of the two ways to merge by default.
+pytestmark = pytest.mark.few(1)
+
 
 def plan(table: memwal.Table, **options: Any) -> LoadPlan:
     given = ReadOptions(uri=table.uri, **{"partitions": 5, **options})
@@ -105,6 +108,7 @@ class TestCollected:
         collect(table)
         assert shown(made, read(made)) == EXPECTED
 
+    @pytest.mark.few(3)
     @pytest.mark.parametrize("seed", range(4))
     def test_in_the_midst_of_a_query(self, table: memwal.Table, seed: int) -> None:
         """Tasks before and after the collection have each row once between them."""

@@ -297,6 +297,7 @@ def at(store: FaultyStore, number: int, after: bool, act: Callable[[], None]) ->
 
 @pytest.mark.usefixtures("no_later_snapshot")
 class TestRaces:
+    @pytest.mark.few(2)
     @pytest.mark.parametrize("after", [False, True])
     @pytest.mark.parametrize("step", ["place", "holds"])
     def test_merged_and_collected_while_the_tag_is_placed(

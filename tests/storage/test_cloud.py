@@ -216,6 +216,7 @@ def test_what_was_read_may_have_changed(failing_s3: FailingS3, content: bytes | 
     assert (store.get("a/1") if store.exists("a/1") else None) == expected
 
 
+@pytest.mark.few(20)
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize(
     ("status", "code"),

@@ -430,6 +430,7 @@ else:
 """
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize(
     ("way", "call", "when", "visible"),
     [
@@ -468,6 +469,7 @@ def test_a_crash_during_create_leaves_all_or_nothing(
     assert files_below(root) == ["wal/before", "wal/new"]
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("operation", ["put", "replace"])
 @pytest.mark.parametrize(
     ("call", "when", "content"),

@@ -41,6 +41,7 @@ def denied(*methods: str) -> Rule:
     return rule
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     ("rule", "error", "named", "most"),
     [

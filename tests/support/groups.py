@@ -8,6 +8,9 @@ import pytest
 
 # Tests of one Spark session are run by one process: each session costs a JVM and half a minute.
 SPARK = ("spark/",)
+# Default tests of one folder that are run by one process: the chart has dozens of renderings, each
+# of which is made once. Slow ones may take long, and are better divided.
+WHOLE = (*SPARK, "helm/")
 # Default tests that wait long. They begin first, so that no process waits for them at the end.
 LONGEST = (*SPARK, "jobs/faults/", "interop/", "writer/", "plugins/", "examples/", "catalog/")
 # Real Airflows run one after another: two at once starve each other.
@@ -32,7 +35,8 @@ def group_of(nodeid: str, *, slow: bool) -> str:
         return nodeid
     if slow and path.startswith(AIRFLOW):
         return "airflow"
-    return "spark" if path.startswith(SPARK) else path
+    whole = SPARK if slow else WHOLE
+    return next((folder for folder in whole if path.startswith(folder)), path)
 
 
 def is_slow_run(expression: str) -> bool:

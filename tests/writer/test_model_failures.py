@@ -236,6 +236,7 @@ def check(
     return told
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", every(4, KINDS, ids=lambda name: name.replace(" ", "-")))
 def test_a_failure_at_some_requests(
     quick_faults: FaultyStores,

@@ -52,6 +52,7 @@ def divided(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[memwal.Tabl
     return table, column
 
 
+@pytest.mark.few(2)
 def test_are_read_filtered_merged_and_collected(divided: tuple[memwal.Table, str]) -> None:
     table, column = divided
     for merged in (False, True):
@@ -68,6 +69,7 @@ def test_are_read_filtered_merged_and_collected(divided: tuple[memwal.Table, str
             native.collect_all(table)
 
 
+@pytest.mark.few(2)
 def test_are_written_again_deleted_and_recovered(divided: tuple[memwal.Table, str]) -> None:
     table, column = divided
     writer = table.writer()

@@ -313,6 +313,7 @@ def test_a_new_column(life: Life) -> None:
     survive(since(crashes(life, live), "after a write"), life.folder, check, most=life.most)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("durable", [True, False], ids=["one-by-one", "buffered"])
 def test_without_fsync(life: Life, durable: bool) -> None:
     """What was acknowledged may be lost, but is never mixed up: else there is an error."""
@@ -365,6 +366,7 @@ def check_plausible(found: dict[int, int | None]) -> None:
         assert found.get(2 + n) in (None, n) or n == 0
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("deletes", [False, True], ids=["upserts", "deletes"])
 def test_merges(life: Life, deletes: bool) -> None:
     table = generations_of(life, {1: 1, 2: 2}, {2: None} if deletes else {2: 20})

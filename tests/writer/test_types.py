@@ -214,6 +214,7 @@ INPUTS: dict[str, tuple[pa.DataType, pa.Array | pa.ChunkedArray]] = {
 }
 
 
+@pytest.mark.few(13)
 @pytest.mark.parametrize("name", INPUTS, ids=lambda name: name.replace(" ", "-"))
 def test_other_forms_of_the_same_values(make_table: MakeTable, name: str) -> None:
     """Taken as the table's type, or refused with the column's name before anything is written."""
@@ -457,6 +458,7 @@ def check_keys(make_table: MakeTable, keys: dict[str, pa.Array]) -> None:
     assert table.base().dataset.count_rows() == count - 1
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", every(2, KEYS))
 def test_a_key(make_table: MakeTable, name: str) -> None:
     kind, values = KEYS[name]
@@ -484,6 +486,7 @@ def both(first: str, second: str) -> dict[str, pa.Array]:
     }
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize(("first", "second"), FEW)
 def test_a_composite_key(make_table: MakeTable, first: str, second: str) -> None:
     check_keys(make_table, both(first, second))

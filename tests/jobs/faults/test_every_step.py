@@ -21,7 +21,7 @@ REMOTE = ("merge", "merge by generation", "index build", "compaction")
 """Jobs of which Lance makes commits by itself where stores are durable."""
 
 # Of one job with one fault.
-DEFAULT_STEPS = 2
+DEFAULT_STEPS = 1
 SLOW_STEPS = 2
 
 # An eighth of them by default: every job meets faults, and every fault meets jobs.

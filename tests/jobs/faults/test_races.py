@@ -55,6 +55,7 @@ def remove(table: memwal.Table, auditor: Auditor, *gone: int) -> None:
     auditor.wrote({}, gone)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "job", ["snapshot build", pytest.param("snapshot build in a file", marks=pytest.mark.slow)]
 )
@@ -103,6 +104,7 @@ def test_the_covering_of_nothing_that_takes_back_progress(actors: Actors, play: 
     auditor.look(table)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("skip", [0, 1], ids=["delete pass", "marked commit"])
 def test_the_delete_pass_that_wakes_late(
     actors: Actors, play: Play, finish: Finish, skip: int
@@ -122,6 +124,7 @@ def test_the_delete_pass_that_wakes_late(
     finish(table, auditor)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "other", every(2, [oldest_merger, merger, native_merger], lambda one: one.__name__)
 )
@@ -168,6 +171,7 @@ def test_the_merge_that_inserts_a_new_key_that_was_written_directly(
     auditor.look_at_base(table)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("native", every(2, [False, True], {False: "ours", True: "Lance's"}.get))
 @pytest.mark.parametrize("skip", [0, 1], ids=["delete pass", "marked commit"])
 def test_a_key_that_one_generation_brings_and_the_next_deletes(
@@ -255,6 +259,7 @@ def test_the_collector_that_is_ahead_of_an_index_build(
     assert not has_folders(table)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("skip", [0, 1], ids=["reservation", "commit"])
 @pytest.mark.parametrize(
     "first", every(3, [merger, update, append, compactor, native_merger], lambda one: one.__name__)
@@ -275,6 +280,7 @@ def test_compaction_and_merge(
     finish(table, auditor)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("skip", [0, 1], ids=["delete pass", "marked commit"])
 def test_merge_and_compaction(actors: Actors, play: Play, finish: Finish, skip: int) -> None:
     """The merge sleeps while the fragments that it changes are rewritten."""
@@ -319,6 +325,7 @@ def test_an_index_never_covers_what_was_merged_meanwhile(
     finish(table, auditor)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("job", ["snapshot build", "snapshot build in a file"])
 def test_a_snapshot_that_sleeps_never_replaces_a_newer_one(
     actors: Actors, play: Play, finish: Finish, job: str

@@ -95,6 +95,7 @@ def test_the_fixture_has_something_of_every_kind(full: tuple[memwal.Table, Shown
     assert generations(table) == [5]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("seed", every(4, SEEDS))
 def test_any_request(
     seed: int,

@@ -50,6 +50,7 @@ def put_behind_a_link(path: Path, disk: Path) -> Path:
     return target
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "part", ["_mem_wal", f"_mem_wal/{REGION}", f"_mem_wal/{REGION}/manifest", "_indices", "data"]
 )
@@ -79,6 +80,7 @@ def test_another_table_loses_nothing_through_a_link(make_table: MakeTable, part:
     assert state(victim) == rows_before
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("part", ["region", "generation", "wal", "manifest"])
 def test_a_table_with_a_link_to_another_disk_is_whole(
     make_table: MakeTable, tmp_path: Path, part: str

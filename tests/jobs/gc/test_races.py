@@ -268,6 +268,7 @@ class TestWriterThatSleepsInItsClaim:
 
 
 class TestWriterThatSleepsInAFlush:
+    @pytest.mark.few(6)
     @pytest.mark.parametrize(
         ("operation", "pattern", "after"),
         [

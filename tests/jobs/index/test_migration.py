@@ -263,6 +263,7 @@ def _killed_steps(
     assert store.count("create", TABLE_MANIFEST) == 0
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("end", ["finished", "not started"])
 def test_a_migration_that_dies_anywhere_goes_on(
     faults: FaultyStores, table: memwal.Table, end: str
@@ -329,6 +330,7 @@ def test_the_order_survives_merges_and_builds(table: memwal.Table) -> None:
     assert maintained(table) == ("id_idx", NEW, "idx")
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("kind", some(VECTOR, "IVF_FLAT", "IVF_SQ", "IVF_HNSW_PQ"))
 def test_all_kinds_of_a_table_that_maintains_everything(tmp_path: Path, kind: str) -> None:
     table = indexed_copy(tmp_path, kind)

@@ -55,6 +55,7 @@ def in_parts(table: memwal.Table, **options: Any) -> Any:
     )
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("kind", every(2, KINDS))
 def test_parts_answer_as_one_build_does(tmp_path: Path, kind: str) -> None:
     table = indexed_copy(tmp_path, kind, backlog=True)
@@ -86,6 +87,7 @@ def test_parts_answer_as_one_build_does(tmp_path: Path, kind: str) -> None:
         assert expected[0]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "kind",
     some([k for k in KINDS if k not in UNDIVIDED], "BTREE", "INVERTED", "IVF_PQ", "IVF_HNSW_FLAT"),

@@ -59,6 +59,7 @@ def nearest(table: memwal.Table) -> list[list[int]]:
     ]
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize(
     ("kind", "size"),
     [

@@ -160,6 +160,7 @@ class TestParts:
 
 
 class TestRows:
+    @pytest.mark.few(2)
     @pytest.mark.parametrize("commit_bytes", [200, 500, 1 << 30])
     def test_are_those_of_an_undivided_merge(
         self, table: memwal.Table, tmp_path: Path, commit_bytes: int
@@ -180,6 +181,7 @@ class TestRows:
         assert result.metrics["rows_deleted"] == 5
         assert not list(table.location.store.list(MERGES_DIR))
 
+    @pytest.mark.few(2)
     @pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
     def test_of_composite_keys_and_nested_values(self, tmp_path: Path, version: str) -> None:
         schema = pa.schema(
@@ -299,6 +301,7 @@ class TestStableRowIds:
         assert dataset.to_table(filter="id = 12").column("n").to_pylist() == [1]
         self.check_ids(table, before)
 
+    @pytest.mark.few(3)
     @pytest.mark.parametrize("write", ["append of a key that is merged", "compaction", "delete"])
     @pytest.mark.parametrize("place", ["rewriting", "matched"])
     def test_are_kept_next_to_others(
@@ -467,6 +470,7 @@ def run_here(tasks: Sequence[Any], function: Callable[[Any], Any]) -> list[Any]:
 
 
 class TestDeath:
+    @pytest.mark.few(2)
     @pytest.mark.parametrize("place", PLACES)
     def test_leaves_a_whole_table_and_the_next_run_completes(
         self, faults: FaultyStores, table: memwal.Table, place: str
@@ -561,6 +565,7 @@ def test_a_version_that_is_cleaned_up_under_it(faults: FaultyStores, table: memw
 
 
 class TestTwoMergers:
+    @pytest.mark.few(3)
     @pytest.mark.parametrize("how", ["divided", "undivided"])
     @pytest.mark.parametrize("place", PLACES)
     def test_one_sleeps_while_the_other_merges_further(
@@ -577,6 +582,7 @@ class TestTwoMergers:
         expected = {**EXPECTED, **dict.fromkeys(range(20, 25), 7)}
         check_merged(table, {key: n for key, n in expected.items() if key not in range(60, 65)})
 
+    @pytest.mark.few(4)
     @pytest.mark.parametrize("how", ["divided", "undivided", "by Lance"])
     @pytest.mark.parametrize("place", PLACES)
     def test_one_sleeps_while_the_other_merges_less(
@@ -728,6 +734,7 @@ DIRECT_WRITES: dict[str, tuple[Callable[[str], object], Rows]] = {
 
 
 class TestDirectWrites:
+    @pytest.mark.few(4)
     @pytest.mark.parametrize("place", ["rewriting", "matched"])
     @pytest.mark.parametrize("write", DIRECT_WRITES)
     def test_are_kept_and_the_rows_are_rewritten_once(
@@ -744,6 +751,7 @@ class TestDirectWrites:
         expected = {**EXPECTED, **changed}
         check_merged(table, {key: n for key, n in expected.items() if n is not None})
 
+    @pytest.mark.few(1)
     @pytest.mark.parametrize("how", ["update", "delete"])
     def test_of_rows_that_are_not_recorded_yet_have_no_effect(
         self, faults: FaultyStores, table: memwal.Table, how: str
@@ -848,6 +856,7 @@ class TestPartsOfTheKeys:
         divided(table, **self.OPTIONS)
         check_merged(table, EXPECTED)
 
+    @pytest.mark.few(2)
     @pytest.mark.parametrize("write", ["append of a key that is merged", "delete", "compaction"])
     def test_are_compared_again_with_what_others_change(
         self, faults: FaultyStores, table: memwal.Table, write: str

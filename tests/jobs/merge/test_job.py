@@ -287,6 +287,7 @@ def test_rows_for_lance_are_not_in_the_memory_of_arrow(table: memwal.Table) -> N
 
 
 class TestOrder:
+    @pytest.mark.few(2)
     @pytest.mark.parametrize("commit_bytes", [1, 60, 200, 1 << 30])
     def test_every_version_is_a_moment_of_the_history(
         self, table: memwal.Table, commit_bytes: int
@@ -428,6 +429,7 @@ class TestDeath:
 
 
 class TestTwoMergers:
+    @pytest.mark.few(4)
     @pytest.mark.parametrize(
         ("at_once", "place"),
         [
@@ -594,6 +596,7 @@ def places_of(write: str) -> tuple[str, ...]:
 class TestDirectWrites:
     """Whoever writes straight into the base table while a merge runs."""
 
+    @pytest.mark.few(4)
     @pytest.mark.parametrize(
         ("act", "expected", "place"),
         [
@@ -696,6 +699,7 @@ def damage(table: memwal.Table, region_id: UUID, generation: int, how: str) -> C
 
 
 class TestUnreadableGeneration:
+    @pytest.mark.few(2)
     @pytest.mark.parametrize("how", ["folder", "data", "bytes", "manifest"])
     def test_stops_its_region_alone_and_is_a_problem(self, make_table: MakeTable, how: str) -> None:
         table = make_table(buckets=2)
@@ -802,6 +806,7 @@ def test_commits_shrink_where_others_get_in_between(table: memwal.Table) -> None
     assert result.commits > 1
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("change", "place"),
     [

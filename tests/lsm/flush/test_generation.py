@@ -240,6 +240,7 @@ class TestMaintainedIndexes:
         assert not dataset.describe_indices()
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     ("kind", "values"),
     [
@@ -275,6 +276,7 @@ def test_columns_of_every_type_come_back(
     assert table.scan().to_table().sort_by("id").to_pylist() == data.slice(1).to_pylist()
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     "pattern",
     [

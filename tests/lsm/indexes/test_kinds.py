@@ -128,6 +128,7 @@ def plain(parameters: Any) -> dict[str, Any]:
     }
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("name", [*SCALAR, *VECTOR])
 def test_an_index_is_built_again_from_its_spec(uri: str, name: str) -> None:
     build(uri, name)
@@ -152,6 +153,7 @@ def test_an_index_is_built_again_from_its_spec(uri: str, name: str) -> None:
     assert plain(read_index_spec(location, again).parameters) == plain(spec.parameters)
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("name", [*SCALAR, *VECTOR])
 def test_parts_are_joined_into_an_index_with_the_same_parameters(uri: str, name: str) -> None:
     build(uri, name)

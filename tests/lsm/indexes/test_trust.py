@@ -66,6 +66,7 @@ def check_reads(table: memwal.Table, plus: int = 0) -> None:
     assert sorted(table.scan().to_table().column("id").to_pylist()) == list(range(ROWS))
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("other", [optimize, compact, compact_and_defer])
 def test_after_a_compaction_of_another_client(path, table, other):
     if other is compact_and_defer and is_stable(path):

@@ -113,6 +113,7 @@ OPTIONS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     ("size", "options"),
     [

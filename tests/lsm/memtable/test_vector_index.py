@@ -51,6 +51,7 @@ def lance_nearest(dataset: Any, query: np.ndarray, metric: str, filter: str | No
 CASES = [(kind, metric) for kind in FLOATS for metric in ("l2", "cosine", "dot")]
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize("size", [5_000, 700, 1])
 @pytest.mark.parametrize(("kind", "metric"), [*CASES, (pa.uint8(), "hamming")], ids=str)
 def test_finds_what_lance_finds(tmp_path: Path, kind: pa.DataType, metric: str, size: int) -> None:

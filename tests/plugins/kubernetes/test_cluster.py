@@ -286,6 +286,7 @@ def vanish(pod: Any, uid: str) -> None:
             pod.vanish()
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("what", ["half", "failed", "without a result", "being deleted", "nothing"])
 def test_what_is_left_of_a_driver_that_comes_to_nothing_is_removed_and_it_is_done_anew(
     made: Any, context: Any, tmp_path: Path, what: str
@@ -353,6 +354,7 @@ def test_two_tries_never_have_two_drivers(made: Any, context: Any) -> None:
     assert task().execute(context)["metrics"]["generations"] == 4
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     ("drive", "said"),
     [

@@ -218,6 +218,7 @@ with DAG("sensors"):
 """
 
 
+@pytest.mark.slow
 def test_mapped_over_regions_in_a_run(backlog: Any, load_dag: Any) -> None:
     regions = [backlog.hot, backlog.cold, "00000000-0000-0000-0000-000000000009"]
     run = load_dag(DAG_FILE.format(uri=backlog.uri, regions=regions), "sensors").test()

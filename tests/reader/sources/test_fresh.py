@@ -333,6 +333,7 @@ STEPS: dict[str, Callable[[memwal.Table, memwal.Writer], object]] = {
 }
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("name", STEPS)
 def test_whatever_happens_between_its_requests(
@@ -460,6 +461,7 @@ class TestPosition:
             table.scan(at_least=text).to_table()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("is_fresh", [False, True])
 def test_a_process_that_is_paused_while_manifests_are_trimmed(
     faults: FaultyStores,

@@ -147,6 +147,7 @@ class TestRaces:
         assert done
         assert table.lookup(keys(1, 2, 3)).to_table().column("n").to_pylist() == [22, 3]
 
+    @pytest.mark.few(3)
     @pytest.mark.parametrize("point", ["read_manifests", "open_base", "open_generation"])
     @pytest.mark.parametrize("collected", [False, True])
     def test_a_flush_at_any_point_hides_nothing_from_the_writer(

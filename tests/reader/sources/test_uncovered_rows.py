@@ -54,6 +54,7 @@ def shown(table: memwal.Table, filter: str, options: dict[str, Any]) -> list[dic
     return sorted(found, key=lambda row: [str(value) for value in row.values()])
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("backlog", [False, True])
 def test_shows_the_same(
     lagging: memwal.Table, backlog: bool, monkeypatch: pytest.MonkeyPatch
@@ -84,6 +85,7 @@ def test_the_columns_are_kept_from_the_third_filter_on(lagging: memwal.Table) ->
     assert len(uncovered_rows._kept.values()) == kept[0]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("limit", [("_FEWEST_ROWS", 1 << 30), ("_MOST_ROWS", 0)])
 def test_few_and_very_many_rows_are_left_to_lance(
     lagging: memwal.Table, monkeypatch: pytest.MonkeyPatch, limit: tuple[str, int]

@@ -75,6 +75,7 @@ def check(partition: TextPartition, texts: list[str]) -> None:
     assert everything == sorted(wanted, key=str.encode)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("with_position", "held"),
     [

@@ -27,6 +27,7 @@ from memwal.search.text.query import (
 )
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("seed", every(3, range(4)))
 @pytest.mark.timeout(120)
 def test_histories(tmp_path: Path, seed: int) -> None:
@@ -41,6 +42,7 @@ def test_histories(tmp_path: Path, seed: int) -> None:
     searched.live(check)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("seed", every(2, range(4)))
 @pytest.mark.timeout(120)
 def test_histories_with_stable_row_ids(

@@ -40,11 +40,13 @@ TOKENIZERS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", every(10, TOKENIZERS))
 def test_every_tokenizer(tmp_path: Path, name: str) -> None:
     _compare(tmp_path, TOKENIZERS[name], seed=len(name))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("seed", every(3, range(6)))
 def test_options_together(tmp_path: Path, seed: int) -> None:
     _compare(tmp_path, _options(random.Random(seed)), seed=seed)

@@ -21,6 +21,7 @@ from memwal.reader.scan import open_newest
 from memwal.search import search
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("seed", "in_memory"),
     [

@@ -74,6 +74,7 @@ def test_what_stays_in_its_place_is_written_to(root: Path, held: Any, write: str
         held.replace("_mem_wal/r/wal/1", b"other", expected=b"never")
 
 
+@pytest.mark.few(30)
 @pytest.mark.parametrize("write", WRITES)
 @pytest.mark.parametrize("moved", ["", "_mem_wal", "_mem_wal/r"])
 @pytest.mark.parametrize("then", ["nothing", "backup", "link"])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -52,3 +53,39 @@ def every(step: int, values: Iterable[Any], ids: Callable[[Any], str] = str) -> 
     listed = list(values)
     chosen = {id(value) for value in listed[::step]}
     return sampled(listed, lambda value: id(value) in chosen, ids)
+
+
+def keep_few(items: Iterable[pytest.Item]) -> None:
+    """Of each test that is marked ``few(count)``, leave so many cases in the default run.
+
+    The others become soak. Cases that are slow or soak already do not count.
+    """
+    cases: dict[str, list[pytest.Function]] = defaultdict(list)
+    for item in items:
+        # A test without parameters has no ``callspec``: it is its only case, and stays.
+        if item.get_closest_marker("few") is None or not hasattr(item, "callspec"):
+            continue
+        assert isinstance(item, pytest.Function)
+        if item.get_closest_marker("slow") is None and item.get_closest_marker("soak") is None:
+            cases[item.nodeid.partition("[")[0]].append(item)
+    for name, listed in cases.items():
+        mark = listed[0].get_closest_marker("few")
+        assert mark is not None
+        kept = few_of([case.callspec.indices for case in listed], *mark.args, seed=name)
+        for number, case in enumerate(listed):
+            if number not in kept:
+                case.add_marker(pytest.mark.soak)
+
+
+def few_of(cases: Sequence[dict[str, int]], count: int, *, seed: str) -> set[int]:
+    """Numbers of so many cases: the first, the last, and those with most values not yet there.
+
+    A single one is any of them, so that it is not the same value in all tests.
+    """
+    order = random.Random(seed).sample(range(len(cases)), len(cases))
+    kept = {0, len(cases) - 1} if count > 1 else {order[0]}
+    while len(kept) < min(count, len(cases)):
+        there = {value for number in kept for value in cases[number].items()}
+        rest = (number for number in order if number not in kept)
+        kept.add(max(rest, key=lambda number: len(cases[number].items() - there)))
+    return kept

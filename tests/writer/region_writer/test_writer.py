@@ -784,6 +784,7 @@ class TestFlush:
         table.merge()
         assert state(table) == {1: 1, 2: 2}
 
+    @pytest.mark.few(1)
     @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
     def test_that_dies_at_any_request_loses_nothing(
         self, quick_faults: FaultyStores, make_table: MakeTable, after: bool

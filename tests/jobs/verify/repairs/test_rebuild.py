@@ -385,6 +385,7 @@ class TestAnyMoment:
         assert len(store.calls) > 10
         return range(first % stride, len(store.calls), stride)
 
+    @pytest.mark.few(1)
     @EVERY_THIRD
     @pytest.mark.parametrize("after", [False, True])
     def test_a_death(
@@ -422,6 +423,7 @@ class TestAnyMoment:
         assert state(table) == {1: 1, 2: 2, 3: 3}
         native.everything(table)
 
+    @pytest.mark.few(2)
     @EVERY_THIRD
     @pytest.mark.parametrize("other", ["rebuild", "flush", "collect", "claim"])
     def test_others_in_between(
