@@ -123,10 +123,14 @@ def pytest_runtest_teardown(
 ) -> Generator[None, Any, Any]:
     """Fail the last test of a module that leaves something behind for the tests of others."""
     result = yield
-    if item.get_closest_marker("slow") is not None:
+    is_last = nextitem is None or nextitem.path != item.path
+    if is_last or item.get_closest_marker("slow") is not None:
         # A connection that nobody closed is reported here, and not in a test that comes later.
         gc.collect()
-    if (nextitem is None or nextitem.path != item.path) and item.path in _belongings:
+    if is_last:
+        # What the module imported stays.
+        gc.freeze()
+    if is_last and item.path in _belongings:
         remaining = leftovers(_belongings.pop(item.path))
         assert not remaining, f"the tests of this module leave behind: {remaining}"
     return result
