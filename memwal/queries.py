@@ -91,8 +91,9 @@ class Queries:
             Add ``_rowaddr``: the row's address in the data set of its generation or in the base
             table; in a MemTable the row's number.
         max_staleness : float or timedelta, optional
-            Maximum age of a region snapshot that may replace the regions' manifests; by default
-            the manifests are read.
+            Maximum age of a region snapshot that may replace the regions' manifests, in seconds. A
+            minute is added to a snapshot's age, since clocks differ. By default the manifests are
+            read.
         fresh : bool, optional
             Whether to see every row that any writer acknowledged before this read began, flushed
             or not: the logs of the regions are read. Costs one request more for each region, and

@@ -26,11 +26,11 @@ KILLS = 4
 
 
 class Changes:
-    """Files of changes, one for each batch, and what becomes of the keys in each."""
+    """Files of changes, which the stream takes one by one, and what each makes of its keys."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.of_batch: list[dict[int, float | None]] = []
+        self.of_file: list[dict[int, float | None]] = []
         self.by_others: dict[int, dict[int, float]] = {}
         folder.mkdir()
         dice = random.Random(11)
@@ -55,14 +55,14 @@ class Changes:
         path.write_text("\n".join(lines))
         # The stream takes files by their time.
         os.utime(path, (1_700_000_000 + number,) * 2)
-        self.of_batch.append(last)
+        self.of_file.append(last)
 
     def model(self) -> dict[int, float]:
         """What the table holds in the end."""
         rows: dict[int, float | None] = {}
-        for number, last in enumerate(self.of_batch):
+        for file, last in enumerate(self.of_file):
             rows |= last
-            rows |= self.by_others.get(number, {})
+            rows |= self.by_others.get(file, {})
         return {key: total for key, total in rows.items() if total is not None}
 
 
@@ -80,6 +80,15 @@ class Stream:
 
     def numbers(self, kind: str) -> set[int]:
         return {int(path.name) for path in (self.checkpoint / kind).glob("[0-9]*")}
+
+    def files(self, number: int) -> range:
+        """The files of a batch: two, if the driver was killed between noting a file and a batch."""
+
+        def taken(batch: int) -> int:
+            lines = (self.checkpoint / "offsets" / str(batch)).read_text().splitlines()
+            return int(json.loads(lines[-1])["logOffset"]) + 1
+
+        return range(taken(number - 1) if number else 0, taken(number))
 
     def run_and_kill(self, seconds: float | None) -> None:
         """Kill it so many seconds after it began a batch that was not begun before; without, as
@@ -135,10 +144,11 @@ def test_the_driver_is_killed_at_random_moments(tmp_path: Path) -> None:
         if not open_batches:
             continue
         (number,) = open_batches
+        files = stream.files(number)
         written = {region for region, version in stream.applied().items() if version >= number}
         keys = [
             key
-            for key in changes.of_batch[number]
+            for key in set().union(*(changes.of_file[file] for file in files))
             if router.route(pa.record_batch({"id": [key]}))[0][0].region_id in written
         ]
         repeated += bool(keys)
@@ -146,10 +156,12 @@ def test_the_driver_is_killed_at_random_moments(tmp_path: Path) -> None:
             values = [-1.0 - kill] * len(keys)
             rows = {"id": keys, "customer": ["other"] * len(keys), "total": values}
             producer.upsert(pa.table(rows, schema=orders_stream.SCHEMA))
-        changes.by_others.setdefault(number, {}).update(zip(keys, values, strict=True))
+        changes.by_others.setdefault(files[-1], {}).update(zip(keys, values, strict=True))
     stream.finish()
     assert stream.found() == changes.model()
-    assert max(stream.applied().values()) == FILES - 1
+    newest = max(stream.applied().values())
+    assert newest == max(stream.numbers("commits"))
+    assert stream.files(newest)[-1] == FILES - 1
     stream.table.checkpoint()
     assert stream.found() == changes.model()
     assert repeated, "no kill came between the table and the checkpoint"
