@@ -52,7 +52,7 @@ logging.getLogger("py4j").setLevel(logging.WARNING)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark facts that memwal leans on (``-m fact``), and begin with the longest default tests.
 
-    Of tests that are marked ``few``, most cases are marked ``soak``.
+    Of tests that are marked ``few``, most cases are marked ``slow``.
     """
     keep_few(items)
     paths = {path: path.relative_to(TESTS).as_posix() for path in {item.path for item in items}}
@@ -81,7 +81,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Order the tests of a slow run, and let tests be marked ``few``."""
     config.addinivalue_line(
         "markers",
-        "few(count): so many cases by default, with as many values of each parameter; others soak",
+        "few(count): so many cases by default, with as many values of each parameter; others slow",
     )
     if is_slow_run(config.getoption("markexpr")):
         config.pluginmanager.register(WaitingFirst())

@@ -37,7 +37,7 @@ from memwal.jobs.policy import Policy
 from memwal.jobs.status import TableStatus
 from memwal.storage.local_files import from_os_error
 from memwal.storage.uris import is_relative, parse_uri
-from memwal.util.concurrency import Shared
+from memwal.util.concurrency import SharedCall
 
 
 class TableChanges(TypedDict, total=False):
@@ -80,7 +80,7 @@ class Catalog(History):
         path = snapshot_path or os.environ.get(SNAPSHOT_VARIABLE)
         self._snapshot_path = Path(path) if path else None
         # The first looks at many tables find their regions, all within seconds.
-        self._refresh_snapshot = Shared(self._write_snapshot)
+        self._refresh_snapshot = SharedCall(self._write_snapshot)
 
     def migrate(self) -> None:
         """Create the catalog's schema, or bring it up to date; safe to call again.

@@ -100,7 +100,7 @@ def run_all(tasks: Sequence[Callable[[], Result]]) -> list[Result]:
     return list(_process_pool().map(lambda task: task(), tasks))
 
 
-class Shared:
+class SharedCall:
     """A call without a result that serves every thread which asked for it before it began.
 
     Of many threads that ask at once, one calls and the rest wait, so that a slow call is not
@@ -123,9 +123,9 @@ class Shared:
             if self._served >= number:
                 return
             with self._asking:
-                asked = self._asked
+                served = self._asked
             self._call()
-            self._served = asked
+            self._served = served
 
 
 class ForkGuard:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -85,9 +85,13 @@ def test_every_public_call_is_behind_the_boundary() -> None:
     assert len(FUNCTIONS) > 10
 
 
+@pytest.mark.parametrize(
+    "names", [QUICK, pytest.param(tuple(WRONG), marks=pytest.mark.soak)], ids=["quick", "all"]
+)
 @pytest.mark.parametrize("call", CALLS, ids=str)
 def test_wrong_arguments(
     call: Call,
+    names: tuple[str, ...],
     catalog: Catalog,
     make_table: MakeTable,
     tmp_path: Path,
@@ -95,33 +99,13 @@ def test_wrong_arguments(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     catalog.register("flights", uri=make_table().uri)
-    attempt_all(call, catalog, QUICK)
-    error = attempt(call, catalog, {**valid(call), "nonsense": 1}, f"{call}(nonsense)")
-    assert isinstance(error, ArgumentTypeError)
-    assert "flights" in [table.name for table in catalog.list()] or call.attribute == "unregister"
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("call", CALLS, ids=str)
-def test_all_wrong_arguments(
-    call: Call,
-    catalog: Catalog,
-    make_table: MakeTable,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    catalog.register("flights", uri=make_table().uri)
-    attempt_all(call, catalog, WRONG)
-    assert "flights" in [table.name for table in catalog.list()] or call.attribute == "unregister"
-
-
-def attempt_all(call: Call, catalog: Catalog, names: Iterable[str]) -> None:
-    """Feed wrong values to each parameter."""
     for parameter in call.parameters():
         for name in names:
             arguments = {**valid(call), parameter.name: WRONG[name]()}
             attempt(call, catalog, arguments, f"{call}({parameter.name}={name})")
+    error = attempt(call, catalog, {**valid(call), "nonsense": 1}, f"{call}(nonsense)")
+    assert isinstance(error, ArgumentTypeError)
+    assert "flights" in [table.name for table in catalog.list()] or call.attribute == "unregister"
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor, wait
 
 import pytest
 
-from memwal.util.concurrency import Shared
+from memwal.util.concurrency import SharedCall
 
 
 class Slow:
@@ -25,13 +26,13 @@ class Slow:
 
 def test_threads_that_ask_while_a_call_runs_share_the_next_one() -> None:
     slow = Slow()
-    shared = Shared(slow)
+    shared = SharedCall(slow)
     with ThreadPoolExecutor(8) as pool:
         first = pool.submit(shared)
         assert slow.begun.wait(60)
         asked = [pool.submit(shared) for _ in range(7)]
         while shared._asked < 8:
-            pass
+            time.sleep(0.01)
         assert not any(one.done() for one in asked)
         slow.may_end.set()
         wait([first, *asked])
@@ -41,7 +42,7 @@ def test_threads_that_ask_while_a_call_runs_share_the_next_one() -> None:
 def test_one_after_another_each_calls() -> None:
     slow = Slow()
     slow.may_end.set()
-    shared = Shared(slow)
+    shared = SharedCall(slow)
     shared()
     shared()
     assert slow.calls == 2
@@ -55,7 +56,7 @@ def test_after_a_failure_the_next_one_calls_again() -> None:
         if error is not None:
             raise error
 
-    shared = Shared(call)
+    shared = SharedCall(call)
     with pytest.raises(ValueError, match="no space"):
         shared()
     shared()

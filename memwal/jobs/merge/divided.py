@@ -80,8 +80,8 @@ from memwal.util.retry import LostRaceError, LostWriteError, conflict_delay, ret
 
 logger = logging.getLogger(__name__)
 
-# Attempts of a whole merge, and of its commit.
-# A merge that starts over lost generations to other mergers: that ends with the backlog.
+# Attempts of a whole merge, and of its commit. A merge starts over mostly because another merger
+# merged some of its generations, which ends with the backlog.
 _ATTEMPTS = 50
 _COMMIT_ATTEMPTS = 50
 _CONFLICT_WAIT_SECONDS = 0.05

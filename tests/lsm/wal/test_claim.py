@@ -25,6 +25,7 @@ from memwal.errors import (
     RegionSealedError,
     StoreAccessError,
 )
+from memwal.format import wal_entry
 from memwal.format.paths import manifest_key, wal_key
 from memwal.format.region_manifest import RegionManifest, RegionStatus
 from memwal.format.wal_entry import decode_entry
@@ -871,3 +872,20 @@ class TestSealRegion:
         store.fail("create", REGION_MANIFEST, after=True, skip=2)
 
         assert seal_region(store, REGION).status == RegionStatus.SEALED
+
+
+def test_an_entry_that_cannot_be_read_here_is_not_replaced(
+    store: FaultyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its checksum tells that it is whole: a claim by another process brings its rows back."""
+    position = claim(store).append(1)
+    stored = store.get(wal_key(REGION, position))
+
+    def fail(batches: object) -> None:
+        raise pa.ArrowInvalid("no thread could be started")
+
+    with monkeypatch.context() as patch, pytest.raises(CorruptDataError):
+        patch.setattr(wal_entry, "_validate", fail)
+        claim(store)
+    assert store.get(wal_key(REGION, position)) == stored
+    assert replayed(store, claim(store).claim) == [1]

@@ -58,7 +58,7 @@ def every(step: int, values: Iterable[Any], ids: Callable[[Any], str] = str) -> 
 def keep_few(items: Iterable[pytest.Item]) -> None:
     """Of each test that is marked ``few(count)``, leave so many cases in the default run.
 
-    The others become soak. Cases that are slow or soak already do not count.
+    The others become slow. Cases that are slow or soak already do not count.
     """
     cases: dict[str, list[pytest.Function]] = defaultdict(list)
     for item in items:
@@ -74,7 +74,7 @@ def keep_few(items: Iterable[pytest.Item]) -> None:
         kept = few_of([case.callspec.indices for case in listed], *mark.args, seed=name)
         for number, case in enumerate(listed):
             if number not in kept:
-                case.add_marker(pytest.mark.soak)
+                case.add_marker(pytest.mark.slow)
 
 
 def few_of(cases: Sequence[dict[str, int]], count: int, *, seed: str) -> set[int]:
