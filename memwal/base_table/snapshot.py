@@ -25,11 +25,10 @@ from memwal.format.lance_manifest import (
     find_mem_wal_index,
 )
 from memwal.format.memwal_index import IndexDetails
-from memwal.format.paths import parse_table_version, table_manifest_keys
+from memwal.format.paths import VERSIONS_DIR, parse_table_version, table_manifest_keys
 from memwal.region.rows import with_field_ids
 from memwal.storage.location import TableLocation
 
-_VERSIONS_DIR: Final = "_versions"
 _MAX_SHOWN_VERSIONS: Final = 8
 
 
@@ -148,7 +147,7 @@ def no_table(location: TableLocation) -> TableSetupError:
 
 def _stored_versions(location: TableLocation) -> str:
     """Return the versions that are stored, for a message; empty if there is no table."""
-    names = (info.key.rpartition("/")[2] for info in location.store.list(_VERSIONS_DIR))
+    names = (info.key.rpartition("/")[2] for info in location.store.list(VERSIONS_DIR))
     versions = sorted(v for name in names if (v := parse_table_version(name)) is not None)
     if len(versions) <= _MAX_SHOWN_VERSIONS:
         return ", ".join(map(str, versions))

@@ -15,6 +15,7 @@ from uuid import UUID
 from memwal.boundary.public import public
 from memwal.catalog.records import CONNECTION_PREFIX, ManagedTable
 from memwal.errors import InvalidInputError, MemWalError
+from memwal.format.paths import VERSIONS_DIR
 from memwal.jobs.due import Due, due
 from memwal.jobs.policy import Policy
 from memwal.jobs.status import TableStatus
@@ -193,7 +194,6 @@ def due_jobs(
 
 
 DEFAULT_DEPTH: Final = 4
-_VERSIONS: Final = "_versions"
 _PARALLEL: Final = 16
 _MAX_NAME: Final = 63
 _ENDING: Final = re.compile(r"\.(lance|ldb)$", re.IGNORECASE)
@@ -305,7 +305,7 @@ def _table_keys(store: ObjectStore, depth: int) -> Iterator[str]:
         for remaining in range(depth, -1, -1):
             deeper = []
             for folder, names in zip(level, pool.map(store.list_folders, level), strict=True):
-                if _VERSIONS in names:
+                if VERSIONS_DIR in names:
                     yield folder
                 elif remaining:
                     deeper += [

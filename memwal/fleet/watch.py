@@ -31,7 +31,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from memwal.base_table.snapshot import open_base, table_manifest_key
 from memwal.fleet.tables import Survey, due_jobs, managed_location, survey
-from memwal.format.paths import MEM_WAL_DIR, manifest_dir, table_manifest_keys, wal_dir
+from memwal.format.paths import (
+    MEM_WAL_DIR,
+    VERSIONS_DIR,
+    manifest_dir,
+    table_manifest_keys,
+    wal_dir,
+)
 from memwal.format.region_manifest import RegionManifest
 from memwal.jobs.policy import MAX_REUSE_SECONDS
 from memwal.region.manifest_store import (
@@ -51,7 +57,6 @@ if TYPE_CHECKING:
 UNFLUSHED_SECONDS: Final = 30.0
 """Time for which a status with rows in the log is reused."""
 
-_VERSIONS_DIR: Final = "_versions"
 # A file system gives two changes within a few milliseconds the same time: a folder that changed so
 # recently may change again and look the same.
 _SETTLED_NS: Final = 1_000_000_000
@@ -156,7 +161,7 @@ class _FolderTimes:
         self._store = location.store
         regions = discover_regions(location.store)
         self._folders = [
-            _VERSIONS_DIR,
+            VERSIONS_DIR,
             MEM_WAL_DIR,
             *(folder(region) for region in regions for folder in (manifest_dir, wal_dir)),
         ]

@@ -13,6 +13,7 @@ from uuid import UUID
 from memwal.errors import CorruptDataError, InvalidInputError
 
 DATA_DIR = "data"
+VERSIONS_DIR = "_versions"
 INDICES_DIR = "_indices"
 MEM_WAL_DIR = "_mem_wal"
 PK_INDEX_DIR = "_pk_index"
@@ -173,7 +174,10 @@ def table_manifest_keys(version: int) -> tuple[str, str]:
     """
     if not 0 <= version <= _MAX_U64:
         raise InvalidInputError(f"table version {version} is not an unsigned 64-bit integer")
-    return f"_versions/{_MAX_U64 - version:020d}.manifest", f"_versions/{version}.manifest"
+    return (
+        f"{VERSIONS_DIR}/{_MAX_U64 - version:020d}.manifest",
+        f"{VERSIONS_DIR}/{version}.manifest",
+    )
 
 
 def parse_table_version(name: str) -> int | None:

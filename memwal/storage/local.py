@@ -26,6 +26,7 @@ from memwal.storage import local_files, object_store
 from memwal.storage.folders.delete import delete_file, delete_files, delete_tree, open_without_links
 from memwal.storage.folders.hold import FolderHold, Place
 from memwal.storage.folders.locks import lock_folder
+from memwal.storage.folders.presence import TablePresence
 from memwal.storage.folders.sync import ClockReading, FolderSync, sync_folder
 from memwal.storage.folders.walk import (
     check_not_broken,
@@ -33,6 +34,7 @@ from memwal.storage.folders.walk import (
     is_folder,
     linked_folders,
     list_entries,
+    may_be_folder,
     walk_files,
     walk_links,
 )
@@ -89,6 +91,7 @@ class LocalStore(ObjectStore):
         self._root = os.path.abspath(root)
         self._root_prefix = os.path.join(self._root, "")
         self._durable = durable
+        self._presence = TablePresence(self._root)
         self._folders = FolderCache(self._root, durable=durable)
         # By device: start of the last sync of the whole file system.
         self._barriers: dict[int, ClockReading] = {}
@@ -144,30 +147,28 @@ class LocalStore(ObjectStore):
                 raise changed from None
 
     def get(self, key: str) -> bytes:
-        path = self._path(key)
-        with _translated("read", path), _not_found_below_a_file():
-            return local_files.read_file(path)
+        return self._read(self._path(key))
 
     def get_range(self, key: str, *, start: int, length: int) -> bytes:
         object_store.check_range(start, length)
-        path = self._path(key)
-        with _translated("read", path), _not_found_below_a_file():
-            return local_files.read_file(path, start=start, length=length)
+        return self._read(self._path(key), start=start, length=length)
+
+    def _read(self, path: str, **part: int) -> bytes:
+        with _translated("read", path):
+            found = self._presence.find(partial(local_files.read_file, path, **part), path)
+            if found is None:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+            return found
 
     def head(self, key: str) -> ObjectInfo | None:
         path = self._path(key)
         with _translated("look at", path):
-            return local_files.stat_object(path, key)
+            return self._presence.find(partial(local_files.stat_object, path, key), path)
 
     def exists(self, key: str) -> bool:
         path = self._path(key)
-        try:
-            return stat.S_ISREG(os.stat(path).st_mode)
-        except (FileNotFoundError, NotADirectoryError):
-            check_not_broken(path)
-            return False
-        except OSError as error:
-            raise from_os_error(error, "look at", path) from error
+        with _translated("look at", path):
+            return self._presence.find(partial(_is_file, path), path) is not None
 
     def folder_stamp(self, prefix: str) -> int | None:
         folder = self._folder_path(prefix)
@@ -185,27 +186,33 @@ class LocalStore(ObjectStore):
 
     def _list_files(self, folder: str, *, temporary: bool) -> Iterator[ObjectInfo]:
         with _translated("list", folder):
-            for file in walk_files(folder):
+            for file in walk_files(folder, self._presence):
                 if local_files.is_staging(file.name) is temporary:
-                    info = local_files.stat_entry(file, self._key(file.path))
+                    try:
+                        info = local_files.stat_entry(file, self._key(file.path))
+                    except FileNotFoundError:
+                        self._presence.check_absent(file.path)
+                        continue
                     if info is not None:
                         yield info
 
     def list_folders(self, prefix: str) -> builtins.list[str]:
         folder = self._folder_path(prefix)
         with _translated("list", folder):
-            return sorted(
-                entry.name for entry in list_entries(folder) if is_folder(entry) or is_broken(entry)
-            )
+            entries = list_entries(folder, self._presence)
+            return sorted(entry.name for entry in entries if may_be_folder(entry))
 
     def list_links(self, prefix: str) -> Iterator[LinkInfo]:
         folder = self._folder_path(prefix)
         with _translated("list", folder):
-            for entry in walk_links(folder):
-                with suppress(FileNotFoundError):
+            for entry in walk_links(folder, self._presence):
+                try:
                     target = os.readlink(entry.path)
-                    key = self._key(entry.path)
-                    yield LinkInfo(key, target, is_folder(entry), is_broken(entry))
+                except FileNotFoundError:
+                    self._presence.check_absent(entry.path)
+                    continue
+                key = self._key(entry.path)
+                yield LinkInfo(key, target, is_folder(entry), is_broken(entry))
 
     def delete(self, key: str) -> None:
         path = self._path(key)
@@ -476,6 +483,15 @@ def _folder_of(path: str) -> str:
     return path.rpartition(os.sep)[0] or os.sep
 
 
+def _is_file(path: str) -> bool | None:
+    """Return True if a file is there, or None."""
+    try:
+        return stat.S_ISREG(os.stat(path).st_mode) or None
+    except (FileNotFoundError, NotADirectoryError):
+        check_not_broken(path)
+        return None
+
+
 def _replace(temporary: str, path: str) -> None:
     with lock_folder(_folder_of(path), exclusive=False):
         os.replace(temporary, path)
@@ -491,14 +507,6 @@ def _link(temporary: str, path: str) -> None:
                 "links, which put-if-absent is made of: move it to one, or to an object store"
             ) from error
         raise
-
-
-@contextmanager
-def _not_found_below_a_file() -> Iterator[None]:
-    try:
-        yield
-    except NotADirectoryError as error:
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)) from error
 
 
 @contextmanager

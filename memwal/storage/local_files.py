@@ -51,14 +51,17 @@ _TOO_MANY = frozenset({errno.EMFILE, errno.ENFILE})
 _NAME = frozenset({errno.ENAMETOOLONG, errno.EINVAL, errno.ENOTDIR, errno.EISDIR})
 
 
-def read_file(path: str, *, start: int = 0, length: int | None = None) -> bytes:
-    """Read a file, or up to ``length`` bytes of it from ``start``."""
-    # O_NONBLOCK: opening a pipe in the place of a file would wait for its writer.
-    descriptor = os.open(path, os.O_RDONLY | system.O_CLOEXEC | system.O_NONBLOCK)
+def read_file(path: str, *, start: int = 0, length: int | None = None) -> bytes | None:
+    """Read a file, or up to ``length`` bytes of it from ``start``; None if there is no file."""
+    try:
+        # O_NONBLOCK: opening a pipe in the place of a file would wait for its writer.
+        descriptor = os.open(path, os.O_RDONLY | system.O_CLOEXEC | system.O_NONBLOCK)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise FileNotFoundError(errno.ENOENT, "a folder, not an object", path)
+            return None
         end = status.st_size if length is None else min(start + length, status.st_size)
         parts = []
         while start < end:
@@ -83,14 +86,14 @@ def stat_object(path: str, key: str) -> ObjectInfo | None:
 
 
 def stat_entry(entry: os.DirEntry[str], key: str) -> ObjectInfo | None:
-    """Return size and time of an entry of a folder; None if it is gone, or no file.
+    """Return size and time of an entry of a folder that is no folder; None if it is no file.
 
-    A broken link counts as a file: it is not absent, and whatever reads it gets an error.
+    A broken link counts as a file: it is not absent, and whatever reads it gets an error. Raises
+    FileNotFoundError if it is gone, or a folder by now: a link, which led nowhere for a moment.
     """
-    try:
-        status = entry.stat(follow_symlinks=not is_broken(entry))
-    except FileNotFoundError:
-        return None
+    status = entry.stat(follow_symlinks=not is_broken(entry))
+    if stat.S_ISDIR(status.st_mode):
+        raise FileNotFoundError(errno.ENOENT, "a folder by now", entry.path)
     is_object = stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode)
     return _object_info(status, key) if is_object else None
 

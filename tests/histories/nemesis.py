@@ -18,6 +18,7 @@ from random import Random
 
 from histories import child, clock
 from histories.clock import Clock
+from histories.events import Recorder
 from histories.process import Told
 from histories.table_folder import TableFolder
 from support.faults import lost_writes
@@ -206,6 +207,7 @@ class Nemesis:
         self._dice = dice
         self._grace = grace
         self._pause = pause
+        self._recorder: Recorder
         self._later: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
 
@@ -216,7 +218,9 @@ class Nemesis:
         for one in children:
             one.wait_until_there()
         ended = time.monotonic() + seconds
-        table = TableFolder(Path(children[0].uri), children[0].folder) if self._moves else None
+        folder = children[0].folder
+        table = TableFolder(Path(children[0].uri), folder) if self._moves else None
+        self._recorder = Recorder(folder / "nemesis.jsonl")
         self._act_later(children, table)
         while time.monotonic() < ended:
             for one in children:
@@ -234,13 +238,18 @@ class Nemesis:
 
     def _act(self, children: list[Child], table: TableFolder | None) -> None:
         if table is not None and self._dice.random() < 0.5:
-            self._dice.choice([self._move, self._restore, self._link])(children, table)
+            act = self._dice.choice([self._move, self._restore, self._link])
+            self._recorder.note(act.__name__[1:])
+            act(children, table)
+            self._recorder.note(f"{act.__name__[1:]} is over")
         else:
             one = self._dice.choice(children)
             acts = [self._kill, self._stop, self._stop]
             if one.has_own_clock:
                 acts.append(self._jump)
-            self._dice.choice(acts)(one)
+            what = self._dice.choice(acts)
+            self._recorder.note(what.__name__[1:], role=one.role)
+            what(one)
         self._act_later(children, table)
 
     def _kill(self, one: Child) -> None:

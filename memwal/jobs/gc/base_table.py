@@ -40,12 +40,13 @@ from memwal.format.paths import (
     INDICES_DIR,
     MEM_WAL_DIR,
     MEM_WAL_INDEX_NAME,
+    VERSIONS_DIR,
     parse_region_name,
 )
 from memwal.jobs.gc.collector import GcContext, carry_out
 from memwal.jobs.gc.decision import Decision, Kind, Reason, moment
 from memwal.jobs.gc.generations import measure
-from memwal.jobs.gc.history import VERSIONS_DIR, StoredVersions
+from memwal.jobs.gc.history import StoredVersions
 from memwal.jobs.gc.pins import list_read_tags, protection_end
 from memwal.jobs.merge.run_files import MERGES_DIR
 from memwal.storage.location import TableLocation

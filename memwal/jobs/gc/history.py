@@ -13,7 +13,7 @@ from uuid import UUID
 from memwal.errors import ObjectNotFoundError
 from memwal.format.lance_manifest import find_mem_wal_index
 from memwal.format.memwal_index import IndexDetails
-from memwal.format.paths import parse_table_version
+from memwal.format.paths import VERSIONS_DIR, parse_table_version
 from memwal.format.region_manifest import RegionManifest
 from memwal.region.manifest_store import (
     RegionManifestStore,
@@ -88,8 +88,6 @@ def _read_listed(
         settled=last_version_before_flush(read, range(versions[0], then + 1), latest.oldest_kept),
     )
 
-
-VERSIONS_DIR = "_versions"
 
 # A commit under way: the manifest's name with a suffix, to be renamed or copied.
 _STAGED = re.compile(r"d?[0-9]{1,20}\.manifest[-.#].+")

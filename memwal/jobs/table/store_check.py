@@ -18,6 +18,7 @@ from memwal.base_table.commit import is_conflict
 from memwal.base_table.snapshot import open_base, open_dataset
 from memwal.boundary.lance_errors import translate_lance_error
 from memwal.errors import MemWalError, ObjectExistsError, TableSetupError
+from memwal.format.paths import VERSIONS_DIR
 from memwal.storage import uris
 from memwal.storage.credentials import describe_credentials
 from memwal.storage.location import COMMITS_IN, TableLocation
@@ -279,7 +280,7 @@ class _StoreChecks:
         return _Result(CheckState.ERROR, text, advice)
 
     def _table(self) -> _Result:
-        if "_versions" not in self._store.list_folders(""):
+        if VERSIONS_DIR not in self._store.list_folders(""):
             return _ok("there is none yet")
         try:
             base = open_base(self._location)

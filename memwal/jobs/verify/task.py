@@ -13,6 +13,7 @@ from memwal.boundary.lance_errors import first_line, is_panic
 from memwal.errors import MemWalError, ObjectNotFoundError, StoreAccessError
 from memwal.format.lance_files import FileKind
 from memwal.format.lance_manifest import named_files
+from memwal.format.paths import VERSIONS_DIR
 from memwal.jobs.job import run_in_process
 from memwal.jobs.options import VerifyOptions
 from memwal.region.manifest_store import discover_regions
@@ -67,7 +68,7 @@ def damage_as_unreadable(store: ObjectStore, folder: str | None) -> Iterator[Non
         expected = isinstance(error, (MemWalError, OSError, ValueError, RuntimeError, KeyError))
         if not expected and not is_panic(error):
             raise
-        for info in store.list("_versions" if folder is None else folder):
+        for info in store.list(VERSIONS_DIR if folder is None else folder):
             try:
                 if folder is not None:
                     store.get(info.key)

@@ -15,22 +15,29 @@ from typing import Final
 
 from memwal.errors import CorruptDataError
 from memwal.format.paths import MEM_WAL_DIR
+from memwal.storage.folders.presence import TablePresence
 
 # Folders of regions are that deep below the root of a table.
 _REGION_DEPTH: Final = 2
 
 
-def list_entries(folder: str) -> list[os.DirEntry[str]]:
+def list_entries(folder: str, presence: TablePresence | None = None) -> list[os.DirEntry[str]]:
     """Return the entries of a folder; none if it does not exist or is not a folder.
 
-    Raises CorruptDataError if it does not exist because a link on the way to it is broken.
+    Raises CorruptDataError if it does not exist because a link on the way to it is broken. With the
+    ``presence`` of the table, raises StoreUnavailableError if the table is not in its place.
     """
     try:
-        with os.scandir(folder) as entries:
-            return list(entries)
+        if presence is None:
+            with os.scandir(folder) as entries:
+                return list(entries)
+        found = presence.find_entries(folder)
     except (FileNotFoundError, NotADirectoryError):
+        found = None
+    if found is None:
         check_not_broken(folder)
         return []
+    return found
 
 
 def is_folder(entry: os.DirEntry[str]) -> bool:
@@ -43,16 +50,21 @@ def is_folder(entry: os.DirEntry[str]) -> bool:
         return False
 
 
+def may_be_folder(entry: os.DirEntry[str]) -> bool:
+    """Return whether an entry is a folder, or a link that leads to no file at this moment."""
+    return not os.path.isfile(entry.path) if entry.is_symlink() else entry.is_dir()
+
+
 def is_broken(entry: os.DirEntry[str]) -> bool:
     """Return whether an entry is a broken link."""
     return entry.is_symlink() and _is_broken_link(entry.path)
 
 
-def walk_files(folder: str) -> Iterator[os.DirEntry[str]]:
+def walk_files(folder: str, presence: TablePresence) -> Iterator[os.DirEntry[str]]:
     """Yield every entry below a folder that is not a folder itself, at any depth."""
     pending = [folder]
     while pending:
-        for entry in list_entries(pending.pop()):
+        for entry in list_entries(pending.pop(), presence):
             if is_folder(entry):
                 pending.append(entry.path)
             else:
@@ -72,11 +84,11 @@ def list_tree(folder: str) -> tuple[list[os.DirEntry[str]], list[str]]:
     return files, folders[::-1]
 
 
-def walk_links(folder: str) -> Iterator[os.DirEntry[str]]:
+def walk_links(folder: str, presence: TablePresence) -> Iterator[os.DirEntry[str]]:
     """Yield every link below a folder, at any depth, also behind other links."""
     pending = [folder]
     while pending:
-        for entry in list_entries(pending.pop()):
+        for entry in list_entries(pending.pop(), presence):
             if entry.is_symlink():
                 yield entry
             if is_folder(entry):

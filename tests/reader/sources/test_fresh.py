@@ -24,6 +24,7 @@ from support.data.tables import (
     state,
     without_key,
 )
+from support.faults.between_calls import away_between
 from support.faults.collecting import DAY, collect
 from support.oracles import native
 from support.stores.faulty_store import WAL, FaultyStores
@@ -35,6 +36,8 @@ from memwal.errors import (
     InvalidInputError,
     MemWalError,
     ReadTimeoutError,
+    StoreUnavailableError,
+    TableSetupError,
 )
 from memwal.format.paths import wal_key
 from memwal.lsm.wal import follow
@@ -281,6 +284,30 @@ class TestReplacedTables:
             again.upsert(rows({3: 3}))
             again.upsert(rows({4: 4}))
             assert fresh(table) == {1: 1, 3: 3, 4: 4}
+
+    def test_one_that_is_away_for_a_moment_of_the_read(
+        self, table: memwal.Table, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What was flushed and what was not, both since this process looked last."""
+        # A manifest is looked at anew by each read.
+        monkeypatch.setattr(manifest_store, "_REUSE_SECONDS", 0)
+        with table.writer() as writer:
+            writer.upsert(rows({1: 1}))
+            writer.flush()
+            writer.upsert(rows({2: 2}))
+            with away_between(folder(table), -1, -1) as calls:
+                fresh(table)
+            for first in range(calls.count):
+                writer.upsert(rows({2: first}))
+                writer.flush()
+                writer.upsert(rows({3: first}))
+                with away_between(folder(table), first, first + 1):
+                    try:
+                        seen = fresh(table)
+                    except (StoreUnavailableError, TableSetupError):
+                        continue
+                assert seen == {1: 1, 2: first, 3: first}
+        assert calls.count > 4
 
     def test_one_that_was_made_anew(self, table: memwal.Table) -> None:
         def write(key: int) -> None:

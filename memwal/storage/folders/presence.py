@@ -1,0 +1,111 @@
+"""Tell whether a file that was not found is absent from a local table, or the table was away.
+
+While the folder of a table is moved (``mv``) and moved back, or its disk is not mounted, nothing is
+found below its path. Whoever took that for absence would take the end of a log for a place before
+it, a region for one without rows, or a pin for released. So a path that was not found is looked at
+once more, relative to the folder of the table, which is open during that look. Whatever happens at
+each moment:
+
+* the table is away when its folder is opened: StoreUnavailableError;
+* it came back before that: the second look finds the file, and the caller reads again;
+* it is moved after that: the open folder is still the table's, wherever it is, and the answer is
+  right for the moment of the second look;
+* another folder stands in its place, which a write of Lance made while the table was away: it has
+  no versions of a data set, while the table had: StoreUnavailableError. A backup that was put there
+  is a table, and answers for itself.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar
+
+from memwal.errors import StoreUnavailableError
+from memwal.format.paths import VERSIONS_DIR
+from memwal.util import system
+
+_FOLDER = system.O_PATH | os.O_RDONLY | system.O_DIRECTORY | system.O_CLOEXEC
+# A file that is created between the two looks is there in the next round.
+_MAX_LOOKS = 64
+
+Found = TypeVar("Found")
+
+
+class TablePresence:
+    """Second looks at what was not found in one table. Thread-safe.
+
+    A folder without versions of a data set may be absent: nothing was there that could be missed.
+    """
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._prefix_length = len(os.path.join(root, ""))
+        self._was_table = os.path.isdir(os.path.join(root, VERSIONS_DIR))
+
+    def find(self, look: Callable[[], Found | None], path: str) -> Found | None:
+        """Return what a look at the path of a file finds; None only if the table has no such file.
+
+        Raises StoreUnavailableError if the table is not in its place.
+        """
+        for _ in range(_MAX_LOOKS):
+            found = look()
+            if found is not None:
+                return found
+            status = self._status(path)
+            if status is None or not stat.S_ISREG(status.st_mode):
+                return None
+        raise self._unsettled(path)
+
+    def find_entries(self, folder: str) -> list[os.DirEntry[str]] | None:
+        """Return the entries of a folder; None if the table has no such folder.
+
+        Raises NotADirectoryError if it is a file, and StoreUnavailableError as :meth:`find` does.
+        """
+        for _ in range(_MAX_LOOKS):
+            with suppress(FileNotFoundError), os.scandir(folder) as entries:
+                return list(entries)
+            if self._status(folder) is None:
+                return None
+        raise self._unsettled(folder)
+
+    def check_absent(self, path: str) -> None:
+        """Raise StoreUnavailableError unless the table has nothing at a path that was not found."""
+        if self._status(path) is not None:
+            raise self._unsettled(path)
+
+    def _status(self, path: str) -> os.stat_result | None:
+        """Return the status of a path in the table; None if nothing is there."""
+        try:
+            table = os.open(self._root, _FOLDER)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            if not self._was_table:
+                return None
+            raise self._away("it was moved or deleted, or its disk is not mounted") from error
+        try:
+            with suppress(FileNotFoundError, NotADirectoryError):
+                return os.stat(path[self._prefix_length :] or ".", dir_fd=table)
+            try:
+                os.stat(VERSIONS_DIR, dir_fd=table)
+            except (FileNotFoundError, NotADirectoryError) as error:
+                if self._was_table:
+                    raise self._away("the folder there is not the table's") from error
+            else:
+                self._was_table = True
+            return None
+        finally:
+            os.close(table)
+
+    def _away(self, why: str) -> StoreUnavailableError:
+        return StoreUnavailableError(
+            f"there is no table at {self._root} at this moment, where one was: {why}. Put it back "
+            "in its place, then try again"
+        )
+
+    def _unsettled(self, path: str) -> StoreUnavailableError:
+        return StoreUnavailableError(
+            f"{path} was there and then it was not: the table was moved, or the file replaced "
+            "again and again, during the look; try again"
+        )
