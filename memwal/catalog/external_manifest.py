@@ -213,6 +213,9 @@ class ExternalManifestStore(ObjectStore):
         self.finish_commits(prefix)
         return [name for name in self._inner.list_folders(prefix) if prefix or name != STAGING]
 
+    def expect_new_table(self) -> None:
+        self._inner.expect_new_table()
+
     def list_links(self, prefix: str) -> Iterator[LinkInfo]:
         return self._inner.list_links(prefix)
 

@@ -346,6 +346,9 @@ class LocalStore(ObjectStore):
                 self._folders.forget_ancestors(folder)
         self._folders.ensure(folder, make_root=False)
 
+    def expect_new_table(self) -> None:
+        self._presence.expect_new_table()
+
     def check_held(self) -> None:
         if self._hold is not None:
             with _translated("look at", self._root):

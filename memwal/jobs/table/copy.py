@@ -113,6 +113,7 @@ def copy_table(
     open_base(source).require_mem_wal()
     if f"{target.uri}/".startswith(f"{source.uri}/"):
         raise InvalidInputError(f"{target} is inside the table to copy; choose another address")
+    target.store.expect_new_table()
     if next(iter(target.store.list("")), None) is not None:
         raise TableSetupError(
             f"something is stored at {target}; copy to another address, or delete it if it is the "

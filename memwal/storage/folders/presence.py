@@ -43,7 +43,12 @@ class TablePresence:
     def __init__(self, root: str) -> None:
         self._root = root
         self._prefix_length = len(os.path.join(root, ""))
-        self._was_table = os.path.isdir(os.path.join(root, VERSIONS_DIR))
+        self._was_table = False
+        self.expect_new_table()
+
+    def expect_new_table(self) -> None:
+        """Miss nothing that was here before, unless a table is here now."""
+        self._was_table = os.path.isdir(os.path.join(self._root, VERSIONS_DIR))
 
     def find(self, look: Callable[[], Found | None], path: str) -> Found | None:
         """Return what a look at the path of a file finds; None only if the table has no such file.

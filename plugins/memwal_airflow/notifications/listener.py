@@ -1,5 +1,7 @@
 """Airflow listener that records failures of a table's tasks and DAG, and sends its events.
 
+It also has Airflow's components import early what tasks need, see :mod:`memwal_airflow.preload`.
+
 A failure is recorded in the catalog once no retry follows, and cleared by the next success: a job
 by its recorded run, the reading of the status by the recorded status, the rest here. The task
 ``notify`` of the fleet DAG sends all events regularly.
@@ -10,6 +12,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from airflow.sdk.configuration import conf
 from airflow.listeners import hookimpl
 
 from memwal_airflow import DAG_PREFIX
@@ -24,6 +27,16 @@ _NO_NEWS = ("AirflowSensorTimeout", "TaskDeferralError")
 log = logging.getLogger(__name__)
 
 # Imports are late: every process of Airflow loads its listeners, and few of them call these.
+
+
+@hookimpl
+def on_starting(component: object) -> None:
+    """Import what the children of the scheduler, the DAG processor or the triggerer need."""
+    # Tasks call this as well, with a component of another type.
+    if type(component).__name__ == "Job" and "LocalExecutor" in conf.get("core", "executor"):
+        from memwal_airflow.preload import preload
+
+        preload()
 
 
 @hookimpl

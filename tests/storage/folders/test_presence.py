@@ -103,6 +103,17 @@ def test_a_table_that_was_made_since_is_known(root: Path, read: str) -> None:
         READS[read](store)
 
 
+@pytest.mark.parametrize("read", READS)
+def test_a_new_table_in_the_place_of_another_one(root: Path, read: str) -> None:
+    store = LocalStore(root)
+    root.rename(root.with_name("away"))
+    store.expect_new_table()
+    assert absent(store, read)
+    store.create("b/1", b"first")
+    assert absent(store, read)
+    assert store.get("b/1") == b"first"
+
+
 def test_what_appears_between_two_looks_is_found(root: Path) -> None:
     store = LocalStore(root)
     looks: list[str] = []

@@ -1,0 +1,37 @@
+"""Import in long-lived processes of Airflow what their children need, so that these start sooner.
+
+The scheduler forks the workers of a LocalExecutor, and each worker forks its tasks; the DAG
+processor forks the processes that parse, the triggerer the one that runs triggers. A child has
+every module that its parent had imported, in memory that they share. A task that imports Airflow's
+task runner, PyArrow, Lance and memwal itself needs two seconds of a processor for that.
+
+Lance warns at every fork: the threads that it starts when a table is opened do not survive one.
+No thread runs yet when Lance was only imported, and these parents open no table, so each child
+starts its own threads.
+"""
+
+from __future__ import annotations
+
+import warnings
+from importlib import import_module
+from typing import Final
+
+MODULES: Final = (
+    "airflow.sdk.execution_time.task_runner",
+    "memwal.fleet",
+    "memwal.fleet.run_job",
+    "memwal.jobs.merge.job",
+    "memwal_airflow.dag_factory",
+)
+"""What a task imports that merges a small table in its own process, with all that these import."""
+
+
+def preload() -> None:
+    """Import :data:`MODULES`.
+
+    The listener calls this in the scheduler, the DAG processor and the triggerer if tasks run in a
+    LocalExecutor. For workers of Celery, call it in ``airflow_local_settings.py``.
+    """
+    for name in MODULES:
+        import_module(name)
+    warnings.filterwarnings("ignore", message="lance is not fork-safe", category=UserWarning)
