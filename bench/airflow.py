@@ -16,6 +16,9 @@ The parts:
     other, and for all tables at once. With ``--spark`` every job runs on Spark: ``warm`` in
     sessions of a server that is up, ``submit`` by ``spark-submit``. A flush waits for the next look
     of the triggerer as well, which is the policy's ``poll_seconds``: 1 here.
+``bare``
+    The same for as many DAGs without a table, whose first task does nothing and skips the others:
+    what Airflow itself needs on this machine. One event starts them all.
 """
 
 from __future__ import annotations
@@ -48,7 +51,18 @@ import memwal  # noqa: E402
 from memwal.catalog import Catalog, Policy, RunState  # noqa: E402
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
-PARTS = ("parse", "idle", "due")
+PARTS = ("parse", "idle", "due", "bare")
+BARE = """
+from airflow.providers.standard.operators.python import BranchPythonOperator, PythonOperator
+from airflow.sdk import DAG, Asset
+for number in range(COUNT):
+    with DAG(f"bare{number:03}", schedule=[Asset("all")], max_active_runs=1) as dag:
+        first = BranchPythonOperator(task_id="first", python_callable=lambda: [])
+        first >> [PythonOperator(task_id=f"later{n}", python_callable=print) for n in range(6)]
+    globals()[dag.dag_id] = dag
+with DAG("start", schedule=None) as start:
+    PythonOperator(task_id="start", python_callable=print, outlets=[Asset("all")])
+"""
 PARSE = """
 import os, sys, time
 from memwal_airflow.dag_factory import build_dags
@@ -61,6 +75,9 @@ started = time.perf_counter()
 build_dags(sys.argv[1])
 print(every, time.perf_counter() - started)
 """
+AIRFLOW_DEFAULTS = {"dag_processor": {"min_file_process_interval": "30"}}
+"""Of Airflow itself, where the embedded one differs: how often DAG files are parsed."""
+
 IDLE = Policy(
     merge_at_age_seconds=1e9,
     index_at_age_seconds=1e9,
@@ -209,7 +226,41 @@ def due(folder: Path, arguments: argparse.Namespace) -> Iterator[Line]:
         )
 
 
-RUN = {"parse": parsing, "idle": idle, "due": due}
+def bare(folder: Path, arguments: argparse.Namespace) -> Iterator[Line]:
+    """Run as many tasks that do nothing."""
+    place = folder / "bare"
+    (place / "dags").mkdir(parents=True)
+    dags = BARE.replace("COUNT", str(arguments.tables))
+    (place / "dags" / "bare.py").write_text(dags)
+    with AirflowStandalone(
+        place / "airflow",
+        dags_folder=place / "dags",
+        settings={"core": {"dags_are_paused_at_creation": "False"}, **AIRFLOW_DEFAULTS},
+        parallelism=arguments.tasks,
+    ) as airflow:
+        airflow.wait_dag("start", timeout=600)
+        airflow.wait_dag(f"bare{arguments.tables - 1:03}", timeout=600)
+        time.sleep(30)
+        airflow.trigger("start", {})
+        airflow.wait(
+            lambda: len(_ended(airflow, "first")) == arguments.tables,
+            timeout=arguments.limit,
+            what="end all tasks",
+        )
+        (started,) = _ended(airflow, "start")
+        waited = [(at - started).total_seconds() for at in _ended(airflow, "first")]
+    p50, p99 = np.percentile(waited, [50, 99])
+    for what, value, limit in (("p50", p50, 15.0), ("p99", p99, 30.0)):
+        yield _limited(
+            "airflow bare",
+            f"{arguments.tables} tasks that do nothing, from the event to the end, {what}",
+            constant(float(value)),
+            limit,
+            note=f"no table, {arguments.tasks} tasks at once",
+        )
+
+
+RUN = {"parse": parsing, "idle": idle, "due": due, "bare": bare}
 
 
 def _limited(name: str, what: str, ours: Figure, limit: float, *, note: str = "") -> Line:
@@ -254,7 +305,7 @@ def _running(
                 folder / "airflow",
                 dags_folder=dags,
                 env={"MEMWAL_CATALOG_URL": url, "MEMWAL_CATALOG_SNAPSHOT": str(snapshot)},
-                settings={"memwal": settings},
+                settings={"memwal": settings, **AIRFLOW_DEFAULTS},
                 parallelism=arguments.tasks,
             )
         )
@@ -301,6 +352,14 @@ def _wait_merged(
 
     airflow.wait(merged, timeout=limit, what="merge")
     return ended
+
+
+def _ended(airflow: AirflowStandalone, task_id: str) -> list[datetime]:
+    """Return when the tasks with an id ended successfully."""
+    path = f"file:{airflow.home / 'airflow.db'}?mode=ro"
+    query = "SELECT end_date FROM task_instance WHERE task_id = ? AND state = 'success'"
+    with contextlib.closing(sqlite3.connect(path, uri=True)) as connection:
+        return [datetime.fromisoformat(at) for (at,) in connection.execute(query, [task_id])]
 
 
 def _rows(airflow: AirflowStandalone) -> dict[str, int]:

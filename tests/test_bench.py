@@ -252,11 +252,11 @@ def test_a_region_costs_the_same_requests_however_many_there_are(tmp_path: Path)
     ]
 
 
-AIRFLOW_LINES = {"parse": 2, "idle": 1, "due": 3}
+AIRFLOW_LINES = {"parse": 2, "idle": 1, "due": 3, "bare": 2}
 
 
 @pytest.mark.bench
-@pytest.mark.parametrize("part", ["parse", "idle", "due"])
+@pytest.mark.parametrize("part", AIRFLOW_LINES)
 def test_figures_of_airflow(tmp_path: Path, part: str) -> None:
     few = ["--tables", "2", "--idle-tables", "3", "--singles", "1", "--seconds", "10"]
     report = json.loads(run("airflow.py", tmp_path, "--json", "--only", part, *few))

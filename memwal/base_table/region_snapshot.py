@@ -113,9 +113,11 @@ def read_snapshot(store: ObjectStore, details: IndexDetails) -> dict[UUID, Regio
     data = details.inline_snapshots
     if not data:
         return None
-    key = external_key(details)
+    rows = _decode(data)
+    key = _external_key(rows)
     try:
-        rows = _decode(data if key is None else store.get(key))
+        if key is not None:
+            rows = _decode(store.get(key))
     except ObjectNotFoundError:
         return None
     except InvalidInputError as error:
@@ -158,7 +160,12 @@ def external_key(details: IndexDetails) -> str | None:
     """
     if not details.inline_snapshots:
         return None
-    key = (_decode(details.inline_snapshots).schema.metadata or {}).get(_LOCATION)
+    return _external_key(_decode(details.inline_snapshots))
+
+
+def _external_key(rows: pa.Table) -> str | None:
+    """Return the key that a pointer has; None for the rows of a snapshot."""
+    key = (rows.schema.metadata or {}).get(_LOCATION)
     if key is not None and _KEY.fullmatch(key) is None:
         raise _unreadable(f"it is said to be in {key!r}")
     return None if key is None else bytes(key).decode()

@@ -10,7 +10,9 @@ region, and one for each region whether its manifest has a next version. What de
 A status is read in full
 
 - when the table, its policy or its address changed,
-- before anything counts as due: what is remembered never starts a job,
+- before a job counts as due that was not due when it was read last: what is remembered never starts
+  a job. Of a table that stays due, because its job waits for its turn, only the catalog is read
+  again: a run may have served it without changing the table,
 - while rows wait in the log, every :data:`UNFLUSHED_SECONDS`: whether their writer lives depends on
   the age of the log entries,
 - after :data:`~memwal.jobs.policy.MAX_REUSE_SECONDS`, whatever was seen: also for what these looks
@@ -114,8 +116,10 @@ class TableWatch:
         if last is not None and self._looked_at - looked_at < RECENT_SECONDS:
             marks = last.probe.marks()
             if self._is_reusable(last, managed, marks):
-                reused = _aged(last, now)
-                if not any(due.reason for due in reused.due.values()):
+                found = _due_jobs(last.survey)
+                known = _with_runs(last, catalog) if found else last
+                reused = _aged(known, now)
+                if _due_jobs(reused) <= found:
                     self._last = last
                     return Look(survey=reused, is_fresh=False)
         probe = _probe(location)
@@ -134,6 +138,21 @@ class TableWatch:
         longest = min(MAX_REUSE_SECONDS, managed.policy.late_seconds / 2)
         same_table = replace(managed, regions=last.survey.table.regions) == last.survey.table
         return age < longest and same_table and last.marks.settled and marks.seen == last.marks.seen
+
+
+def _due_jobs(survey: Survey) -> set[str]:
+    return {job for job, due in survey.due.items() if due.reason is not None}
+
+
+def _with_runs(last: _Remembered, catalog: Catalog) -> _Remembered:
+    """Return what is remembered with the runs and the skipped regions that the catalog has now."""
+    name = last.survey.table.name
+    survey = replace(
+        last.survey,
+        skipped_regions=tuple(catalog.backoffs.skipped_regions(name)),
+        last_runs=catalog.last_runs(name),
+    )
+    return replace(last, survey=survey)
 
 
 def _aged(last: _Remembered, now: datetime) -> Survey:

@@ -18,9 +18,15 @@ from typing import Final
 
 MODULES: Final = (
     "airflow.sdk.execution_time.task_runner",
-    "memwal.fleet",
+    "memwal.catalog.catalog",
     "memwal.fleet.run_job",
+    "memwal.fleet.exclusive",
+    "memwal.jobs.gc.job",
+    "memwal.jobs.index.job",
     "memwal.jobs.merge.job",
+    "memwal.jobs.table.compact",
+    "memwal.jobs.table.snapshot",
+    "memwal.table",
     "memwal_airflow.dag_factory",
 )
 """What a task imports that merges a small table in its own process, with all that these import."""

@@ -16,6 +16,7 @@ from memwal.errors import MemWalError
 from memwal.fleet import watch as watch_module
 from memwal.fleet.watch import Look, TableWatch
 from memwal.format.paths import region_dir
+from memwal.jobs.job import SkippedRegion
 from memwal.jobs.policy import MAX_REUSE_SECONDS
 from memwal.storage.local import LocalStore
 
@@ -189,6 +190,30 @@ def test_what_is_remembered_never_starts_a_job(flights: Watched) -> None:
     look = flights.look(later=4_000)
     assert look.is_fresh
     # The clock of the store knows better than the one that this look was given.
+    assert look.survey.due["merge"].reason is None
+
+
+def test_a_table_that_stays_due_is_read_once(flights: Watched) -> None:
+    flights.catalog.update("flights", policy=replace(IDLE, merge_at_generations=1))
+    assert flights.look().survey.due["merge"].reason is not None
+    look = flights.look(later=60)
+    assert not look.is_fresh
+    assert look.survey.due["merge"].reason is not None
+    flights.table.merge()
+    assert flights.look().survey.due["merge"].reason is None
+
+
+def test_what_the_catalog_says_meanwhile_counts(flights: Watched) -> None:
+    flights.catalog.update("flights", policy=replace(IDLE, merge_at_generations=1))
+    look = flights.look()
+    assert look.survey.due["merge"].reason is not None
+    skipped = [
+        SkippedRegion(region_id=region.region_id, generation=1, reason="damaged")
+        for region in look.survey.status.regions
+    ]
+    flights.catalog.backoffs.skip_regions("flights", skipped)
+    look = flights.look()
+    assert not look.is_fresh
     assert look.survey.due["merge"].reason is None
 
 

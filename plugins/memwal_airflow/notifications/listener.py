@@ -12,8 +12,8 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from airflow.sdk.configuration import conf
 from airflow.listeners import hookimpl
+from airflow.sdk.configuration import conf
 
 from memwal_airflow import DAG_PREFIX
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from memwal.catalog import Catalog
+    from memwal.catalog.history import LatestRuns
     from memwal.catalog.records import ManagedTable
     from memwal.fleet.scheduler import FailureTracker
     from memwal.fleet.watch import TableWatch
@@ -36,6 +37,9 @@ REFRESH_SECONDS = 5.0
 
 OPTIONS_SECONDS = 60.0
 """Seconds for which storage options are reused, by all tables with the same reference."""
+
+RUNS_SECONDS = 5.0
+"""Pause between two reads of the runs of a table that stays due and does not change."""
 
 SAMPLE_SECONDS = 60.0
 """Pause between two samples of the backlog of a table that changes all the time."""
@@ -75,6 +79,8 @@ class _Watched:
     watch: TableWatch
     next_look: float = 0.0  # By the clock of the tables.
     next_sample: float = 0.0
+    runs: LatestRuns | None = None
+    next_runs: float = 0.0
     looking: asyncio.Task[None] | None = None
     due: DueTable | None = None
 
@@ -219,7 +225,10 @@ class DueTables:
         }
         if not jobs:
             return None
-        runs = catalog.latest_runs(table=table.name).get(table.name)
+        if look.is_fresh or now >= watched.next_runs:
+            watched.runs = catalog.latest_runs(table=table.name).get(table.name)
+            watched.next_runs = now + RUNS_SECONDS
+        runs = watched.runs
         if runs is None:
             return DueTable(jobs=jobs)
         succeeded = {job: run.run_id for job, run in runs.succeeded.items()}
