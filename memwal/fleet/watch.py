@@ -109,25 +109,43 @@ class TableWatch:
         """
         now = now or datetime.now(UTC)
         location = managed_location(managed, storage_options=storage_options)
-        last, looked_at = self._last, self._looked_at
-        self._last, self._looked_at = None, boot_seconds()
-        # A pause of the process can be longer than manifests are kept: then a next version that
-        # does not exist proves nothing.
-        if last is not None and self._looked_at - looked_at < RECENT_SECONDS:
-            marks = last.probe.marks()
-            if self._is_reusable(last, managed, marks):
-                found = _due_jobs(last.survey)
-                known = _with_runs(last, catalog) if found else last
-                reused = _aged(known, now)
-                if _due_jobs(reused) <= found:
-                    self._last = last
-                    return Look(survey=reused, is_fresh=False)
+        last = self._unchanged(managed)
+        if last is not None:
+            found = _due_jobs(last.survey)
+            known = _with_runs(last, catalog) if found else last
+            reused = _aged(known, now)
+            if _due_jobs(reused) <= found:
+                self._last = last
+                return Look(survey=reused, is_fresh=False)
         probe = _probe(location)
         marks = probe.marks()
         read_at = boot_seconds()
         result = survey(catalog, managed, storage_options=location.storage_options, now=now)
         self._last = _Remembered(result, marks, probe, read_at, now)
         return Look(survey=result, is_fresh=True)
+
+    def is_idle(self, managed: ManagedTable) -> bool:
+        """Return whether nothing happened to a local table, and nothing is due.
+
+        Opens no file and does not ask the catalog. False if only :meth:`look` can tell.
+        """
+        if self._last is None or not self._last.probe.is_quick:
+            return False
+        last = self._unchanged(managed)
+        if last is None:
+            return False
+        self._last = last
+        return not _due_jobs(last.survey) and not _due_jobs(_aged(last, datetime.now(UTC)))
+
+    def _unchanged(self, managed: ManagedTable) -> _Remembered | None:
+        """Forget what is remembered; return it if nothing happened to the table since."""
+        last, looked_at = self._last, self._looked_at
+        self._last, self._looked_at = None, boot_seconds()
+        # A pause of the process can be longer than manifests are kept: then a next version that
+        # does not exist proves nothing.
+        if last is None or self._looked_at - looked_at >= RECENT_SECONDS:
+            return None
+        return last if self._is_reusable(last, managed, last.probe.marks()) else None
 
     def _is_reusable(self, last: _Remembered, managed: ManagedTable, marks: _Marks) -> bool:
         age = boot_seconds() - last.read_at
@@ -170,11 +188,15 @@ def _aged(last: _Remembered, now: datetime) -> Survey:
 class _Probe(Protocol):
     """Observes one table without reading its status."""
 
+    is_quick: bool  # Whether it takes system calls only.
+
     def marks(self) -> _Marks: ...
 
 
 class _FolderTimes:
     """Times of the folders that every change creates or deletes a file in."""
+
+    is_quick = True
 
     def __init__(self, location: TableLocation) -> None:
         self._store = location.store
@@ -194,6 +216,8 @@ class _FolderTimes:
 
 class _NextVersions:
     """Observes whether versions exist that are newer than those at construction."""
+
+    is_quick = False
 
     def __init__(self, location: TableLocation) -> None:
         self._store = location.store

@@ -172,11 +172,12 @@ class LocalStore(ObjectStore):
 
     def folder_stamp(self, prefix: str) -> int | None:
         folder = self._folder_path(prefix)
-        with _translated("look at", folder):
-            try:
-                return os.stat(folder).st_mtime_ns
-            except (FileNotFoundError, NotADirectoryError):
-                return 0
+        try:
+            return os.stat(folder).st_mtime_ns
+        except (FileNotFoundError, NotADirectoryError):
+            return 0
+        except OSError as error:
+            raise from_os_error(error, "look at", folder) from error
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         return self._list_files(self._folder_path(prefix), temporary=False)

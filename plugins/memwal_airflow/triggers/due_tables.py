@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 MAX_CONCURRENT_LOOKS = 8
 LOOK_TIMEOUT_SECONDS = 300.0
+GLANCE_SECONDS = 5.0
+"""Limit of the glance at all local tables whose time has come."""
+
 # More than looks at once: a look that does not answer in time keeps its thread until it does.
 _THREADS = 64
 REFRESH_SECONDS = 5.0
@@ -117,6 +120,7 @@ class DueTables:
         self._next_refresh = 0.0
         self._tables: dict[str, _Watched] = {}
         self._options: dict[str, tuple[float, dict[str, str] | None]] = {}
+        self._glance: asyncio.Future[list[_Watched]] | None = None
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="memwal-look")
         self._slots = asyncio.Semaphore(MAX_CONCURRENT_LOOKS)
 
@@ -130,11 +134,14 @@ class DueTables:
         except Exception as error:
             log.warning("The catalog cannot be read, trying again: %s", _describe(error))
         now = self._clock()
-        for name, watched in self._tables.items():
+        ready = []
+        for watched in self._tables.values():
             if watched.looking is None and now >= watched.next_look:
                 pause = watched.table.policy.poll_seconds
                 watched.next_look = now + pause * random.uniform(1 - _JITTER, 1)  # noqa: S311
-                watched.looking = asyncio.ensure_future(self._look(name, watched))
+                ready.append(watched)
+        for watched in await self._not_idle(ready):
+            watched.looking = asyncio.ensure_future(self._look(watched.table.name, watched))
         return {
             name: watched.due for name, watched in self._tables.items() if watched.due is not None
         }
@@ -182,6 +189,29 @@ class DueTables:
         # Only now: after an error above, the next call tries again.
         self._revision = revision
         return {table.name: table for table in tables if starts_when_due(table)}
+
+    async def _not_idle(self, ready: list[_Watched]) -> list[_Watched]:
+        """Return the tables that have to be looked at one by one, by a glance at all of them.
+
+        A thread of its own for each idle table would cost ten times as much. If a file system does
+        not answer, the tables on the others are looked at all the same.
+        """
+        if not ready or (self._glance is not None and not self._glance.done()):
+            return ready
+        loop = asyncio.get_running_loop()
+        self._glance = loop.run_in_executor(self._threads, _not_idle_now, ready)
+        try:
+            async with asyncio.timeout(GLANCE_SECONDS):
+                return await asyncio.shield(self._glance)
+        except TimeoutError:
+            log.warning(
+                "A file system did not answer in %g s: looking at each table by itself.",
+                GLANCE_SECONDS,
+            )
+        for watched in ready:
+            # The thread may still use the old one.
+            watched.watch = _new_watch()
+        return ready
 
     async def _look(self, name: str, watched: _Watched) -> None:
         try:
@@ -257,6 +287,17 @@ class DueTables:
             options = await self._read_options(ref)
             self._options[ref] = now, options
         return options
+
+
+def _not_idle_now(ready: list[_Watched]) -> list[_Watched]:
+    def is_idle(watched: _Watched) -> bool:
+        try:
+            return watched.due is None and watched.watch.is_idle(watched.table)
+        except Exception:
+            # The look raises it again, for this table alone.
+            return False
+
+    return [watched for watched in ready if not is_idle(watched)]
 
 
 def starts_when_due(table: ManagedTable) -> bool:

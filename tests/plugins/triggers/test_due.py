@@ -3,8 +3,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -21,6 +23,7 @@ from memwal_airflow.triggers.due_tables import DueTable, DueTables
 
 from memwal.catalog import Catalog, Policy
 from memwal.errors import StoreUnavailableError
+from memwal.fleet.watch import TableWatch
 from memwal.jobs.job import JobResult
 
 EAGER = Policy(
@@ -310,6 +313,83 @@ def test_a_slow_table_delays_no_other(
     (failed,) = catalog.backoffs.failed_jobs()
     assert failed.table == "a-slow"
     assert StoreUnavailableError.__name__ in failed.reason
+
+
+@pytest.fixture
+def idle(backlog: Any, catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the tables that are looked at; ``flights`` is idle, looked at all the time."""
+    monkeypatch.setattr(due_tables_module, "_JITTER", 0.98)
+    backlog.table.merge()
+    backlog.table.build_indexes()
+    backlog.table.build_snapshot()
+    served(catalog, backlog, "gc", "quality")
+    policy = replace(EAGER, poll_seconds=1, merge_at_generations=1, compact_at_fragments=None)
+    catalog.register("flights", uri=backlog.uri, policy=policy)
+    monkeypatch.setattr("memwal.fleet.watch._SETTLED_NS", 0)
+    looks: list[str] = []
+    real = DueTables._look_now
+
+    def look(self: DueTables, watched: Any, options: Any) -> Any:
+        looks.append(watched.table.name)
+        return real(self, watched, options)
+
+    monkeypatch.setattr(DueTables, "_look_now", look)
+    return looks
+
+
+async def rest(polls: Polls, idle: list[str]) -> None:
+    """Poll until a glance at an idle table is enough."""
+    before = -1
+    while len(idle) != before:
+        before = len(idle)
+        for _ in range(60):
+            await polls.tables.poll()
+            await asyncio.sleep(0.02)
+
+
+def test_a_glance_at_an_idle_table_is_enough(
+    backlog: Any, catalog: Catalog, idle: list[str]
+) -> None:
+    async def work(polls: Polls) -> None:
+        await rest(polls, idle)
+        assert idle
+        backlog.flush(1)
+        await polls.until(lambda found: "flights" in found)
+
+    run(catalog, work)
+
+
+def test_a_glance_that_fails_fails_for_one_table(
+    backlog: Any, catalog: Catalog, idle: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(polls: Polls) -> None:
+        await rest(polls, idle)
+        before = len(idle)
+
+        def fail(*arguments: object) -> bool:
+            raise StoreUnavailableError("away")
+
+        monkeypatch.setattr(TableWatch, "is_idle", fail)
+        await polls.until(lambda _: len(idle) > before)
+        assert catalog.backoffs.failed_jobs() == []
+
+    run(catalog, work)
+
+
+def test_a_file_system_that_hangs_delays_no_table(
+    backlog: Any, catalog: Catalog, idle: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(due_tables_module, "GLANCE_SECONDS", 0.05)
+    hangs = threading.Event()
+
+    async def work(polls: Polls) -> None:
+        await rest(polls, idle)
+        monkeypatch.setattr(TableWatch, "is_idle", lambda *arguments: hangs.wait(20))
+        backlog.flush(1)
+        await polls.until(lambda found: "flights" in found)
+        hangs.set()
+
+    run(catalog, work)
 
 
 def test_tables_come_and_go_with_the_catalog(backlog: Any, catalog: Catalog) -> None:
