@@ -122,7 +122,7 @@ def test_other_schedules(snapshot: Path, catalog: Catalog, schedule: str | None)
 
 
 def test_by_default_a_run_starts_when_something_is_due(snapshot: Path, catalog: Catalog) -> None:
-    (asset,) = build_dag(register()).schedule
+    asset = build_dag(register()).timetable.asset_condition
     assert asset.uri == "memwal://flights/due"
     (watcher,) = asset.watchers
     assert watcher.trigger.serialize()[1] == {"table": "flights"}

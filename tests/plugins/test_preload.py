@@ -11,7 +11,6 @@ from memwal_airflow.notifications import listener
 from support.data.tables import MakeTable, rows
 
 
-
 class Job:
     """As a component of Airflow names itself."""
 

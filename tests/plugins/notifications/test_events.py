@@ -198,11 +198,12 @@ def test_a_failed_task_is_told_at_once_with_its_table_only(
 
 def test_airflow_takes_the_listener() -> None:
     from airflow._shared.listeners.listener import ListenerManager
-    from airflow._shared.listeners.spec import taskinstance
+    from airflow._shared.listeners.spec import lifecycle, taskinstance
     from airflow.listeners.spec import importerrors
     from memwal_airflow.plugin import MemWalPlugin
 
     manager = ListenerManager()
+    manager.add_hookspecs(lifecycle)
     manager.add_hookspecs(taskinstance)
     manager.add_hookspecs(importerrors)
     for one in MemWalPlugin.listeners:
