@@ -18,9 +18,11 @@ from support.data.tables import (
     keys,
     manifest,
     numbered,
+    region_folders,
     rows,
     state,
 )
+from support.faults.collecting import DAY, collect
 from support.faults.lost_writes import cut_new_files
 from support.stores.faulty_store import GENERATION, FaultyStores, Killed
 
@@ -99,6 +101,37 @@ def test_many_keys_have_a_filter_of_their_size_as_well(table: memwal.Table) -> N
     bloom = BloomFilter.from_sized(Path(path(table), "memwal_bloom.bin").read_bytes())
     assert bloom.might_contain([keys(*range(50_000), 100_000)]).all()
     assert bloom.might_contain([keys(*range(200_000, 300_000))]).mean() < 0.002
+
+
+@pytest.mark.parametrize("name", ["memwal_bloom.bin", "bloom_filter.bin"])
+@pytest.mark.parametrize("after", [False, True])
+def test_a_flush_that_sleeps_at_a_filter_until_its_folder_is_collected_is_made_good(
+    quick_faults: FaultyStores, make_table: MakeTable, name: str, after: bool
+) -> None:
+    """What it writes when it goes on is an orphan once more, which the next collection deletes."""
+    table = make_table()
+    store = quick_faults.of(table.location)
+    writer = table.writer()
+    writer.upsert(numbered(0, 25_000))
+    found: list[set[str]] = []
+
+    def sleep() -> None:
+        found.append(region_folders(table))
+        for days in (2, 4, 6):
+            collect(table, days * DAY)
+        assert region_folders(table) < found[0]
+
+    rule = store.act("put", sleep, key=f"{GENERATION}/{name}", after=after)
+    writer.flush()
+    writer.close()
+
+    assert rule.hits
+    (flushed,) = manifest(table).flushed
+    assert table.count_rows() == 25_000
+    for days in (8, 10, 12):
+        collect(table, days * DAY)
+    assert region_folders(table) == {flushed.path}
+    assert table.count_rows() == 25_000
 
 
 @pytest.mark.parametrize("after", [False, True])

@@ -333,6 +333,9 @@ class FaultyStore(ObjectStore):
         held._call = self._call  # type: ignore[method-assign]
         return held
 
+    def expect_new_table(self) -> None:
+        self.inner.expect_new_table()
+
     def check_held(self) -> None:
         self.inner.check_held()
 
