@@ -15,6 +15,7 @@ then.
 from __future__ import annotations
 
 import atexit
+import logging
 import re
 import shutil
 import socket
@@ -37,6 +38,8 @@ from memwal.util.optional_deps import requires_extra
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
+
+logger = logging.getLogger(__name__)
 
 CONNECT_PREFIX: Final = "sc://"
 """Start of the URL of a Spark Connect server."""
@@ -262,8 +265,10 @@ def run_connected(
         except BaseException:
             # Again until the call has ended: it may not have reached the server yet.
             while not call.done():
-                with suppress(PySparkException):
+                try:
                     spark.interruptTag(tag)
+                except PySparkException as error:
+                    logger.warning("The tasks could not be interrupted, trying again: %s", reason(error))
                 wait([call], timeout=_INTERRUPT_SECONDS)
             raise
     serializer = CPickleSerializer()
