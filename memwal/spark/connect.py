@@ -268,7 +268,8 @@ def run_connected(
                 try:
                     spark.interruptTag(tag)
                 except PySparkException as error:
-                    logger.warning("The tasks could not be interrupted, trying again: %s", reason(error))
+                    told = reason(error)
+                    logger.warning("The tasks could not be interrupted, trying again: %s", told)
                 wait([call], timeout=_INTERRUPT_SECONDS)
             raise
     serializer = CPickleSerializer()
