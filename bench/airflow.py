@@ -215,15 +215,8 @@ def due(folder: Path, arguments: argparse.Namespace) -> Iterator[Line]:
     yield _limited(
         "airflow due", "one table, from its flush to its merge", Figure.of(single), 5.0, note=note
     )
-    p50, p99 = np.percentile(waited, [50, 99])
-    for what, value, limit in (("p50", p50, 15.0), ("p99", p99, 30.0)):
-        yield _limited(
-            "airflow due",
-            f"{len(names)} tables at once, from the flush to the merge, {what}",
-            constant(float(value)),
-            limit,
-            note=note,
-        )
+    what = f"{len(names)} tables at once, from the flush to the merge"
+    yield from _burst("airflow due", what, waited, note=note)
 
 
 def bare(folder: Path, arguments: argparse.Namespace) -> Iterator[Line]:
@@ -249,18 +242,18 @@ def bare(folder: Path, arguments: argparse.Namespace) -> Iterator[Line]:
         )
         (started,) = _ended(airflow, "start")
         waited = [(at - started).total_seconds() for at in _ended(airflow, "first")]
-    p50, p99 = np.percentile(waited, [50, 99])
-    for what, value, limit in (("p50", p50, 15.0), ("p99", p99, 30.0)):
-        yield _limited(
-            "airflow bare",
-            f"{arguments.tables} tasks that do nothing, from the event to the end, {what}",
-            constant(float(value)),
-            limit,
-            note=f"no table, {arguments.tasks} tasks at once",
-        )
+    what = f"{arguments.tables} tasks that do nothing, from the event to the end"
+    note = f"no table, {arguments.tasks} tasks at once"
+    yield from _burst("airflow bare", what, waited, note=note)
 
 
 RUN = {"parse": parsing, "idle": idle, "due": due, "bare": bare}
+
+
+def _burst(name: str, what: str, waited: list[float], *, note: str) -> Iterator[Line]:
+    p50, p99 = np.percentile(waited, [50, 99])
+    yield _limited(name, f"{what}, p50", constant(float(p50)), 15.0, note=note)
+    yield _limited(name, f"{what}, p99", constant(float(p99)), 30.0, note=note)
 
 
 def _limited(name: str, what: str, ours: Figure, limit: float, *, note: str = "") -> Line:

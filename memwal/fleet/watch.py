@@ -111,10 +111,9 @@ class TableWatch:
         location = managed_location(managed, storage_options=storage_options)
         last = self._unchanged(managed)
         if last is not None:
-            found = _due_jobs(last.survey)
-            known = _with_runs(last, catalog) if found else last
-            reused = _aged(known, now)
-            if _due_jobs(reused) <= found:
+            were_due = _due_jobs(last.survey)
+            reused = _aged(_with_runs(last, catalog) if were_due else last, now)
+            if _due_jobs(reused) <= were_due:
                 self._last = last
                 return Look(survey=reused, is_fresh=False)
         probe = _probe(location)

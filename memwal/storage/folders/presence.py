@@ -64,16 +64,19 @@ class TablePresence:
                 return None
         raise self._unsettled(path)
 
-    def find_entries(self, folder: str) -> list[os.DirEntry[str]] | None:
-        """Return the entries of a folder; None if the table has no such folder.
+    def find_entries(self, folder: str) -> list[os.DirEntry[str]]:
+        """Return the entries of a folder.
 
-        Raises NotADirectoryError if it is a file, and StoreUnavailableError as :meth:`find` does.
+        Raises FileNotFoundError if the table has no such folder, NotADirectoryError if it is a
+        file, and StoreUnavailableError as :meth:`find` does.
         """
         for _ in range(_MAX_LOOKS):
-            with suppress(FileNotFoundError), os.scandir(folder) as entries:
-                return list(entries)
-            if self._status(folder) is None:
-                return None
+            try:
+                with os.scandir(folder) as entries:
+                    return list(entries)
+            except FileNotFoundError:
+                if self._status(folder) is None:
+                    raise
         raise self._unsettled(folder)
 
     def check_absent(self, path: str) -> None:

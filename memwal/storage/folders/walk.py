@@ -28,16 +28,13 @@ def list_entries(folder: str, presence: TablePresence | None = None) -> list[os.
     ``presence`` of the table, raises StoreUnavailableError if the table is not in its place.
     """
     try:
-        if presence is None:
-            with os.scandir(folder) as entries:
-                return list(entries)
-        found = presence.find_entries(folder)
+        if presence is not None:
+            return presence.find_entries(folder)
+        with os.scandir(folder) as entries:
+            return list(entries)
     except (FileNotFoundError, NotADirectoryError):
-        found = None
-    if found is None:
         check_not_broken(folder)
         return []
-    return found
 
 
 def is_folder(entry: os.DirEntry[str]) -> bool:
