@@ -210,9 +210,14 @@ class TestTasks:
             assert main is not None
             signal.pthread_kill(main if receiver == "main thread" else own, signal.SIGINT)
 
-        threading.Thread(target=interrupt).start()
-        with pytest.raises(KeyboardInterrupt):
-            run([str(beats)], beat)
+        # What a shell starts in the background ignores the signal.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            threading.Thread(target=interrupt).start()
+            with pytest.raises(KeyboardInterrupt):
+                run([str(beats)], beat)
+        finally:
+            signal.signal(signal.SIGINT, before)
         assert is_still(beats)
         # In the same session, for the next job.
         assert run([1], str) == ["1"]
