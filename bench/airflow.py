@@ -13,8 +13,8 @@ The parts:
     seconds. Ends with an error if a run starts.
 ``due``
     Seconds from the flush that makes a table due to the end of its merge: for one table after the
-    other, and for all tables at once. With ``--spark`` every job runs on Spark: ``warm`` in
-    sessions of a server that is up, ``submit`` by ``spark-submit``. A flush waits for the next look
+    other, and for all tables at once. With ``--spark`` every job runs on Spark: ``warm`` in one
+    session of a server that is up, ``submit`` by ``spark-submit``. A flush waits for the next look
     of the triggerer as well, which is the policy's ``poll_seconds``: 1 here.
 ``bare``
     The same for as many DAGs without a table, whose first task does nothing and skips the others:
@@ -176,6 +176,7 @@ def due(folder: Path, arguments: argparse.Namespace) -> Iterator[Line]:
     tables = {name: _make(place, name, regions=1) for name in names}
     policy = Policy(
         poll_seconds=1,
+        spark_session="small",
         merge_at_generations=2,
         merge_at_age_seconds=1e9,
         index_at_age_seconds=1e9,

@@ -12,7 +12,7 @@ from it; :mod:`memwal.jobs.policy` declares the key and passes its value.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from enum import Enum
 from typing import Any, Final, TypeVar
@@ -162,6 +162,16 @@ class JobOptions:
                 value = in_seconds(value)
                 object.__setattr__(self, name, value)
             option.check(name, value)
+
+
+Options = TypeVar("Options", bound=JobOptions)
+
+
+def with_max_tasks(options: Options, max_tasks: int) -> Options:
+    """Return options of a job that is divided into so many tasks at most, if they do not say."""
+    if getattr(options, "max_tasks", max_tasks) is not None:
+        return options
+    return replace(options, max_tasks=max_tasks)  # type: ignore[type-var]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,7 @@ import signal
 import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
@@ -34,8 +34,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
 from memwal.boundary.exit_codes import EXIT_CODES_HELP, ExitCode, exit_code
 from memwal.errors import MemWalError
 from memwal.jobs.arguments import add_arguments, parse_options
-from memwal.jobs.job import TaskRunner
-from memwal.jobs.options import JobOptions
+from memwal.jobs.options import JobOptions, with_max_tasks
 from memwal.spark.connect import AUTH_VARIABLE, connect_session, parallelism
 from memwal.spark.result_store import check_target, write_result
 from memwal.spark.runner import application_span, spark_reason, spark_runner, with_trace_context
@@ -223,7 +222,9 @@ def _run_job(
         )
         with application_span(arguments.job, table.location):
             tasks = arguments.parallelism or cores
-            options = _on_spark(options, with_trace_context(runner), max_tasks=tasks)
+            options = with_max_tasks(options, tasks)
+            if hasattr(options, "run"):
+                options = replace(options, run=with_trace_context(runner))  # type: ignore[type-var]
             return job(Application(table=table, options=options, arguments=arguments))
     except Exception as error:
         if _received_signals:
@@ -232,17 +233,6 @@ def _run_job(
         raise
     finally:
         spark.stop()
-
-
-def _on_spark(options: Options, run: TaskRunner, *, max_tasks: int) -> Options:
-    """Let the tasks of a job run on Spark, as many as are useful at once."""
-    names = {field.name for field in fields(options)}  # type: ignore[arg-type]
-    changes: dict[str, object] = {}
-    if "run" in names:
-        changes["run"] = run
-    if "max_tasks" in names and getattr(options, "max_tasks", None) is None:
-        changes["max_tasks"] = max_tasks
-    return replace(options, **changes)  # type: ignore[type-var]
 
 
 def _print_application_id(context: SparkContext) -> None:

@@ -16,12 +16,13 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
 import re
 import shutil
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from hashlib import sha256
 from itertools import count
@@ -64,20 +65,23 @@ _SESSION_CLOSED = "INVALID_HANDLE.SESSION_CLOSED"
 _SCHEMA = "id long, answer binary"
 
 
-def connect_session(url: str, *, name: str, py_files: Sequence[Path] = ()) -> SparkSession:
+def connect_session(
+    url: str, *, name: str, py_files: Sequence[Path] = (), token: str | None = None
+) -> SparkSession:
     """Open the session of a name on a Spark Connect server, which is started if there is none.
 
     Parameters
     ----------
     url : str
         ``sc://host:port``, with further parameters as Spark takes them (``/;use_ssl=true``). A
-        token belongs into the variable ``SPARK_CONNECT_AUTHENTICATE_TOKEN``, and is refused here:
-        addresses are shown in lists of processes and in logs.
+        token is refused here: addresses are shown in lists of processes and in logs.
     name : str
         Of the session: processes that give the same one, and the same files, share its workers.
     py_files : sequence of Path, optional
         Wheels and zip files of Python modules, which the workers find before their own. Modules
         that are not pure Python cannot be loaded from them.
+    token : str, optional
+        Token of the server; default: that of the variable ``SPARK_CONNECT_AUTHENTICATE_TOKEN``.
 
     Raises
     ------
@@ -97,7 +101,8 @@ def connect_session(url: str, *, name: str, py_files: Sequence[Path] = ()) -> Sp
     while True:
         try:
             remote = f"{base}/;user_id={_USER}{parameters};session_id={next(ids)}"
-            return _open(remote, py_files)
+            with _token_variable(token):
+                return _open(remote, py_files)
         except PySparkValueError as error:
             raise InvalidInputError(f"the URL of the Spark Connect server: {error}") from error
         except PySparkException as error:
@@ -107,6 +112,26 @@ def connect_session(url: str, *, name: str, py_files: Sequence[Path] = ()) -> Sp
                 f"the Spark Connect server {base} opens no session: {_details(error)}; look at its "
                 "log, and at the token"
             ) from error
+
+
+@contextmanager
+def _token_variable(token: str | None) -> Iterator[None]:
+    """Set the variable that PySpark reads a token from, while a session is opened.
+
+    A token in an address would be in the messages of PySpark's errors.
+    """
+    if token is None:
+        yield
+        return
+    before = os.environ.get(AUTH_VARIABLE)
+    os.environ[AUTH_VARIABLE] = token
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[AUTH_VARIABLE]
+        else:
+            os.environ[AUTH_VARIABLE] = before
 
 
 def _details(error: Exception) -> str:
@@ -219,13 +244,15 @@ def run_connected(
     slices: int,
     description: str,
     reason: Callable[[Exception], str],
+    check: Callable[[], None] | None = None,
 ) -> list[Any]:
     """Run tasks in a session of Connect, and return their answers in order.
 
     ``attempt`` runs one task in a worker and returns its answer; ``reason`` makes a line of an
-    exception of PySpark. A call that is interrupted in the client interrupts its tasks.
-    ``description`` is the start of the tag of Spark's jobs, and the name of the step in the plan
-    of the query: a client can give them no other name.
+    exception of PySpark. A call that is interrupted in the client interrupts its tasks, and so does
+    what ``check`` raises, which is called twice a second. ``description`` is the start of the tag
+    of Spark's jobs, and the name of the step in the plan of the query: a client can give them no
+    other name.
     """
     from pyspark.errors import PySparkException, PythonException
     from pyspark.serializers import CPickleSerializer
@@ -253,6 +280,8 @@ def run_connected(
             # In turns: a signal that the system gives to another thread ends no wait of this one.
             while not call.done():
                 wait([call], timeout=_INTERRUPT_SECONDS)
+                if check is not None:
+                    check()
             collected = call.result()
         except PythonException:
             # A fault in the function.

@@ -43,7 +43,11 @@ _JOB_PROPERTIES = ("spark.jobGroup.id", "spark.job.description", "spark.job.inte
 
 
 def spark_runner(
-    spark: SparkSession, *, max_parallelism: int | None = None, description: str | None = None
+    spark: SparkSession,
+    *,
+    max_parallelism: int | None = None,
+    description: str | None = None,
+    check: Callable[[], None] | None = None,
 ) -> TaskRunner:
     """Return a runner that runs every task as a Spark task.
 
@@ -65,6 +69,9 @@ def spark_runner(
     description : str, optional
         What Spark's UI calls the job; by default ``memwal``, the job and the table. Of a job of
         Spark Connect it is the start of its tag, and the name of its step in the plan.
+    check : callable, optional
+        Called twice a second while tasks run in a session of Spark Connect: what it raises ends
+        them, and is raised by the runner. Of no effect in another session.
 
     Returns
     -------
@@ -82,7 +89,7 @@ def spark_runner(
         raise InvalidInputError(f"max_parallelism must be at least 1, not {max_parallelism}")
     context = _context(spark)
     if context is None:
-        return _connected_runner(spark, max_parallelism, description)
+        return _connected_runner(spark, max_parallelism, description, check)
 
     def run(tasks: Sequence[Any], function: Callable[[Any], Any]) -> list[Any]:
         if not tasks:
@@ -142,7 +149,10 @@ def connect_runner(url: str, *, name: str) -> TaskRunner:
 
 
 def _connected_runner(
-    spark: SparkSession, max_parallelism: int | None, description: str | None
+    spark: SparkSession,
+    max_parallelism: int | None,
+    description: str | None,
+    check: Callable[[], None] | None,
 ) -> TaskRunner:
     def run(tasks: Sequence[Any], function: Callable[[Any], Any]) -> list[Any]:
         if not tasks:
@@ -154,6 +164,7 @@ def _connected_runner(
             slices=min(len(tasks), max_parallelism or len(tasks)),
             description=description or _describe(tasks, function),
             reason=spark_reason,
+            check=check,
         )
         return _results(answers)
 

@@ -8,3 +8,6 @@ from typing import Final
 
 DAG_PREFIX: Final = "memwal__"
 """Prefix of the ids of the tables' DAGs."""
+
+SECTION: Final = "memwal"
+"""Section of ``airflow.cfg`` with the settings of memwal."""

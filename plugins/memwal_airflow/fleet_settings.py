@@ -9,7 +9,7 @@ from typing import Self
 from airflow.sdk.configuration import conf
 
 from memwal.errors import InvalidInputError
-from memwal_airflow.spark.settings import SECTION
+from memwal_airflow import SECTION
 
 DEFAULT_SCHEDULE = "@hourly"
 DEFAULT_VERIFIED = 3

@@ -15,7 +15,7 @@ from airflow.sdk import BaseOperatorLink
 from airflow.sdk.configuration import conf
 
 from memwal.spark.session import APPLICATION_LINE
-from memwal_airflow.spark.settings import SECTION
+from memwal_airflow import SECTION
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator

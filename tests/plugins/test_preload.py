@@ -63,6 +63,19 @@ def test_children_of_a_process_that_imported_all_of_it(make_table: MakeTable) ->
     assert table.base().dataset.count_rows() == 2
 
 
+def test_the_plugin_brings_no_library_of_tables() -> None:
+    """Every process of Airflow loads it."""
+    told = run(
+        """
+        import sys
+        import airflow.plugins_manager
+        import memwal_airflow.plugin
+        print([name for name in ("lance", "pyarrow", "pyspark") if name in sys.modules])
+        """
+    )
+    assert told.splitlines()[-1] == "[]"
+
+
 @pytest.mark.parametrize(
     ("component", "executor", "imports"),
     [

@@ -19,6 +19,7 @@ import httpx
 import pytest
 from airflow_demo.connect_server import ConnectServer
 from airflow_demo.processes import free_port
+from support.beats import is_still
 from support.data.tables import base_state
 
 import memwal
@@ -73,17 +74,6 @@ def job(application):
 
 sys.exit(run_application(job_parser("merge", None), MergeOptions, job))
 """
-
-
-def is_still(path: Path) -> bool:
-    """Return whether a file that a task writes into does not grow any more."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        size = path.stat().st_size
-        time.sleep(1)
-        if path.stat().st_size == size:
-            return True
-    return False
 
 
 @pytest.mark.parametrize("url", ["spark://127.0.0.1:7077", "127.0.0.1:15002", "sc://host:port"])

@@ -23,6 +23,7 @@ from memwal.errors import InvalidInputError
 from memwal.spark.result_store import KEEP
 from memwal.spark.runner import trace_environment
 from memwal.util.records import JsonMapping
+from memwal_airflow import SECTION
 from memwal_airflow.kubernetes.api import Cluster, own_namespace
 from memwal_airflow.kubernetes.driver_pod import (
     ATTEMPT_LABEL,
@@ -36,7 +37,6 @@ from memwal_airflow.kubernetes.driver_pod import (
 from memwal_airflow.kubernetes.pod_state import PodState
 from memwal_airflow.kubernetes.results_folder import ResultsFolder
 from memwal_airflow.spark.application import SparkJob, new_job_folder
-from memwal_airflow.spark.settings import SECTION
 
 if TYPE_CHECKING:
     from memwal_airflow.spark.submit import JobSubmitHook

@@ -15,11 +15,11 @@ from airflow.sdk.configuration import conf
 from memwal.errors import MemWalError
 from memwal.spark.result_store import delete_result, read_result
 from memwal.util.records import JsonMapping, JsonObject
+from memwal_airflow import SECTION
 from memwal_airflow.kubernetes.api import Cluster, KubernetesUnavailableError
 from memwal_airflow.kubernetes.pod_log import LogPosition
 from memwal_airflow.kubernetes.pod_state import PodState, config_maps
 from memwal_airflow.spark.application import LEASE_CHECK_SECONDS, RunningJob, SparkJob
-from memwal_airflow.spark.settings import SECTION
 
 LABEL = "memwal.io/"
 RUN_LABEL, ATTEMPT_LABEL = LABEL + "run", LABEL + "attempt"

@@ -10,7 +10,7 @@ from airflow.sdk.configuration import conf
 
 from memwal.storage.credentials import read_options_file
 from memwal.storage.uris import LOCAL, parse_uri
-from memwal_airflow.spark.settings import SECTION
+from memwal_airflow import SECTION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

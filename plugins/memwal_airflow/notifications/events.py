@@ -33,7 +33,7 @@ from memwal.fleet.alerts import (
 )
 from memwal.util.records import JsonMapping
 from memwal.util.safe_json import read_json
-from memwal_airflow.spark.settings import SECTION
+from memwal_airflow import SECTION
 
 log = logging.getLogger(__name__)
 

@@ -25,6 +25,7 @@ from memwal_airflow.operators.checkpoint import TableCheckpointOperator
 from memwal_airflow.operators.target import Target, region_ids
 from memwal_airflow.operators.verify import MemWalVerifyOperator
 from memwal_airflow.skips import SkipReason, TaskSkipped
+from memwal_airflow.spark.connected import connect_server, run_connected
 from memwal_airflow.spark.reattach import EarlierTry
 from memwal_airflow.spark.settings import local_below_bytes
 
@@ -59,7 +60,8 @@ class MemWalJobOperator(MemWalOperator):
     Skipped, with the reason, when not due, in quiet hours, while another process runs the job, and
     when all that is due is skipped. The job of a table that stores less than ``[memwal]
     local_below_bytes`` of ``airflow.cfg`` (default: 256 MiB) runs in the task's own process,
-    without Spark. Arguments are those of :class:`~memwal_airflow.operators.base.MemWalOperator`.
+    without Spark. With a Spark Connect server, the job runs there as well, and its tasks on the
+    server. Arguments are those of :class:`~memwal_airflow.operators.base.MemWalOperator`.
     """
 
     def regions_for(self, context: Context) -> tuple[UUID, ...] | None:
@@ -109,6 +111,22 @@ class MemWalJobOperator(MemWalOperator):
         def execute(spec: JobSpec, guard: Guard) -> JobResult | None:
             if earlier is None and is_small(spec, target):
                 return None
+            server = (
+                None
+                if earlier is not None
+                else connect_server(
+                    master=(self.spark_options or {}).get("master"), conn_id=self.spark_conn_id
+                )
+            )
+            if server is not None:
+                return run_connected(
+                    server,
+                    spec,
+                    storage_options=target.storage_options,
+                    py_files=(self.spark_options or {}).get("py_files"),
+                    guard=guard,
+                    raise_if_killed=self.raise_if_killed,
+                )
             result = self.submit(
                 target,
                 spec.arguments(),

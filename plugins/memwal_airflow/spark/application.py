@@ -25,8 +25,8 @@ from airflow.sdk.configuration import conf
 
 from memwal.errors import InvalidInputError
 from memwal.util.records import JsonObject
+from memwal_airflow import SECTION
 from memwal_airflow.spark.processes import EXIT_SECONDS, ProcessId, end_session
-from memwal_airflow.spark.settings import SECTION
 
 LOG_FILE = "driver.log"
 RESULT_FILE = "result.json"

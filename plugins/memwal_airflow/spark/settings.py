@@ -13,9 +13,9 @@ from memwal.errors import InvalidInputError
 from memwal.spark.application import apps_folder
 from memwal.spark.runner import trace_environment
 from memwal.spark.session import ensure_java
+from memwal_airflow import SECTION
 
 MASTER_PREFIX = "k8s://"
-SECTION = "memwal"
 DEFAULT_MASTER = "local[*]"
 CLIENT, CLUSTER = "client", "cluster"
 IN_IMAGE = "local://"

@@ -11,14 +11,14 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
-from urllib.parse import quote
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
-from airflow.sdk import BaseHook, Connection
+from airflow.sdk import Connection
 
 from memwal.errors import InvalidInputError
-from memwal.spark.connect import AUTH_VARIABLE, CONNECT_PREFIX
+from memwal.spark.connect import AUTH_VARIABLE
 from memwal.util.optional_deps import how_to_install
+from memwal_airflow.spark.connected import ConnectServer, connect_server
 from memwal_airflow.spark.settings import (
     CLIENT,
     CLUSTER,
@@ -32,9 +32,6 @@ from memwal_airflow.spark.settings import (
     properties_file,
 )
 
-CONNECT_TYPE = "spark_connect"
-"""Type of a connection to a Spark Connect server, defined by the Spark provider."""
-
 _KUBERNETES_PROVIDER = "airflow.providers.cncf.kubernetes"
 
 
@@ -47,22 +44,21 @@ class JobSubmitHook(SparkSubmitHook):
     the resolved ones. Raises InvalidInputError if the mode is cluster and the cluster is not
     Kubernetes, or if Airflow's Kubernetes provider is missing, which the Spark provider needs.
 
-    A master ``sc://host:port`` is a Spark Connect server, and ``token`` its token. Its jobs are
-    clients in client mode; of the other options only ``py_files`` has an effect.
+    With a ``server``, applications are clients of that Spark Connect server in client mode; of the
+    other options only ``py_files`` has an effect.
     """
 
     def __init__(
         self,
         *,
         master: str | None,
-        token: str | None = None,
+        server: ConnectServer | None = None,
         deploy_mode: str | None = None,
         **options: Any,
     ) -> None:
-        server = master if master is not None and master.startswith(CONNECT_PREFIX) else None
         # The provider takes "k8s" or "yarn" anywhere in a master for such a cluster.
         self._given_master = DEFAULT_MASTER if server is not None else master
-        self._token = token
+        self._server = server
         try:
             super().__init__(deploy_mode=deploy_mode, **options)
         except NameError:
@@ -74,7 +70,7 @@ class JobSubmitHook(SparkSubmitHook):
                 f"{how_to_install('kubernetes')}"
             ) from None
         resolved = self._connection
-        self.master: str = server or resolved["master"]
+        self.master: str = resolved["master"] if server is None else server.url
         self.mode = CLIENT if server is not None else checked_deploy_mode(resolved["deploy_mode"])
         resolved["deploy_mode"] = self.mode
         if self.is_cluster_mode and not is_kubernetes(self.master):
@@ -114,18 +110,17 @@ class JobSubmitHook(SparkSubmitHook):
     ) -> tuple[list[str], dict[str, str]]:
         """Return command line and environment of ``spark-submit`` for a file such as ``merge.py``.
 
-        The Spark properties of ``conf`` take precedence over all others. With a master
-        ``sc://host:port``, the command is a client of that Spark Connect server, which alone needs
-        Java; its token is in the environment. Otherwise, raises InvalidInputError without
-        ``spark-submit`` on the path, or without Java.
+        The Spark properties of ``conf`` take precedence over all others. The command of a client of
+        a Spark Connect server, which alone needs Java, has the server's token in its environment.
+        Otherwise, raises InvalidInputError without ``spark-submit`` on the path, or without Java.
         """
         self._application_args = list(arguments)
         self._conf = {**self._conf, **(conf or {})}
-        if self.master.startswith(CONNECT_PREFIX):
+        if self._server is not None:
             command = [sys.executable, application_path(application), "--remote", self.master]
             if self._py_files:
                 command += ["--py-files", self._py_files]
-            token = {} if self._token is None else {AUTH_VARIABLE: self._token}
+            token = {} if self._server.token is None else {AUTH_VARIABLE: self._server.token}
             return [*command, *arguments], {**job_environment(java=False), **token}
         env = job_environment()
         if self.master.startswith("local"):
@@ -149,39 +144,15 @@ def submit_hook(
     *, master: str | None = None, conn_id: str | None = None, **options: Any
 ) -> JobSubmitHook:
     """Return the hook for a master or a connection; default: the configured ones."""
-    if conn_id is None and master is None:
-        conn_id = configured_connection()
-    token = None
-    if conn_id is not None:
-        # Raises if it is missing: the provider takes a missing connection for a YARN cluster.
-        connection = BaseHook.get_connection(conn_id)
-        if connection.conn_type == CONNECT_TYPE:
-            conn_id, master, token = None, connect_url(connection), connection.password or None
+    # Raises for a connection that is missing, which the provider takes for a YARN cluster.
+    server = connect_server(master=master, conn_id=conn_id)
+    if server is not None:
+        conn_id = None
+    elif master is None:
+        conn_id = conn_id or configured_connection()
     return JobSubmitHook(
         master=None if conn_id else master or configured_master(),
-        token=token,
+        server=server,
         conn_id=conn_id or "memwal_spark",
         **{"properties_file": properties_file(), **options},
     )
-
-
-def connect_url(connection: Connection) -> str:
-    """Return the URL of a connection of type ``spark_connect``, as the provider's hook reads it.
-
-    Without its token, which is the password of the connection. Raises InvalidInputError if the
-    host of the connection is missing, or is more than a host.
-    """
-    host = (connection.host or "").removeprefix(CONNECT_PREFIX)
-    if not host or "/" in host or ";" in host:
-        raise InvalidInputError(
-            f"The host of the connection {connection.conn_id!r} must be that of a Spark Connect "
-            "server, and nothing more: its port, its token (the password), the user (the login) "
-            "and use_ssl have fields of their own."
-        )
-    parameters = []
-    if connection.login:
-        parameters.append(f"user_id={quote(connection.login, safe='')}")
-    if str(connection.extra_dejson.get("use_ssl")).lower() == "true":
-        parameters.append("use_ssl=true")
-    address = f"{CONNECT_PREFIX}{host}" + (f":{connection.port}" if connection.port else "")
-    return f"{address}/;{';'.join(parameters)}" if parameters else address

@@ -6,7 +6,7 @@ from urllib.parse import quote, urlsplit
 
 from airflow.configuration import conf
 
-from memwal_airflow.spark.settings import SECTION
+from memwal_airflow import SECTION
 
 URL_PREFIX = "/memwal"
 """Path that the app is mounted at."""

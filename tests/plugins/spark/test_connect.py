@@ -3,42 +3,44 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from airflow.sdk.exceptions import AirflowException
 from airflow_demo.connect_server import ConnectServer
-from memwal_airflow.operators.maintenance import MemWalMergeOperator
-from memwal_airflow.spark import application
+from memwal_airflow.operators.maintenance import (
+    MemWalCollectOperator,
+    MemWalCompactOperator,
+    MemWalIndexOperator,
+    MemWalJobOperator,
+    MemWalMergeOperator,
+    MemWalRecoverOperator,
+    MemWalSnapshotOperator,
+)
+from memwal_airflow.spark import connected
 from memwal_airflow.spark.submit import JobSubmitHook, submit_hook
+from support.beats import is_still
 
 from memwal.catalog import Catalog, Policy, RunState
-from memwal.errors import InvalidInputError
-from memwal.spark.connect import AUTH_VARIABLE
-
-TOKEN = "tell-nobody-0123456789"
-# As an application whose task never ends.
-ENDLESS = """
-import sys, time
+from memwal.catalog.leases import job_resource
+from memwal.errors import InvalidInputError, LeaseLostError
 from memwal.jobs.options import MergeOptions
-from memwal.spark.application import job_parser, run_application
+from memwal.spark.connect import AUTH_VARIABLE, connect_session
+from memwal.storage.location import TableLocation
 
-def beat(path):
-    while True:
-        with open(path, "a") as file:
-            file.write(".")
-        time.sleep(0.05)
-
-def job(application):
-    application.options.run([{beats!r}], beat)
-
-sys.exit(run_application(job_parser("merge", None), MergeOptions, job))
-"""
+JOB_OPERATORS: tuple[type[MemWalJobOperator], ...] = (
+    MemWalRecoverOperator,
+    MemWalMergeOperator,
+    MemWalIndexOperator,
+    MemWalCompactOperator,
+    MemWalSnapshotOperator,
+    MemWalCollectOperator,
+)
+TOKEN = "tell-nobody-0123456789"
 
 
 def connect(monkeypatch: pytest.MonkeyPatch, **fields: Any) -> JobSubmitHook:
@@ -136,6 +138,8 @@ def warm(server: ConnectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     connect(monkeypatch, host=host, port=int(port))
     monkeypatch.setenv("AIRFLOW__MEMWAL__SPARK_CONN_ID", "warm")
     monkeypatch.setenv("AIRFLOW__MEMWAL__STATE_FOLDER", str(tmp_path / "state"))
+    # PySpark turns this process, and what it starts, into clients of Spark Connect.
+    monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
 
 
 @pytest.mark.slow
@@ -145,56 +149,71 @@ def test_a_job_in_a_session_that_its_policy_names(
 ) -> None:
     policy = Policy(merge_at_generations=4, merge_at_age_seconds=3600, spark_session="few")
     catalog.update("t", policy=policy)
-    commands: list[list[str]] = []
-    start = application.SparkJob.start
+    names: list[str] = []
 
-    def started(command: list[str], **options: Any) -> application.SparkJob:
-        commands.append(command)
-        return start(command, **options)
+    def connected(url: str, *, name: str, **options: Any) -> Any:
+        names.append(name)
+        return connect_session(url, name=name, **options)
 
-    monkeypatch.setattr(application.SparkJob, "start", started)
-    result = MemWalMergeOperator(task_id="merge", table="t").execute(context)
+    monkeypatch.setattr("memwal_airflow.spark.connected.connect_session", connected)
+    task = MemWalMergeOperator(task_id="merge", table="t")
+    result = task.execute(context)
     assert result["metrics"]["generations"] == 4
-    (command,) = commands
-    assert command[command.index("--session") + 1] == "few"
+    assert names == ["few"]
+    # No process was started for it.
+    assert task.spark_job is None
     assert catalog.runs()[0].state is RunState.SUCCEEDED
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("warm")
-def test_ending_the_task_ends_its_operation_on_the_server(
-    managed: Any, catalog: Catalog, context: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_every_job_of_a_policy(managed: Any, catalog: Catalog, context: Any) -> None:
+    for job in JOB_OPERATORS:
+        job(task_id=job.job, table="t", force=True).execute(context)
+    runs = {run.job: run for run in catalog.runs()}
+    assert {run.state for run in runs.values()} == {RunState.SUCCEEDED}
+    assert list(runs) == [job.job for job in reversed(JOB_OPERATORS)]
+
+
+@pytest.fixture
+def endless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A merge whose task never ends, and writes into this file."""
+    beats = tmp_path / "beats"
+
+    def beat(path: str) -> None:
+        import time
+
+        while True:
+            with open(path, "a") as file:
+                file.write(".")
+            time.sleep(0.05)
+
+    def merge(location: TableLocation, options: MergeOptions) -> None:
+        options.run([str(beats)], beat)
+
+    monkeypatch.setattr("memwal.fleet.job_spec._entry_points", lambda: {"merge": merge})
+    return beats
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("warm", "managed")
+@pytest.mark.parametrize("reason", ["ended by Airflow", "lease lost"])
+def test_the_end_of_a_task_ends_its_tasks_on_the_server(
+    catalog: Catalog, context: Any, endless: Path, monkeypatch: pytest.MonkeyPatch, reason: str
 ) -> None:
-    beats, apps = tmp_path / "beats", tmp_path / "apps"
-    apps.mkdir()
-    (apps / "merge.py").write_text(ENDLESS.format(beats=str(beats)))
-    monkeypatch.setenv("AIRFLOW__MEMWAL__SPARK_APPS_FOLDER", str(apps))
+    monkeypatch.setattr(connected, "LEASE_CHECK_SECONDS", 0.0)
     task = MemWalMergeOperator(task_id="merge", table="t")
-    failures: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            task.execute(context)
-        except BaseException as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    while thread.is_alive() and not beats.exists():
-        time.sleep(0.05)
-    assert task.spark_job is not None
-    task.on_kill()
-    thread.join(60)
-    # Of the application, which says that it was told to end, or of the task if it looks before.
-    (failure,) = failures
-    assert isinstance(failure, AirflowException)
-    assert not psutil.pid_exists(task.spark_job.process.pid)  # type: ignore[attr-defined]
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(task.execute, context)
+        while not endless.exists():
+            assert not running.done()
+            time.sleep(0.05)
+        if reason == "lease lost":
+            catalog.leases.release(job_resource("t", "merge"))
+        else:
+            task.on_kill()
+        error = running.exception(60)
+    assert isinstance(error, LeaseLostError if reason == "lease lost" else AirflowException)
     assert catalog.leases.list() == []
     assert catalog.runs()[0].state is RunState.FAILED
-    size = -1
-    for _ in range(60):
-        before, size = size, beats.stat().st_size
-        if before == size:
-            return
-        time.sleep(1)
-    pytest.fail("the task goes on in its worker")
+    assert is_still(endless)
