@@ -26,6 +26,14 @@ def test_a_job_does_not_see_what_is_airflows_own(monkeypatch: pytest.MonkeyPatch
     assert env["PYSPARK_PYTHON"] == env["PYSPARK_DRIVER_PYTHON"] == sys.executable
 
 
+def test_options_of_java_are_the_users_if_there_are_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-Xlog:disable")
+    assert job_environment()["SPARK_SUBMIT_OPTS"] == "-Xlog:disable"
+    monkeypatch.delenv("SPARK_SUBMIT_OPTS")
+    assert "SPARK_SUBMIT_OPTS" in job_environment()
+    assert "SPARK_SUBMIT_OPTS" not in job_environment(java=False)
+
+
 def test_a_client_of_spark_connect_needs_no_java(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     assert "JAVA_HOME" in job_environment()
