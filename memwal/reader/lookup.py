@@ -26,6 +26,7 @@ from memwal.format.region_manifest import RegionManifest
 from memwal.format.values import move_dictionary_nulls
 from memwal.lsm.indexes.trust import doubted_indexes
 from memwal.lsm.newest_rows import newest_row_positions
+from memwal.reader.base_pages import addresses_in_pages
 from memwal.reader.base_rows import key_predicate, rows_of_keys
 from memwal.reader.latest import find_newest
 from memwal.reader.merged_scan import project
@@ -92,8 +93,10 @@ def lookup_rows(
     schema = output_schema(base, columns)
     keys = keys.select(list(base.primary_key))
     encoded = key_column(keys, base.primary_key)
-    distinct = pa.array(newest_row_positions(encoded))
-    columns_of_key, encoded = keys.take(distinct).combine_chunks(), encoded.take(distinct)
+    if len(encoded) > 1:
+        distinct = pa.array(newest_row_positions(encoded))
+        keys, encoded = keys.take(distinct), encoded.take(distinct)
+    columns_of_key = keys.combine_chunks()
     names = list(dict.fromkeys([*schema.names, *base.primary_key]))
     with lance_errors(f"looking up rows of {base.location}"):
         if sources.generations:
@@ -103,8 +106,10 @@ def lookup_rows(
     if not parts:
         return schema.empty_table()
     rows = pa.concat_tables([_in_base_types(part.select(names), base) for part in parts])
-    place = pc.index_in(key_column(rows, base.primary_key), value_set=encoded)
-    rows = rows.take(pc.sort_indices(place)).combine_chunks()
+    if len(encoded) > 1:
+        place = pc.index_in(key_column(rows, base.primary_key), value_set=encoded)
+        rows = rows.take(pc.sort_indices(place))
+    rows = rows.combine_chunks()
     return pa.Table.from_batches([project(batch, schema) for batch in rows.to_batches()], schema)
 
 
@@ -323,7 +328,11 @@ def _from_base(
     if len(encoded) > _MAX_PREDICATE_KEYS or doubted_indexes(base):
         row_ids, _ = rows_of_keys(base, encoded)
         return _take_rows(base.dataset, row_ids, names)
-    rows = scan_table(base.dataset, columns=names, filter=key_predicate(keys))
+    addresses = addresses_in_pages(base, encoded)
+    if addresses is not None:
+        rows = _take_rows(base.dataset, addresses, names)
+    else:
+        rows = scan_table(base.dataset, columns=names, filter=key_predicate(keys))
     # For a composite key, every combination of the columns passes the predicate.
     return rows.filter(pc.is_in(key_column(rows, base.primary_key), value_set=encoded))
 

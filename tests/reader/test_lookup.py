@@ -252,12 +252,9 @@ class TestSkipping:
         # The filters keep the other keys away, and 1 is not asked for again.
         assert asked == [[1, 12], [10]]
 
-    def test_reads_neither_all_keys_nor_the_rows_of_others(
-        self, make_table: MakeTable, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        table = make_table()
-        with table.writer() as writer:
-            writer.upsert(numbered(0, 40_000))
+    @pytest.fixture
+    def ranges(self, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+        """How many values of a key index each read takes."""
         ranges: list[int] = []
         plain = LanceFileReader.read_range
 
@@ -269,10 +266,43 @@ class TestSkipping:
         monkeypatch.setattr(
             lookup_module, "find_newest", lambda *_: pytest.fail("all keys were read")
         )
+        return ranges
+
+    def test_reads_neither_all_keys_nor_the_rows_of_others(
+        self, make_table: MakeTable, monkeypatch: pytest.MonkeyPatch, ranges: list[int]
+    ) -> None:
+        monkeypatch.setattr(key_index, "_WORTH_OF_PAGE", 0)
+        table = make_table()
+        with table.writer() as writer:
+            writer.upsert(numbered(0, 40_000))
         assert state(looked_up(table, keys(5, 30_000))) == {5: 0, 30_000: 0}
         assert ranges == [8192, 8192]
         assert looked_up(table, keys(6, 30_001, 39_999)).num_rows == 3
         assert ranges == [8192, 8192, 40_000 % 8192]
+
+    def test_keeps_a_whole_key_index_that_many_lookups_ask(
+        self, make_table: MakeTable, monkeypatch: pytest.MonkeyPatch, ranges: list[int]
+    ) -> None:
+        monkeypatch.setattr(key_index, "_WORTH_OF_PAGE", 2)
+        table = make_table()
+        with table.writer() as writer:
+            writer.upsert(numbered(0, 40_000))
+        for _ in range(4):
+            assert state(looked_up(table, keys(5, 41_000))) == {5: 0}
+        found = looked_up(table, keys(39_999, 8_192, 8_191))
+        assert state(found) == {39_999: 0, 8_192: 0, 8_191: 0}
+        assert ranges == [8192, 40_000]
+
+    def test_keeps_no_whole_key_index_that_is_large(
+        self, make_table: MakeTable, monkeypatch: pytest.MonkeyPatch, ranges: list[int]
+    ) -> None:
+        monkeypatch.setattr(key_index, "_MAX_SORTED_BYTES", 40_000)
+        table = make_table()
+        with table.writer() as writer:
+            writer.upsert(numbered(0, 40_000))
+        for key in range(0, 40_000, 8_192):
+            assert state(looked_up(table, keys(key))) == {key: 0}
+        assert ranges == [8192] * 4 + [40_000 % 8192]
 
     def test_asks_only_the_region_that_a_key_belongs_to(
         self, make_table: MakeTable, monkeypatch: pytest.MonkeyPatch

@@ -16,7 +16,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 import lance
@@ -26,7 +25,7 @@ from lance.fragment import FragmentMetadata
 
 from memwal.base_table.snapshot import BaseTable, lance_errors, open_base
 from memwal.errors import CorruptDataError, ObjectNotFoundError
-from memwal.format.paths import FRAG_REUSE_INDEX_NAME, INDICES_DIR
+from memwal.format.paths import INDICES_DIR
 from memwal.jobs.merge.kept_ids import (
     KeptIds,
     MatchedRows,
@@ -36,15 +35,12 @@ from memwal.jobs.merge.kept_ids import (
 )
 from memwal.jobs.merge.run_files import KeyFile, read_keys
 from memwal.quality.checks import Mask
-from memwal.reader.base_indexes import find_index
+from memwal.reader.base_pages import key_segments
 from memwal.reader.base_rows import Positions, scan_keys
 from memwal.reader.latest import ROW_ADDRESS
 from memwal.reader.row_set import RowIds
 from memwal.reader.sources.key_index import page_hits
 from memwal.storage.location import TableLocation
-
-if TYPE_CHECKING:
-    from lance.lance.indices import IndexSegmentDescription
 
 logger = logging.getLogger(__name__)
 
@@ -258,7 +254,7 @@ def _addresses(
     found, positions = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
     left = {fragment.fragment_id: fragment for fragment in fragments}
     read = 0
-    for segment in _segments(base):
+    for segment in key_segments(base):
         own = {number: left[number] for number in left.keys() & segment.fragment_ids}
         rows = sum(fragment.physical_rows for fragment in own.values())
         folder = f"{INDICES_DIR}/{segment.uuid}"
@@ -279,23 +275,6 @@ def _addresses(
         found.append(scanned[0])
         positions.append(scanned[1])
     return np.concatenate(found), np.concatenate(positions), read
-
-
-def _segments(base: BaseTable) -> Sequence[IndexSegmentDescription]:
-    """Return the segments of the index on the key, if it may be used."""
-    if len(base.primary_key) != 1:
-        return ()
-    (column,) = base.primary_key
-    indexes = base.dataset.describe_indices()
-    index = find_index(indexes, column, lambda kind: kind.finds_keys)
-    # With stable row ids, an index may have these in place of addresses.
-    if index is None or base.dataset.has_stable_row_ids:
-        return ()
-    # Its pages have rows where they were before a compaction, although it counts as covering the
-    # new fragments: keys would be missed, and be in the table twice.
-    if any(other.name == FRAG_REUSE_INDEX_NAME for other in indexes):
-        return ()
-    return index.segments
 
 
 def _is_live(

@@ -32,6 +32,13 @@ class PageRanges:
     pages: pa.Table | None
     page_rows: int  # rows of every page but the last
 
+    @property
+    def numbers(self) -> list[int]:
+        """Numbers of the pages, ascending."""
+        if self.pages is None:
+            return []
+        return sorted(self.pages.column("page_idx").to_pylist())
+
     def holds(self, data_type: pa.DataType) -> bool:
         """Return whether it has pages of values of this type."""
         return self.pages is not None and self.pages.schema.field("min").type == data_type

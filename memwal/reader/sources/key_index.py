@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +46,8 @@ _FOLDER_BYTES = 200
 _FEW_KEYS = 1_000
 _MAX_FORGOTTEN = 64
 _PAGE_BYTES = 128 << 20
+_MAX_SORTED_BYTES = 64 << 20
+_WORTH_OF_PAGE = 8
 
 _NEXT_STEP = "memwal verify --repair writes it anew"
 
@@ -168,6 +171,39 @@ class PageHits:
     bytes_read: int  # size in memory of the pages that no cache had
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _SortedKeys:
+    """Values of a B-tree, or of a page of it, that are integers, in order and without nulls."""
+
+    values: npt.NDArray[np.integer]
+    ids: npt.NDArray[np.uint64]
+
+    @classmethod
+    def of(cls, page: pa.Table) -> Self:
+        """Return those of a page."""
+        values = single_array(page.column("values"))
+        # Nulls, which no key is, come first.
+        ids = page.column("ids").to_numpy()[values.null_count :]
+        return cls(values.drop_null().to_numpy(), ids)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory, in bytes."""
+        return self.values.nbytes + self.ids.nbytes
+
+    def find(self, wanted: npt.NDArray[np.integer]) -> tuple[npt.NDArray[np.uint64], Positions]:
+        """Return the ids of the values that are among some integers, and the position of each."""
+        first = np.searchsorted(self.values, wanted, "left")
+        counts = np.searchsorted(self.values, wanted, "right") - first
+        at = np.repeat(np.arange(len(wanted)), counts)
+        within = np.arange(len(at)) - np.repeat(np.cumsum(counts) - counts, counts)
+        return self.ids[first[at] + within], at
+
+
+_sorted: LruCache[_SortedKeys] = LruCache(_PAGE_BYTES, lambda keys: keys.nbytes)
+_asked_pages: LruCache[list[int]] = LruCache(_FOLDERS)
+
+
 def page_hits(
     location: TableLocation, folder: str, keys: pa.Array, *, most_rows: int | None = None
 ) -> PageHits | None:
@@ -180,41 +216,69 @@ def page_hits(
     ranges = _ranges.get(uri, lambda: read_ranges(location, folder))
     if not ranges.holds(keys.type):
         return None
+    is_sorted = len(keys) <= _FEW_KEYS and pa.types.is_integer(keys.type)
+    if is_sorted and (whole := _sorted.use(uri)) is not None:
+        return PageHits(*whole.find(keys.to_numpy()), 0)
     numbers = pages_in_range(ranges, keys)
     if most_rows is not None and len(numbers) * ranges.page_rows > most_rows:
         return None
+    if is_sorted and most_rows is None and _pays_to_keep_whole(uri, ranges, len(numbers)):
+        pages = read_pages(location, folder, ranges.numbers, ranges.page_rows)
+        parts = [_SortedKeys.of(pages[number]) for number in ranges.numbers]
+        whole = _SortedKeys(
+            np.concatenate([part.values for part in parts]),
+            np.concatenate([part.ids for part in parts]),
+        )
+        _sorted.put(uri, whole)
+        return PageHits(*whole.find(keys.to_numpy()), whole.nbytes)
     loaded = {n: page for n in numbers if (page := _pages.peek((uri, n))) is not None}
     missing = [number for number in numbers if number not in loaded]
     read = read_pages(location, folder, missing, ranges.page_rows) if missing else {}
     for number, page in read.items():
         loaded[number] = page.combine_chunks()
         _pages.put((uri, number), loaded[number])
-    columns = (
-        (single_array(loaded[n].column("values")), loaded[n].column("ids").to_numpy())
-        for n in numbers
-    )
-    if len(keys) <= _FEW_KEYS and pa.types.is_integer(keys.type):
-        ids, positions = _search_pages(keys, columns)
+    if is_sorted:
+        ids, positions = _search_pages(keys, [loaded[n] for n in numbers])
     else:
+        columns = (
+            (single_array(loaded[n].column("values")), loaded[n].column("ids").to_numpy())
+            for n in numbers
+        )
         ids, positions = match_keys(keys, columns)
     return PageHits(ids, positions, sum(int(page.nbytes) for page in read.values()))
 
 
+def _pays_to_keep_whole(uri: str, ranges: PageRanges, asked: int) -> bool:
+    """Return whether lookups have asked for so many pages that all are kept as one array.
+
+    Reading all takes as long as reading an eighth of them one by one; after that, a lookup takes a
+    tenth of the time.
+    """
+    pages = len(ranges.numbers)
+    # The values of a page are integers of 8 bytes at most, and so are the rows.
+    if not pages or pages * ranges.page_rows * 16 > _MAX_SORTED_BYTES:
+        return False
+    # Counts of two threads may be lost: they say only what pays.
+    count = _asked_pages.get(uri, lambda: [0])
+    count[0] += asked
+    return count[0] * _WORTH_OF_PAGE >= pages
+
+
 def _search_pages(
-    keys: pa.Array, pages: Iterable[tuple[pa.Array, npt.NDArray[np.uint64]]]
+    keys: pa.Array, pages: Iterable[pa.Table]
 ) -> tuple[npt.NDArray[np.uint64], Positions]:
     """Find a few integers in pages, whose values are in order: as :func:`match_keys` returns."""
-    wanted = keys.to_numpy()
+    order = np.argsort(keys.to_numpy())
+    ordered = keys.to_numpy()[order]
     found, positions = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
-    for values, ids in pages:
-        # Nulls, which no key is, come first.
-        stored = values.drop_null().to_numpy()
-        first = np.searchsorted(stored, wanted, "left")
-        counts = np.searchsorted(stored, wanted, "right") - first
-        at = np.repeat(np.arange(len(wanted)), counts)
-        within = np.arange(len(at)) - np.repeat(np.cumsum(counts) - counts, counts)
-        found.append(ids[values.null_count + first[at] + within])
-        positions.append(at)
+    for page in map(_SortedKeys.of, pages):
+        if not len(page.values):
+            continue
+        low = np.searchsorted(ordered, page.values[0])
+        high = np.searchsorted(ordered, page.values[-1], "right")
+        ids, at = page.find(ordered[low:high])
+        found.append(ids)
+        positions.append(order[low + at])
     return np.concatenate(found), np.concatenate(positions)
 
 
