@@ -50,6 +50,8 @@ RUN_SECONDS = 600.0
 """Seconds that a DAG run may take."""
 LOOK_SECONDS = 1.0
 """Seconds between two looks at the DAG runs: Airflow takes processor time to answer."""
+READY_SECONDS = 0.5
+"""Seconds between two questions whether Airflow is ready."""
 DUE_SECONDS = 3.0
 """Seconds within which Airflow starts a run of what is due."""
 STOP_SECONDS = 2.0
@@ -115,6 +117,11 @@ class AirflowUpkeep(Upkeep):
     def start(self) -> None:
         self._spark.start()
         self._work = self._pool.submit(self._keep)
+
+    def wait_ready(self) -> None:
+        """Wait until the scheduler runs, and the triggerer has looked at the table."""
+        while not self.idle() and not (self._healthy.is_set() and self._catalog.latest_samples()):
+            time.sleep(READY_SECONDS)
 
     def where(self) -> str:
         if not self._healthy.is_set():

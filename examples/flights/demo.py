@@ -30,7 +30,7 @@ WRITES_PER_FLIGHT = 3
 STREAM_SECONDS = 60.0
 """Time for the stream of the whole year with Airflow, so that it merges while rows arrive."""
 SHORTEST_STREAM_SECONDS = 15.0
-"""The same for few flights: Airflow starts meanwhile."""
+"""The same for few flights."""
 INTERRUPTED = 130
 """Exit code after ^C or SIGTERM, as of a shell."""
 GENERATIONS = 25

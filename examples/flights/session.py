@@ -69,7 +69,6 @@ class Session:
             upkeep = make_upkeep(self.folder, self.settings)
         try:
             with self._phase("starting the maintenance"):
-                # Airflow takes half a minute to start: nothing of this run waits for it.
                 upkeep.start()
             with self._phase("reading the data set"):
                 stream = self.settings.stream()
@@ -80,6 +79,9 @@ class Session:
             )
             with self._phase("routing the flights"):
                 states = PlausibleStates(stream, regions_of_flights(stream))
+            with self._phase("waiting for the maintenance"):
+                # Airflow takes half a minute to start. In earnest it runs before rows arrive.
+                upkeep.wait_ready()
             watch = Watch(table=table, states=states, started=self.started)
             with Screen(self.console, run_name=upkeep.run_name) as screen:
                 self._write(fleet, upkeep, watch, screen)

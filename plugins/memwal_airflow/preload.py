@@ -49,11 +49,12 @@ def preload() -> None:
     for name in MODULES:
         import_module(name)
     from memwal.spark.connect import CONNECT_PREFIX
+    from memwal.spark.session import without_harmless_warnings
     from memwal_airflow.spark.settings import configured_connection, configured_master
 
     # Of a connection, only a task may ask for the type.
     if configured_connection() is not None or configured_master().startswith(CONNECT_PREFIX):
-        with suppress(ModuleNotFoundError):
+        with suppress(ModuleNotFoundError), without_harmless_warnings():
             for name in CONNECT_MODULES:
                 import_module(name)
     warnings.filterwarnings("ignore", message="lance is not fork-safe", category=UserWarning)
