@@ -168,7 +168,7 @@ class AsyncWriter:
         keys: Keys,
         *,
         columns: Sequence[str] | None = None,
-        fresh: bool = False,
+        fresh: bool | None = None,
         at_least: WritePosition | str | None = None,
         timeout: Duration = AT_LEAST_SECONDS,
     ) -> pa.Table:
@@ -187,7 +187,7 @@ class AsyncWriter:
         columns: Sequence[str] | None = None,
         filter: SqlFilter | None = None,
         limit: int | None = None,
-        fresh: bool = False,
+        fresh: bool | None = None,
         at_least: WritePosition | str | None = None,
         timeout: Duration = AT_LEAST_SECONDS,
     ) -> pa.Table:

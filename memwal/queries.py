@@ -24,7 +24,6 @@ from memwal.reader.result import Result
 from memwal.reader.scan import Scan, open_newest, output_schema
 from memwal.reader.sources.freshness import AT_LEAST_SECONDS, Freshness
 from memwal.reader.sources.generation import ReadSources, open_sources, retry_if_collected
-from memwal.reader.sources.log_tails import wait_for_position
 from memwal.reader.sources.plan import MemTables, ReadPlan, plan_read
 from memwal.reader.sources.pruning import KeyBuilder
 from memwal.reader.sources.snapshot import open_version
@@ -509,6 +508,9 @@ class Queries:
         )
 
         def open_now() -> ReadSources:
+            if resolved.at_least is not None:
+                # Before the MemTables are taken, so that these have the rows of the entries.
+                self._check_own(resolved.at_least)
             return open_sources(
                 lambda reuse: plan_read(
                     self.location,
@@ -526,7 +528,12 @@ class Queries:
 
         if resolved.at_least is None:
             return open_now()
+        from memwal.reader.sources.log_tails import wait_for_position
+
         return wait_for_position(open_now, resolved.timeout)
+
+    def _check_own(self, at_least: WritePosition) -> None:
+        """Raise PositionNotReachedError for entries that the log of an own region never had."""
 
     def _memtables(self) -> MemTables | None:
         return None

@@ -11,6 +11,7 @@ from memwal.base_table.snapshot import BaseTable
 from memwal.boundary.public import public
 from memwal.errors import ArgumentTypeError
 from memwal.inputs.rows import Keys
+from memwal.lsm.wal.position import WritePosition
 from memwal.queries import Queries
 from memwal.reader.predicate import SqlFilter
 from memwal.reader.sources.plan import MemTables
@@ -22,9 +23,9 @@ from memwal.writer.table_writer import TableWriter
 class Writer(TableWriter, Queries):
     """A table's writer, which also reads: its reads see what it acknowledged."""
 
-    def __init__(self, base: BaseTable, *args: Any, **kwargs: Any) -> None:
-        TableWriter.__init__(self, base, *args, **kwargs)
-        Queries.__init__(self, base.location)
+    def __init__(self, base: BaseTable, *, fresh: bool = False, **options: Any) -> None:
+        TableWriter.__init__(self, base, **options)
+        Queries.__init__(self, base.location, fresh=fresh)
         _writers.add(self)
 
     def delete(
@@ -69,11 +70,19 @@ class Writer(TableWriter, Queries):
             self.flush_wal()
         routing = self._refresh_routing()
         columns = [*routing.row_schema.primary_key, *routing.columns_beside_key]
-        return self._delete_keys(self.scan(columns=columns, filter=where).to_table(), wait)
+        found = self.scan(columns=columns, filter=where, fresh=False).to_table()
+        return self._delete_keys(found, wait)
 
     def __repr__(self) -> str:
         state = "open" if self.is_open else "closed"
         return f"Writer({self.location.uri!r}, {state}, {len(self._regions.all())} regions claimed)"
+
+    def _check_own(self, at_least: WritePosition) -> None:
+        from memwal.reader.sources.log_tails import check_logged
+
+        held = self.epochs()
+        own = [entry for entry in at_least.entries if entry[0] in held]
+        check_logged(self.location.store, own)
 
     def _memtables(self) -> MemTables:
         return self.memtables()

@@ -30,7 +30,6 @@ from memwal.jobs.options import (
 )
 from memwal.jobs.progress import Progress
 from memwal.lsm.indexes.listing import TableIndex, list_indices
-from memwal.lsm.wal.applied_steps import read_newest_steps
 from memwal.queries import Queries
 from memwal.reader.predicate import SqlFilter
 from memwal.region.manifest_store import discover_regions, read_manifests
@@ -201,6 +200,7 @@ class Table(Queries):
             region_ids=region_ids,
             region=region,
             replay=replay,
+            fresh=self._fresh,
         )
 
     @property
@@ -322,6 +322,9 @@ class Table(Queries):
         left out. What a writer is acknowledging meanwhile may or may not be in it. CorruptDataError
         is raised if an entry of a log that may have told of it is missing or damaged.
         """
+        # Other reads need no writer's modules.
+        from memwal.lsm.wal.applied_steps import read_newest_steps
+
         store = self.location.store
         versions = {}
         for region_id, manifest in read_manifests(store).items():

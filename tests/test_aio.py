@@ -23,6 +23,7 @@ from memwal.errors import (
     StoreFullError,
     WriterClosedError,
 )
+from memwal.lsm.wal.position import WritePosition
 from memwal.writer.region_writer.handle import PendingWrite, WriteHandle
 
 BUFFERED = memwal.WriterOptions(durable=False, buffer_interval=3600.0)
@@ -57,6 +58,10 @@ class TestWrites:
                 }
                 assert (await writer.scan(limit=1)).num_rows == 1
                 assert len(log(table)) == 3
+                newest = WritePosition(((REGION, max(log(table))),))
+                for position in (newest, str(newest)):
+                    assert (await writer.lookup(keys(1), at_least=position)).num_rows == 1
+                    assert (await writer.scan(at_least=position)).num_rows == 2
 
         run(main)
         assert generations(table) == [1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from fastapi import Request
 
 from memwal.errors import InvalidInputError
@@ -40,7 +41,9 @@ async def read_rows(request: Request, schema: pa.Schema) -> pa.Table:
             raise BodyTooLargeError(f"send at most {MAX_BYTES:,} bytes at once")
     is_arrow = request.headers.get("content-type") == ARROW
     try:
-        return _from_arrow(bytes(body), schema) if is_arrow else _from_json(body, schema)
+        rows = _from_arrow(bytes(body), schema) if is_arrow else _from_json(body, schema)
+        _check_finite(rows)
+        return rows
     except (ValueError, TypeError, KeyError, AttributeError, OSError, pa.ArrowException) as error:
         columns = ", ".join(schema.names)
         raise InvalidInputError(f"these are no rows of {columns}: {error}") from error
@@ -50,6 +53,14 @@ def _from_arrow(body: bytes, schema: pa.Schema) -> pa.Table:
     rows = pa.ipc.open_stream(body).read_all()
     rows.validate(full=True)
     return rows.select(schema.names).cast(schema)
+
+
+def _check_finite(rows: pa.Table) -> None:
+    """Refuse what an answer in JSON could not say."""
+    for name in rows.column_names:
+        column = rows.column(name)
+        if pa.types.is_floating(column.type) and pc.any(pc.invert(pc.is_finite(column))).as_py():
+            raise ValueError(f"{name} has a number that is not finite")
 
 
 def _from_json(body: bytearray, schema: pa.Schema) -> pa.Table:

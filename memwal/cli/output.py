@@ -139,6 +139,8 @@ def _cell(value: object) -> str:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, float):
+        return str(value)
     return plain(str(_json_value(value)))
 
 

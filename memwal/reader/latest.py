@@ -111,8 +111,12 @@ def _find_newest(
             addresses=np.empty(0, np.uint64),
             deleted=np.empty(0, np.bool_),
         )
-    with ThreadPool(min(_PARALLEL_READS, len(generations))) as pool:
-        parts = list(pool.map(lambda source: read_keys(source, primary_key), generations))
+    if len(generations) == 1:
+        # To start a thread takes longer than to find the keys of a small one.
+        parts = [read_keys(generations[0], primary_key)]
+    else:
+        with ThreadPool(min(_PARALLEL_READS, len(generations))) as pool:
+            parts = list(pool.map(lambda source: read_keys(source, primary_key), generations))
     keys = pa.concat_arrays([part.keys for part in parts])
     source = np.repeat(np.arange(len(parts)), [len(part.keys) for part in parts])
     newest = newest_row_positions(keys)

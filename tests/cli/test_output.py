@@ -70,6 +70,12 @@ def test_fields_line_up(capsys):
     assert {len(line.rstrip("1-yes")) for line in lines} == {len("long_name  ")}
 
 
+def test_numbers_that_are_not_finite_are_shown(capsys):
+    print_fields([("a", math.inf), ("b", -math.inf), ("c", math.nan)])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in lines] == [["a", "inf"], ["b", "-inf"], ["c", "nan"]]
+
+
 def test_a_table_shows_cells_as_they_are(capsys):
     print_table(("name", "n"), [("[red]:smile:[/red]", 1), ("x", 22), ("", "")])
     lines = capsys.readouterr().out.splitlines()

@@ -70,6 +70,7 @@ class TestRequests:
         [
             *(b"", b"{}", b"7", b"[7]", b'[{"id": "x"}]', b'[{"id": null}]', b"\xff"),
             *(b'[{"id": 1, "color": "red"}]', b'[{"customer": "c"}]'),
+            *(b'[{"id": 1, "total": NaN}]', b'[{"id": 1, "total": 1e999}]'),
         ],
     )
     def test_what_is_no_order_is_refused(self, client: TestClient, body: bytes) -> None:

@@ -33,7 +33,14 @@ from memwal.format.paths import MAX_COUNTER, wal_key
 from memwal.format.region_manifest import RegionManifest
 from memwal.lsm.memtable.indexes import MemTableIndexes, UnflushedRows
 from memwal.lsm.row_schema import RowSchema
-from memwal.lsm.wal.log import LogSurvey, find_tip, needs_replay, read_log, survey_log
+from memwal.lsm.wal.log import (
+    LogSurvey,
+    find_tip,
+    gap_error,
+    needs_replay,
+    read_log,
+    survey_log,
+)
 from memwal.lsm.wal.logged_rows import convert_entry
 from memwal.lsm.wal.replay import place
 from memwal.region.manifest_store import RegionManifestStore
@@ -171,7 +178,10 @@ class LogFollower:
         log, first = tail.log, tail.next_position
         read: dict[int, bytes] = {}
         if listed:
-            survey = survey_log(self._store, self._region_id, after=first - 1, hint=log.hint)
+            survey = survey_log(self._store, self._region_id, after=log.after, hint=log.hint)
+            if survey.missing is not None and survey.missing < first:
+                # This process has its rows, but no claim and no other process will.
+                raise gap_error(self._region_id, survey.missing, newest=survey.tip - 1)
             tail.listed_at = boot_seconds()
         else:
             survey, read = self._probe(first)

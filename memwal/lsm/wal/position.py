@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Final, Self
 from uuid import UUID
@@ -11,6 +12,8 @@ from memwal.errors import InvalidInputError
 from memwal.format.paths import MAX_COUNTER
 
 _NOTHING: Final = "none"
+_ENTRY: Final = re.compile("([0-9a-f]{32}):([1-9][0-9]{0,19})", re.ASCII)
+_SHOWN: Final = 100
 
 
 @public
@@ -34,9 +37,20 @@ class WritePosition:
     ----------
     entries : tuple of (UUID, int)
         Region, and number of the entry in its log.
+
+    Raises
+    ------
+    InvalidInputError
+        The entries are something else.
     """
 
     entries: tuple[tuple[UUID, int], ...]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.entries, tuple) or not all(map(_is_entry, self.entries)):
+            raise InvalidInputError(
+                "a position has a tuple of pairs: the UUID of a region, and the number of an entry"
+            )
 
     def __str__(self) -> str:
         parts = [f"{region_id.hex}:{number}" for region_id, number in self.entries]
@@ -56,13 +70,23 @@ class WritePosition:
         InvalidInputError
             It is something else.
         """
-        try:
-            pairs = [part.split(":") for part in text.split(",") if part != _NOTHING]
-            entries = tuple((UUID(hex=region_id), int(number)) for region_id, number in pairs)
-        except (ValueError, AttributeError):
-            entries = ((UUID(int=0), 0),)
-        if any(not 0 < number <= MAX_COUNTER for _, number in entries):
-            raise InvalidInputError(
-                f"{text!r} is not the position of a write; pass WriteHandle.position, or its text"
-            )
-        return cls(entries)
+        entries = []
+        for part in text.split(","):
+            # A proxy that joins two headers writes a space behind the comma.
+            part = part.strip(" ")
+            found = _ENTRY.fullmatch(part)
+            if found is not None:
+                entries.append((UUID(hex=found[1]), int(found[2])))
+            elif part != _NOTHING:
+                raise InvalidInputError(
+                    f"{text[:_SHOWN]!r} is not the position of a write; pass "
+                    "WriteHandle.position, or its text"
+                )
+        return cls(tuple(entries))
+
+
+def _is_entry(entry: object) -> bool:
+    if not isinstance(entry, tuple) or len(entry) != 2:
+        return False
+    region_id, number = entry
+    return isinstance(region_id, UUID) and type(number) is int and 0 < number <= MAX_COUNTER

@@ -11,6 +11,7 @@ from uuid import UUID
 
 from memwal.base_table.snapshot import BaseTable
 from memwal.errors import ObjectNotFoundError, ReadTimeoutError
+from memwal.format.paths import wal_key
 from memwal.format.region_manifest import RegionManifest
 from memwal.lsm.memtable.indexes import UnflushedRows
 from memwal.lsm.row_schema import RowSchema
@@ -141,6 +142,16 @@ def _key(base: BaseTable, region_id: UUID) -> tuple[object, ...]:
     location = base.location
     options = tuple(sorted(location.storage_options.items()))
     return location.uri, options, replacements(location.store), region_id
+
+
+def check_logged(store: ObjectStore, entries: Iterable[tuple[UUID, int]]) -> None:
+    """Raise PositionNotReachedError if a log never had one of some entries, by region."""
+    for region_id, number in entries:
+        if store.exists(wal_key(region_id, number)):
+            continue
+        latest = RegionManifestStore(store, region_id).read_latest()
+        if latest is None or latest.replay_after < number:
+            raise PositionNotReachedError(f"entry {number} of region {region_id}")
 
 
 Sources = TypeVar("Sources")

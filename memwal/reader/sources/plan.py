@@ -28,7 +28,6 @@ from memwal.lsm.memtable.indexes import UnflushedRows
 from memwal.lsm.wal.position import WritePosition
 from memwal.reader.cache.lru import LruCache
 from memwal.reader.sources.key_index import which_might_hold
-from memwal.reader.sources.log_tails import OldManifestError, read_tails
 from memwal.reader.sources.pruning import KeyBuilder, RegionPruner
 from memwal.reader.sources.snapshot import TableSnapshot, open_snapshot, open_version
 from memwal.region.manifest_store import read_manifests
@@ -69,6 +68,7 @@ class OmittedGenerations:
     ----------
     region_id : UUID
     generations : tuple of int
+        Empty if only its log is left out, by a fresh read.
     reason : str
         Why the read does not need them, in words.
     """
@@ -79,7 +79,8 @@ class OmittedGenerations:
 
     def __str__(self) -> str:
         numbers = ", ".join(map(str, self.generations))
-        return f"region {self.region_id}, generations {numbers}: {self.reason}"
+        what = f"generations {numbers}" if numbers else "log"
+        return f"region {self.region_id}, {what}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,6 +276,9 @@ def plan_read(
             unchecked=unchecked,
         )
         if fresh:
+            # Other reads import nothing about logs.
+            from memwal.reader.sources.log_tails import OldManifestError
+
             reasons = ruled_out_regions(snapshot, filter, snapshot.manifests)
             try:
                 memtables = _with_tails(
@@ -308,6 +312,10 @@ def plan_read(
         with_rows = [*(key for key, stored in unmerged.items() if stored), *dict(unflushed)]
         reasons = ruled_out_regions(snapshot, filter, with_rows)
     pruned = _omit_regions(unmerged, unflushed, reasons)
+    if fresh:
+        named = {omitted.region_id for omitted in pruned}
+        logs = (region_id for region_id in reasons if region_id not in named)
+        pruned += [OmittedGenerations(key, (), reasons[key]) for key in logs]
     unmerged = {key: stored for key, stored in unmerged.items() if key not in reasons}
     if keys is not None:
         pruned += _rule_out_by_keys(snapshot.base, unmerged, keys)
@@ -340,6 +348,8 @@ def _with_tails(
 
     Logs of regions that are ``left_out`` are read only if they have a position of ``at_least``.
     """
+    from memwal.reader.sources.log_tails import read_tails
+
     own = _own_memtables(memtables or {}, epochs, snapshot)
     wanted = [entry for entry in (at_least.entries if at_least else ()) if entry[0] not in own]
     needed = {region_id for region_id, _ in wanted}

@@ -132,6 +132,10 @@ class TestSees:
             assert opened.count_rows() == 1
             assert state(opened.scan(fresh=False).to_table()) == {}
             assert opened.scan(max_staleness=60).count_rows() == 0
+            # Another writer of the same table takes no region by reading.
+            with opened.writer() as other, table.writer() as third:
+                assert state(other) == {1: 1}
+                assert state(third) == {}
 
     @pytest.mark.parametrize("by_position", [False, True])
     def test_by_every_short_form_of_a_scan(self, table: memwal.Table, by_position: bool) -> None:
@@ -213,6 +217,11 @@ class TestCost:
                     if "/wal/" in str(call)
                 }
                 assert len(logs) == 1, logs
+            plan_of_one = table.explain(filter="id = 7", fresh=True)
+            assert len(plan_of_one.pruned) == 3
+            assert all(not omitted.generations for omitted in plan_of_one.pruned)
+            assert all(str(omitted.region_id) in str(plan_of_one) for omitted in plan_of_one.pruned)
+            assert table.explain(filter="id = 7").pruned == ()
             # Whatever the filter, the read waits for the regions of the position.
             scan = table.scan(filter="id = 7", at_least=str(position))
             assert scan.count_rows() == 1
@@ -234,6 +243,24 @@ class TestCost:
 
 
 class TestDamage:
+    def test_a_lost_entry_is_told_by_a_process_that_has_read_it(
+        self, table: memwal.Table, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(follow, "_BELIEVED_SECONDS", 0.0)
+        writer = table.writer()
+        for number in range(3):
+            writer.upsert(rows({number: number}))
+        writer.abort()
+        assert len(fresh(table)) == 3
+        lost = folder(table) / wal_key(REGION, sorted(log(table))[-2])
+        content = lost.read_bytes()
+        lost.unlink()
+        for _ in range(2):
+            with pytest.raises(CorruptDataError, match=str(REGION)):
+                fresh(table)
+        lost.write_bytes(content)
+        assert len(fresh(table)) == 3
+
     def test_a_lost_entry_is_told(self, table: memwal.Table) -> None:
         writer = table.writer()
         for number in range(3):
@@ -450,6 +477,23 @@ class TestPosition:
                 writer.upsert(rows({2: 2}))
                 assert state(found.result()) == {1: 1, 2: 2}
 
+    def test_of_the_own_region_of_a_writer_is_waited_for(self, table: memwal.Table) -> None:
+        with table.writer() as writer:
+            position = writer.upsert(rows({1: 1})).position
+            ((region, number),) = position.entries
+            later = WritePosition(((region, number + 1),))
+            assert state(writer.scan(at_least=position).to_table()) == {1: 1}
+            with pytest.raises(ReadTimeoutError):
+                writer.scan(at_least=later, timeout=0.05).to_table()
+            with ThreadPoolExecutor(1) as pool:
+                found = pool.submit(lambda: writer.scan(at_least=later, timeout=30).to_table())
+                writer.upsert(rows({2: 2}))
+                assert state(found.result()) == {1: 1, 2: 2}
+            writer.flush()
+            # As a collection does with what is flushed.
+            (folder(table) / wal_key(region, number)).unlink()
+            assert state(writer.scan(at_least=position).to_table()) == {1: 1, 2: 2}
+
     def test_of_another_table_is_never_there(self, table: memwal.Table) -> None:
         with pytest.raises(ReadTimeoutError):
             table.scan(at_least=WritePosition(((uuid4(), 1),)), timeout=0).to_table()
@@ -464,7 +508,8 @@ class TestPosition:
         with table.writer() as writer:
             texts = [str(writer.upsert(rows(part)).position) for part in ({1: 1}, {}, {2: 2})]
             assert len(WritePosition.parse(",".join(texts)).entries) == 2
-            assert table.scan(at_least=",".join(texts)).count_rows() == 2
+            for separator in (",", ", "):
+                assert table.scan(at_least=separator.join(texts)).count_rows() == 2
 
     @pytest.mark.parametrize(
         "options",
@@ -482,10 +527,28 @@ class TestPosition:
         with pytest.raises(InvalidInputError):
             table.scan(**options).to_table()
 
-    @pytest.mark.parametrize("text", ["x", "1:2", f"{REGION}:", f"{REGION}:-1", ":", "," * 10])
+    @pytest.mark.parametrize(
+        "text",
+        [
+            *("x", "1:2", f"{REGION}:1", ":", "," * 10),
+            *(f"{REGION.hex}:{number}" for number in ("", "-1", "+1", "0", "1_0", "1\n", "9" * 20)),
+            # Of Unicode, which int() takes.
+            f"{REGION.hex}:\uff11",
+            pytest.param("x" * 1_000_000, id="long"),
+        ],
+    )
     def test_what_is_none(self, table: memwal.Table, text: str) -> None:
-        with pytest.raises(InvalidInputError):
+        with pytest.raises(InvalidInputError) as caught:
             table.scan(at_least=text).to_table()
+        assert len(str(caught.value)) < 1_000
+
+    @pytest.mark.parametrize(
+        "entries",
+        [[(REGION, 1)], ((str(REGION), 1),), ((REGION, 0),), ((REGION, True),), ((1,),), 7],
+    )
+    def test_that_is_made_of_something_else(self, entries: Any) -> None:
+        with pytest.raises(InvalidInputError):
+            WritePosition(entries)
 
 
 @pytest.mark.few(1)
