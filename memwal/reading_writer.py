@@ -21,7 +21,20 @@ from memwal.writer.table_writer import TableWriter
 
 @public
 class Writer(TableWriter, Queries):
-    """A table's writer, which also reads: its reads see what it acknowledged."""
+    """A table's writer, which also reads: its reads see what it acknowledged.
+
+    Made by :meth:`memwal.Table.writer`.
+
+    Parameters
+    ----------
+    base : BaseTable
+        The table.
+    fresh : bool, default False
+        Whether reads also see what other writers acknowledged, if they do not say otherwise: as the
+        table was opened.
+    **options
+        As of :meth:`memwal.Table.writer`.
+    """
 
     def __init__(self, base: BaseTable, *, fresh: bool = False, **options: Any) -> None:
         TableWriter.__init__(self, base, **options)
