@@ -115,6 +115,7 @@ def _print_due(state: Survey) -> None:
 def _print_status(status: TableStatus) -> None:
     print_line(f"{status.uri} at version {status.version}")
     oldest = max((region.oldest_backlog_seconds or 0 for region in status.regions), default=0)
+    unflushed = sum(region.unflushed_wal_entries for region in status.regions)
     total = (
         "total",
         "",
@@ -123,12 +124,17 @@ def _print_status(status: TableStatus) -> None:
         status.backlog_rows,
         size(status.backlog_bytes),
         age(oldest if status.backlog_generations else None),
-        sum(region.unflushed_wal_entries for region in status.regions),
+        unflushed,
         "",
         sum(region.retained_generations for region in status.regions),
     )
     header = "region,epoch,state,generations,rows,bytes,oldest,log entries,merged to,kept"
     print_table(header.split(","), [*(_row(region) for region in status.regions), total])
+    if unflushed:
+        print_line(
+            f"log entries that are not flushed: {unflushed}, the oldest "
+            f"{age(status.oldest_unflushed_seconds)} old; only fresh reads see their rows"
+        )
     if status.regions_to_recover:
         print_line(
             "regions with rows of writers that are closed or dead, which memwal recover flushes: "

@@ -106,6 +106,14 @@ def test_no_table(cli, tmp_path):
     assert str(tmp_path / "none") in answer.stderr
 
 
+def test_rows_that_are_only_in_logs_are_told(cli, backlog):
+    assert "fresh" not in cli("status", backlog.uri).stdout
+    with backlog.writer() as writer:
+        for _ in range(3):
+            writer.upsert(writer.scan().to_table().slice(0, 1))
+        assert re.search(r"\b3, .*\b\d+ s old\b.*\bfresh\b", cli("status", backlog.uri).stdout)
+
+
 def test_json_is_the_status(cli, backlog):
     found = cli("status", backlog.uri, "--json").json
     expected = backlog.status().to_dict()
