@@ -223,8 +223,9 @@ def page_hits(
     if most_rows is not None and len(numbers) * ranges.page_rows > most_rows:
         return None
     if is_sorted and most_rows is None and _pays_to_keep_whole(uri, ranges, len(numbers)):
-        pages = read_pages(location, folder, ranges.numbers, ranges.page_rows)
-        parts = [_SortedKeys.of(pages[number]) for number in ranges.numbers]
+        every = ranges.numbers
+        pages = read_pages(location, folder, every, ranges.page_rows)
+        parts = [_SortedKeys.of(pages[number]) for number in every]
         whole = _SortedKeys(
             np.concatenate([part.values for part in parts]),
             np.concatenate([part.ids for part in parts]),
@@ -254,7 +255,7 @@ def _pays_to_keep_whole(uri: str, ranges: PageRanges, asked: int) -> bool:
     Reading all takes as long as reading an eighth of them one by one; after that, a lookup takes a
     tenth of the time.
     """
-    pages = len(ranges.numbers)
+    pages = 0 if ranges.pages is None else ranges.pages.num_rows
     # The values of a page are integers of 8 bytes at most, and so are the rows.
     if not pages or pages * ranges.page_rows * 16 > _MAX_SORTED_BYTES:
         return False

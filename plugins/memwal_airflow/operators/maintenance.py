@@ -109,24 +109,20 @@ class MemWalJobOperator(MemWalOperator):
             )
 
         def execute(spec: JobSpec, guard: Guard) -> JobResult | None:
-            if earlier is None and is_small(spec, target):
-                return None
-            server = (
-                None
-                if earlier is not None
-                else connect_server(
-                    master=(self.spark_options or {}).get("master"), conn_id=self.spark_conn_id
-                )
-            )
-            if server is not None:
-                return run_connected(
-                    server,
-                    spec,
-                    storage_options=target.storage_options,
-                    py_files=(self.spark_options or {}).get("py_files"),
-                    guard=guard,
-                    raise_if_killed=self.raise_if_killed,
-                )
+            if earlier is None:
+                if is_small(spec, target):
+                    return None
+                options = self.spark_options or {}
+                server = connect_server(master=options.get("master"), conn_id=self.spark_conn_id)
+                if server is not None:
+                    return run_connected(
+                        server,
+                        spec,
+                        storage_options=target.storage_options,
+                        py_files=options.get("py_files"),
+                        guard=guard,
+                        raise_if_killed=self.raise_if_killed,
+                    )
             result = self.submit(
                 target,
                 spec.arguments(),
