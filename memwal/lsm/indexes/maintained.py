@@ -23,6 +23,7 @@ from memwal.format.paths import MEM_WAL_INDEX_NAME
 from memwal.lsm.indexes.kinds import IndexKind, kind_of
 from memwal.lsm.indexes.spec import IndexSpec, read_index_spec
 from memwal.storage.location import TableLocation
+from memwal.util.log import warn_once
 from memwal.util.memory import release_free_memory
 
 if TYPE_CHECKING:
@@ -152,25 +153,32 @@ def _column_paths(dataset: LanceDataset) -> dict[int, str]:
 
 
 class _SpecCache:
-    """LRU cache of specs by segment; None stands for an index that cannot be built."""
+    """LRU cache of specs by table and segment; None stands for an index that cannot be built.
+
+    A damaged index is not cached: its files may come back, and a copy of the table, whose segments
+    have the same UUIDs, may be whole.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._specs: OrderedDict[str, IndexSpec | None] = OrderedDict()
+        self._specs: OrderedDict[tuple[str, str], IndexSpec | None] = OrderedDict()
 
     def get(self, base: BaseTable, description: IndexDescription) -> IndexSpec | None:
         """Return the spec of an index, read unless it is cached."""
-        segment = description.segments[0].uuid
+        key = base.location.uri, description.segments[0].uuid
         with self._lock:
-            if segment in self._specs:
-                self._specs.move_to_end(segment)
-                return self._specs[segment]
+            if key in self._specs:
+                self._specs.move_to_end(key)
+                return self._specs[key]
             try:
                 spec = _read_spec(base, description)
-            except (InvalidInputError, ObjectNotFoundError, CorruptDataError) as error:
+            except (ObjectNotFoundError, CorruptDataError) as error:
+                _warn(base, description, error)
+                return None
+            except InvalidInputError as error:
                 spec = None
                 _warn(base, description, error)
-            self._specs[segment] = spec
+            self._specs[key] = spec
             while len(self._specs) > _MAX_CACHED_SPECS:
                 self._specs.popitem(last=False)
             return spec
@@ -197,11 +205,12 @@ def _read_spec(base: BaseTable, description: IndexDescription) -> IndexSpec:
 
 
 def _warn(base: BaseTable, description: IndexDescription, error: MemWalError) -> None:
-    logger.warning(
+    warn_once(
+        logger,
         "generations of %s are flushed without index %s (%s): %s; Lance's own vector and text "
         "search does not see their rows until they are merged and indexed",
-        base.location,
+        str(base.location),
         description.name,
         description.index_type,
-        error,
+        str(error),
     )

@@ -13,6 +13,7 @@ from support.data.tables import MakeTable, folder, keys, merged, numbered, rows,
 from support.faults.lost_writes import bad_files
 
 import memwal
+from memwal.lsm.indexes.maintained import maintained_indexes
 from memwal.lsm.indexes.segments import describe_index
 
 QUERIES = np.random.default_rng(7).standard_normal((2, DIMENSION))
@@ -107,6 +108,31 @@ def test_a_vector_index_without_its_model_is_reported(tmp_path: Path) -> None:
 
     assert len(result.warnings) == 1
     assert read_through_index(memwal.open(table.uri), "IVF_PQ") == nearest(table)
+
+
+def test_damage_to_a_copy_leaves_the_index_of_the_table_its_model(tmp_path: Path) -> None:
+    """The segments of both have the same UUIDs; no row that the index was trained on is left."""
+    table = indexed_copy(tmp_path, "IVF_PQ")
+    before = models(table)
+    copy = indexed_copy(tmp_path / "copy", "IVF_PQ")
+    cut_segments(copy, 0, first=0)
+    indexed.merge_rows(copy, indexed.rows(600, 40))
+    indexed.merge_rows(table, *(indexed.rows(first, 300, seed=first + 1) for first in (0, 300)))
+
+    table.build_indexes()
+
+    assert models(table) == before
+
+
+def test_files_that_come_back_are_read_by_the_same_process(tmp_path: Path) -> None:
+    table = indexed_copy(tmp_path, "IVF_PQ")
+    indexes = folder(table) / "_indices"
+    aside = indexes.rename(folder(table) / "aside")
+    assert maintained_indexes(table.base()) == ()
+
+    aside.rename(indexes)
+
+    assert [index.name for index in maintained_indexes(table.base())] == ["idx"]
 
 
 def test_a_table_without_the_index_on_its_key_is_read_and_merged(make_table: MakeTable) -> None:
