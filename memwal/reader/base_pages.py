@@ -21,7 +21,7 @@ from memwal.reader.base_indexes import find_index
 from memwal.reader.cache.keys import version_key
 from memwal.reader.cache.lru import LruCache
 from memwal.reader.row_set import RowIds, contains
-from memwal.reader.sources.key_index import page_hits
+from memwal.reader.sources.key_index import MAX_KEPT_BYTES, kept_bytes, page_hits
 from memwal.util.log import warn_once
 
 if TYPE_CHECKING:
@@ -60,28 +60,30 @@ def addresses_in_pages(base: BaseTable, keys: pa.Array) -> RowIds | None:
     distinct, as :func:`memwal.region.rows.key_column` gives them.
     """
     # In an object store, pages that are not in memory cost more requests than a query.
-    segments = _all_segments(base) if base.location.store.is_local else None
-    if segments is None:
+    if not base.location.store.is_local:
         return None
     found = [np.empty(0, np.uint64)]
-    for folder, fragments in segments:
-        try:
+    try:
+        (segments,) = _segments.get(version_key(base), lambda: (_find_segments(base),))
+        if segments is None:
+            return None
+        for folder, fragments in segments:
             hits = page_hits(base.location, folder, keys)
-        except (CorruptDataError, ObjectNotFoundError) as error:
-            warn_once(logger, "%s; keys are looked up by a query", str(error))
-            return None
-        if hits is None:
-            return None
-        found.append(hits.ids[contains(fragments, hits.ids >> _OFFSET_BITS)])
+            if hits is None:
+                return None
+            found.append(hits.ids[contains(fragments, hits.ids >> _OFFSET_BITS)])
+    except (CorruptDataError, ObjectNotFoundError) as error:
+        warn_once(logger, "%s; keys are looked up by a query", str(error))
+        return None
     return np.concatenate(found)
 
 
-def _all_segments(base: BaseTable) -> _Segments | None:
-    """Return the segments of the index on the key; None if they do not cover the whole table."""
-    return _segments.get(version_key(base), lambda: (_find_segments(base),))[0]
-
-
 def _find_segments(base: BaseTable) -> _Segments | None:
+    """Return the segments of the index on the key.
+
+    None if they do not cover the whole table, or are too large to stay in memory: to read a page
+    takes longer than a query of Lance for one key.
+    """
     left = set(base.dataset.fragment_ids())
     segments = []
     for segment in key_segments(base):
@@ -89,7 +91,9 @@ def _find_segments(base: BaseTable) -> _Segments | None:
         left.difference_update(own)
         folder = f"{INDICES_DIR}/{segment.uuid}"
         segments.append((folder, np.array(sorted(own), np.uint64)))
-    return None if left else tuple(segments)
+    if left or sum(kept_bytes(base.location, folder) for folder, _ in segments) > MAX_KEPT_BYTES:
+        return None
+    return tuple(segments)
 
 
 _segments: LruCache[tuple[_Segments | None]] = LruCache(_VERSIONS)

@@ -12,7 +12,9 @@ import pytest
 from support.data.tables import numbered
 
 import memwal
+from memwal.reader import base_pages
 from memwal.reader.base_pages import addresses_in_pages
+from memwal.reader.sources.key_index import kept_bytes
 from memwal.region.rows import key_column
 
 ROWS = 3_000
@@ -95,6 +97,19 @@ def test_segments_that_cover_all_together(tmp_path: Path) -> None:
     index = next(index for index in described if index.field_names == ["id"])
     assert len(index.segments) == 2
     assert found_in_pages(table, pa.array(KEYS)) == len(KEYS)
+    check(table)
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), pa.string()], ids=str)
+def test_an_index_too_large_to_stay_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: pa.DataType
+) -> None:
+    table = make(tmp_path, kind=kind)
+    (path,) = Path(table.uri).glob("_indices/*/page_data.lance")
+    size = kept_bytes(table.location, f"_indices/{path.parent.name}")
+    assert size >= ROWS * (8 + 8 if kind == pa.int64() else 8 + 4)
+    monkeypatch.setattr(base_pages, "MAX_KEPT_BYTES", size - 1)
+    assert found_in_pages(table, pa.array(KEYS)) is None
     check(table)
 
 

@@ -296,13 +296,27 @@ class TestSkipping:
     def test_keeps_no_whole_key_index_that_is_large(
         self, make_table: MakeTable, monkeypatch: pytest.MonkeyPatch, ranges: list[int]
     ) -> None:
-        monkeypatch.setattr(key_index, "_MAX_SORTED_BYTES", 40_000)
+        monkeypatch.setattr(key_index, "MAX_KEPT_BYTES", 40_000)
         table = make_table()
         with table.writer() as writer:
             writer.upsert(numbered(0, 40_000))
         for key in range(0, 40_000, 8_192):
             assert state(looked_up(table, keys(key))) == {key: 0}
         assert ranges == [8192] * 4 + [40_000 % 8192]
+
+    def test_does_not_read_a_key_index_whole_for_each_lookup_if_the_cache_drops_it(
+        self, make_table: MakeTable, monkeypatch: pytest.MonkeyPatch, ranges: list[int]
+    ) -> None:
+        monkeypatch.setattr(key_index, "_WORTH_OF_PAGE", 2)
+        table = make_table()
+        with table.writer() as writer:
+            writer.upsert(numbered(0, 40_000))
+        for _ in range(12):
+            assert state(looked_up(table, keys(5))) == {5: 0}
+            while key_index._sorted.values():
+                key_index._sorted.evict_oldest()
+        # Five pages: all are read for the third lookup of each three, and the first one once.
+        assert ranges == [8192] + [40_000] * 4
 
     def test_asks_only_the_region_that_a_key_belongs_to(
         self, make_table: MakeTable, monkeypatch: pytest.MonkeyPatch

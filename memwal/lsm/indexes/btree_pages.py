@@ -21,6 +21,7 @@ from memwal.errors import CorruptDataError, ObjectNotFoundError
 from memwal.storage.location import TableLocation
 
 _COLUMNS = ["min", "max", "null_count", "page_idx"]
+_ROW_BYTES = 8  # Where the row of a value is.
 _ROWS = re.compile(rb"[0-9]{1,9}")
 
 
@@ -38,6 +39,14 @@ class PageRanges:
         if self.pages is None:
             return []
         return sorted(self.pages.column("page_idx").to_pylist())
+
+    @property
+    def all_bytes(self) -> int:
+        """Memory that all pages take, in bytes: estimated from the first and last values."""
+        if self.pages is None or not self.pages.num_rows:
+            return 0
+        ends = self.pages.select(["min", "max"]).nbytes / (2 * self.pages.num_rows)
+        return int(self.pages.num_rows * self.page_rows * (ends + _ROW_BYTES))
 
     def holds(self, data_type: pa.DataType) -> bool:
         """Return whether it has pages of values of this type."""

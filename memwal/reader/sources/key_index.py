@@ -46,7 +46,8 @@ _FOLDER_BYTES = 200
 _FEW_KEYS = 1_000
 _MAX_FORGOTTEN = 64
 _PAGE_BYTES = 128 << 20
-_MAX_SORTED_BYTES = 64 << 20
+MAX_KEPT_BYTES = 64 << 20
+"""Largest B-tree whose pages lookups keep in memory, in bytes."""
 _WORTH_OF_PAGE = 8
 
 _NEXT_STEP = "memwal verify --repair writes it anew"
@@ -249,20 +250,31 @@ def page_hits(
     return PageHits(ids, positions, sum(int(page.nbytes) for page in read.values()))
 
 
+def kept_bytes(location: TableLocation, folder: str) -> int:
+    """Return the memory that a B-tree takes when lookups have read all of its pages, in bytes.
+
+    Raises CorruptDataError if its file has other contents.
+    """
+    uri = location.child(folder)
+    return _ranges.get(uri, lambda: read_ranges(location, folder)).all_bytes
+
+
 def _pays_to_keep_whole(uri: str, ranges: PageRanges, asked: int) -> bool:
     """Return whether lookups have asked for so many pages that all are kept as one array.
 
     Reading all takes as long as reading an eighth of them one by one; after that, a lookup takes a
     tenth of the time.
     """
-    pages = 0 if ranges.pages is None else ranges.pages.num_rows
-    # The values of a page are integers of 8 bytes at most, and so are the rows.
-    if not pages or pages * ranges.page_rows * 16 > _MAX_SORTED_BYTES:
+    if ranges.pages is None or ranges.all_bytes > MAX_KEPT_BYTES:
         return False
     # Counts of two threads may be lost: they say only what pays.
     count = _asked_pages.get(uri, lambda: [0])
     count[0] += asked
-    return count[0] * _WORTH_OF_PAGE >= pages
+    if count[0] * _WORTH_OF_PAGE < ranges.pages.num_rows:
+        return False
+    # If the cache has no room for it, lookups ask for as many pages again before all are read.
+    count[0] = 0
+    return True
 
 
 def _search_pages(
