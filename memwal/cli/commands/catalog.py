@@ -315,11 +315,19 @@ def set_policy(
     A policy that cannot be read is replaced: its other keys take their defaults.
     """
     # One that cannot be read is replaced: the keys that are not given take their defaults.
-    before = catalog.get(name, allow_problem=True).policy
+    stored = catalog.get(name, allow_problem=True)
+    before = stored.policy
     policy = _changed_policy(before, settings)
     catalog.update(name, policy=policy)
     if as_json:
         print_json(policy.to_dict())
+        return
+    if stored.problem is not None:
+        print_line(
+            f"the policy of {name} could not be read and is replaced; keys that were not given "
+            "have their defaults:"
+        )
+        _print_policy(policy, as_json=False)
         return
     old, new = _shown_policy(before), _shown_policy(policy)
     changed = [(key, old[key], new[key]) for key in new if old[key] != new[key]]

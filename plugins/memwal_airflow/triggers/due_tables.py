@@ -82,6 +82,7 @@ class _Watched:
     watch: TableWatch
     next_look: float = 0.0  # By the clock of the tables.
     next_sample: float = 0.0
+    has_sample: bool = True  # Whether the status that was read last is in the catalog.
     runs: LatestRuns | None = None
     next_runs: float = 0.0
     looking: asyncio.Task[None] | None = None
@@ -140,7 +141,7 @@ class DueTables:
                 pause = watched.table.policy.poll_seconds
                 watched.next_look = now + pause * random.uniform(1 - _JITTER, 1)  # noqa: S311
                 ready.append(watched)
-        for watched in await self._not_idle(ready):
+        for watched in await self._not_idle(ready, now):
             watched.looking = asyncio.ensure_future(self._look(watched.table.name, watched))
         return {
             name: watched.due for name, watched in self._tables.items() if watched.due is not None
@@ -190,7 +191,7 @@ class DueTables:
         self._revision = revision
         return {table.name: table for table in tables if starts_when_due(table)}
 
-    async def _not_idle(self, ready: list[_Watched]) -> list[_Watched]:
+    async def _not_idle(self, ready: list[_Watched], now: float) -> list[_Watched]:
         """Return the tables that have to be looked at one by one, by a glance at all of them.
 
         A thread of its own for each idle table would cost ten times as much. If a file system does
@@ -199,7 +200,7 @@ class DueTables:
         if not ready or (self._glance is not None and not self._glance.done()):
             return ready
         loop = asyncio.get_running_loop()
-        self._glance = loop.run_in_executor(self._threads, _not_idle_now, ready)
+        self._glance = loop.run_in_executor(self._threads, _not_idle_now, ready, now)
         try:
             async with asyncio.timeout(GLANCE_SECONDS):
                 return await asyncio.shield(self._glance)
@@ -245,9 +246,11 @@ class DueTables:
         look = watched.watch.look(catalog, table, storage_options=options or {})
         failures.clear(table.name, STATUS_JOB)
         now = self._clock()
-        if look.is_fresh and now >= watched.next_sample:
+        if look.is_fresh:
+            watched.has_sample = False
+        if not watched.has_sample and now >= watched.next_sample:
             catalog.record_backlog(table.name, look.survey.status)
-            watched.next_sample = now + SAMPLE_SECONDS
+            watched.has_sample, watched.next_sample = True, now + SAMPLE_SECONDS
         jobs = {
             job: due.reason
             for job, due in look.survey.due.items()
@@ -289,10 +292,11 @@ class DueTables:
         return options
 
 
-def _not_idle_now(ready: list[_Watched]) -> list[_Watched]:
+def _not_idle_now(ready: list[_Watched], now: float) -> list[_Watched]:
     def is_idle(watched: _Watched) -> bool:
+        needs_sample = not watched.has_sample and now >= watched.next_sample
         try:
-            return watched.due is None and watched.watch.is_idle(watched.table)
+            return watched.due is None and not needs_sample and watched.watch.is_idle(watched.table)
         except Exception:
             # The look raises it again, for this table alone.
             return False

@@ -236,6 +236,25 @@ def test_what_is_due_is_told_until_it_is_served(backlog: Any, catalog: Catalog) 
     assert catalog.get("flights").regions == 2
 
 
+def test_the_status_after_the_last_change_is_recorded(
+    backlog: Any, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if a sample was taken shortly before that change, and the table is idle after it."""
+    monkeypatch.setattr(due_tables_module, "SAMPLE_SECONDS", 4)
+    catalog.register("flights", uri=backlog.uri, policy=EAGER)
+    backlog.table.build_snapshot()
+    served(catalog, backlog, "gc", "quality")
+
+    async def work(polls: Polls) -> None:
+        await polls.until(lambda found: "flights" in found)
+        backlog.table.merge()
+        backlog.table.build_indexes()
+        backlog.table.build_snapshot()
+        await polls.until(lambda _: catalog.latest_samples()[0].generations == 0)
+
+    run(catalog, work)
+
+
 def test_a_running_job_and_the_last_success_are_told(backlog: Any, catalog: Catalog) -> None:
     catalog.register("flights", uri=backlog.uri, policy=EAGER)
     served(catalog, backlog, "gc")
