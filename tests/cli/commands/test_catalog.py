@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from support.data.policies import spoil_policy
 from typer.main import get_command
 
 from memwal.catalog import Policy, read_snapshot
@@ -154,6 +155,14 @@ def test_policy_show_and_set(cli, catalog):
     assert "priority" in shown
     assert "schedule" not in shown
     assert "merge_at_generations" in cli("catalog", "policy", "show", "a").stdout
+
+
+def test_an_unreadable_policy_is_replaced_and_shown_whole(cli, catalog):
+    catalog.register("a", uri="/data/a.lance", policy=Policy(priority=3))
+    spoil_policy(catalog, "a", '{"priority": 3, "merge_at_generations": "four"}')
+    shown = cli("catalog", "policy", "set", "a", "merge_at_generations=4").stdout
+    assert all(key in shown for key in Policy().to_dict())
+    assert catalog.get("a").policy == Policy(merge_at_generations=4)
 
 
 def test_export(cli, catalog, tmp_path):
