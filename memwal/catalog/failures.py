@@ -67,7 +67,9 @@ ADVICE_BY_ERROR: Final[Mapping[str, Advice]] = {
     ),
     "StoreFullError": Advice("free space by merging and collecting garbage", "disk-full.md"),
     "StoreUnavailableError": Advice(
-        "check that the store and the catalog answer", f"{_FAILING}#the-store-does-not-answer"
+        "bring back what the message names: the store, the catalog, the Spark server or the "
+        "table's disk",
+        f"{_FAILING}#the-store-does-not-answer",
     ),
     "ObjectNotFoundError": _GONE,
     "TableSetupError": _GONE,

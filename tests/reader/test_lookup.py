@@ -268,51 +268,47 @@ class TestSkipping:
         )
         return ranges
 
-    def test_reads_neither_all_keys_nor_the_rows_of_others(
-        self, make_table: MakeTable, monkeypatch: pytest.MonkeyPatch, ranges: list[int]
-    ) -> None:
-        monkeypatch.setattr(key_index, "_WORTH_OF_PAGE", 0)
+    @pytest.fixture
+    def paged(self, make_table: MakeTable) -> memwal.Table:
+        """A table of one generation, whose key index has five pages."""
         table = make_table()
         with table.writer() as writer:
             writer.upsert(numbered(0, 40_000))
-        assert state(looked_up(table, keys(5, 30_000))) == {5: 0, 30_000: 0}
+        return table
+
+    def test_reads_neither_all_keys_nor_the_rows_of_others(
+        self, paged: memwal.Table, monkeypatch: pytest.MonkeyPatch, ranges: list[int]
+    ) -> None:
+        monkeypatch.setattr(key_index, "_WORTH_OF_PAGE", 0)
+        assert state(looked_up(paged, keys(5, 30_000))) == {5: 0, 30_000: 0}
         assert ranges == [8192, 8192]
-        assert looked_up(table, keys(6, 30_001, 39_999)).num_rows == 3
+        assert looked_up(paged, keys(6, 30_001, 39_999)).num_rows == 3
         assert ranges == [8192, 8192, 40_000 % 8192]
 
     def test_keeps_a_whole_key_index_that_many_lookups_ask(
-        self, make_table: MakeTable, monkeypatch: pytest.MonkeyPatch, ranges: list[int]
+        self, paged: memwal.Table, monkeypatch: pytest.MonkeyPatch, ranges: list[int]
     ) -> None:
         monkeypatch.setattr(key_index, "_WORTH_OF_PAGE", 2)
-        table = make_table()
-        with table.writer() as writer:
-            writer.upsert(numbered(0, 40_000))
         for _ in range(4):
-            assert state(looked_up(table, keys(5, 41_000))) == {5: 0}
-        found = looked_up(table, keys(39_999, 8_192, 8_191))
+            assert state(looked_up(paged, keys(5, 41_000))) == {5: 0}
+        found = looked_up(paged, keys(39_999, 8_192, 8_191))
         assert state(found) == {39_999: 0, 8_192: 0, 8_191: 0}
         assert ranges == [8192, 40_000]
 
     def test_keeps_no_whole_key_index_that_is_large(
-        self, make_table: MakeTable, monkeypatch: pytest.MonkeyPatch, ranges: list[int]
+        self, paged: memwal.Table, monkeypatch: pytest.MonkeyPatch, ranges: list[int]
     ) -> None:
         monkeypatch.setattr(key_index, "MAX_KEPT_BYTES", 40_000)
-        table = make_table()
-        with table.writer() as writer:
-            writer.upsert(numbered(0, 40_000))
         for key in range(0, 40_000, 8_192):
-            assert state(looked_up(table, keys(key))) == {key: 0}
+            assert state(looked_up(paged, keys(key))) == {key: 0}
         assert ranges == [8192] * 4 + [40_000 % 8192]
 
     def test_does_not_read_a_key_index_whole_for_each_lookup_if_the_cache_drops_it(
-        self, make_table: MakeTable, monkeypatch: pytest.MonkeyPatch, ranges: list[int]
+        self, paged: memwal.Table, monkeypatch: pytest.MonkeyPatch, ranges: list[int]
     ) -> None:
         monkeypatch.setattr(key_index, "_WORTH_OF_PAGE", 2)
-        table = make_table()
-        with table.writer() as writer:
-            writer.upsert(numbered(0, 40_000))
         for _ in range(12):
-            assert state(looked_up(table, keys(5))) == {5: 0}
+            assert state(looked_up(paged, keys(5))) == {5: 0}
             while key_index._sorted.values():
                 key_index._sorted.evict_oldest()
         # Five pages: all are read for the third lookup of each three, and the first one once.

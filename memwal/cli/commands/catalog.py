@@ -314,7 +314,6 @@ def set_policy(
 
     A policy that cannot be read is replaced: its other keys take their defaults.
     """
-    # One that cannot be read is replaced: the keys that are not given take their defaults.
     stored = catalog.get(name, allow_problem=True)
     before = stored.policy
     policy = _changed_policy(before, settings)

@@ -214,7 +214,7 @@ def page_hits(
     rows would have to be read.
     """
     uri = location.child(folder)
-    ranges = _ranges.get(uri, lambda: read_ranges(location, folder))
+    ranges = _ranges_of(location, folder)
     if not ranges.holds(keys.type):
         return None
     is_sorted = len(keys) <= _FEW_KEYS and pa.types.is_integer(keys.type)
@@ -255,8 +255,11 @@ def kept_bytes(location: TableLocation, folder: str) -> int:
 
     Raises CorruptDataError if its file has other contents.
     """
-    uri = location.child(folder)
-    return _ranges.get(uri, lambda: read_ranges(location, folder)).all_bytes
+    return _ranges_of(location, folder).all_bytes
+
+
+def _ranges_of(location: TableLocation, folder: str) -> PageRanges:
+    return _ranges.get(location.child(folder), lambda: read_ranges(location, folder))
 
 
 def _pays_to_keep_whole(uri: str, ranges: PageRanges, asked: int) -> bool:

@@ -137,7 +137,8 @@ class Canned:
             "since": at,
             "attempts": 3,
             "run_id": 41,
-            "action": "check that the store and the catalog answer",
+            "action": "bring back what the message names: the store, the catalog, the Spark "
+            "server or the table's disk",
             "runbook": "docs/runbooks/MemwalJobFailing.md#the-store-does-not-answer",
             "runbook_link": None,
         }
