@@ -113,6 +113,15 @@ def test_an_index_too_large_to_stay_in_memory(
     check(table)
 
 
+def test_an_index_of_no_rows(tmp_path: Path) -> None:
+    uri = str(tmp_path / "table")
+    lance.write_dataset(numbered(0, 0), uri)
+    table = memwal.enable(uri, region_spec=memwal.RegionSpec.unsharded(), primary_key=["id"])
+    lance.dataset(uri).create_scalar_index("id", "BTREE")
+    assert found_in_pages(table, pa.array(KEYS)) == 0
+    check(table)
+
+
 def test_stable_row_ids(tmp_path: Path) -> None:
     table = make(tmp_path, enable_stable_row_ids=True)
     assert found_in_pages(table, pa.array(KEYS)) is None

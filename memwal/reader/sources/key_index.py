@@ -268,7 +268,7 @@ def _pays_to_keep_whole(uri: str, ranges: PageRanges, asked: int) -> bool:
     Reading all takes as long as reading an eighth of them one by one; after that, a lookup takes a
     tenth of the time.
     """
-    if ranges.pages is None or ranges.all_bytes > MAX_KEPT_BYTES:
+    if ranges.pages is None or not 0 < ranges.all_bytes <= MAX_KEPT_BYTES:
         return False
     # Counts of two threads may be lost: they say only what pays.
     count = _asked_pages.get(uri, lambda: [0])
