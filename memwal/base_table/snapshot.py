@@ -140,8 +140,9 @@ def _is_latest(location: TableLocation, seen: BaseTable) -> bool:
 def no_table(location: TableLocation) -> TableSetupError:
     """Return the error for an address without a Lance table."""
     return TableSetupError(
-        f"there is no Lance table at {location}; correct the address, or create one with "
-        "memwal.create(uri, schema, ...) or the command memwal create"
+        f"there is no Lance table at {location}; correct the address (of a registered table by "
+        "memwal catalog update --table), or create one with memwal.create(uri, schema, ...) or the "
+        "command memwal create"
     )
 
 

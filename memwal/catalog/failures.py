@@ -7,7 +7,7 @@ same thing succeeds once: a job, the reading of the status, or the building of t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, ClassVar, Final
@@ -17,11 +17,13 @@ from memwal.jobs.job import JobRun
 from memwal.util.records import JsonRecord
 
 if TYPE_CHECKING:
-    from memwal.catalog.backoff import FailedJob
+    from memwal.catalog.backoff import FailedJob, SkippedRegionRecord
     from memwal.catalog.history import LatestRuns
 
 # Name under which an unreadable policy is listed, among the names of jobs.
 POLICY_JOB: Final = "policy"
+# Name under which the skipped regions are listed, likewise.
+REGION_JOB: Final = "region"
 # Folder of the runbooks in the documentation.
 RUNBOOKS: Final = "docs/runbooks"
 
@@ -56,6 +58,10 @@ ADVICE_BY_JOB: Final[Mapping[str, Advice]] = {
         "restore the entry from a backup, or abandon the region's log", "corrupt-log-entry.md"
     ),
     POLICY_JOB: Advice("set the policy anew", f"{_FAILING}#the-policy-cannot-be-read"),
+    REGION_JOB: Advice(
+        "repair what the reason names, and then run memwal jobs retry",
+        "MemwalRegionSkipped.md#what-to-do",
+    ),
     DAG_JOB: Advice(
         "correct what the message names, in the policy or in the DAG file",
         f"{_FAILING}#the-dag-cannot-be-built",
@@ -94,9 +100,10 @@ class JobError(JsonRecord):
     ----------
     job : str
         Name of the job; ``status`` for reading the status of the table, ``log`` for a log that
-        lacks an entry, ``dag`` for building the DAG in Airflow, ``policy`` for reading the policy.
+        lacks an entry, ``dag`` for building the DAG in Airflow, ``policy`` for reading the policy,
+        ``region`` for the regions that merges skip.
     reason : str
-        The latest error, with its type.
+        The latest error, with its type. Of several skipped regions, that of the first one.
     at : datetime
         When the last try ended, in UTC, or since when the job fails if only that is recorded.
     since : datetime
@@ -127,6 +134,11 @@ class JobError(JsonRecord):
         return f"{RUNBOOKS}/{self._advice.runbook}"
 
     @property
+    def summary(self) -> str:
+        """The reason, and what it is the reason for."""
+        return self.reason if self.job == REGION_JOB else f"{self.job} fails: {self.reason}"
+
+    @property
     def _advice(self) -> Advice:
         if self.reason == _DIED:
             return ADVICE_OF_DEATH
@@ -136,12 +148,16 @@ class JobError(JsonRecord):
 
 
 def job_errors(
-    table: ManagedTable, runs: LatestRuns | None, failed_jobs: Iterable[FailedJob]
+    table: ManagedTable,
+    runs: LatestRuns | None,
+    failed_jobs: Iterable[FailedJob],
+    skipped_regions: Sequence[SkippedRegionRecord] = (),
 ) -> tuple[JobError, ...]:
-    """Return one error for each failing job of a table, newest first.
+    """Return one error for each failing job of a table, and one for its regions; newest first.
 
-    ``runs`` are the latest runs of the table, and ``failed_jobs`` its recorded failures. A run that
-    has not ended yet neither adds nor ends an error.
+    ``runs`` are the latest runs of the table, ``failed_jobs`` its recorded failures, and
+    ``skipped_regions`` the regions that merges skip. A run that has not ended yet neither adds nor
+    ends an error.
     """
     errors = {
         failed.job: JobError(
@@ -164,6 +180,8 @@ def job_errors(
             attempts=recorded.attempts if recorded is not None else None,
             run_id=last.run_id,
         )
+    if skipped_regions:
+        errors[REGION_JOB] = _region_error(skipped_regions)
     if table.problem is not None:
         # The status was not read for the same reason.
         errors.pop(STATUS_JOB, None)
@@ -171,6 +189,21 @@ def job_errors(
             job=POLICY_JOB, reason=table.problem, at=table.updated_at, since=table.updated_at
         )
     return tuple(sorted(errors.values(), key=lambda error: error.at, reverse=True))
+
+
+def _region_error(skipped: Sequence[SkippedRegionRecord]) -> JobError:
+    first = min(skipped, key=lambda record: (record.since, record.region_id))
+    regions = "1 region is" if len(skipped) == 1 else f"{len(skipped)} regions are"
+    return JobError(
+        job=REGION_JOB,
+        reason=(
+            f"{regions} skipped: {first.region_id} from generation {first.generation}: "
+            f"{first.reason}"
+        ),
+        at=first.since,
+        since=first.since,
+        attempts=first.attempts,
+    )
 
 
 def _end(run: JobRun) -> datetime:

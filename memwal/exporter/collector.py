@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from memwal.catalog.failures import REGION_JOB
 from memwal.errors import MemWalError
 from memwal.exporter.catalog_reader import CatalogReader, CatalogReading
 from memwal.exporter.metrics import (
@@ -173,6 +174,8 @@ def _job_metrics(reading: CatalogReading) -> Iterator[Metric]:
         for job in sorted(jobs):
             ages.add_metric([name, job], table_reading.success_age(job))
         for error in table_reading.overview.errors:
+            if error.job == REGION_JOB:
+                continue  # Skipped regions have a metric and an alert of their own.
             attempts.add_metric([name, error.job], error.attempts or 1)
             failing.add_metric([name, error.job], table_reading.since(error.since))
         for job in table_reading.running:

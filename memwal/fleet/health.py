@@ -1,6 +1,6 @@
 """Health and alert conditions of managed tables, computed from the catalog without opening tables.
 
-Health is computed from the policy, the latest backlog sample, skipped regions and failed jobs.
+Health is computed from the policy, the latest backlog sample and the failures that last.
 """
 
 from __future__ import annotations
@@ -53,13 +53,11 @@ def health(
     *,
     now: datetime,
     enabled: bool = True,
-    skipped_regions: int = 0,
     errors: Sequence[JobError] = (),
 ) -> tuple[Health, tuple[str, ...]]:
     """Compute the health of a table, and all reasons for it, the worst first.
 
-    ``skipped_regions`` is the number of regions that merges skip; ``errors`` are failures of jobs
-    that have not succeeded since.
+    ``errors`` are the failures that last, as of :func:`memwal.catalog.failures.job_errors`.
     """
     if not enabled:
         return Health.OFF, ("it is not maintained",)
@@ -73,12 +71,7 @@ def health(
             text = f"the oldest generation waits for {duration(age)}"
             reasons.append((state, f"{text}, {state} is {duration(limit)}"))
             break
-    if skipped_regions:
-        regions = "1 region is" if skipped_regions == 1 else f"{skipped_regions} regions are"
-        reasons.append((Health.FAILING, f"{regions} skipped"))
-    reasons += [
-        (Health.FAILING, f"{error.job} fails: {_truncated(error.reason)}") for error in errors
-    ]
+    reasons += [(Health.FAILING, _truncated(error.summary)) for error in errors]
     stale = _stale_reason(policy, sample, now)
     if stale is not None:
         reasons.append((Health.UNKNOWN, stale))

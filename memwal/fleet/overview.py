@@ -7,7 +7,7 @@ merge runs.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 # Time window of the current rates.
 WINDOW = timedelta(minutes=15)
 
-Record = TypeVar("Record", "MergedRows", "FailedJob")
+Record = TypeVar("Record", "MergedRows", "FailedJob", "SkippedRegionRecord")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,8 +130,8 @@ class TableOverview:
     failed_jobs : tuple of FailedJob
         Failed jobs that are retried after a delay.
     errors : tuple of JobError
-        Failures that last, newest first: of the failed jobs, of jobs whose last run failed, and of
-        the policy if it cannot be read.
+        Failures that last, newest first: of the failed jobs, of jobs whose last run failed, of the
+        skipped regions, and of the policy if it cannot be read.
     """
 
     managed: ManagedTable
@@ -200,19 +200,18 @@ def overview(
     merges = _group_by_table(catalog.merges(since, table=table))
     runs = catalog.latest_runs(table=table)
     failed_jobs = _group_by_table(catalog.backoffs.failed_jobs())
-    skipped_regions = Counter(record.table for record in catalog.backoffs.skipped_regions(table))
+    skipped_regions = _group_by_table(catalog.backoffs.skipped_regions(table))
     overviews = []
     for managed in tables:
         name = managed.name
         sample = latest.get(name)
         of_table = runs.get(name)
-        errors = job_errors(managed, of_table, failed_jobs[name])
+        errors = job_errors(managed, of_table, failed_jobs[name], skipped_regions[name])
         state, reasons = health(
             managed.policy,
             sample,
             now=now,
             enabled=managed.enabled,
-            skipped_regions=skipped_regions[name],
             errors=errors,
         )
         overviews.append(
@@ -225,7 +224,7 @@ def overview(
                 rates=current_rates(first.get(name), sample, merges[name]),
                 running=of_table.running if of_table else (),
                 last_runs=_last_runs(of_table),
-                skipped_regions=skipped_regions[name],
+                skipped_regions=len(skipped_regions[name]),
                 failed_jobs=tuple(failed_jobs[name]),
                 errors=errors,
             )

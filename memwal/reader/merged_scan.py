@@ -302,11 +302,11 @@ class MergedRows:
             if not _is_not_found(error):
                 raise
             if self._reread_keys is None:
+                table = self.sources.base.location
                 raise ObjectNotFoundError(
-                    f"generation {source.generation} of region {source.region_id} of "
-                    f"{self.sources.base.location} is gone; if reading again does not help, it "
-                    "was lost before it was merged, and memwal verify --repair may make it again "
-                    "from the log"
+                    f"generation {source.generation} of region {source.region_id} of {table} is "
+                    "gone; if reading again does not help, it was lost before it was merged, and "
+                    f"memwal verify {table} --repair --yes may make it again from the log"
                 ) from error
             # Merged and collected since: the base table has the remaining rows, unless a newer
             # generation has rows of their keys by now.

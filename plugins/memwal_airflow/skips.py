@@ -1,10 +1,10 @@
-"""The exception of skipped tasks, with a reason code."""
+"""The exceptions of tasks that skip something."""
 
 from __future__ import annotations
 
 from enum import StrEnum
 
-from airflow.sdk.exceptions import AirflowSkipException
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 
 class SkipReason(StrEnum):
@@ -28,3 +28,12 @@ class TaskSkipped(AirflowSkipException):
     def __init__(self, message: str, *, reason: SkipReason) -> None:
         super().__init__(message)
         self.reason = reason
+
+
+class RegionsSkipped(AirflowFailException):
+    """A merge merged nothing, since all regions that were due cannot be read.
+
+    It fails without retries: the next try would leave these regions out, and succeed. The catalog
+    has the regions and their next tries, so that it is not recorded as a failure of the merge,
+    which would delay the merge of the other regions.
+    """

@@ -16,13 +16,15 @@ from memwal.catalog.failures import (
     ADVICE_BY_JOB,
     ADVICE_OF_DEATH,
     POLICY_JOB,
+    REGION_JOB,
     JobError,
     job_errors,
 )
 from memwal.catalog.records import DAG_JOB, LOG_JOB, STATUS_JOB
 from memwal.errors import InvalidInputError, MemWalError
 from memwal.fleet import overview
-from memwal.jobs.job import JobResult
+from memwal.fleet.health import Health
+from memwal.jobs.job import JobResult, SkippedRegion
 from memwal.jobs.status import RegionBacklog, TableStatus
 
 RUNBOOKS = Path(__file__).resolve().parents[2] / "docs" / "runbooks"
@@ -153,6 +155,20 @@ def test_a_stored_status_that_cannot_be_read_counts_as_none(a: Catalog) -> None:
                 {"status": spoiled},
             )
         assert [state.table for state in a.states()] == ["b"]
+
+
+def test_skipped_regions_are_one_failure_with_the_reason_of_the_first(a: Catalog) -> None:
+    late = SkippedRegion(region_id="a", generation=9, reason="the later one")
+    a.backoffs.skip_regions("a", [SkippedRegion(region_id="b", generation=2, reason="a file")])
+    a.backoffs.skip_regions("a", [late])
+    (found,) = overview(a, table="a")
+    (error,) = found.errors
+    assert (error.job, error.attempts, found.health) == (REGION_JOB, 1, Health.FAILING)
+    assert re.search("2.*b.*2.*a file", error.reason)
+    assert error.reason in found.reasons
+    assert error.runbook.endswith("MemwalRegionSkipped.md#what-to-do")
+    a.backoffs.clear_regions("a", ["a", "b"])
+    assert errors(a) == {}
 
 
 class TestAdvice:

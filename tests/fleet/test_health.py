@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from memwal.catalog import BacklogSample, Policy
-from memwal.catalog.failures import JobError
+from memwal.catalog.failures import REGION_JOB, JobError
 from memwal.fleet.health import Health, backlog_age, duration, health
 
 NOW = datetime(2026, 11, 1, 12, tzinfo=UTC)
@@ -22,6 +22,7 @@ SAMPLE = BacklogSample(
     oldest_seconds=60.0,
 )
 ERROR = JobError(job="gc", reason="StoreAccessError:\n  no", at=NOW, since=NOW)
+REGION = JobError(job=REGION_JOB, reason="2 regions are skipped: r1", at=NOW, since=NOW)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +44,7 @@ def test_a_backlog_ages_on(sample: BacklogSample | None, age: float | None) -> N
     ("sample", "options", "expected", "named"),
     [
         (SAMPLE, {}, Health.OK, []),
-        (SAMPLE, {"enabled": False, "skipped_regions": 1}, Health.OFF, [[]]),
+        (SAMPLE, {"enabled": False, "errors": [REGION]}, Health.OFF, [[]]),
         (None, {}, Health.UNKNOWN, [[]]),
         (
             replace(SAMPLE, generations=0, at=NOW - timedelta(hours=2)),
@@ -54,15 +55,15 @@ def test_a_backlog_ages_on(sample: BacklogSample | None, age: float | None) -> N
         (replace(SAMPLE, oldest_seconds=570.0), {}, Health.LATE, [["10 min", "10 min"]]),
         (
             replace(SAMPLE, oldest_seconds=3569.0),
-            {"skipped_regions": 2},
+            {"errors": [REGION]},
             Health.FAILING,
-            [["2"], ["59 min 59 s", "10 min"]],
+            [["2", "r1"], ["59 min 59 s", "10 min"]],
         ),
         (
             replace(SAMPLE, oldest_seconds=3570.0),
-            {"skipped_regions": 1, "errors": [ERROR]},
+            {"errors": [REGION, ERROR]},
             Health.CRITICAL,
-            [["1 h", "1 h"], ["1"], ["gc", "StoreAccessError: no"]],
+            [["1 h", "1 h"], ["2", "r1"], ["gc", "StoreAccessError: no"]],
         ),
         (None, {"errors": [ERROR]}, Health.FAILING, [["gc"], []]),
     ],

@@ -47,6 +47,11 @@ class Candidate:
     # Time since its flush; None unless it was looked up to explain a plan.
     age_seconds: float | None = None
 
+    @property
+    def reading(self) -> str:
+        """What a message says about reading it."""
+        return f"reading generation {self.number} in the folder {self.path}"
+
 
 @dataclass(frozen=True, slots=True)
 class RegionCandidates:

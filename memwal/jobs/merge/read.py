@@ -80,7 +80,7 @@ def read_source(
         skipped[selection.region_id] = SkippedRegion(
             region_id=str(selection.region_id),
             generation=selection.generations[len(source.selection.generations)].number,
-            reason=skip_reason(source.stopped),
+            reason=skip_reason(source.stopped, base.location),
         )
     readable = [source for source in sources if source.selection.generations]
     return MergeSource(
@@ -158,7 +158,7 @@ def _read_generation(
     base: BaseTable, region_id: UUID, generation: Candidate
 ) -> list[pa.RecordBatch]:
     source = open_generation(base, region_id, generation.number, generation.path)
-    with lance_errors(f"reading generation {generation.number}"):
+    with lance_errors(generation.reading):
         scanner = source.dataset.scanner(
             columns=[*base.schema.names, TOMBSTONE],
             batch_size=_SOURCE_BATCH_ROWS,

@@ -32,6 +32,7 @@ from memwal.quality.checks import Mask
 from memwal.reader.base_rows import scan_in_groups
 from memwal.reader.sources.generation import open_generation
 from memwal.region.rows import key_column
+from memwal.storage.location import TableLocation
 from memwal.util.retry import LostRaceError
 
 Rows = npt.NDArray[np.int64]
@@ -105,7 +106,7 @@ def _open_generations(
     for generation in region.generations:
         try:
             source = open_generation(base, region.region_id, generation.number, generation.path)
-            with lance_errors(f"reading generation {generation.number}"):
+            with lance_errors(generation.reading):
                 opened.append((generation, source.dataset, int(source.dataset.count_rows())))
         except MemWalError as error:
             skip_from(base, region, generation.number, error, skipped)
@@ -148,14 +149,16 @@ def skip_from(
         if still_pending([region], merged) != [region]:
             raise LostRaceError(str(reason)) from reason
     skipped[region.region_id] = SkippedRegion(
-        region_id=str(region.region_id), generation=generation, reason=skip_reason(reason)
+        region_id=str(region.region_id),
+        generation=generation,
+        reason=skip_reason(reason, base.location),
     )
 
 
-def skip_reason(error: MemWalError) -> str:
+def skip_reason(error: MemWalError, table: TableLocation) -> str:
     """Return why a region is skipped, and how to repair it."""
     if isinstance(error, ObjectNotFoundError | CorruptDataError):
-        return f"{error}; memwal verify --repair may make it again from the log"
+        return f"{error}; memwal verify {table} --repair --yes may make it again from the log"
     return str(error)
 
 
@@ -200,7 +203,7 @@ class RegionReader:
     def _reading(self, part: SharedGeneration, read: Iterable[_Read]) -> Iterator[_Read]:
         """Yield what is read of a generation, and raise UnreadableGenerationError if it fails."""
         try:
-            with lance_errors(f"reading generation {part.generation.number}"):
+            with lance_errors(part.generation.reading):
                 yield from read
         except MemWalError as error:
             raise UnreadableGenerationError(

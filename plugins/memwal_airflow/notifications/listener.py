@@ -21,8 +21,9 @@ _TIMEOUT_SECONDS = 5.0
 _PACKAGE = __name__.partition(".")[0]
 _FACTORY = "dag_factory.py"
 
-# The end of a sensor's window is no failure to read the table; a trigger records its own.
-_NO_NEWS = ("AirflowSensorTimeout", "TaskDeferralError")
+# The end of a sensor's window is no failure to read the table; a trigger records its own; the
+# regions that a merge skips are recorded with its run.
+_NO_NEWS = ("AirflowSensorTimeout", "TaskDeferralError", "RegionsSkipped")
 
 log = logging.getLogger(__name__)
 

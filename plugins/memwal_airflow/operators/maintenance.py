@@ -24,7 +24,7 @@ from memwal_airflow.operators.base import (
 from memwal_airflow.operators.checkpoint import TableCheckpointOperator
 from memwal_airflow.operators.target import Target, region_ids
 from memwal_airflow.operators.verify import MemWalVerifyOperator
-from memwal_airflow.skips import SkipReason, TaskSkipped
+from memwal_airflow.skips import RegionsSkipped, SkipReason, TaskSkipped
 from memwal_airflow.spark.connected import connect_server, run_connected
 from memwal_airflow.spark.reattach import EarlierTry
 from memwal_airflow.spark.settings import local_below_bytes
@@ -183,9 +183,7 @@ class MemWalMergeOperator(MemWalJobOperator):
             describe_merge(self, context, result)
             return result
         if result["skipped_regions"] or result["warnings"]:
-            # The next try leaves these regions out and would succeed: a failure without retries
-            # shows users that regions are skipped.
-            kind = AirflowFailException if result["skipped_regions"] else AirflowException
+            kind = RegionsSkipped if result["skipped_regions"] else AirflowException
             raise kind(f"Nothing could be merged: {result['warnings'][0]}")
         raise TaskSkipped(
             "Nothing was merged: the backlog is gone by now.", reason=SkipReason.NOTHING_TO_DO

@@ -99,15 +99,15 @@ class Announcements:
     The first announcement is immediate, also by a trigger that has just started: it cannot know
     what an earlier one announced. Afterwards,
 
-    - nothing is announced while a job of the table runs: the same run of the DAG goes on with what
-      is due next;
+    - nothing is announced while a job of the table runs or is about to be tried again: the same run
+      of the DAG goes on with what is due next;
     - a job that is due again although it succeeded since the last announcement is announced at
       once: the run that served it is done with it, and Airflow queues the next one behind it;
     - a merge that was not announced is announced at once as well: it comes first in a run, so that
       the run of an announcement without it may have passed it over already;
     - anything else is repeated after a pause, which doubles each time and counts from the last
-      announcement or the last job that was seen running. A run has the time of the pause to start
-      its next job, and a job that fails again and again starts fewer and fewer runs.
+      announcement or from when a run was last seen to serve the table. A run has the time of the
+      pause to start its next job, and a job that fails again and again starts fewer and fewer runs.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -121,7 +121,7 @@ class Announcements:
         """Return whether to announce now; True counts as announced."""
         now = self._clock()
         if self._announced_at is not None:
-            if due.is_running:
+            if due.is_served:
                 self._announced_at = now
                 return False
             before, latest = self._succeeded, due.succeeded

@@ -14,19 +14,19 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from memwal.jobs.policy import WHEN_DUE
 from memwal_airflow.hooks.storage_options import read_options_async
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from memwal.catalog import Catalog
     from memwal.catalog.history import LatestRuns
     from memwal.catalog.records import ManagedTable
     from memwal.fleet.scheduler import FailureTracker
     from memwal.fleet.watch import TableWatch
+    from memwal.jobs.job import JobRun
 
 MAX_CONCURRENT_LOOKS = 8
 LOOK_TIMEOUT_SECONDS = 300.0
@@ -47,6 +47,9 @@ RUNS_SECONDS = 5.0
 SAMPLE_SECONDS = 60.0
 """Pause between two samples of the backlog of a table that changes all the time."""
 
+RETRY_SECONDS = 60.0
+"""Time after a failure within which the task tries again: its delay of 30 s, and its start."""
+
 _JITTER = 0.1  # So that the looks at many tables spread over the pause between them.
 
 log = logging.getLogger(__name__)
@@ -65,13 +68,14 @@ class DueTable:
         until its next try.
     succeeded : mapping of str to int
         The run of each job that succeeded last, by its number in the catalog.
-    is_running : bool
-        Whether a job of the table is running.
+    is_served : bool
+        Whether a job of the table is running, or failed less than :data:`RETRY_SECONDS` ago, so
+        that the same run of the DAG tries it again. After its last try, it is left out of ``jobs``.
     """
 
     jobs: Mapping[str, str]
     succeeded: Mapping[str, int] = field(default_factory=dict)
-    is_running: bool = False
+    is_served: bool = False
 
 
 @dataclass(eq=False, slots=True)
@@ -265,7 +269,8 @@ class DueTables:
         if runs is None:
             return DueTable(jobs=jobs)
         succeeded = {job: run.run_id for job, run in runs.succeeded.items()}
-        return DueTable(jobs=jobs, succeeded=succeeded, is_running=bool(runs.running))
+        is_served = bool(runs.running) or any(_tries_again(runs.newest.get(job)) for job in jobs)
+        return DueTable(jobs=jobs, succeeded=succeeded, is_served=is_served)
 
     async def _record_failure(self, name: str, error: Exception) -> None:
         from memwal.catalog.records import STATUS_JOB
@@ -307,6 +312,13 @@ def _not_idle_now(ready: list[_Watched], now: float) -> list[_Watched]:
 def starts_when_due(table: ManagedTable) -> bool:
     """Return whether the runs of a table start when something is due."""
     return table.problem is None and table.policy.schedule == WHEN_DUE
+
+
+def _tries_again(newest: JobRun | None) -> bool:
+    """Return whether the newest run of a job is a try that failed and that another one follows."""
+    if newest is None or newest.state != "failed" or newest.finished_at is None:
+        return False
+    return datetime.now(UTC) - newest.finished_at < timedelta(seconds=RETRY_SECONDS)
 
 
 def _new_watch() -> TableWatch:

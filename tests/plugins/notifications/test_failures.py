@@ -19,6 +19,7 @@ from memwal_airflow.notifications.failures import failure_reason, traceback_reas
 from memwal_airflow.operators.maintenance import MemWalMergeOperator
 from memwal_airflow.sensors.regions import RegionsDueSensor
 from memwal_airflow.sensors.table import TableBacklogSensor
+from memwal_airflow.skips import RegionsSkipped
 from memwal_airflow.spark.errors import SparkApplicationError
 from memwal_airflow.triggers import shared_poll
 from memwal_airflow.triggers import table as table_triggers
@@ -90,6 +91,11 @@ def test_tasks_of_no_managed_table_are_not(flights: Catalog, task: Any) -> None:
 def test_the_end_of_the_window_of_a_sensor_is_no_failure(flights: Catalog) -> None:
     for error in (AirflowSensorTimeout("over"), TaskDeferralError("Trigger failure")):
         listener.on_task_instance_failed(None, task_of(SENSOR), error)
+    assert recorded(flights) == {}
+
+
+def test_regions_that_a_merge_skips_do_not_delay_the_merge_of_the_others(flights: Catalog) -> None:
+    listener.on_task_instance_failed(None, task_of(MERGE), RegionsSkipped("a file is lost"))
     assert recorded(flights) == {}
 
 

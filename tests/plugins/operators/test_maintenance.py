@@ -25,7 +25,7 @@ from memwal_airflow.operators.maintenance import (
     MemWalSnapshotOperator,
     TableCheckpointOperator,
 )
-from memwal_airflow.skips import SkipReason
+from memwal_airflow.skips import RegionsSkipped, SkipReason
 from memwal_airflow.spark import application
 from support.airflow.skips import skips
 from support.data.tables import SCHEMA, numbered
@@ -307,7 +307,7 @@ def test_a_region_that_cannot_be_merged_is_skipped_and_seen(
     assert region.backlog_generations == 4
     for path in Path(managed.uri, "_mem_wal", managed.hot).glob("*_gen_1"):
         shutil.rmtree(path)
-    with pytest.raises(AirflowFailException, match=managed.hot):
+    with pytest.raises(RegionsSkipped, match=managed.hot):
         merge_task().execute(context)
     assert [record.region_id for record in catalog.backoffs.skipped_regions("t")] == [managed.hot]
     with skips(SkipReason.BACKOFF):

@@ -48,7 +48,7 @@ class Clock:
 
 def due(*jobs: str, succeeded: Mapping[str, int] | None = None, running: bool = False) -> DueTable:
     return DueTable(
-        jobs=dict.fromkeys(jobs, "a limit"), succeeded=succeeded or {}, is_running=running
+        jobs=dict.fromkeys(jobs, "a limit"), succeeded=succeeded or {}, is_served=running
     )
 
 
@@ -224,7 +224,7 @@ def test_what_is_due_is_told_until_it_is_served(backlog: Any, catalog: Catalog) 
     async def work(polls: Polls) -> None:
         found = await polls.until(lambda found: "flights" in found)
         assert set(found["flights"].jobs) == {"merge"}
-        assert not found["flights"].is_running
+        assert not found["flights"].is_served
         backlog.table.merge()
         backlog.table.build_indexes()
         backlog.table.build_snapshot()
@@ -263,10 +263,41 @@ def test_a_running_job_and_the_last_success_are_told(backlog: Any, catalog: Cata
         with catalog.record_run("flights", "merge") as merge:
             found = await polls.until(lambda found: "flights" in found)
             merge.finish(JobResult(job="merge", table=backlog.uri, version=1))
-        assert found["flights"].is_running
+        assert found["flights"].is_served
         assert set(found["flights"].succeeded) == {"gc"}
 
     run(catalog, work)
+
+
+def test_a_job_between_two_tries_is_served(backlog: Any, catalog: Catalog) -> None:
+    """A run that started then would wait behind the tries, and begin three more."""
+    catalog.register("flights", uri=backlog.uri, policy=EAGER)
+    served(catalog, backlog, "gc", "quality", "snapshot")
+    with pytest.raises(StoreUnavailableError), catalog.record_run("flights", "merge"):
+        raise StoreUnavailableError("the server does not answer")
+
+    async def is_served(polls: Polls) -> bool:
+        found = await polls.until(lambda found: "flights" in found)
+        return bool(found["flights"].is_served)
+
+    assert run(catalog, is_served)
+
+
+def test_a_job_whose_tries_ended_without_a_record_is_not_served_for_long(
+    backlog: Any, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing records a failure if the machine of the task is gone."""
+    monkeypatch.setattr(due_tables_module, "RETRY_SECONDS", 1.5)
+    monkeypatch.setattr(due_tables_module, "RUNS_SECONDS", 0.1)
+    catalog.register("flights", uri=backlog.uri, policy=EAGER)
+    served(catalog, backlog, "gc", "quality", "snapshot")
+    with pytest.raises(StoreUnavailableError), catalog.record_run("flights", "merge"):
+        raise StoreUnavailableError("the server does not answer")
+
+    def is_free(found: Mapping[str, DueTable]) -> bool:
+        return "flights" in found and not found["flights"].is_served
+
+    run(catalog, lambda polls: polls.until(is_free))
 
 
 def test_a_table_that_cannot_be_read_is_recorded_and_the_others_go_on(

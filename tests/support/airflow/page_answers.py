@@ -57,7 +57,8 @@ class Canned:
         health, reasons, errors, skipped = "ok", [], [], 0
         if index == 0:
             skipped, health, age = 1, "failing", 214.0
-            reasons = ["1 region is skipped"]
+            errors = [self._region_error(self.ago(214.0))]
+            reasons = [errors[0]["reason"]]
         elif chance < 0.015:
             health, age = "critical", pick.uniform(CRITICAL, 1.6 * CRITICAL)
         elif chance < 0.05 or wide:
@@ -140,6 +141,19 @@ class Canned:
             "action": "bring back what the message names: the store, the catalog, the Spark "
             "server or the table's disk",
             "runbook": "docs/runbooks/MemwalJobFailing.md#the-store-does-not-answer",
+            "runbook_link": None,
+        }
+
+    def _region_error(self, at: str) -> dict[str, Any]:
+        return {
+            "job": "region",
+            "reason": f"1 region is skipped: {uuid.UUID(int=3)} from generation 41: not found",
+            "at": at,
+            "since": at,
+            "attempts": 5,
+            "run_id": None,
+            "action": "repair what the reason names, and then run memwal jobs retry",
+            "runbook": "docs/runbooks/MemwalRegionSkipped.md#what-to-do",
             "runbook_link": None,
         }
 
