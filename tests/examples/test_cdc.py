@@ -93,6 +93,14 @@ class Shop:
             "slot_name": self.slot,
         }
 
+    def wait_for_the_slot(self) -> None:
+        """The server gives it up a moment after its reader has closed the connection."""
+        active = "SELECT FROM pg_replication_slots WHERE slot_name = %s AND active"
+        deadline = time.monotonic() + 120
+        while self.connection.execute(active, [self.slot]).rowcount:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
     @contextmanager
     def following(self) -> Iterator[Callable[[], None]]:
         """Follow on a thread; gives what waits until everything is followed."""
@@ -122,6 +130,7 @@ class Shop:
         finally:
             done.set()
             thread.join()
+            self.wait_for_the_slot()
         if failures:
             raise failures[0]
 

@@ -129,8 +129,11 @@ def list_runs(
     since = None
     if since_hours is not None:
         since = datetime.now(UTC) - duration(3600 * since_hours, "--since-hours")
+    runs = catalog.runs(table=table, job=job, state=state, since=since, limit=limit + 1)
+    if len(runs) > limit:
+        warn(f"only the newest {limit} runs are shown; --limit shows more")
     print_records(
-        catalog.runs(table=table, job=job, state=state, since=since, limit=limit),
+        runs[:limit],
         ("run", "table", "job", "state", "started", "took", "progress", "rows", "bytes", "version"),
         (
             "run_id",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
@@ -59,6 +60,8 @@ def open_target(
             )
         ) as catalog,
     ):
+        # A message about this catalog, which ends with the task, would not help anyone.
+        logging.getLogger("alembic").setLevel(logging.WARNING)
         catalog.migrate()
         if not isinstance(policy, Policy):
             policy = Policy.from_dict(policy or {})

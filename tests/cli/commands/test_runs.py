@@ -47,6 +47,8 @@ def test_list_filters(cli, runs):
     assert listed(cli, "--state", "running") == [active]
     assert listed(cli, "--state", "abandoned") == []
     assert listed(cli, "--limit", 1) == [done]
+    assert cli("jobs", "list", "--limit", 1, "--json").stderr.startswith("warning: ")
+    assert cli("jobs", "list", "--limit", 3, "--json").stderr == ""
     assert listed(cli, "--since-hours", 1) == [done, failed, active]
     assert listed(cli, "--since-hours", 0) == []
     assert cli("jobs", "list", "--state", "asleep").code == 2
