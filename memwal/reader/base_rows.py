@@ -26,6 +26,7 @@ from memwal.reader.row_set import ROW_ID, RowIds, contains, group_batches
 from memwal.reader.sources.generation import GenerationSource, ReadSources
 from memwal.reader.unreadable_indexes import scan_table
 from memwal.region.rows import key_column
+from memwal.util.arrays import distinct
 
 Positions = npt.NDArray[np.int64]
 
@@ -175,7 +176,7 @@ class ReplacedRows:
     @classmethod
     def of(cls, parts: Sequence[RowIds]) -> ReplacedRows:
         """Unite the rows of several arrays."""
-        rows = np.unique(np.concatenate([np.empty(0, np.uint64), *parts]))
+        rows = distinct(np.concatenate([np.empty(0, np.uint64), *parts]))
         return cls(rows, hashlib.blake2b(rows.tobytes()).digest())
 
 
@@ -279,12 +280,21 @@ def _cache_key(base: BaseTable, source: GenerationSource) -> tuple[Hashable, ...
 
 def _replaced_by_generations(base: BaseTable, sources: Sequence[GenerationSource]) -> list[RowIds]:
     keys = [read_keys(source, base.primary_key).keys for source in sources]
-    all_keys = pc.unique(pa.concat_arrays(keys))
-    rows, positions = rows_of_keys(base, all_keys)
+    encoded = pc.dictionary_encode(pa.concat_arrays(keys), null_encoding="encode")
+    rows, positions = rows_of_keys(base, encoded.dictionary)
+    # Ordered by their keys, so that a generation costs what its own keys cost.
+    order = np.argsort(positions, kind="stable")
+    ordered = positions[order]
+    codes = encoded.indices.to_numpy()
     parts = []
+    start = 0
     for source, own_keys in zip(sources, keys, strict=True):
-        is_own = pc.is_in(all_keys, value_set=own_keys).to_numpy(zero_copy_only=False)
-        parts.append(rows[is_own[positions]])
+        own = distinct(codes[start : start + len(own_keys)])
+        start += len(own_keys)
+        first, last = np.searchsorted(ordered, own), np.searchsorted(ordered, own, side="right")
+        counts = last - first
+        offsets = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        parts.append(rows[np.sort(order[np.repeat(first, counts) + offsets])])
         _of_generation.put(_cache_key(base, source), parts[-1])
     return parts
 

@@ -16,6 +16,7 @@ from memwal.reader.row_set import RowIds, encode_row_set
 from memwal.reader.sources.generation import ReadSources
 from memwal.reader.sources.narrow_columns import take_from_memory
 from memwal.reader.unreadable_indexes import scan_table
+from memwal.util.arrays import distinct
 from memwal.util.concurrency import run_all
 
 BASE = -1
@@ -58,7 +59,7 @@ class Hits:
 
     def by_source(self) -> list[tuple[int, _Numbers]]:
         """Return each source of hits, and the positions of its hits."""
-        numbers = np.unique(self.source).tolist()
+        numbers = distinct(self.source).tolist()
         return [(number, np.flatnonzero(self.source == number)) for number in numbers]
 
     def take(self, positions: _Numbers | npt.NDArray[np.bool_]) -> Hits:

@@ -310,7 +310,7 @@ class MergedRows:
                 ) from error
             # Merged and collected since: the base table has the remaining rows, unless a newer
             # generation has rows of their keys by now.
-            remaining = np.setdiff1d(live, np.concatenate(emitted))
+            remaining = np.setdiff1d(live, np.concatenate(emitted), assume_unique=True)
             yield from self._reread_keys(self._newest.keys_at(position, remaining))
 
     def _unflushed(

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from memwal.reader.unreadable_indexes import scan_batches
+from memwal.util.arrays import distinct
 
 RowIds = npt.NDArray[np.uint64]
 
@@ -28,7 +29,7 @@ def encode_row_set(rows: RowIds) -> bytes:
     The result is for ``row_addr_allowlist`` and ``row_addr_blocklist`` of a Lance scanner, which
     apply before anything is ranked.
     """
-    ordered = np.unique(np.asarray(rows, np.uint64))
+    ordered = distinct(np.asarray(rows, np.uint64))
     upper = (ordered >> np.uint64(32)).astype(np.uint32)
     runs = _runs(upper)
     parts = [struct.pack("<I", len(runs))]

@@ -31,6 +31,7 @@ from memwal.reader.latest import ROW_ADDRESS
 from memwal.reader.row_set import ROW_ID, RowIds
 from memwal.storage.location import TableLocation
 from memwal.storage.object_store import ObjectStore
+from memwal.util.arrays import distinct
 
 Positions = npt.NDArray[np.int64]
 
@@ -113,13 +114,13 @@ def store_ids(
     numbers = (matched.addresses >> np.uint64(32)).astype(np.uint32)
     ids = _stable_ids(fragments, matched.addresses, numbers)
     ids_by_fragment: dict[int, tuple[KeptIds, ...]] = {}
-    for keys in np.unique(matched.keys).tolist():
+    for keys in distinct(matched.keys).tolist():
         own = np.flatnonzero(matched.keys == keys)
         columns = [pa.array(part[own]) for part in (numbers, matched.positions, ids)]
         path = f"{run_dir(run_id)}/ids-{keys}-{number}.arrow"
         write_stored(location, path, pa.Table.from_arrays(columns, schema=_SCHEMA))
         hashes = hash_rows(columns[1:])
-        for fragment in np.unique(numbers[own]).tolist():
+        for fragment in distinct(numbers[own]).tolist():
             checksum = int(hashes[numbers[own] == fragment].sum())
             part = KeptIds(keys, fragment, path, checksum)
             ids_by_fragment[fragment] = (*ids_by_fragment.get(fragment, ()), part)

@@ -31,6 +31,7 @@ from memwal.reader.base_indexes import covered_fragments
 from memwal.reader.latest import NewestRows, find_newest, read_keys
 from memwal.reader.sources.generation import GenerationSource, open_generation
 from memwal.region.rows import key_column
+from memwal.util.arrays import distinct
 
 _UNSIGNED = {16: pa.uint16(), 32: pa.uint32(), 64: pa.uint64()}
 
@@ -372,7 +373,7 @@ def _check_generation(
     in_base = newest.base_row >= 0
     live = np.flatnonzero(of_generation & in_base & ~newest.deleted)
     differing = _find_differing(base, newest, stored, live)
-    unchanged[np.setdiff1d(live, differing)] = True
+    unchanged[np.setdiff1d(live, differing, assume_unique=True)] = True
     problems = (
         (
             "merged-row-lost",
@@ -482,7 +483,7 @@ def _check_coverage(
             unchanged & (newest.row_count == 1) & included & ~np.isin(newest.fragment, covered)
         )
         if uncovered.any():
-            fragments = np.unique(newest.fragment[uncovered])
+            fragments = distinct(newest.fragment[uncovered])
             yield Finding(
                 "catchup-unproven",
                 index.name,

@@ -31,6 +31,7 @@ from memwal.reader.unreadable_indexes import is_index_damage, leave_out
 from memwal.search.text.index_files import TextPartition
 from memwal.search.text.postings import Numbers, decode_postings
 from memwal.search.text.query import PhraseQuery
+from memwal.util.arrays import distinct
 
 Mask = npt.NDArray[np.bool_]
 _MASK_BYTES = 64 << 20
@@ -298,7 +299,7 @@ def has_repeated_rows(
         masks = [_indexed_mask(base, partition, fragments) for partition, fragments in parts]
         rows = [partition.rows[mask] for (partition, _), mask in zip(parts, masks, strict=True)]
         every = np.concatenate([np.empty(0, np.uint64), *rows])
-        return len(np.unique(every)) < len(every)
+        return len(distinct(every)) < len(every)
 
     key = (version_key(base), *(partition.uri for partition, _ in parts))
     return _repetitions.get(key, find)

@@ -41,6 +41,7 @@ from memwal.search.text.query import (
     TextQuery,
     leaves,
 )
+from memwal.util.arrays import distinct
 
 # A filter is applied to this many of the best rows first, then to this many times more each time.
 _FILTERED = 64
@@ -269,7 +270,7 @@ def _evaluate_boolean(query: BooleanQuery, scored: Mapping[Leaf, _ScoredRows]) -
 
 
 def _union(parts: Sequence[Numbers]) -> Numbers:
-    return np.unique(np.concatenate([np.empty(0, np.int64), *parts]))
+    return distinct(np.concatenate([np.empty(0, np.int64), *parts]))
 
 
 def _scores_at(scored: _ScoredRows, rows: Numbers) -> _Scores:
