@@ -41,6 +41,7 @@ from memwal.jobs.verify.manifests import (
 )
 from memwal.jobs.verify.merged_rows import check_merged_rows
 from memwal.jobs.verify.specs import (
+    MisplacedRows,
     check_indexes,
     check_known,
     check_merged,
@@ -49,7 +50,6 @@ from memwal.jobs.verify.specs import (
     check_specs,
     check_trust,
     check_values,
-    count_misplaced,
 )
 from memwal.jobs.verify.task import Unreadable, VerifyTask, damage_as_unreadable, plan_verify
 from memwal.jobs.verify.wal import check_log
@@ -112,6 +112,7 @@ def check_regions(
 ) -> Iterator[Finding]:
     """Check regions one by one, and then their merged rows together."""
     base = newest.base
+    misplaced = None if base is None else MisplacedRows(base)
     manifests: dict[UUID, RegionManifest] = {}
     sampled: dict[UUID, set[int]] = {}
     for region_id in regions:
@@ -121,10 +122,12 @@ def check_regions(
                 # Not a requested region: left by a claim that died, or by one under way.
                 continue
             yield from _check_region(task, newest, history)
-            if history.newest is not None and base is not None:
+            if history.newest is not None and base is not None and misplaced is not None:
                 manifests[region_id] = history.newest
                 sampled[region_id] = _sample_generations(task, history.newest)
-                yield from _check_generations(task, base, history.newest, sampled[region_id])
+                yield from _check_generations(
+                    task, base, history.newest, sampled[region_id], misplaced
+                )
         except CorruptDataError:
             # What is behind a broken link cannot be checked; the link itself is a finding.
             if not _has_broken_link(task.location, region_id):
@@ -190,7 +193,11 @@ def _sample_generations(task: VerifyTask, manifest: RegionManifest) -> set[int]:
 
 
 def _check_generations(
-    task: VerifyTask, base: BaseTable, manifest: RegionManifest, sampled: Collection[int]
+    task: VerifyTask,
+    base: BaseTable,
+    manifest: RegionManifest,
+    sampled: Collection[int],
+    misplaced: MisplacedRows,
 ) -> Iterator[Finding]:
     merged = base.details.merged.get(manifest.region_id, 0)
     for flushed in manifest.flushed:
@@ -199,7 +206,7 @@ def _check_generations(
         for result in check_generation(check, rows=rows, deep=deep):
             if isinstance(result, Finding):
                 yield result
-            elif count := count_misplaced(base, manifest, result):
+            elif count := misplaced.count(manifest, result):
                 yield check.finding("rows-misplaced", f"{count} of {result.num_rows} rows")
 
 

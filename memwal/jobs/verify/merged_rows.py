@@ -192,6 +192,12 @@ class _NewestMerged:
     base_row: Numbers  # row id in the base table; -1 if it does not have the key
     fragment: Numbers  # fragment of the base table; -1 if it does not have the key
     row_count: Numbers  # number of rows of the key in the base table
+    order: Numbers  # positions of the keys, by ``source``
+    starts: Numbers  # where each generation's begin in ``order``, and where the last one's end
+
+    def rows_of(self, number: int) -> Numbers:
+        """Return the positions of the keys whose newest row a generation has, ascending."""
+        return self.order[self.starts[number] : self.starts[number + 1]]
 
 
 def check_merged_rows(
@@ -294,20 +300,25 @@ def _find_newest_merged(base: BaseTable, regions: Sequence[_RegionGenerations]) 
     stored = tuple(generation for region in regions for generation in region.merged)
     pending = tuple(generation for region in regions for generation in region.pending)
     newest = find_newest([generation.source for generation in stored], primary_key, kind)
-    compared = np.ones(len(newest.keys), np.bool_)
+    deleted = [pa.array([], kind)]
     for generation in pending:
         rows = read_keys(generation.source, primary_key)
-        deleted = rows.keys.filter(pa.array(rows.deleted))
-        compared &= ~pc.is_in(newest.keys, value_set=deleted).to_numpy(zero_copy_only=False)
+        deleted.append(rows.keys.filter(pa.array(rows.deleted)))
+    is_deleted = pc.is_in(newest.keys, value_set=pa.concat_arrays(deleted))
+    compared = ~is_deleted.to_numpy(zero_copy_only=False)
     compared &= ~_find_quarantined(base, stored, newest)
     keys = newest.keys.filter(pa.array(compared))
     with damage_as_unreadable(base.location.store, None):
         base_row, fragment, row_count = _locate_in_base(base, keys)
+    sources = newest.source[compared]
+    order = np.argsort(sources, kind="stable")
     return _NewestMerged(
         stored=stored,
         pending=pending,
         keys=keys,
-        source=newest.source[compared],
+        source=sources,
+        order=order,
+        starts=np.searchsorted(sources[order], np.arange(len(stored) + 1)),
         addresses=newest.addresses[compared],
         deleted=newest.deleted[compared],
         base_row=base_row,
@@ -369,21 +380,21 @@ def _check_generation(
 ) -> Iterator[Finding]:
     """Compare the rows of one generation that are the newest of their keys."""
     stored = newest.stored[number]
-    of_generation = newest.source == number
-    in_base = newest.base_row >= 0
-    live = np.flatnonzero(of_generation & in_base & ~newest.deleted)
+    own = newest.rows_of(number)
+    in_base, deleted = newest.base_row[own] >= 0, newest.deleted[own]
+    live = own[in_base & ~deleted]
     differing = _find_differing(base, newest, stored, live)
     unchanged[np.setdiff1d(live, differing, assume_unique=True)] = True
     problems = (
         (
             "merged-row-lost",
-            np.flatnonzero(of_generation & ~in_base & ~newest.deleted),
+            own[~in_base & ~deleted],
             "are not in the base table",
         ),
         ("merged-row-differs", differing, "have other values in the base table"),
         (
             "deleted-row-present",
-            np.flatnonzero(of_generation & in_base & newest.deleted),
+            own[in_base & deleted],
             "are deleted, but are in the base table",
         ),
     )
@@ -398,7 +409,7 @@ def _check_generation(
             yield Finding(
                 code if since.are_merges else "merged-row-changed",
                 stored.folder if since.are_merges else f"{stored.folder} ({code})",
-                f"{count} of {int(np.count_nonzero(of_generation))} rows {what}",
+                f"{count} of {len(own)} rows {what}",
                 region=region_id,
             )
 

@@ -104,31 +104,53 @@ def check_repeated_values(manifests: Mapping[UUID, RegionManifest]) -> Iterator[
             yield Finding("region-values-repeated", key, text, region=region_id)
 
 
-def count_misplaced(base: BaseTable, manifest: RegionManifest, rows: pa.Table) -> int:
-    """Count the rows of a generation that belong to another region.
+class MisplacedRows:
+    """Counts the rows of generations that belong to another region than the one that has them.
 
-    Rows whose region is unknown count as right: those of manual regions or regions without values,
-    and rows that another client deleted, which have nulls in all columns outside of the key.
+    A router knows all regions of its spec, so that there is one for all generations.
     """
-    spec = spec_of(base, manifest.spec_id) if manifest.spec_id else None
-    if spec is None or any(None in field.columns for field in spec.fields):
-        return 0
-    router = Router(spec, base.schema)
-    if any(
-        name not in rows.column_names
-        or rows.schema.field(name).type != base.schema.field(name).type
-        for name in spec.columns
-    ):
-        # Stored before the column had its present type.
-        return 0
-    if set(spec.columns) - set(base.primary_key):
-        rows = rows.filter(pc.invert(pc.fill_null(rows.column(TOMBSTONE), False)))
-    count = 0
-    for batch in rows.select(spec.columns).to_batches():
-        for assignment, part in router.route(batch) if spec.columns else ():
-            if not _belongs_to(assignment, manifest, router):
-                count += part.num_rows
-    return count
+
+    def __init__(self, base: BaseTable) -> None:
+        self._base = base
+        self._routers: dict[int, tuple[RegionSpec, Router] | None] = {}
+
+    def count(self, manifest: RegionManifest, rows: pa.Table) -> int:
+        """Count the misplaced rows of a generation.
+
+        Rows whose region is unknown count as right: those of manual regions or regions without
+        values, and rows that another client deleted, which have nulls in all columns outside of the
+        key.
+        """
+        found = self._router_of(manifest.spec_id)
+        if found is None:
+            return 0
+        spec, router = found
+        base = self._base
+        if any(
+            name not in rows.column_names
+            or rows.schema.field(name).type != base.schema.field(name).type
+            for name in spec.columns
+        ):
+            # Stored before the column had its present type.
+            return 0
+        if set(spec.columns) - set(base.primary_key):
+            rows = rows.filter(pc.invert(pc.fill_null(rows.column(TOMBSTONE), False)))
+        count = 0
+        for batch in rows.select(spec.columns).to_batches():
+            for assignment, part in router.route(batch) if spec.columns else ():
+                if not _belongs_to(assignment, manifest, router):
+                    count += part.num_rows
+        return count
+
+    def _router_of(self, spec_id: int) -> tuple[RegionSpec, Router] | None:
+        """Return a spec and its router; None if it does not say where rows belong."""
+        if spec_id not in self._routers:
+            spec = spec_of(self._base, spec_id) if spec_id else None
+            unclear = spec is None or any(None in field.columns for field in spec.fields)
+            self._routers[spec_id] = (
+                None if spec is None or unclear else (spec, Router(spec, self._base.schema))
+            )
+        return self._routers[spec_id]
 
 
 def _belongs_to(assignment: RegionAssignment, manifest: RegionManifest, router: Router) -> bool:
