@@ -15,7 +15,15 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from cases import fresh, many_generations, requests, scans, searches, text_searches
+from cases import (
+    fresh,
+    many_generations,
+    requests,
+    scan_growth,
+    scans,
+    searches,
+    text_searches,
+)
 from common.backlog import Backlog, backlog
 from common.measure import Line, limit_rounds, machine, report
 
@@ -31,6 +39,7 @@ BENCHMARKS: dict[str, Callable[[Path, int], Iterator[Line]]] = {
     "text": text_searches.text_lines,
     "fresh": fresh.fresh_lines,
     "lookup-growth": many_generations.growth_lines,
+    "scan-growth": scan_growth.scan_growth_lines,
     "read-requests": requests.query_requests,
 }
 

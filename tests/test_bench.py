@@ -121,6 +121,7 @@ READ_LINES: dict[str, dict[str, int]] = {
     "text": {"text": 2, "text-lag": 1},
     "fresh": {"fresh": 6},
     "lookup-growth": {"lookup-growth": 3},
+    "scan-growth": {"scan-growth": 3},
 }
 
 

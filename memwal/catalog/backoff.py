@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TypeVar
 
-from sqlalchemy import delete, select
+from sqlalchemy import delete, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -193,6 +193,16 @@ class Backoffs:
         with self._database.writing() as session:
             for row in (SkippedRegionRow, FailedJobRow, TableStateRow):
                 session.execute(delete(row).where(row.table.not_in(names)))
+
+
+def try_failed_jobs_now(session: Session, table: str) -> None:
+    """Make the failed jobs of a table due for a try now."""
+    now = database_time(session)
+    session.execute(
+        update(FailedJobRow)
+        .where(FailedJobRow.table == table, FailedJobRow.next_try_at > now)
+        .values(next_try_at=now)
+    )
 
 
 def retry_delay(attempts: int) -> timedelta:

@@ -12,7 +12,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from memwal.boundary.public import public
-from memwal.catalog.backoff import Backoffs
+from memwal.catalog.backoff import Backoffs, try_failed_jobs_now
 from memwal.catalog.database import Database, default_url
 from memwal.catalog.history import History
 from memwal.catalog.leases import Leases
@@ -174,6 +174,8 @@ class Catalog(History):
     def update(self, name: str, /, **changes: Unpack[TableChanges]) -> ManagedTable:
         """Change attributes of the table ``name``, given in ``changes``; the others stay.
 
+        Its failed jobs are due for a try at once: the change may be what they waited for.
+
         Raises
         ------
         ObjectNotFoundError
@@ -197,6 +199,7 @@ class Catalog(History):
             table = _table(row)
             if changes.keys() & {"uri", "policy"}:
                 _check_quarantine(session, table)
+            try_failed_jobs_now(session, name)
         self._refresh_snapshot()
         return table
 

@@ -112,6 +112,9 @@ class JobError(JsonRecord):
         How often it failed; None if that is not recorded.
     run_id : int or None
         Number of the latest failed run; None if no run was started.
+    next_try_at : datetime or None
+        When it is tried again, in UTC; in the past if that waits for its turn. None if that is not
+        recorded.
     """
 
     job: str
@@ -120,6 +123,7 @@ class JobError(JsonRecord):
     since: datetime
     attempts: int | None = None
     run_id: int | None = None
+    next_try_at: datetime | None = None
 
     json_properties: ClassVar[tuple[str, ...]] = ("action", "runbook")
 
@@ -166,6 +170,7 @@ def job_errors(
             at=failed.since,
             since=failed.since,
             attempts=failed.attempts,
+            next_try_at=failed.next_try_at,
         )
         for failed in failed_jobs
     }
@@ -179,6 +184,7 @@ def job_errors(
             since=min(_end(first), recorded.since) if recorded is not None else _end(first),
             attempts=recorded.attempts if recorded is not None else None,
             run_id=last.run_id,
+            next_try_at=recorded.next_try_at if recorded is not None else None,
         )
     if skipped_regions:
         errors[REGION_JOB] = _region_error(skipped_regions)
@@ -203,6 +209,7 @@ def _region_error(skipped: Sequence[SkippedRegionRecord]) -> JobError:
         at=first.since,
         since=first.since,
         attempts=first.attempts,
+        next_try_at=min(record.next_try_at for record in skipped),
     )
 
 

@@ -80,6 +80,20 @@ def test_failed_jobs(each_catalog: Catalog) -> None:
     assert [one.job for one in backoffs.failed_jobs()] == [STATUS_JOB]
 
 
+def test_a_change_of_the_table_makes_its_failed_jobs_due(each_catalog: Catalog) -> None:
+    backoffs = each_catalog.backoffs
+    for name in ("flights", "trains"):
+        each_catalog.register(name, uri=f"/lake/{name}.lance")
+        backoffs.record_failure(name, STATUS_JOB, "there is no table")
+    each_catalog.update("flights", uri="/lake/moved.lance")
+    flights, trains = backoffs.failed_jobs()
+    assert (flights.waiting, trains.waiting) == (False, True)
+    # It is not over, and goes on with the second pause.
+    assert flights.attempts == 1
+    again = backoffs.record_failure("flights", STATUS_JOB, "there is no table")
+    assert (again.attempts, again.since, again.waiting) == (2, flights.since, True)
+
+
 def test_many_write_the_same_at_once(each_catalog: Catalog) -> None:
     backoffs = each_catalog.backoffs
 

@@ -70,6 +70,7 @@ class TestUntilOneSuccess:
         found = errors(a)["merge"]
         # The newest reason, since the first failure; the second came before the next try.
         assert (found.reason, found.attempts) == ("StoreUnavailableError: later", 1)
+        assert found.next_try_at == a.backoffs.failed_jobs()[0].next_try_at
         a.finish_run(a.start_run("a", "index"), result=NOTHING.to_dict())
         assert set(errors(a)) == {"merge"}
         a.finish_run(a.start_run("a", "merge"), result=NOTHING.to_dict())
@@ -164,6 +165,8 @@ def test_skipped_regions_are_one_failure_with_the_reason_of_the_first(a: Catalog
     (found,) = overview(a, table="a")
     (error,) = found.errors
     assert (error.job, error.attempts, found.health) == (REGION_JOB, 1, Health.FAILING)
+    waiting = [record.next_try_at for record in a.backoffs.skipped_regions("a")]
+    assert error.next_try_at == min(waiting)
     assert re.search("2.*b.*2.*a file", error.reason)
     assert error.reason in found.reasons
     assert error.runbook.endswith("MemwalRegionSkipped.md#what-to-do")

@@ -41,6 +41,7 @@ from memwal.format.paths import (
 )
 from memwal.format.region_manifest import FlushedGeneration
 from memwal.format.values import VERSIONS_WITHOUT_NULL_STRUCTS
+from memwal.format.wal_layout import has_dictionaries
 from memwal.lsm.flush.key_index import KEY_INDEX_FILES, NewestKeys, write_key_index
 from memwal.lsm.flush.rows import GenerationRows, NewestRows, TableRows
 from memwal.lsm.indexes.maintained import MaintainedIndex, build_generation_indexes
@@ -50,9 +51,11 @@ from memwal.util.retry import LostWriteError
 if TYPE_CHECKING:
     from lance.lance.schema import LanceField
 
-# One file per generation: the MemTable's size bounds it, and its key index holds row numbers of a
-# single file.
-_UNLIMITED = 1 << 62
+# One file per generation, whose size the MemTable bounds: a reader opens one file, and takes the
+# rows of many keys from one. Lance keeps the number of rows in 32 bits: with a larger limit, it
+# begins another file with each batch.
+_MAX_ROWS = (1 << 32) - 1
+_MAX_BYTES = 1 << 62
 
 # Earlier file versions cannot store a null struct, and the structs of a deleted row are null.
 _OLDEST_VERSION: Final = "2.1"
@@ -65,17 +68,21 @@ def write_dataset(base: BaseTable, uri: str, rows: NewestRows) -> lance.LanceDat
     """
     lance_arguments = base.location.lance_arguments()
     version = base.dataset.data_storage_version
-    fragments = write_fragments(
-        rows.reader(),
-        uri,
-        mode="create",
-        data_storage_version=_OLDEST_VERSION
-        if version in VERSIONS_WITHOUT_NULL_STRUCTS
-        else version,
-        max_rows_per_file=_UNLIMITED,
-        max_bytes_per_file=_UNLIMITED,
-        **lance_arguments,
-    )
+    fragments = [
+        fragment
+        for part in _parts(rows.reader())
+        for fragment in write_fragments(
+            part,
+            uri,
+            mode="create",
+            data_storage_version=_OLDEST_VERSION
+            if version in VERSIONS_WITHOUT_NULL_STRUCTS
+            else version,
+            max_rows_per_file=_MAX_ROWS,
+            max_bytes_per_file=_MAX_BYTES,
+            **lance_arguments,
+        )
+    ]
     schema = _schema_with_base_ids(base)
     # Lance numbers the fields of a new dataset in the order of its columns, regardless of the
     # schema. The ids differ only if columns of the base table were dropped or moved; a second
@@ -94,6 +101,19 @@ def write_dataset(base: BaseTable, uri: str, rows: NewestRows) -> lance.LanceDat
         read_version=dataset.version,
         **lance_arguments,
     )
+
+
+def _parts(rows: pa.RecordBatchReader) -> Iterator[pa.RecordBatchReader]:
+    """Return the rows of each file: all, or those of a batch if there are dictionaries.
+
+    A file has one dictionary for a column, and the type of its indices may not be able to number
+    the values of all batches together.
+    """
+    if not has_dictionaries(rows.schema):
+        yield rows
+        return
+    for batch in rows:
+        yield pa.RecordBatchReader.from_batches(rows.schema, [batch])
 
 
 def _schema_with_base_ids(base: BaseTable) -> LanceSchema:

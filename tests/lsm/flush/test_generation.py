@@ -55,6 +55,14 @@ def sidecar(table: memwal.Table, name: str) -> tuple[pa.Table, dict[str, str]]:
     return reader.read_all().to_table(), {k.decode(): v.decode() for k, v in metadata.items()}
 
 
+def test_is_one_file_however_many_batches_it_is_written_from(table: memwal.Table) -> None:
+    """Each file costs a reader a request, and a take of its own."""
+    wide = pa.table({"id": range(5_000), "text": ["x" * 1_000] * 5_000, "n": [0] * 5_000})
+    dataset = flushed(table, wide.slice(0, 3_000), wide.slice(3_000))
+    (fragment,) = dataset.get_fragments()
+    assert (fragment.physical_rows, len(fragment.data_files())) == (5_000, 1)
+
+
 def test_has_one_row_per_key_in_stored_form(table: memwal.Table) -> None:
     dataset = flushed(table, rows({3: 3, 1: 1}), keys(1), rows({2: 2, 3: 33}))
 

@@ -137,6 +137,7 @@ class Canned:
             "at": at,
             "since": at,
             "attempts": 3,
+            "next_try_at": self.ago(-95),
             "run_id": 41,
             "action": "bring back what the message names: the store, the catalog, the Spark "
             "server or the table's disk",
@@ -151,6 +152,7 @@ class Canned:
             "at": at,
             "since": at,
             "attempts": 5,
+            "next_try_at": self.ago(-960),
             "run_id": None,
             "action": "repair what the reason names, and then run memwal jobs retry",
             "runbook": "docs/runbooks/MemwalRegionSkipped.md#what-to-do",

@@ -31,6 +31,7 @@ export interface JobError {
   at: string | null;
   since: string | null;
   attempts: number | null;
+  next_try_at: string | null;
   action: string;
   /** Path in the documentation, and its address if Airflow's configuration says where that is. */
   runbook: string;

@@ -20,6 +20,7 @@ const NAMES: Record<string, string> = {
   dag: "DAG",
   late: "Run in time",
   recover: "Recovery",
+  region: "Regions",
 };
 
 export function jobName(job: string): string {

@@ -1,6 +1,6 @@
 import type { JSX } from "preact";
 
-import { ago, moment, plural } from "../format";
+import { ago, moment, plural, until } from "../format";
 import type { JobError } from "../types";
 import { jobName } from "./DueTable";
 import { OutLink } from "./OutLink";
@@ -24,6 +24,7 @@ export function ErrorsPanel({
               <span class="quiet" title={moment(error.since)}>
                 fails since {ago(error.since, now)}
                 {error.attempts ? `, ${plural(error.attempts, "time")}` : ""}
+                {error.next_try_at ? `; next try ${until(error.next_try_at, now)}` : ""}
               </span>
             </p>
             <p class="error-reason">{error.reason}</p>
