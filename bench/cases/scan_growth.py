@@ -18,6 +18,7 @@ import memwal
 _MORE = 4
 _ROUNDS = 5
 _KEYS_AT_ONCE = 50_000
+_SCHEMA = tables.NARROW.set(0, tables.NARROW.field(0).with_nullable(False))
 # At the default number of rows.
 _DELETED = 1_000_000
 _REGIONS = 768
@@ -75,29 +76,33 @@ def _line(
 
 
 def _deleted(uri: str, rows: int, count: int) -> None:
-    lance.write_dataset(tables.narrow_rows(rows, 0), uri)
+    lance.write_dataset(_rows(rows, 0), uri)
     table = _enabled(uri, 4)
     with table.writer() as writer:
         for start in range(0, count, _KEYS_AT_ONCE):
             stop = min(start + _KEYS_AT_ONCE, count)
-            writer.delete(tables.narrow_rows(stop - start, start).select(["id"]))
+            writer.delete(_rows(stop - start, start).select(["id"]))
 
 
 def _regions(uri: str, rows: int, count: int) -> None:
-    lance.write_dataset(tables.narrow_rows(rows, 0), uri)
+    lance.write_dataset(_rows(rows, 0), uri)
     with _enabled(uri, count).writer() as writer:
-        writer.upsert(tables.narrow_rows(max(rows // 10, count), rows - rows // 20))
+        writer.upsert(_rows(max(rows // 10, count), rows - rows // 20))
 
 
 def _fragments(uri: str, rows: int, count: int) -> None:
     size = max(rows // count, 1)
-    parts: list[pa.Table] = [tables.narrow_rows(size, number * size) for number in range(count)]
+    parts: list[pa.Table] = [_rows(size, number * size) for number in range(count)]
     reader = pa.RecordBatchReader.from_batches(
         parts[0].schema, (batch for part in parts for batch in part.to_batches())
     )
     lance.write_dataset(reader, uri, max_rows_per_file=size, max_rows_per_group=size)
     with _enabled(uri, 4).writer() as writer:
-        writer.upsert(tables.narrow_rows(max(rows // 100, 1), rows - rows // 200))
+        writer.upsert(_rows(max(rows // 100, 1), rows - rows // 200))
+
+
+def _rows(count: int, start: int) -> pa.Table:
+    return tables.narrow_rows(count, start).cast(_SCHEMA)
 
 
 def _enabled(uri: str, regions: int) -> memwal.Table:
