@@ -28,7 +28,7 @@ ACTIONS = {
     "write": ("first upsert of one row, flushed", "first merge_insert of one row"),
     "merge": ("first merge of a small backlog", "first merge_insert of the same rows"),
 }
-TARGETS = {"scan": Target(2), "merge": Target(2)}
+TARGETS = {"scan": Target(1.3), "merge": Target(2)}
 
 
 def main() -> None:
