@@ -13,7 +13,8 @@ Number = TypeVar("Number", bound=np.generic)
 def distinct(values: npt.NDArray[Number]) -> npt.NDArray[Number]:
     """Return the distinct values of an array of one dimension, ascending.
 
-    NumPy's ``unique`` hashes the values before it sorts them, which takes 50 times as long.
+    NumPy's ``unique`` hashes integers before it sorts them, which takes 50 times as long for a
+    million of them (NumPy 2.4).
     """
     ordered = np.sort(values)
     is_first = np.ones(len(ordered), np.bool_)

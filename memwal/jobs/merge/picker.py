@@ -49,7 +49,7 @@ class Candidate:
 
     @property
     def reading(self) -> str:
-        """What a message says about reading it."""
+        """Beginning of the message if reading it fails."""
         return f"reading generation {self.number} in the folder {self.path}"
 
 

@@ -122,12 +122,10 @@ def check_regions(
                 # Not a requested region: left by a claim that died, or by one under way.
                 continue
             yield from _check_region(task, newest, history)
-            if history.newest is not None and base is not None and misplaced is not None:
+            if history.newest is not None and misplaced is not None:
                 manifests[region_id] = history.newest
                 sampled[region_id] = _sample_generations(task, history.newest)
-                yield from _check_generations(
-                    task, base, history.newest, sampled[region_id], misplaced
-                )
+                yield from _check_generations(task, misplaced, history.newest, sampled[region_id])
         except CorruptDataError:
             # What is behind a broken link cannot be checked; the link itself is a finding.
             if not _has_broken_link(task.location, region_id):
@@ -194,11 +192,11 @@ def _sample_generations(task: VerifyTask, manifest: RegionManifest) -> set[int]:
 
 def _check_generations(
     task: VerifyTask,
-    base: BaseTable,
+    misplaced: MisplacedRows,
     manifest: RegionManifest,
     sampled: Collection[int],
-    misplaced: MisplacedRows,
 ) -> Iterator[Finding]:
+    base = misplaced.base
     merged = base.details.merged.get(manifest.region_id, 0)
     for flushed in manifest.flushed:
         check = GenerationCheck(base, manifest.region_id, flushed, flushed.generation <= merged)

@@ -111,7 +111,7 @@ class MisplacedRows:
     """
 
     def __init__(self, base: BaseTable) -> None:
-        self._base = base
+        self.base = base
         self._routers: dict[int, tuple[RegionSpec, Router] | None] = {}
 
     def count(self, manifest: RegionManifest, rows: pa.Table) -> int:
@@ -121,11 +121,11 @@ class MisplacedRows:
         values, and rows that another client deleted, which have nulls in all columns outside of the
         key.
         """
-        found = self._router_of(manifest.spec_id)
-        if found is None:
+        spec_and_router = self._router_of(manifest.spec_id)
+        if spec_and_router is None:
             return 0
-        spec, router = found
-        base = self._base
+        spec, router = spec_and_router
+        base = self.base
         if any(
             name not in rows.column_names
             or rows.schema.field(name).type != base.schema.field(name).type
@@ -145,10 +145,10 @@ class MisplacedRows:
     def _router_of(self, spec_id: int) -> tuple[RegionSpec, Router] | None:
         """Return a spec and its router; None if it does not say where rows belong."""
         if spec_id not in self._routers:
-            spec = spec_of(self._base, spec_id) if spec_id else None
+            spec = spec_of(self.base, spec_id) if spec_id else None
             unclear = spec is None or any(None in field.columns for field in spec.fields)
             self._routers[spec_id] = (
-                None if spec is None or unclear else (spec, Router(spec, self._base.schema))
+                None if spec is None or unclear else (spec, Router(spec, self.base.schema))
             )
         return self._routers[spec_id]
 

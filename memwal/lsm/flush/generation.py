@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from lance.lance.schema import LanceField
 
 # One file per generation, whose size the MemTable bounds: a reader opens one file, and takes the
-# rows of many keys from one. Lance keeps the number of rows in 32 bits: with a larger limit, it
-# begins another file with each batch.
+# rows of many keys from one. A limit of 2^32 rows or more makes Lance begin another file with
+# each batch.
 _MAX_ROWS = (1 << 32) - 1
 _MAX_BYTES = 1 << 62
 

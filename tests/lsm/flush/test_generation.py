@@ -30,6 +30,7 @@ import memwal
 from memwal.errors import MemWalError
 from memwal.format.bloom import BloomFilter
 from memwal.format.paths import generation_dir
+from memwal.lsm.flush import generation
 from memwal.lsm.indexes.maintained import maintained_indexes
 from memwal.util.retry import LostWriteError
 
@@ -61,6 +62,45 @@ def test_is_one_file_however_many_batches_it_is_written_from(table: memwal.Table
     dataset = flushed(table, wide.slice(0, 3_000), wide.slice(3_000))
     (fragment,) = dataset.get_fragments()
     assert (fragment.physical_rows, len(fragment.data_files())) == (5_000, 1)
+
+
+def test_that_ends_between_two_of_its_files_is_made_good(
+    make_table: MakeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Batches with different dictionaries are written into a file each."""
+    kind = pa.dictionary(pa.int8(), pa.string())
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("kind", kind)])
+    table = make_table(schema)
+    written: list[Any] = []
+    write = generation.write_fragments
+
+    def first_only(*arguments: Any, **options: Any) -> Any:
+        if written:
+            raise OSError("LanceError(IO): No space left on device (os error 28)")
+        written.append(write(*arguments, **options))
+        return written[-1]
+
+    writer = table.writer(options=memwal.WriterOptions(flush_attempts=1))
+    for start in (0, 100):
+        texts = pa.array([f"kind {number}" for number in range(start, start + 100)])
+        numbers = pa.array(range(start, start + 100))
+        writer.upsert(pa.table([numbers, texts.dictionary_encode().cast(kind)], schema=schema))
+    monkeypatch.setattr(generation, "write_fragments", first_only)
+    with pytest.raises(MemWalError):
+        writer.flush()
+    with pytest.raises(MemWalError):
+        writer.close()
+    assert len(written) == 1
+
+    monkeypatch.undo()
+    with table.writer() as successor:
+        successor.claim()
+    found = lance.dataset(path(table))
+    assert len(found.get_fragments()) == 2
+    rows_found = found.to_table(columns=["id", "kind"]).to_pylist()
+    assert {row["id"]: row["kind"] for row in rows_found} == {
+        number: f"kind {number}" for number in range(200)
+    }
 
 
 def test_has_one_row_per_key_in_stored_form(table: memwal.Table) -> None:
