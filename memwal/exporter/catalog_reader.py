@@ -185,7 +185,7 @@ class _TableCounters:
 
     def _seconds_behind(self, reading: TableReading, now: float) -> float:
         indexes = reading.state.status.indexes if reading.state is not None else ()
-        if not any(index.generations for index in indexes):
+        if not any(index.generations or index.rows for index in indexes):
             self._behind_since = None
             return 0.0
         if self._behind_since is None:

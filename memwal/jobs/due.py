@@ -240,6 +240,7 @@ def _index(measured: Measurements, policy: Policy, window: str | None) -> Due:
             policy.index_at_age_seconds,
             policy.quiet_critical_seconds,
         ),
+        never="the indexes were never built" if measured.seconds_since_index is None else None,
     )
 
 

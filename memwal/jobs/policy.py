@@ -208,7 +208,8 @@ class Policy(JsonRecord):
     )
     index_at_age_seconds: float = seconds(
         900.0,
-        "The indexes are due when one of them is behind at all and none was built for so long.",
+        "The indexes are due when one of them is behind at all and none was built for so long, or "
+        "ever.",
     )
     snapshot_at_age_seconds: float = seconds(
         300.0,

@@ -141,9 +141,10 @@ class TableStatus(JsonRecord):
             for region in sorted(self.regions, key=lambda region: -region.backlog_bytes)
         ]
         behind = [
-            f"index {lag.name} is {plural(lag.generations, 'generation')} behind"
+            f"index {lag.name} is {plural(lag.generations, 'generation')} and "
+            f"{plural(lag.rows or 0, 'row')} behind"
             for lag in self.indexes
-            if lag.generations
+            if lag.generations or lag.rows
         ]
         dead = f"{plural(self.regions_to_recover, 'region')} to recover"
         return html_table(

@@ -36,6 +36,7 @@ from memwal.exporter.server import MetricsEndpoint
 from memwal.fleet import JobRequest, run_job
 from memwal.jobs.job import JobResult, SkippedRegion
 from memwal.jobs.metrics import JOB_RUNS, JOB_SUMS
+from memwal.jobs.status import IndexLag
 from memwal.telemetry import MetricDefinition
 from memwal.writer.metrics import COUNTERS, GAUGES, HISTOGRAMS
 
@@ -249,6 +250,13 @@ class TestOverTime:
         assert 0 <= age() < 3600
         catalog.record_backlog(flights, make_status(lag=0))
         assert age() == 0
+        # Rows that were appended to the base table directly are in no generation.
+        appended = IndexLag(name="id_idx", generations=0, regions=0, rows=5)
+        ago = timedelta(hours=1)
+        catalog.record_backlog(flights, make_status(indexes=(appended,)))
+        assert age() == 0
+        ago = timedelta(0)
+        assert age() > 0
 
 
 class TestCost:

@@ -101,6 +101,14 @@ def test_indexes_are_due_by_lag_or_by_age_but_never_without_lag() -> None:
     assert decide(status(lag=0), policy, index=1e9)["index"] == Due()
     figures = Measurements(index_rows=100_000, snapshot_age_seconds=0, seconds_since_gc=0)
     assert evaluate_policy([], figures, policy, now=NOON)["index"].reason is not None
+    # Rows that a client appended beside the log are in no generation.
+    appended = replace(
+        status(), indexes=(IndexLag(name="id_idx", generations=0, regions=0, rows=1),)
+    )
+    assert decide(appended, policy, index=899)["index"].reason is None
+    assert decide(appended, policy, index=900)["index"].reason is not None
+    assert decide(appended, policy)["index"].reason is not None
+    assert decide(status(lag=1), policy)["index"].reason is not None
 
 
 def test_snapshots_and_collections_are_due_by_age_and_when_there_was_none() -> None:

@@ -1,11 +1,14 @@
 """Catch the base table's indexes up with the merge progress (spec: Base Table Index Builder).
 
-An index is extended by a segment over the fragments that it does not cover, and its newest segments
-are joined when there are many. If there is much to index, the segment is built in parts by several
-tasks. Either way Lance records the catch-up itself, in the commit that makes the index cover every
-fragment of the version that was read: up to the generations that this version has, not to those
-that were merged meanwhile. A process that dies before that commit has changed nothing; a process
-that repeats it has nothing to do. The result is read back, never assumed.
+An index is behind if a fragment of the base table is not in it, whoever wrote the fragment: merge
+progress does not count rows that other clients appended beside the log. An index is extended by a
+segment over the fragments that it does not cover, and its newest segments are joined when there are
+many. If there is much to index, the segment is built in parts by several tasks. Either way Lance
+records the catch-up itself, in the commit that makes the index cover every fragment of the version
+that was read: up to the generations that this version has, not to those that were merged meanwhile.
+A process that dies before that commit has changed nothing; a process that repeats it has nothing to
+do. The result is read back, never assumed. Rows that are written to the base table after the start
+of a build belong to the next build, so that a build ends beside clients that do not stop.
 
 In a parallel build, each task writes a *part*: a segment over some fragments, with the parameters
 of the index it belongs to (those of a text index's tokenizer; of a vector index the centroids, the
@@ -84,14 +87,16 @@ _CONFLICT_WAIT_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class IndexTask:
-    """Extend one index until it covers the target: the merge progress when the job was planned."""
+    """Extend one index until it covers the fragments and the target."""
 
     location: TableLocation
     index: str
+    # Merge progress when the job was planned; empty for an index that is not maintained, of which
+    # Lance records no catch-up.
     target: Mapping[UUID, int]
     max_segments: int
-    # Fragments that an index which is not maintained is to cover: Lance records no catch-up for it.
-    fragments: frozenset[int] | None = None
+    # Fragments at the start of the job, also those that other clients appended beside the log.
+    fragments: frozenset[int]
     rows: int = 0  # that it does not cover, for the progress
 
 
@@ -127,10 +132,10 @@ class _Tally:
 
 
 def build_indexes(location: TableLocation, options: IndexOptions = IndexOptions()) -> JobResult:
-    """Catch every index up with the merge progress, and rebuild those that are damaged.
+    """Extend every index over all rows of the base table, and rebuild those that are damaged.
 
-    An index that is not maintained is extended over the fragments that exist now. Those of kinds
-    that cannot be built here are left alone, unless they are maintained.
+    Rows that other clients wrote to the base table directly are covered as merged rows are. Indexes
+    of kinds that cannot be built here are left alone, unless they are maintained.
 
     Returns
     -------
@@ -155,12 +160,11 @@ def build_indexes(location: TableLocation, options: IndexOptions = IndexOptions(
 
 def _build_indexes(location: TableLocation, options: IndexOptions, report: Report) -> JobResult:
     started = time.monotonic()
-    base = open_base(location)
+    base = start = open_base(location)
     base.require_mem_wal()
     existing = index_names(base)
     selected = _select(base, options)
     built = [name for name in selected if name in existing]
-    target = dict(base.details.merged)
     repairs = rebuild_damaged(location, built, guard=options.guard)
     built = [name for name in built if name not in repairs.lost]
     tally = _Tally(
@@ -177,7 +181,7 @@ def _build_indexes(location: TableLocation, options: IndexOptions, report: Repor
             built = [name for name in built if name in names_now]
         # After this many lost rounds each index is left to one task, which retries longer.
         parts = (options.max_tasks or 1) if attempt < _MAX_ROUNDS - 1 else 1
-        plan = _plan(base, built, target, replace(options, max_tasks=parts))
+        plan = _plan(base, built, start, replace(options, max_tasks=parts))
         if not plan or not _run_plan(base, plan, options, tally, report):
             break
     missing = tuple(
@@ -203,7 +207,7 @@ def _build_indexes(location: TableLocation, options: IndexOptions, report: Repor
 
 
 def run_index_task(task: IndexTask, *, guard: Guard | None = None) -> IndexOutcome:
-    """Extend one index over the fragments that it does not cover, until it covers the target.
+    """Extend one index over the fragments that it does not cover, until the task is done.
 
     Raises ConflictError if other commits kept getting in between, LostWriteError if files of the
     index were not written whole in several attempts.
@@ -288,13 +292,15 @@ def _select(base: BaseTable, options: IndexOptions) -> list[str]:
 
 
 def _plan(
-    base: BaseTable, names: Sequence[str], target: Mapping[UUID, int], options: IndexOptions
+    base: BaseTable, names: Sequence[str], start: BaseTable, options: IndexOptions
 ) -> list[IndexTask | PartTask]:
+    """Plan the tasks after which the indexes cover ``start``, the version at the job's start."""
     plan: list[IndexTask | PartTask] = []
     maintained = maintained_index_names(base)
+    target, fragments = dict(start.details.merged), frozenset(start.dataset.fragment_ids())
     for name in names:
-        fragments = None if name in maintained else frozenset(base.dataset.fragment_ids())
-        task = IndexTask(base.location, name, target, options.max_segments, fragments)
+        progress = target if name in maintained else {}
+        task = IndexTask(base.location, name, progress, options.max_segments, fragments)
         if _is_done(base, task):
             continue
         rows = _uncovered_rows(base, name)
@@ -435,14 +441,13 @@ def _has_no_model(base: BaseTable, name: str) -> bool:
 
 
 def _is_done(base: BaseTable, task: IndexTask) -> bool:
-    """Return whether an index covers its target and has no segments to join."""
-    description = describe_index(base, task.index)
-    if task.fragments is None:
-        is_covered = covers(base, task.index, task.target)
-    else:
-        uncovered = () if description is None else index_coverage(base, description).uncovered
-        is_covered = task.fragments.isdisjoint(number for number, _ in uncovered)
-    if not is_covered:
+    """Return whether an index covers its fragments and target, and has no segments to join."""
+    if not covers(base, task.index, task.target):
         return False
-    limit = segment_limit(base, task.max_segments)
-    return description is None or len(description.segments) <= limit
+    description = describe_index(base, task.index)
+    if description is None:
+        return True
+    uncovered = index_coverage(base, description).uncovered
+    if not task.fragments.isdisjoint(number for number, _ in uncovered):
+        return False
+    return len(description.segments) <= segment_limit(base, task.max_segments)

@@ -1,5 +1,7 @@
 """Checkpoint: merge and index until everything flushed at its start is in the base table.
 
+The index build covers all rows of the base table, also those that were appended to it directly.
+
 Rows that dead writers left in the log are flushed before that. Those of writers that may be alive
 are not, and the result tells how many regions have such rows.
 """
@@ -37,7 +39,7 @@ _MAX_IDLE_MERGES = 10
 def checkpoint(
     location: TableLocation, options: CheckpointOptions = CheckpointOptions()
 ) -> JobResult:
-    """Merge every generation that is flushed now, and extend the maintained indexes over them.
+    """Merge every generation that is flushed now, and extend the indexes over the base table.
 
     Regions without a living writer are recovered first. Rows that other writers have not flushed
     are not merged: flush these writers first. A warning tells how many regions have such rows.
