@@ -141,6 +141,8 @@ class AsyncWriter:
         deletes: Keys | None = None,
         source: str,
         version: int,
+        incarnation: str = "",
+        replaces: Collection[str] = (),
     ) -> AppliedStep:
         """Write one step of a source, once: :meth:`memwal.writer.table_writer.TableWriter.apply`.
 
@@ -153,6 +155,8 @@ class AsyncWriter:
             deletes=deletes,
             source=source,
             version=version,
+            incarnation=incarnation,
+            replaces=replaces,
         )
 
     async def flush_wal(self) -> None:

@@ -4,6 +4,7 @@
 |------------------------|-------------------------------------------------------------|
 | fix the input          | :class:`InvalidInputError`                                  |
 | fix the call           | :class:`ArgumentTypeError`                                  |
+| choose a numbering     | :class:`SourceRestartedError`                               |
 | set the table up       | :class:`TableSetupError`                                    |
 | install what it names  | :class:`MissingExtraError`                                  |
 | choose another store   | :class:`UnsupportedStoreError`                              |
@@ -51,6 +52,14 @@ class ArgumentTypeError(InvalidInputError, TypeError):
     """An argument has a wrong type, is missing, or is not one of this call; nothing was done.
 
     What to do: pass what the message says, and call again.
+    """
+
+
+class SourceRestartedError(InvalidInputError):
+    """A source counts its steps anew, or two of one name write; this call wrote nothing.
+
+    What to do: decide which numbering counts: ``on_restart`` of a stream's sink, or ``replaces`` of
+    ``writer.apply``. If two sources have one name, give them two.
     """
 
 

@@ -32,7 +32,7 @@ from memwal.jobs.progress import Progress
 from memwal.lsm.indexes.listing import TableIndex, list_indices
 from memwal.queries import Queries
 from memwal.reader.predicate import SqlFilter
-from memwal.region.manifest_store import discover_regions, read_manifests
+from memwal.region.manifest_store import discover_regions
 from memwal.region.router import Router
 from memwal.region.spec import RegionSpec
 from memwal.storage.location import TableLocation
@@ -323,15 +323,10 @@ class Table(Queries):
         is raised if an entry of a log that may have told of it is missing or damaged.
         """
         # Other reads need no writer's modules.
-        from memwal.lsm.wal.applied_steps import read_newest_steps
+        from memwal.lsm.wal.applied_steps import read_steps_of
 
-        store = self.location.store
-        versions = {}
-        for region_id, manifest in read_manifests(store).items():
-            newest = read_newest_steps(store, manifest)
-            if newest is not None and source in newest.steps:
-                versions[region_id] = newest.steps[source]
-        return versions
+        steps = read_steps_of(self.location.store, source)
+        return {region_id: step.version for region_id, step in steps.items()}
 
     def at(self, version: int | str) -> Queries:
         """Query a version of the base table, or a tag: exactly what was merged by then.

@@ -11,13 +11,15 @@ more values, which Lance ignores:
   applied.
 
 Applied steps are JSON, in the metadata of WAL entries and in the records that outlive them: an
-object from the name of each source to the version of its newest step.
+object from the name of each source to the version of its newest step, or, if the source has an
+incarnation, to a list of that version, the incarnation, and the incarnations that it replaced.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -45,8 +47,18 @@ MAX_U64 = (1 << 64) - 1
 # aligned to 16. Arrow's "data type specific" alignment stops at 8 too.
 ALIGNED = pa.ipc.IpcReadOptions(ensure_alignment=pa.ipc.Alignment.At64Byte)
 
-AppliedSteps = Mapping[str, int]
-"""Version of the newest applied step, by source."""
+
+@dataclass(frozen=True, slots=True)
+class NewestStep:
+    """Newest step of a source that a region has applied."""
+
+    version: int
+    incarnation: str = ""  # the numbering that ``version`` belongs to; "" if the source has one
+    replaced: tuple[str, ...] = ()  # earlier incarnations, whose steps are refused
+
+
+AppliedSteps = Mapping[str, NewestStep]
+"""Newest applied step, by source."""
 
 
 def has_dictionaries(fields: Iterable[pa.Field]) -> bool:
@@ -78,10 +90,16 @@ def children_of(data_type: pa.DataType) -> list[pa.Field]:
 
 def encode_applied(applied: AppliedSteps) -> bytes:
     """Encode applied steps as JSON."""
-    return json.dumps(dict(applied), sort_keys=True, separators=(",", ":")).encode()
+    as_json = {
+        source: [step.version, step.incarnation, *step.replaced]
+        if step.incarnation or step.replaced
+        else step.version
+        for source, step in applied.items()
+    }
+    return json.dumps(as_json, sort_keys=True, separators=(",", ":")).encode()
 
 
-def decode_applied(data: bytes, *, name: str) -> dict[str, int]:
+def decode_applied(data: bytes, *, name: str) -> dict[str, NewestStep]:
     """Decode applied steps from JSON, or raise CorruptDataError with the name of their object."""
     try:
         applied = read_json(data)
@@ -89,18 +107,31 @@ def decode_applied(data: bytes, *, name: str) -> dict[str, int]:
         raise _unreadable(name, str(error)) from error
     if not isinstance(applied, dict):
         raise _unreadable(name, "it is not an object")
-    for source, version in applied.items():
-        if type(version) is not int or not 0 <= version <= MAX_U64:
-            raise _unreadable(name, f"the version of {source!r} is {version!r}")
-    return applied
+    return {source: _decode_step(source, found, name) for source, found in applied.items()}
 
 
-def newest_steps(first: AppliedSteps, second: AppliedSteps) -> dict[str, int]:
+def newest_steps(first: AppliedSteps, second: AppliedSteps) -> dict[str, NewestStep]:
     """Merge two records of the applied steps of a region: the newest step of each source."""
     newest = dict(first)
-    for source, version in second.items():
-        newest[source] = max(version, newest.get(source, version))
+    for source, step in second.items():
+        newest[source] = _newer(step, newest.get(source, step))
     return newest
+
+
+def _decode_step(source: str, found: object, name: str) -> NewestStep:
+    version, *rest = found if isinstance(found, list) and found else [found]
+    names = [value for value in rest if isinstance(value, str)]
+    if type(version) is not int or not 0 <= version <= MAX_U64 or len(names) < len(rest):
+        raise _unreadable(name, f"the version of {source!r} is {found!r}")
+    return NewestStep(version, names[0] if names else "", tuple(names[1:]))
+
+
+def _newer(one: NewestStep, other: NewestStep) -> NewestStep:
+    if one.incarnation in other.replaced:
+        return other
+    if other.incarnation in one.replaced:
+        return one
+    return max(one, other, key=lambda step: (step.version, step.incarnation, step.replaced))
 
 
 def _storage(data_type: pa.DataType) -> pa.DataType:

@@ -1,21 +1,23 @@
 """Structured Streaming sink that writes each batch once, through the log of each region.
 
 Spark repeats a batch if its driver dies before the checkpoint records it, and it may retry a task
-or run it speculatively. The sink relies neither on the checkpoint nor on the order of tasks: a
-batch is a step of its query (docs/design/0008), which each region applies once. The rows of a
-region are shuffled into one task, which writes them as one entry of the region's log, in the
-table's types and with the newest row of each key.
+or run it speculatively. A query with a new checkpoint counts its batches from 0 again. The sink
+relies neither on the checkpoint nor on the order of tasks: a batch is a step of its query
+(docs/design/0008), which each region applies once. The rows of a region are shuffled into one task,
+which writes them as one entry of the region's log, in the table's types and with the newest row of
+each key.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import random
 import time
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Final, Literal
 from uuid import UUID
 from zlib import crc32
 
@@ -31,11 +33,13 @@ from memwal.errors import (
     OutcomeUnknownError,
     PartialWriteError,
     RegionFencedError,
+    SourceRestartedError,
     StoreUnavailableError,
     WriterClosedError,
 )
+from memwal.format.wal_layout import NewestStep
 from memwal.lsm.newest_rows import newest_row_positions
-from memwal.lsm.wal.applied_steps import AppliedStep, Step, is_step_visible
+from memwal.lsm.wal.applied_steps import AppliedStep, Step, is_step_visible, read_steps_of
 from memwal.region.router import Router
 from memwal.region.rows import key_column
 from memwal.region.spec import RegionSpec
@@ -162,6 +166,8 @@ logger = logging.getLogger(__name__)
 QUERY_ID: Final = "sql.streaming.queryId"
 """Property of the jobs of a streaming query: the query's id, which the checkpoint has too."""
 
+OnRestart = Literal["continue", "new"]
+
 _REGION: Final = "__memwal_region"
 _WRITTEN: Final = "written int, skipped int, rows bigint"
 _MAX_ATTEMPTS: Final = 6
@@ -183,6 +189,9 @@ def foreach_batch(
     delete_ops: Sequence[str] = ("d", "delete"),
     sequence_by: str | None = None,
     source: str | None = None,
+    checkpoint: str | None = None,
+    on_restart: OnRestart | None = None,
+    drop_extra_columns: bool = False,
     max_parallelism: int | None = None,
     options: WriterOptions | None = None,
     storage_options: Mapping[str, str] | None = None,
@@ -190,8 +199,7 @@ def foreach_batch(
     """Return a callable for ``DataStreamWriter.foreachBatch`` that writes a stream into a table.
 
     Each batch is written exactly once into each region, whatever process dies and is repeated, and
-    is flushed, so that all readers see it. Columns that the table does not have are left out.
-    Executors need memwal installed.
+    is flushed, so that all readers see it. Executors need memwal installed.
 
     Parameters
     ----------
@@ -208,7 +216,17 @@ def foreach_batch(
     source : str, optional
         Name under which regions record the query's batches. By default the id of the query, which
         is in its checkpoint: with a new checkpoint, whose batches are counted from 0 again, the
-        query is another source. Spark Connect does not tell the id.
+        query is another source, and all its batches are written.
+    checkpoint : str, optional
+        The ``checkpointLocation`` of the query, if Spark does not tell the query's id: with Spark
+        Connect. It is read by Spark, once.
+    on_restart : {"continue", "new"}, optional
+        What the first batch does if ``source`` has batches of a query with another checkpoint.
+        ``"new"`` writes all batches, and refuses those of the earlier query. ``"continue"`` takes
+        the batches up to the newest recorded number for written, whatever their rows: for a
+        checkpoint whose numbers were carried over. By default this is an error.
+    drop_extra_columns : bool, default False
+        Leave out the columns that the table does not have, instead of refusing the batch.
     max_parallelism : int, optional
         Maximum number of tasks that write. By default the number of cores of the cluster, or the
         number of regions if that is smaller.
@@ -237,6 +255,9 @@ def foreach_batch(
             op_column=op_column, delete_ops=tuple(delete_ops), sequence_by=sequence_by
         ),
         source=source,
+        checkpoint=checkpoint,
+        on_restart=on_restart,
+        drop_extra_columns=drop_extra_columns,
         max_parallelism=max_parallelism,
         options=options or WriterOptions(),
         storage_options=check_options(storage_options or {}),
@@ -250,14 +271,22 @@ class BatchSink:
     uri: str
     changes: ChangeColumns
     source: str | None
+    checkpoint: str | None
+    on_restart: OnRestart | None
+    drop_extra_columns: bool
     max_parallelism: int | None
     options: WriterOptions
     storage_options: Mapping[str, str] = field(repr=False)
+    # Of the query that runs, read with its first batch.
+    _numbering: dict[str, BatchNumbering] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
         """Write a batch.
 
-        Raises InvalidInputError if the batch lacks a column or Spark does not tell the query, and
+        Raises InvalidInputError if the batch lacks a column, has one too many, or Spark does not
+        tell the query, SourceRestartedError if the source has batches of another checkpoint, and
         PySparkException, with the message of memwal, if a task failed in all attempts.
         """
         from pyspark.sql import functions as sf
@@ -271,8 +300,22 @@ class BatchSink:
                 f"batch {batch_id} lacks the columns {', '.join(missing)}; it has "
                 f"{', '.join(rows.columns)}"
             )
+        extra = [name for name in rows.columns if name not in names]
+        if extra and not self.drop_extra_columns:
+            raise InvalidInputError(
+                f"batch {batch_id} has columns that {self.uri} lacks: {', '.join(extra)}; add them "
+                "to the table, or leave them out with drop_extra_columns=True"
+            )
         _, spec = table.region_spec()
-        write = BatchWrite(self, self.source or _query_id(rows), batch_id)
+        numbering = self._numbering_of(rows, table, batch_id)
+        if batch_id < numbering.first:
+            logger.warning(
+                "batch %d of %s is taken for written, as on_restart='continue' says: %s has "
+                "batches up to %d",
+                *(batch_id, numbering.source, self.uri, numbering.first),
+            )
+            return
+        write = BatchWrite(self, numbering.step(batch_id))
         regions = Router(spec, schema).assignments()
         tasks = self.max_parallelism or _cores(rows)
         if regions is not None:
@@ -293,12 +336,80 @@ class BatchSink:
         logger.info(
             "batch %d of %s: %d rows into %d regions of %s; %d regions had it",
             batch_id,
-            write.source,
+            numbering.source,
             sum(result.rows for result in results),
             sum(result.written for result in results),
             self.uri,
             sum(result.skipped for result in results),
         )
+
+    def _numbering_of(self, rows: DataFrame, table: Table, batch_id: int) -> BatchNumbering:
+        query_id = _query_id(rows, self.checkpoint)
+        found = self._numbering.get(query_id)
+        if found is None:
+            if self.source is not None:
+                recorded = read_steps_of(table.location.store, self.source).values()
+                found = number_batches(
+                    self.source, query_id, recorded, batch_id, on_restart=self.on_restart
+                )
+            elif query_id:
+                found = BatchNumbering(f"spark-query-{query_id}")
+            else:
+                raise InvalidInputError(
+                    "this batch belongs to no streaming query: give the sink a source, under "
+                    "which the batches are counted"
+                )
+            self._numbering[query_id] = found
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class BatchNumbering:
+    """How the batches of a query become steps of its source."""
+
+    source: str
+    incarnation: str = ""
+    replaces: tuple[str, ...] = ()
+    first: int = 0  # batches below this are taken for written
+
+    def step(self, batch_id: int) -> Step:
+        """Return the step that a batch is."""
+        return Step(self.source, batch_id, self.incarnation, self.replaces)
+
+
+def number_batches(
+    source: str,
+    query_id: str,
+    recorded: Collection[NewestStep],
+    batch_id: int,
+    *,
+    on_restart: OnRestart | None,
+) -> BatchNumbering:
+    """Decide, before a query's first batch, how its numbers relate to those of the source.
+
+    ``recorded`` are the newest steps of the source, of all regions: a region that the earlier query
+    did not reach must not take a batch that the others refuse. What a query once replaced stays
+    replaced, so that the query may start again without ``on_restart``.
+    """
+    over = {name for step in recorded for name in step.replaced}
+    if query_id in over:
+        raise SourceRestartedError(
+            f"another query has replaced query {query_id!r} as source {source!r}; stop this one, "
+            "or give it a source of its own"
+        )
+    earlier = {step.incarnation for step in recorded} - over - {query_id}
+    newest = max((step.version for step in recorded if step.incarnation in earlier), default=-1)
+    if not earlier or on_restart == "new" or (earlier == {""} and newest < batch_id):
+        return BatchNumbering(source, query_id, tuple(sorted(over | earlier)))
+    if on_restart == "continue" and len(earlier) == 1:
+        return BatchNumbering(source, earlier.pop(), tuple(sorted(over)), newest)
+    raise SourceRestartedError(
+        f"source {source!r} has batches up to {newest} of another checkpoint "
+        f"({', '.join(sorted(earlier)) or 'unknown'}), and batch {batch_id} is of query "
+        f"{query_id!r}: with on_restart='new' all batches of this query are written, and with "
+        f"on_restart='continue' those up to {newest} are taken for written; a query that runs "
+        "beside the other one needs a source of its own"
+    )
 
 
 @dataclass(frozen=True)
@@ -306,8 +417,7 @@ class BatchWrite:
     """Writer of one task's part of a batch: all rows of some regions, and no others."""
 
     sink: BatchSink
-    source: str
-    version: int
+    step: Step
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write the rows; yield one row with the numbers of regions and rows."""
@@ -331,20 +441,18 @@ class BatchWrite:
         _, spec = table.region_spec()
         deletes = deletes.select(list(dict.fromkeys([*table.primary_key, *spec.columns])))
         regions = _regions_of(Router(spec, table.schema), spec, upserts, deletes)
-        step = Step(self.source, self.version)
+        step = self.step
         for attempt in range(1, _MAX_ATTEMPTS + 1):
             # Checked without a claim, so that no writer is fenced if there is nothing to write.
             if all(is_step_visible(table.location.store, region, step) for region in regions):
                 return AppliedStep(skipped=regions)
             try:
                 with table.writer(options=self.sink.options, region_ids=regions) as writer:
-                    return writer.apply(
-                        upserts=upserts, deletes=deletes, source=self.source, version=self.version
-                    )
+                    return writer.apply(upserts=upserts, deletes=deletes, **asdict(step))
             except MemWalError as error:
                 if attempt == _MAX_ATTEMPTS or not _is_transient(error):
                     raise
-                logger.info("batch %d is written again: %s", self.version, error)
+                logger.info("batch %d is written again: %s", step.version, error)
                 time.sleep(_BACKOFF_SECONDS * 2**attempt * random.random())  # noqa: S311
         raise AssertionError
 
@@ -385,19 +493,20 @@ def _region_numbers(
     return numbers
 
 
-def _query_id(rows: DataFrame) -> str:
+def _query_id(rows: DataFrame, checkpoint: str | None) -> str:
+    """Return the id of the query that a batch belongs to, or "" if it belongs to none."""
     from pyspark.errors import PySparkException
 
+    if checkpoint is not None:
+        metadata = rows.sparkSession.read.text(f"{checkpoint.rstrip('/')}/metadata").collect()
+        return str(json.loads("".join(row.value for row in metadata))["id"])
     try:
-        query_id = rows.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
-    except PySparkException:
-        query_id = None
-    if not query_id:
+        return rows.sparkSession.sparkContext.getLocalProperty(QUERY_ID) or ""
+    except PySparkException as error:
         raise InvalidInputError(
-            "Spark does not tell the id of the query that this batch belongs to: give the sink a "
-            "source, a name that changes when the query gets a new checkpoint"
-        )
-    return f"spark-query-{query_id}"
+            "Spark Connect does not tell the query that this batch belongs to: give the sink the "
+            "query's checkpointLocation, as checkpoint"
+        ) from error
 
 
 def _cores(rows: DataFrame) -> int:

@@ -162,7 +162,8 @@ class OpenRegions:
 
         With ``step``, the rows belong to it, and a region that has the step already gets a write
         without rows. The regions must then be in the order of their ids, in which concurrent steps
-        wait for each other; another order could deadlock.
+        wait for each other; another order could deadlock. All of them are asked for their
+        newest step before one is written: an error of that is raised.
         """
         begin_one = (
             RegionWriter.begin if step is None else partial(RegionWriter.begin_step, step=step)
@@ -170,6 +171,10 @@ class OpenRegions:
         writes: list[PendingWrite] = []
         writers: list[RegionWriter | None] = []
         reservations: list[LogReservation] = []
+        if step is not None:
+            for assignment, _ in parts:
+                check = partial(RegionWriter.check_step, step=step)
+                self._with_writer(routing, assignment, check)
         try:
             for assignment, rows in parts:
                 writer = None

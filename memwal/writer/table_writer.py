@@ -191,6 +191,8 @@ class TableWriter:
         deletes: Keys | None = None,
         source: str,
         version: int,
+        incarnation: str = "",
+        replaces: Collection[str] = (),
     ) -> AppliedStep:
         """Write one step of a source, which each region applies as a whole and only once.
 
@@ -214,6 +216,14 @@ class TableWriter:
         version : int
             Number of the step, from 0 to 2**64 - 1. Increases from each step of the source to the
             next.
+        incarnation : str, optional
+            Identity of the numbering, for sources that may count from 0 again: the id of a
+            checkpoint, or of a replication slot. A step of another incarnation than the newest one
+            of its region is an error. An incarnation may follow steps that have none, with a
+            higher version.
+        replaces : collection of str, optional
+            Incarnations that are over: this step follows theirs, whatever its version, and theirs
+            are refused from now on.
 
         Returns
         -------
@@ -222,11 +232,14 @@ class TableWriter:
 
         Raises
         ------
+        SourceRestartedError
+            A region has steps of another incarnation, or this one was replaced; nothing was
+            written.
         MemWalError
             As :meth:`upsert`.
         """
         self._guard.check()
-        step = Step(source, version)
+        step = Step(source, version, incarnation, replaces)
         # Streams are read once here: the rows may be converted twice.
         upserted = None if upserts is None else import_data(upserts)
         deleted = None if deletes is None else import_data(deletes)

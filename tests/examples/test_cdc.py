@@ -293,7 +293,7 @@ def steps(uri: str) -> list[tuple[str, dict[str, int]]]:
     """What the logs tell of steps."""
     table = memwal.open(uri)
     return [
-        (str(region), dict(entry.applied))
+        (str(region), {name: step.version for name, step in entry.applied.items()})
         for region in table.region_ids()
         for entry in log(table, region).values()
         if entry.applied

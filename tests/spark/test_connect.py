@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,8 +20,9 @@ import httpx
 import pytest
 from airflow_demo.connect_server import ConnectServer
 from airflow_demo.processes import free_port
+from pyspark.errors import StreamingQueryException
 from support.beats import is_still
-from support.data.tables import base_state
+from support.data.tables import MakeTable, base_state, state
 
 import memwal
 from memwal.catalog import Catalog, Policy
@@ -128,6 +130,46 @@ def session(server: ConnectServer) -> Iterator[Any]:
 @pytest.fixture
 def run(session: Any) -> TaskRunner:
     return spark_runner(session)
+
+
+@pytest.mark.slow
+def test_a_stream_with_a_new_checkpoint_is_not_taken_for_the_old_one(
+    session: Any, make_table: MakeTable, tmp_path: Path
+) -> None:
+    table = make_table(buckets=3)
+    changes = tmp_path / "changes"
+    changes.mkdir()
+
+    def run(checkpoint: str, *written: tuple[int, int], **options: Any) -> str | None:
+        for key, n in written:
+            row = {"id": key, "n": n, "text": f"{key}={n}"}
+            (changes / f"{key}-{n}.json").write_text(json.dumps(row))
+        path = str(tmp_path / checkpoint)
+        sink = memwal.spark.foreach_batch(table.uri, source="s", checkpoint=path, **options)
+        stream = session.readStream.schema("id bigint, n bigint, text string").json(str(changes))
+        query = stream.writeStream.foreachBatch(sink).option("checkpointLocation", path)
+        running = query.trigger(availableNow=True).start()
+        try:
+            running.awaitTermination()
+        except StreamingQueryException as error:
+            return str(error)
+        return None
+
+    assert run("a", (1, 1)) is None
+    assert run("a", (1, 2)) is None
+    assert state(table) == {1: 2}
+    refused = run("b", *((key, 3) for key in range(2, 9)))
+    assert refused is not None
+    assert "on_restart" in refused
+    assert state(table) == {1: 2}
+    # The source is read again from its start: both changes of key 1 are in one batch.
+    shutil.rmtree(tmp_path / "b")
+    for file in changes.glob("1-*"):
+        file.unlink()
+    assert run("b", on_restart="new") is None
+    assert state(table) == {1: 2} | dict.fromkeys(range(2, 9), 3)
+    assert run("b", (10, 3)) is None
+    assert state(table)[10] == 3
 
 
 @pytest.mark.slow

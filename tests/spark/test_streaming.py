@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,18 @@ from support.data.tables import SCHEMA, MakeTable, generations, rows, state
 
 import memwal
 import memwal.spark
-from memwal.errors import InvalidInputError, TableSetupError
+from memwal.errors import InvalidInputError, SourceRestartedError, TableSetupError
+from memwal.format.wal_layout import NewestStep
+from memwal.lsm.wal.applied_steps import Step
 from memwal.spark import streaming
-from memwal.spark.streaming import BatchWrite, ChangeColumns, as_table_types
+from memwal.spark.streaming import (
+    BatchNumbering,
+    BatchWrite,
+    ChangeColumns,
+    OnRestart,
+    as_table_types,
+    number_batches,
+)
 
 SOURCE = "query"
 CHANGES = "id bigint, n bigint, text string, op string, at bigint"
@@ -35,7 +45,7 @@ def sink(table: memwal.Table, **options: Any) -> streaming.BatchSink:
 
 def task(table: memwal.Table, version: int, **options: Any) -> BatchWrite:
     """What an executor does, without Spark."""
-    return BatchWrite(sink(table, **options), SOURCE, version)
+    return BatchWrite(sink(table, **options), Step(SOURCE, version))
 
 
 def outcome(write: BatchWrite, rows: pa.Table) -> tuple[int, int]:
@@ -163,6 +173,83 @@ class TestTask:
         gone = batch((1, None, None, "d", 1)).append_column("must", pa.nulls(1, pa.string()))
         outcome(task(table, 1), gone)
         assert table.scan().to_table()["id"].to_pylist() == [2]
+
+
+class TestNumbering:
+    """What the first batch of a query decides about its numbers."""
+
+    def decide(
+        self, batch: int, *recorded: NewestStep, on_restart: OnRestart | None = None
+    ) -> BatchNumbering:
+        return number_batches(SOURCE, "own", recorded, batch, on_restart=on_restart)
+
+    def test_a_source_without_batches_and_one_that_goes_on(self) -> None:
+        begun = BatchNumbering(SOURCE, "own")
+        assert self.decide(0) == begun
+        assert self.decide(3, NewestStep(3, "own"), NewestStep(2, "own")) == begun
+
+    @pytest.mark.parametrize("batch", [0, 9, 10])
+    def test_another_checkpoint_needs_a_choice(self, batch: int) -> None:
+        with pytest.raises(SourceRestartedError):
+            self.decide(batch, NewestStep(9, "old"))
+
+    def test_new_replaces_and_is_remembered(self) -> None:
+        old = NewestStep(9, "old", ("older",))
+        begun = self.decide(0, old, NewestStep(3, "older"), on_restart="new")
+        assert begun == BatchNumbering(SOURCE, "own", ("old", "older"))
+        own = NewestStep(0, "own", begun.replaces)
+        assert self.decide(0, own, old) == self.decide(1, own, old, on_restart="new") == begun
+        with pytest.raises(SourceRestartedError):
+            number_batches(SOURCE, "old", [own, old], 10, on_restart="new")
+
+    def test_continue_counts_on(self) -> None:
+        recorded = (NewestStep(9, "old", ("older",)), NewestStep(4, "older"), NewestStep(2, "old"))
+        begun = self.decide(0, *recorded, on_restart="continue")
+        assert begun == BatchNumbering(SOURCE, "old", ("older",), 9)
+        with pytest.raises(SourceRestartedError):
+            self.decide(9, *recorded, NewestStep(1, "own"), NewestStep(1, "other"))
+
+    def test_batches_that_were_recorded_without_a_query(self) -> None:
+        assert self.decide(10, NewestStep(9)) == BatchNumbering(SOURCE, "own", ("",))
+        with pytest.raises(SourceRestartedError):
+            self.decide(9, NewestStep(9))
+
+
+class TestRestart:
+    """A sink under one name, before and after its checkpoint is replaced."""
+
+    def test_a_region_that_the_old_query_did_not_reach_is_not_written_alone(
+        self, spark: Any, make_table: MakeTable, tmp_path: Path
+    ) -> None:
+        table = make_table(buckets=3)
+        for name in ("old", "new"):
+            (tmp_path / name).mkdir()
+            (tmp_path / name / "metadata").write_text(json.dumps({"id": f"query {name}"}))
+        old, new = str(tmp_path / "old"), f"{tmp_path}/new/"
+        sink(table, checkpoint=old)(spark.createDataFrame([change(1, 1)], CHANGES), 9)
+        everything = spark.createDataFrame([change(k, 2) for k in range(20)], CHANGES)
+        with pytest.raises(SourceRestartedError):
+            sink(table, checkpoint=new)(everything, 0)
+        assert state(table) == {1: 1}
+        sink(table, checkpoint=new, on_restart="continue")(everything, 0)
+        assert state(table) == {1: 1}
+        sink(table, checkpoint=new, on_restart="new")(everything, 0)
+        assert state(table) == dict.fromkeys(range(20), 2)
+        sink(table, checkpoint=new)(spark.createDataFrame([change(3, 3)], CHANGES), 1)
+        with pytest.raises(SourceRestartedError):
+            sink(table, checkpoint=old, on_restart="new")(everything, 10)
+        assert state(table) == dict.fromkeys(range(20), 2) | {3: 3}
+
+
+def test_a_column_that_the_table_lacks_is_refused_unless_it_may_go(
+    spark: Any, table: memwal.Table
+) -> None:
+    frame = spark.createDataFrame([(*change(1, 1), "x")], f"{CHANGES}, more string")
+    with pytest.raises(InvalidInputError, match="more"):
+        sink(table)(frame, 0)
+    assert state(table) == {}
+    sink(table, drop_extra_columns=True)(frame, 0)
+    assert state(table) == {1: 1}
 
 
 def test_refuses_at_once_what_cannot_work(make_table: MakeTable, tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ class LogAppender:
         self._clock = clock
         self._verified_at = claim.verified_at
         self._foreign: list[tuple[int, WalEntry]] = []
-        self._foreign_steps: dict[str, int] = {}
+        self._foreign_steps: AppliedSteps = {}
         self.next_position = claim.next_position
         self.change_schema(schema, convert)
 

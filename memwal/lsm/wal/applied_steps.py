@@ -10,7 +10,7 @@ empty book before its entry.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -19,6 +19,7 @@ from memwal.errors import (
     InvalidInputError,
     ObjectNotFoundError,
     OutcomeUnknownError,
+    SourceRestartedError,
 )
 from memwal.format.paths import applied_dir, applied_key, parse_applied_name, wal_key
 from memwal.format.region_manifest import RegionManifest
@@ -26,6 +27,7 @@ from memwal.format.wal_entry import TornEntryError
 from memwal.format.wal_layout import (
     MAX_U64,
     AppliedSteps,
+    NewestStep,
     decode_applied,
     encode_applied,
     newest_steps,
@@ -33,13 +35,15 @@ from memwal.format.wal_layout import (
 from memwal.lsm.wal.abandon import read_abandoned
 from memwal.lsm.wal.appender import LogAppender
 from memwal.lsm.wal.log import damaged_entry_error, find_tip, read_head
-from memwal.region.manifest_store import RegionManifestStore
+from memwal.region.manifest_store import RegionManifestStore, read_manifests
 from memwal.storage.object_store import ObjectStore, create_settled
 
 _MAX_ATTEMPTS = 5
 
 MAX_SOURCE_BYTES = 512
-"""Maximum length of a source's name, which every entry of a step contains."""
+"""Maximum length of the name of a source or an incarnation: every entry of a step has them."""
+
+_MAX_REPLACED = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +52,52 @@ class Step:
 
     source: str  # name of the sequence of steps: a query, a replication slot, a topic's partition
     version: int  # increases from each step of the source to the next; an unsigned 64-bit integer
+    # Identity of the numbering, for example of a checkpoint; another one may count from 0 again.
+    incarnation: str = ""
+    replaces: Collection[str] = ()  # incarnations whose steps are over
 
     def __post_init__(self) -> None:
-        if not self.source or len(self.source.encode()) > MAX_SOURCE_BYTES:
-            raise InvalidInputError(
-                f"the name of a source has 1 to {MAX_SOURCE_BYTES} bytes, got "
-                f"{len(self.source.encode())}"
-            )
+        for name, least in (
+            (self.source, 1),
+            *((name, 0) for name in (self.incarnation, *self.replaces)),
+        ):
+            if not least <= len(name.encode()) <= MAX_SOURCE_BYTES:
+                raise InvalidInputError(
+                    f"the name of a source has 1 to {MAX_SOURCE_BYTES} bytes, that of an "
+                    f"incarnation 0 to {MAX_SOURCE_BYTES}; got {len(name.encode())}"
+                )
+        if self.incarnation in self.replaces:
+            raise InvalidInputError(f"incarnation {self.incarnation!r} replaces itself")
         if not 0 <= self.version <= MAX_U64:
             raise InvalidInputError(
                 f"version {self.version} of {self.source!r} is not an unsigned 64-bit integer"
             )
+
+    def after(self, newest: NewestStep | None) -> NewestStep | None:
+        """Return what a region records of this step after its newest step of the source.
+
+        None if the region has the step. A region whose newest step has no incarnation takes a
+        higher version of any. Raises SourceRestartedError if its newest step is of an incarnation
+        that this step does not replace, or of one that replaced this step's.
+        """
+        newest = newest or NewestStep(-1, self.incarnation)
+        if newest.incarnation == self.incarnation:
+            if newest.version >= self.version:
+                return None
+            replaced = newest.replaced
+        elif self.incarnation not in newest.replaced and (
+            newest.incarnation in self.replaces
+            or (not newest.incarnation and newest.version < self.version)
+        ):
+            replaced = (*newest.replaced, newest.incarnation)
+        else:
+            raise SourceRestartedError(
+                f"version {self.version} of {self.source!r} is of incarnation "
+                f"{self.incarnation!r}, but the newest step here is version {newest.version} of "
+                f"incarnation {newest.incarnation!r}; if that one is over, name it in replaces"
+            )
+        replaced = tuple(dict.fromkeys((*replaced, *self.replaces)))[-_MAX_REPLACED:]
+        return NewestStep(self.version, self.incarnation, replaced)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +118,17 @@ class RegionSteps:
     epoch: int = 0  # of that entry
 
 
-def read_newest_steps(store: ObjectStore, manifest: RegionManifest) -> RegionSteps | None:
+def read_steps_of(store: ObjectStore, source: str) -> dict[UUID, NewestStep]:
+    """Read the newest step of a source, by region, without those that never had one."""
+    newest = {}
+    for region_id, manifest in read_manifests(store).items():
+        applied = _read_newest_steps(store, manifest)
+        if applied is not None and source in applied.steps:
+            newest[region_id] = applied.steps[source]
+    return newest
+
+
+def _read_newest_steps(store: ObjectStore, manifest: RegionManifest) -> RegionSteps | None:
     """Read the newest steps of a region, without a claim; None if it never had a step."""
     seen = max(manifest.replay_after, manifest.wal_last_seen)
     tip = find_tip(store, manifest.region_id, start=seen + 1)
@@ -90,12 +139,13 @@ def is_step_visible(store: ObjectStore, region_id: UUID, step: Step) -> bool:
     """Return whether a region has a step and its rows become visible without a further claim.
 
     Either the rows are flushed, or another writer has claimed the region since and replayed them.
+    Raises SourceRestartedError as :meth:`Step.after`.
     """
     manifest = RegionManifestStore(store, region_id).read_latest()
     if manifest is None:
         return False
-    newest = read_newest_steps(store, manifest)
-    if newest is None or newest.steps.get(step.source, -1) < step.version:
+    newest = _read_newest_steps(store, manifest)
+    if newest is None or step.after(newest.steps.get(step.source)) is not None:
         return False
     return newest.position <= manifest.replay_after or newest.epoch < manifest.writer_epoch
 
@@ -168,24 +218,30 @@ class StepSequencer:
         self._log = log
         self._verify = verify
         self._lock = threading.Lock()
-        self._applied: dict[str, int] | None = None
+        self._applied: AppliedSteps | None = None
 
     def begin(self, step: Step) -> AppliedSteps | None:
         """Start a step unless the region has it, and return the steps that its entry records.
 
         Waits for the lock, which is then held until :meth:`end`. Returns None, without the lock, if
-        the region has the step.
+        the region has the step. Raises SourceRestartedError as :meth:`Step.after`.
         """
         self._lock.acquire()
         try:
-            applied = newest_steps(self._read_applied(), self._log.foreign_steps)
-            if applied.get(step.source, -1) < step.version:
-                return {**applied, step.source: step.version}
+            applied = self._newest_steps()
+            newest = step.after(applied.get(step.source))
+            if newest is not None:
+                return {**applied, step.source: newest}
         except BaseException:
             self._lock.release()
             raise
         self._lock.release()
         return None
+
+    def check(self, step: Step) -> None:
+        """Raise SourceRestartedError if the region refuses a step, see :meth:`Step.after`."""
+        with self._lock:
+            step.after(self._newest_steps().get(step.source))
 
     def end(self, applied: AppliedSteps | None) -> None:
         """Release the lock.
@@ -195,6 +251,9 @@ class StepSequencer:
         """
         self._applied = None if applied is None else dict(applied)
         self._lock.release()
+
+    def _newest_steps(self) -> AppliedSteps:
+        return newest_steps(self._read_applied(), self._log.foreign_steps)
 
     def _read_applied(self) -> AppliedSteps:
         if self._applied is None:

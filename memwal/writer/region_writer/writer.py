@@ -147,6 +147,10 @@ class RegionWriter:
         """
         return self._begin(PendingWrite(rows.batches, rows.row_schema))
 
+    def check_step(self, step: Step) -> None:
+        """Raise SourceRestartedError if the region refuses a step."""
+        self._steps.check(step)
+
     def begin_step(
         self, rows: WholeRows, *, step: Step
     ) -> tuple[PendingWrite, LogReservation | None]:

@@ -28,10 +28,11 @@ from memwal.errors import (
     InvalidInputError,
     MemWalError,
     RegionFencedError,
+    SourceRestartedError,
     StoreError,
 )
 from memwal.format.paths import applied_dir, region_dir, wal_key
-from memwal.format.wal_layout import decode_applied
+from memwal.format.wal_layout import NewestStep, decode_applied
 from memwal.lsm.wal.applied_steps import write_empty_book
 
 SOURCE = "orders"
@@ -60,7 +61,7 @@ class TestOnce:
             assert (done.written, done.skipped) == ((REGION,), ())
             assert state(writer) == {2: 3, 3: 3}
             *_, entry = log(table).values()
-            assert entry.applied == {SOURCE: 7}
+            assert entry.applied == {SOURCE: NewestStep(7)}
             assert sum(batch.num_rows for batch in entry.batches) == 3
         assert state(table) == {2: 3, 3: 3}
         assert table.applied(SOURCE) == {REGION: 7}
@@ -84,7 +85,7 @@ class TestOnce:
             with table.writer() as writer:
                 done = writer.apply(upserts=rows({number: 1}), source=source, version=number)
                 assert done.written
-        assert log(table)[max(log(table))].applied == {"a": 2, "b": 3}
+        assert log(table)[max(log(table))].applied == {"a": NewestStep(2), "b": NewestStep(3)}
 
     def test_each_region_answers_for_itself(self, make_table: MakeTable) -> None:
         """A step that some regions did not take is completed in those alone."""
@@ -148,8 +149,110 @@ class TestOnce:
             for thread in threads:
                 thread.join()
         for region_id in table.region_ids():
-            told = [e.applied[SOURCE] for e in log(table, region_id).values() if e.applied]
+            told = [
+                entry.applied[SOURCE].version
+                for entry in log(table, region_id).values()
+                if entry.applied
+            ]
             assert told == list(range(1, 15))
+
+
+class TestIncarnations:
+    """A source whose numbers begin again."""
+
+    def test_another_incarnation_is_an_error_until_it_replaces_the_first(
+        self, table: memwal.Table
+    ) -> None:
+        with table.writer() as writer:
+
+            def apply(n: int, version: int, incarnation: str, *replaces: str) -> bool:
+                done = writer.apply(
+                    upserts=rows({1: n}),
+                    source=SOURCE,
+                    version=version,
+                    incarnation=incarnation,
+                    replaces=replaces,
+                )
+                return bool(done.written)
+
+            assert apply(1, 9, "a")
+            for version in (0, 9, 10):
+                with pytest.raises(SourceRestartedError):
+                    apply(2, version, "b")
+            with pytest.raises(SourceRestartedError):
+                apply(2, 10, "")
+            assert state(writer) == {1: 1}
+            assert apply(3, 0, "b", "a")
+            assert not apply(4, 0, "b")
+            # The writer of the first incarnation was paused, and has the same code.
+            for replaces in ((), ("b",)):
+                with pytest.raises(SourceRestartedError):
+                    apply(5, 10, "a", *replaces)
+            assert apply(6, 1, "b")
+            assert state(writer) == {1: 6}
+
+    def test_survives_claim_flush_and_collection(self, table: memwal.Table) -> None:
+        for version, (incarnation, replaces) in enumerate((("a", ()), ("b", ("a",)))):
+            with table.writer() as writer:
+                writer.apply(
+                    upserts=rows({1: version}),
+                    source=SOURCE,
+                    version=1 - version,
+                    incarnation=incarnation,
+                    replaces=replaces,
+                )
+        with table.writer() as writer:
+            writer.upsert(rows({2: 2}))
+        collect_all(table)
+        assert not any(entry.applied for entry in log(table).values())
+        with table.writer() as writer:
+            for incarnation in ("a", "c"):
+                with pytest.raises(SourceRestartedError):
+                    writer.apply(
+                        upserts=rows({1: 7}), source=SOURCE, version=7, incarnation=incarnation
+                    )
+            done = writer.apply(upserts=rows({1: 0}), source=SOURCE, version=0, incarnation="b")
+            assert done.skipped
+        assert state(table) == {1: 1, 2: 2}
+
+    def test_follows_steps_that_have_none(self, table: memwal.Table) -> None:
+        with table.writer() as writer:
+            writer.apply(upserts=rows({1: 1}), source=SOURCE, version=5)
+            with pytest.raises(SourceRestartedError):
+                writer.apply(upserts=rows({1: 2}), source=SOURCE, version=5, incarnation="a")
+            writer.apply(upserts=rows({1: 3}), source=SOURCE, version=6, incarnation="a")
+            with pytest.raises(SourceRestartedError):
+                writer.apply(upserts=rows({1: 4}), source=SOURCE, version=7)
+        assert state(table) == {1: 3}
+
+    def test_one_region_refuses_for_all(self, make_table: MakeTable) -> None:
+        """No region of a step is written if one of them has the steps of another incarnation."""
+        table = make_table(buckets=4)
+        with table.writer() as writer:
+            writer.apply(upserts=rows({1: 1}), source=SOURCE, version=9, incarnation="a")
+            everything = rows(dict.fromkeys(range(20), 2))
+            with pytest.raises(SourceRestartedError):
+                writer.apply(upserts=everything, source=SOURCE, version=0, incarnation="b")
+            assert state(writer) == {1: 1}
+            done = writer.apply(
+                upserts=everything, source=SOURCE, version=0, incarnation="b", replaces=["a"]
+            )
+            assert len(done.written) == 4
+
+    @pytest.mark.parametrize(
+        ("incarnation", "replaces"), [("x" * 513, []), ("a", ["x" * 513]), ("a", ["a"])]
+    )
+    def test_refuses_names_that_cannot_be_stored(
+        self, table: memwal.Table, incarnation: str, replaces: list[str]
+    ) -> None:
+        with table.writer() as writer, pytest.raises(InvalidInputError):
+            writer.apply(
+                upserts=rows({1: 1}),
+                source=SOURCE,
+                version=1,
+                incarnation=incarnation,
+                replaces=replaces,
+            )
 
 
 class TestRemembered:
@@ -181,7 +284,7 @@ class TestRemembered:
         collect_all(table)
         (book,) = books(table)
         told = decode_applied(table.location.store.get(book), name=book)
-        assert told == {"old": 9, "new": 1}
+        assert told == {"old": NewestStep(9), "new": NewestStep(1)}
 
     def test_a_table_without_steps_has_no_book(self, table: memwal.Table) -> None:
         with table.writer() as writer:
