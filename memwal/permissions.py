@@ -81,12 +81,13 @@ _VERSIONS: Final = ("_versions/*.manifest",)
 _STAGED: Final = ("_versions/*.manifest-*",)
 # Keys of the tasks of a divided merge.
 _MERGES: Final = ("_memwal/merges/*",)
+_MARKS: Final = ("_memwal_regions/*",)
 _SNAPSHOTS: Final = ("_indices/*/index.lance",)
 _COMMIT: Final = (Permission(Action.CREATE, _VERSIONS), Permission(Action.DELETE, _STAGED))
 
 _COLLECTION: Final = (
     *_LIST_AND_READ,
-    Permission(Action.CREATE, (*_MANIFESTS, *_APPLIED_STEPS)),
+    Permission(Action.CREATE, (*_MANIFESTS, *_APPLIED_STEPS, *_MARKS)),
     Permission(Action.PUT, (*_HINTS, *_ORPHAN_MARKS)),
     Permission(
         Action.DELETE,
@@ -112,17 +113,18 @@ PERMISSIONS: Final[Mapping[Role, tuple[Permission, ...]]] = {
     ),
     Role.WRITER: (
         *_LIST_AND_READ,
-        Permission(Action.CREATE, (*_MANIFESTS, *_LOG, *_APPLIED_STEPS)),
+        Permission(Action.CREATE, (*_MANIFESTS, *_LOG, *_APPLIED_STEPS, *_MARKS)),
         Permission(Action.PUT, (*_HINTS, *_GENERATIONS, *_ABANDONED)),
     ),
     Role.MERGER: (
         *_LIST_AND_READ,
         *_COMMIT,
+        Permission(Action.CREATE, _MARKS),
         Permission(
             Action.PUT,
             ("data/*", "_deletions/*", "_indices/*", "_transactions/*", *_STAGED, *_MERGES),
         ),
-        Permission(Action.DELETE, _MERGES),
+        Permission(Action.DELETE, (*_MERGES, *_MARKS)),
     ),
     Role.PUBLISHER: (
         *_LIST_AND_READ,
@@ -140,7 +142,7 @@ PERMISSIONS: Final[Mapping[Role, tuple[Permission, ...]]] = {
         *_LIST_AND_READ,
         *_COMMIT,
         # To quarantine rows of a log it claims the region, which writes a fence into the log.
-        Permission(Action.CREATE, (*_MANIFESTS, *_LOG)),
+        Permission(Action.CREATE, (*_MANIFESTS, *_LOG, *_MARKS)),
         Permission(Action.PUT, ("_indices/*", "_transactions/*", *_STAGED, *_HINTS, *_GENERATIONS)),
     ),
     Role.ADMINISTRATOR: (

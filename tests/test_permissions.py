@@ -21,6 +21,7 @@ from memwal.format.paths import (
     generation_dir,
     index_file_key,
     manifest_key,
+    region_mark_key,
     table_manifest_keys,
     version_hint_key,
     wal_key,
@@ -40,6 +41,7 @@ KEYS = {
     "version": table_manifest_keys(3)[0],
     "staged": f"{table_manifest_keys(3)[0]}-{UUID(int=5)}",
     "merge keys": f"{run_dir(UUID(int=6))}/0.arrow",
+    "region mark": region_mark_key(REGION, 1, 1, 3),
     "tag": "_refs/tags/report.json",
     "read tag": "_refs/tags/memwal-read-60-1-r.json",
     "branch": "_refs/branches/b.json",
@@ -80,25 +82,29 @@ COLLECTED = {
 MAY: dict[Role, tuple[set[str], set[str], set[str]]] = {
     Role.READER: (set(), set(), set()),
     Role.PINNER: (set(), {"read tag"}, {"read tag"}),
-    Role.WRITER: ({"manifest", "log", "book"}, {"hint", "abandoned", *GENERATIONS}, set()),
+    Role.WRITER: (
+        {"manifest", "log", "book", "region mark"},
+        {"hint", "abandoned", *GENERATIONS},
+        set(),
+    ),
     Role.MERGER: (
-        {"version"},
+        {"version", "region mark"},
         {"data", "deletion", "index", "merge keys", *COMMIT},
-        {"staged", "merge keys"},
+        {"staged", "merge keys", "region mark"},
     ),
     Role.PUBLISHER: ({"version", "manifest"}, {"hint", *COMMIT}, {"staged"}),
     Role.COLLECTOR: (
-        {"manifest", "book"},
+        {"manifest", "book", "region mark"},
         {"hint", "orphan mark"},
         COLLECTED,
     ),
     Role.CLEANER: (
-        {"manifest", "book"},
+        {"manifest", "book", "region mark"},
         {"hint", "orphan mark"},
         COLLECTED | {"data", "deletion", "transaction", "version"},
     ),
     Role.REPAIRER: (
-        {"version", "manifest", "log"},
+        {"version", "manifest", "log", "region mark"},
         {"hint", "index", *GENERATIONS, *COMMIT},
         {"staged"},
     ),
@@ -153,7 +159,7 @@ def test_roles_together_may_what_any_of_them_may() -> None:
 
     puts = set().union(*(MAY[role][1] for role in (Role.MERGER, Role.PUBLISHER, Role.COLLECTOR)))
     assert allowed(policy, "PutObject") == puts
-    assert allowed(policy, "DeleteObject") == COLLECTED
+    assert allowed(policy, "DeleteObject") == COLLECTED | {"region mark"}
     assert len(policy["Statement"]) == 5
     everything = permissions_of(Role)
     assert [right.keys for right in everything if right.action in (Action.PUT, Action.DELETE)] == [

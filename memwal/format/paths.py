@@ -16,6 +16,8 @@ DATA_DIR = "data"
 VERSIONS_DIR = "_versions"
 INDICES_DIR = "_indices"
 MEM_WAL_DIR = "_mem_wal"
+REGION_MARKS_DIR = "_memwal_regions"
+"""Folder of the region marks. In the root of the table, since ``_mem_wal`` may be another disk."""
 PK_INDEX_DIR = "_pk_index"
 APPLIED_DIR = "applied"
 BLOOM_FILTER_NAME = "bloom_filter.bin"
@@ -47,6 +49,7 @@ No client writes a larger number.
 _DIGITS = re.compile(r"[01]{64}")
 _TOKEN = re.compile(r"[0-9a-f]{8}")
 _GENERATION = re.compile(r"[0-9a-f]{8}_gen_(0|[1-9][0-9]{0,19})")
+_REGION_MARK = re.compile(r"([1-9][0-9]{0,18})-([1-9][0-9]{0,18})-(0|[1-9][0-9]{0,18})")
 
 
 def bit_reversed(n: int) -> str:
@@ -130,6 +133,30 @@ def parse_wal_name(name: str) -> int | None:
     return _parse_counter(name, _WAL_SUFFIX)
 
 
+def region_marks_dir(region_id: UUID) -> str:
+    """Return the key of the folder that holds a region's marks."""
+    return f"{REGION_MARKS_DIR}/{region_id}"
+
+
+def region_mark_key(region_id: UUID, era: int, first: int, merged: int) -> str:
+    """Return the key of a mark of a region: see :mod:`memwal.base_table.region_marks`.
+
+    Raises InvalidInputError if a number is out of range.
+    """
+    name = f"{era}-{first}-{merged}"
+    if _parse_mark_name(name) is None:
+        raise InvalidInputError(f"{name!r} is not a region mark; its numbers are out of range")
+    return f"{region_marks_dir(region_id)}/{name}"
+
+
+def parse_region_mark_key(key: str) -> tuple[UUID, tuple[int, int, int]] | None:
+    """Return the region, era, first and merged of a mark's key; None for other keys."""
+    folder, _, name = key.rpartition("/")
+    region_id = parse_region_name(folder.removeprefix(f"{REGION_MARKS_DIR}/"))
+    numbers = _parse_mark_name(name)
+    return None if region_id is None or numbers is None else (region_id, numbers)
+
+
 def generation_name(generation: int, token: str) -> str:
     """Return the folder name of a flushed generation.
 
@@ -192,6 +219,14 @@ def parse_table_version(name: str) -> int | None:
 def index_file_key(index_id: UUID, name: str) -> str:
     """Return the key of a file of an index of the base table."""
     return f"_indices/{index_id}/{name}"
+
+
+def _parse_mark_name(name: str) -> tuple[int, int, int] | None:
+    match = _REGION_MARK.fullmatch(name)
+    if match is None:
+        return None
+    era, first, merged = (int(number) for number in match.groups())
+    return (era, first, merged) if max(era, first, merged) <= MAX_COUNTER else None
 
 
 def _parse_counter(name: str, suffix: str) -> int | None:

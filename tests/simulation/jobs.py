@@ -21,6 +21,7 @@ from simulation.store import SimulatedStore
 from simulation.truth import DELETED
 from simulation.world import Process
 
+from memwal.base_table.region_marks import read_marks
 from memwal.errors import (
     ConflictError,
     CorruptDataError,
@@ -236,7 +237,7 @@ class Client:
                 ),
             )
         )
-        context = GcContext(options=options, now=now, pins=pins)
+        context = GcContext(options=options, now=now, pins=pins, marks=read_marks(self.store))
         for region in self.lake.regions:
             manifests = RegionManifestStore(self.store, region)
             for decision in collect_region(self.store, manifests, context):

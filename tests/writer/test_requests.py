@@ -28,6 +28,7 @@ KINDS = {
     "*_gen_*/_transactions/*": "record of its commit",
     "*_gen_*/_pk_index/*": "key index",
     "*_gen_*/data/*": "file of rows",
+    "_memwal_regions/*": "marks of the region",
     "_versions/*": "manifest of the table",
 }
 

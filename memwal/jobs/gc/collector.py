@@ -9,12 +9,13 @@ if it has an age, a field of the options. A new kind of garbage also needs a mem
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import ClassVar, Protocol
 from uuid import UUID
 
+from memwal.base_table.region_marks import RegionMark
 from memwal.errors import LinkRefusedError
 from memwal.jobs.gc.decision import Decision, Kind, Reason
 from memwal.jobs.gc.history import History
@@ -32,11 +33,17 @@ class GcContext:
     options: GcOptions
     now: datetime  # when the run began, in UTC; all ages are counted up to this
     pins: Pins  # generations that must stay, and for whom
+    marks: Mapping[UUID, RegionMark]  # in force before the merge progress of the pins was read
 
     @property
     def expired(self) -> datetime:
         """A grace period ago."""
         return self.now - self.options.grace
+
+    def of_regions(self, regions: Collection[UUID]) -> GcContext:
+        """Return the context with what concerns some regions only, which is less to send."""
+        marks = {region: self.marks[region] for region in regions if region in self.marks}
+        return replace(self, pins=self.pins.of_regions(regions), marks=marks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

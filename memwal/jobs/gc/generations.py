@@ -24,6 +24,7 @@ from functools import partial
 from typing import ClassVar
 from uuid import UUID
 
+from memwal.base_table.region_marks import raise_marks
 from memwal.errors import ObjectNotFoundError
 from memwal.format.paths import (
     BLOOM_FILTER_NAME,
@@ -86,6 +87,10 @@ class GenerationCollector:
         ]
         if not context.options.dry_run and any(decision.delete for decision in decisions):
             epoch = region.history.latest.writer_epoch
+            # Before: of what the manifest does not name any more, nothing else in the region tells
+            # that it was merged. What is removable was merged when the pins were read, so that a
+            # mark that is written late, or twice, is true.
+            raise_marks(region.store, context.marks, {region.region_id: removable})
             drop_generations(region.manifests, removable, epoch=epoch)
         yield from decisions
 

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from uuid import UUID
 
 from memwal.base_table.read_tags import delete_torn_tags
+from memwal.base_table.region_marks import read_marks
 from memwal.base_table.snapshot import open_base
 from memwal.errors import CorruptDataError, MemWalError
 from memwal.jobs.gc.base_table import (
@@ -57,6 +58,7 @@ def collect_garbage(
     """
     now = datetime.fromtimestamp(clock(), UTC)
     started = time.monotonic()
+    marks = read_marks(location.store)
     base = open_base(location)
     base.require_mem_wal()
     with span("memwal.collect.needs", location):
@@ -71,9 +73,9 @@ def collect_garbage(
         # A commit of Lance is not synced to disk; the one that replaced the garbage must be, first.
         location.store.barrier()
     sent = replace(options, run=run_in_process, guard=None, progress=None)
-    context = GcContext(options=sent, now=now, pins=pins)
+    context = GcContext(options=sent, now=now, pins=pins, marks=marks)
     tasks = [
-        GcTask(location, share, replace(context, pins=pins.of_regions(share)))
+        GcTask(location, share, context.of_regions(share))
         for share in _shares(regions, options.max_tasks or 1)
     ]
     tally = Tally(explain=options.explain)

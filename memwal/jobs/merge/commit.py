@@ -9,7 +9,8 @@ repeats does at each step:
   the base table a little early. Every reader that merges sees them as deleted anyway, and the next
   run does both passes again;
 * after the marked commit: the progress covers the generations, and every later attempt leaves them
-  out.
+  out. The region marks (:mod:`memwal.base_table.region_marks`) follow; a merge that dies before them leaves
+  them behind the progress, and the next plan writes them.
 
 A process that wakes late cannot do harm. Its delete pass is pinned to the version whose progress it
 read, and is refused when any other commit touched the same rows since, or moved the progress of its
@@ -37,6 +38,7 @@ from lance.mem_wal import CompactedSsTable
 
 from memwal.base_table.commit import commit_durably
 from memwal.base_table.commit_records import commit_record
+from memwal.base_table.region_marks import raise_marks
 from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.errors import (
     ConflictError,
@@ -146,6 +148,11 @@ class _MergeCommit:
                 raise LostRaceError("the base table changed after the delete pass")
             self._check_lease()
         self.metrics += _upsert(base, source)
+        raise_marks(
+            self.location.store,
+            {selection.region_id: selection.mark for selection in source.selections},
+            {selection.region_id: selection.last for selection in source.selections},
+        )
         if self.ledger is not None:
             self.ledger.settle(
                 {
@@ -243,7 +250,7 @@ def _upsert(base: BaseTable, source: MergeSource) -> Counter[str]:
         )
         builder.mark_sstables_as_compacted(
             [
-                CompactedSsTable(str(selection.region_id), selection.generations[-1].number)
+                CompactedSsTable(str(selection.region_id), selection.last)
                 for selection in source.selections
             ]
         )

@@ -24,7 +24,9 @@ What a process that pauses, dies or repeats does at each step:
   rewritten is dropped, and the rest is planned anew: rows of a generation must not be committed
   over those of a later one;
 * a schema that changed meanwhile: the same, since rows were written with the earlier columns;
-* between the two commits: see :mod:`memwal.jobs.merge.progress`.
+* between the two commits: see :mod:`memwal.jobs.merge.progress`;
+* after the second: the region marks (:mod:`memwal.base_table.region_marks`) are behind the progress, and the
+  next plan writes them.
 """
 
 from __future__ import annotations
@@ -42,6 +44,7 @@ from lance.fragment import FragmentMetadata
 
 from memwal.base_table.commit import commit_strictly
 from memwal.base_table.commit_records import MergedRows, merge_message
+from memwal.base_table.region_marks import raise_marks
 from memwal.base_table.snapshot import BaseTable, is_version_stored, open_base
 from memwal.errors import MemWalError, ObjectNotFoundError, TableSetupError
 from memwal.jobs.job import Guard, Result, SkippedRegion, Task, TaskRunner, run_in_process
@@ -278,7 +281,13 @@ class _DividedMerge:
             raise _contention(self.location, _COMMIT_ATTEMPTS)
         after = record_progress(self.location, version, run.merged)
         self.is_unrecorded = False
-        if still_pending(run.selections, after.details.merged):
+        recorded = after.details.merged
+        raise_marks(
+            self.location.store,
+            {region.region_id: region.mark for region in run.selections},
+            {region_id: recorded.get(region_id, 0) for region_id in run.merged},
+        )
+        if still_pending(run.selections, recorded):
             raise LostRaceError("another merger merged the same regions before the progress")
         if self.gate is not None:
             self.gate.settle(run.selections)
@@ -438,7 +447,7 @@ def _agree(
     stops = {region_id: region.generation for region_id, region in skipped.items()}
     divided = {region.region_id for task in tasks if task.share.of > 1 for region in task.regions}
     return all(
-        region.generations[-1].number < stops[region.region_id]
+        region.last < stops[region.region_id]
         for part in parts
         for region in part.regions
         if region.region_id in divided and region.region_id in stops
@@ -511,7 +520,7 @@ class _Run:
     @property
     def merged(self) -> dict[UUID, int]:
         """The newest generation of each region."""
-        return {r.region_id: r.generations[-1].number for r in self.selections}
+        return {r.region_id: r.last for r in self.selections}
 
     @property
     def fragments(self) -> list[FragmentMetadata]:

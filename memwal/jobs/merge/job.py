@@ -12,11 +12,12 @@ from __future__ import annotations
 import functools
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from uuid import UUID
 
+from memwal.base_table.region_marks import UNMARKED, RegionMark, raise_marks, read_marks
 from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.format.paths import generation_dir
 from memwal.format.region_manifest import FlushedGeneration, RegionManifest
@@ -129,14 +130,20 @@ def explain_merge(
 
 
 def plan_merge(location: TableLocation, options: MergeOptions = MergeOptions()) -> MergePlan:
-    """Select what a merge takes, divided into tasks; see :func:`merge`."""
+    """Select what a merge takes, divided into tasks; see :func:`merge`.
+
+    Writes the marks of regions that have none, and those that are behind the merge progress.
+    """
     picker = MergePicker(options)
+    marks = read_marks(location.store, delete_superseded=True)
     manifests = read_manifests(location.store, options.regions)
     base = open_base(location)
     base.require_mem_wal()
+    progress = {region_id: base.details.merged.get(region_id, 0) for region_id in manifests}
+    marks = raise_marks(location.store, marks, progress)
     excluded = picker.excluded(manifests)
     included = [manifests[region_id] for region_id in manifests if region_id not in excluded]
-    candidates = read_candidates(base, included)
+    candidates = read_candidates(base, included, marks=marks)
     return picker.pick(candidates, seed=random.random())  # noqa: S311
 
 
@@ -179,6 +186,7 @@ def read_candidates(
     manifests: Iterable[RegionManifest],
     *,
     age: Callable[[UUID, FlushedGeneration], float | None] | None = None,
+    marks: Mapping[UUID, RegionMark] | None = None,
 ) -> list[RegionCandidates]:
     """Return what may be merged of some regions. Lists folders whose size was not recorded."""
     return [
@@ -187,6 +195,7 @@ def read_candidates(
             base.details.merged.get(manifest.region_id, 0),
             size=partial(_size, base.location, manifest.region_id),
             age=partial(age, manifest.region_id) if age is not None else None,
+            mark=(marks or {}).get(manifest.region_id, UNMARKED),
         )
         for manifest in manifests
     ]

@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 from uuid import UUID
 
+from memwal.base_table.region_marks import UNMARKED, RegionMark
 from memwal.format.region_manifest import FlushedGeneration, RegionManifest
 from memwal.jobs.job import ReasonCode
 from memwal.jobs.options import MergeOptions
@@ -59,6 +60,7 @@ class RegionCandidates:
 
     region_id: UUID
     generations: tuple[Candidate, ...]
+    mark: RegionMark = UNMARKED  # in force when the merge was planned
 
 
 def pending_candidates(
@@ -67,6 +69,7 @@ def pending_candidates(
     *,
     size: Callable[[FlushedGeneration], int],
     age: Callable[[FlushedGeneration], float | None] | None = None,
+    mark: RegionMark = UNMARKED,
 ) -> RegionCandidates:
     """Return what may be merged of a region: flushed, above its merge progress, ascending.
 
@@ -86,6 +89,7 @@ def pending_candidates(
             for generation in flushed
             if generation.generation > merged
         ),
+        mark,
     )
 
 
@@ -95,6 +99,12 @@ class RegionSelection:
 
     region_id: UUID
     generations: tuple[Candidate, ...]
+    mark: RegionMark = UNMARKED  # in force when the merge was planned
+
+    @property
+    def last(self) -> int:
+        """Number of the newest generation."""
+        return self.generations[-1].number
 
     @property
     def bytes(self) -> int:
@@ -247,7 +257,7 @@ class MergePicker:
         """
         excluded = self.excluded(region.region_id for region in candidates)
         selections = [
-            RegionSelection(region.region_id, region.generations)
+            RegionSelection(region.region_id, region.generations, region.mark)
             for region in candidates
             if region.generations and region.region_id not in excluded
         ]

@@ -36,6 +36,7 @@ from uuid import UUID, uuid4
 
 from memwal.base_table.named_files import find_bad_files, refuse
 from memwal.base_table.read_tags import ReadTag, delete_tag, place_tag, renew_tag
+from memwal.base_table.region_marks import UNMARKED, RegionMark, read_marks, write_marks
 from memwal.base_table.region_snapshot import external_key
 from memwal.base_table.snapshot import BaseTable, open_base, table_manifest_key
 from memwal.errors import (
@@ -120,10 +121,11 @@ def copy_table(
             "rest of a copy that died"
         )
     check_put_if_absent(target.store)
+    marks = read_marks(source.store)
     base, tag = _pin_latest(source)
     try:
         with reporting(progress) as report:
-            return _copy(base, tag, target, started, report if progress else None)
+            return _copy(base, marks, tag, target, started, report if progress else None)
     finally:
         delete_tag(source, tag)
 
@@ -148,7 +150,12 @@ def _pin_latest(source: TableLocation) -> tuple[BaseTable, ReadTag]:
 
 
 def _copy(
-    base: BaseTable, tag: ReadTag, target: TableLocation, started: float, report: Report | None
+    base: BaseTable,
+    marks: Mapping[UUID, RegionMark],
+    tag: ReadTag,
+    target: TableLocation,
+    started: float,
+    report: Report | None,
 ) -> JobResult:
     source = base.location
     regions = [_plan_region(base, manifest) for manifest in read_manifests(source.store).values()]
@@ -165,6 +172,8 @@ def _copy(
         region_id, version = region.manifest.region_id, region.manifest.version
         target.store.create(manifest_key(region_id, version), encoded)
         RegionManifestStore(target.store, region_id).refresh_hint(version)
+    copied = [region.manifest.region_id for region in regions]
+    write_marks(target.store, {region_id: marks.get(region_id, UNMARKED) for region_id in copied})
     if not renew_tag(source, tag):
         raise _tag_expired(source)
     manifest = table_manifest_key(source, base.version)
@@ -181,7 +190,7 @@ def _copy(
             "regions": len(regions),
             "generations": sum(len(region.manifest.flushed) for region in regions),
             "log_entries": sum(len(region.log) for region in regions),
-            "objects": len(keys) + 2 * len(regions) + 1,
+            "objects": len(keys) + 3 * len(regions) + 1,
             "bytes": sum(sizes.values()),
         },
     )

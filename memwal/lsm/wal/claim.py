@@ -1,9 +1,14 @@
 """Claim or seal a region, and publish generations while the claim holds (spec: Writer Fencing).
 
-The order of a claim is manifest, sentinel, replay. With the manifest alone, the fenced writer could
-append once more and acknowledge the rows as durable after the replay had read the log. Gaps in the
-log are checked before all three steps: the writer that the claim would fence still holds the
-missing rows in memory.
+The order of a claim is manifest, region mark, sentinel, replay. With the manifest alone, the fenced
+writer could append once more and acknowledge the rows as durable after the replay had read the log.
+Gaps in the log are checked before all these steps: the writer that the claim would fence still
+holds the missing rows in memory.
+
+The mark (:mod:`memwal.base_table.region_marks`) makes a region that is lost later noticed. No row is accepted
+before it is stored. A process that dies between manifest and mark leaves a region without rows of
+its own and without a mark, which the next claim or merge plan writes; one that pauses there writes
+a mark that is in force already, or smaller.
 
 A generation is published in the manifest only if its folder has no orphan mark and still has its
 bloom filter, checked in this order. A garbage collector that takes the folder for an orphan writes
@@ -32,6 +37,7 @@ from tenacity import (
     wait_random_exponential,
 )
 
+from memwal.base_table.region_marks import RegionMark, read_mark, write_marks
 from memwal.errors import (
     ConflictError,
     CorruptDataError,
@@ -49,6 +55,7 @@ from memwal.format.paths import (
     manifest_dir,
     manifest_key,
     region_dir,
+    region_marks_dir,
     wal_dir,
 )
 from memwal.format.region_manifest import FlushedGeneration, RegionManifest, RegionStatus
@@ -135,6 +142,7 @@ def claim_region(
         wait=wait_random_exponential(multiplier=0.01, max=0.5),
         reraise=True,
     )
+    is_marked = read_mark(store, region_id) is not None
     try:
         unfenced = retrying(raising.attempt)
     except ConflictError as error:
@@ -143,6 +151,8 @@ def claim_region(
             f"{_MAX_SECONDS:.0f} s, other processes committed its manifest first. Stop its present "
             "writer, or give that one larger MemTables, and claim again"
         ) from error
+    if not is_marked:
+        write_marks(store, {region_id: RegionMark(merged=merged)})
     writer_id = new_writer_id(recovers=recovers)
     if unfenced.manifest.version == 1:
         return replace(unfenced, writer_id=writer_id)
@@ -352,7 +362,12 @@ def _check_epoch(latest: RegionManifest, epoch: int) -> None:
 
 def claimed_folders(region_id: UUID) -> tuple[str, ...]:
     """Return the folders that a writer holds from its claim on, see :meth:`ObjectStore.hold`."""
-    return region_dir(region_id), manifest_dir(region_id), wal_dir(region_id)
+    return (
+        region_dir(region_id),
+        manifest_dir(region_id),
+        wal_dir(region_id),
+        region_marks_dir(region_id),
+    )
 
 
 class Publishable(Protocol):

@@ -288,4 +288,4 @@ def with_region_count(details: IndexDetails) -> IndexDetails:
 def rehearsal(seconds: float) -> GcContext:
     """A dry run, so many seconds from now."""
     now = datetime.now(UTC) + timedelta(seconds=seconds)
-    return GcContext(options=GcOptions(), now=now, pins=Pins(()))
+    return GcContext(options=GcOptions(), now=now, pins=Pins(()), marks={})

@@ -48,5 +48,5 @@ def test_versions_of_the_base_table_stay_unless_an_age_is_given(table: memwal.Ta
     collector = BaseVersionCollector(table.location)
     with_age = GcOptions(grace_seconds=0, retention_seconds=0, version_retention_seconds=0)
     for options, decisions in ((GcOptions(), 0), (with_age, 1)):
-        context = GcContext(options=options, now=later, pins=Pins(()))
+        context = GcContext(options=options, now=later, pins=Pins(()), marks={})
         assert len(list(collector.collect(context))) == decisions
