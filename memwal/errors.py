@@ -7,6 +7,7 @@
 | choose a numbering     | :class:`SourceRestartedError`                               |
 | set the table up       | :class:`TableSetupError`                                    |
 | install what it names  | :class:`MissingExtraError`                                  |
+| upgrade memwal         | :class:`NewerFormatError`                                   |
 | choose another store   | :class:`UnsupportedStoreError`                              |
 | fix credentials        | :class:`StoreAccessError`                                   |
 | free space             | :class:`StoreFullError`                                     |
@@ -75,6 +76,16 @@ class MissingExtraError(MemWalError, ImportError):
     """An optional part of memwal is not installed; the message names the extra.
 
     What to do: run the command at the end of the message.
+    """
+
+
+class NewerFormatError(MemWalError):
+    """The table uses a feature that this release of memwal, or of Lance, does not know.
+
+    Nothing was read, changed or deleted. Raised for unknown feature flags, formats of files and
+    columns, before any of their rows could be misread or lost.
+
+    What to do: upgrade memwal and pylance to releases that know the feature that the message names.
     """
 
 

@@ -2,9 +2,10 @@
 
 Usage: ``python scripts/canary.py [--pylance 15.0.0b1] [--lancedb 0.39.0] [--python python3.13]
 [--all] [-- pytest arguments]``. It runs the tests of the facts of Lance and LanceDB
-(``tests/support/oracles/facts.py``) and those of the golden tables; with ``--all`` also the facts
-of Spark and Airflow, for which these are installed. Everything that is not named is as the lock has
-it. The exit code is that of pytest, or 3 when there is no such combination of packages.
+(``tests/support/oracles/facts.py``), of the golden tables and of handwritten tables of newer
+formats; with ``--all`` also the facts of Spark and Airflow, for which these are installed.
+Everything that is not named is as the lock has it. The exit code is that of pytest, or 3 when there
+is no such combination of packages.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def main() -> int:
         )
         paths = [f"tests/{shown}" for shown in tests]
         command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options.pytest]
-        return run([*command, *paths, "tests/golden"])
+        return run([*command, *paths, "tests/golden", "tests/canary/test_future_tables.py"])
 
 
 def environment(

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from memwal.base_table.snapshot import BaseTable, read_table_manifest
 from memwal.boundary.lance_errors import translate_lance_error
-from memwal.errors import ObjectNotFoundError
+from memwal.errors import NewerFormatError, ObjectNotFoundError
 from memwal.format.lance_manifest import find_mem_wal_index
 from memwal.format.memwal_index import IndexDetails
 
@@ -47,7 +47,11 @@ class CommitRecord:
 
 
 def commit_record(base: BaseTable, version: int) -> CommitRecord | None:
-    """Return the record of the commit that made a version; None if it is gone."""
+    """Return the record of the commit that made a version.
+
+    None if it is gone, or has an operation that pylance does not know: that commit may have changed
+    anything.
+    """
     try:
         transaction = base.dataset.read_transaction(version)
     except TypeError as error:
@@ -57,7 +61,7 @@ def commit_record(base: BaseTable, version: int) -> CommitRecord | None:
         raise
     except (OSError, ValueError, RuntimeError) as error:
         translated = translate_lance_error(error, f"reading the commits of {base.location}")
-        if isinstance(translated, ObjectNotFoundError):
+        if isinstance(translated, (ObjectNotFoundError, NewerFormatError)):
             return None
         raise translated from error
     if transaction is None:

@@ -13,12 +13,13 @@ what was whole during the check is whole when it is named.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from memwal.base_table.region_snapshot import external_key
 from memwal.base_table.snapshot import BaseTable, read_table_manifest
-from memwal.errors import CorruptDataError, ObjectNotFoundError
+from memwal.errors import CorruptDataError, InvalidInputError, ObjectNotFoundError
 from memwal.format.lance_files import (
     FILE_FOOTER,
     FileKind,
@@ -26,7 +27,8 @@ from memwal.format.lance_files import (
     deletion_problem,
     end_problem,
 )
-from memwal.format.lance_manifest import named_files
+from memwal.format.lance_manifest import base_paths, named_files, read_index_section
+from memwal.format.paths import MEM_WAL_INDEX_NAME, SYSTEM_INDEX_PREFIX, index_file_key
 from memwal.storage.object_store import ObjectStore
 from memwal.util.concurrency import run_all
 from memwal.util.retry import LostWriteError
@@ -75,6 +77,34 @@ def check_new_files(
         named_before = set(named_files(before))
         files = [file for file in files if file not in named_before]
     refuse(find_bad_files(store, files, folder=folder))
+
+
+def stored_keys(base: BaseTable) -> Iterator[str]:
+    """Yield the keys of all objects that a version names, directly or by an index of Lance's own.
+
+    Its manifest and the files of regions are not among them. Raises InvalidInputError if some files
+    are outside of the table.
+    """
+    store = base.location.store
+    manifest = read_table_manifest(base.location, base.version)
+    if base_paths(manifest):
+        raise InvalidInputError(
+            f"{base.location} is a shallow clone, some of whose files are elsewhere; write its "
+            "rows into a table of its own before you copy it"
+        )
+    for file in named_files(manifest):
+        if file.kind is FileKind.SEGMENT:
+            yield from (info.key for info in store.list(file.key))
+        else:
+            yield file.key
+    for entry in read_index_section(manifest):
+        # Of these, entries do not state the files.
+        if entry.name.startswith(SYSTEM_INDEX_PREFIX) and entry.name != MEM_WAL_INDEX_NAME:
+            folder = index_file_key(entry.uuid, "").rstrip("/")
+            yield from (info.key for info in store.list(folder))
+    snapshot = external_key(base.details)
+    if snapshot is not None and store.exists(snapshot):
+        yield snapshot
 
 
 def find_bad_index_files(base: BaseTable) -> list[BadFile]:

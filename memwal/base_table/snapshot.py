@@ -6,6 +6,7 @@ Also opens Lance data sets.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +15,8 @@ from typing import Final
 
 import lance
 import pyarrow as pa
-from lance.optimize import Compaction
+from lance.fragment import DataFile
+from lance.optimize import Compaction, CompactionTask
 
 from memwal.boundary.lance_errors import first_line, is_panic, translate_lance_error
 from memwal.errors import CorruptDataError, MemWalError, ObjectNotFoundError, TableSetupError
@@ -247,7 +249,22 @@ def small_fragment_ids(base: BaseTable, *, target_rows: int) -> frozenset[int]:
     plan = Compaction.plan(
         base.dataset, {"target_rows_per_fragment": target_rows, "materialize_deletions": False}
     )
-    return frozenset(fragment.id for task in plan.tasks for fragment in task.fragments)
+    return frozenset().union(*map(planned_fragments, plan.tasks))
+
+
+def planned_fragments(task: CompactionTask) -> frozenset[int]:
+    """Return the ids of the fragments that a compaction task rewrites.
+
+    Its attribute ``fragments`` raises KeyError for fragments with data overlay files.
+    """
+    planned = json.loads(task.json())["task"]["fragments"]
+    return frozenset(fragment["id"] for fragment in planned)
+
+
+def data_files(fragment: lance.LanceFragment) -> list[DataFile]:
+    """Return the files with values of a fragment: also its overlays, which hold newer values."""
+    metadata = fragment.metadata
+    return [*metadata.files, *(overlay.data_file for overlay in metadata.overlays)]
 
 
 def sparse_fragment_ids(base: BaseTable, *, deleted_percent: float) -> frozenset[int]:

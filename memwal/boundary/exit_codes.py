@@ -10,6 +10,7 @@ from memwal.errors import (
     InvalidInputError,
     MemWalError,
     MissingExtraError,
+    NewerFormatError,
     OutcomeUnknownError,
     ReadTimeoutError,
     StoreUnavailableError,
@@ -38,7 +39,13 @@ EXIT_CODES_HELP = """\
 """
 
 _ERRORS: dict[ExitCode, tuple[type[MemWalError], ...]] = {
-    ExitCode.INPUT: (InvalidInputError, TableSetupError, UnsupportedStoreError, MissingExtraError),
+    ExitCode.INPUT: (
+        InvalidInputError,
+        TableSetupError,
+        UnsupportedStoreError,
+        MissingExtraError,
+        NewerFormatError,
+    ),
     ExitCode.CONFLICT: (
         ConflictError,
         StoreUnavailableError,

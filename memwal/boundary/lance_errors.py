@@ -8,6 +8,7 @@ from memwal.errors import (
     CorruptDataError,
     InvalidInputError,
     MemWalError,
+    NewerFormatError,
     ObjectNotFoundError,
     StoreAccessError,
     StoreFullError,
@@ -33,6 +34,12 @@ _ELSEWHERE = re.compile(
 _REFUSED_REQUEST = re.compile(r"performing (GET|HEAD|PUT|POST|DELETE|LIST)(?: request)?\b")
 _NEEDED_PERMISSIONS = {"PUT": "put", "POST": "put", "DELETE": "delete"}
 
+# What Lance says of features of a table, or of its files, that it does not know.
+_NEWER = re.compile(
+    r"(cannot be (read|written) by|not supported by) this (version|build) of lance"
+    r"|unknown lance storage version|not supported: unknown|unsupported operation: unknown"
+)
+
 # Texts of several types of Lance's errors about damaged files.
 _DAMAGED = re.compile(
     r"corrupt|failed to decode protobuf|for object of size|file size is too small"
@@ -56,6 +63,10 @@ def translate_lance_error(error: Exception, doing: str) -> MemWalError:
     lowered = text.lower()
     if _FULL.search(lowered):
         return StoreFullError(f"{doing}: no space left; free some, then try again")
+    if _NEWER.search(lowered):
+        return NewerFormatError(
+            f"{doing}: {_shortened(error)}; upgrade memwal and pylance, or use those that wrote it"
+        )
     if _DAMAGED.search(lowered):
         return CorruptDataError(
             f"{doing}: {_shortened(error)}; nothing was changed; run memwal verify, which "

@@ -80,6 +80,9 @@ ADVICE_BY_ERROR: Final[Mapping[str, Advice]] = {
     "ObjectNotFoundError": _GONE,
     "TableSetupError": _GONE,
     "TableReplacedError": _GONE,
+    "NewerFormatError": Advice(
+        "upgrade memwal and pylance where the job runs", f"{_FAILING}#a-newer-format"
+    ),
     "ConflictError": _CONFLICT,
     "LeaseLostError": _CONFLICT,
     "CorruptDataError": _DAMAGED,

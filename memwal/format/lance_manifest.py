@@ -3,6 +3,11 @@
 No call of pylance returns the whole index section of a manifest, or the codebook and centroids in
 the files of a vector index.
 
+Every manifest that memwal reads passes one gate, in :func:`_parse_manifest`: if it uses a feature
+that this release does not know, NewerFormatError is raised before anything in it is believed. Lance
+itself refuses fewer of them: what it can read, memwal may still copy in part, or collect too much
+of.
+
 Files and schemas are checked before Lance passes them to Arrow. Names and types go through Arrow's
 C interface, where a zero byte ends a text. At a zero byte within a name Lance ends the whole
 process, which Python cannot catch.
@@ -19,7 +24,7 @@ from uuid import UUID
 import numpy as np
 import numpy.typing as npt
 
-from memwal.errors import CorruptDataError
+from memwal.errors import CorruptDataError, NewerFormatError
 from memwal.format._proto import lance_index_pb2, lance_manifest_pb2, lance_schema_pb2
 from memwal.format.lance_files import DIRECTORY_ENTRY, FILE_FOOTER, MAGIC, FileKind, NamedFile
 from memwal.format.memwal_index import parse_message, parse_uuid
@@ -29,6 +34,26 @@ Numbers = npt.NDArray[np.number]
 # Position of the manifest message, major and minor version of the file, magic.
 _FOOTER = struct.Struct("<QHH4s")
 _LENGTH = struct.Struct("<I")
+
+# Flags of manifests by Lance's names. The others change what the lists of files, fields or row ids
+# in a manifest mean.
+_KNOWN_FLAGS: Final = (
+    1  # deletion files
+    | 2  # stable row ids
+    | 4  # files of version 2, no longer used
+    | 8  # table config
+    | 16  # base paths
+    | 32  # no transaction files
+    | 64  # data overlay files
+    | 256  # data files of several versions
+)
+_NAMED_FLAGS: Final = {
+    128: "indexes that carry columns",
+    512: "fragment tree",
+    1024: "tagged fragment reuse index",
+    2048: "row lineage in files of its own",
+}
+_FILE_FORMATS: Final = ("", "lance")
 
 # A name or a type with a zero byte in the repr of a schema.
 _ZERO_BYTE: Final = re.compile(r'(?:name: |LogicalType\()"(?:[^"\\]|\\[^0])*\\0')
@@ -94,10 +119,20 @@ def named_files(manifest: bytes, *, name: str = "the table's manifest") -> list[
     message = _parse_manifest(manifest, name)
     files = []
     for fragment in message.fragments:
+        data_files = (*fragment.files, *(overlay.data_file for overlay in fragment.overlays))
         files += [
             NamedFile(f"data/{file.path}", FileKind.LANCE, size=file.file_size_bytes or None)
-            for file in fragment.files
+            for file in data_files
             if not file.HasField("base_id")
+        ]
+        files += [
+            NamedFile(part.path, FileKind.PLAIN)
+            for part in (
+                fragment.external_row_ids,
+                fragment.external_last_updated_at_versions,
+                fragment.external_created_at_versions,
+            )
+            if part.path
         ]
         deletions = fragment.deletion_file
         if fragment.HasField("deletion_file") and not deletions.HasField("base_id"):
@@ -139,6 +174,20 @@ def _segment_files(entry: lance_manifest_pb2.IndexMetadata, name: str) -> list[N
         )
         for file in entry.files
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class BasePath:
+    """Another place with files of a table."""
+
+    uri: str  # or an absolute path
+    is_table: bool  # whether it is a table, with ``data`` below it, or the folder of the files
+
+
+def base_paths(manifest: bytes, *, name: str = "the table's manifest") -> dict[int, BasePath]:
+    """Return the places outside of the table where files of a version may be, by their ids."""
+    message = _parse_manifest(manifest, name)
+    return {base.id: BasePath(base.path, base.is_dataset_root) for base in message.base_paths}
 
 
 def branch_of(manifest: bytes, *, name: str = "the table's manifest") -> str | None:
@@ -210,6 +259,7 @@ def read_centroids(data: bytes, *, name: str) -> Numbers:
 
 
 def _parse_manifest(manifest: bytes, name: str) -> lance_manifest_pb2.Manifest:
+    """Parse the message of a manifest file; NewerFormatError if it uses an unknown feature."""
     if len(manifest) < _FOOTER.size:
         raise CorruptDataError(
             f"{name} has {len(manifest)} bytes, which is no Lance manifest; it may not have been "
@@ -221,9 +271,35 @@ def _parse_manifest(manifest: bytes, name: str) -> lance_manifest_pb2.Manifest:
             f"{name} ends in {magic!r} instead of {MAGIC!r}; it may not have been written to its "
             "end"
         )
-    return parse_message(
+    message = parse_message(
         lance_manifest_pb2.Manifest, _message_at(manifest, position, name), name=name
     )
+    _check_known(message, name)
+    return message
+
+
+def _check_known(message: lance_manifest_pb2.Manifest, name: str) -> None:
+    # Flags that only writers must know count for readers too: a reader here also reads logs and
+    # generations, which those writers may write in another form.
+    unknown = (message.reader_feature_flags | message.writer_feature_flags) & ~_KNOWN_FLAGS
+    features = [
+        f"feature flag {flag} ({_NAMED_FLAGS[flag]})" if flag in _NAMED_FLAGS else f"flag {flag}"
+        for flag in (1 << bit for bit in range(unknown.bit_length()))
+        if unknown & flag
+    ]
+    if message.data_format.file_format not in _FILE_FORMATS:
+        features.append(f"files of format {message.data_format.file_format}")
+    kinds = lance_manifest_pb2.DeletionFile.FileType.values()
+    features += [
+        f"deletion file of type {fragment.deletion_file.file_type} in fragment {fragment.id}"
+        for fragment in message.fragments
+        if fragment.deletion_file.file_type not in kinds
+    ]
+    if features:
+        raise NewerFormatError(
+            f"{name} uses what this release of memwal does not know: {', '.join(features)}; "
+            "upgrade memwal and pylance"
+        )
 
 
 def _message_at(manifest: bytes, position: int, name: str) -> bytes:

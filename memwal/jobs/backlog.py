@@ -9,7 +9,13 @@ from datetime import UTC, datetime
 from uuid import UUID
 
 from memwal.base_table.region_snapshot import read_usable_snapshot, snapshot_age
-from memwal.base_table.snapshot import BaseTable, deleted_rows, open_base, small_fragment_ids
+from memwal.base_table.snapshot import (
+    BaseTable,
+    data_files,
+    deleted_rows,
+    open_base,
+    small_fragment_ids,
+)
 from memwal.errors import ObjectNotFoundError
 from memwal.format.paths import BLOOM_FILTER_NAME, generation_dir
 from memwal.format.region_manifest import RegionManifest, RegionStatus
@@ -94,7 +100,7 @@ def _data_bytes(base: BaseTable) -> int | None:
     sizes = [
         file.file_size_bytes
         for fragment in base.dataset.get_fragments()
-        for file in fragment.metadata.files
+        for file in data_files(fragment)
     ]
     return sum(sizes) if all(sizes) else None
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from memwal.base_table.commit_records import REWRITE, commit_record
-from memwal.base_table.snapshot import BaseTable, open_base
+from memwal.base_table.snapshot import BaseTable, data_files, open_base
 from memwal.errors import ObjectNotFoundError, TableSetupError
 from memwal.lsm.indexes.catchup import caught_up
 from memwal.lsm.indexes.kinds import Family, IndexKind, kind_of
@@ -109,7 +109,7 @@ def _compare(earlier: BaseTable, later: BaseTable) -> _FragmentChanges:
 
 def _fragment_files(base: BaseTable) -> dict[int, tuple[str, ...]]:
     return {
-        int(fragment.fragment_id): tuple(file.path for file in fragment.data_files())
+        int(fragment.fragment_id): tuple(file.path for file in data_files(fragment))
         for fragment in base.dataset.get_fragments()
     }
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.types as pt
 
-from memwal.errors import InvalidInputError
+from memwal.errors import InvalidInputError, NewerFormatError
 from memwal.format.keys import encode_composite_keys
 from memwal.format.paths import TOMBSTONE
 from memwal.format.values import single_array
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _OWN_METADATA = {b"memwal": b"1"}
 _FIELD_ID: Final = b"lance:field_id"
+_PROTOCOL_PREFIX: Final = "__"
 
 
 def stored_schema(schema: pa.Schema, primary_key: Sequence[str]) -> pa.Schema:
@@ -56,6 +57,26 @@ def has_same_fields(stored: pa.Schema, target: pa.Schema) -> bool:
         for field in target
         if (index := stored.get_field_index(field.name)) >= 0
     ) and all(name in stored.names for name in target.names)
+
+
+def check_known_columns(stored: pa.Schema, target: pa.Schema, *, name: str) -> None:
+    """Raise NewerFormatError if stored rows have a column of a newer protocol.
+
+    The names of such columns begin with two underscores. Dropping one may lose what must last, such
+    as ids that rows got when they were logged. A column of that form which is, or was, the table's
+    own has a field id of the table. ``name`` is the key of what holds the rows.
+    """
+    own = {field.name for field in target}
+    unknown = [f for f in stored if f.name.startswith(_PROTOCOL_PREFIX) and f.name not in own]
+    if not unknown:
+        return
+    newest = max((int(field_id) for f in target if (field_id := _id_of(f)) is not None), default=-1)
+    unknown = [f for f in unknown if not 0 <= int(_id_of(f) or -1) <= newest]
+    if unknown:
+        raise NewerFormatError(
+            f"{name} has the column {unknown[0].name}, which this release of memwal does not know; "
+            "upgrade memwal and pylance"
+        )
 
 
 def align_rows(rows: pa.Table, target: pa.Schema) -> pa.Table:

@@ -25,7 +25,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from memwal.base_table.commit_records import commit_record
-from memwal.base_table.snapshot import BaseTable, lance_errors, open_base
+from memwal.base_table.snapshot import BaseTable, data_files, lance_errors, open_base
 from memwal.errors import ConflictError, MemWalError, ObjectNotFoundError, TableSetupError
 from memwal.lsm.indexes.trust import doubted_indexes
 from memwal.reader.latest import NewestRows, find_newest
@@ -159,7 +159,7 @@ class _Fragment:
 def _fragments(base: BaseTable) -> dict[int, _Fragment]:
     return {
         int(fragment.fragment_id): _Fragment(
-            tuple(file.path for file in fragment.data_files()), fragment.num_deletions
+            tuple(file.path for file in data_files(fragment)), fragment.num_deletions
         )
         for fragment in base.dataset.get_fragments()
     }

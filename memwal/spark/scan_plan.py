@@ -15,7 +15,7 @@ import pyarrow as pa
 from lance.fragment import LanceFragment
 
 from memwal.base_table.read_tags import ReadTag
-from memwal.base_table.snapshot import BaseTable, lance_errors
+from memwal.base_table.snapshot import BaseTable, data_files, lance_errors
 from memwal.errors import InvalidInputError, ObjectNotFoundError, TableSetupError
 from memwal.format.memwal_index import StoredRegionSpec
 from memwal.lsm.wal.follow import UnflushedLog
@@ -386,7 +386,7 @@ def _generation_bytes(stored: StoredGeneration) -> int:
 
 
 def _fragment_bytes(fragment: LanceFragment) -> int:
-    sizes = [file.file_size_bytes for file in fragment.data_files()]
+    sizes = [file.file_size_bytes for file in data_files(fragment)]
     if all(sizes):
         return sum(sizes)
     return int(fragment.physical_rows) * _DEFAULT_ROW_BYTES

@@ -11,28 +11,72 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Manifest(_message.Message):
-    __slots__ = ("fragments", "index_section", "transaction_file", "branch", "transaction_section")
+    __slots__ = ("fragments", "reader_feature_flags", "writer_feature_flags", "data_format", "base_paths", "index_section", "transaction_file", "branch", "transaction_section")
     FRAGMENTS_FIELD_NUMBER: _ClassVar[int]
+    READER_FEATURE_FLAGS_FIELD_NUMBER: _ClassVar[int]
+    WRITER_FEATURE_FLAGS_FIELD_NUMBER: _ClassVar[int]
+    DATA_FORMAT_FIELD_NUMBER: _ClassVar[int]
+    BASE_PATHS_FIELD_NUMBER: _ClassVar[int]
     INDEX_SECTION_FIELD_NUMBER: _ClassVar[int]
     TRANSACTION_FILE_FIELD_NUMBER: _ClassVar[int]
     BRANCH_FIELD_NUMBER: _ClassVar[int]
     TRANSACTION_SECTION_FIELD_NUMBER: _ClassVar[int]
     fragments: _containers.RepeatedCompositeFieldContainer[DataFragment]
+    reader_feature_flags: int
+    writer_feature_flags: int
+    data_format: DataStorageFormat
+    base_paths: _containers.RepeatedCompositeFieldContainer[BasePath]
     index_section: int
     transaction_file: str
     branch: str
     transaction_section: int
-    def __init__(self, fragments: _Optional[_Iterable[_Union[DataFragment, _Mapping]]] = ..., index_section: _Optional[int] = ..., transaction_file: _Optional[str] = ..., branch: _Optional[str] = ..., transaction_section: _Optional[int] = ...) -> None: ...
+    def __init__(self, fragments: _Optional[_Iterable[_Union[DataFragment, _Mapping]]] = ..., reader_feature_flags: _Optional[int] = ..., writer_feature_flags: _Optional[int] = ..., data_format: _Optional[_Union[DataStorageFormat, _Mapping]] = ..., base_paths: _Optional[_Iterable[_Union[BasePath, _Mapping]]] = ..., index_section: _Optional[int] = ..., transaction_file: _Optional[str] = ..., branch: _Optional[str] = ..., transaction_section: _Optional[int] = ...) -> None: ...
+
+class DataStorageFormat(_message.Message):
+    __slots__ = ("file_format",)
+    FILE_FORMAT_FIELD_NUMBER: _ClassVar[int]
+    file_format: str
+    def __init__(self, file_format: _Optional[str] = ...) -> None: ...
+
+class BasePath(_message.Message):
+    __slots__ = ("id", "is_dataset_root", "path")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    IS_DATASET_ROOT_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    is_dataset_root: bool
+    path: str
+    def __init__(self, id: _Optional[int] = ..., is_dataset_root: _Optional[bool] = ..., path: _Optional[str] = ...) -> None: ...
 
 class DataFragment(_message.Message):
-    __slots__ = ("id", "files", "deletion_file")
+    __slots__ = ("id", "files", "deletion_file", "external_row_ids", "external_last_updated_at_versions", "external_created_at_versions", "overlays")
     ID_FIELD_NUMBER: _ClassVar[int]
     FILES_FIELD_NUMBER: _ClassVar[int]
     DELETION_FILE_FIELD_NUMBER: _ClassVar[int]
+    EXTERNAL_ROW_IDS_FIELD_NUMBER: _ClassVar[int]
+    EXTERNAL_LAST_UPDATED_AT_VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    EXTERNAL_CREATED_AT_VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    OVERLAYS_FIELD_NUMBER: _ClassVar[int]
     id: int
     files: _containers.RepeatedCompositeFieldContainer[DataFile]
     deletion_file: DeletionFile
-    def __init__(self, id: _Optional[int] = ..., files: _Optional[_Iterable[_Union[DataFile, _Mapping]]] = ..., deletion_file: _Optional[_Union[DeletionFile, _Mapping]] = ...) -> None: ...
+    external_row_ids: ExternalFile
+    external_last_updated_at_versions: ExternalFile
+    external_created_at_versions: ExternalFile
+    overlays: _containers.RepeatedCompositeFieldContainer[DataOverlayFile]
+    def __init__(self, id: _Optional[int] = ..., files: _Optional[_Iterable[_Union[DataFile, _Mapping]]] = ..., deletion_file: _Optional[_Union[DeletionFile, _Mapping]] = ..., external_row_ids: _Optional[_Union[ExternalFile, _Mapping]] = ..., external_last_updated_at_versions: _Optional[_Union[ExternalFile, _Mapping]] = ..., external_created_at_versions: _Optional[_Union[ExternalFile, _Mapping]] = ..., overlays: _Optional[_Iterable[_Union[DataOverlayFile, _Mapping]]] = ...) -> None: ...
+
+class ExternalFile(_message.Message):
+    __slots__ = ("path",)
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    def __init__(self, path: _Optional[str] = ...) -> None: ...
+
+class DataOverlayFile(_message.Message):
+    __slots__ = ("data_file",)
+    DATA_FILE_FIELD_NUMBER: _ClassVar[int]
+    data_file: DataFile
+    def __init__(self, data_file: _Optional[_Union[DataFile, _Mapping]] = ...) -> None: ...
 
 class DataFile(_message.Message):
     __slots__ = ("path", "file_size_bytes", "base_id")

@@ -29,9 +29,11 @@ from lance.optimize import Compaction, CompactionOptions, CompactionTask, Rewrit
 from memwal.base_table.commit import commit_durably, update_details
 from memwal.base_table.snapshot import (
     BaseTable,
+    data_files,
     lance_errors,
     open_base,
     open_dataset,
+    planned_fragments,
     small_fragment_ids,
     sparse_fragment_ids,
 )
@@ -59,6 +61,8 @@ class RewriteTask:
     location: TableLocation
     version: int
     plan: CompactionTask
+    fragments: frozenset[int]
+    rows: int
 
 
 def compact(location: TableLocation, options: CompactOptions = CompactOptions()) -> JobResult:
@@ -96,15 +100,15 @@ def _compact(location: TableLocation, options: CompactOptions, report: Report) -
             job="compact",
             step="compacting",
             unit=Unit.ROWS,
-            total=sum(map(_rows_of, rewrites)),
+            total=sum(rewrite.rows for rewrite in rewrites),
         )
         rewritten: list[RewriteResult] = run_metered(
-            options, rewrites, run_rewrite_task, meter, _rows_of
+            options, rewrites, run_rewrite_task, meter, lambda rewrite: rewrite.rows
         )
         if options.guard is not None:
             options.guard()
         try:
-            committed = _are_unchanged(rewrites) and _commit(base, rewritten)
+            committed = _are_unchanged(base, rewrites) and _commit(base, rewritten)
         except LostWriteError as error:
             _discard(base, rewritten)
             lost_writes += 1
@@ -156,10 +160,6 @@ def _record_catch_up(base: BaseTable, options: CompactOptions) -> BaseTable:
         return base
 
 
-def _rows_of(task: RewriteTask) -> int:
-    return sum(int(fragment.physical_rows) for fragment in task.plan.fragments)
-
-
 def run_rewrite_task(task: RewriteTask) -> RewriteResult:
     """Write the new fragments, which no version names yet."""
     dataset = open_dataset(task.location, version=task.version)
@@ -183,7 +183,7 @@ def _plan(
         return [
             task
             for task in Compaction.plan(base.dataset, {**whole, **limits}).tasks
-            if any(fragment.id in chosen for fragment in task.fragments)
+            if not planned_fragments(task).isdisjoint(chosen)
         ]
 
     whole: CompactionOptions = {
@@ -192,19 +192,24 @@ def _plan(
     }
     # A task larger than the budget goes alone.
     planned = tasks({"max_source_bytes": budget}) or tasks({})[:1]
-    return tuple(RewriteTask(base.location, base.version, task) for task in planned)
+    rows = {part.fragment_id: int(part.physical_rows) for part in base.dataset.get_fragments()}
+    return tuple(
+        RewriteTask(base.location, base.version, task, numbers, sum(rows[n] for n in numbers))
+        for task, numbers in ((task, planned_fragments(task)) for task in planned)
+    )
 
 
-def _are_unchanged(rewrites: Sequence[RewriteTask]) -> bool:
+def _are_unchanged(base: BaseTable, rewrites: Sequence[RewriteTask]) -> bool:
     """Return whether the fragments are as they were when the rewrite was planned.
 
     Checked before the commit: one that must fail writes index files of the whole table first, and
     leaves them behind.
     """
-    fragments = open_base(rewrites[0].location).dataset.get_fragments()
-    latest = {fragment.fragment_id: fragment.metadata for fragment in fragments}
-    planned = (fragment for task in rewrites for fragment in task.plan.fragments)
-    return all(latest.get(fragment.id) == fragment for fragment in planned)
+    latest, planned = (
+        {part.fragment_id: part.metadata for part in table.dataset.get_fragments()}
+        for table in (open_base(base.location), base)
+    )
+    return all(latest.get(n) == planned[n] for rewrite in rewrites for n in rewrite.fragments)
 
 
 def _commit(base: BaseTable, rewrites: Sequence[RewriteResult]) -> bool:
@@ -259,4 +264,4 @@ def _new_files(rewrite: RewriteResult) -> Iterator[str]:
 
 
 def _files(fragments: Iterable[lance.LanceFragment]) -> set[str]:
-    return {file.path for fragment in fragments for file in fragment.data_files()}
+    return {file.path for fragment in fragments for file in data_files(fragment)}

@@ -34,10 +34,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID, uuid4
 
-from memwal.base_table.named_files import find_bad_files, refuse
+from memwal.base_table.named_files import find_bad_files, refuse, stored_keys
 from memwal.base_table.read_tags import ReadTag, delete_tag, place_tag, renew_tag
 from memwal.base_table.region_marks import UNMARKED, RegionMark, read_marks, write_marks
-from memwal.base_table.region_snapshot import external_key
 from memwal.base_table.snapshot import BaseTable, open_base, table_manifest_key
 from memwal.errors import (
     ConflictError,
@@ -48,11 +47,8 @@ from memwal.errors import (
     TableSetupError,
 )
 from memwal.format.lance_files import FileKind, NamedFile
-from memwal.format.lance_manifest import read_index_section
 from memwal.format.paths import (
-    MEM_WAL_INDEX_NAME,
     generation_dir,
-    index_file_key,
     manifest_key,
     parse_wal_name,
     wal_dir,
@@ -160,7 +156,7 @@ def _copy(
     source = base.location
     regions = [_plan_region(base, manifest) for manifest in read_manifests(source.store).values()]
     region_keys = (key for region in regions for key in _region_keys(source.store, region))
-    keys = {*_base_keys(base), *region_keys}
+    keys = {*stored_keys(base), *region_keys}
     meter: Meter | NoMeter = NO_METER
     if report is not None:
         total = sum(info.size for info in source.store.list("") if info.key in keys)
@@ -234,33 +230,6 @@ def _region_keys(store: ObjectStore, region: _Region) -> Iterator[str]:
         yield wal_key(region_id, position)
     for info in store.list(abandoned_dir(region_id)):
         yield info.key
-
-
-def _base_keys(base: BaseTable) -> Iterator[str]:
-    """Yield the keys of what a version of the base table names, without its manifest."""
-    store = base.location.store
-    for fragment in base.dataset.get_fragments():
-        metadata = fragment.metadata
-        deletions = metadata.deletion_file
-        if any(file.base_id is not None for file in metadata.files) or (
-            deletions is not None and deletions.base_id is not None
-        ):
-            raise InvalidInputError(
-                f"{base.location} is a shallow clone, some of whose files are elsewhere; write its "
-                "rows into a table of its own before you copy it"
-            )
-        for file in metadata.files:
-            yield f"data/{file.path}"
-        if deletions is not None:
-            yield deletions.path(metadata.id)
-    manifest = store.get(table_manifest_key(base.location, base.version))
-    for entry in read_index_section(manifest):
-        if entry.name != MEM_WAL_INDEX_NAME:
-            folder = index_file_key(entry.uuid, "").rstrip("/")
-            yield from (info.key for info in store.list(folder))
-    snapshot = external_key(base.details)
-    if snapshot is not None and store.exists(snapshot):
-        yield snapshot
 
 
 def _copy_objects(

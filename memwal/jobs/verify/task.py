@@ -10,7 +10,7 @@ from uuid import UUID
 
 from memwal.base_table.named_files import BadFile
 from memwal.boundary.lance_errors import first_line, is_panic
-from memwal.errors import MemWalError, ObjectNotFoundError, StoreAccessError
+from memwal.errors import MemWalError, NewerFormatError, ObjectNotFoundError, StoreAccessError
 from memwal.format.lance_files import FileKind
 from memwal.format.lance_manifest import named_files
 from memwal.format.paths import VERSIONS_DIR
@@ -62,7 +62,7 @@ def damage_as_unreadable(store: ObjectStore, folder: str | None) -> Iterator[Non
     """
     try:
         yield
-    except StoreAccessError:
+    except (StoreAccessError, NewerFormatError):
         raise
     except BaseException as error:
         expected = isinstance(error, (MemWalError, OSError, ValueError, RuntimeError, KeyError))

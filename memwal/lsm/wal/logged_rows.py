@@ -18,6 +18,7 @@ from memwal.errors import CorruptDataError, InvalidInputError
 from memwal.format.paths import wal_key
 from memwal.format.wal_entry import WalEntry
 from memwal.lsm.row_schema import RowSchema
+from memwal.region.rows import check_known_columns
 
 _MAX_EXAMPLES = 3
 
@@ -62,8 +63,10 @@ def split_entry(
 ) -> tuple[list[pa.RecordBatch], UnusableRows | None]:
     """Return the rows of an entry as stored rows, and apart those that cannot be stored.
 
-    Raises CorruptDataError if the columns do not fit the table.
+    Raises CorruptDataError if the columns do not fit the table, and NewerFormatError if one belongs
+    to a newer protocol.
     """
+    check_known_columns(entry.schema, row_schema.schema, name=wal_key(region_id, position))
     try:
         batches = [rows for batch in entry.batches for rows in row_schema.convert_logged(batch)]
     except InvalidInputError as error:

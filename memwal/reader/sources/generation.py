@@ -23,7 +23,13 @@ from memwal.lsm.memtable.indexes import MemTableSnapshot, UnflushedRows
 from memwal.reader.cache.keys import version_key
 from memwal.reader.cache.lru import LruCache
 from memwal.reader.sources.plan import ReadPlan, StoredGeneration
-from memwal.region.rows import align_rows, has_same_fields, stored_schema, with_field_ids
+from memwal.region.rows import (
+    align_rows,
+    check_known_columns,
+    has_same_fields,
+    stored_schema,
+    with_field_ids,
+)
 from memwal.util.concurrency import Lazy, run_all
 
 _ROWS_OF_ONE_FILE: Final = 1 << 31
@@ -119,7 +125,8 @@ def open_generation(
 ) -> GenerationSource:
     """Open a flushed generation with the columns of the base table.
 
-    Raises ObjectNotFoundError if it was collected.
+    Raises ObjectNotFoundError if it was collected, and NewerFormatError if it has a column of a
+    newer protocol.
     """
     folder: str | None = generation_dir(region_id, path)
     copied_bytes = 0
@@ -132,6 +139,7 @@ def open_generation(
             "generation of this table; keep it, and run memwal verify"
         )
     stored = with_field_ids(dataset.schema, dataset.lance_schema)
+    check_known_columns(stored, base.identified_schema, name=dataset.uri)
     if not has_same_fields(_without_tombstone_id(stored), _present_schema(base)):
         # Flushed before columns were added, renamed or dropped. It is bounded by the size of a
         # MemTable, so its rows can be converted to the present schema in memory.

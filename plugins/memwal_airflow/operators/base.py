@@ -13,7 +13,7 @@ from uuid import UUID
 from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from memwal.errors import InvalidInputError, MemWalError
+from memwal.errors import InvalidInputError, MemWalError, NewerFormatError
 from memwal.jobs.job import JobResult, summary
 from memwal.jobs.policy import Policy
 from memwal.util.records import JsonMapping, JsonObject
@@ -188,7 +188,7 @@ class MemWalOperator(BaseOperator):
                         target.catalog.backoffs.clear_failure(target.name, self.job)
                 elif self.table is not None:
                     backlog = self._record_backlog(target)
-        except InvalidInputError as error:
+        except (InvalidInputError, NewerFormatError) as error:
             raise AirflowFailException(str(error)) from error
         finally:
             if self.spark_job is not None:

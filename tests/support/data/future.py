@@ -1,0 +1,75 @@
+"""Tables that no released Lance writes: stored manifests that are changed by hand."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import lance
+import pyarrow as pa
+from google.protobuf.internal.encoder import _VarintBytes as VarintBytes
+from lance.dataset import LanceOperation
+from lance.file import LanceFileWriter
+from lance.fragment import DataFile
+
+from memwal.format._proto import lance_manifest_pb2
+from memwal.format.paths import table_manifest_keys
+
+OVERLAYS: Final = "LANCE_ENABLE_UNSTABLE_DATA_OVERLAY_FILES"
+"""Environment variable without which Lance refuses tables with data overlay files."""
+
+_FOOTER: Final = struct.Struct("<QHH4s")
+_LENGTH: Final = struct.Struct("<I")
+_VERSION_FIELD: Final = b"\x18"  # the last one of several counts
+
+
+def add_version(
+    folder: Path,
+    change: Callable[[lance_manifest_pb2.Manifest], None] = lambda _: None,
+    *,
+    commit_record: bytes = b"",
+) -> Path:
+    """Store a version that differs from the newest by a change, or by the record of its commit."""
+    version = lance.dataset(str(folder)).version
+    data = (folder / table_manifest_keys(version)[0]).read_bytes()
+    position, *rest = _FOOTER.unpack(data[-_FOOTER.size :])
+    (length,) = _LENGTH.unpack_from(data, position)
+    start = position + _LENGTH.size
+    message = lance_manifest_pb2.Manifest.FromString(data[start : start + length])
+    body = data[:position]
+    if commit_record:
+        message.transaction_section = len(body)
+        body += _LENGTH.pack(len(commit_record)) + commit_record
+    change(message)
+    number = VarintBytes(version + 1)
+    changed = message.SerializeToString() + _VERSION_FIELD + number
+    path = folder / table_manifest_keys(version + 1)[0]
+    path.write_bytes(body + _LENGTH.pack(len(changed)) + changed + _FOOTER.pack(len(body), *rest))
+    return path
+
+
+def add_overlay(folder: Path, column: str, value: str, *, offset: int = 0) -> None:
+    """Commit a data overlay file: another value in a text column of the oldest fragment."""
+    dataset = lance.dataset(str(folder))
+    fragment = dataset.get_fragments()[0]
+    name = "overlay.lance"
+    with LanceFileWriter(str(folder / "data" / name), pa.schema([(column, pa.string())])) as file:
+        file.write_batch(pa.table({column: [value]}))
+    like = fragment.metadata.files[0]
+    (field_id,) = (f.id() for f in dataset.lance_schema.fields() if f.name() == column)
+    values = DataFile(
+        name,
+        [field_id],
+        [0],
+        like.file_major_version,
+        like.file_minor_version,
+        (folder / "data" / name).stat().st_size,
+    )
+    group = LanceOperation.DataOverlayGroup(
+        fragment.fragment_id, [LanceOperation.DataOverlayFile(values, [offset])]
+    )
+    lance.LanceDataset.commit(
+        str(folder), LanceOperation.DataOverlay([group]), read_version=dataset.version
+    )
