@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import Final
 from uuid import UUID
 
-from memwal.base_table.commit import update_details
+from memwal.base_table.commit import newest_spec, update_details
 from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.boundary.public import public
 from memwal.errors import (
@@ -103,7 +103,7 @@ def add_region_spec(
     base.require_mem_wal()
     spec.check_keys(base.primary_key)
     spec.bind(base.field_ids(), base.schema)
-    newest = _newest_spec(base)
+    newest = newest_spec(base)
     if newest is None or not is_pending(newest):
         if newest is not None and _is_same_spec(newest, spec, base):
             return Table(location)
@@ -120,10 +120,6 @@ def add_region_spec(
     return Table(location)
 
 
-def _newest_spec(base: BaseTable) -> StoredRegionSpec | None:
-    return max(base.details.region_specs, key=lambda stored: stored.spec_id, default=None)
-
-
 def _is_same_spec(stored: StoredRegionSpec, spec: RegionSpec, base: BaseTable) -> bool:
     bound = spec.bind(base.field_ids(), base.schema, spec_id=stored.spec_id)
     pending = replace(spec, pending=True).bind(
@@ -136,7 +132,7 @@ def _store_pending(location: TableLocation, spec: RegionSpec) -> int:
     """Store the spec as pending, so that no writer starts with an earlier one; return its id."""
 
     def change(base: BaseTable) -> IndexDetails:
-        newest = _newest_spec(base)
+        newest = newest_spec(base)
         if newest is not None and is_pending(newest):
             if not _is_same_spec(newest, spec, base):
                 names = {field_id: name for name, field_id in base.field_ids().items()}
@@ -152,7 +148,7 @@ def _store_pending(location: TableLocation, spec: RegionSpec) -> int:
         )
         return replace(base.details, region_specs=(*base.details.region_specs, stored))
 
-    newest = _newest_spec(update_details(location, change))
+    newest = newest_spec(update_details(location, change))
     if newest is None:
         raise ConflictError(
             f"another process removed the region specs of {location} meanwhile; call "

@@ -37,12 +37,11 @@ from memwal.errors import (
     MemWalError,
     ObjectNotFoundError,
     OutcomeUnknownError,
-    RegionSealedError,
     StoreAccessError,
     StoreFullError,
     TableSetupError,
 )
-from memwal.format.memwal_index import DETAILS_TYPE_URL, IndexDetails
+from memwal.format.memwal_index import DETAILS_TYPE_URL, IndexDetails, StoredRegionSpec
 from memwal.format.paths import MEM_WAL_INDEX_NAME
 from memwal.region.spec import RegionSpec
 from memwal.storage.location import TableLocation
@@ -321,13 +320,18 @@ def update_details(
     )
 
 
+def newest_spec(base: BaseTable) -> StoredRegionSpec | None:
+    """Return a table's newest region spec, by which new rows are routed; None without one."""
+    return max(base.details.region_specs, key=lambda spec: spec.spec_id, default=None)
+
+
 def current_spec(base: BaseTable) -> tuple[int, RegionSpec]:
     """Return the id and content of a table's newest region spec; TableSetupError without one."""
-    if not base.details.region_specs:
+    stored = newest_spec(base)
+    if stored is None:
         raise TableSetupError(
             f"{base.location} has no region spec; its regions are written one by one"
         )
-    stored = max(base.details.region_specs, key=lambda spec: spec.spec_id)
     names = {field_id: name for name, field_id in base.field_ids().items()}
     return stored.spec_id, RegionSpec.from_stored(stored, names)
 
@@ -338,20 +342,4 @@ def check_no_region_spec(base: BaseTable) -> None:
         raise TableSetupError(
             f"{base.location} has a region spec that maps rows to regions; "
             "open its writer without a region"
-        )
-
-
-def check_spec_in_force(location: TableLocation, spec_id: int) -> None:
-    """Raise RegionSealedError unless a region spec is the newest one, by which new rows are routed.
-
-    A writer must call this after it claimed a region and before it writes to it:
-    ``memwal.add_region_spec`` stores the new spec first, and then seals all regions that exist.
-    ``spec_id`` is 0 if the writer names its regions, as for a table without specs.
-    """
-    details = open_base(location).details
-    newest = max((spec.spec_id for spec in details.region_specs), default=0)
-    if newest != spec_id:
-        raise RegionSealedError(
-            f"{location} is divided into regions in another way by now (region spec {newest}, not "
-            f"{spec_id}); open a new writer"
         )

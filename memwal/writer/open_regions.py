@@ -17,9 +17,10 @@ from functools import partial
 from typing import TypeVar
 from uuid import UUID
 
-from memwal.base_table.commit import check_no_region_spec, check_spec_in_force, current_spec
+from memwal.base_table.commit import check_no_region_spec, current_spec, newest_spec
 from memwal.base_table.snapshot import BaseTable
 from memwal.errors import InvalidInputError, MemWalError, RegionFencedError, WriterClosedError
+from memwal.format.memwal_index import StoredRegionSpec
 from memwal.lsm.row_schema import RowSchema
 from memwal.lsm.wal.applied_steps import Step
 from memwal.lsm.wal.log import NotLoggedError
@@ -43,7 +44,7 @@ class RoutingSchema:
 
     base: BaseTable
     row_schema: RowSchema
-    spec_id: int
+    spec: StoredRegionSpec | None  # None if the writer names its region
     router: Router
     # Columns outside the key by which rows are routed, which a delete needs too.
     columns_beside_key: tuple[str, ...] = ()
@@ -59,13 +60,13 @@ class RoutingSchema:
         row_schema = RowSchema.of(base)
         if region_id is not None:
             check_no_region_spec(base)
-            return cls(base, row_schema, 0, Router.to_region(region_id))
-        spec_id, spec = current_spec(base)
+            return cls(base, row_schema, None, Router.to_region(region_id))
+        _, spec = current_spec(base)
         # Lance allows routing by a column outside the key; a key could then be in two regions, and
         # a delete could not tell in which.
         spec.check_keys(base.primary_key)
         router = Router(spec, row_schema.schema)
-        return cls(base, row_schema, spec_id, router, spec.columns_beside_key)
+        return cls(base, row_schema, newest_spec(base), router, spec.columns_beside_key)
 
 
 class OpenRegions:
@@ -319,14 +320,14 @@ class OpenRegions:
                 self._context,
                 region_id,
                 routing.row_schema,
-                spec_id=routing.spec_id,
+                spec=routing.spec,
                 region_fields=assignment.field_values,
                 merged=routing.base.details.merged.get(region_id, 0),
                 keep=self._keep or region_id in self._started_over,
             )
             self._started_over.add(region_id)
             try:
-                check_spec_in_force(self._context.location, routing.spec_id)
+                self._context.spec_check.check_claim(routing.spec)
             except BaseException:
                 writer.abort()
                 raise

@@ -101,6 +101,7 @@ class Writer:
             schema=ROW_SCHEMA.schema,
             convert=partial(convert_entry, ROW_SCHEMA, self._region),
             verify_epoch=self._claimed.verify,
+            start_check=lambda: lambda: None,
             check_interval=CHECK_SECONDS,
             clock=self._world.clock,
         )

@@ -1,4 +1,4 @@
-"""A claim and a flush ask the store for what the design note lists."""
+"""A claim, an append and a flush ask the store for what the design note lists."""
 
 from __future__ import annotations
 
@@ -62,6 +62,14 @@ def test_of_a_claim(store: FaultyStore, table: memwal.Table) -> None:
         store.clear()
         writer.claim()
         assert made(store) == listed("A claim")
+
+
+def test_of_an_append(store: FaultyStore, table: memwal.Table) -> None:
+    with table.writer() as writer:
+        writer.upsert(rows({2: 2}))
+        store.clear()
+        writer.upsert(rows({3: 3}))
+        assert made(store) == listed("An append")
 
 
 def test_of_a_flush(store: FaultyStore, table: memwal.Table) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
-from memwal.errors import OutcomeUnknownError, StoreError, StoreUnavailableError
+from memwal.errors import MemWalError, OutcomeUnknownError, StoreError, StoreUnavailableError
 from memwal.format.wal_encoder import EncodedEntry, EntryEncoder
 from memwal.format.wal_entry import WalEntry
 from memwal.format.wal_layout import AppliedSteps, newest_steps
@@ -18,6 +18,7 @@ from memwal.storage.object_store import ObjectStore
 from memwal.util.clock import boot_seconds
 
 ConvertEntry = Callable[[int, WalEntry], list[pa.RecordBatch]]
+StartCheck = Callable[[], Callable[[], object]]
 
 _MAX_CHECK_ATTEMPTS = 5
 
@@ -54,6 +55,8 @@ class LogAppender:
     The claim's ``verified_at``, by ``clock``, was read before the check that then succeeded; with
     minus infinity the first append verifies the epoch. ``verify_epoch`` raises RegionFencedError if
     another writer has claimed the region. A success is relied on for ``check_interval`` seconds.
+    ``start_check`` starts the check of each append that the table still has the writer's region
+    spec, and returns the call that waits for it, see :mod:`memwal.base_table.spec_in_force`.
     ``convert`` converts a foreign entry, with its position, to stored rows, and raises
     CorruptDataError if that is impossible. The seconds of ``clock`` include time that the machine
     is suspended.
@@ -67,6 +70,7 @@ class LogAppender:
         schema: pa.Schema,
         convert: ConvertEntry,
         verify_epoch: Callable[[], None],
+        start_check: StartCheck,
         check_interval: float,
         clock: Callable[[], float] = boot_seconds,
     ) -> None:
@@ -75,6 +79,8 @@ class LogAppender:
         self._epoch = claim.manifest.writer_epoch
         self._writer_id = claim.writer_id
         self._verify_epoch = verify_epoch
+        self._start_check = start_check
+        self._finish_check: Callable[[], object] | None = None
         self._check_interval = check_interval
         self._clock = clock
         self._verified_at = claim.verified_at
@@ -130,7 +136,15 @@ class LogAppender:
             Whether the entry is stored is unknown. Nothing may be appended after it.
         StoreFullError, StoreAccessError
             The store refused; the position is still free.
+        TableSetupError, RegionSealedError
+            The table has no MemWAL any more, or other region specs. Nothing was stored.
         """
+        try:
+            self._finish_check = self._start_check()
+        except MemWalError:
+            # A table that was moved away has no spec either: this raises TableReplacedError.
+            self._store.check_held()
+            raise
         while True:
             position, data = prepared.position, prepared.entry.data
             foreign = put_entry(self._store, self._region_id, position, data, self._epoch)
@@ -146,15 +160,22 @@ class LogAppender:
             )
 
     def acknowledge(self, stored: PreparedEntry) -> AppendedEntry:
-        """Verify that the region was still ours when an entry was stored.
+        """Verify that the region was still ours when an entry was stored, and its log still read.
 
         Raises RegionFencedError if it was not: the other writer replays the rows if they are in its
         log. Raises OutcomeUnknownError if the store does not answer: nothing may be appended after
-        the entry.
+        the entry. Raises TableSetupError or RegionSealedError as :meth:`put` does, if the check was
+        not done before the entry was stored.
         """
+        self._check_spec()
         self._check_epoch()
         self._foreign = []
         return AppendedEntry(position=stored.position, batches=stored.entry.batches)
+
+    def _check_spec(self) -> None:
+        finish, self._finish_check = self._finish_check, None
+        if finish is not None:
+            self._verify(finish, again=lambda: self._start_check()())
 
     def _check_epoch(self) -> None:
         """Verify the epoch unless that succeeded less than ``check_interval`` ago.
@@ -166,15 +187,19 @@ class LogAppender:
         now = self._clock()
         if now - self._verified_at < self._check_interval:
             return
-        try:
-            self._verify_epoch()
-        except StoreUnavailableError:
-            self._check_epoch_again()
-        except StoreError as error:
-            raise self._unverified_error() from error
+        self._verify(self._verify_epoch, again=self._verify_epoch)
         self._verified_at = now
 
-    def _check_epoch_again(self) -> None:
+    def _verify(self, check: Callable[[], object], *, again: Callable[[], object]) -> None:
+        """Run a check of an entry that is in the log, and repeat it if the store fails."""
+        try:
+            check()
+        except StoreUnavailableError:
+            self._verify_again(again)
+        except StoreError as error:
+            raise self._unverified_error() from error
+
+    def _verify_again(self, check: Callable[[], object]) -> None:
         retrying = Retrying(
             retry=retry_if_exception_type(StoreUnavailableError),
             stop=stop_after_attempt(_MAX_CHECK_ATTEMPTS - 1),
@@ -182,14 +207,14 @@ class LogAppender:
             reraise=True,
         )
         try:
-            retrying(self._verify_epoch)
+            retrying(check)
         except StoreError as error:
             raise self._unverified_error() from error
 
     def _unverified_error(self) -> OutcomeUnknownError:
         return OutcomeUnknownError(
             f"an entry of region {self._region_id} is in the log, but the store does not answer "
-            "whether the region is still ours; open a new writer"
+            "whether the region is still ours and its log still read; open a new writer"
         )
 
 

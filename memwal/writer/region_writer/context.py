@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from memwal.base_table.snapshot import BaseTable, open_base
+from memwal.base_table.spec_in_force import SpecCheck
 from memwal.errors import InvalidInputError
 from memwal.lsm.indexes.maintained import maintained_indexes
 from memwal.lsm.memtable.rows import RowView
@@ -88,6 +89,8 @@ class WriterContext:
     # Measures how long ago a claim was verified; includes time that the machine is suspended.
     clock: Callable[[], float]
     newest_base: NewestBase  # of flushes
+    checks: Executor  # runs the checks of appends, which wait for the store beside their puts
+    spec_check: SpecCheck
 
     @classmethod
     def open(
@@ -102,6 +105,7 @@ class WriterContext:
     ) -> WriterContext:
         """Make the context of a table's writer. Threads start when they are needed."""
         location = base.location
+        checks = ThreadPool(_APPEND_THREADS, thread_name_prefix="memwal-check")
         return cls(
             location=location,
             store=location.store,
@@ -116,6 +120,8 @@ class WriterContext:
             recovers=recovers,
             clock=clock,
             newest_base=NewestBase(location),
+            checks=checks,
+            spec_check=SpecCheck(location, checks, clock=clock),
         )
 
     @property
@@ -130,7 +136,7 @@ class WriterContext:
     def close(self, *, wait: bool) -> None:
         """Stop the threads, and with ``wait`` let running work end first."""
         self.timers.close(timeout=None if wait else 0)
-        for pool in (self.appends, self.releases, self.flushes):
+        for pool in (self.appends, self.releases, self.flushes, self.checks):
             pool.shutdown(wait=wait)
 
 

@@ -13,6 +13,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from memwal.errors import BackPressureError, RegionFencedError, WriterClosedError
+from memwal.format.memwal_index import StoredRegionSpec
 from memwal.lsm.flush.rows import TableRows
 from memwal.lsm.memtable.indexes import UnflushedRows
 from memwal.lsm.row_schema import RowSchema
@@ -65,7 +66,7 @@ class RegionWriter:
         region_id: UUID,
         row_schema: RowSchema,
         *,
-        spec_id: int = 0,
+        spec: StoredRegionSpec | None = None,
         region_fields: tuple[tuple[str, bytes], ...] = (),
         merged: int = 0,
         keep: bool = True,
@@ -76,6 +77,7 @@ class RegionWriter:
         self._settings = settings = context.settings
         self._counters = context.counters.region(region_id)
         store, log_store = _hold(context, region_id)
+        spec_id = spec.spec_id if spec is not None else 0
         claim = _claim(context, store, region_id, spec_id, region_fields, merged=merged, keep=keep)
         self.epoch = claim.manifest.writer_epoch
         # Lock of the region: it guards everything below.
@@ -108,7 +110,7 @@ class RegionWriter:
             lock=self._lock,
             failure=self._failure,
             settings=settings,
-            log=self._new_appender(log_store, claim, claimed),
+            log=self._new_appender(log_store, claim, claimed, spec),
             queue=self._log_queue,
             tables=self._tables,
             counters=self._counters,
@@ -432,7 +434,11 @@ class RegionWriter:
             self._entry_writer.seal_memtable()
 
     def _new_appender(
-        self, log_store: ObjectStore, claim: Claim, claimed: ClaimedRegion
+        self,
+        log_store: ObjectStore,
+        claim: Claim,
+        claimed: ClaimedRegion,
+        spec: StoredRegionSpec | None,
     ) -> LogAppender:
         interval = self._settings.epoch_check_interval
         if interval is None:
@@ -444,6 +450,7 @@ class RegionWriter:
             schema=self._tables.row_schema.schema,
             convert=partial(convert_entry, self._tables.row_schema, self.region_id),
             verify_epoch=claimed.verify,
+            start_check=partial(self._context.spec_check.start, spec),
             check_interval=interval,
             clock=self._context.clock,
         )

@@ -60,6 +60,7 @@ def appender(
         schema=SCHEMA,
         convert=lambda position, entry: list(entry.batches),
         verify_epoch=verify,
+        start_check=lambda: lambda: None,
         check_interval=10.0,
         clock=clock,
     )

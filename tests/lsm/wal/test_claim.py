@@ -61,6 +61,7 @@ class Appender:
             schema=SCHEMA,
             convert=lambda position, entry: list(entry.batches),
             verify_epoch=self._verify,
+            start_check=lambda: lambda: None,
             check_interval=0.0,
         )
         self._manifests = RegionManifestStore(store, REGION)

@@ -90,6 +90,7 @@ def appender(
         schema=SCHEMA,
         convert=convert,
         verify_epoch=verify,
+        start_check=lambda: lambda: None,
         check_interval=interval,
         clock=clock,
     )
