@@ -70,10 +70,12 @@ bench-test: setup ## Run the programs of bench/ on small tables, and compare the
 test-all: test test-slow bench-test ## Run all tests
 
 MINUTES ?= 10
-soak: setup ## Random worlds and histories of real processes for MINUTES=n, then all cases that slow tests draw from (hours)
+PLAY ?=
+SEED ?=
+soak: setup ## Random worlds and plays of real processes for MINUTES=n (PLAY=kills, moves or worlds alone; SEED=n), then all cases that slow tests draw from (hours)
 	$(BIN)/uv pip install --quiet --no-deps --require-hashes -r requirements/sentences.lock
-	PYTHONPATH=tests $(BIN)/python -m soak --minutes $(MINUTES)
-	$(BIN)/python -m pytest -q -rs -m soak -p randomly -n 2
+	PYTHONPATH=tests $(BIN)/python -m soak --minutes $(MINUTES) $(if $(PLAY),--only $(PLAY)) $(if $(SEED),--first-seed $(SEED))
+	$(if $(PLAY),,$(BIN)/python -m pytest -q -rs -m soak -p randomly -n 2)
 
 canary: setup ## Try the facts we lean on, and the golden tables, elsewhere (PYLANCE=, LANCEDB=, WITH=python3.13)
 	$(BIN)/python scripts/canary.py $(if $(PYLANCE),--pylance $(PYLANCE)) $(if $(LANCEDB),--lancedb $(LANCEDB)) $(if $(WITH),--python $(WITH))

@@ -1,7 +1,8 @@
-"""Random worlds and histories of real processes for as long as you like: ``make soak MINUTES=60``.
+"""Random worlds and plays of real processes for as long as you like: ``make soak MINUTES=60``.
 
-Half of the time goes to worlds, on all cores, and half to histories, one after the other, since
-each has five to seven processes. It prints how many there were, what they did and which faults they
+Worlds, and plays of each kind, get the same share of the time: worlds on all cores, plays one after
+the other, since each has five to seven processes. ``PLAY=moves`` runs plays of one kind, and
+``SEED=1`` begins with that seed. It prints how many there were, what they did and which faults they
 had, and of each that broke a promise its seed and how to run it again. The exit code is 1 when
 there was one.
 """
@@ -22,7 +23,7 @@ from typing import TypeVar
 
 import histories.run_history
 import simulation.explore
-from histories.run_history import Played, run_history
+from histories.run_history import PLAYS, Played, run_history
 from rich.console import Console
 from rich.progress import Progress, TimeElapsedColumn
 from rich.table import Table
@@ -41,9 +42,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=40, help="of each history")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     parser.add_argument("--first-seed", type=int, default=secrets.randbits(40))
-    parser.add_argument("--only", choices=["worlds", "histories"])
+    parser.add_argument("--only", choices=["worlds", *PLAYS])
     arguments = parser.parse_args()
-    kinds = ["worlds", "histories"] if arguments.only is None else [arguments.only]
+    kinds = ["worlds", *PLAYS] if arguments.only is None else [arguments.only]
     soak = partial(
         _soak, seconds=60 * arguments.minutes / len(kinds), first_seed=arguments.first_seed
     )
@@ -54,10 +55,11 @@ def main() -> None:
         explored, wrong = soak(console, "worlds", world, processes=arguments.processes)
         console.print(_table_of_worlds(explored, first=arguments.first_seed))
         broken += wrong
-    if "histories" in kinds:
-        history = partial(_play, seconds=arguments.seconds)
-        played, wrong = soak(console, "histories", history, processes=1)
-        console.print(_table_of_histories(played, first=arguments.first_seed))
+    for play in [kind for kind in kinds if kind in PLAYS]:
+        history = partial(_play, seconds=arguments.seconds, play=play)
+        played, wrong = soak(console, f"plays of {play}", history, processes=1)
+        console.print(_table_of_plays(play, played, first=arguments.first_seed))
+        console.print(_line(play, played, wrong), highlight=False, soft_wrap=True)
         broken += wrong
     if broken:
         sys.exit(f"{broken} broke a promise; see above")
@@ -70,9 +72,9 @@ def _explore(seed: int, *, steps: int) -> Explored | str:
         return str(broken)
 
 
-def _play(seed: int, *, seconds: float) -> Played | str:
+def _play(seed: int, *, seconds: float, play: str) -> Played | str:
     try:
-        return run_history(seed, seconds)
+        return run_history(seed, seconds, play=play)
     except histories.run_history.BrokenPromise as broken:
         return str(broken)
 
@@ -134,17 +136,38 @@ def _table_of_worlds(explored: list[Explored], *, first: int) -> Table:
     return _table(f"worlds from seed {first}", rows, faults)
 
 
-def _table_of_histories(played: list[Played], *, first: int) -> Table:
+def _table_of_plays(play: str, played: list[Played], *, first: int) -> Table:
     rows = {
-        "histories": f"{len(played):,}",
-        "acknowledged writes": f"{sum(history.acknowledged for history in played):,}",
-        "writes of unknown outcome": f"{sum(history.unknown for history in played):,}",
-        "reads of a key": f"{sum(history.reads for history in played):,}",
-        "flushes and checkpoints": f"{sum(history.bounds for history in played):,}",
-        "failed calls": f"{sum(history.failures.total() for history in played):,}",
+        "plays": f"{len(played):,}",
+        "acknowledged writes": f"{sum(one.acknowledged for one in played):,}",
+        "writes of unknown outcome": f"{sum(one.unknown for one in played):,}",
+        "reads of a key": f"{sum(one.reads for one in played):,}",
+        "flushes and checkpoints": f"{sum(one.bounds for one in played):,}",
+        "failed calls": f"{sum(one.failures.total() for one in played):,}",
     }
-    faults = sum((history.done for history in played), Counter())
-    return _table(f"histories from seed {first}", rows, faults)
+    jobs = sum((one.jobs for one in played), Counter())
+    rows |= {f"jobs: {name}": f"{count:,}" for name, count in sorted(jobs.items())}
+    faults = sum((one.done for one in played), Counter())
+    return _table(f"plays of {play} from seed {first}", rows, faults)
+
+
+def _line(play: str, played: list[Played], broken: int) -> str:
+    """The sums that say how much a kind of play has shown."""
+    done = sum((one.done + one.jobs for one in played), Counter())
+
+    def count(word: str) -> int:
+        return sum(number for name, number in done.items() if word in name)
+
+    sums = {
+        "acknowledged calls": sum(one.calls for one in played),
+        "kills": count("kills"),
+        "stops": count("stops"),
+        "moves": count("moves of"),
+        "merges": count("merging"),
+        "reads of a key": sum(one.reads for one in played),
+        "violations": broken,
+    }
+    return f"{play}: " + ", ".join(f"{number:,} {name}" for name, number in sums.items())
 
 
 def _table(title: str, rows: Mapping[str, str], faults: Counter[str]) -> Table:

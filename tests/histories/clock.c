@@ -1,5 +1,6 @@
 /* The time of day of a process, so many nanoseconds ahead as a file says that it maps into memory.
- * The file is changed from outside; how time passes, and the times of files, are as they are. */
+ * The file is changed from outside; how time passes, and the times of files, are as they are. The
+ * process looks for the file when it begins, and when it calls histories_clock_begin. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -14,7 +15,7 @@
 static const volatile int64_t *ahead;
 static int (*machine_clock)(clockid_t, struct timespec *);
 
-__attribute__((constructor)) static void begin(void) {
+__attribute__((constructor)) void histories_clock_begin(void) {
   machine_clock = dlsym(RTLD_NEXT, "clock_gettime");
   const char *path = getenv("HISTORIES_CLOCK");
   int file = path == NULL ? -1 : open(path, O_RDONLY | O_CLOEXEC);
@@ -25,7 +26,7 @@ __attribute__((constructor)) static void begin(void) {
 }
 
 int clock_gettime(clockid_t clock, struct timespec *now) {
-  if (machine_clock == NULL) begin();
+  if (machine_clock == NULL) histories_clock_begin();
   int failed = machine_clock(clock, now);
   if (failed || ahead == NULL || (clock != CLOCK_REALTIME && clock != CLOCK_REALTIME_COARSE))
     return failed;

@@ -14,6 +14,7 @@ import math
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -160,6 +161,10 @@ class Recorder:
         """Something happened that must never happen."""
         self._put("wrong", words=what)
 
+    def job(self, what: str) -> None:
+        """A job ended well."""
+        self._put("job", what=what)
+
     def note(self, what: str, **content: Any) -> None:
         """Write down what may explain a read that is wrong; the check does not look at it."""
         self._put("note", what=what, **content)
@@ -178,11 +183,17 @@ class Records:
     failures : list of (str, str, str, str)
         Who, at what, the kind of error, and its words.
     wrong : list of str
+    calls : int
+        Writes of which each row was acknowledged.
+    jobs : collections.Counter
+        Jobs that ended well, by what they were.
     """
 
     history: History = field(default_factory=History)
     failures: list[tuple[str, str, str, str]] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
+    calls: int = 0
+    jobs: Counter[str] = field(default_factory=Counter)
 
 
 def read_records(folder: Path) -> Records:
@@ -223,6 +234,7 @@ def _read_process(
                 for key in (*line["done"], *line["refused"]):
                     del rows[key]
                 call["rows"] = list(rows.items())
+                found.calls += not rows and not line["refused"]
             case "read":
                 history.reads += [
                     Read(
@@ -245,6 +257,8 @@ def _read_process(
                 history.bounds.append(bound)
             case "failed":
                 found.failures.append((who, line["what"], line["error"], line["words"]))
+            case "job":
+                found.jobs[line["what"]] += 1
             case "wrong":
                 found.wrong.append(f"{who}: {line['words']}")
     for call in calls.values():

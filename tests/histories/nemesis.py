@@ -1,33 +1,27 @@
-"""Processes of a play, and what happens to them: kills, pauses, and jumps of the time of day."""
+"""Processes of a play, and what happens to them, to their table and to its disk."""
 
 from __future__ import annotations
 
 import heapq
 import itertools
 import os
+import resource
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from random import Random
 
-from histories import child, clock
+from histories import zygote
 from histories.clock import Clock
 from histories.events import Recorder
 from histories.process import Told
 from histories.table_folder import TableFolder
 from support.faults import lost_writes
-from support.faults.preloaded import preload
-
-import memwal
-
-TESTS = Path(__file__).resolve().parents[1]
-REPOSITORY = Path(memwal.__file__).resolve().parents[1]
+from support.faults.full_disk import FullDisk
 
 VALUES_OF_A_LIFE = 10_000_000
 
@@ -37,8 +31,19 @@ LOST_WRITES = "lost-writes"
 LOST_WRITES_RATE = 20_000
 """How many of a million writes inside Lance fail, in a life that has such failures."""
 
+PARTS = {
+    "table": "*.lance",
+    "log of all regions": "*.lance/_mem_wal",
+    "region": "*.lance/_mem_wal/*",
+}
+"""Patterns of the folders that are moved, from where the table is."""
+
 OF_LANCE = ("lance", "lance_jobs")
 """Roles that are Lance's own code, in which nothing looks at files before they are named."""
+
+
+class EndedByItselfError(AssertionError):
+    """A process of a play is gone that was not killed."""
 
 
 class Child:
@@ -59,6 +64,8 @@ class Child:
     ----------
     folder : Path
         Where it writes down what happens.
+    disk : FullDisk
+        That of the table.
     """
 
     def __init__(
@@ -67,6 +74,7 @@ class Child:
         told: Told,
         *,
         lives: itertools.count[int],
+        disk: FullDisk,
         clocks: bool,
         lost_writes: bool = False,
     ) -> None:
@@ -75,10 +83,11 @@ class Child:
         self._name = told.name
         self._lives = lives
         self._stops = 0
+        self.disk = disk
         self._lost_writes = lost_writes and role not in OF_LANCE
         self.folder = Path(told.folder)
         self._clock = Clock(self.folder / f"{told.name}.clock") if clocks else None
-        self._process: subprocess.Popen[bytes] | None = None
+        self._pid: int | None = None
 
     @property
     def uri(self) -> str:
@@ -92,7 +101,7 @@ class Child:
 
     def start(self) -> None:
         """Begin a life, unless it has one."""
-        if self._process is not None:
+        if self._pid is not None:
             return
         life = next(self._lives)
         self._name = f"{self._told.name}.{life}"
@@ -102,59 +111,64 @@ class Child:
             seed=self._told.seed + life,
             first_value=life * VALUES_OF_A_LIFE,
         )
-        environment = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(TESTS)]),
-            "LANCE_LOG": "error,lance::index=off",
-        }
-        preloaded = []
+        environment = self.disk.environment()
         if self._clock is not None:
-            preloaded.append(clock.SOURCE)
             environment |= self._clock.environment()
         if self._lost_writes and life % 2:
-            preloaded.append(lost_writes.SOURCE)
             log = self.folder / LOST_WRITES
             environment |= lost_writes.failing_writes(
                 told.uri, log, rate=LOST_WRITES_RATE, seed=told.seed
             )
-        environment |= preload(preloaded)
-        with (self.folder / f"{told.name}.err").open("wb") as errors:
-            self._process = subprocess.Popen(
-                [sys.executable, child.__file__, self.role, told.to_json()],
-                env=environment,
-                stderr=errors,
-                stdin=subprocess.DEVNULL,
-            )
+        errors = self.folder / f"{told.name}.err"
+        self._pid = zygote.shared().fork(self.role, told.to_json(), environment, errors)
 
     def kill(self) -> None:
         """End its life, at once and whatever it is at."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
+        if self._pid is not None:
+            os.kill(self._pid, signal.SIGKILL)
+            zygote.shared().reap(self._pid)
+            self._pid = None
             self._stops = 0
 
     def stop(self) -> None:
         """Have it stand still, and wait until it does."""
-        if self._process is None:
+        if self._pid is None:
             return
         self._stops += 1
-        self._process.send_signal(signal.SIGSTOP)
-        while self._process.poll() is None and not self._stands_still():
+        os.kill(self._pid, signal.SIGSTOP)
+        while not all(state in "TZX" for state in self._states()):
             time.sleep(0.001)
-
-    def _stands_still(self) -> bool:
-        assert self._process is not None
-        threads = Path(f"/proc/{self._process.pid}/task").glob("*/stat")
-        return all(path.read_text().rpartition(")")[2].split()[0] in "TZX" for path in threads)
 
     def go_on(self) -> None:
         """Have it go on, unless it was stopped once more than that."""
-        if self._process is None or self._stops == 0:
+        if self._pid is None or self._stops == 0:
             return
         self._stops -= 1
         if self._stops == 0:
-            self._process.send_signal(signal.SIGCONT)
+            os.kill(self._pid, signal.SIGCONT)
+
+    def _states(self) -> list[str]:
+        """Of each of its threads, as the kernel names them."""
+        states = []
+        for path in Path(f"/proc/{self._pid}/task").glob("*/stat"):
+            with suppress(FileNotFoundError, ProcessLookupError):  # The thread has ended.
+                states.append(path.read_text().rpartition(")")[2].split()[0])
+        return states
+
+    def lacks_descriptors(self, spare: int) -> Callable[[], None]:
+        """Let it open only so many more files than are open; returns what ends that."""
+        if self._pid is None:
+            return lambda: None
+        life, pid = self._name, self._pid
+        limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        opened = len(os.listdir(f"/proc/{pid}/fd"))
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (opened + spare, limits[1]))
+
+        def end() -> None:
+            if self._pid is not None and self._name == life:
+                resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
+
+        return end
 
     def clock_jumps(self, ahead: float) -> None:
         """Put its time of day so many seconds ahead of the machine's, or back."""
@@ -163,7 +177,7 @@ class Child:
 
     def is_there(self) -> bool:
         """Whether it has begun, or has no life at present."""
-        return self._process is None or (self.folder / f"{self._name}.jsonl").exists()
+        return self._pid is None or (self.folder / f"{self._name}.jsonl").exists()
 
     def wait_until_there(self) -> None:
         """Wait until it has begun."""
@@ -177,14 +191,14 @@ class Child:
         return sum(path.read_text().count('"kind": "written"') for path in files)
 
     def check(self) -> None:
-        """Raise AssertionError if it ended by itself."""
-        if self._process is not None and self._process.poll() is not None:
-            told = "\n".join(path.read_text() for path in sorted(self.folder.glob("*.err")))
-            raise AssertionError(f"{self._told.name} ended by itself: {told[-2000:]}")
+        """Raise EndedByItselfError if it did."""
+        if self._pid is not None and all(state in "ZX" for state in self._states()):
+            told = (self.folder / f"{self._name}.err").read_text()
+            raise EndedByItselfError(f"{self._name} ended by itself: {told[-2000:]}")
 
 
 class Nemesis:
-    """Does things to children at moments that a seed decides.
+    """Does things to children, their table and its disk, at moments that a seed decides.
 
     Parameters
     ----------
@@ -193,7 +207,8 @@ class Nemesis:
     pause : float
         Seconds between two things that are done, on average.
     moves : bool
-        Whether the table is moved away and back, restored, and its folders are put behind links.
+        Whether parts of the table are away for a while, the table is restored, folders are put
+        behind links, the disk is full and processes run out of descriptors.
 
     Attributes
     ----------
@@ -218,52 +233,61 @@ class Nemesis:
         for one in children:
             one.wait_until_there()
         ended = time.monotonic() + seconds
-        folder = children[0].folder
+        folder, disk = children[0].folder, children[0].disk
         table = TableFolder(Path(children[0].uri), folder) if self._moves else None
         self._recorder = Recorder(folder / "nemesis.jsonl")
-        self._act_later(children, table)
-        while time.monotonic() < ended:
-            for one in children:
-                one.check()
-            while self._later and self._later[0][0] <= time.monotonic():
-                heapq.heappop(self._later)[2]()
-            time.sleep(0.02)
+        self._act_later(children, table, disk)
+        try:
+            while time.monotonic() < ended:
+                for one in children:
+                    one.check()
+                while self._later and self._later[0][0] <= time.monotonic():
+                    heapq.heappop(self._later)[2]()
+                time.sleep(0.02)
+        finally:
+            disk.empty()
+            if table is not None:
+                table.mount()
 
-    def _at(self, moment: float, act: Callable[[], None]) -> None:
-        heapq.heappush(self._later, (moment, next(self._numbers), act))
+    def _in(self, seconds: float, act: Callable[[], None]) -> None:
+        heapq.heappush(self._later, (time.monotonic() + seconds, next(self._numbers), act))
 
-    def _act_later(self, children: list[Child], table: TableFolder | None) -> None:
-        moment = time.monotonic() + self._dice.expovariate(1 / self._pause)
-        self._at(moment, lambda: self._act(children, table))
+    def _act_later(self, children: list[Child], table: TableFolder | None, disk: FullDisk) -> None:
+        self._in(self._dice.expovariate(1 / self._pause), lambda: self._act(children, table, disk))
 
-    def _act(self, children: list[Child], table: TableFolder | None) -> None:
-        if table is not None and self._dice.random() < 0.5:
-            act = self._dice.choice([self._move, self._restore, self._link])
+    def _act(self, children: list[Child], table: TableFolder | None, disk: FullDisk) -> None:
+        dice = self._dice.random()
+        if table is not None and not table.is_away and dice < 0.5:
+            act = self._dice.choice([self._unmount, self._unmount, self._restore, self._link])
             self._recorder.note(act.__name__[1:])
             act(children, table)
             self._recorder.note(f"{act.__name__[1:]} is over")
+        elif table is not None and dice < 0.6:
+            self._fill(disk)
         else:
             one = self._dice.choice(children)
             acts = [self._kill, self._stop, self._stop]
             if one.has_own_clock:
                 acts.append(self._jump)
+            if table is not None and one.role not in OF_LANCE and one.is_there():
+                acts.append(self._starve)
             what = self._dice.choice(acts)
             self._recorder.note(what.__name__[1:], role=one.role)
             what(one)
-        self._act_later(children, table)
+        self._act_later(children, table, disk)
 
     def _kill(self, one: Child) -> None:
         one.kill()
         self.done["kills"] += 1
-        self._at(time.monotonic() + self._dice.choice([0.0, 0.5]), one.start)
+        self._in(self._dice.choice([0.0, 0.5]), one.start)
 
     def _stop(self, one: Child) -> None:
         # Lance's writer does not look at the manifest again: it must not oversleep the grace.
         lengths = [0.1] if one.role == "lance" else [0.1, 0.5, 1.5 * self._grace, 3 * self._grace]
         one.stop()
         length = self._dice.choice(lengths)
-        self.done["pauses past the grace" if length > self._grace else "short pauses"] += 1
-        self._at(time.monotonic() + length, one.go_on)
+        self.done["stops past the grace" if length > self._grace else "short stops"] += 1
+        self._in(length, one.go_on)
 
     def _jump(self, one: Child) -> None:
         days = 86_400.0
@@ -271,19 +295,40 @@ class Nemesis:
         # A collector's clock agrees with the store's to well within the grace, or is behind.
         ahead = [self._grace / 4] if one.role == "collector" else [5.0, 3_600.0, 400 * days]
         one.clock_jumps(self._dice.choice([*offsets, *ahead]))
-        self.done["clock jumps"] += 1
+        self.done["jumps of a clock"] += 1
 
-    def _move(self, children: list[Child], table: TableFolder) -> None:
-        """Move the table away for a moment, and back.
+    def _starve(self, one: Child) -> None:
+        """Have a process run out of descriptors."""
+        end = one.lacks_descriptors(self._dice.choice([0, 2, 10]))
+        self.done["processes without descriptors"] += 1
+        self._in(self._dice.choice([0.1, 0.5, 2.0]), end)
 
-        Jobs stand still meanwhile: they write by paths, as all of Lance does.
+    def _fill(self, disk: FullDisk) -> None:
+        """Leave no space on the disk of the table."""
+        self._recorder.note("fill")
+        disk.fill()
+        self.done["full disks"] += 1
+        self._in(self._dice.choice([0.05, 0.3, 1.0]), disk.empty)
+
+    def _unmount(self, children: list[Child], table: TableFolder) -> None:
+        """Take the table or a part of it away for a while.
+
+        While all of it is away, jobs stand still: they write by paths, as all of Lance does.
         """
-        if not all(one.is_there() for one in children):
-            return
-        with _standing([one for one in children if one.role in ("jobs", *OF_LANCE)]), table.away():
-            time.sleep(self._dice.choice([0.0, 0.05, 0.5]))
-        self.done["moves"] += 1
-        self.done["folders made while the table was away"] = table.made_anew
+        what, pattern = self._dice.choice(list(PARTS.items()))
+        standing = [one for one in children if one.role in ("jobs", *OF_LANCE) and what == "table"]
+        for one in standing:
+            one.stop()
+        table.unmount(pattern, self._dice)
+        self.done[f"moves of a {what}"] += 1
+
+        def mount() -> None:
+            table.mount()
+            self._recorder.note("mount")
+            for one in standing:
+                one.go_on()
+
+        self._in(self._dice.choice([0.0, 0.05, 0.5, 2.0]), mount)
 
     def _restore(self, children: list[Child], table: TableFolder) -> None:
         """Restore a backup that is as new as can be, while jobs and writers of Lance are stopped.
@@ -307,11 +352,14 @@ class Nemesis:
             table.link(self._dice)
         self.done["links"] += 1
         if self._dice.random() < 0.7:
-            self._at(time.monotonic() + 3, lambda: self._unlink(children, table))
+            self._in(3, lambda: self._unlink(children, table))
 
     def _unlink(self, children: list[Child], table: TableFolder) -> None:
-        with _standing(children):
-            table.unlink(self._dice)
+        if table.is_away:
+            self._in(0.1, lambda: self._unlink(children, table))
+        else:
+            with _standing(children):
+                table.unlink(self._dice)
 
 
 @contextmanager

@@ -126,6 +126,7 @@ def jobs(process: Process) -> None:
         what = dice.choice(list(JOBS))
         with process.may_fail(what):
             JOBS[what](process)
+            process.recorder.job(what)
 
     dice = process.dice
     process.forever(work, 0.2)
@@ -139,6 +140,7 @@ def lance_jobs(process: Process) -> None:
         # Lance and LanceDB tell of conflicts with others in errors of several kinds.
         with process.may_fail(what, OSError, ValueError, RuntimeError):
             JOBS_OF_LANCE[what](process.told.uri)
+            process.recorder.job(what)
 
     process.forever(work, 1.0)
 
@@ -162,6 +164,7 @@ def collector(process: Process) -> None:
     def collect() -> None:
         with process.may_fail("collecting"):
             _collect(process)
+            process.recorder.job("collecting")
 
     process.forever(collect, 0.5)
 

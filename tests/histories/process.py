@@ -19,7 +19,7 @@ from histories.table_folder import moves
 from support.data.tables import rows, state
 
 import memwal
-from memwal.errors import CorruptDataError, InvalidInputError, MemWalError
+from memwal.errors import CorruptDataError, InternalError, InvalidInputError, MemWalError
 from memwal.region.manifest_store import read_manifests
 from memwal.region.router import RegionAssignment, Router
 
@@ -88,7 +88,7 @@ class Process:
         self.told = told
         self.dice = random.Random(told.seed)
         self.ended = threading.Event()
-        self.table = memwal.open(told.uri)
+        self.table = _opened(told.uri)
         self._values = itertools.count(told.first_value)
         _, spec = self.table.region_spec()
         routed = Router(spec, self.table.schema).route(rows(dict.fromkeys(range(told.keys), 0)))
@@ -146,29 +146,48 @@ class Process:
 
     @contextmanager
     def may_fail(self, what: str, *others: type[BaseException]) -> Iterator[None]:
-        """Do something that may fail, as everything may here, but not in every way.
-
-        While the table is away, files are missing that should be there.
-        """
-        folder = Path(self.told.folder)
-        moved = moves(folder)
+        """Do something that may fail, as everything may here, but not in every way."""
+        moved = self.moves()
         try:
             yield
-        except (CorruptDataError, InvalidInputError) as error:
-            if moved % 2 or moves(folder) != moved:
-                self.recorder.failed(what, error)
-            else:
-                self.recorder.wrong(f"{what}: {type(error).__name__}: {error}")
         except (MemWalError, *others) as error:
-            self.recorder.failed(what, error)
+            self.record_failure(what, error, moved=moved)
         except BaseException as error:
             self.recorder.wrong(f"{what}: {type(error).__name__}: {error}")
             raise
+
+    def record_failure(self, what: str, error: BaseException, *, moved: int) -> None:
+        """Write down that a call failed, which began when so much had been moved.
+
+        While a part of the table is away, files are missing that should be there.
+        """
+        unaffected = moved % 2 == 0 and self.moves() == moved
+        never = (
+            (InternalError, CorruptDataError, InvalidInputError) if unaffected else InternalError
+        )
+        if isinstance(error, never):
+            self.recorder.wrong(f"{what}: {type(error).__name__}: {error}")
+        else:
+            self.recorder.failed(what, error)
+
+    def moves(self) -> int:
+        """How often a part of the table was moved, odd while it is away."""
+        return moves(Path(self.told.folder))
 
     def forever(self, act: Callable[[], None], pause: float) -> None:
         """Act again and again, with some rest in between, until somebody ends it."""
         while not self.ended.wait(self.dice.uniform(0, pause * self.told.rest)):
             act()
+
+
+def _opened(uri: str) -> memwal.Table:
+    """Open the table, as soon as it is there."""
+    for _ in range(100):
+        try:
+            return memwal.open(uri)
+        except MemWalError:
+            time.sleep(0.1)
+    return memwal.open(uri)
 
 
 def now() -> int:

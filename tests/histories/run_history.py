@@ -1,14 +1,14 @@
 """A history of real processes: who is there, what happens to them, and what must be true.
 
-``PYTHONPATH=tests python -m histories.run_history SEED [SECONDS]`` runs one. The seed decides who
-is there and what is done to them when; the machine decides the rest.
+``PYTHONPATH=tests python -m histories.run_history SEED [SECONDS [PLAY]]`` runs one. The seed
+decides who is there and what is done to them when; the machine decides the rest.
 """
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import shutil
-import sys
 import tempfile
 import threading
 from collections import Counter
@@ -20,11 +20,12 @@ from random import Random
 import lance
 from histories.checker import check
 from histories.events import Level, Records, read_records
-from histories.nemesis import LOST_WRITES, Child, Nemesis
+from histories.nemesis import LOST_WRITES, Child, EndedByItselfError, Nemesis
 from histories.others import collector, jobs, reader
 from histories.process import BASE, OWN, Process, Told, now, seen_of
 from histories.writers import ours
 from support.data.tables import SCHEMA
+from support.faults.full_disk import FullDisk
 from support.faults.lost_writes import bad_files
 from support.oracles import native
 
@@ -33,6 +34,9 @@ from memwal.jobs.options import VerifyOptions
 from memwal.jobs.verify import verify
 
 KEYS = 24
+PLAYS = ("kills", "moves")
+"""What happens in a play: kills and stops; these and moves, missing parts and full disks."""
+
 FILE_VERSIONS = ("2.0", "2.1", "2.2", "2.3")
 
 
@@ -60,7 +64,7 @@ class Cast:
     file_version : str
         Of the files of the base table.
     moves : bool
-        Whether the table is moved away and back, restored, and its folders are put behind links.
+        Whether parts of the table are away for a while; see :class:`histories.nemesis.Nemesis`.
     lost_writes : bool
         Whether some writes inside Lance fail, where memwal's code has to notice.
     without : str
@@ -89,8 +93,12 @@ class Played:
     ----------
     acknowledged, unknown, reads : int
         Writes and reads of single keys.
+    calls : int
+        Calls of writers that were acknowledged.
     bounds : int
         Flushes and checkpoints.
+    jobs : collections.Counter
+        Jobs that ended well.
     failures : collections.Counter
         Calls that failed, as they may, by what they were and the error.
     done : collections.Counter
@@ -100,7 +108,9 @@ class Played:
     acknowledged: int
     unknown: int
     reads: int
+    calls: int
     bounds: int
+    jobs: Counter[str]
     failures: Counter[str] = field(repr=False)
     done: Counter[str] = field(default_factory=Counter)
 
@@ -109,26 +119,28 @@ class BrokenPromise(AssertionError):
     """What was found: the promise, the seed, and where the histories are."""
 
 
-def cast_of(seed: int) -> Cast:
-    """Who is there in the history of a seed: our writers alone, or Lance's clients as well."""
+def cast_of(seed: int, play: str) -> Cast:
+    """Who is there in a play of a seed."""
     dice = Random(seed)
-    regions = dice.choice([1, 2, 4])
     kind = {
-        "regions": regions,
+        "regions": dice.choice([1, 2, 4]),
         "stable_row_ids": dice.random() < 0.5,
         "file_version": dice.choice(FILE_VERSIONS),
         "lost_writes": dice.random() < 0.4,
+        "moves": play == "moves",
     }
-    if dice.random() < 0.25:
+    if play == "kills" and dice.random() < 0.3:
         roles = ("writer", "lance", "reader", "jobs", "lance_jobs", "collector")
         return Cast(roles, grace=20.0, **kind)
     roles = ("writer", "writer", "reader", "jobs", "collector")
     more = dice.choice([(), ("jobs",), ("writer",), ("lance_jobs",), ("lance_jobs",)])
     clocks = "lance_jobs" not in more and dice.random() < 0.5
-    return Cast((*roles, *more), clocks=clocks, moves=dice.random() < 0.5, **kind)
+    return Cast((*roles, *more), clocks=clocks, **kind)
 
 
-def run_history(seed: int, seconds: float, cast: Cast | None = None) -> Played:
+def run_history(
+    seed: int, seconds: float, *, play: str = "kills", cast: Cast | None = None
+) -> Played:
     """Play once, with a nemesis that a seed directs.
 
     Raises
@@ -136,14 +148,14 @@ def run_history(seed: int, seconds: float, cast: Cast | None = None) -> Played:
     BrokenPromise
         Something was seen that must not be. The histories stay where the message says.
     """
-    cast = cast_of(seed) if cast is None else cast
+    cast = cast_of(seed, play) if cast is None else cast
     nemesis = Nemesis(Random(seed), grace=cast.grace, pause=cast.pause, moves=cast.moves)
     try:
         played = perform(cast, lambda children: nemesis.run(children, seconds), seed=seed)
     except BrokenPromise as broken:
         raise BrokenPromise(
             f"seed {seed}: {broken}\nAgain, if it happens again: "
-            f"PYTHONPATH=tests python -m histories.run_history {seed} {seconds:g}"
+            f"PYTHONPATH=tests python -m histories.run_history {seed} {seconds:g} {play}"
         ) from None
     return replace(played, done=played.done + nemesis.done)
 
@@ -163,11 +175,15 @@ def perform(cast: Cast, direct: Callable[[list[Child]], None], *, seed: int) -> 
     """
     root = Path(tempfile.mkdtemp(prefix="memwal-histories-"))
     told = _prepare(root, seed, cast)
-    _live(told, cast, direct)
+    broken = []
+    try:
+        _live(told, cast, FullDisk(root / "disk", root / "full"), direct)
+    except EndedByItselfError as error:
+        broken.append(str(error))
     _end(told)
     records = read_records(Path(told.folder))
     played = _played(records, Path(told.folder))
-    broken = [*records.wrong, *map(str, check(records.history))]
+    broken += [*records.wrong, *map(str, check(records.history))]
     if broken:
         raise BrokenPromise(
             f"{cast}, {len(broken)} things are wrong:\n"
@@ -181,7 +197,9 @@ def perform(cast: Cast, direct: Callable[[list[Child]], None], *, seed: int) -> 
 def _prepare(root: Path, seed: int, cast: Cast) -> Told:
     folder = root / "processes"
     folder.mkdir()
-    uri = str(root / "table.lance")
+    disk = root / "disk"
+    disk.mkdir()
+    uri = str(disk / "table.lance")
     base = lance.write_dataset(
         SCHEMA.empty_table(),
         uri,
@@ -210,13 +228,14 @@ def _prepare(root: Path, seed: int, cast: Cast) -> Told:
     )
 
 
-def _live(told: Told, cast: Cast, direct: Callable[[list[Child]], None]) -> None:
+def _live(told: Told, cast: Cast, disk: FullDisk, direct: Callable[[list[Child]], None]) -> None:
     lives = itertools.count(1)
     children = [
         Child(
             role,
             told.named(f"{role}-{number}"),
             lives=lives,
+            disk=disk,
             clocks=cast.clocks,
             lost_writes=cast.lost_writes,
         )
@@ -295,7 +314,9 @@ def _played(records: Records, folder: Path) -> Played:
         acknowledged=sum(write.sure for write in history.writes),
         unknown=sum(not write.sure for write in history.writes),
         reads=len(history.reads),
+        calls=records.calls,
         bounds=len(history.bounds),
+        jobs=records.jobs,
         failures=Counter(f"{what}: {error}" for _, what, error, _ in records.failures),
         done=Counter({"failed writes inside Lance": lost.stat().st_size} if lost.exists() else {}),
     )
@@ -303,7 +324,12 @@ def _played(records: Records, folder: Path) -> Played:
 
 def main() -> None:
     """Play one, and tell what it came to."""
-    played = run_history(int(sys.argv[1]), float(sys.argv[2]) if len(sys.argv) > 2 else 30.0)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("seed", type=int)
+    parser.add_argument("seconds", type=float, nargs="?", default=30.0)
+    parser.add_argument("play", choices=PLAYS, nargs="?", default=PLAYS[0])
+    arguments = parser.parse_args()
+    played = run_history(arguments.seed, arguments.seconds, play=arguments.play)
     print(played)
     for what, count in played.failures.most_common():
         print(f"{count:6} times failed {what}")

@@ -1,7 +1,7 @@
 """What is done to the folder of a table on a local disk: moved away and back, restored, linked.
 
-Moments at which the table is away are counted in a file, so that processes can tell which of their
-errors may come of that.
+Moments at which a part of the table is away are counted in a file, so that processes can tell which
+of their errors may come of that.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
@@ -18,13 +16,13 @@ _COUNT = "moves"
 
 
 def moves(folder: Path) -> int:
-    """How often the table was moved, odd while it is away; ``folder`` is where processes write."""
+    """How often something was moved, odd while it is away; ``folder`` is where processes write."""
     path = folder / _COUNT
     return path.stat().st_size if path.exists() else 0
 
 
 class TableFolder:
-    """The folder of a table, and where to put what was in it.
+    """The folder of a table, and where to put what was in it. Only a part of it is away at a time.
 
     Parameters
     ----------
@@ -33,33 +31,44 @@ class TableFolder:
     processes : Path
         Folder in which processes write down what happens.
 
-    Attributes
-    ----------
-    made_anew : int
-        How often there was something at the address of the table when it was moved back.
     """
 
     def __init__(self, path: Path, processes: Path) -> None:
-        self.made_anew = 0
         self._path = path
+        self._away: tuple[Path, Path] | None = None
         self._count = processes / _COUNT
-        self._elsewhere = processes.with_name("elsewhere")
+        self._elsewhere = path.with_name("elsewhere")
         self._elsewhere.mkdir()
         self._numbers = itertools.count()
         self._links: list[tuple[Path, Path]] = []
 
-    @contextmanager
-    def away(self) -> Iterator[None]:
-        """Move the table elsewhere while the block runs, and back."""
-        place = self._new_place()
+    @property
+    def is_away(self) -> bool:
+        """Whether the table or a part of it is elsewhere."""
+        return self._away is not None
+
+    def unmount(self, pattern: str, dice: Random) -> None:
+        """Move one of the folders elsewhere that match, from where the table is.
+
+        Maybe leave an empty folder, as a place has where no disk is mounted.
+        """
+        folders = self._path.parent.glob(pattern)
+        path = dice.choice(sorted(path for path in folders if path.is_dir()))
+        self._away = path, self._new_place()
         self._count_move()
-        self._path.rename(place)
-        yield
-        # Lance makes folders for what it writes: a flush that was under way when the table went.
-        if self._path.exists():
-            self.made_anew += 1
-            self._path.rename(self._new_place())
-        place.rename(self._path)
+        path.rename(self._away[1])
+        if dice.random() < 0.5:
+            path.mkdir()
+
+    def mount(self) -> None:
+        """Put it back, if it is away. What was written in its place meanwhile is gone."""
+        if self._away is None:
+            return
+        path, place = self._away
+        if path.exists():
+            path.rename(self._new_place())
+        place.rename(path)
+        self._away = None
         self._count_move()
 
     def restore(self) -> None:

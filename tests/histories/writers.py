@@ -85,6 +85,7 @@ class Tenure:
         process = self._process
         epochs = process.by_key(self._epochs)
         written = process.new_rows(list(epochs), dice)
+        moved = process.moves()
         call = process.recorder.begin_write(written, {key: epochs[key] for key in written})
         try:
             self._put(written, wait=dice.random() < 0.8)
@@ -94,7 +95,7 @@ class Tenure:
             process.recorder.end_write(call, done=(), refused=written)
             process.recorder.failed("writing", error)
         except MemWalError as error:
-            process.recorder.failed("writing", error)
+            process.record_failure("writing", error, moved=moved)
             self._ended.set()
         except BaseException as error:
             process.recorder.wrong(f"writing: {type(error).__name__}: {error}")

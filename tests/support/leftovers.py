@@ -12,7 +12,8 @@ import psutil
 _OF_PYTEST = "PYTEST_CURRENT_TEST"
 # Libraries set these for as long as the process lives.
 _OF_LIBRARIES = ("SPARK_", "PYSPARK_", "JAVA_HOME", "GX_ANALYTICS_ENABLED", "_RJEM_MALLOC_CONF")
-# Servers that a whole session shares: Spark's gateway, PostgreSQL, the S3 emulator, Ceph.
+# Servers that a whole session shares: Spark's gateway, PostgreSQL, the S3 emulator, Ceph, and
+# the zygote of plays.
 _SHARED = (
     "java",
     "pyspark.daemon",
@@ -22,6 +23,7 @@ _SHARED = (
     "ministack",
     "ceph-",
     "radosgw",
+    "histories.child",
 )
 # A thread that was told to end, as those of an event loop that closes, may need a moment.
 _SECONDS_TO_END = 5.0
