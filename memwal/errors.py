@@ -11,6 +11,7 @@
 | choose another store   | :class:`UnsupportedStoreError`                              |
 | fix credentials        | :class:`StoreAccessError`                                   |
 | free space             | :class:`StoreFullError`                                     |
+| raise a limit          | :class:`ResourceLimitError`                                 |
 | replace a link         | :class:`LinkRefusedError`                                   |
 | retry                  | :class:`ConflictError`, :class:`StoreUnavailableError`,     |
 |                        | :class:`BackPressureError`, :class:`LeaseLostError`,        |
@@ -116,6 +117,14 @@ class StoreFullError(StoreError):
 
     What to do: free space, by merging and collecting garbage rather than by deleting files, and
     write again.
+    """
+
+
+class ResourceLimitError(StoreError):
+    """The process has no more open files, memory or threads. This call wrote nothing.
+
+    What to do: raise the limit (``ulimit -n``, ``ulimit -u``, the container's memory), or do less
+    at once. Calls work again when there is room.
     """
 
 

@@ -37,6 +37,7 @@ from memwal.errors import (
     MemWalError,
     ObjectNotFoundError,
     OutcomeUnknownError,
+    ResourceLimitError,
     StoreAccessError,
     StoreFullError,
     TableSetupError,
@@ -260,7 +261,9 @@ def commit_strictly(
     # The namespace was not asked: it records a lost race as its failure. Lance writes its record of
     # the commit first, and a store that refuses that is no race, which another attempt could win.
     refusal = translate_lance_error(cause, f"committing to {base.location}")
-    if isinstance(refusal, (StoreAccessError, StoreFullError)) and not is_conflict(cause):
+    if isinstance(
+        refusal, (StoreAccessError, StoreFullError, ResourceLimitError)
+    ) and not is_conflict(cause):
         raise refusal from cause
     raise LostRaceError(
         f"version {base.version} of {base.location} is no longer the latest; read it again"

@@ -10,6 +10,7 @@ from memwal.errors import (
     MemWalError,
     NewerFormatError,
     ObjectNotFoundError,
+    ResourceLimitError,
     StoreAccessError,
     StoreFullError,
     StoreUnavailableError,
@@ -19,6 +20,11 @@ from memwal.util.redaction import redact_store_response
 
 # Whole words and numbers only: paths are full of digits.
 _FULL = re.compile(r"no space left|file too large|quota exceeded|\bos error (27|28|122)\b")
+_LIMIT = re.compile(
+    r"too many open files|cannot allocate memory|resources exhausted|memory allocation of"
+    r"|can't start new thread|failed to spawn thread|can't spawn worker thread"
+    r"|\bos error (12|23|24)\b"
+)
 _NO_ACCESS = re.compile(
     r"access ?denied|permission denied|invalidaccesskeyid|signaturedoesnotmatch|expiredtoken"
     r"|requesttimetooskewed|credentials source"
@@ -67,6 +73,8 @@ def translate_lance_error(error: Exception, doing: str) -> MemWalError:
         return NewerFormatError(
             f"{doing}: {_shortened(error)}; upgrade memwal and pylance, or use those that wrote it"
         )
+    if _LIMIT.search(lowered):
+        return limit_error(error, doing)
     if _DAMAGED.search(lowered):
         return CorruptDataError(
             f"{doing}: {_shortened(error)}; nothing was changed; run memwal verify, which "
@@ -86,6 +94,20 @@ def translate_lance_error(error: Exception, doing: str) -> MemWalError:
             "memwal rights tells what each role needs"
         )
     return StoreUnavailableError(f"{doing}: {_shortened(error)}")
+
+
+def is_limit(error: BaseException) -> bool:
+    """Return whether the process has reached its limit of open files, memory or threads."""
+    return isinstance(error, MemoryError) or _LIMIT.search(str(error).lower()) is not None
+
+
+def limit_error(error: BaseException, doing: str) -> ResourceLimitError:
+    """Return the memwal error for an error of :func:`is_limit`."""
+    return ResourceLimitError(
+        f"{doing}: {first_line(error)[:_MAX_LENGTH]}; the process has no more open files, memory "
+        "or threads: raise its limits (ulimit -n, ulimit -u, the container's memory), or do less "
+        "at once"
+    )
 
 
 def is_panic(error: BaseException) -> bool:

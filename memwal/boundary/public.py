@@ -9,7 +9,8 @@ Three kinds of errors reach the decorator:
 - an error of a function that the caller passed in (a guard, a task runner, a callback): it passes,
   since the caller knows it.
 
-``KeyboardInterrupt``, ``MemoryError`` and other conditions of the process pass as well.
+``KeyboardInterrupt`` and its like pass as well. If the process has no more open files, memory or
+threads, the error is a :class:`~memwal.errors.ResourceLimitError`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,13 @@ from types import CodeType, FrameType, FunctionType
 from typing import Any, Final, NoReturn, TypeVar
 
 from memwal.boundary.arguments import Arguments
-from memwal.boundary.lance_errors import first_line, is_panic, translate_lance_error
+from memwal.boundary.lance_errors import (
+    first_line,
+    is_limit,
+    is_panic,
+    limit_error,
+    translate_lance_error,
+)
 from memwal.errors import InternalError, MemWalError, MissingExtraError
 from memwal.util.log import safe_error_text
 
@@ -154,8 +161,8 @@ def _translate(
 ) -> BaseException:
     """Return the memwal error for an error that reached the boundary, or the error itself."""
     if is_panic(error):
-        return _internal_error(error, name)
-    if not isinstance(error, Exception) or isinstance(error, (MemWalError, MemoryError)):
+        return limit_error(error, name) if is_limit(error) else _internal_error(error, name)
+    if not isinstance(error, Exception) or isinstance(error, MemWalError):
         return error
     if arguments is not None and isinstance(error, TypeError) and not arguments.fit(args, kwargs):
         return arguments.binding_error(error, kwargs)
@@ -168,6 +175,8 @@ def _translate(
             f"{name}: the interpreter is ending and starts no more threads; do this before, for "
             "example in a with block, and close writers at the end of the program"
         )
+    if is_limit(error):
+        return limit_error(error, name)
     if isinstance(error, OSError) or any(sign in str(error) for sign in _LANCE):
         return translate_lance_error(error, name)
     return _internal_error(error, name)

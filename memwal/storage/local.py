@@ -24,7 +24,7 @@ from memwal.errors import (
 from memwal.format.paths import MEM_WAL_DIR
 from memwal.storage import local_files, object_store
 from memwal.storage.folders.delete import delete_file, delete_files, delete_tree, open_without_links
-from memwal.storage.folders.hold import FolderHold, Place
+from memwal.storage.folders.hold import FolderHold, Place, close_held_folders
 from memwal.storage.folders.locks import lock_folder
 from memwal.storage.folders.presence import TablePresence
 from memwal.storage.folders.sync import ClockReading, FolderSync, sync_folder
@@ -112,7 +112,7 @@ class LocalStore(ObjectStore):
                 # The existing object may be from an earlier call of this process whose last step
                 # failed, may be a moment old, or from a process that does not fsync. The caller
                 # reads it back and relies on it, so it is made durable first.
-                self._sync_object(path, content=True)
+                self._make_durable(path, content=True)
                 raise
         except OSError as error:
             raise from_os_error(error, "create", path) from error
@@ -451,11 +451,22 @@ class LocalStore(ObjectStore):
 
     def _make_name_durable(self, path: str, temporary: str | None = None) -> None:
         """Make the name of a stored object durable. An error message states that it is stored."""
-        try:
-            if temporary is not None:
+        if temporary is not None:
+            with suppress(OSError):
                 local_files.delete_file(temporary)
-            self._sync_object(path)
+        self._make_durable(path)
+
+    def _make_durable(self, path: str, *, content: bool = False) -> None:
+        """Make the name of an object durable, and its ``content``.
+
+        Raises StoreUnavailableError: the object is there, so that no other error may be raised,
+        which would mean that nothing was written.
+        """
+        try:
+            self._sync_object(path, content=content)
         except OSError as error:
+            if error.errno in local_files.LIMIT:
+                close_held_folders()
             raise StoreUnavailableError(
                 f"{path} was stored, but it is not known whether it would survive a crash: "
                 f"{error.strerror}; read it back before relying on it"

@@ -20,10 +20,12 @@ from memwal.errors import (
     MemWalError,
     ObjectExistsError,
     ObjectNotFoundError,
+    ResourceLimitError,
     StoreAccessError,
     StoreFullError,
     StoreUnavailableError,
 )
+from memwal.storage.folders.hold import close_held_folders
 from memwal.storage.folders.walk import check_not_broken, is_broken
 from memwal.storage.object_store import Data, ObjectInfo, is_temporary
 from memwal.util import system
@@ -47,7 +49,7 @@ _START_WRITING: Final = 2  # SYNC_FILE_RANGE_WRITE
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 _ACCESS = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
-_TOO_MANY = frozenset({errno.EMFILE, errno.ENFILE})
+LIMIT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 _NAME = frozenset({errno.ENAMETOOLONG, errno.EINVAL, errno.ENOTDIR, errno.EISDIR})
 
 
@@ -301,8 +303,11 @@ def from_os_error(error: OSError, action: str, path: str) -> MemWalError:
         )
     if code in _NAME:
         return InvalidInputError(f"{what}; a file stands where a folder must, or the name is bad")
-    if code in _TOO_MANY:
-        return StoreUnavailableError(f"{what}; raise the limit of open files (ulimit -n)")
+    if code in LIMIT:
+        close_held_folders()
+        return ResourceLimitError(
+            f"{what}; raise the limit of open files (ulimit -n) or of memory, or do less at once"
+        )
     return StoreUnavailableError(f"{what}; look at the disk and the system's log, then try again")
 
 

@@ -15,6 +15,7 @@ from memwal.errors import (
     ObjectExistsError,
     ObjectNotFoundError,
     OutcomeUnknownError,
+    ResourceLimitError,
     StoreError,
     StoreUnavailableError,
 )
@@ -268,7 +269,8 @@ def create_settled(store: ObjectStore, key: str, data: Data) -> bytes | None:
 
     Returns None if the object exists with ``data`` as its content; otherwise the content that
     another process stored. Raises OutcomeUnknownError if the store kept failing: the object may
-    appear, now or later. After StoreAccessError or StoreFullError nothing was written.
+    appear, now or later. After StoreAccessError, StoreFullError or ResourceLimitError nothing was
+    written.
     """
     try:
         # This is on the hot path of every write, and setting up the retries costs more than the
@@ -352,6 +354,9 @@ def _create_or_read(store: ObjectStore, key: str, data: Data) -> bytes | None:
             # The key existed a moment ago and is gone now: a collector deleted it, so the caller
             # has no claim to the key any more.
             raise StoreUnavailableError(f"{key} was there and then it was not") from error
+        except ResourceLimitError as error:
+            # The key exists, and may be ours: this is no refusal before anything was written.
+            raise StoreUnavailableError(f"{key} exists, and could not be read") from error
         # Cast to unsigned bytes for the comparison: Arrow's buffers have signed ones.
         return None if memoryview(data).cast("B") == stored else stored
     return None

@@ -25,11 +25,12 @@ def interpreter_is_ending() -> bool:
 
 
 class ThreadPool(ThreadPoolExecutor):
-    """Thread pool that runs a call in the thread that submits it once the interpreter is ending.
+    """Thread pool that runs a call in the thread that submits it if it can have no thread.
 
     Python shuts all pools down before it calls the ``atexit`` handlers, in which a program may
-    still write or close its writer. A caller that may submit then must not hold a lock that the
-    call needs, unless the lock is reentrant.
+    still write or close its writer; and a process may be at its limit of threads. A caller that
+    submits must therefore not hold a lock that the call needs, unless the lock is reentrant. With
+    fewer threads than it may have, the pool makes do.
     """
 
     _closed = False
@@ -41,9 +42,18 @@ class ThreadPool(ThreadPoolExecutor):
         try:
             return super().submit(call, *args, **kwargs)
         except RuntimeError:
-            if self._closed or not interpreter_is_ending():
+            if self._closed:
                 raise
         return _run_now(call, *args, **kwargs)
+
+    def _adjust_thread_count(self) -> None:
+        # Called by submit(), which holds the pool's lock, after it queued the call.
+        try:
+            super()._adjust_thread_count()
+        except RuntimeError:
+            if not self._threads:
+                self._work_queue.get_nowait()  # that call: no thread takes it
+                raise
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Refuse further calls."""

@@ -12,11 +12,13 @@ import errno
 import functools
 import importlib
 import os
+import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, Final
 
 _OPEN_FILES: Final = "/proc/self/fd"
+_FEW_FILES: Final = 256
 _MEMORY: Final = "/proc/self/statm"
 
 # How fcntl answers F_FULLFSYNC on a file system that does not have it, such as that of a server.
@@ -34,6 +36,7 @@ def _import(name: str) -> ModuleType | None:
 
 # A ModuleType, of which a type checker knows nothing: also F_FULLFSYNC, which not all have.
 fcntl: Any = _import("fcntl")
+_resource: Any = _import("resource")
 
 # Flags of ``open`` that local tables need: see MISSING.
 O_CLOEXEC: Final[int] = getattr(os, "O_CLOEXEC", 0)
@@ -130,6 +133,14 @@ def open_files() -> str | None:
     Such a link leads to a folder wherever that was moved, and to a file that has no name.
     """
     return _OPEN_FILES if os.path.isdir(_OPEN_FILES) else None
+
+
+def max_open_files() -> int:
+    """Return how many files this process may have open; a small number if that is not known."""
+    if _resource is None:
+        return _FEW_FILES
+    limit = int(_resource.getrlimit(_resource.RLIMIT_NOFILE)[0])
+    return sys.maxsize if limit == _resource.RLIM_INFINITY else limit
 
 
 def resident_bytes() -> int | None:

@@ -105,8 +105,14 @@ class _TimerQueue:
             timer.at = at
             heapq.heappush(self._heap, (at, next(self._numbers), timer))
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="memwal-timers", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="memwal-timers", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError as error:
+                    # The process has no more threads: the next timer tries again.
+                    logger.warning("timers do not run: %s", safe_error_text(error))
+                    return
+                self._thread = thread
             elif self._heap[0][2] is timer:
                 self._changed.notify_all()
 

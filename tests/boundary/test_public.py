@@ -14,6 +14,7 @@ from memwal.errors import (
     InvalidInputError,
     MemWalError,
     MissingExtraError,
+    ResourceLimitError,
     StoreAccessError,
     StoreUnavailableError,
 )
@@ -49,6 +50,10 @@ def test_a_bug_is_an_internal_error_with_its_cause() -> None:
         (PermissionError(13, "Permission denied"), StoreAccessError),
         (ValueError("LanceError(IO): access denied, src/x.rs:1"), StoreAccessError),
         (ModuleNotFoundError("no pandas", name="pandas"), MissingExtraError),
+        (MemoryError(), ResourceLimitError),
+        (RuntimeError("can't start new thread"), ResourceLimitError),
+        (OSError(24, "Too many open files"), ResourceLimitError),
+        (ValueError("LanceError(IO): Too many open files (os error 24), x.rs"), ResourceLimitError),
         (InvalidInputError("known"), InvalidInputError),
         (ValueError("a bug"), InternalError),
         (TypeError("a bug"), InternalError),
@@ -68,7 +73,7 @@ def test_errors_of_what_the_caller_passed_in_are_unchanged(function: object) -> 
         Unforeseen().call(function)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(1), MemoryError()])
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(1)])
 def test_conditions_of_the_process_are_unchanged(error: BaseException) -> None:
     with pytest.raises(type(error)):
         Unforeseen().fail(error)

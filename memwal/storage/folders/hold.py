@@ -18,6 +18,7 @@ moment:
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections import OrderedDict
@@ -30,8 +31,11 @@ from memwal.storage.folders.identity import FolderIdentity, identify
 from memwal.util import system
 
 _FOLDER: Final = os.O_RDONLY | system.O_DIRECTORY | system.O_CLOEXEC
-# Of all writers of the process, which may hold thousands of regions.
+# Of all writers of the process, which may hold thousands of regions; and the part of the files that
+# the process may have open.
 _MAX_OPEN: Final = 128
+_MAX_PART: Final = 8
+_LIMIT: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
 
 class Place:
@@ -168,16 +172,32 @@ def _opened(folder: str, identity: FolderIdentity) -> _OpenFolder | None:
         if held is not None:
             _open.move_to_end(key)
             return held
-    held = _OpenFolder(folder)
+    try:
+        held = _OpenFolder(folder)
+    except OSError as error:
+        if error.errno not in _LIMIT:
+            raise
+        close_held_folders()
+        held = _OpenFolder(folder)
     if held.identity != identity:
         return None
     closed = []
+    most = min(_MAX_OPEN, system.max_open_files() // _MAX_PART)
     with _lock:
         _open[key] = held
-        while len(_open) > _MAX_OPEN:
+        while len(_open) > most:
             # Closed when the lock is free again.
             closed.append(_open.popitem(last=False))
     return held
+
+
+def close_held_folders() -> None:
+    """Close the held folders that no write uses: the process may open no more files."""
+    with _lock:
+        closed = list(_open.values())
+        _open.clear()
+    # Closed here, when the lock is free again.
+    del closed
 
 
 def _leads_to(folder: str, identity: FolderIdentity) -> bool:

@@ -22,6 +22,7 @@ from uuid import UUID
 
 import pyarrow as pa
 
+from memwal.boundary.lance_errors import limit_error
 from memwal.errors import InvalidInputError, MemWalError, StoreError, WriterClosedError
 from memwal.lsm.row_schema import RowSchema
 from memwal.lsm.wal.appender import LogAppender, PreparedEntry, join_batches
@@ -415,6 +416,9 @@ class _GroupEntry:
         self.error: BaseException | None = None
         try:
             self._prepared = writer.prepare(group)
+        except MemoryError as error:
+            # Nothing is in the log, and later writes may find room.
+            self.error = limit_error(error, "encoding an entry of the log")
         except BaseException as error:
             # The group's writers wait for an answer, whatever went wrong.
             self.error = error
