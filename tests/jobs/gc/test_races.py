@@ -27,11 +27,11 @@ from support.faults.collecting import DAY, GRACE, HOUR, collect, drop, flush
 from support.faults.fault_schedule import CHANGES
 from support.oracles import native
 from support.oracles.read_sources import collect_sources
-from support.stores.faulty_store import FaultyStore, FaultyStores, Killed, Pause
+from support.stores.faulty_store import VERSION_HINT, FaultyStore, FaultyStores, Killed, Pause
 
 import memwal
 from memwal.base_table.snapshot import open_base
-from memwal.errors import MemWalError
+from memwal.errors import ConflictError, MemWalError
 from memwal.format.paths import BLOOM_FILTER_NAME, generation_dir, region_dir
 from memwal.jobs.gc import CollectionResult, Reason
 from memwal.jobs.verify import repair, verify
@@ -265,6 +265,41 @@ class TestWriterThatSleepsInItsClaim:
             claiming.release()
             sleeper.result()
         assert state(table) == state(native.scan(table)) == {1: 1, 2: 2, 3: 12}
+
+
+class TestProcessThatSleepsBeforeItsCommit:
+    def test_finds_its_versions_trimmed_though_hints_were_not_written(
+        self, faults: FaultyStores, make_table: MakeTable
+    ) -> None:
+        """Two of them commit one after the other, where two versions were: the hint tells.
+
+        The version of the first looks like the predecessor of the second's. A hint that names a
+        trimmed version would too, so the collector replaces it before it trims.
+        """
+        table = make_table()
+        flush(table, {1: 1})
+        first, hint = manifest(table), manifests(table).read_hint()
+        store = faults.of(table.location)
+        for operation in ("create", "replace", "put"):
+            store.fail(operation, VERSION_HINT, times=1_000)
+        flush(table, {2: 2})
+        flush(table, {3: 3})
+        second = manifests(table).read(first.version + 1)
+        assert manifests(table).read_hint() == hint
+        table.merge()
+        # Drops, which is a commit; what it leaves of the hint is as if that had failed as well.
+        collect(table, DAY)
+        store.clear()
+        collect(table, 2 * DAY)
+        assert min(manifests(table).list_versions()) > second.version + 1
+
+        for old in (first, second):
+            with pytest.raises(ConflictError):
+                manifests(table).commit(
+                    replace(old, version=old.version + 1, current_generation=77)
+                )
+
+        assert state(table) == state(native.scan(table)) == {1: 1, 2: 2, 3: 3}
 
 
 class TestWriterThatSleepsInAFlush:

@@ -476,6 +476,21 @@ class TestTwoMergers:
 
         check_merged(table, {1: 11, 3: 3, 4: 4})
 
+    def test_one_brings_back_what_the_other_has_deleted_before_its_rows(
+        self, faults: FaultyStores, table: memwal.Table
+    ) -> None:
+        """It merges the first of several generations; the other one deleted for all of them."""
+        flush(table, {1: 1, 2: 2}, [1], {3: 3})
+        (whole,) = undivided_tasks(table)
+        first = replace(whole.regions[0], generations=whole.regions[0].generations[:1])
+        after_deletes = faults.of(table.location).pause("create", TABLE_MANIFEST, after=True)
+        with after_deletes.holding(run_merge_task, whole) as slow:
+            run_merge_task(replace(whole, regions=(first,)))
+            assert merged(table) == 1
+        slow.result()
+
+        check_merged(table, {2: 2, 3: 3})
+
     @pytest.mark.parametrize("count", [1, 2, 3])
     def test_one_that_wakes_late_brings_nothing_back(
         self, faults: FaultyStores, table: memwal.Table, count: int

@@ -20,6 +20,7 @@ from support.data.tables import (
     base_state,
     folder,
     keys,
+    listing,
     manifest,
     rows,
     state,
@@ -125,6 +126,48 @@ class TestRecover:
             recover(table.location, options, clock=clock)
 
             assert state(table) == {1: 1}
+
+    def test_leaves_a_backup_in_the_place_of_the_table_alone(
+        self, faults: FaultyStores, make_table: MakeTable
+    ) -> None:
+        """It was put there after the region was found, and before the claim."""
+        table = make_table()
+        leave(table, {1: 1})
+        before: dict[str, tuple[int, int]] = {}
+
+        def restore() -> None:
+            elsewhere = shutil.move(folder(table), folder(table).with_name("elsewhere"))
+            shutil.copytree(elsewhere, folder(table))
+            before.update(listing(folder(table)))
+
+        faults.of(table.location).act("create", restore, key=REGION_MANIFEST)
+
+        result = recover(table.location, clock=in_an_hour)
+
+        assert result.metrics["recovered_regions"] == 0
+        assert result.warnings
+        assert listing(folder(table)) == before
+        assert before
+
+    def test_makes_no_folder_where_the_table_was(
+        self, faults: FaultyStores, make_table: MakeTable
+    ) -> None:
+        """The table is moved after the claim: Lance would make the folders of its generation."""
+        table = make_table()
+        leave(table, {1: 1})
+        elsewhere = folder(table).with_name("elsewhere")
+        # The claim looks at the newest entry, then the replay reads that and the fence.
+        faults.of(table.location).act(
+            "get", lambda: shutil.move(folder(table), elsewhere), key=WAL, skip=2, after=True
+        )
+
+        result = recover(table.location, clock=in_an_hour)
+
+        assert result.metrics["recovered_regions"] == 0
+        assert not folder(table).exists()
+        moved = memwal.open(str(elsewhere))
+        moved.recover(min_age_seconds=0)
+        assert state(moved) == {1: 1}
 
     def test_of_a_table_that_was_made_anew_in_the_same_place(self, make_table: MakeTable) -> None:
         """Its entries have the names of others, which this process has seen."""

@@ -185,6 +185,21 @@ class TestLaterClaim:
         ]
         assert kinds == ["manifest", "wal", "manifest"]
 
+    def test_what_it_builds_on_is_durable_first(self, store: FaultyStore) -> None:
+        """The manifest and the entry before its own may be of a client that does not sync."""
+        first = claim(store)
+        position = first.append(1)
+        before = first.claim.manifest.version
+        store.clear()
+
+        claim(store)
+
+        for old, new in (
+            (manifest_key(REGION, before), manifest_key(REGION, before + 1)),
+            (wal_key(REGION, position), wal_key(REGION, position + 1)),
+        ):
+            assert store.calls.index(("barrier", old)) < store.calls.index(("create", new))
+
     def test_replays_what_was_written_and_fences_who_wrote_it(self, store: FaultyStore) -> None:
         first = claim(store)
         for number in range(20):

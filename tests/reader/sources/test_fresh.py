@@ -19,6 +19,8 @@ from support.data.tables import (
     folder,
     keys,
     log,
+    manifest,
+    manifests,
     numbered,
     rows,
     state,
@@ -551,7 +553,6 @@ class TestPosition:
             WritePosition(entries)
 
 
-@pytest.mark.few(1)
 @pytest.mark.parametrize("is_fresh", [False, True])
 def test_a_process_that_is_paused_while_manifests_are_trimmed(
     faults: FaultyStores,
@@ -601,3 +602,41 @@ def test_a_process_that_is_paused_while_manifests_are_trimmed(
         if paused[0] == before:
             break
     assert number > 0
+
+
+def test_a_process_that_is_paused_before_it_reads_an_entry(
+    faults: FaultyStores, table: memwal.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Meanwhile the entry is flushed, merged and collected, and all manifests since are trimmed.
+
+    The process has the base table as it was, and finds neither the entry nor a newer manifest.
+    """
+    paused = [0.0]
+    real = manifest_store.boot_seconds
+    for module in (manifest_store, log_tails, plan, follow):
+        monkeypatch.setattr(module, "boot_seconds", lambda: real() + paused[0])
+    writer = table.writer()
+    writer.upsert(rows({5: 5}))
+    assert fresh(table) == {5: 5}
+    writer.upsert(rows({6: 6}))
+    known = manifest(table).version
+    seen = dict(manifest_store._last_seen)
+
+    def pause() -> None:
+        for key in (7, 8):
+            writer.flush()
+            writer.upsert(rows({key: key}))
+        writer.close()
+        table.merge()
+        collect(table, 2 * DAY)
+        collect(table, 4 * DAY)
+        assert min(manifests(table).list_versions()) > known + 1
+        manifest_store._last_seen.update(seen)
+        paused[0] += 4 * DAY
+
+    newest = wal_key(REGION, max(log(table)))
+    faults.of(table.location).act("get", pause, key=newest)
+    found = fresh(table)
+
+    assert paused[0]
+    assert found == {key: key for key in (5, 6, 7, 8)}

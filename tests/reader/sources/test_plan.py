@@ -164,6 +164,25 @@ def test_a_reason_names_dates_and_texts_as_they_are_written(make_table: MakeTabl
         assert all(name in region.reason for name in named), region.reason
 
 
+@pytest.mark.parametrize("fresh", [False, True])
+def test_rows_of_a_memtable_that_another_writer_flushed_are_left_out(
+    table: memwal.Table, fresh: bool
+) -> None:
+    """The other writer replayed them, and wrote newer ones beside, in a generation of the number.
+
+    The one that was fenced still has them, and does not know that it was.
+    """
+    fenced = table.writer()
+    fenced.upsert(rows({1: 1, 2: 2}))
+    with table.writer() as writer:
+        writer.upsert(rows({1: 10}))
+        writer.delete(keys(2))
+
+    assert state(fenced.scan(fresh=fresh).to_table()) == {1: 10}
+    assert state(fenced.lookup(keys(1, 2), fresh=fresh).to_table()) == {1: 10}
+    fenced.abort()
+
+
 def test_planning_reads_no_rows_of_generations(table: memwal.Table) -> None:
     with table.writer() as writer:
         writer.upsert(rows({1: 1}))
