@@ -112,12 +112,13 @@ def enable(
     maintained_indexes: Sequence[str] | None = (),
     primary_key: Sequence[str] | None = None,
     storage_options: Mapping[str, str] | None = None,
+    allow_external: Sequence[str] = (),
 ) -> Table:
     """Enable MemWAL on a Lance table. Parameters that are not listed are those of :func:`create`.
 
     Parameters
     ----------
-    uri, storage_options
+    uri, storage_options, allow_external
         As for :func:`memwal.open`.
     maintained_indexes : sequence of str or None
         Indexes of the table that are also built on generations, and have to cover a merged one
@@ -135,7 +136,7 @@ def enable(
     UnsupportedStoreError
         The store has no put-if-absent.
     """
-    location = location_of(uri, storage_options)
+    location = location_of(uri, storage_options, allow_external=allow_external)
     region_spec = None if region_spec is None else as_region_spec(region_spec)
     check_reachable(location.store)
     base = open_base(location)

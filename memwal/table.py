@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -58,7 +58,11 @@ if TYPE_CHECKING:
 
 @public
 def open(
-    uri: TableAddress, *, storage_options: Mapping[str, str] | None = None, fresh: bool = False
+    uri: TableAddress,
+    *,
+    storage_options: Mapping[str, str] | None = None,
+    fresh: bool = False,
+    allow_external: Sequence[str] = (),
 ) -> Table:
     """Open a table that has MemWAL enabled.
 
@@ -76,15 +80,19 @@ def open(
     fresh : bool, default False
         Whether reads see rows that no writer has flushed yet, unless a call says otherwise:
         ``fresh`` of :meth:`Table.scan`.
+    allow_external : sequence of str, default none
+        Addresses of folders, outside of the table, below which files of the table may be, as those
+        of a shallow clone are. They are read with the same storage options, and never changed.
 
     Raises
     ------
     TableSetupError
-        There is no table, it has no primary key, or MemWAL is not enabled.
+        There is no table, it has no primary key, MemWAL is not enabled, or files of the table are
+        in a folder that is not allowed.
     StoreAccessError, StoreUnavailableError
         The store refused, or gave no answer.
     """
-    table = Table(location_of(uri, storage_options), fresh=fresh)
+    table = Table(location_of(uri, storage_options, allow_external=allow_external), fresh=fresh)
     check_reachable(table.location.store)
     table.base().require_mem_wal()
     return table

@@ -13,13 +13,13 @@ what was whole during the check is whole when it is named.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 from memwal.base_table.region_snapshot import external_key
 from memwal.base_table.snapshot import BaseTable, read_table_manifest
-from memwal.errors import CorruptDataError, InvalidInputError, ObjectNotFoundError
+from memwal.errors import CorruptDataError, ObjectNotFoundError
 from memwal.format.lance_files import (
     FILE_FOOTER,
     FileKind,
@@ -27,8 +27,15 @@ from memwal.format.lance_files import (
     deletion_problem,
     end_problem,
 )
-from memwal.format.lance_manifest import base_paths, named_files, read_index_section
+from memwal.format.lance_manifest import (
+    external_files,
+    external_segments,
+    named_files,
+    read_index_section,
+    with_own_segments,
+)
 from memwal.format.paths import MEM_WAL_INDEX_NAME, SYSTEM_INDEX_PREFIX, index_file_key
+from memwal.storage.location import TableLocation
 from memwal.storage.object_store import ObjectStore
 from memwal.util.concurrency import run_all
 from memwal.util.retry import LostWriteError
@@ -48,6 +55,14 @@ class BadFile:
         return f"{self.key}: {self.problem or 'it is missing'}"
 
 
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """Where an object is."""
+
+    store: ObjectStore
+    key: str
+
+
 def find_bad_files(
     store: ObjectStore, files: Iterable[NamedFile], *, folder: str = ""
 ) -> list[BadFile]:
@@ -64,12 +79,14 @@ def find_bad_files(
 
 def check_new_files(
     store: ObjectStore, manifest: bytes, *, folder: str = "", before: bytes | None = None
-) -> None:
+) -> bytes:
     """Look at the files that a manifest names and its predecessor ``before`` does not.
 
-    Raises LostWriteError if one of them, or the manifest itself, was not written whole.
+    Returns the manifest to commit, see :func:`_correct_segments`. Raises LostWriteError if one of
+    the files, or the manifest itself, was not written whole.
     """
     try:
+        manifest = _correct_segments(store, manifest, folder, before)
         files = named_files(manifest)
     except CorruptDataError as error:
         raise LostWriteError(f"{error}; nothing was committed") from error
@@ -77,34 +94,75 @@ def check_new_files(
         named_before = set(named_files(before))
         files = [file for file in files if file not in named_before]
     refuse(find_bad_files(store, files, folder=folder))
+    return manifest
 
 
-def stored_keys(base: BaseTable) -> Iterator[str]:
-    """Yield the keys of all objects that a version names, directly or by an index of Lance's own.
+def _correct_segments(
+    store: ObjectStore, manifest: bytes, folder: str, before: bytes | None
+) -> bytes:
+    """Return a manifest that says where the files of new index segments are.
 
-    Its manifest and the files of regions are not among them. Raises InvalidInputError if some files
-    are outside of the table.
+    When Lance remaps a segment of the table that a shallow clone was made from, it stores the files
+    in the clone, and still names the other table, where no reader finds them.
     """
-    store = base.location.store
+    segments = external_segments(manifest)
+    if segments and before is not None:
+        segments -= external_segments(before)
+    prefix = f"{folder}/" if folder else ""
+    own = {
+        segment
+        for segment in segments
+        if any(True for _ in store.list(prefix + index_file_key(segment, "").rstrip("/")))
+    }
+    return with_own_segments(manifest, own) if own else manifest
+
+
+def stored_objects(base: BaseTable) -> dict[str, StoredObject]:
+    """Return where all objects are that a version names, directly or by an index of Lance's own.
+
+    The keys are those that they have in the table, or would have there. The manifest of the version
+    and the files of regions are not among them.
+    """
+    table = base.location.store
     manifest = read_table_manifest(base.location, base.version)
-    if base_paths(manifest):
-        raise InvalidInputError(
-            f"{base.location} is a shallow clone, some of whose files are elsewhere; write its "
-            "rows into a table of its own before you copy it"
-        )
-    for file in named_files(manifest):
+    objects: dict[str, StoredObject] = {}
+
+    def add(file: NamedFile, store: ObjectStore, key: str) -> None:
         if file.kind is FileKind.SEGMENT:
-            yield from (info.key for info in store.list(file.key))
+            folder = len(key)
+            objects.update(
+                {
+                    file.key + info.key[folder:]: StoredObject(store, info.key)
+                    for info in store.list(key)
+                }
+            )
         else:
-            yield file.key
+            objects[file.key] = StoredObject(store, key)
+
+    for file in named_files(manifest):
+        add(file, table, file.key)
+    for file, outside in external_files(manifest):
+        add(file, base.location.beside(outside.uri).store, outside.key_of(file))
     for entry in read_index_section(manifest):
         # Of these, entries do not state the files.
         if entry.name.startswith(SYSTEM_INDEX_PREFIX) and entry.name != MEM_WAL_INDEX_NAME:
             folder = index_file_key(entry.uuid, "").rstrip("/")
-            yield from (info.key for info in store.list(folder))
+            add(NamedFile(folder, FileKind.SEGMENT), table, folder)
     snapshot = external_key(base.details)
-    if snapshot is not None and store.exists(snapshot):
-        yield snapshot
+    if snapshot is not None and table.exists(snapshot):
+        objects[snapshot] = StoredObject(table, snapshot)
+    return objects
+
+
+def find_bad_external_files(location: TableLocation, manifest: bytes) -> list[BadFile]:
+    """Look at the data and deletion files of a version that are outside of the table."""
+    found = []
+    for file, outside in external_files(manifest):
+        if file.index is None:
+            store = location.beside(outside.uri).store
+            bad = find_bad_files(store, [replace(file, key=outside.key_of(file))])
+            found += [replace(each, key=f"{outside.uri}/{each.key}") for each in bad]
+    return found
 
 
 def find_bad_index_files(base: BaseTable) -> list[BadFile]:

@@ -89,8 +89,8 @@ class DurableNamespace:
         try:
             try:
                 self._check(version)
-                manifest = self._store.get(staging)
-                check_new_files(self._store, manifest, before=self._manifest_before(version))
+                before = self._manifest_before(version)
+                manifest = check_new_files(self._store, self._store.get(staging), before=before)
                 # The files of the version must be durable before it: on local disks Lance does not
                 # fsync.
                 self._store.barrier()

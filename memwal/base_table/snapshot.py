@@ -114,7 +114,7 @@ def open_base(
             base = find_open(int(dataset.version), _digest(manifest))
             if base is not None:
                 return base
-        _check(dataset, location.uri)
+        _check(location, dataset)
     except ObjectNotFoundError as error:
         stored = _stored_versions(location) if version is not None else ""
         if stored:
@@ -162,12 +162,13 @@ def open_dataset(
 ) -> lance.LanceDataset:
     """Open a Lance data set: the base table, or one in a folder below it.
 
-    Raises ObjectNotFoundError if there is no data set, or it does not have this version, and errors
-    of the store as for any read.
+    Raises ObjectNotFoundError if there is no data set, or it does not have this version,
+    TableSetupError if it has files where the location allows none, and errors of the store as for
+    any read.
     """
     uri = location.child(path) if path else location.uri
     dataset = _connect(location, uri, version)
-    _check(dataset, uri)
+    _check(location, dataset)
     return dataset
 
 
@@ -187,10 +188,17 @@ def _connect(location: TableLocation, uri: str, version: int | None) -> lance.La
     return dataset
 
 
-def _check(dataset: lance.LanceDataset, uri: str) -> None:
-    """Check that a schema can be used."""
-    check_lance_schema(repr(dataset.lance_schema), name=uri)
-    with lance_errors(f"opening {uri}"):
+def _check(location: TableLocation, dataset: lance.LanceDataset) -> None:
+    """Check that all files of a data set are where they may be, and that its schema can be used."""
+    for base in dataset.base_paths().values():
+        if not location.allows(base.path):
+            raise TableSetupError(
+                f"{dataset.uri} has files in {base.path}, outside of the table, as a shallow clone "
+                "does; if they may be read, allow it: memwal.open(uri, allow_external=[...]), the "
+                "policy key allow_external, or the storage option memwal_allow_external"
+            )
+    check_lance_schema(repr(dataset.lance_schema), name=dataset.uri)
+    with lance_errors(f"opening {dataset.uri}"):
         # The first access converts the schema, and raises for unknown types: do it here, where the
         # error is translated.
         _ = dataset.schema

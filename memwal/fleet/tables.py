@@ -20,7 +20,7 @@ from memwal.jobs.due import Due, due
 from memwal.jobs.policy import Policy
 from memwal.jobs.status import TableStatus
 from memwal.storage.credentials import read_options_file
-from memwal.storage.location import TableLocation
+from memwal.storage.location import TableLocation, allow_external
 from memwal.storage.object_store import ObjectStore
 from memwal.storage.open import open_store
 from memwal.storage.uris import parse_uri
@@ -107,7 +107,8 @@ def managed_location(
                 "a file: memwal catalog update NAME --storage-options-ref FILE.json"
             )
         storage_options = read_options_file(Path(ref))
-    return TableLocation(managed.uri, storage_options or {})
+    roots = managed.policy.allow_external
+    return TableLocation(managed.uri, allow_external(storage_options, roots))
 
 
 def check_regions(table: Table, regions: Collection[UUID]) -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Collection, Iterator
 from dataclasses import KW_ONLY, dataclass
 from typing import Final
 from uuid import UUID
@@ -35,6 +36,7 @@ Numbers = npt.NDArray[np.number]
 _FOOTER = struct.Struct("<QHH4s")
 _LENGTH = struct.Struct("<I")
 
+_BASE_PATHS: Final = 16
 # Flags of manifests by Lance's names. The others change what the lists of files, fields or row ids
 # in a manifest mean.
 _KNOWN_FLAGS: Final = (
@@ -42,7 +44,7 @@ _KNOWN_FLAGS: Final = (
     | 2  # stable row ids
     | 4  # files of version 2, no longer used
     | 8  # table config
-    | 16  # base paths
+    | _BASE_PATHS
     | 32  # no transaction files
     | 64  # data overlay files
     | 256  # data files of several versions
@@ -111,42 +113,140 @@ def find_mem_wal_index(manifest: bytes, *, name: str = "the table's manifest") -
 
 
 def named_files(manifest: bytes, *, name: str = "the table's manifest") -> list[NamedFile]:
-    """Return every file that a table's manifest file names, apart from those in other tables.
+    """Return every file that a table's manifest file names, apart from those outside of the table.
 
     Keys are relative to the table. Lance's own indexes, such as the MemWAL index, have no files
     that their entry names. Raises CorruptDataError as :func:`read_index_section`.
     """
     message = _parse_manifest(manifest, name)
-    files = []
+    return [file for file, base_id in _files(message, manifest, name) if base_id is None]
+
+
+@dataclass(frozen=True, slots=True)
+class BasePath:
+    """Folder outside of a table with files of it."""
+
+    uri: str  # or an absolute path
+    is_table: bool  # whether it is a table, with ``data`` below it, or the folder of the files
+
+    def key_of(self, file: NamedFile) -> str:
+        """Return the key of a file below the folder; ``file`` has that in a table."""
+        return file.key if self.is_table else file.key.partition("/")[2]
+
+
+def external_files(
+    manifest: bytes, *, name: str = "the table's manifest"
+) -> list[tuple[NamedFile, BasePath]]:
+    """Return every file outside of the table that a manifest file names, and where it is.
+
+    Each has the key that it would have in the table. Raises CorruptDataError as
+    :func:`read_index_section`, or if a file is nowhere.
+    """
+    message = _parse_manifest(manifest, name)
+    bases = {base.id: BasePath(base.path, base.is_dataset_root) for base in message.base_paths}
+    files = [(file, n) for file, n in _files(message, manifest, name) if n is not None]
+    unknown = {number for _, number in files} - bases.keys()
+    if unknown:
+        raise CorruptDataError(f"{name} lacks the base path {min(unknown)}, where files of it are")
+    return [(file, bases[number]) for file, number in files]
+
+
+def without_base_paths(manifest: bytes, *, name: str = "the table's manifest") -> bytes:
+    """Return a manifest file that names all files as those of the table itself."""
+    message = _parse_manifest(manifest, name)
+    if not message.base_paths:
+        return manifest
+    indexes = _index_entries(message, manifest, name)
     for fragment in message.fragments:
-        data_files = (*fragment.files, *(overlay.data_file for overlay in fragment.overlays))
-        files += [
-            NamedFile(f"data/{file.path}", FileKind.LANCE, size=file.file_size_bytes or None)
-            for file in data_files
-            if not file.HasField("base_id")
-        ]
-        files += [
-            NamedFile(part.path, FileKind.PLAIN)
-            for part in (
-                fragment.external_row_ids,
-                fragment.external_last_updated_at_versions,
-                fragment.external_created_at_versions,
+        for file in (*fragment.files, *(overlay.data_file for overlay in fragment.overlays)):
+            file.ClearField("base_id")
+        if fragment.HasField("deletion_file"):
+            fragment.deletion_file.ClearField("base_id")
+    for entry in indexes:
+        entry.ClearField("base_id")
+    del message.base_paths[:]
+    message.reader_feature_flags &= ~_BASE_PATHS
+    message.writer_feature_flags &= ~_BASE_PATHS
+    return _with_indexes(manifest, message, indexes)
+
+
+def external_segments(manifest: bytes, *, name: str = "the table's manifest") -> frozenset[UUID]:
+    """Return the ids of the index segments whose files are outside of the table, by a manifest."""
+    entries = _index_entries(_parse_manifest(manifest, name), manifest, name)
+    return frozenset(
+        parse_uuid(entry.uuid.uuid, name=name) for entry in entries if entry.HasField("base_id")
+    )
+
+
+def with_own_segments(
+    manifest: bytes, own: Collection[UUID], *, name: str = "the table's manifest"
+) -> bytes:
+    """Return a manifest file by which the files of some index segments are in the table itself."""
+    message = _parse_manifest(manifest, name)
+    indexes = _index_entries(message, manifest, name)
+    for entry in indexes:
+        if parse_uuid(entry.uuid.uuid, name=name) in own:
+            entry.ClearField("base_id")
+    return _with_indexes(manifest, message, indexes)
+
+
+def _with_indexes(
+    manifest: bytes,
+    message: lance_manifest_pb2.Manifest,
+    indexes: list[lance_manifest_pb2.IndexMetadata],
+) -> bytes:
+    """Return a manifest file with another manifest message and other indexes."""
+    position, major, minor, magic = _FOOTER.unpack_from(manifest, len(manifest) - _FOOTER.size)
+    # Other messages before the manifest stay where they are.
+    parts = [manifest[:position]]
+    if message.HasField("index_section"):
+        message.index_section = position
+        section = lance_manifest_pb2.IndexSection(indices=indexes).SerializeToString()
+        parts.append(_LENGTH.pack(len(section)) + section)
+    end = sum(map(len, parts))
+    data = message.SerializeToString()
+    footer = _FOOTER.pack(end, major, minor, magic)
+    return b"".join((*parts, _LENGTH.pack(len(data)), data, footer))
+
+
+def _files(
+    message: lance_manifest_pb2.Manifest, manifest: bytes, name: str
+) -> Iterator[tuple[NamedFile, int | None]]:
+    """Yield every file that a manifest names, with the id of the base path where it is, if any."""
+    for fragment in message.fragments:
+        for file in (*fragment.files, *(overlay.data_file for overlay in fragment.overlays)):
+            named = NamedFile(
+                f"data/{file.path}", FileKind.LANCE, size=file.file_size_bytes or None
             )
-            if part.path
-        ]
-        deletions = fragment.deletion_file
-        if fragment.HasField("deletion_file") and not deletions.HasField("base_id"):
-            files.append(_deletion_file(fragment.id, deletions))
+            yield named, _base_id(file)
+        if fragment.HasField("deletion_file"):
+            deletions = fragment.deletion_file
+            yield _deletion_file(fragment.id, deletions), _base_id(deletions)
+        for part in (
+            fragment.external_row_ids,
+            fragment.external_last_updated_at_versions,
+            fragment.external_created_at_versions,
+        ):
+            if part.path:
+                yield NamedFile(part.path, FileKind.PLAIN), None
     if message.transaction_file:
         size = None
         if message.HasField("transaction_section"):
             size = len(_message_at(manifest, message.transaction_section, name))
         key = f"_transactions/{message.transaction_file}"
-        files.append(NamedFile(key, FileKind.PLAIN, size=size))
+        yield NamedFile(key, FileKind.PLAIN, size=size), None
     for entry in _index_entries(message, manifest, name):
-        if not entry.HasField("base_id") and not entry.name.startswith(SYSTEM_INDEX_PREFIX):
-            files += _segment_files(entry, name)
-    return files
+        if not entry.name.startswith(SYSTEM_INDEX_PREFIX):
+            for segment_file in _segment_files(entry, name):
+                yield segment_file, _base_id(entry)
+
+
+def _base_id(
+    part: lance_manifest_pb2.DataFile
+    | lance_manifest_pb2.DeletionFile
+    | lance_manifest_pb2.IndexMetadata,
+) -> int | None:
+    return part.base_id if part.HasField("base_id") else None
 
 
 def _deletion_file(fragment: int, file: lance_manifest_pb2.DeletionFile) -> NamedFile:
@@ -161,6 +261,8 @@ def _deletion_file(fragment: int, file: lance_manifest_pb2.DeletionFile) -> Name
 
 def _segment_files(entry: lance_manifest_pb2.IndexMetadata, name: str) -> list[NamedFile]:
     index_id = parse_uuid(entry.uuid.uuid, name=name)
+    for file in entry.files:
+        _check_name(file.path, name)
     if not entry.files and entry.fragment_bitmap != _NO_FRAGMENTS:
         # Of a Lance that did not state them. A vector index that was never trained has none.
         folder = index_file_key(index_id, "").rstrip("/")
@@ -174,20 +276,6 @@ def _segment_files(entry: lance_manifest_pb2.IndexMetadata, name: str) -> list[N
         )
         for file in entry.files
     ]
-
-
-@dataclass(frozen=True, slots=True)
-class BasePath:
-    """Another place with files of a table."""
-
-    uri: str  # or an absolute path
-    is_table: bool  # whether it is a table, with ``data`` below it, or the folder of the files
-
-
-def base_paths(manifest: bytes, *, name: str = "the table's manifest") -> dict[int, BasePath]:
-    """Return the places outside of the table where files of a version may be, by their ids."""
-    message = _parse_manifest(manifest, name)
-    return {base.id: BasePath(base.path, base.is_dataset_root) for base in message.base_paths}
 
 
 def branch_of(manifest: bytes, *, name: str = "the table's manifest") -> str | None:
@@ -275,6 +363,7 @@ def _parse_manifest(manifest: bytes, name: str) -> lance_manifest_pb2.Manifest:
         lance_manifest_pb2.Manifest, _message_at(manifest, position, name), name=name
     )
     _check_known(message, name)
+    _check_inside(message, name)
     return message
 
 
@@ -299,6 +388,28 @@ def _check_known(message: lance_manifest_pb2.Manifest, name: str) -> None:
         raise NewerFormatError(
             f"{name} uses what this release of memwal does not know: {', '.join(features)}; "
             "upgrade memwal and pylance"
+        )
+
+
+def _check_inside(message: lance_manifest_pb2.Manifest, name: str) -> None:
+    """Refuse names of files that lead out of the folder where files of their kind are."""
+    for fragment in message.fragments:
+        for file in (*fragment.files, *(overlay.data_file for overlay in fragment.overlays)):
+            _check_name(file.path, name)
+        for part in (
+            fragment.external_row_ids,
+            fragment.external_last_updated_at_versions,
+            fragment.external_created_at_versions,
+        ):
+            _check_name(part.path, name)
+    _check_name(message.transaction_file, name)
+
+
+def _check_name(path: str, name: str) -> None:
+    if "/" in path and (path.startswith("/") or ".." in path.split("/")):
+        raise CorruptDataError(
+            f"{name} names the file {path!r}, which would be outside of its folder; keep the "
+            "manifest and find out who wrote it"
         )
 
 

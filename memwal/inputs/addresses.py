@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 import lance
 
 from memwal.errors import ArgumentTypeError
+from memwal.storage import location
 from memwal.storage.location import TableLocation
 
 
@@ -26,14 +27,20 @@ TableAddress: TypeAlias = str | os.PathLike[str] | lance.LanceDataset | LanceDBT
 """A path, the address in an object store, or a table that pylance or LanceDB has opened."""
 
 
-def location_of(table: TableAddress, storage_options: Mapping[str, str] | None) -> TableLocation:
-    """Return the location of a table.
+def location_of(
+    table: TableAddress,
+    storage_options: Mapping[str, str] | None,
+    *,
+    allow_external: Sequence[str] = (),
+) -> TableLocation:
+    """Return the location of a table, which may have files below the roots ``allow_external``.
 
     A table that is open brings the storage options that it was opened with; ``storage_options``
     come on top of them. Credentials that a namespace hands out are not among them.
     """
+    storage_options = location.allow_external(storage_options, allow_external)
     if isinstance(table, (str, os.PathLike)):
-        return TableLocation(os.fspath(table), storage_options or {})
+        return TableLocation(os.fspath(table), storage_options)
     if isinstance(table, lance.LanceDataset):
         return _opened(table.uri, table.initial_storage_options, storage_options)
     lancedb: Any = sys.modules.get("lancedb.table")
@@ -46,6 +53,6 @@ def location_of(table: TableAddress, storage_options: Mapping[str, str] | None) 
 
 
 def _opened(
-    uri: str, options: Mapping[str, str] | None, storage_options: Mapping[str, str] | None
+    uri: str, options: Mapping[str, str] | None, storage_options: Mapping[str, str]
 ) -> TableLocation:
-    return TableLocation(uri, {**(options or {}), **(storage_options or {})})
+    return TableLocation(uri, {**(options or {}), **storage_options})

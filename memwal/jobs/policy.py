@@ -142,7 +142,7 @@ def _invalid_window(text: object, why: str) -> InvalidInputError:
 
 
 _DAY = 86_400.0
-_TUPLES = ("tags", "quiet_hours")
+_TUPLES = ("tags", "quiet_hours", "allow_external")
 
 
 def _from_job(cls: type[JobOptions], name: str, *, low: int, note: str = "") -> Any:
@@ -315,6 +315,12 @@ class Policy(JsonRecord):
         "Tables with a higher one get free task slots first, merges before other jobs.",
         high=100,
     )
+    allow_external: tuple[str, ...] = _key(
+        Kind.NAMES,
+        (),
+        "Addresses of folders outside of the table below which files of it may be, as those of a "
+        "shallow clone are. They are read with the storage options of the table.",
+    )
     quality: QualityRules | None = option_field(
         None,
         Option(
@@ -334,6 +340,11 @@ class Policy(JsonRecord):
         check_tags("tags", self.tags)
         for window in check_tuple("quiet_hours", self.quiet_hours):
             QuietWindow.parse(window)
+        for root in check_tuple("allow_external", self.allow_external):
+            if not isinstance(root, str) or not root or "," in root:
+                raise InvalidInputError(
+                    f"Policy key 'allow_external' holds {root!r}; give addresses without commas."
+                )
 
     def recover_options(self) -> RecoverOptions:
         """Return the options of a recovery under this policy."""

@@ -17,11 +17,13 @@ import pyarrow as pa
 from memwal.base_table.snapshot import BaseTable
 from memwal.errors import CorruptDataError, ObjectNotFoundError
 from memwal.format.paths import FRAG_REUSE_INDEX_NAME, INDICES_DIR
+from memwal.lsm.indexes.segments import segment_location
 from memwal.reader.base_indexes import find_index
 from memwal.reader.cache.keys import version_key
 from memwal.reader.cache.lru import LruCache
 from memwal.reader.row_set import RowIds, contains
 from memwal.reader.sources.key_index import MAX_KEPT_BYTES, kept_bytes, page_hits
+from memwal.storage.location import TableLocation
 from memwal.util.log import warn_once
 
 if TYPE_CHECKING:
@@ -32,8 +34,8 @@ logger = logging.getLogger(__name__)
 _OFFSET_BITS: Final = np.uint64(32)
 _VERSIONS: Final = 64
 
-# Folder of each segment, and the fragments that it answers for, ascending.
-_Segments = tuple[tuple[str, npt.NDArray[np.uint64]], ...]
+# Table and folder of each segment, and the fragments that it answers for, ascending.
+_Segments = tuple[tuple[TableLocation, str, npt.NDArray[np.uint64]], ...]
 
 
 def key_segments(base: BaseTable) -> Sequence[IndexSegmentDescription]:
@@ -67,8 +69,8 @@ def addresses_in_pages(base: BaseTable, keys: pa.Array) -> RowIds | None:
         (segments,) = _segments.get(version_key(base), lambda: (_find_segments(base),))
         if segments is None:
             return None
-        for folder, fragments in segments:
-            hits = page_hits(base.location, folder, keys)
+        for location, folder, fragments in segments:
+            hits = page_hits(location, folder, keys)
             if hits is None:
                 return None
             found.append(hits.ids[contains(fragments, hits.ids >> _OFFSET_BITS)])
@@ -90,8 +92,9 @@ def _find_segments(base: BaseTable) -> _Segments | None:
         own = left & segment.fragment_ids
         left.difference_update(own)
         folder = f"{INDICES_DIR}/{segment.uuid}"
-        segments.append((folder, np.array(sorted(own), np.uint64)))
-    if left or sum(kept_bytes(base.location, folder) for folder, _ in segments) > MAX_KEPT_BYTES:
+        location = segment_location(base, segment)
+        segments.append((location, folder, np.array(sorted(own), np.uint64)))
+    if left or sum(kept_bytes(at, folder) for at, folder, _ in segments) > MAX_KEPT_BYTES:
         return None
     return tuple(segments)
 

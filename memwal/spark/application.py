@@ -40,7 +40,7 @@ from memwal.spark.result_store import check_target, write_result
 from memwal.spark.runner import application_span, spark_reason, spark_runner, with_trace_context
 from memwal.spark.session import APPLICATION_LINE, is_submitted, spark_session
 from memwal.storage.credentials import read_options_file
-from memwal.storage.location import TableLocation
+from memwal.storage.location import TableLocation, allow_external
 from memwal.table import Table
 from memwal.table import open as open_table
 
@@ -82,6 +82,13 @@ def job_parser(job: str, description: str) -> ArgumentParser:
         type=Path,
         metavar="FILE",
         help="JSON object of storage options, as Lance takes them; read by the driver",
+    )
+    parser.add_argument(
+        "--allow-external",
+        action="append",
+        default=[],
+        metavar="URI",
+        help="folder outside of the table below which files of it may be; repeatable",
     )
     parser.add_argument(
         "--result",
@@ -194,7 +201,9 @@ def _run_job(
 ) -> Result:
     file = arguments.storage_options_file
     # Read before the session starts, so that invalid options fail without waiting for Spark.
-    storage_options = read_options_file(file) if file is not None else {}
+    storage_options = allow_external(
+        read_options_file(file) if file is not None else {}, arguments.allow_external
+    )
     if in_any_state:
         table = Table(TableLocation(arguments.table, storage_options))
     else:

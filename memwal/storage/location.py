@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from memwal.errors import InvalidInputError
 from memwal.storage import object_store, uris
 from memwal.storage.credentials import CREDENTIALS_FROM, credentials_for
 from memwal.storage.object_store import ObjectStore
@@ -21,6 +22,12 @@ COMMITS_IN: Final = "memwal_commits_in"
 """Storage option for a store without put-if-absent.
 
 It names the environment variable with the URL of the database that decides the commits.
+"""
+
+ALLOW_EXTERNAL: Final = "memwal_allow_external"
+"""Storage option with the roots below which a table may have files outside of its own folder.
+
+They are addresses, divided by commas.
 """
 
 _WRAPPERS: Final = "memwal.stores"
@@ -38,9 +45,10 @@ class TableLocation:
 
     ``uri`` is the absolute path of a local table, else ``scheme://bucket/path``, in one spelling:
     no ``file://``, no trailing slash. The constructor takes any spelling that
-    :func:`~memwal.storage.open.open_store` takes. ``storage_options`` is a copy of Lance's. Two of
-    them belong to memwal: ``memwal_commits_in``, see :data:`COMMITS_IN`, and
-    ``memwal_credentials_from``, see :data:`~memwal.storage.credentials.CREDENTIALS_FROM`.
+    :func:`~memwal.storage.open.open_store` takes. ``storage_options`` is a copy of Lance's. Three
+    of them belong to memwal: ``memwal_commits_in``, see :data:`COMMITS_IN`,
+    ``memwal_allow_external``, see :data:`ALLOW_EXTERNAL`, and ``memwal_credentials_from``, see
+    :data:`~memwal.storage.credentials.CREDENTIALS_FROM`.
     """
 
     uri: str
@@ -49,6 +57,8 @@ class TableLocation:
     def __post_init__(self) -> None:
         object.__setattr__(self, "uri", str(uris.parse_uri(self.uri)))
         object.__setattr__(self, "storage_options", check_options(self.storage_options))
+        for root in self._external_roots:
+            uris.parse_uri(root)
 
     @property
     def store(self) -> ObjectStore:
@@ -99,6 +109,23 @@ class TableLocation:
         """Return the address of a folder inside the table."""
         return f"{self.uri.rstrip('/')}/{object_store.check_key(path)}"
 
+    @property
+    def _external_roots(self) -> list[str]:
+        return [r for r in self.storage_options.get(ALLOW_EXTERNAL, "").split(",") if r]
+
+    def allows(self, address: str) -> bool:
+        """Return whether files at an address, or below it, may belong to the table."""
+        try:
+            inner = f"{uris.parse_uri(address)}/"
+        except InvalidInputError:
+            return False
+        roots = (str(uris.parse_uri(root)) for root in (self.uri, *self._external_roots))
+        return any(inner.startswith(f"{root.rstrip('/')}/") for root in roots)
+
+    def beside(self, address: str) -> TableLocation:
+        """Return the location of another folder, with the options of this one."""
+        return TableLocation(address, self.storage_options)
+
     def __str__(self) -> str:
         return self.uri
 
@@ -106,8 +133,26 @@ class TableLocation:
         return hash((self.uri, frozenset(self.storage_options.items())))
 
 
+def allow_external(options: Mapping[str, str] | None, roots: Sequence[str]) -> dict[str, str]:
+    """Return storage options that also allow files below some roots.
+
+    Raises InvalidInputError if a root has a comma in it.
+    """
+    refused = [root for root in roots if "," in root]
+    if refused:
+        raise InvalidInputError(
+            f"{refused[0]} has a comma in it, and cannot be a root of external files; name a "
+            "folder above it"
+        )
+    allowed = dict(options or {})
+    if roots:
+        before = allowed.get(ALLOW_EXTERNAL)
+        allowed[ALLOW_EXTERNAL] = ",".join([*([before] if before else []), *roots])
+    return allowed
+
+
 def _static_options(location: TableLocation) -> dict[str, str]:
-    own = (COMMITS_IN, CREDENTIALS_FROM)
+    own = (COMMITS_IN, CREDENTIALS_FROM, ALLOW_EXTERNAL)
     return {key: value for key, value in location.storage_options.items() if key not in own}
 
 
@@ -127,6 +172,7 @@ def _vending_namespace(location: TableLocation) -> VendingNamespace | None:
 @functools.lru_cache(maxsize=_MAX_OPEN_STORES)
 def _shared_store(location: TableLocation, *, durable: bool) -> ObjectStore:
     options = dict(location.storage_options)
+    options.pop(ALLOW_EXTERNAL, None)
     variable = options.pop(COMMITS_IN, None)
     store = open_store(location.uri, options, durable=durable)
     if variable is None:

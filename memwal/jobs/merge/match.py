@@ -34,6 +34,7 @@ from memwal.jobs.merge.kept_ids import (
     store_matched,
 )
 from memwal.jobs.merge.run_files import KeyFile, read_keys
+from memwal.lsm.indexes.segments import segment_location
 from memwal.quality.checks import Mask
 from memwal.reader.base_pages import key_segments
 from memwal.reader.base_rows import Positions, scan_keys
@@ -259,7 +260,9 @@ def _addresses(
         rows = sum(fragment.physical_rows for fragment in own.values())
         folder = f"{INDICES_DIR}/{segment.uuid}"
         try:
-            hits = page_hits(base.location, folder, keys, most_rows=int(rows * _MOST_READ))
+            hits = page_hits(
+                segment_location(base, segment), folder, keys, most_rows=int(rows * _MOST_READ)
+            )
         except (CorruptDataError, ObjectNotFoundError) as error:
             logger.warning("%s; comparing all keys without it", error)
             continue

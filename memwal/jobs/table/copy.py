@@ -4,7 +4,8 @@ A copy contains one version of the base table and, of every region, what is not 
 version: the manifest, the flushed generations and the log after them. It has every write that was
 acknowledged before the copy began, and of each region those that were acknowledged meanwhile, up to
 some moment. Older versions, tags, branches and merged generations are left out: the next index
-build extends an index that had not caught up with those generations.
+build extends an index that had not caught up with those generations. Files of the table that are
+outside of it, as those of a shallow clone, are in the copy.
 
 The copy is consistent because of its order, which is that of a protected read (design note 0006):
 the base table's version gets a tag, the copy checks that this version is still the newest, and only
@@ -34,7 +35,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID, uuid4
 
-from memwal.base_table.named_files import find_bad_files, refuse, stored_keys
+from memwal.base_table.named_files import StoredObject, find_bad_files, refuse, stored_objects
 from memwal.base_table.read_tags import ReadTag, delete_tag, place_tag, renew_tag
 from memwal.base_table.region_marks import UNMARKED, RegionMark, read_marks, write_marks
 from memwal.base_table.snapshot import BaseTable, open_base, table_manifest_key
@@ -47,6 +48,7 @@ from memwal.errors import (
     TableSetupError,
 )
 from memwal.format.lance_files import FileKind, NamedFile
+from memwal.format.lance_manifest import without_base_paths
 from memwal.format.paths import (
     generation_dir,
     manifest_key,
@@ -99,8 +101,7 @@ def copy_table(
     StoreAccessError
         The source is read-only: a copy needs a tag there while it runs.
     InvalidInputError
-        The target is inside the source, or the source is a shallow clone, some of whose files are
-        elsewhere.
+        The target is inside the source.
     CorruptDataError
         An entry of a log is missing.
     ConflictError
@@ -156,13 +157,14 @@ def _copy(
     source = base.location
     regions = [_plan_region(base, manifest) for manifest in read_manifests(source.store).values()]
     region_keys = (key for region in regions for key in _region_keys(source.store, region))
-    keys = {*stored_keys(base), *region_keys}
+    objects = stored_objects(base)
+    objects |= {key: StoredObject(source.store, key) for key in region_keys}
     meter: Meter | NoMeter = NO_METER
     if report is not None:
-        total = sum(info.size for info in source.store.list("") if info.key in keys)
+        total = sum(info.size for info in source.store.list("") if info.key in objects)
         meter = Meter(report, job="copy", step="copying", unit=Unit.BYTES, total=total)
-    sizes = _copy_objects(source, target, sorted(keys), tag, meter)
-    _check_objects(source, target, sizes)
+    sizes = _copy_objects(source, target, objects, tag, meter)
+    _check_objects(source, target, objects, sizes)
     for region in regions:
         encoded = region.manifest.encode()
         region_id, version = region.manifest.region_id, region.manifest.version
@@ -174,7 +176,7 @@ def _copy(
         raise _tag_expired(source)
     manifest = table_manifest_key(source, base.version)
     try:
-        target.store.create(manifest, source.store.get(manifest))
+        target.store.create(manifest, without_base_paths(source.store.get(manifest)))
     except ObjectExistsError as error:
         raise TableSetupError(f"another process created a table at {target} meanwhile") from error
     return JobResult(
@@ -186,7 +188,7 @@ def _copy(
             "regions": len(regions),
             "generations": sum(len(region.manifest.flushed) for region in regions),
             "log_entries": sum(len(region.log) for region in regions),
-            "objects": len(keys) + 3 * len(regions) + 1,
+            "objects": len(objects) + 3 * len(regions) + 1,
             "bytes": sum(sizes.values()),
         },
     )
@@ -235,7 +237,7 @@ def _region_keys(store: ObjectStore, region: _Region) -> Iterator[str]:
 def _copy_objects(
     source: TableLocation,
     target: TableLocation,
-    keys: list[str],
+    objects: Mapping[str, StoredObject],
     tag: ReadTag,
     meter: Meter | NoMeter,
 ) -> dict[str, int]:
@@ -243,7 +245,8 @@ def _copy_objects(
     sizes: dict[str, int] = {}
     with ThreadPoolExecutor(_PARALLEL) as pool:
         key_of = {
-            pool.submit(_copy_object, source.store, target.store, key, meter): key for key in keys
+            pool.submit(_copy_object, objects[key], target.store, key, meter): key
+            for key in sorted(objects)
         }
         pending = set(key_of)
         try:
@@ -258,14 +261,26 @@ def _copy_objects(
     return sizes
 
 
-def _check_objects(source: TableLocation, target: TableLocation, sizes: Mapping[str, int]) -> None:
+def _check_objects(
+    source: TableLocation,
+    target: TableLocation,
+    objects: Mapping[str, StoredObject],
+    sizes: Mapping[str, int],
+) -> None:
     """Raise CorruptDataError if a file of Lance is damaged, LostWriteError if its copy is."""
     files = [NamedFile(key, _kind_of(key), size=size) for key, size in sizes.items()]
     bad = find_bad_files(target.store, files)
     if not bad:
         return
     keys = {file.key for file in bad}
-    damaged = find_bad_files(source.store, [file for file in files if file.key in keys])
+    damaged = [
+        found
+        for file in files
+        if file.key in keys
+        for found in find_bad_files(
+            objects[file.key].store, [replace(file, key=objects[file.key].key)]
+        )
+    ]
     if damaged:
         raise CorruptDataError(
             f"{len(damaged)} files of {source} are damaged ({damaged[0]}), so that the copy is no "
@@ -282,8 +297,10 @@ def _kind_of(key: str) -> FileKind:
     return FileKind.PLAIN
 
 
-def _copy_object(source: ObjectStore, target: ObjectStore, key: str, meter: Meter | NoMeter) -> int:
-    first = source.get_range(key, start=0, length=CHUNK_BYTES)
+def _copy_object(
+    source: StoredObject, target: ObjectStore, key: str, meter: Meter | NoMeter
+) -> int:
+    first = source.store.get_range(source.key, start=0, length=CHUNK_BYTES)
     if len(first) < CHUNK_BYTES:
         # Durable one by one: nothing names it before all are.
         target.put(key, first)
@@ -297,7 +314,7 @@ def _copy_object(source: ObjectStore, target: ObjectStore, key: str, meter: Mete
         while chunk:
             yield chunk
             meter.advance(len(chunk))
-            chunk = source.get_range(key, start=copied, length=CHUNK_BYTES)
+            chunk = source.store.get_range(source.key, start=copied, length=CHUNK_BYTES)
             copied += len(chunk)
 
     target.put_chunks(key, chunks())

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from uuid import UUID
 
-from memwal.base_table.named_files import BadFile
+from memwal.base_table.named_files import BadFile, find_bad_external_files
 from memwal.boundary.lance_errors import first_line, is_panic
 from memwal.errors import MemWalError, NewerFormatError, ObjectNotFoundError, StoreAccessError
 from memwal.format.lance_files import FileKind
@@ -81,7 +81,7 @@ def find_bad_data_files(location: TableLocation, folder: str, manifest: bytes) -
     """Return the files with rows of a data set that are missing, or have another size.
 
     ``folder`` is that of the data set, below the table; empty for the table itself. Costs two
-    listings, whatever the number of files.
+    listings, whatever the number of files, and a request or two for each file outside of the table.
     """
     prefix = f"{folder}/" if folder else ""
     sizes = {
@@ -102,4 +102,4 @@ def find_bad_data_files(location: TableLocation, folder: str, manifest: bytes) -
             bad.append(BadFile(key, f"it has {size} bytes instead of {file.size}"))
         elif not size:
             bad.append(BadFile(key, "it is empty"))
-    return bad
+    return bad + find_bad_external_files(location, manifest)

@@ -21,6 +21,7 @@ from memwal.boundary.lance_errors import translate_lance_error
 from memwal.errors import CorruptDataError, InvalidInputError, MemWalError, ObjectNotFoundError
 from memwal.format.paths import MEM_WAL_INDEX_NAME
 from memwal.lsm.indexes.kinds import IndexKind, kind_of
+from memwal.lsm.indexes.segments import segment_location
 from memwal.lsm.indexes.spec import IndexSpec, read_index_spec
 from memwal.storage.location import TableLocation
 from memwal.util.log import warn_once
@@ -190,10 +191,8 @@ _specs = _SpecCache()
 def _read_spec(base: BaseTable, description: IndexDescription) -> IndexSpec:
     if len(description.field_names) != 1:
         raise InvalidInputError(f"it is over {len(description.field_names)} columns")
-    if description.segments[0].base_id is not None:
-        raise InvalidInputError("its files are in another table")
     try:
-        return read_index_spec(base.location, description)
+        return read_index_spec(segment_location(base, description.segments[0]), description)
     except ObjectNotFoundError as error:
         is_trained = any(segment.fragment_ids for segment in description.segments)
         if is_trained or not kind_of(description).is_vector:

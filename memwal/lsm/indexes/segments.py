@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memwal.base_table.snapshot import BaseTable
+from memwal.storage.location import TableLocation
 
 if TYPE_CHECKING:
-    from lance.lance.indices import IndexDescription
+    from lance.lance.indices import IndexDescription, IndexSegmentDescription
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,13 @@ def describe_index(base: BaseTable, name: str) -> IndexDescription | None:
     """Return Lance's description of an index; None if there is none of that name."""
     descriptions: list[IndexDescription] = base.dataset.describe_indices()
     return next((description for description in descriptions if description.name == name), None)
+
+
+def segment_location(base: BaseTable, segment: IndexSegmentDescription) -> TableLocation:
+    """Return the table whose folder has the files of a segment: this one, or one it is a clone of."""
+    if segment.base_id is None:
+        return base.location
+    return base.location.beside(base.dataset.base_paths()[segment.base_id].path)
 
 
 def index_coverage(base: BaseTable, description: IndexDescription) -> IndexCoverage:

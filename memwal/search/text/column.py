@@ -16,6 +16,7 @@ from memwal.base_table.snapshot import BaseTable
 from memwal.errors import InvalidInputError
 from memwal.format.paths import FRAG_REUSE_INDEX_NAME
 from memwal.lsm.indexes.kinds import kind_of
+from memwal.lsm.indexes.segments import segment_location
 from memwal.lsm.memtable.rows import RowView
 from memwal.lsm.memtable.text_index import TextIndex
 from memwal.lsm.memtable.tokenizer import Tokenizer
@@ -168,9 +169,10 @@ def _open_column(
     is_used = is_readable(index)
     segments = run_all(
         [
-            partial(LanceTextIndex.open, base.location, base.location.uri, segment.uuid)
+            partial(LanceTextIndex.open, table, table.uri, segment.uuid)
             for segment in index.segments
             if is_used
+            for table in (segment_location(base, segment),)
         ]
     )
     opener = _ColumnOpener(sources, newest, column, index, segments)

@@ -69,9 +69,15 @@ class MemWalHook(BaseHook):
         ObjectNotFoundError
             No table of the catalog has this name.
         """
+        from memwal.fleet import open_managed
         from memwal.table import open as open_table
 
-        return open_table(self._resolve_uri(name_or_uri), storage_options=self.storage_options())
+        options = self.storage_options()
+        if NAME.fullmatch(name_or_uri) is None:
+            return open_table(name_or_uri, storage_options=options)
+        with closing(self.catalog()) as catalog:
+            managed = catalog.get(name_or_uri)
+        return open_managed(managed, storage_options=options)
 
     def test_connection(self) -> tuple[bool, str]:
         """Check that the address of the form can be listed, and that it supports put-if-absent."""
@@ -93,9 +99,3 @@ class MemWalHook(BaseHook):
             return False, str(error)
         content = "it is empty" if is_empty else "it has objects"
         return True, f"{location.uri} can be listed ({content}), and supports put-if-absent."
-
-    def _resolve_uri(self, name_or_uri: str) -> str:
-        if NAME.fullmatch(name_or_uri) is None:
-            return name_or_uri
-        with closing(self.catalog()) as catalog:
-            return catalog.get(name_or_uri).uri

@@ -110,10 +110,3 @@ def options_file(ref: str | None, folder: Path) -> str | None:
     if ref is None or not ref.startswith(CONNECTION_PREFIX):
         return ref
     return str(write_private_file(read_options(ref) or {}, folder))
-
-
-def table_at(uri: str, ref: str | None) -> Table:
-    """Open a table with the options of a reference."""
-    from memwal.table import open as open_table
-
-    return open_table(uri, storage_options=read_options(ref))

@@ -325,6 +325,8 @@ class MemWalOperator(BaseOperator):
         context: Context,
         check_lease: Callable[[], None],
     ) -> RunningJob:
+        roots = target.managed.policy.allow_external
+        arguments = [*arguments, *(f"--allow-external={root}" for root in roots)]
         if hook.is_cluster_mode:
             return self._task_driver(hook, context).submit(
                 arguments,

@@ -10,8 +10,8 @@ from uuid import UUID
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-import memwal
 from memwal.errors import InvalidInputError
+from memwal.fleet import open_managed
 from memwal.jobs.due import Due
 from memwal.jobs.job import Guard, JobResult
 from memwal.util.records import JsonObject
@@ -313,7 +313,7 @@ def is_small(spec: JobSpec, target: Target) -> bool:
         return False
     status = spec.status
     if status is None:
-        status = memwal.open(target.managed.uri, storage_options=target.storage_options).status()
+        status = open_managed(target.managed, storage_options=target.storage_options).status()
     if status.base_bytes is None:
         return False
     return status.base_bytes + status.backlog_bytes + status.reclaimable_bytes < limit

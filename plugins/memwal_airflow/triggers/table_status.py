@@ -12,7 +12,7 @@ from uuid import UUID
 from memwal.errors import InvalidInputError
 from memwal.jobs.policy import Policy
 from memwal.jobs.status import TableStatus
-from memwal.storage.location import TableLocation
+from memwal.storage.location import TableLocation, allow_external
 from memwal_airflow.hooks.storage_options import read_options, read_options_async
 
 # Catalog and Lance take a second to import, so only the functions that read import them.
@@ -109,7 +109,7 @@ def _read_resolved(
     from memwal.jobs.backlog import read_status
 
     status = read_status(
-        TableLocation(resolved.uri, options or {}),
+        TableLocation(resolved.uri, allow_external(options, resolved.policy.allow_external)),
         regions=None if regions is None else [UUID(region) for region in sorted(regions)],
         collection=resolved.policy.gc_options(),
     )

@@ -12,10 +12,11 @@ from fastapi import HTTPException, status
 
 from memwal.catalog import ManagedTable
 from memwal.errors import MemWalError
+from memwal.fleet import open_managed
 from memwal.jobs.gc import collect_garbage
 from memwal.jobs.gc.decision import summarise
 from memwal.util.records import JsonObject
-from memwal_airflow.hooks.storage_options import table_at
+from memwal_airflow.hooks.storage_options import read_options
 
 CACHE_SECONDS = 30.0
 _MAX_CACHED = 1000
@@ -56,7 +57,7 @@ def _cache_entry(table: ManagedTable) -> _CachedAnswer:
 def _dry_run(table: ManagedTable) -> JsonObject:
     at = datetime.now(UTC)
     try:
-        opened = table_at(table.uri, table.storage_options_ref)
+        opened = open_managed(table, storage_options=read_options(table.storage_options_ref))
         # Costs some requests to the store for each region.
         options = replace(table.policy.gc_options(), dry_run=True, explain=True)
         result = collect_garbage(opened.location, options)

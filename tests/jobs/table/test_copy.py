@@ -310,16 +310,6 @@ def test_files_larger_than_a_chunk(
     assert everything(tmp_path / "copy") == VALUES
 
 
-def test_a_shallow_clone_is_refused(table: memwal.Table, tmp_path: Path) -> None:
-    fill(table).abort()
-    dataset = table.base().dataset
-    dataset.tags.create("now", dataset.version)
-    dataset.shallow_clone(str(tmp_path / "clone"), "now")
-
-    with pytest.raises(InvalidInputError):
-        memwal.open(str(tmp_path / "clone")).copy_to(str(tmp_path / "copy"))
-
-
 def test_an_index_that_was_behind_catches_up(tmp_path: Path) -> None:
     table = indexed.indexed_table(tmp_path, "IVF_PQ")
     indexed.merge_rows(table, indexed.rows(5000, 200, seed=1))
