@@ -41,8 +41,9 @@ _LANCEDB_TRANSFORMS: Final = (Bucket, Identity, Unsharded)
 class RegionSpec:
     """Rule that maps rows to regions. Created by :meth:`bucket` or another class method.
 
-    LanceDB and pylance support ``bucket``, ``identity`` and ``unsharded`` of one column. They
-    refuse to write to a table with any other spec, and to one with several specs.
+    LanceDB supports ``bucket``, ``identity`` and ``unsharded`` of one column. It refuses to write
+    to a table with any other spec, and to one with several specs. Tables store other specs as SQL
+    expressions.
 
     Parameters
     ----------
@@ -312,7 +313,7 @@ class RegionSpec:
     def bind(
         self, field_ids: Mapping[str, int], schema: pa.Schema, *, spec_id: int | None = None
     ) -> StoredRegionSpec:
-        """Return the stored form of this spec, equal to the one that LanceDB would store.
+        """Return the stored form of this spec; LanceDB stores the same of those it supports.
 
         ``field_ids`` are the Lance field ids of the top-level columns of the table. ``spec_id`` is
         positive and never reused in a table; LanceDB supports only 1. Raises InvalidInputError if

@@ -31,6 +31,9 @@ IMMUTABLE: Final = "immutable"
 PENDING: Final = "pending"
 """Parameter of the fields of a spec that is not in force yet."""
 
+TRANSFORM: Final = "memwal_transform"
+"""Parameter with the name of a transform that is stored as an expression."""
+
 _COLUMN: Final = "column"
 _MAX_DIGITS: Final = 20
 _MAX_SHOWN: Final = 40
@@ -81,7 +84,7 @@ class RegionField:
         Raises InvalidInputError if the table has no such top-level column, or its type is not
         supported.
         """
-        types = [pa.null() if name is None else _column_type(name, schema) for name in self.columns]
+        types = self._types(schema)
         value_type = self.transform.value_type(types)
         if value_type is None:
             columns = ", ".join(
@@ -94,6 +97,9 @@ class RegionField:
                 f"{self.transform.source_types}"
             )
         return value_type
+
+    def _types(self, schema: pa.Schema) -> list[pa.DataType]:
+        return [pa.null() if name is None else _column_type(name, schema) for name in self.columns]
 
     def bind(
         self, field_ids: Mapping[str, int], schema: pa.Schema, parameters: Mapping[str, str]
@@ -110,13 +116,15 @@ class RegionField:
         if name is None:
             raise InvalidInputError(f"a region value cannot have type {value_type}")
         immutable = {IMMUTABLE: "true"} if self.immutable else {}
+        transform, expression = self.transform.name, self.transform.expression(self._types(schema))
+        named = {TRANSFORM: transform} if transform and expression else {}
         return RegionFieldSpec(
             field_id=self.field_id,
             source_ids=tuple(field_ids[name] for name in self.columns if name is not None),
-            transform=self.transform.name,
-            expression=self.transform.sql if isinstance(self.transform, Expression) else None,
+            transform=None if expression else transform,
+            expression=expression,
             result_type=name,
-            parameters={**self.transform.parameters, **immutable, **parameters},
+            parameters={**self.transform.parameters, **named, **immutable, **parameters},
         )
 
 
@@ -129,6 +137,12 @@ def field_from_stored(
     CorruptDataError if a part is missing or contradicts another one.
     """
     transform = _stored_transform(field, where)
+    expressions = transform.expressions(len(field.source_ids))
+    if field.transform is None and field.expression not in expressions:
+        raise CorruptDataError(
+            f"{where}: the expression {field.expression!r} is not that of the transform "
+            f"{transform.name!r}, which its parameters name; look at how the table was set up"
+        )
     columns = _stored_columns(field, transform, names, where)
     return RegionField(
         field.field_id, columns, transform, field.parameters.get(IMMUTABLE) == "true"
@@ -153,13 +167,16 @@ def without_pending(stored: StoredRegionSpec) -> StoredRegionSpec:
 
 
 def _stored_transform(field: RegionFieldSpec, where: str) -> Transform:
-    match field.transform:
+    name = field.transform
+    if name is None and field.expression:
+        name = field.parameters.get(TRANSFORM)
+    match name:
         case "unsharded":
             return Unsharded()
         case "identity":
             return Identity()
         case "year" | "month" | "day" | "hour":
-            return CalendarPart(field.transform)
+            return CalendarPart(name)
         case "bucket":
             return Bucket(_stored_number(field, NUM_BUCKETS, where))
         case "multi_bucket":
@@ -176,7 +193,7 @@ def _stored_transform(field: RegionFieldSpec, where: str) -> Transform:
             )
         case _:
             raise InvalidInputError(
-                f"{where}: the region transform {field.transform!r} is not supported; only "
+                f"{where}: the region transform {name!r} is not supported; only "
                 "bucket, multi_bucket, identity, truncate, year, month, day, hour and unsharded are"
             )
 

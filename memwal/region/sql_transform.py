@@ -61,6 +61,9 @@ class Expression(Transform):
         tokens = tokenize(self.sql, num_columns=self.num_sources)
         object.__setattr__(self, "_tokens", tuple(token.text for token in tokens))
 
+    def expressions(self, num_columns: int) -> tuple[str, ...]:
+        return (self.sql,)
+
     def arguments(self, columns: str) -> str:
         return f"{self.sql!r} over {columns} as {type_name(self.result_type)}"
 

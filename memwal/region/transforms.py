@@ -2,6 +2,9 @@
 
 Spec: Region Transform. ``bucket`` hashes as Lance does, not with the spec's ``murmur3``. Every
 other transform equals the expression in the spec.
+
+The newest specification allows the names ``identity``, ``bucket`` and ``unsharded`` only. A new
+spec of another transform is therefore stored as its expression, with the name in a parameter.
 """
 
 from __future__ import annotations
@@ -54,6 +57,17 @@ class Transform(ABC):
         """Parameters, as in a stored spec."""
         return {}
 
+    def expressions(self, num_columns: int) -> tuple[str, ...]:
+        """Return the SQL expressions that equal the transform, for columns of different types.
+
+        Empty if the transform is stored by its name.
+        """
+        return ()
+
+    def expression(self, types: Sequence[pa.DataType]) -> str | None:
+        """Return the SQL expression to store for columns of these types; None to store the name."""
+        return next(iter(self.expressions(len(types))), None)
+
     @property
     def num_values(self) -> int | None:
         """Number of values, which start at 0; None if the values depend on the data."""
@@ -99,6 +113,9 @@ class CalendarPart(Transform):
     @property
     def name(self) -> str:
         return self.part
+
+    def expressions(self, num_columns: int) -> tuple[str, ...]:
+        return (f"date_part('{self.part}', col0)",)
 
     def value_type(self, types: Sequence[pa.DataType]) -> pa.DataType | None:
         return pa.int32() if pt.is_null(types[0]) or has_date_parts(types[0]) else None
@@ -159,6 +176,10 @@ class MultiBucket(_Buckets):
     num_columns = None
     source_types = HASHABLE_TYPES
 
+    def expressions(self, num_columns: int) -> tuple[str, ...]:
+        columns = ", ".join(f"col{number}" for number in range(num_columns))
+        return (f"abs(murmur3_multi({columns})) % {self.num_buckets}",)
+
     def value_type(self, types: Sequence[pa.DataType]) -> pa.DataType | None:
         return pa.int32() if all(is_hashable(data_type) for data_type in types) else None
 
@@ -194,6 +215,20 @@ class Truncate(Transform):
     def parameters(self) -> dict[str, str]:
         return {WIDTH: str(self.width)}
 
+    def expressions(self, num_columns: int) -> tuple[str, ...]:
+        digits = min(2 * self.width, MAX_WIDTH)
+        return (
+            f"left(col0, {self.width})",
+            f"col0 - (col0 % {self.width})",
+            f"decode(left(encode(col0, 'hex'), {digits}), 'hex')",
+        )
+
+    def expression(self, types: Sequence[pa.DataType]) -> str | None:
+        text, number, binary = self.expressions(1)
+        if is_binary(types[0]):
+            return binary
+        return text if is_text(types[0]) else number
+
     def value_type(self, types: Sequence[pa.DataType]) -> pa.DataType | None:
         (data_type,) = types
         fits = (
@@ -213,7 +248,9 @@ class Truncate(Transform):
         if is_text(data_type):
             return pc.utf8_slice_codeunits(column, 0, self.width)
         if is_binary(data_type):
-            return pc.binary_slice(column, 0, self.width)
+            # Arrow fails at widths near the largest integer.
+            longest = pc.max(pc.binary_length(column)).as_py() or 0
+            return pc.binary_slice(column, 0, min(self.width, longest))
         if pt.is_integer(data_type):
             return self._integers(column)
         return self._decimals(column)

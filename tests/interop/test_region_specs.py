@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 import lance
@@ -10,11 +11,14 @@ import lancedb
 import pyarrow as pa
 import pytest
 from support.data.merging import Merge
-from support.data.tables import SCHEMA, rows, state
+from support.data.tables import SCHEMA, base_state, rows, state
 from support.oracles.native import everything, ordered
 
 import memwal
+from memwal.base_table.commit import update_details
+from memwal.base_table.snapshot import BaseTable
 from memwal.errors import TableSetupError
+from memwal.format.memwal_index import IndexDetails
 from memwal.region.manifest_store import read_manifests
 from memwal.region.spec import RegionSpec
 from memwal.resharding import add_region_spec
@@ -48,12 +52,53 @@ def upsert(folder: Path, values: dict[int, int | None]) -> None:
     table.close_lsm_writers()
 
 
+def store_name(table: memwal.Table, name: str, parameters: dict[str, str]) -> None:
+    """Store the spec of a table as before: the transform by a name of its own."""
+
+    def change(base: BaseTable) -> IndexDetails:
+        (stored,) = base.details.region_specs
+        field = replace(stored.fields[0], transform=name, expression=None, parameters=parameters)
+        return replace(base.details, region_specs=(replace(stored, fields=(field,)),))
+
+    update_details(table.location, change)
+
+
 @pytest.mark.parametrize("spec", OURS.values(), ids=OURS)
 def test_lancedb_refuses_to_write(tmp_path: Path, spec: RegionSpec) -> None:
+    """LanceDB 0.40 evaluates no expression. Everything else of it works."""
     table = create(tmp_path, spec)
     with pytest.raises(RuntimeError, match=r"unsupported sharding transform|expected exactly one"):
         upsert(tmp_path, {1: 1})
     assert read_manifests(table.location.store) == {}
+    theirs = lancedb.connect(str(tmp_path)).open_table(NAME)
+    builder = theirs.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
+    builder.use_lsm(False).execute(rows({1: 1}))
+    theirs.optimize()
+    assert state(theirs.search().limit(10).to_arrow()) == {1: 1}
+    assert state(table) == {1: 1}
+
+
+def test_a_table_that_stores_the_name_of_a_transform_is_converted(
+    tmp_path: Path, merge: Merge
+) -> None:
+    table = create(tmp_path, OURS["truncate"])
+    store_name(table, "truncate", {"width": "10"})
+    assert table.region_spec()[1] == OURS["truncate"]
+    values: dict[int, int | None] = {1: 1, 11: 1, 12: 1, 25: 1}
+    table.upsert(rows(values))
+    before = set(read_manifests(table.location.store))
+    table.upsert(rows({12: 2}))
+    assert set(read_manifests(table.location.store)) == before
+    add_region_spec(table.uri, OURS["truncate"])
+    assert table.region_spec() == (2, OURS["truncate"])
+    stored = table.base().details.region_specs[-1].fields[0]
+    assert (stored.transform, stored.expression) == (None, "col0 - (col0 % 10)")
+    # A second conversion changes nothing.
+    add_region_spec(table.uri, OURS["truncate"])
+    assert table.region_spec()[0] == 2
+    table.upsert(rows({11: 3}))
+    merge(table)
+    assert base_state(table) == {**values, 12: 2, 11: 3}
 
 
 def test_lancedb_reads_what_ours_wrote_and_merged(tmp_path: Path, merge: Merge) -> None:

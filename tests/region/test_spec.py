@@ -16,8 +16,9 @@ from memwal.errors import CorruptDataError, InvalidInputError, TableSetupError
 from memwal.format.lance_manifest import find_mem_wal_index
 from memwal.format.memwal_index import IndexDetails, StoredRegionSpec
 from memwal.format.paths import table_manifest_keys
+from memwal.region.router import Router
 from memwal.region.spec import RegionSpec
-from memwal.region.spec_fields import RegionField
+from memwal.region.spec_fields import TRANSFORM, RegionField
 from memwal.region.transforms import Identity
 
 SCHEMA = pa.schema(
@@ -300,6 +301,54 @@ def test_what_is_stored_is_read_back(spec: RegionSpec) -> None:
         assert found.spec_id == 3
         assert found.bind(FIELD_IDS, SCHEMA) == bound
         assert len({field.field_id for field in bound.fields}) == len(bound.fields)
+
+
+def named(spec: RegionSpec) -> StoredRegionSpec:
+    """The form in which a spec was stored before: the transform by its name."""
+    bound = spec.bind(FIELD_IDS, SCHEMA)
+    fields = [
+        dataclasses.replace(
+            stored,
+            transform=field.transform.name,
+            expression=None,
+            parameters={k: v for k, v in stored.parameters.items() if k != TRANSFORM},
+        )
+        for field, stored in zip(spec.fields, bound.fields, strict=True)
+    ]
+    return dataclasses.replace(bound, fields=tuple(fields))
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [spec for spec in EVERY_SPEC if "expression" not in str(spec)],
+    ids=str,
+)
+def test_names_of_transforms_that_clients_may_store(spec: RegionSpec) -> None:
+    """A table that has other names goes on, with the same regions."""
+    bound = spec.bind(FIELD_IDS, SCHEMA)
+    for field in bound.fields:
+        assert (field.transform in ("identity", "bucket", "unsharded")) == (
+            field.expression is None
+        )
+    before = RegionSpec.from_stored(named(spec), NAMES)
+    assert before == spec
+    names = SCHEMA.names
+    rows = pa.table({name: pa.nulls(1, SCHEMA.field(name).type) for name in names})
+    if "name" in spec.columns:
+        rows = rows.set_column(names.index("name"), SCHEMA.field("name"), pa.array(["2020-01-02"]))
+    now = RegionSpec.from_stored(bound, NAMES)
+    regions = [
+        [assignment for assignment, _ in Router(each, SCHEMA).route(rows)] for each in (before, now)
+    ]
+    assert regions[0] == regions[1]
+
+
+def test_an_expression_that_contradicts_its_name() -> None:
+    bound = RegionSpec.truncate("name", 3).bind(FIELD_IDS, SCHEMA)
+    (field,) = bound.fields
+    wrong = dataclasses.replace(field, expression="left(col0, 4)")
+    with pytest.raises(CorruptDataError):
+        RegionSpec.from_stored(dataclasses.replace(bound, fields=(wrong,)), NAMES)
 
 
 @pytest.mark.parametrize("transform", ["void", "BUCKET", ""])

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memwal.errors import InvalidInputError
+from memwal.region.sql_transform import Expression
 from memwal.region.transforms import (
     Bucket,
     CalendarPart,
@@ -62,6 +63,60 @@ def test_truncated_integers_as_derived(kind: pa.DataType) -> None:
     low, high = INTEGERS[kind]
     column = pa.array([low, high, 0, 5, 15, None], kind)
     assert Truncate(10).apply([column]).to_pylist() == derived("col0 - (col0 % 10)", column)
+
+
+TIMES = [0, -1, 1_577_934_245, None]
+EXPRESSED = [
+    *(
+        (CalendarPart(part), pa.array(TIMES, pa.timestamp(unit, zone)))
+        for part in ("year", "month", "day", "hour")
+        for unit, zone in (("s", None), ("us", None), ("ms", "UTC"), ("ns", "+02:00"))
+    ),
+    *(
+        (CalendarPart(part), pa.array([0, -1, 18_000, None], pa.int32()).cast(pa.date32()))
+        for part in ("year", "day")
+    ),
+    (CalendarPart("year"), pa.array(["2020-01-02", "1960-02-03T23:59:59.999", None])),
+    *(
+        (Truncate(width), pa.array([*limits, 0, 7, None], kind))
+        for width in (1, 10, 2**63 - 1)
+        for kind, limits in INTEGERS.items()
+    ),
+    (Truncate(10), pa.array([Decimal("-12.34"), Decimal("99.99"), None], pa.decimal128(10, 2))),
+    *(
+        (Truncate(width), pa.array(["", "abc", "日本語", None], kind))
+        for width in (2, 2**63 - 1)
+        for kind in (pa.string(), pa.large_string())
+    ),
+    *(
+        (Truncate(width), pa.array([b"", b"abc", b"\xff\xfe\xfd", None], kind))
+        for width in (2, 2**63 - 1)
+        for kind in (pa.binary(), pa.large_binary())
+    ),
+]
+
+
+@pytest.mark.few(12)
+@pytest.mark.parametrize(
+    ("transform", "column"), EXPRESSED, ids=[f"{t} {c.type}" for t, c in EXPRESSED]
+)
+def test_the_stored_expression_gives_the_same_regions(
+    transform: CalendarPart | Truncate, column: pa.Array
+) -> None:
+    """DataFusion alone evaluates it, as another client would."""
+    found = transform.apply([column])
+    sql = transform.expression([column.type])
+    assert sql is not None
+    assert found.to_pylist() == derived(sql, column)
+
+
+def test_the_stored_expression_of_several_columns() -> None:
+    """With the hash of the specification, which is none of DataFusion's own functions."""
+    columns = [pa.array([1, 2, None, None]), pa.array(["a", None, "b", None])]
+    bucket = MultiBucket(7)
+    sql = bucket.expression([column.type for column in columns])
+    assert sql is not None
+    assert Expression(sql, pa.int32(), 2).apply(columns).equals(bucket.apply(columns))
 
 
 @given(st.lists(st.none() | st.text(max_size=12), max_size=20), st.integers(1, 6))
