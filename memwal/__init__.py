@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from memwal.lsm.wal.position import WritePosition
     from memwal.reading_writer import Writer
     from memwal.region.spec import RegionSpec
-    from memwal.resharding import add_region_spec
+    from memwal.resharding import add_region_spec, retire_region
     from memwal.storage.credentials import register_credentials
     from memwal.table import Table, open
     from memwal.writer.region_writer.options import WriterOptions
@@ -36,6 +36,7 @@ __all__ = [
     "errors",
     "open",
     "register_credentials",
+    "retire_region",
 ]
 
 _MODULES = {
@@ -50,6 +51,7 @@ _MODULES = {
     "enable": "memwal.create_table",
     "open": "memwal.table",
     "register_credentials": "memwal.storage.credentials",
+    "retire_region": "memwal.resharding",
 }
 
 

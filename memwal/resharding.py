@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 from uuid import UUID
@@ -34,7 +34,7 @@ from memwal.errors import (
 )
 from memwal.format.memwal_index import IndexDetails, StoredRegionSpec
 from memwal.format.region_manifest import RegionManifest, RegionStatus
-from memwal.jobs.job import TaskRunner, run_in_process
+from memwal.jobs.job import JobResult, TaskRunner, run_in_process
 from memwal.jobs.merge.job import merge
 from memwal.jobs.options import MergeOptions
 from memwal.lsm.wal.claim import seal_region
@@ -120,6 +120,67 @@ def add_region_spec(
     return Table(location)
 
 
+@public
+def retire_region(
+    uri: str | os.PathLike[str],
+    region_id: UUID,
+    *,
+    storage_options: Mapping[str, str] | None = None,
+    run: TaskRunner = run_in_process,
+) -> JobResult:
+    """Flush, seal and merge a region, for good: for regions that clients made for the same rows.
+
+    Where two regions have rows of one key, nothing records which row is newer. The rows of the
+    region that is retired first count as the older ones. Its writer is fenced, and no client can
+    claim it again; LanceDB always writes to the regions that it derives, so keep those if it is in
+    use. After an interruption call it again.
+
+    Parameters
+    ----------
+    uri, storage_options
+        As for :func:`memwal.open`.
+    region_id : UUID
+        The region to retire.
+    run : callable
+        Runs the merge tasks.
+
+    Returns
+    -------
+    JobResult
+        What the merge did.
+
+    Raises
+    ------
+    InvalidInputError
+        There is no such region.
+    TableSetupError
+        There is no table or no MemWAL.
+    CorruptDataError
+        The log or a generation of the region cannot be read; repair the table and call it again.
+    ConflictError
+        Other writers claimed the region in every attempt; stop them and call it again.
+    """
+    location = TableLocation(os.fspath(uri), storage_options or {})
+    check_reachable(location.store)
+    base = open_base(location)
+    base.require_mem_wal()
+    if RegionManifestStore(location.store, region_id).read_latest() is None:
+        raise InvalidInputError(
+            f"{location} has no region {region_id}; memwal status lists those that were claimed"
+        )
+    newest = newest_spec(base)
+    _seal_each(
+        base, newest.spec_id if newest is not None else 0, lambda m: m.region_id == region_id
+    )
+    result = merge(location, MergeOptions(run=run, regions=[region_id]))
+    if result.warnings:
+        raise CorruptDataError(
+            f"region {region_id} of {location} is sealed and not merged: "
+            f"{'; '.join(result.warnings)}; repair it and retire the region again"
+        )
+    return result
+
+
 def _is_same_spec(stored: StoredRegionSpec, spec: RegionSpec, base: BaseTable) -> bool:
     bound = spec.bind(base.field_ids(), base.schema, spec_id=stored.spec_id)
     pending = replace(spec, pending=True).bind(
@@ -162,12 +223,18 @@ def _seal_all(location: TableLocation, spec_id: int) -> None:
     base = open_base(location)
     for assignment, earlier in _earlier_regions(base, spec_id):
         _seal_unclaimed(location, assignment, earlier)
+    _seal_each(base, spec_id, lambda manifest: manifest.spec_id != spec_id)
+
+
+def _seal_each(base: BaseTable, spec_id: int, chosen: Callable[[RegionManifest], bool]) -> None:
+    """Flush and seal the chosen regions; ``spec_id`` is that of the newest spec."""
+    location = base.location
     problem: MemWalError | None = None
     for _ in range(_MAX_ATTEMPTS):
         active = [
             manifest.region_id
             for manifest in read_manifests(location.store).values()
-            if _is_active(manifest, spec_id)
+            if chosen(manifest) and manifest.status == RegionStatus.ACTIVE
         ]
         if not active:
             return
@@ -179,7 +246,7 @@ def _seal_all(location: TableLocation, spec_id: int) -> None:
                 problem = error
     raise ConflictError(
         f"writers claimed regions of {location} while they were sealed, {_MAX_ATTEMPTS} times; "
-        "stop these writers and call add_region_spec again"
+        "stop these writers and try again"
     ) from problem
 
 
@@ -221,9 +288,10 @@ def _is_active(manifest: RegionManifest, spec_id: int) -> bool:
 def _flush_and_seal(base: BaseTable, regions: Sequence[UUID], spec_id: int) -> None:
     """Claim regions, which fences their writers, replay and flush them, and seal them."""
     # The writer claims the given regions and routes no rows, so its spec has no effect.
-    unsharded = RegionSpec.unsharded().bind({}, base.schema, spec_id=spec_id)
-    details = replace(base.details, region_specs=(unsharded,))
-    with TableWriter(replace(base, details=details), options=WriterOptions()) as writer:
+    specs = [RegionSpec.unsharded().bind({}, base.schema, spec_id=spec_id)] if spec_id else []
+    details = replace(base.details, region_specs=tuple(specs))
+    named = replace(base, details=details)
+    with TableWriter(named, options=WriterOptions(), region=regions[0]) as writer:
         writer.claim([RegionAssignment(region_id) for region_id in regions])
     for region_id in regions:
         seal_region(base.location.store, region_id)

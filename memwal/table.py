@@ -186,8 +186,9 @@ class Table(Queries):
         region_ids : collection of UUID, optional
             The only regions that the writer may claim; rows of others are refused.
         region : UUID, optional
-            The region that all rows go to, in a table without a region spec. A key must always be
-            written to the same one: regions are merged in any order.
+            The region that all rows go to, in a table without a region spec, or with one that keeps
+            all rows in one region. A key must always be written to the same one: regions are merged
+            in any order.
         replay : bool, default True
             Whether a region's first claim takes over the rows of its log that were acknowledged
             and never flushed. False abandons them for good, records what was abandoned, and
@@ -197,6 +198,8 @@ class Table(Queries):
         ------
         InvalidInputError
             The table's rows are routed by a column that is not part of the key.
+        TableSetupError
+            Another client made regions by names of its own, so that a key could come into two.
         """
         from memwal.reading_writer import Writer
 

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PUBLIC = {
     "memwal": """
         MemWalError RegionSpec Table WritePosition Writer WriterOptions __version__
-        add_region_spec aio create enable errors open register_credentials
+        add_region_spec aio create enable errors open register_credentials retire_region
     """,
     "memwal.catalog": """
         BacklogSample Catalog JobRun ManagedTable Policy Pruned RunState TableState read_snapshot

@@ -337,12 +337,3 @@ def current_spec(base: BaseTable) -> tuple[int, RegionSpec]:
         )
     names = {field_id: name for name, field_id in base.field_ids().items()}
     return stored.spec_id, RegionSpec.from_stored(stored, names)
-
-
-def check_no_region_spec(base: BaseTable) -> None:
-    """Raise TableSetupError if a region spec maps rows to regions: writers name none then."""
-    if base.details.region_specs:
-        raise TableSetupError(
-            f"{base.location} has a region spec that maps rows to regions; "
-            "open its writer without a region"
-        )

@@ -6,6 +6,7 @@ A key is looked up only in the regions to which it can belong, as far as the key
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -167,27 +168,58 @@ def _from_all(sources: ReadSources, keys: _Keys, names: Sequence[str]) -> list[p
     undecided = np.zeros(len(keys.encoded), np.bool_)
     for search in searches:
         undecided[search.candidates] = True
-    parts: list[pa.Table] = []
 
-    def look_up(at: Positions) -> Positions:
+    def look_up(at: Positions) -> list[_Hits]:
         chosen = keys.take(at)
-        parts.append(_from_base(base, chosen.columns, chosen.encoded, names))
-        return at
+        return [_Hits(None, at, _from_base(base, chosen.columns, chosen.encoded, names))]
 
     tasks = [
-        functools.partial(search.run, keys, names, parts)
-        for search in searches
-        if len(search.candidates)
+        functools.partial(search.run, keys, names) for search in searches if len(search.candidates)
     ]
     absent = np.flatnonzero(~undecided)
     if len(absent):
         tasks.append(functools.partial(look_up, absent))
-    for decided in run_all(tasks):
-        undecided[decided] = False
+    hits = list(itertools.chain.from_iterable(run_all(tasks)))
+    for hit in hits:
+        undecided[hit.at] = False
     if undecided.any():
         # Filters let them pass in vain.
-        look_up(np.flatnonzero(undecided))
-    return parts
+        hits += look_up(np.flatnonzero(undecided))
+    if len(searches) > 1:
+        hits = _newest_of_regions(sources, hits, keys)
+    return [hit.rows for hit in hits if hit.rows is not None]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Hits:
+    """Keys that a source has, and the rows of those that it did not delete."""
+
+    source: GenerationSource | None  # None for the base table, for keys that no generation has.
+    at: Positions
+    rows: pa.Table | None
+
+
+def _newest_of_regions(sources: ReadSources, hits: Sequence[_Hits], keys: _Keys) -> list[_Hits]:
+    """Drop the rows of keys that another region has in a newer source, by the order of a scan.
+
+    Regions have the same keys only if clients made several for the same rows.
+    """
+    order = {id(source): number for number, source in enumerate(sources.generations)}
+    newest = np.full(len(keys.encoded), -1)
+    numbers = [-1 if hit.source is None else order[id(hit.source)] for hit in hits]
+    for number, hit in zip(numbers, hits, strict=True):
+        newest[hit.at] = np.maximum(newest[hit.at], number)
+    kept = []
+    for number, hit in zip(numbers, hits, strict=True):
+        rows = hit.rows
+        stale = hit.at[newest[hit.at] > number]
+        if rows is not None and len(stale):
+            of_rows = key_column(rows, sources.base.primary_key)
+            rows = rows.filter(
+                pc.invert(pc.is_in(of_rows, value_set=keys.encoded.take(pa.array(stale))))
+            )
+        kept.append(_Hits(hit.source, hit.at, rows))
+    return kept
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -224,10 +256,10 @@ class _RegionSearch:
                 found.append((source, mask))
         return cls(base, found, np.flatnonzero(is_candidate))
 
-    def run(self, keys: _Keys, names: Sequence[str], parts: list[pa.Table]) -> Positions:
-        """Append the rows to ``parts``; return the keys that a generation has, deleted ones too."""
+    def run(self, keys: _Keys, names: Sequence[str]) -> list[_Hits]:
+        """Return the keys that each generation has and no newer one, deleted ones too."""
         remaining = self.candidates
-        decided = [remaining[:0]]
+        hits: list[_Hits] = []
         for source, mask in self.generations:
             possible = remaining if mask is None else remaining[mask[remaining]]
             folder = _filter_folder(source)
@@ -236,11 +268,9 @@ class _RegionSearch:
             if not len(possible):
                 continue
             at, rows = _from_generation(self.base, source, keys.take(possible), names)
-            if rows is not None:
-                parts.append(rows)
-            decided.append(possible[at])
+            hits.append(_Hits(source, possible[at], rows))
             remaining = np.setdiff1d(remaining, possible[at], assume_unique=True)
-        return np.concatenate(decided)
+        return hits
 
 
 def _filter_folder(source: GenerationSource) -> str | None:

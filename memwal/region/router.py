@@ -1,20 +1,24 @@
 """Routing of row batches to regions, and the region ids derived from region values.
 
-Ids are derived, so that all clients of a table write to the same regions. LanceDB has no list of
-regions: it computes a version-5 UUID from the name of a bucket, from an identity value, or from a
-constant, under one fixed namespace. Two writers that disagree about the id of a bucket would put
-one primary key into two regions, and a merge could then let the older row win. These names are
-therefore part of the format.
+Ids of new regions are derived, so that all clients of a table write to the same regions. LanceDB
+has no list of regions: it computes a version-5 UUID from the name of a bucket, from an identity
+value, or from a constant, under one fixed namespace. Two writers that disagree about the id of a
+bucket would put one primary key into two regions, and a merge could then let the older row win.
+These names are therefore part of the format.
 
 LanceDB's names do not contain the spec, and exist for its own three transforms only. For any other
 spec, the name consists of the spec id and every region value with its kind, under a namespace of
 memwal; so does the name of the null of an identity column, which LanceDB does not write. Null is a
 region like any other; the bucket of null is 0.
+
+Where another client has given a region another id, the router of
+:func:`memwal.lsm.region_places.router_in_force` uses that one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import copy
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha1
 from typing import Final
@@ -30,7 +34,7 @@ from memwal.format.paths import TOMBSTONE
 from memwal.region.spec import RegionSpec
 from memwal.region.spec_fields import RegionField
 from memwal.region.transforms import Bucket, Unsharded
-from memwal.region.values import encode_for_id, encode_values
+from memwal.region.values import decode_values, encode_for_id, encode_values
 
 UNSHARDED_ID: Final = UUID("aa48498d-ac91-59e2-8452-69f46010ace2")
 """Id of the only region of a table with an ``unsharded`` spec: LanceDB's id for that name."""
@@ -45,11 +49,15 @@ _CACHED_REGIONS: Final = 65_536
 _RADIX: Final = 1 << 16
 
 
+RegionValues = frozenset[tuple[str, bytes]]
+"""Field id and encoded value of each region field that is not null."""
+
+
 @dataclass(frozen=True, slots=True)
 class RegionAssignment:
     """A region, and the region values that all of its rows share.
 
-    The region id is the one that every client derives for these rows, or was chosen by hand.
+    The region id is the one that LanceDB and memwal derive for these rows, or was chosen by hand.
     ``field_values`` has field id and value of each region field, encoded as in the region manifest:
     bucket numbers in 4 bytes, integers in the width of their column, both little-endian; booleans
     in one byte; text in UTF-8; nulls are omitted. It is empty for ``unsharded`` and for ids chosen
@@ -66,11 +74,22 @@ class Router:
     Raises InvalidInputError if the spec does not fit the schema of the table.
     """
 
-    __slots__ = ("_all_regions", "_cache", "_has_lance_ids", "_single", "_sources", "_spec")
+    __slots__ = (
+        "_adopted",
+        "_all_regions",
+        "_cache",
+        "_has_lance_ids",
+        "_known",
+        "_single",
+        "_sources",
+        "_spec",
+        "_value_types",
+    )
 
     def __init__(self, spec: RegionSpec, schema: pa.Schema) -> None:
-        spec.value_types(schema)
+        self._value_types = spec.value_types(schema)
         self._spec = spec
+        self._adopted: Mapping[RegionValues, UUID] = {}
         self._has_lance_ids = spec.is_shared_with_lance(schema)
         self._sources = [(name, schema.field(name).type) for name in spec.columns]
         self._cache: dict[tuple[bytes, ...], RegionAssignment] = {}
@@ -80,6 +99,7 @@ class Router:
                 UNSHARDED_ID if self._has_lance_ids else derived_region_id(spec.spec_id, ())
             )
         self._all_regions = self._enumerate_regions()
+        self._known: Mapping[UUID, RegionAssignment] | None = None
 
     @classmethod
     def to_region(cls, region_id: UUID) -> Router:
@@ -88,6 +108,47 @@ class Router:
         router._single = RegionAssignment(region_id)
         router._all_regions = [router._single]
         return router
+
+    def adopting(self, regions: Mapping[RegionValues, UUID]) -> Router:
+        """Return a router that uses the given regions for their values, in place of derived ids."""
+        router = copy.copy(self)
+        router._adopted, router._cache, router._known = regions, {}, None
+        if self._single is not None:
+            region_id = regions.get(frozenset(), self._single.region_id)
+            router._single = RegionAssignment(region_id)
+        router._all_regions = router._enumerate_regions()
+        return router
+
+    @property
+    def only_region(self) -> RegionAssignment | None:
+        """The region of all rows; None if the spec has more than one."""
+        if self._all_regions is None or len(self._all_regions) > 1:
+            return None
+        # Without a null, which has a region of its own.
+        is_total = all(isinstance(f.transform, Bucket | Unsharded) for f in self._spec.fields)
+        return self._all_regions[0] if is_total else None
+
+    def known_region(self, region_id: UUID) -> RegionAssignment | None:
+        """Return the region with an id, of those that do not depend on the data."""
+        if self._known is None:
+            nulls = [pa.nulls(1, value_type) for value_type in self._value_types]
+            known = [*(self._all_regions or ()), *([] if self._single else self._regions(nulls))]
+            self._known = {region.region_id: region for region in known}
+        return self._known.get(region_id)
+
+    def region_of(self, values: RegionValues) -> UUID:
+        """Return the id of the region with some region values.
+
+        Raises CorruptDataError if the values do not have the types of the spec.
+        """
+        if self._single is not None:
+            return self._single.region_id
+        stored = dict(values)
+        arrays = [
+            decode_values([stored.get(field.field_id)], value_type)
+            for field, value_type in zip(self._spec.fields, self._value_types, strict=True)
+        ]
+        return self._regions(arrays)[0].region_id
 
     def assignments(self) -> list[RegionAssignment] | None:
         """Return all regions, in the order of bucket numbers; None if they depend on the data.
@@ -202,12 +263,13 @@ class Router:
             if region is None:
                 if len(self._cache) >= _CACHED_REGIONS:
                     self._cache.clear()
-                region_id = (
+                field_values = self._field_values(combination)
+                region_id = self._adopted.get(frozenset(field_values)) or (
                     self._lance_region_id(combination[0])
                     if self._has_lance_ids and combination[0] is not None
                     else derived_region_id(self._spec.spec_id, (name[number] for name in names))
                 )
-                region = RegionAssignment(region_id, self._field_values(combination))
+                region = RegionAssignment(region_id, field_values)
                 self._cache[combination] = region
             regions.append(region)
         return regions

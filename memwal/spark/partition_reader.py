@@ -28,6 +28,7 @@ from memwal.base_table.commit_records import commit_record
 from memwal.base_table.snapshot import BaseTable, data_files, lance_errors, open_base
 from memwal.errors import ConflictError, MemWalError, ObjectNotFoundError, TableSetupError
 from memwal.lsm.indexes.trust import doubted_indexes
+from memwal.lsm.region_places import router_in_force
 from memwal.reader.latest import NewestRows, find_newest
 from memwal.reader.merged_scan import live_rows, project, without_keys
 from memwal.reader.sources.generation import GenerationSource, open_generation, open_memtable
@@ -318,7 +319,7 @@ def _base_rows(
     plan: LoadPlan, opened: _OpenSnapshot, fragments: tuple[int, ...]
 ) -> Iterator[pa.RecordBatch]:
     base = opened.base
-    router = None if plan.regions is None else Router(spec_in_force(base), base.schema)
+    router = None if plan.regions is None else router_in_force(base, spec_in_force(base))
     region_columns = () if router is None else spec_in_force(base).columns
     has_fresh_keys = bool(plan.snapshot.region_ids)
     planned = [base.dataset.get_fragment(number) for number in fragments]

@@ -39,6 +39,7 @@ from memwal.errors import (
 )
 from memwal.format.wal_layout import NewestStep
 from memwal.lsm.newest_rows import newest_row_positions
+from memwal.lsm.region_places import router_in_force
 from memwal.lsm.wal.applied_steps import AppliedStep, Step, is_step_visible, read_steps_of
 from memwal.region.router import Router
 from memwal.region.rows import key_column
@@ -440,7 +441,7 @@ class BatchWrite:
         """Write the rows; retry while attempts of this task claim the regions from each other."""
         _, spec = table.region_spec()
         deletes = deletes.select(list(dict.fromkeys([*table.primary_key, *spec.columns])))
-        regions = _regions_of(Router(spec, table.schema), spec, upserts, deletes)
+        regions = _regions_of(router_in_force(table.base()), spec, upserts, deletes)
         step = self.step
         for attempt in range(1, _MAX_ATTEMPTS + 1):
             # Checked without a claim, so that no writer is fenced if there is nothing to write.

@@ -17,12 +17,20 @@ from functools import partial
 from typing import TypeVar
 from uuid import UUID
 
-from memwal.base_table.commit import check_no_region_spec, current_spec, newest_spec
+from memwal.base_table.commit import current_spec, newest_spec
 from memwal.base_table.snapshot import BaseTable
-from memwal.errors import InvalidInputError, MemWalError, RegionFencedError, WriterClosedError
+from memwal.errors import (
+    InvalidInputError,
+    MemWalError,
+    RegionFencedError,
+    TableSetupError,
+    WriterClosedError,
+)
 from memwal.format.memwal_index import StoredRegionSpec
+from memwal.lsm.region_places import router_in_force
 from memwal.lsm.row_schema import RowSchema
 from memwal.lsm.wal.applied_steps import Step
+from memwal.lsm.wal.claim import seal_claimed
 from memwal.lsm.wal.log import NotLoggedError
 from memwal.lsm.wal.recovery import is_recovered
 from memwal.region.router import RegionAssignment, Router
@@ -44,29 +52,64 @@ class RoutingSchema:
 
     base: BaseTable
     row_schema: RowSchema
-    spec: StoredRegionSpec | None  # None if the writer names its region
+    spec: StoredRegionSpec | None  # None if the table has none
     router: Router
     # Columns outside the key by which rows are routed, which a delete needs too.
     columns_beside_key: tuple[str, ...] = ()
+    # Whether the region was given by name.
+    names_region: bool = False
 
     @classmethod
     def of(cls, base: BaseTable, region_id: UUID | None = None) -> RoutingSchema:
-        """Derive the routing schema from a version of the table.
+        """Derive the routing schema from a version of the table, and from the regions that exist.
 
-        ``region_id`` is the only region that rows go to, in a table whose regions are written by
-        hand. Raises InvalidInputError if the rows are routed by a column that is not part of the
-        key.
+        ``region_id`` is the only region that rows go to, in a table that has no region spec, or one
+        that keeps all rows in one region.
+
+        Raises
+        ------
+        InvalidInputError
+            The rows are routed by a column that is not part of the key.
+        TableSetupError
+            A key could come into two regions, see
+            :func:`memwal.lsm.region_places.router_in_force`; or ``region_id`` was given, and the
+            spec divides the rows.
         """
         row_schema = RowSchema.of(base)
-        if region_id is not None:
-            check_no_region_spec(base)
+        if region_id is not None and not base.details.region_specs:
             return cls(base, row_schema, None, Router.to_region(region_id))
         _, spec = current_spec(base)
         # Lance allows routing by a column outside the key; a key could then be in two regions, and
         # a delete could not tell in which.
         spec.check_keys(base.primary_key)
-        router = Router(spec, row_schema.schema)
-        return cls(base, row_schema, newest_spec(base), router, spec.columns_beside_key)
+        if region_id is None:
+            router = router_in_force(base)
+        elif Router(spec, row_schema.schema).only_region is not None:
+            router = Router.to_region(region_id)
+        else:
+            raise TableSetupError(
+                f"{base.location} has a region spec that divides rows, {spec}; open its writer "
+                "without a region"
+            )
+        return cls(
+            base,
+            row_schema,
+            newest_spec(base),
+            router,
+            spec.columns_beside_key,
+            names_region=region_id is not None,
+        )
+
+    def rival_region(self, assignment: RegionAssignment) -> UUID | None:
+        """Return the region that another client made for the rows of a region made just now.
+
+        Raises TableSetupError as :meth:`of`.
+        """
+        if self.spec is None or self.names_region:
+            return None
+        router = router_in_force(self.base, without=[assignment.region_id])
+        region_id = router.region_of(frozenset(assignment.field_values))
+        return None if region_id == assignment.region_id else region_id
 
 
 class OpenRegions:
@@ -328,6 +371,7 @@ class OpenRegions:
             self._started_over.add(region_id)
             try:
                 self._context.spec_check.check_claim(routing.spec)
+                self._check_no_rival(routing, assignment, writer)
             except BaseException:
                 writer.abort()
                 raise
@@ -342,6 +386,34 @@ class OpenRegions:
             if math.isfinite(idle):
                 self._idle_timer.schedule(time.monotonic() + idle)
             return writer
+
+    def _check_no_rival(
+        self, routing: RoutingSchema, assignment: RegionAssignment, writer: RegionWriter
+    ) -> None:
+        """Check that no other client made a region for the rows of a region made just now.
+
+        Two clients may make regions for the same rows at the same time, each by a name of its own.
+        Both look for others after that and before they acknowledge rows, so that the later one
+        finds the region of the earlier one. A client that does not look, such as pylance, may still
+        come later: the next writer, ``verify`` and the merge notice it.
+
+        The region has no rows and is sealed, so that the next writer finds one region. If the
+        process dies before, that writer finds two, and refuses; ``memwal retire-region`` decides.
+        If it is paused before, another writer may have claimed the region: then sealing is refused.
+
+        Raises RegionFencedError if there is such a region, which a new writer writes to, and
+        TableSetupError as :meth:`RoutingSchema.of`.
+        """
+        # The first claim of a region makes it.
+        rival = routing.rival_region(assignment) if writer.epoch == 1 else None
+        if rival is None:
+            return
+        seal_claimed(self._context.store, writer.region_id, epoch=writer.epoch)
+        raise RegionFencedError(
+            f"another client made region {rival} of {self._context.location} at the same time, for "
+            f"the rows of region {writer.region_id}. Nothing was written: open a new writer, which "
+            "writes to that region"
+        )
 
     def _forget(self, writer: RegionWriter) -> None:
         with self._lock:

@@ -12,6 +12,7 @@ from support.data.tables import rows
 from support.stores.faulty_store import FaultyStore, FaultyStores
 
 import memwal
+from memwal.format.paths import MEM_WAL_DIR
 
 NOTE = Path(__file__).parents[2] / "docs" / "design" / "0014-requests-of-a-writer.md"
 
@@ -70,6 +71,29 @@ def test_of_an_append(store: FaultyStore, table: memwal.Table) -> None:
         store.clear()
         writer.upsert(rows({3: 3}))
         assert made(store) == listed("An append")
+
+
+def names_of_regions(store: FaultyStore) -> Counter[tuple[str, str]]:
+    """Return the requests for the list of regions."""
+    return Counter((request, "regions") for request, key in store.calls if key == MEM_WAL_DIR)
+
+
+def test_of_the_names_of_regions(store: FaultyStore, table: memwal.Table) -> None:
+    store.clear()
+    with table.writer() as writer:
+        assert names_of_regions(store) == listed("The names of regions")
+        writer.claim()
+        assert names_of_regions(store) == listed("The names of regions")
+
+
+def test_of_the_names_of_regions_when_one_is_made(
+    faults: FaultyStores, table: memwal.Table
+) -> None:
+    store = faults.of(table.location)
+    with table.writer() as writer:
+        store.clear()
+        writer.claim()
+        assert names_of_regions(store) == listed("The names of regions")
 
 
 def test_of_a_flush(store: FaultyStore, table: memwal.Table) -> None:

@@ -83,6 +83,7 @@ def memwal(
 app.command()(table.create)
 app.command()(table.enable)
 app.command()(table.add_region_spec)
+app.command()(table.retire_region)
 app.command()(table.copy)
 app.command()(table.abandon)
 app.command()(table.writer_defaults)

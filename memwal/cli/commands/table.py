@@ -131,6 +131,17 @@ def add_region_spec(table: TableLocation, regions: RegionSpecText, as_json: AsJs
     _print_setup("divided", divided, as_json=as_json)
 
 
+def retire_region(table: TableLocation, region: RegionId, as_json: AsJson = False) -> None:
+    """Flush, seal and merge REGION for good, where several regions are for the same rows.
+
+    Its rows count as older than those of the regions that stay.
+    """
+    from memwal.resharding import retire_region as retire
+
+    retired = retire(table.uri, region, storage_options=table.storage_options)
+    print_result(retired, as_json=as_json)
+
+
 def copy(
     table: Table,
     target: Annotated[

@@ -25,7 +25,7 @@ from uuid import UUID
 
 from memwal.base_table.region_marks import UNMARKED, RegionMark
 from memwal.format.region_manifest import FlushedGeneration, RegionManifest
-from memwal.jobs.job import ReasonCode
+from memwal.jobs.job import ReasonCode, SkippedRegion
 from memwal.jobs.options import MergeOptions
 from memwal.util.records import JsonObject, JsonRecord
 
@@ -144,6 +144,7 @@ class PickReason(ReasonCode):
     RUN_BYTES = "run_bytes", "the run is full (run_bytes)"
     REGION_NOT_INCLUDED = "region_not_included", "its region is not among the regions to merge"
     REGION_SKIPPED = "region_skipped", "its region is to be skipped"
+    REGION_HELD = "region_held", "another region has rows of the same keys"
 
     @property
     def selected(self) -> bool:
@@ -200,6 +201,8 @@ class MergePlan:
     """Regions and shares of each task of a divided merge; empty if the merge is not divided."""
     method: MergeMethod = MergeMethod.SMALL
     """Method of the merge, with the reason for it."""
+    held: tuple[SkippedRegion, ...] = ()
+    """Regions that are left out because another region has rows of the same keys."""
 
     @property
     def selections(self) -> tuple[RegionSelection, ...]:
@@ -231,21 +234,26 @@ class MergePlan:
 class MergePicker:
     """Selects generations within the limits of a merge: its sizes, its tasks and its regions.
 
-    Of ``options``, the runner and the guard are not used.
+    Of ``options``, the runner and the guard are not used. ``held`` are regions to leave out, each
+    with the reason.
     """
 
     options: MergeOptions
+    held: tuple[SkippedRegion, ...] = ()
 
     def excluded(self, region_ids: Iterable[UUID]) -> dict[UUID, PickReason]:
         """Return those of ``region_ids`` of which no generation may be selected, and why."""
         included = None if self.options.regions is None else frozenset(self.options.regions)
         skipped = frozenset(self.options.skip_regions)
+        held = frozenset(UUID(region.region_id) for region in self.held)
         reasons = {}
         for region_id in region_ids:
             if included is not None and region_id not in included:
                 reasons[region_id] = PickReason.REGION_NOT_INCLUDED
             elif region_id in skipped:
                 reasons[region_id] = PickReason.REGION_SKIPPED
+            elif region_id in held:
+                reasons[region_id] = PickReason.REGION_HELD
         return reasons
 
     def pick(self, candidates: Sequence[RegionCandidates], *, seed: float) -> MergePlan:
@@ -284,7 +292,7 @@ class MergePicker:
             }
             limit = self.options.run_bytes
             decisions = self._decisions(candidates, omitted, places, limit)
-            return MergePlan((), tuple(decisions), parts, method)
+            return MergePlan((), tuple(decisions), parts, method, self.held)
         tasks = _assign(selections, commit_bytes, min(max_tasks, _MAX_COMMITTERS))
         places = {
             (selection.region_id, generation.number): (task, commit)
@@ -295,7 +303,7 @@ class MergePicker:
         }
         limit = min(commit_bytes, self.options.run_bytes or commit_bytes)
         decisions = self._decisions(candidates, omitted, places, limit)
-        return MergePlan(tasks, tuple(decisions), method=method)
+        return MergePlan(tasks, tuple(decisions), method=method, held=self.held)
 
     def _method(self, total: int) -> MergeMethod:
         """Return how so many bytes are merged."""

@@ -52,6 +52,10 @@ _REPLAY = (
     "do not claim the region: a writer that is open may still have the rows and flush them; "
     "otherwise restore the entry, or abandon what is not flushed: memwal abandon"
 )
+_RETIRE = (
+    "stop the clients that write to them, and retire all but one, the one with the oldest rows "
+    "first: memwal retire-region"
+)
 _FROM_ROWS = "the repair builds it from the rows"
 _PUBLISHED = "the repair publishes a new one"
 _WRITTEN = "the repair writes it"
@@ -210,7 +214,17 @@ CODES: Final[dict[str, Code]] = {
     ),
     "region-values-wrong": Code(_E, "the region values of a manifest do not fit its spec", _ASK),
     "region-values-repeated": Code(
-        _E, "two regions have the same values, so that a key may be in both", _ASK
+        _E, "two regions are for the same rows, so that a key may be in both", _RETIRE
+    ),
+    "region-place-unknown": Code(
+        _W,
+        "another client made a region, and nothing says which rows belong there",
+        "stop that client, and retire the region: memwal retire-region",
+    ),
+    "key-in-two-regions": Code(
+        _E,
+        "two regions have unmerged rows of one key, and nothing records which is newer",
+        _RETIRE,
     ),
     # The log of a region
     "log-gap": Code(_E, "an entry that is to be replayed is missing", _REPLAY),

@@ -45,7 +45,8 @@ from memwal.jobs.verify.specs import (
     check_indexes,
     check_known,
     check_merged,
-    check_repeated_values,
+    check_places,
+    check_shared_keys,
     check_snapshot,
     check_specs,
     check_trust,
@@ -76,7 +77,9 @@ def check_table(task: VerifyTask, base: BaseTable | None) -> Iterator[Finding]:
         manifests = _read_manifests(task.location, discover_regions(task.location.store))
         yield from check_known(base, manifests)
         yield from check_snapshot(base, manifests)
-        yield from check_repeated_values(manifests)
+        yield from check_places(base, manifests)
+        if not (task.options.quick or damaged):
+            yield from check_shared_keys(base, manifests)
     if not task.options.quick:
         yield from check_older_versions(base)
         if not damaged:

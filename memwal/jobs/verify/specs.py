@@ -13,6 +13,7 @@ from memwal.base_table.snapshot import BaseTable
 from memwal.errors import CorruptDataError, InvalidInputError, TableSetupError
 from memwal.format.paths import MEM_WAL_INDEX_NAME, TOMBSTONE, manifest_key
 from memwal.format.region_manifest import RegionManifest
+from memwal.jobs.shared_keys import find_shared_keys
 from memwal.jobs.table.snapshot import configured_regions
 from memwal.jobs.verify.findings import Finding
 from memwal.lsm.indexes.catchup import (
@@ -21,7 +22,7 @@ from memwal.lsm.indexes.catchup import (
     unmaintainable_index_names,
 )
 from memwal.lsm.indexes.trust import find_doubts
-from memwal.reader.sources.pruning import spec_of
+from memwal.lsm.region_places import Place, RegionPlaces, spec_of
 from memwal.region.router import RegionAssignment, Router
 from memwal.region.spec import RegionSpec
 from memwal.region.values import decode_values
@@ -90,18 +91,36 @@ def check_values(base: BaseTable, manifest: RegionManifest) -> Iterator[Finding]
                 yield wrong(f"{field_id} is {number}, but must be below {count}")
 
 
-def check_repeated_values(manifests: Mapping[UUID, RegionManifest]) -> Iterator[Finding]:
-    """Check that no two regions of one spec have the same region values."""
-    first: dict[tuple[int, frozenset[tuple[str, bytes]]], UUID] = {}
+def check_places(base: BaseTable, manifests: Mapping[UUID, RegionManifest]) -> Iterator[Finding]:
+    """Check that no two regions are for the same rows. ``manifests`` must have all regions."""
+    places = RegionPlaces(base)
+    newest = max((stored.spec_id for stored in base.details.region_specs), default=0)
+    if spec_of(base, newest) is None:
+        # The check of the specs reports it.
+        return
+    first: dict[Place, UUID] = {}
     for region_id, manifest in manifests.items():
-        if manifest.spec_id == 0 or not manifest.region_fields:
-            continue
-        values = (manifest.spec_id, frozenset(manifest.region_fields))
-        other = first.setdefault(values, region_id)
-        if other != region_id:
-            key = manifest_key(region_id, manifest.version)
-            text = f"region {other} has the same values"
-            yield Finding("region-values-repeated", key, text, region=region_id)
+        place = places.place(manifest)
+        key = manifest_key(region_id, manifest.version)
+        if place is None and places.is_in_use(manifest, newest):
+            text = "its manifest does not say which rows belong there"
+            yield Finding("region-place-unknown", key, text, region=region_id)
+        elif place is not None and places.is_in_use(manifest, place[0]):
+            other = first.setdefault(place, region_id)
+            if other != region_id:
+                text = f"region {other} is for the same rows"
+                yield Finding("region-values-repeated", key, text, region=region_id)
+
+
+def check_shared_keys(
+    base: BaseTable, manifests: Mapping[UUID, RegionManifest]
+) -> Iterator[Finding]:
+    """Check that no two regions have unmerged rows of one key."""
+    for region_id, keys in find_shared_keys(base, manifests.values()).items():
+        others = ", ".join(map(str, keys.others))
+        text = f"{keys.count} keys, {keys.example} among them, are in region {others} too"
+        key = manifest_key(region_id, manifests[region_id].version)
+        yield Finding("key-in-two-regions", key, text, region=region_id)
 
 
 class MisplacedRows:

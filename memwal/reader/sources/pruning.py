@@ -26,6 +26,7 @@ from memwal.expressions.bounds import ColumnBounds, array_of, plain_values
 from memwal.expressions.date_parts import date_part
 from memwal.expressions.dnf import Alternative, parse_alternatives
 from memwal.format.region_manifest import RegionManifest
+from memwal.lsm.region_places import spec_of
 from memwal.reader.cache.keys import version_key
 from memwal.reader.cache.lru import LruCache
 from memwal.region.manifest_store import discover_regions
@@ -255,22 +256,6 @@ def _per_second(data_type: pa.DataType) -> int | None:
 
 def _seconds(value: int, per_second: int, data_type: pa.DataType) -> int:
     return value * 86_400 if pt.is_date32(data_type) else value // per_second
-
-
-def spec_of(base: BaseTable, spec_id: int) -> RegionSpec | None:
-    """Return a region spec of the table; None if there is none of this id or it is unusable."""
-    names = {field_id: name for name, field_id in base.field_ids().items()}
-    for stored in base.details.region_specs:
-        if stored.spec_id == spec_id:
-            try:
-                spec = RegionSpec.from_stored(stored, names)
-                spec.value_types(base.schema)
-            except (InvalidInputError, CorruptDataError):
-                # The spec of another client, or one over a column that has changed: readers go
-                # on without it, and prune and route less.
-                return None
-            return spec
-    return None
 
 
 @dataclass(frozen=True, slots=True)

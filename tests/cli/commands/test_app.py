@@ -30,6 +30,7 @@ COMMANDS = [
     "verify",
     "doctor",
     "add-region-spec",
+    "retire-region",
     "copy",
     "abandon",
     "writer-defaults",

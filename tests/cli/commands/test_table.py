@@ -228,3 +228,14 @@ def test_recover_flushes_what_a_dead_writer_left(cli, make_table):
 
     assert answer.json["metrics"]["recovered_rows"] == 1
     assert state(table) == {1: 1}
+
+
+def test_retire_a_region(cli, make_table):
+    table = make_table()
+    with table.writer() as writer:
+        writer.upsert(rows({1: 1}))
+        writer.abort()
+    answer = cli("retire-region", table.uri, REGION, "--json")
+    assert answer.json["metrics"]["rows_upserted"] == 1
+    assert state(table.base().dataset.to_table()) == {1: 1}
+    assert cli("retire-region", table.uri, UUID(int=1)).code != 0

@@ -1,0 +1,79 @@
+"""Keys of which several regions have rows that are not merged.
+
+Nothing records which of the rows is newer: clients wrote to regions that are for the same rows, see
+:mod:`memwal.lsm.region_places`. Reads show the row of the higher generation, and of the higher
+region id if these are equal. The merge holds the regions, so that no row is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from memwal.base_table.snapshot import BaseTable
+from memwal.errors import CorruptDataError, ObjectNotFoundError
+from memwal.format.region_manifest import RegionManifest
+from memwal.lsm.newest_rows import newest_row_positions
+from memwal.lsm.region_places import RegionPlaces
+from memwal.reader.latest import read_keys
+from memwal.reader.sources.generation import open_generation
+from memwal.region.rows import key_column
+
+
+@dataclass(frozen=True, slots=True)
+class SharedKeys:
+    """Keys that a region shares with others."""
+
+    count: int
+    example: str
+    others: tuple[UUID, ...]  # regions that have any of the keys, sorted
+
+
+def find_shared_keys(
+    base: BaseTable, manifests: Iterable[RegionManifest]
+) -> dict[UUID, SharedKeys]:
+    """Find the regions whose pending generations have a key of another region's.
+
+    Reads nothing unless two regions with pending generations may have the same keys; then the keys
+    of all these generations. Of a region, generations behind one that cannot be read do not count:
+    they are not merged either. ``manifests`` are older than ``base``.
+    """
+    found: dict[UUID, SharedKeys] = {}
+    for group in RegionPlaces(base).rivals(manifests) if base.primary_key else ():
+        keys = [_pending_keys(base, manifest) for manifest in group]
+        together = pa.concat_arrays(keys)
+        last = newest_row_positions(together)
+        if len(last) == len(together):
+            continue
+        repeated = pc.unique(together.take(pa.array(np.delete(np.arange(len(together)), last))))
+        of_each = [pc.filter(own, pc.is_in(own, value_set=repeated)) for own in keys]
+        for manifest, own in zip(group, of_each, strict=True):
+            if len(own):
+                others = [
+                    other.region_id
+                    for other, theirs in zip(group, of_each, strict=True)
+                    if other is not manifest and pc.any(pc.is_in(theirs, value_set=own)).as_py()
+                ]
+                found[manifest.region_id] = SharedKeys(len(own), str(own[0]), tuple(sorted(others)))
+    return found
+
+
+def _pending_keys(base: BaseTable, manifest: RegionManifest) -> pa.Array:
+    """Return the distinct keys of the generations that are not merged."""
+    schema = pa.schema([base.schema.field(name) for name in base.primary_key])
+    parts: Sequence[pa.Array] = [key_column(schema.empty_table(), base.primary_key)]
+    for flushed in manifest.flushed:
+        if flushed.generation <= base.details.merged.get(manifest.region_id, 0):
+            continue
+        try:
+            source = open_generation(base, manifest.region_id, flushed.generation, flushed.path)
+            parts = [*parts, read_keys(source, base.primary_key).keys]
+        except (CorruptDataError, ObjectNotFoundError):
+            break
+    keys = pa.concat_arrays(parts)
+    return keys.take(pa.array(newest_row_positions(keys)))
