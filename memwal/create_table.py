@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -18,7 +19,7 @@ from memwal.errors import ArgumentTypeError, InvalidInputError, TableSetupError
 from memwal.format.keys import check_key_type
 from memwal.format.memwal_index import StoredRegionSpec
 from memwal.format.paths import TOMBSTONE
-from memwal.format.values import ArrowStream, check_storable
+from memwal.format.values import ArrowStream, check_storable, plain_dictionaries
 from memwal.inputs.addresses import TableAddress, location_of
 from memwal.lsm.indexes.catchup import check_maintainable
 from memwal.lsm.indexes.kinds import BTREE
@@ -28,6 +29,8 @@ from memwal.region.transforms import NUM_BUCKETS
 from memwal.storage.location import TableLocation
 from memwal.storage.open import check_put_if_absent, check_reachable
 from memwal.table import Table
+
+logger = logging.getLogger(__name__)
 
 _KEY = b"lance-schema:unenforced-primary-key"
 _KEY_POSITION = b"lance-schema:unenforced-primary-key:position"
@@ -65,7 +68,8 @@ def create(
         A local path, or ``s3://``, ``gs://``, ``az://``.
     schema : pyarrow.Schema, or what has one
         Also a table or data frame, whose rows are not written, or a model of LanceDB
-        (``LanceModel``).
+        (``LanceModel``). Columns of dictionaries with indices of 8 or 16 bits, such as most
+        categorical columns of pandas, become columns of their values.
     primary_key : sequence of str
         Key columns, in key order: integers, bool, text or binary.
     region_spec : RegionSpec, str or None
@@ -90,7 +94,8 @@ def create(
         The store has no put-if-absent.
     """
     location = TableLocation(os.fspath(uri), storage_options or {})
-    schema = _schema_of(schema)
+    given = _schema_of(schema)
+    schema = plain_dictionaries(given)
     region_spec = None if region_spec is None else as_region_spec(region_spec)
     marked = _with_primary_key(schema, primary_key)
     _check_spec(region_spec, primary_key, schema)
@@ -101,6 +106,13 @@ def create(
     create_durably(location, marked.empty_table(), data_storage_version=data_storage_version)
     for name, column in columns.items():
         _create_index(open_base(location), name, column)
+    changed = [field.name for field in schema if field != given.field(field.name)]
+    if changed:
+        logger.info(
+            "%s: %s: plain values are stored; the indices of the dictionaries are too narrow",
+            location,
+            ", ".join(changed),
+        )
     return _initialize(open_base(location), region_spec, maintained_indexes)
 
 
@@ -151,7 +163,7 @@ def enable(
         raise InvalidInputError(
             f"the primary key of {location} is {', '.join(base.primary_key)} and cannot be changed"
         )
-    marked = _with_primary_key(base.schema, key)
+    marked = _with_primary_key(base.stored.schema, key)
     check_storable(base.schema, base.dataset.data_storage_version)
     nullable = [name for name in key if base.schema.field(name).nullable]
     if nullable:

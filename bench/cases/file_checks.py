@@ -1,4 +1,4 @@
-"""Cost of looking at files before a commit names them: the share of a flush and of a build."""
+"""Cost of checks before a commit names files: the share of a flush, of a build, and of a merge."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pyarrow as pa
 from common.measure import Figure, Line, Rival, Target, rounds_of
 
 import memwal
+from memwal.base_table import decoding
 from memwal.base_table.named_files import check_new_files
 from memwal.base_table.snapshot import open_dataset, read_table_manifest
 from memwal.format.paths import generation_dir
@@ -18,6 +19,7 @@ from memwal.region.manifest_store import read_manifests
 
 _ROUNDS = 7
 _FLUSHED_ROWS = 50_000
+_KINDS = 1_000
 _TARGET = Target(1.02)
 
 
@@ -59,6 +61,41 @@ def check_lines(folder: Path, rows: int) -> Iterator[Line]:
             rival=Rival.OURS,
             target=_TARGET,
         )
+    yield from decode_lines(folder, rows)
+
+
+def decode_lines(folder: Path, rows: int) -> Iterator[Line]:
+    """Merge rows of which a column is a dictionary, which the commit decodes."""
+    wide = pa.dictionary(pa.int32(), pa.string())
+    schema = pa.schema([("id", pa.int64()), ("kind", wide), ("text", pa.string())])
+    table = memwal.create(
+        str(folder / "decoded"), schema, primary_key=["id"], region_spec="unsharded"
+    )
+    count = min(rows, _FLUSHED_ROWS)
+    samples = []
+    for number in range(rounds_of(_ROUNDS)):
+        ids = range(number * count, (number + 1) * count)
+        kinds = [f"kind {i % _KINDS}" for i in ids]
+        table.upsert(pa.table({"id": ids, "kind": kinds, "text": [f"row {i}" for i in ids]}))
+        before = table.base()
+        start = time.process_time()
+        table.merge()
+        merge = time.process_time() - start
+        known = [file.path for f in before.dataset.get_fragments() for file in f.data_files()]
+        decoding.forget_decoded()
+        start = time.process_time()
+        decoding.decode_dictionaries(table.base().stored, table.uri, known=known)
+        samples.append((merge, time.process_time() - start))
+    yield Line(
+        name="checks",
+        what=f"merge, {count:,} rows, with the decoding of their dictionary",
+        ours=Figure.of([1_000 * seconds for seconds, _ in samples]),
+        other=Figure.of([1_000 * (seconds - check) for seconds, check in samples]),
+        unit="ms of processor time",
+        against="without",
+        rival=Rival.OURS,
+        target=Target(1.1),
+    )
 
 
 def _seconds_of_flush_check(table: memwal.Table) -> float:

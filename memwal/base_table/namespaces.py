@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import urlsplit
 
+from memwal.base_table.decoding import decode_new_rows
 from memwal.base_table.named_files import check_new_files
 from memwal.base_table.snapshot import open_dataset, read_table_manifest, table_manifest_key
 from memwal.errors import LinkRefusedError, MemWalError, TableSetupError
@@ -91,6 +92,7 @@ class DurableNamespace:
                 self._check(version)
                 before = self._manifest_before(version)
                 manifest = check_new_files(self._store, self._store.get(staging), before=before)
+                decode_new_rows(self._location, manifest, before=before, version=version)
                 # The files of the version must be durable before it: on local disks Lance does not
                 # fsync.
                 self._store.barrier()

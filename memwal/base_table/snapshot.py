@@ -25,6 +25,8 @@ from memwal.format.lance_manifest import (
     branch_of,
     check_lance_schema,
     find_mem_wal_index,
+    has_narrow_dictionaries,
+    plain_manifest,
 )
 from memwal.format.memwal_index import IndexDetails
 from memwal.format.paths import VERSIONS_DIR, parse_table_version, table_manifest_keys
@@ -43,7 +45,10 @@ class BaseTable:
     """
 
     location: TableLocation
-    dataset: lance.LanceDataset  # checked out at ``version``
+    # Checked out at ``version``. Columns that are stored as dictionaries with narrow indices have
+    # plain values.
+    dataset: lance.LanceDataset
+    stored: lance.LanceDataset  # the same, with the columns as they are stored
     schema: pa.Schema  # schema of the rows, with Lance's field metadata
     primary_key: tuple[str, ...]  # key columns in key order
     # Entry of the MemWAL index in the manifest; None if MemWAL is not enabled.
@@ -82,6 +87,16 @@ class BaseTable:
             )
 
     @cached_property
+    def has_narrow_dictionaries(self) -> bool:
+        """Whether a column is stored as a dictionary with indices of 8 or 16 bits."""
+        return has_narrow_dictionaries(repr(self.stored.lance_schema))
+
+    @cached_property
+    def stored_schema(self) -> pa.Schema:
+        """As :attr:`identified_schema`, with the types that files and log entries have."""
+        return with_field_ids(self.stored.schema, self.stored.lance_schema)
+
+    @cached_property
     def identified_schema(self) -> pa.Schema:
         """Schema with Lance's field ids in the metadata of its fields, at every level."""
         return with_field_ids(self.schema, self.dataset.lance_schema)
@@ -114,7 +129,7 @@ def open_base(
             base = find_open(int(dataset.version), _digest(manifest))
             if base is not None:
                 return base
-        _check(location, dataset)
+        plain = _check(location, dataset)
     except ObjectNotFoundError as error:
         stored = _stored_versions(location) if version is not None else ""
         if stored:
@@ -122,7 +137,7 @@ def open_base(
                 f"version {version} of {location} is not stored; stored are {stored}"
             ) from error
         raise no_table(location) from error
-    return _base(location, dataset, manifest)
+    return _base(location, plain, dataset, manifest)
 
 
 def _is_latest(location: TableLocation, seen: BaseTable) -> bool:
@@ -158,9 +173,15 @@ def _stored_versions(location: TableLocation) -> str:
 
 
 def open_dataset(
-    location: TableLocation, path: str = "", *, version: int | None = None
+    location: TableLocation,
+    path: str = "",
+    *,
+    version: int | None = None,
+    as_stored: bool = False,
 ) -> lance.LanceDataset:
     """Open a Lance data set: the base table, or one in a folder below it.
+
+    Dictionaries with narrow indices are columns of plain values in it, unless ``as_stored``.
 
     Raises ObjectNotFoundError if there is no data set, or it does not have this version,
     TableSetupError if it has files where the location allows none, and errors of the store as for
@@ -168,8 +189,8 @@ def open_dataset(
     """
     uri = location.child(path) if path else location.uri
     dataset = _connect(location, uri, version)
-    _check(location, dataset)
-    return dataset
+    plain = _check(location, dataset)
+    return dataset if as_stored else plain
 
 
 def _connect(location: TableLocation, uri: str, version: int | None) -> lance.LanceDataset:
@@ -188,8 +209,13 @@ def _connect(location: TableLocation, uri: str, version: int | None) -> lance.La
     return dataset
 
 
-def _check(location: TableLocation, dataset: lance.LanceDataset) -> None:
-    """Check that all files of a data set are where they may be, and that its schema can be used."""
+def _check(location: TableLocation, dataset: lance.LanceDataset) -> lance.LanceDataset:
+    """Check that all files of a data set are where they may be, and that its schema can be used.
+
+    Return the data set with plain columns: the same object unless a column is a dictionary with
+    narrow indices that can be read as plain values. Then rows of several files can be read
+    together, however many values there are.
+    """
     for base in dataset.base_paths().values():
         if not location.allows(base.path):
             raise TableSetupError(
@@ -197,27 +223,35 @@ def _check(location: TableLocation, dataset: lance.LanceDataset) -> None:
                 "does; if they may be read, allow it: memwal.open(uri, allow_external=[...]), the "
                 "policy key allow_external, or the storage option memwal_allow_external"
             )
-    check_lance_schema(repr(dataset.lance_schema), name=dataset.uri)
+    schema = repr(dataset.lance_schema)
+    check_lance_schema(schema, name=dataset.uri)
     with lance_errors(f"opening {dataset.uri}"):
+        if has_narrow_dictionaries(schema):
+            manifest = plain_manifest(dataset._ds.serialized_manifest())
+            if manifest is not None:
+                arguments = location.lance_arguments()
+                dataset = lance.LanceDataset(dataset.uri, serialized_manifest=manifest, **arguments)
         # The first access converts the schema, and raises for unknown types: do it here, where the
         # error is translated.
         _ = dataset.schema
-
-
-def base_from_dataset(location: TableLocation, dataset: lance.LanceDataset) -> BaseTable:
-    """Return the base table of an open data set: reads its manifest, primary key and details."""
-    return _base(location, dataset, read_table_manifest(location, int(dataset.version)))
+    return dataset
 
 
 def _digest(manifest: bytes) -> bytes:
     return hashlib.blake2b(manifest, digest_size=16).digest()
 
 
-def _base(location: TableLocation, dataset: lance.LanceDataset, manifest: bytes) -> BaseTable:
+def _base(
+    location: TableLocation,
+    dataset: lance.LanceDataset,
+    stored: lance.LanceDataset,
+    manifest: bytes,
+) -> BaseTable:
     index = find_mem_wal_index(manifest)
     return BaseTable(
         location=location,
         dataset=dataset,
+        stored=stored,
         schema=dataset.schema,
         primary_key=tuple(f.name() for f in dataset.lance_schema.unenforced_primary_key()),
         index=index,

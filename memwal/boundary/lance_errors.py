@@ -53,6 +53,12 @@ _DAMAGED = re.compile(
     r"|outside (of )?(file|metadata region)|failed to fill whole buffer"
 )
 
+# Texts of Lance and Arrow if a dictionary has more values than its indices can number.
+_TOO_MANY_VALUES = re.compile(
+    r"dictionary key bigger than the key type|dictionaries cannot be combined"
+    r"|dictionary indices use \d+ bits"
+)
+
 # Positions in the source code of Lance and its libraries, which end their errors.
 _SOURCE = re.compile(r",?\s*[^\s,]+\.rs:\d+(:\d+)?")
 _MAX_LENGTH = 400
@@ -79,6 +85,11 @@ def translate_lance_error(error: Exception, doing: str) -> MemWalError:
         return CorruptDataError(
             f"{doing}: {_shortened(error)}; nothing was changed; run memwal verify, which "
             "looks at every file that the table names"
+        )
+    if _TOO_MANY_VALUES.search(lowered):
+        return TableSetupError(
+            f"{doing}: a column is a dictionary whose indices cannot number all of its values; "
+            "store the rows in a table that memwal creates, where such a column has plain values"
         )
     if "invalid user input" in lowered:
         return InvalidInputError(f"{doing}: {_shortened(error)}")

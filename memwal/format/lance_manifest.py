@@ -60,6 +60,18 @@ _FILE_FORMATS: Final = ("", "lance")
 # A name or a type with a zero byte in the repr of a schema.
 _ZERO_BYTE: Final = re.compile(r'(?:name: |LogicalType\()"(?:[^"\\]|\\[^0])*\\0')
 
+# Begins the type of a dictionary.
+_DICTIONARY: Final = b"dict:"
+# A dictionary with narrow indices in the repr of a schema.
+_NARROW_DICTIONARY: Final = re.compile(
+    r'LogicalType\("dict:(?P<values>[^"]*):u?int(8|16):(true|false)"\)'
+)
+# First format of data files that tell the encoding of a column.
+_TELLS_ENCODING: Final = (2, 1)
+# Encodings of the first format, which a schema still has.
+_PLAIN: Final = 1
+_VAR_BINARY: Final = 2
+
 # A serialised roaring bitmap without a container.
 _NO_FRAGMENTS: Final = struct.pack("<II", 12346, 0)
 _DTYPES: Final[dict[int, np.dtype[np.number]]] = {
@@ -278,6 +290,47 @@ def _segment_files(entry: lance_manifest_pb2.IndexMetadata, name: str) -> list[N
     ]
 
 
+def data_files(manifest: bytes) -> list[str]:
+    """Return the name of every data file that a table's manifest file names."""
+    fragments = _parse_manifest(manifest, "the table's manifest").fragments
+    return [file.path for fragment in fragments for file in fragment.files]
+
+
+def has_dictionary_fields(manifest: bytes) -> bool:
+    """Return whether a column, or a part of one, is a dictionary in a table's manifest file."""
+    if _DICTIONARY not in manifest:
+        return False
+    name = "the table's manifest"
+    schema = parse_message(lance_schema_pb2.Schema, manifest_message(manifest), name=name)
+    return any(_DICTIONARY.decode() in field.logical_type for field in schema.fields)
+
+
+def manifest_message(manifest: bytes, *, name: str = "the table's manifest") -> bytes:
+    """Return the message of a manifest file, which Lance opens as a data set.
+
+    Raises CorruptDataError as :func:`read_index_section`.
+    """
+    if len(manifest) < _FOOTER.size:
+        raise CorruptDataError(
+            f"{name} has {len(manifest)} bytes, which is no Lance manifest; it may not have been "
+            "written to its end"
+        )
+    position, _, _, magic = _FOOTER.unpack_from(manifest, len(manifest) - _FOOTER.size)
+    if magic != MAGIC:
+        raise CorruptDataError(
+            f"{name} ends in {magic!r} instead of {MAGIC!r}; it may not have been written to its "
+            "end"
+        )
+    return _message_at(manifest, position, name)
+
+
+def as_version(manifest: bytes, version: int) -> bytes:
+    """Return the message of a manifest file with another version number."""
+    message = _parse_manifest(manifest, "the table's manifest")
+    message.version = version
+    return message.SerializeToString(deterministic=True)
+
+
 def branch_of(manifest: bytes, *, name: str = "the table's manifest") -> str | None:
     """Return the branch that a table's manifest file belongs to; None for the main branch."""
     message = _parse_manifest(manifest, name)
@@ -295,6 +348,40 @@ def make_nullable(field: bytes) -> bytes:
     """Return a serialized column as nullable."""
     message = parse_message(lance_schema_pb2.Field, field, name="a column of a Lance schema")
     message.nullable = True
+    return message.SerializeToString(deterministic=True)
+
+
+def has_narrow_dictionaries(text: str) -> bool:
+    """Return whether a schema, given as its ``repr``, has dictionaries with narrow indices.
+
+    Indices of 8 or 16 bits: see :func:`plain_manifest`.
+    """
+    return '"dict:' in text and _NARROW_DICTIONARY.search(text) is not None
+
+
+def plain_manifest(manifest: bytes) -> bytes | None:
+    """Return a manifest's message with columns of plain values instead of narrow dictionaries.
+
+    Lance numbers the values of a dictionary anew where it joins rows, and does not check that the
+    indices can hold the numbers. A column of the dictionary's values reads the same files, since
+    they tell how they are encoded. Files of a format before 2.1 do not, and Lance would read other
+    values: None if the manifest names one of these.
+    """
+    name = "the table's manifest"
+    files = parse_message(lance_manifest_pb2.Manifest, manifest, name=name).fragments
+    versions = (
+        (file.file_major_version, file.file_minor_version) for part in files for file in part.files
+    )
+    if any(version < _TELLS_ENCODING for version in versions):
+        return None
+    message = parse_message(lance_schema_pb2.Schema, manifest, name=name)
+    for field in message.fields:
+        narrow = _NARROW_DICTIONARY.fullmatch(f'LogicalType("{field.logical_type}")')
+        if narrow is not None:
+            field.logical_type = narrow["values"]
+            is_bytes = narrow["values"].endswith(("string", "binary"))
+            field.encoding = _VAR_BINARY if is_bytes else _PLAIN
+            field.ClearField("dictionary")
     return message.SerializeToString(deterministic=True)
 
 
@@ -348,20 +435,8 @@ def read_centroids(data: bytes, *, name: str) -> Numbers:
 
 def _parse_manifest(manifest: bytes, name: str) -> lance_manifest_pb2.Manifest:
     """Parse the message of a manifest file; NewerFormatError if it uses an unknown feature."""
-    if len(manifest) < _FOOTER.size:
-        raise CorruptDataError(
-            f"{name} has {len(manifest)} bytes, which is no Lance manifest; it may not have been "
-            "written to its end"
-        )
-    position, _, _, magic = _FOOTER.unpack_from(manifest, len(manifest) - _FOOTER.size)
-    if magic != MAGIC:
-        raise CorruptDataError(
-            f"{name} ends in {magic!r} instead of {MAGIC!r}; it may not have been written to its "
-            "end"
-        )
-    message = parse_message(
-        lance_manifest_pb2.Manifest, _message_at(manifest, position, name), name=name
-    )
+    data = manifest_message(manifest, name=name)
+    message = parse_message(lance_manifest_pb2.Manifest, data, name=name)
     _check_known(message, name)
     _check_inside(message, name)
     return message

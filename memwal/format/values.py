@@ -24,6 +24,7 @@ NO_VALUE = "out of Python's range"
 
 _FORBIDDEN_CHARACTERS: Final = frozenset("`.\0")
 _MAPS_SINCE: Final = "2.2"
+_WIDE_INDEX: Final = 32
 _BLOB: Final = b"lance-encoding:blob"
 _BLOB_TYPES: Final = "lance.blob"
 _UNSUPPORTED_TYPES: Final[tuple[Callable[[pa.DataType], bool], ...]] = (
@@ -51,6 +52,34 @@ def check_storable(schema: pa.Schema, version: str) -> None:
                 f"column {field.name} is {field.type}, and Lance cannot keep {reason}; "
                 "use another type"
             )
+
+
+def plain_dictionaries(schema: pa.Schema) -> pa.Schema:
+    """Return a schema with columns of plain values instead of dictionaries with narrow indices.
+
+    See :func:`memwal.format.lance_manifest.plain_manifest`.
+    """
+    return pa.schema([_plain_field(field) for field in schema], metadata=schema.metadata)
+
+
+def _plain_field(field: pa.Field) -> pa.Field:
+    return field.with_type(_plain_type(field.type))
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    if pt.is_dictionary(kind):
+        return kind.value_type if kind.index_type.bit_width < _WIDE_INDEX else kind
+    if pt.is_struct(kind):
+        return pa.struct([_plain_field(field) for field in kind])
+    if pt.is_map(kind):
+        return pa.map_(_plain_field(kind.key_field), _plain_field(kind.item_field))
+    if pt.is_list(kind):
+        return pa.list_(_plain_field(kind.value_field))
+    if pt.is_large_list(kind):
+        return pa.large_list(_plain_field(kind.value_field))
+    if pt.is_fixed_size_list(kind):
+        return pa.list_(_plain_field(kind.value_field), kind.list_size)
+    return kind
 
 
 class ArrowStream(Protocol):

@@ -68,9 +68,9 @@ def plan_cast(source: pa.DataType, target: pa.DataType) -> Cast | None:
         return _chain(_decode, plan_cast(source.value_type, target))
     if pt.is_dictionary(target):
         return _chain(plan_cast(source, target.value_type), _encoder(target))
+    if pt.is_map(target) and (pt.is_map(source) or _is_any(source, _LISTS)):
+        return _plan_map(source, target)
     if _is_any(source, _LISTS):
-        if pt.is_map(target):
-            return _plan_map(source, target)
         return _plan_list(source, target) if _is_any(target, _LISTS[:3]) else None
     if pt.is_struct(source):
         return _plan_struct(source, target) if pt.is_struct(target) else None
@@ -209,8 +209,9 @@ def _plan_list(source: pa.DataType, target: pa.DataType) -> Cast | None:
 
 
 def _plan_map(source: pa.DataType, target: pa.DataType) -> Cast | None:
-    """Plan the cast of lists of pairs to maps."""
-    pair = source.value_type
+    """Plan the cast of maps, or of lists of pairs, to maps."""
+    is_map = pt.is_map(source)
+    pair = pa.struct([source.key_field, source.item_field]) if is_map else source.value_type
     if pt.is_null(pair):
         pair = pa.struct([("key", pa.null()), ("value", pa.null())])
     if not pt.is_struct(pair) or pair.num_fields != 2:
@@ -224,6 +225,16 @@ def _plan_map(source: pa.DataType, target: pa.DataType) -> Cast | None:
         return None
 
     def to_map(array: pa.Array) -> pa.Array:
+        if is_map:
+            # Arrow flattens no map.
+            entries = pa.StructArray.from_arrays([array.keys, array.items], fields=list(pair))
+            array = pa.Array.from_buffers(
+                pa.list_(pair),
+                len(array),
+                array.buffers()[:2],
+                offset=array.offset,
+                children=[entries],
+            )
         pairs = array.flatten()
         parts = (
             [pa.nulls(len(pairs))] * 2 if pt.is_null(pairs.type) else [*map(pairs.field, range(2))]

@@ -22,6 +22,7 @@ from memwal.errors import InvalidInputError
 from memwal.format.paths import TOMBSTONE
 from memwal.format.values import VERSIONS_WITHOUT_NULL_STRUCTS
 from memwal.inputs.casts import Cast, cast_column, misfit, plan_cast
+from memwal.inputs.dictionaries import to_dictionaries
 from memwal.inputs.rows import Keys, Rows, to_keys, to_rows
 from memwal.region.rows import align_rows, stored_schema
 
@@ -42,16 +43,24 @@ class RowSchema:
     Stored rows have the table's columns and a flag that marks a delete. Columns outside the primary
     key are nullable in them even if the base table's are not, since a deleted row has only its key.
     ``schema`` is that of the base table, with field ids. Without ``null_structs`` the table's files
-    cannot store null structs.
+    cannot store null structs. ``logged`` is the schema with the types that log entries have, if
+    these differ: see :mod:`memwal.inputs.dictionaries`.
     """
 
     def __init__(
-        self, schema: pa.Schema, primary_key: Sequence[str], *, null_structs: bool = True
+        self,
+        schema: pa.Schema,
+        primary_key: Sequence[str],
+        *,
+        null_structs: bool = True,
+        logged: pa.Schema | None = None,
     ) -> None:
         self.base_schema = schema
         self._null_structs = null_structs
         self.primary_key = tuple(primary_key)
         self.schema = stored_schema(schema, primary_key)
+        # Schema of the log entries, if it has other types.
+        self.logged = None if logged is None else stored_schema(logged, primary_key)
         self._upserts = _PlanCache(self._plan_upserts)
         self._partials = _PlanCache(self._plan_partials)
         self._deletes = _PlanCache(self._plan_deletes)
@@ -63,6 +72,7 @@ class RowSchema:
             base.identified_schema,
             base.primary_key,
             null_structs=base.dataset.data_storage_version not in VERSIONS_WITHOUT_NULL_STRUCTS,
+            logged=None if base.stored is base.dataset else base.stored_schema,
         )
 
     def convert_upserts(self, data: Rows) -> list[pa.RecordBatch]:
@@ -235,6 +245,10 @@ class RowSchema:
         for number, checks in plan.checks:
             for _, columns in converted:
                 _check_values(plan.schema.field(number).name, columns[number], checks)
+        if self.logged is not None:
+            logged = pa.schema([self.logged.field(name) for name in plan.schema.names])
+            for _, columns in converted:
+                to_dictionaries(pa.RecordBatch.from_arrays(columns, schema=plan.schema), logged)
         return converted
 
     def _check_names(self, names: Sequence[str]) -> None:

@@ -21,13 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from memwal.base_table.commit import commit_durably, create_durably
-from memwal.base_table.snapshot import (
-    BaseTable,
-    base_from_dataset,
-    lance_errors,
-    open_base,
-    open_dataset,
-)
+from memwal.base_table.snapshot import BaseTable, lance_errors, open_base
 from memwal.errors import (
     ConflictError,
     CorruptDataError,
@@ -247,7 +241,7 @@ class Quarantine:
             if missing:
                 self._commit(base, lambda dataset: dataset.add_columns(pa.schema(missing)))
                 base = open_base(self.location)
-            fitting = _cast_to_schema(rows, base.schema, self.location)
+            fitting = _cast_to_schema(rows, base.stored.schema, self.location)
             written = still_pending()
             if not written:
                 return
@@ -357,10 +351,11 @@ class Quarantine:
 
     def _open_base(self) -> BaseTable | None:
         try:
-            dataset = open_dataset(self.location)
-        except ObjectNotFoundError:
-            return None
-        return base_from_dataset(self.location, dataset)
+            return open_base(self.location)
+        except TableSetupError as error:
+            if isinstance(error.__cause__, ObjectNotFoundError):
+                return None
+            raise
 
     def _repeat(
         self, step: Callable[[BaseTable], None], *, create: pa.Schema | None = None

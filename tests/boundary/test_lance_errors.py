@@ -6,12 +6,14 @@ import pytest
 
 from memwal.boundary.lance_errors import translate_lance_error
 from memwal.errors import (
+    CorruptDataError,
     InvalidInputError,
     MemWalError,
     ObjectNotFoundError,
     StoreAccessError,
     StoreFullError,
     StoreUnavailableError,
+    TableSetupError,
 )
 
 
@@ -26,6 +28,15 @@ from memwal.errors import (
         ("No space left on device (os error 28)", StoreFullError),
         ("File too large (os error 27)", StoreFullError),
         ("connection reset", StoreUnavailableError),
+        ("Arrow error: Dictionary key bigger than the key type", TableSetupError),
+        (
+            "Invalid user input: dictionary indices use 32 bits but the declared Int8 key type uses",
+            TableSetupError,
+        ),
+        (
+            "Encountered corrupt file dictionary: dictionary indices use 32 bits but the declared",
+            CorruptDataError,
+        ),
         ("Invalid user input: no such thing, /a/b.rs:1:2", InvalidInputError),
         ("", StoreUnavailableError),
         (

@@ -97,6 +97,11 @@ SAME: list[tuple[pa.Array, pa.DataType, list[Any] | None]] = [
     (pa.array([[{"key": "a", "value": 1}], [], None]), MAP, [[("a", 1)], [], None]),
     (pa.array([[], None]), MAP, None),
     (pa.array([None, None]), MAP, None),
+    (
+        pa.array([[("b", 0)], [("a", 1), ("b", None)], [], None], MAP).slice(1),
+        pa.map_(pa.dictionary(pa.int8(), pa.string()), pa.int64()),
+        None,
+    ),
     (pa.array(["{}", None]), pa.json_(), None),
     (pa.array([b"0" * 16]), pa.uuid(), [UUID("30" * 16)]),
 ]
@@ -151,7 +156,6 @@ IMPOSSIBLE = [
     (pa.struct([("a", pa.int8()), ("b", pa.int8())]), pa.struct([("a", pa.int8())])),
     (pa.struct([("a", pa.int8())]), pa.struct([("a", pa.int8()), ("b", pa.int8())])),
     (pa.string(), pa.uuid()),
-    (MAP, pa.map_(pa.string(), pa.int64())),
     (pa.list_(pa.int8()), MAP),
 ]
 

@@ -297,7 +297,7 @@ def test_one_that_cannot_be_described_is_not_taken_for_an_empty_one(
     def fail(*_: Any) -> None:
         raise cleaned_up
 
-    monkeypatch.setattr(quarantining, "base_from_dataset", fail)
+    monkeypatch.setattr(quarantining, "open_base", fail)
     with pytest.raises(TableSetupError) as raised:
         quarantine(kept).read()
     assert raised.value is cleaned_up

@@ -11,8 +11,9 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Manifest(_message.Message):
-    __slots__ = ("fragments", "reader_feature_flags", "writer_feature_flags", "data_format", "base_paths", "index_section", "transaction_file", "branch", "transaction_section")
+    __slots__ = ("fragments", "version", "reader_feature_flags", "writer_feature_flags", "data_format", "base_paths", "index_section", "transaction_file", "branch", "transaction_section")
     FRAGMENTS_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
     READER_FEATURE_FLAGS_FIELD_NUMBER: _ClassVar[int]
     WRITER_FEATURE_FLAGS_FIELD_NUMBER: _ClassVar[int]
     DATA_FORMAT_FIELD_NUMBER: _ClassVar[int]
@@ -22,6 +23,7 @@ class Manifest(_message.Message):
     BRANCH_FIELD_NUMBER: _ClassVar[int]
     TRANSACTION_SECTION_FIELD_NUMBER: _ClassVar[int]
     fragments: _containers.RepeatedCompositeFieldContainer[DataFragment]
+    version: int
     reader_feature_flags: int
     writer_feature_flags: int
     data_format: DataStorageFormat
@@ -30,7 +32,7 @@ class Manifest(_message.Message):
     transaction_file: str
     branch: str
     transaction_section: int
-    def __init__(self, fragments: _Optional[_Iterable[_Union[DataFragment, _Mapping]]] = ..., reader_feature_flags: _Optional[int] = ..., writer_feature_flags: _Optional[int] = ..., data_format: _Optional[_Union[DataStorageFormat, _Mapping]] = ..., base_paths: _Optional[_Iterable[_Union[BasePath, _Mapping]]] = ..., index_section: _Optional[int] = ..., transaction_file: _Optional[str] = ..., branch: _Optional[str] = ..., transaction_section: _Optional[int] = ...) -> None: ...
+    def __init__(self, fragments: _Optional[_Iterable[_Union[DataFragment, _Mapping]]] = ..., version: _Optional[int] = ..., reader_feature_flags: _Optional[int] = ..., writer_feature_flags: _Optional[int] = ..., data_format: _Optional[_Union[DataStorageFormat, _Mapping]] = ..., base_paths: _Optional[_Iterable[_Union[BasePath, _Mapping]]] = ..., index_section: _Optional[int] = ..., transaction_file: _Optional[str] = ..., branch: _Optional[str] = ..., transaction_section: _Optional[int] = ...) -> None: ...
 
 class DataStorageFormat(_message.Message):
     __slots__ = ("file_format",)
@@ -79,14 +81,18 @@ class DataOverlayFile(_message.Message):
     def __init__(self, data_file: _Optional[_Union[DataFile, _Mapping]] = ...) -> None: ...
 
 class DataFile(_message.Message):
-    __slots__ = ("path", "file_size_bytes", "base_id")
+    __slots__ = ("path", "file_major_version", "file_minor_version", "file_size_bytes", "base_id")
     PATH_FIELD_NUMBER: _ClassVar[int]
+    FILE_MAJOR_VERSION_FIELD_NUMBER: _ClassVar[int]
+    FILE_MINOR_VERSION_FIELD_NUMBER: _ClassVar[int]
     FILE_SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     BASE_ID_FIELD_NUMBER: _ClassVar[int]
     path: str
+    file_major_version: int
+    file_minor_version: int
     file_size_bytes: int
     base_id: int
-    def __init__(self, path: _Optional[str] = ..., file_size_bytes: _Optional[int] = ..., base_id: _Optional[int] = ...) -> None: ...
+    def __init__(self, path: _Optional[str] = ..., file_major_version: _Optional[int] = ..., file_minor_version: _Optional[int] = ..., file_size_bytes: _Optional[int] = ..., base_id: _Optional[int] = ...) -> None: ...
 
 class DeletionFile(_message.Message):
     __slots__ = ("file_type", "read_version", "id", "num_deleted_rows", "base_id")

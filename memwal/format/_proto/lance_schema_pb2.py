@@ -26,7 +26,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x12lance_schema.proto\x12\x16memwal.lance_schema.v1\"I\n\x05\x46ield\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\n\n\x02id\x18\x03 \x01(\x05\x12\x14\n\x0clogical_type\x18\x05 \x01(\t\x12\x10\n\x08nullable\x18\x06 \x01(\x08\"7\n\x06Schema\x12-\n\x06\x66ields\x18\x01 \x03(\x0b\x32\x1d.memwal.lance_schema.v1.Field\"@\n\x0e\x46ileDescriptor\x12.\n\x06schema\x18\x01 \x01(\x0b\x32\x1e.memwal.lance_schema.v1.Schemab\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x12lance_schema.proto\x12\x16memwal.lance_schema.v1\"o\n\x05\x46ield\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\n\n\x02id\x18\x03 \x01(\x05\x12\x14\n\x0clogical_type\x18\x05 \x01(\t\x12\x10\n\x08nullable\x18\x06 \x01(\x08\x12\x10\n\x08\x65ncoding\x18\x07 \x01(\x05\x12\x12\n\ndictionary\x18\x08 \x01(\x0c\"7\n\x06Schema\x12-\n\x06\x66ields\x18\x01 \x03(\x0b\x32\x1d.memwal.lance_schema.v1.Field\"@\n\x0e\x46ileDescriptor\x12.\n\x06schema\x18\x01 \x01(\x0b\x32\x1e.memwal.lance_schema.v1.Schemab\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,9 +34,9 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'lance_schema_pb2', _globals
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_FIELD']._serialized_start=46
-  _globals['_FIELD']._serialized_end=119
-  _globals['_SCHEMA']._serialized_start=121
-  _globals['_SCHEMA']._serialized_end=176
-  _globals['_FILEDESCRIPTOR']._serialized_start=178
-  _globals['_FILEDESCRIPTOR']._serialized_end=242
+  _globals['_FIELD']._serialized_end=157
+  _globals['_SCHEMA']._serialized_start=159
+  _globals['_SCHEMA']._serialized_end=214
+  _globals['_FILEDESCRIPTOR']._serialized_start=216
+  _globals['_FILEDESCRIPTOR']._serialized_end=280
 # @@protoc_insertion_point(module_scope)

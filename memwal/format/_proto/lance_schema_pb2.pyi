@@ -9,16 +9,20 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Field(_message.Message):
-    __slots__ = ("name", "id", "logical_type", "nullable")
+    __slots__ = ("name", "id", "logical_type", "nullable", "encoding", "dictionary")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     LOGICAL_TYPE_FIELD_NUMBER: _ClassVar[int]
     NULLABLE_FIELD_NUMBER: _ClassVar[int]
+    ENCODING_FIELD_NUMBER: _ClassVar[int]
+    DICTIONARY_FIELD_NUMBER: _ClassVar[int]
     name: str
     id: int
     logical_type: str
     nullable: bool
-    def __init__(self, name: _Optional[str] = ..., id: _Optional[int] = ..., logical_type: _Optional[str] = ..., nullable: _Optional[bool] = ...) -> None: ...
+    encoding: int
+    dictionary: bytes
+    def __init__(self, name: _Optional[str] = ..., id: _Optional[int] = ..., logical_type: _Optional[str] = ..., nullable: _Optional[bool] = ..., encoding: _Optional[int] = ..., dictionary: _Optional[bytes] = ...) -> None: ...
 
 class Schema(_message.Message):
     __slots__ = ("fields",)

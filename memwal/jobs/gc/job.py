@@ -21,7 +21,7 @@ from memwal.jobs.gc.base_table import (
     TemporaryFileCollector,
 )
 from memwal.jobs.gc.collector import Collector, GcContext
-from memwal.jobs.gc.decision import CollectionResult, Tally
+from memwal.jobs.gc.decision import CollectionResult, Reason, Tally
 from memwal.jobs.gc.pins import read_pins
 from memwal.jobs.gc.region import GcTask, run_gc_task
 from memwal.jobs.job import guarded, run_in_process
@@ -79,6 +79,7 @@ def collect_garbage(
         for share in _shares(regions, options.max_tasks or 1)
     ]
     tally = Tally(explain=options.explain)
+    tally.warnings += [pin.message for pin in pins.pins if pin.reason is Reason.UNREADABLE]
     with span("memwal.collect.regions", location), reporting(options.progress) as report:
         meter = Meter(report, job="gc", step="collecting", unit=Unit.REGIONS, total=len(regions))
         run_task = guarded(run_gc_task, options.guard)

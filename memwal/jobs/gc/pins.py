@@ -23,6 +23,7 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
+from memwal.base_table.decoding import decode_dictionaries
 from memwal.base_table.read_tags import (
     REFS_DIR,
     ReadTag,
@@ -122,9 +123,10 @@ def read_pins(
 ) -> Pins:
     """Read everything that pins generations of a table. If this raises, nothing may be deleted.
 
-    A generation is pinned until it is merged in the latest version, every maintained index covers
-    it, and every version that may still be read has it merged too: tagged versions, those that
-    branches start from, and all that were the latest one retention ago or later.
+    A generation is pinned until it is merged in the latest version, whose rows can be decoded,
+    every maintained index covers it, and every version that may still be read has it merged too:
+    tagged versions, those that branches start from, and all that were the latest one retention ago
+    or later.
     """
     # First the state of tags and branches: one that changes during this read is noticed later.
     refs = read_refs(location)
@@ -145,8 +147,21 @@ def read_pins(
         )
         for name in maintained_index_names(latest)
     ]
+    pins += _pins_of_unreadable_rows(latest)
     pins += _pins_of_versions(latest, options, now, refs)
     return Pins(tuple(pins), refs)
+
+
+def _pins_of_unreadable_rows(base: BaseTable) -> Iterator[Pin]:
+    """Pin every generation if rows of the latest version cannot be decoded.
+
+    The commits of memwal decode what they add; another client may have merged or compacted. Rows
+    that were decoded in this process are not read again.
+    """
+    try:
+        decode_dictionaries(base.dataset, base.location.uri)
+    except CorruptDataError as error:
+        yield Pin(reason=Reason.UNREADABLE, message=str(error), generations={})
 
 
 def _pins_of_versions(

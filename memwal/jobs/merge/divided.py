@@ -46,7 +46,7 @@ from memwal.base_table.commit import commit_strictly
 from memwal.base_table.commit_records import MergedRows, merge_message
 from memwal.base_table.region_marks import raise_marks
 from memwal.base_table.snapshot import BaseTable, is_version_stored, open_base
-from memwal.errors import MemWalError, ObjectNotFoundError, TableSetupError
+from memwal.errors import CorruptDataError, MemWalError, ObjectNotFoundError, TableSetupError
 from memwal.jobs.job import Guard, Result, SkippedRegion, Task, TaskRunner, run_in_process
 from memwal.jobs.merge.commit import MergeContentionError, MergeOutcome
 from memwal.jobs.merge.kept_ids import KeptIds
@@ -325,7 +325,7 @@ class _DividedMerge:
                 attributes={ROWS: run.rows_upserted, VERSION: latest.version},
             ):
                 return commit_strictly(latest, operation, message=message)
-        except (LostWriteError, LostRaceError):
+        except (LostWriteError, LostRaceError, CorruptDataError):
             self.is_unrecorded = False
             raise
 
@@ -334,7 +334,9 @@ class _DividedMerge:
         latest = open_base(self.location)
         if still_pending(run.selections, latest.details.merged) != run.selections:
             raise LostRaceError("another merger merged some of the generations")
-        if latest.schema != run.base.schema or latest.field_ids() != run.base.field_ids():
+        if latest.stored_schema != run.base.stored_schema or latest.field_ids() != (
+            run.base.field_ids()
+        ):
             raise LostRaceError("the columns of the base table changed")
         return latest
 

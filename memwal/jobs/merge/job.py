@@ -127,7 +127,8 @@ def explain_merge(
         return generation_age(location, region_id, flushed.path, now)
 
     candidates = read_candidates(base, manifests.values(), age=age)
-    picker = MergePicker(options, _held_regions(base, manifests, options))
+    held = _held_regions(base, manifests, options)
+    picker = MergePicker(options, held, divides=base.has_narrow_dictionaries)
     return picker.pick(candidates, seed=random.random())  # noqa: S311
 
 
@@ -146,7 +147,8 @@ def plan_merge(location: TableLocation, options: MergeOptions = MergeOptions()) 
     base.require_mem_wal()
     progress = {region_id: base.details.merged.get(region_id, 0) for region_id in manifests}
     marks = raise_marks(location.store, marks, progress)
-    picker = MergePicker(options, _held_regions(base, manifests, options))
+    held = _held_regions(base, manifests, options)
+    picker = MergePicker(options, held, divides=base.has_narrow_dictionaries)
     excluded = picker.excluded(manifests)
     included = [manifests[region_id] for region_id in manifests if region_id not in excluded]
     candidates = read_candidates(base, included, marks=marks)

@@ -235,11 +235,13 @@ class MergePicker:
     """Selects generations within the limits of a merge: its sizes, its tasks and its regions.
 
     Of ``options``, the runner and the guard are not used. ``held`` are regions to leave out, each
-    with the reason.
+    with the reason. ``divides`` is for tables that Lance's own merge cannot write: it joins the
+    dictionaries of all rows.
     """
 
     options: MergeOptions
     held: tuple[SkippedRegion, ...] = ()
+    divides: bool = False
 
     def excluded(self, region_ids: Iterable[UUID]) -> dict[UUID, PickReason]:
         """Return those of ``region_ids`` of which no generation may be selected, and why."""
@@ -306,7 +308,9 @@ class MergePicker:
         return MergePlan(tasks, tuple(decisions), method=method, held=self.held)
 
     def _method(self, total: int) -> MergeMethod:
-        """Return how so many bytes are merged."""
+        """Choose the merge method for ``total`` bytes."""
+        if self.divides:
+            return MergeMethod.DIVIDED
         if total < self.options.divide_bytes:
             return MergeMethod.SMALL
         # In one commit, a single worker is faster by Lance's own merge.

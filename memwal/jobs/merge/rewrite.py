@@ -22,6 +22,7 @@ from lance.fragment import FragmentMetadata, write_fragments
 
 from memwal.base_table.snapshot import BaseTable, lance_errors, open_base
 from memwal.errors import MemWalError
+from memwal.inputs.dictionaries import divide_by_values
 from memwal.jobs.job import SkippedRegion
 from memwal.jobs.merge.commit import write_rows_behind
 from memwal.jobs.merge.kept_ids import KeptIds, read_ids, with_ids
@@ -123,7 +124,7 @@ def run_rewrite_task(task: RewriteTask, *, meter: Meter | NoMeter = NO_METER) ->
         fragments=tuple(fragments),
         keys=stored,
         rows_upserted=sum(int(reader.upserted.sum()) for reader in readers),
-        bytes_written=base.dataset.io_stats_snapshot().written_bytes,
+        bytes_written=base.stored.io_stats_snapshot().written_bytes,
     )
 
 
@@ -162,7 +163,7 @@ def run_rows_task(task: RowsTask, *, meter: Meter | NoMeter = NO_METER) -> Writt
     return WrittenRows(
         fragments=tuple(identified),
         skipped={},
-        bytes_written=base.dataset.io_stats_snapshot().written_bytes,
+        bytes_written=base.stored.io_stats_snapshot().written_bytes,
     )
 
 
@@ -191,7 +192,10 @@ def _open_regions(
 def _write(
     base: BaseTable, chosen: Sequence[tuple[RegionReader, Mask]], size: int
 ) -> list[FragmentMetadata]:
-    """Write rows of some regions as new fragments, in this order; ``size`` is about their bytes."""
+    """Write rows of some regions as new fragments, in this order; ``size`` is about their bytes.
+
+    What they read is counted by ``base.dataset``, and what is written by ``base.stored``.
+    """
     if not any(mask.any() for _, mask in chosen):
         return []
     failure: list[UnreadableGenerationError] = []
@@ -210,14 +214,19 @@ def _write(
             lance_errors(f"writing rows of {base.location}"),
             write_rows_behind(base.location, size),
         ):
-            written = write_fragments(
-                pa.RecordBatchReader.from_batches(base.schema, rows()),
-                base.dataset,
-                mode="append",
-                storage_options=base.location.lance_options(),
-            )
+            reader = pa.RecordBatchReader.from_batches(base.schema, rows())
+            written = [
+                fragment
+                for part in divide_by_values(reader, base.stored.schema)
+                for fragment in write_fragments(
+                    part,
+                    base.stored,
+                    mode="append",
+                    storage_options=base.location.lance_options(),
+                )
+            ]
     except MemWalError:
         if failure:
             raise failure[0] from None
         raise
-    return list(written)
+    return written

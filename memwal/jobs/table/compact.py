@@ -24,6 +24,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 import lance
+import pyarrow as pa
 from lance.optimize import Compaction, CompactionOptions, CompactionTask, RewriteResult
 
 from memwal.base_table.commit import commit_durably, update_details
@@ -38,7 +39,9 @@ from memwal.base_table.snapshot import (
     sparse_fragment_ids,
 )
 from memwal.errors import ConflictError, MemWalError, ObjectNotFoundError, StoreError
+from memwal.format.lance_manifest import has_narrow_dictionaries
 from memwal.format.paths import DATA_DIR
+from memwal.inputs.dictionaries import divide_by_values
 from memwal.jobs.job import JobResult
 from memwal.jobs.options import CompactOptions
 from memwal.jobs.progress import Meter, Report, Unit, reporting, run_metered
@@ -102,9 +105,17 @@ def _compact(location: TableLocation, options: CompactOptions, report: Report) -
             unit=Unit.ROWS,
             total=sum(rewrite.rows for rewrite in rewrites),
         )
-        rewritten: list[RewriteResult] = run_metered(
+        results: list[RewriteResult | None] = run_metered(
             options, rewrites, run_rewrite_task, meter, lambda rewrite: rewrite.rows
         )
+        refused = [task for task, done in zip(rewrites, results, strict=True) if done is None]
+        if refused:
+            warnings = (_refusal(base),)
+            chosen -= frozenset().union(*(task.fragments for task in refused))
+        rewritten = [done for done in results if done is not None]
+        if not rewritten:
+            continue
+        rewrites = tuple(task for task in rewrites if task not in refused)
         if options.guard is not None:
             options.guard()
         try:
@@ -123,7 +134,7 @@ def _compact(location: TableLocation, options: CompactOptions, report: Report) -
             _discard(base, rewritten)
             metrics["rewrites_lost"] = failures
             if failures == options.attempts:
-                warnings = (f"{failures} rewrites of {location} met other commits; run it again",)
+                warnings += (f"{failures} rewrites of {location} met other commits; run it again",)
                 break
             budget = max(budget // _SHRINK, 1)
             time.sleep(conflict_delay(failures, _CONFLICT_WAIT_SECONDS))
@@ -160,11 +171,43 @@ def _record_catch_up(base: BaseTable, options: CompactOptions) -> BaseTable:
         return base
 
 
-def run_rewrite_task(task: RewriteTask) -> RewriteResult:
-    """Write the new fragments, which no version names yet."""
-    dataset = open_dataset(task.location, version=task.version)
+def run_rewrite_task(task: RewriteTask) -> RewriteResult | None:
+    """Write the new fragments, which no version names yet.
+
+    None if a dictionary has too many values for one file: Lance would write one that cannot be
+    decoded.
+    """
+    stored = open_dataset(task.location, version=task.version, as_stored=True)
     with lance_errors(f"rewriting fragments of {task.location}"):
-        return task.plan.execute(dataset)
+        return task.plan.execute(stored) if _fit_together(task, stored) else None
+
+
+def _fit_together(task: RewriteTask, stored: lance.LanceDataset) -> bool:
+    """Return whether the values of each narrow dictionary fit into one file."""
+    narrow = _narrow_columns(stored)
+    if not narrow:
+        return True
+    dataset = open_dataset(task.location, version=task.version)
+    fragments = [f for f in dataset.get_fragments() if f.fragment_id in task.fragments]
+    reader = dataset.scanner(columns=narrow, fragments=fragments).to_reader()
+    schema = pa.schema([stored.schema.field(name) for name in narrow])
+    files = divide_by_values(reader, schema)
+    for _ in next(files, ()):
+        pass
+    return next(files, None) is None
+
+
+def _narrow_columns(stored: lance.LanceDataset) -> list[str]:
+    return [f.name() for f in stored.lance_schema.fields() if has_narrow_dictionaries(repr(f))]
+
+
+def _refusal(base: BaseTable) -> str:
+    columns = ", ".join(_narrow_columns(base.stored))
+    return (
+        f"some fragments of {base.location} are not joined: column {columns} is stored as a "
+        "dictionary whose indices cannot number the values of all their rows; store the rows in a "
+        "table that memwal creates, where such a column has plain values"
+    )
 
 
 def _choose(base: BaseTable, options: CompactOptions) -> frozenset[int]:

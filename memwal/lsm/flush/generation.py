@@ -2,11 +2,12 @@
 
 All files go into a folder with a random name that no manifest lists yet. An attempt that dies
 leaves only an orphan, which the garbage collector deletes. The bloom filter is written last. After
-it, every file is looked at, see :mod:`memwal.base_table.named_files`. If a file was not written
-whole, the attempt fails, and the next one writes into another folder; until one succeeds, the rows
-stay in the log. If a file is gone, this process was paused for so long that the garbage collector
-took the folder for an orphan, and the generation is written again. The fields of the table have the
-ids of the base table's fields.
+it, every file is looked at, see :mod:`memwal.base_table.named_files`, and dictionaries are decoded,
+see :mod:`memwal.base_table.decoding`. If a file was not written whole, the attempt fails, and the
+next one writes into another folder; until one succeeds, the rows stay in the log. If a file is
+gone, this process was paused for so long that the garbage collector took the folder for an orphan,
+and the generation is written again. The fields of the table have the ids of the base table's
+fields.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from lance.dataset import LanceOperation
 from lance.fragment import FragmentMetadata, write_fragments
 from lance.schema import LanceSchema
 
+from memwal.base_table.decoding import decode_dictionaries
 from memwal.base_table.named_files import BadFile, check_new_files, find_bad_files, refuse
 from memwal.base_table.snapshot import BaseTable
 from memwal.boundary.lance_errors import translate_lance_error
@@ -41,10 +43,11 @@ from memwal.format.paths import (
 )
 from memwal.format.region_manifest import FlushedGeneration
 from memwal.format.values import VERSIONS_WITHOUT_NULL_STRUCTS
-from memwal.format.wal_layout import has_dictionaries
+from memwal.inputs.dictionaries import divide_by_values
 from memwal.lsm.flush.key_index import KEY_INDEX_FILES, NewestKeys, write_key_index
 from memwal.lsm.flush.rows import GenerationRows, NewestRows, TableRows
 from memwal.lsm.indexes.maintained import MaintainedIndex, build_generation_indexes
+from memwal.region.rows import stored_schema
 from memwal.storage.object_store import ObjectStore
 from memwal.util.retry import LostWriteError
 
@@ -68,9 +71,10 @@ def write_dataset(base: BaseTable, uri: str, rows: NewestRows) -> lance.LanceDat
     """
     lance_arguments = base.location.lance_arguments()
     version = base.dataset.data_storage_version
+    stored = stored_schema(base.stored_schema, base.primary_key)
     fragments = [
         fragment
-        for part in _parts(rows.reader())
+        for part in divide_by_values(rows.reader(), stored)
         for fragment in write_fragments(
             part,
             uri,
@@ -87,7 +91,7 @@ def write_dataset(base: BaseTable, uri: str, rows: NewestRows) -> lance.LanceDat
     # Lance numbers the fields of a new dataset in the order of its columns, regardless of the
     # schema. The ids differ only if columns of the base table were dropped or moved; a second
     # commit then sets them.
-    written = LanceSchema.from_pyarrow(rows.schema)
+    written = LanceSchema.from_pyarrow(stored)
     new_id = dict(zip(_field_ids(written), _field_ids(schema), strict=True))
     if all(old == new for old, new in new_id.items()):
         overwrite = LanceOperation.Overwrite(schema, fragments)
@@ -103,22 +107,9 @@ def write_dataset(base: BaseTable, uri: str, rows: NewestRows) -> lance.LanceDat
     )
 
 
-def _parts(rows: pa.RecordBatchReader) -> Iterator[pa.RecordBatchReader]:
-    """Return the rows of each file: all, or those of a batch if there are dictionaries.
-
-    A file has one dictionary for a column, and the type of its indices may not be able to number
-    the values of all batches together.
-    """
-    if not has_dictionaries(rows.schema):
-        yield rows
-        return
-    for batch in rows:
-        yield pa.RecordBatchReader.from_batches(rows.schema, [batch])
-
-
 def _schema_with_base_ids(base: BaseTable) -> LanceSchema:
     """Return the base table's schema with a tombstone column, whose id is the next free one."""
-    schema = base.dataset.lance_schema
+    schema = base.stored.lance_schema
     top_level = {field.name(): field.id() for field in schema.fields()}
     nullable = {i for name, i in top_level.items() if name not in base.primary_key}
     metadata, *fields = schema.__reduce__()[1]
@@ -178,6 +169,8 @@ def write_generation(
     LostWriteError
         A file was not written whole, or the garbage collector deleted the folder while it was
         written; call again.
+    CorruptDataError
+        A column was written so that it cannot be decoded.
     MemWalError
         The store or ``contents`` failed.
     """
@@ -210,6 +203,7 @@ def write_generation(
     store.put(f"{folder}/{BLOOM_FILTER_NAME}", rows.filters.bloom_filter())
     store.sync(folder)
     check_generation_files(store, folder, version)
+    decode_dictionaries(dataset, uri)
     return FlushedGeneration(
         generation=generation,
         path=name,

@@ -12,8 +12,10 @@ from memwal.errors import MemWalError, OutcomeUnknownError, StoreError, StoreUna
 from memwal.format.wal_encoder import EncodedEntry, EntryEncoder
 from memwal.format.wal_entry import WalEntry
 from memwal.format.wal_layout import AppliedSteps, newest_steps
+from memwal.inputs.dictionaries import to_dictionaries
 from memwal.lsm.wal.claim import Claim
 from memwal.lsm.wal.log import put_entry
+from memwal.region.rows import align_rows
 from memwal.storage.object_store import ObjectStore
 from memwal.util.clock import boot_seconds
 
@@ -57,9 +59,10 @@ class LogAppender:
     another writer has claimed the region. A success is relied on for ``check_interval`` seconds.
     ``start_check`` starts the check of each append that the table still has the writer's region
     spec, and returns the call that waits for it, see :mod:`memwal.base_table.spec_in_force`.
-    ``convert`` converts a foreign entry, with its position, to stored rows, and raises
-    CorruptDataError if that is impossible. The seconds of ``clock`` include time that the machine
-    is suspended.
+    ``logged`` is the schema of the rows in the entries, if it has other types than ``schema``: see
+    :mod:`memwal.inputs.dictionaries`. ``convert`` converts a foreign entry, with its position, to
+    stored rows, and raises CorruptDataError if that is impossible. The seconds of ``clock`` include
+    time that the machine is suspended.
     """
 
     def __init__(
@@ -69,6 +72,7 @@ class LogAppender:
         *,
         schema: pa.Schema,
         convert: ConvertEntry,
+        logged: pa.Schema | None = None,
         verify_epoch: Callable[[], None],
         start_check: StartCheck,
         check_interval: float,
@@ -87,17 +91,22 @@ class LogAppender:
         self._foreign: list[tuple[int, WalEntry]] = []
         self._foreign_steps: AppliedSteps = {}
         self.next_position = claim.next_position
-        self.change_schema(schema, convert)
+        self.change_schema(schema, convert, logged)
 
     @property
     def foreign_steps(self) -> AppliedSteps:
         """Applied steps of the foreign entries that were taken over."""
         return dict(self._foreign_steps)
 
-    def change_schema(self, schema: pa.Schema, convert: ConvertEntry) -> None:
+    def change_schema(
+        self, schema: pa.Schema, convert: ConvertEntry, logged: pa.Schema | None
+    ) -> None:
         """Encode rows of another schema from now on: the table's columns have changed."""
         self._convert = convert
-        self._encoder = EntryEncoder(schema, writer_epoch=self._epoch, writer_id=self._writer_id)
+        self._schema, self._logged = schema, logged
+        self._encoder = EntryEncoder(
+            logged or schema, writer_epoch=self._epoch, writer_id=self._writer_id
+        )
 
     def prepare(
         self,
@@ -116,7 +125,12 @@ class LogAppender:
             applied = newest_steps(applied, self._foreign_steps)
         foreign = (rows for taken in self._foreign for rows in self._convert(*taken))
         rows = [*foreign, *batches]
+        if self._logged is not None:
+            rows = [part for batch in rows for part in to_dictionaries(batch, self._logged)]
         entry = self._encoder.encode(rows, generation=generation, applied=applied)
+        if self._logged is not None:
+            plain = (align_rows(pa.Table.from_batches([b]), self._schema) for b in entry.batches)
+            entry = EncodedEntry(entry.data, tuple(b for t in plain for b in t.to_batches()))
         return PreparedEntry(self.next_position, generation, tuple(batches), entry, applied)
 
     def put(self, prepared: PreparedEntry) -> PreparedEntry:

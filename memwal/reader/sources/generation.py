@@ -130,7 +130,12 @@ def open_generation(
     """
     folder: str | None = generation_dir(region_id, path)
     copied_bytes = 0
-    dataset = open_dataset(base.location, generation_dir(region_id, path))
+    dataset = open_dataset(
+        base.location,
+        generation_dir(region_id, path),
+        # In files of version 2.0 the dictionaries stay: all sources of a read must agree.
+        as_stored=base.has_narrow_dictionaries and base.dataset is base.stored,
+    )
     identity: str | None = base.location.child(generation_dir(region_id, path))
     missing = {*base.primary_key, TOMBSTONE}.difference(dataset.schema.names)
     if missing:

@@ -303,9 +303,8 @@ class EntryWriter:
             # After a close or a fencing, the log keeps the rows for the next claim.
             if self._failure.error is None:
                 if row_schema is not None and row_schema is not self._tables.row_schema:
-                    self.log.change_schema(
-                        row_schema.schema, partial(convert_entry, row_schema, self._region_id)
-                    )
+                    convert = partial(convert_entry, row_schema, self._region_id)
+                    self.log.change_schema(row_schema.schema, convert, row_schema.logged)
                 self._tables.seal(row_schema=row_schema, generation=generation)
 
     def prepare(self, group: list[PendingWrite]) -> PreparedEntry | None:

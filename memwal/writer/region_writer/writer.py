@@ -448,6 +448,7 @@ class RegionWriter:
             log_store,
             claim,
             schema=self._tables.row_schema.schema,
+            logged=self._tables.row_schema.logged,
             convert=partial(convert_entry, self._tables.row_schema, self.region_id),
             verify_epoch=claimed.verify,
             start_check=partial(self._context.spec_check.start, spec),

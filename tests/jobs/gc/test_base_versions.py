@@ -13,7 +13,7 @@ from support.faults.collecting import DAY, collect, flush
 from support.stores.faulty_store import FaultyStores
 
 import memwal
-from memwal.base_table.snapshot import base_from_dataset, open_base
+from memwal.base_table.snapshot import open_base
 from memwal.errors import MemWalError, TableSetupError
 from memwal.jobs.gc import Reason, collect_garbage
 from memwal.jobs.gc.pins import read_pins
@@ -36,7 +36,7 @@ def native_at(table: memwal.Table, dataset: lance.LanceDataset) -> State:
     base = (
         open_base(table.location, version=version)
         if dataset.uri == table.base().dataset.uri
-        else base_from_dataset(memwal.open(dataset.uri).location, dataset)
+        else open_base(memwal.open(dataset.uri).location, version=version)
     )
     snapshots = []
     for region_id, manifest in read_manifests(table.location.store).items():

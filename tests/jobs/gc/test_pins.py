@@ -6,10 +6,13 @@ from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import lance
+import pyarrow as pa
 import pytest
-from support.data.tables import REGION, MakeTable, rows
+from support.data.tables import REGION, MakeTable, folder, rows
+from support.faults.collecting import DAY, collect
 
 import memwal
+from memwal.base_table.decoding import forget_decoded
 from memwal.errors import MemWalError
 from memwal.jobs.gc.history import StoredVersions
 from memwal.jobs.gc.pins import read_pins
@@ -106,3 +109,22 @@ def test_a_protected_version_that_cannot_be_read_is_an_error(history: memwal.Tab
 
     with pytest.raises(MemWalError):
         removable(history, now())
+
+
+def test_rows_that_cannot_be_decoded_pin_everything(make_table: MakeTable) -> None:
+    kind = pa.dictionary(pa.int32(), pa.string())
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("kind", kind)])
+    table = make_table(schema)
+    table.upsert({"id": range(100), "kind": [f"kind {n}" for n in range(100)]})
+    table.merge()
+    assert removable(table, now()) == {REGION: 1}
+    file = max((folder(table) / "data").iterdir(), key=lambda path: path.stat().st_size)
+    data = file.read_bytes()
+    file.write_bytes(b"\xff" * 900 + data[900:])
+    forget_decoded()
+    assert removable(table, now()) == {REGION: 0}
+    result = collect(table, DAY)
+    assert result.metrics["generations_dropped"] == 0
+    assert any(file.name in warning for warning in result.warnings)
+    file.write_bytes(data)
+    assert collect(table, DAY).metrics["generations_dropped"] == 1

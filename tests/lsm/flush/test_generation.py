@@ -10,6 +10,13 @@ import lance
 import pyarrow as pa
 import pytest
 from lance.file import LanceFileReader
+from support.data.dictionaries import (
+    DICTIONARIES,
+    categories,
+    dictionary_table,
+    values,
+    wanted,
+)
 from support.data.tables import (
     REGION,
     MakeTable,
@@ -65,12 +72,10 @@ def test_is_one_file_however_many_batches_it_is_written_from(table: memwal.Table
 
 
 def test_that_ends_between_two_of_its_files_is_made_good(
-    make_table: MakeTable, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Batches with different dictionaries are written into a file each."""
-    kind = pa.dictionary(pa.int8(), pa.string())
-    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("kind", kind)])
-    table = make_table(schema)
+    """Batches whose dictionaries have too many values together are written into a file each."""
+    table = dictionary_table(tmp_path / "table.lance")
     written: list[Any] = []
     write = generation.write_fragments
 
@@ -82,9 +87,7 @@ def test_that_ends_between_two_of_its_files_is_made_good(
 
     writer = table.writer(options=memwal.WriterOptions(flush_attempts=1))
     for start in (0, 100):
-        texts = pa.array([f"kind {number}" for number in range(start, start + 100)])
-        numbers = pa.array(range(start, start + 100))
-        writer.upsert(pa.table([numbers, texts.dictionary_encode().cast(kind)], schema=schema))
+        writer.upsert(categories(start, start + 100))
     monkeypatch.setattr(generation, "write_fragments", first_only)
     with pytest.raises(MemWalError):
         writer.flush()
@@ -97,10 +100,7 @@ def test_that_ends_between_two_of_its_files_is_made_good(
         successor.claim()
     found = lance.dataset(path(table))
     assert len(found.get_fragments()) == 2
-    rows_found = found.to_table(columns=["id", "kind"]).to_pylist()
-    assert {row["id"]: row["kind"] for row in rows_found} == {
-        number: f"kind {number}" for number in range(200)
-    }
+    assert values(found.to_table(columns=DICTIONARIES.names)) == wanted(200)
 
 
 def test_has_one_row_per_key_in_stored_form(table: memwal.Table) -> None:

@@ -65,7 +65,7 @@ def _moment(table: memwal.Table) -> tuple[lance.LanceDataset, list[ShardSnapshot
             if flushed.generation > base.details.merged.get(region_id, 0):
                 snapshot = snapshot.with_sstable(flushed.generation, flushed.path)
         found.append(snapshot)
-    return base.dataset, found
+    return base.stored, found
 
 
 def scan(table: memwal.Table, *, filter: str | None = None) -> pa.Table:
