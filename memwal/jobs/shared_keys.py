@@ -44,7 +44,9 @@ def find_shared_keys(
     they are not merged either. ``manifests`` are older than ``base``.
     """
     found: dict[UUID, SharedKeys] = {}
-    for group in RegionPlaces(base).rivals(manifests) if base.primary_key else ():
+    places = RegionPlaces(base)
+    pending = filter(places.is_pending, manifests)
+    for group in places.rivals(pending) if base.primary_key else ():
         keys = [_pending_keys(base, manifest) for manifest in group]
         together = pa.concat_arrays(keys)
         last = newest_row_positions(together)

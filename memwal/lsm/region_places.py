@@ -118,18 +118,18 @@ class RegionPlaces:
         return {place for place, regions in found.items() if len(regions) > 1}, unknown
 
     def rivals(self, manifests: Iterable[RegionManifest]) -> list[list[RegionManifest]]:
-        """Return groups of pending regions that may have rows of the same keys.
+        """Return groups of regions that may have rows of the same keys.
 
         A region whose place is unknown may have any key. So may the regions of several specs: a
         change of the spec by memwal merges those of the earlier specs first.
         """
-        pending = [manifest for manifest in manifests if self.is_pending(manifest)]
+        regions = list(manifests)
         by_place: dict[Place | None, list[RegionManifest]] = {}
-        for manifest in pending:
+        for manifest in regions:
             by_place.setdefault(self.place(manifest), []).append(manifest)
         specs = {place[0] for place in by_place if place is not None}
         if None in by_place or len(specs) > 1:
-            return [pending] if len(pending) > 1 else []
+            return [regions] if len(regions) > 1 else []
         return [group for group in by_place.values() if len(group) > 1]
 
 
@@ -201,9 +201,10 @@ def _settle(uri: str, region_id: UUID) -> None:
 
 def _unknown_place(base: BaseTable, region_id: UUID) -> TableSetupError:
     return TableSetupError(
-        f"another client wrote region {region_id} of {base.location}, and its manifest does not "
-        "say which rows belong there: a key could come into two regions. Nothing was written. "
-        f"Stop that client, and retire the region: memwal retire-region {base.location} {region_id}"
+        f"the manifest of region {region_id} of {base.location}, which another client or an "
+        "earlier region spec made, does not say which rows belong there: a key could come into two "
+        "regions. Nothing was written. Stop the clients that write to it, and retire it: memwal "
+        f"retire-region {base.location} {region_id}"
     )
 
 

@@ -106,6 +106,7 @@ def find_later_snapshot(plan: LoadPlan) -> LaterSnapshot | None:
             later.digest,
             tuple(g for g in snapshot.generations if g.generation > progress.get(g.region_id, 0)),
             snapshot.logs,
+            snapshot.rivals,
         ),
         fragments=frozenset(planned_fragments.keys() & later_fragments.keys()),
         merged_fragments=tuple(sorted(later_fragments.keys() - planned_fragments.keys())),
@@ -247,7 +248,7 @@ class _OpenSnapshot:
     def __init__(self, snapshot: PinnedSnapshot) -> None:
         self._snapshot = snapshot
         self._lock = threading.Lock()
-        self._newest: dict[UUID, tuple[list[GenerationSource], NewestRows]] = {}
+        self._newest: dict[frozenset[UUID], tuple[list[GenerationSource], NewestRows]] = {}
         self._fresh_keys: pa.Array | None = None
         self.base: BaseTable = open_base(snapshot.location, version=snapshot.version)
         if self.base.digest != snapshot.digest:
@@ -260,23 +261,26 @@ class _OpenSnapshot:
     def region(self, region_id: UUID) -> tuple[list[GenerationSource], NewestRows]:
         """Open the generations and the log of a region; find the newest row of each key in them.
 
-        A key belongs to one region, so that no other one can have a newer row of it.
+        A key belongs to one region, so that no other one can have a newer row of it. If clients
+        made several regions for the same rows, the sources of all of them are opened.
         """
+        group = next((g for g in self._snapshot.rivals if region_id in g), frozenset([region_id]))
         with self._lock:
-            newest = self._newest.get(region_id)
+            newest = self._newest.get(group)
         if newest is None:
             sources = [
-                open_generation(self.base, region_id, stored.generation, stored.path)
+                open_generation(self.base, stored.region_id, stored.generation, stored.path)
                 for stored in self._snapshot.generations
-                if stored.region_id == region_id
+                if stored.region_id in group
             ]
             for log in self._snapshot.logs:
-                if log.region_id == region_id:
+                if log.region_id in group:
                     rows = read_tail(self.base, log).rows
-                    sources += [open_memtable(self.base, region_id, part) for part in rows]
+                    sources += [open_memtable(self.base, log.region_id, part) for part in rows]
+            sources.sort(key=lambda source: source.generation)
             newest = sources, find_newest(sources, self.base.primary_key, self._key_type)
             with self._lock:
-                self._newest[region_id] = newest
+                self._newest[group] = newest
         return newest
 
     def fresh_keys(self) -> pa.Array:
@@ -299,7 +303,11 @@ def _generation_rows(
     plan: LoadPlan, opened: _OpenSnapshot, region_id: UUID, generation: int
 ) -> Iterator[pa.RecordBatch]:
     sources, newest = opened.region(region_id)
-    position = next(at for at, s in enumerate(sources) if s.generation == generation)
+    position = next(
+        at
+        for at, source in enumerate(sources)
+        if (source.region_id, source.generation) == (region_id, generation)
+    )
     live = newest.live_addresses(position)
     if not len(live):
         return
@@ -311,7 +319,7 @@ def _generation_rows(
 def _log_rows(plan: LoadPlan, opened: _OpenSnapshot, region_id: UUID) -> Iterator[pa.RecordBatch]:
     sources, _ = opened.region(region_id)
     for source in sources:
-        if not source.is_flushed:
+        if not source.is_flushed and source.region_id == region_id:
             yield from _generation_rows(plan, opened, region_id, source.generation)
 
 

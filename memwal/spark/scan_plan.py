@@ -18,6 +18,7 @@ from memwal.base_table.read_tags import ReadTag
 from memwal.base_table.snapshot import BaseTable, data_files, lance_errors
 from memwal.errors import InvalidInputError, ObjectNotFoundError, TableSetupError
 from memwal.format.memwal_index import StoredRegionSpec
+from memwal.lsm.region_places import RegionPlaces
 from memwal.lsm.wal.follow import UnflushedLog
 from memwal.reader.predicate import parenthesize_filter, translate_filter_errors
 from memwal.reader.scan import output_schema
@@ -198,6 +199,8 @@ class PinnedSnapshot:
     generations: tuple[StoredGeneration, ...]  # Oldest first within each region.
     # Parts of the logs that hold rows of a fresh load, at most one of each region.
     logs: tuple[UnflushedLog, ...] = ()
+    # Groups of regions that may have rows of the same keys.
+    rivals: tuple[frozenset[UUID], ...] = ()
 
     @property
     def region_ids(self) -> list[UUID]:
@@ -286,12 +289,18 @@ def _plan(
     if options.regions is not None:
         spec_in_force(base)
     logs = _find_logs(plan) if options.fresh else ()
+    snapshot = PinnedSnapshot(location, base.version, base.digest, plan.generations, logs)
+    manifests = [plan.snapshot.manifests[region_id] for region_id in snapshot.region_ids]
+    rivals = [
+        frozenset(manifest.region_id for manifest in group)
+        for group in RegionPlaces(base).rivals(manifests)
+    ]
     load = LoadPlan(
-        snapshot=PinnedSnapshot(location, base.version, base.digest, plan.generations, logs),
+        snapshot=replace(snapshot, rivals=tuple(rivals)),
         schema=schema,
         filter=predicate,
         regions=options.regions,
-        partitions=_divide(plan, logs, options),
+        partitions=_divide(plan, logs, options, one_group=bool(rivals)),
         pruned=plan.pruned,
         truncate=options.truncate_nanoseconds,
     )
@@ -332,10 +341,13 @@ def _check_filter(base: BaseTable, predicate: str | None) -> None:
 
 
 def _divide(
-    plan: ReadPlan, logs: Sequence[UnflushedLog], options: ReadOptions
+    plan: ReadPlan, logs: Sequence[UnflushedLog], options: ReadOptions, *, one_group: bool
 ) -> tuple[PartitionPlan, ...]:
-    """Divide the fragments, the generations and the logs of a read plan into partitions."""
-    groups = _group_generations(plan)
+    """Divide the fragments, the generations and the logs of a read plan into partitions.
+
+    With ``one_group``, one partition reads all generations.
+    """
+    groups = [[*range(len(plan.generations))]] if one_group else _group_generations(plan)
     sizes = [_generation_bytes(stored) for stored in plan.generations]
     fragments = plan.base.dataset.get_fragments()
     balanced = balance_partitions(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -22,9 +23,12 @@ from memwal.format.paths import MEM_WAL_DIR
 from memwal.format.region_manifest import RegionStatus
 from memwal.jobs.verify import verify
 from memwal.lsm.region_places import RegionPlaces, router_in_force
+from memwal.lsm.wal.claim import claim_region
 from memwal.region.manifest_store import RegionManifestStore, discover_regions, read_manifests
 from memwal.region.router import UNSHARDED_ID, bucket_region_id
 from memwal.region.spec import RegionSpec
+from memwal.spark.partition_reader import read_partition
+from memwal.spark.scan_plan import ReadOptions, plan_load
 from memwal.writer import open_regions
 
 ONE_REGION = {
@@ -68,8 +72,6 @@ def claim_as_lance_context(table: memwal.Table) -> UUID:
     assert newest is not None
     for info in table.location.store.list(f"{MEM_WAL_DIR}/{region_id}/manifest"):
         table.location.store.delete(info.key)
-    from dataclasses import replace
-
     store.commit(replace(newest, version=1, spec_id=0, raw=b""))
     return region_id
 
@@ -113,8 +115,6 @@ def test_a_region_that_records_its_values_is_adopted(tmp_path: Path) -> None:
         region_spec=RegionSpec.bucket("id", 4),
     )
     (assignment, part), *_ = router_in_force(table.base()).route(rows({1: 1}))
-    from memwal.lsm.wal.claim import claim_region
-
     theirs = uuid.uuid4()
     store = table.location.store
     claim_region(store, theirs, spec_id=1, region_fields=assignment.field_values)
@@ -180,6 +180,21 @@ def test_two_regions_for_the_same_rows_are_refused(tmp_path: Path, kind: str) ->
     assert shown.keys() == {1, 2, 3}
     looked_up = table.lookup([1, 2, 3]).to_table()
     assert state(looked_up) == shown
+
+
+def test_partitions_of_spark_show_what_a_scan_shows(tmp_path: Path) -> None:
+    table = table_of_lance(tmp_path, unsharded=True)
+    first, _ = two_regions(table)
+    with table.writer(region=first) as writer:
+        writer.upsert(rows({3: 7}))
+        for fresh in (False, True):
+            options = ReadOptions(uri=table.uri, partitions=3, fresh=fresh)
+            plan = plan_load(table.location, options, columns=None)
+            batches = [b for part in plan.partitions for b in read_partition(plan, part)]
+            shown = state(table.scan(fresh=fresh).to_table())
+            assert state(pa.Table.from_batches(batches, plan.schema)) == shown
+        assert shown.keys() == {1, 2, 3}
+        writer.abort()
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
@@ -291,6 +306,7 @@ def test_places_of_regions_of_several_specs(tmp_path: Path) -> None:
     table.upsert(rows({1: 2, 2: 2}))
     assert theirs in regions(table)
     manifests = read_manifests(table.location.store)
-    assert RegionPlaces(table.base()).rivals(manifests.values()) == []
+    places = RegionPlaces(table.base())
+    assert places.rivals(filter(places.is_pending, manifests.values())) == []
     assert verify(table.location).findings == ()
     assert pa.types.is_int64(table.schema.field("id").type)
