@@ -20,8 +20,9 @@ from support.data.tables import rows, state
 
 import memwal
 from memwal.errors import CorruptDataError, InternalError, InvalidInputError, MemWalError
+from memwal.lsm.region_places import router_in_force
 from memwal.region.manifest_store import read_manifests
-from memwal.region.router import RegionAssignment, Router
+from memwal.region.router import RegionAssignment
 
 OWN = (Level.STRONG, Level.STRONG)
 """What a read sees of a region that is certainly its process's own."""
@@ -90,8 +91,8 @@ class Process:
         self.ended = threading.Event()
         self.table = _opened(told.uri)
         self._values = itertools.count(told.first_value)
-        _, spec = self.table.region_spec()
-        routed = Router(spec, self.table.schema).route(rows(dict.fromkeys(range(told.keys), 0)))
+        router = router_in_force(self.table.base())
+        routed = router.route(rows(dict.fromkeys(range(told.keys), 0)))
         self.regions: list[RegionAssignment] = [assignment for assignment, _ in routed]
         self.region_of: dict[Key, UUID] = {
             key: assignment.region_id

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
+from uuid import uuid4
 
 import lance
 from histories.checker import check
@@ -32,6 +33,8 @@ from support.oracles import native
 import memwal
 from memwal.jobs.options import VerifyOptions
 from memwal.jobs.verify import verify
+from memwal.lsm.region_places import router_in_force
+from memwal.lsm.wal.claim import claim_region
 
 KEYS = 24
 PLAYS = ("kills", "moves")
@@ -67,6 +70,8 @@ class Cast:
         Whether parts of the table are away for a while; see :class:`histories.nemesis.Nemesis`.
     lost_writes : bool
         Whether some writes inside Lance fail, where memwal's code has to notice.
+    foreign_names : bool
+        Whether another client has made the regions, by names of its own.
     without : str
         A safeguard that the processes do without.
     """
@@ -82,6 +87,7 @@ class Cast:
     file_version: str = "2.1"
     moves: bool = False
     lost_writes: bool = False
+    foreign_names: bool = False
     without: str = ""
 
 
@@ -125,6 +131,7 @@ def cast_of(seed: int, play: str) -> Cast:
     kind = {
         "regions": dice.choice([1, 2, 4]),
         "stable_row_ids": dice.random() < 0.5,
+        "foreign_names": Random(f"names {seed}").random() < 0.3,
         "file_version": dice.choice(FILE_VERSIONS),
         "lost_writes": dice.random() < 0.4,
         "moves": play == "moves",
@@ -214,6 +221,11 @@ def _prepare(root: Path, seed: int, cast: Cast) -> Told:
         maintained_indexes=["id_idx"],
     )
     assert len(table.region_ids()) == cast.regions
+    if cast.foreign_names:
+        for assignment in router_in_force(table.base()).assignments() or ():
+            # Lance's writer records no values, which of a single region say nothing.
+            values = assignment.field_values if cast.regions > 1 else ()
+            claim_region(table.location.store, uuid4(), spec_id=1, region_fields=values)
     return Told(
         uri=uri,
         folder=str(folder),
