@@ -39,8 +39,16 @@ from support.oracles.read_sources import collect_sources
 from support.stores.faulty_store import REGION_MANIFEST, TABLE_MANIFEST, FaultyStores, Killed
 
 import memwal
+from memwal.base_table.commit import update_details
 from memwal.errors import InvalidInputError, MemWalError
-from memwal.format.paths import generation_dir, manifest_key, region_dir, version_hint_key, wal_key
+from memwal.format.paths import (
+    generation_dir,
+    manifest_key,
+    parse_manifest_name,
+    region_dir,
+    version_hint_key,
+    wal_key,
+)
 from memwal.format.region_manifest import RegionStatus
 from memwal.jobs.gc import collect_garbage
 from memwal.jobs.merge.job import merge
@@ -291,6 +299,33 @@ class TestProtection:
 
         assert listing(folder(merged_table)) == before
 
+    def test_of_a_region_whose_manifest_is_older_than_the_base_table(
+        self, table: memwal.Table
+    ) -> None:
+        """The numbers of its generations are of others, which were merged and are lost."""
+        flush(table, {1: 1}, {2: 2})
+        update_details(table.location, lambda base: replace(base.details, merged={REGION: 7}))
+        before = listing(folder(table) / region_dir(REGION))
+
+        result = collect(table, DAY)
+
+        assert result.warnings
+        assert listing(folder(table) / region_dir(REGION)) == before
+
+    def test_of_what_a_machine_that_crashes_now_would_need(
+        self, faults: FaultyStores, merged_table: memwal.Table
+    ) -> None:
+        """Lance does not sync the commits of merges."""
+        store = faults.of(merged_table.location)
+        store.clear()
+
+        collect(merged_table, DAY)
+        collect(merged_table, 2 * DAY)
+
+        operations = [operation for operation, _ in store.calls]
+        assert operations.index("barrier") < operations.index("create")
+        assert operations.index("barrier") < operations.index("delete")
+
 
 class TestOrphans:
     @staticmethod
@@ -495,6 +530,8 @@ class TestManifests:
         deleted = [key for operation, key in store.calls if operation == "delete"]
         order = [key for key in deleted if "/manifest/" in key]
         assert len(order) > 3
+        numbers = [parse_manifest_name(key.rpartition("/")[2]) for key in order]
+        assert numbers == list(range(1, len(order) + 1))
         remaining = manifest_versions(table)
         assert remaining == list(range(remaining[0], remaining[-1] + 1))
 

@@ -369,6 +369,33 @@ class TestWriterThatSleepsInAFlush:
         assert state(table) == state(native.scan(table)) == {1: 1, 2: 2}
         writer.close()
 
+    def test_names_no_folder_of_which_only_the_bloom_filter_is_left(
+        self, quick_faults: FaultyStores, make_table: MakeTable
+    ) -> None:
+        """It writes the filter while the collector empties the folder, and the collector dies."""
+        table = make_table()
+        writer = table.writer()
+        writer.upsert(rows({1: 1, 2: 2}))
+        store = quick_faults.of(table.location)
+        writing = store.pause("put", "*_gen_1/bloom_filter.bin")
+        with ThreadPoolExecutor(2) as pool:
+            flushing = pool.submit(writer.flush)
+            assert writing.wait_until_reached(flushing)
+            emptying = store.pause("delete", "*_gen_1/_*")
+            collecting = pool.submit(collect, table, 2 * DAY)
+            assert emptying.wait_until_reached(collecting)
+            naming = store.pause("head", "*_gen_1/orphan")
+            writing.release()
+            assert naming.wait_until_reached(flushing)
+            store.kill("delete", "*_gen_1/orphan", after=True)
+            emptying.release()
+            with suppress(Killed):
+                collecting.result()
+            naming.release()
+            flushing.result()
+        assert state(table) == state(native.scan(table)) == {1: 1, 2: 2}
+        writer.close()
+
     def test_of_lances_kind_is_repaired_from_the_log(self, table: memwal.Table) -> None:
         """Lance does not look whether the folder that it names is still there."""
         flush(table, {1: 1})

@@ -606,6 +606,25 @@ class TestTwoMergers:
         divided(table)
         check_merged(table, EXPECTED)
 
+    def test_one_sleeps_before_its_progress_while_the_other_dies_before_its_own(
+        self, faults: FaultyStores, table: memwal.Table
+    ) -> None:
+        """It has committed the rows of fewer generations, and no progress tells."""
+        fill(table)
+        (task,) = undivided_tasks(table)
+        first = [replace(region, generations=region.generations[:1]) for region in task.regions]
+        with standing_at("committed", faults, table) as running:
+            store = faults.of(table.location)
+            die_at_commit(store, after=True)
+            with pytest.raises((Killed, MemWalError)):
+                merge_divided(table.location, first, task_bytes=500, max_tasks=1, meter=NO_METER)
+            store.clear()
+        running.exception()
+
+        assert state(table) == EXPECTED
+        divided(table)
+        check_merged(table, EXPECTED)
+
     def test_one_sleeps_before_its_progress_while_the_other_dies_after_its_deletes(
         self, faults: FaultyStores, table: memwal.Table
     ) -> None:

@@ -9,12 +9,14 @@ import sys
 import textwrap
 import time
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import lance
 import pytest
 from support.data.tables import (
+    REGION,
     SCHEMA,
     MakeTable,
     base_state,
@@ -29,6 +31,7 @@ from support.oracles import native
 from support.stores.faulty_store import GENERATION, REGION_MANIFEST, WAL, FaultyStores, Killed
 
 import memwal
+from memwal.base_table.commit import update_details
 from memwal.errors import MemWalError, RegionFencedError, TableSetupError
 from memwal.format.paths import wal_key
 from memwal.jobs.backlog import read_status
@@ -148,6 +151,19 @@ class TestRecover:
         assert result.warnings
         assert listing(folder(table)) == before
         assert before
+
+    def test_leaves_a_region_that_is_older_than_the_base_table(self, make_table: MakeTable) -> None:
+        """A generation flushed under one of its numbers would count as merged."""
+        table = make_table()
+        leave(table, {1: 1})
+        update_details(table.location, lambda base: replace(base.details, merged={REGION: 7}))
+        before = manifest(table)
+
+        result = recover(table.location, clock=in_an_hour)
+
+        assert result.metrics["recovered_regions"] == 0
+        assert result.warnings
+        assert manifest(table) == before
 
     def test_makes_no_folder_where_the_table_was(
         self, faults: FaultyStores, make_table: MakeTable
