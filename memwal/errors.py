@@ -21,15 +21,16 @@
 | claim the region again | :class:`RegionFencedError`, :class:`TableReplacedError`      |
 | leave the region alone | :class:`RegionSealedError`                                  |
 | open a new writer      | :class:`WriterClosedError`                                  |
+| decide what counts     | :class:`ProgressLostError`                                  |
 | call a human           | :class:`CorruptDataError`                                   |
 | report a bug           | :class:`InternalError`                                      |
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 from uuid import UUID
 
 if TYPE_CHECKING:
@@ -273,6 +274,29 @@ class CorruptDataError(MemWalError):
     What to do: keep every object, stop the writers of the region, run ``memwal verify``, and follow
     its findings.
     """
+
+
+class ProgressLostError(MemWalError):
+    """The base table went back behind generations that were merged into it; nothing was changed.
+
+    Its MemWAL index was taken away and made anew, an older version was restored, or an older base
+    table was put in its place. Reads leave these generations out, and writers go on.
+
+    What to do: decide with ``memwal recover TABLE --after-restore`` whether the rows of the base
+    table stay as they are, or the generations are merged again.
+    """
+
+    @classmethod
+    def of(cls, lost: Mapping[UUID, int] | Mapping[str, int]) -> Self:
+        """Make the error; ``lost`` has the newest generation that was merged, by region."""
+        region_id, merged = next(iter(lost.items()))
+        return cls(
+            f"the base table went back behind generations that were merged into it (regions: "
+            f"{len(lost)}, of which {region_id} up to generation {merged}): an older version was "
+            "restored, MemWAL was taken away and enabled again, or an older base table was put in "
+            "place. Nothing is merged or collected until you decide what counts: memwal recover "
+            "TABLE --after-restore"
+        )
 
 
 class InternalError(MemWalError):

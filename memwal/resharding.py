@@ -21,6 +21,7 @@ from typing import Final
 from uuid import UUID
 
 from memwal.base_table.commit import newest_spec, update_details
+from memwal.base_table.region_marks import check_progress, find_lost_progress
 from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.boundary.public import public
 from memwal.errors import (
@@ -101,6 +102,7 @@ def add_region_spec(
     check_reachable(location.store)
     base = open_base(location)
     base.require_mem_wal()
+    check_progress(find_lost_progress(base))
     spec.check_keys(base.primary_key)
     spec.bind(base.field_ids(), base.schema)
     newest = newest_spec(base)

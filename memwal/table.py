@@ -383,6 +383,30 @@ class Table(Queries):
 
         return recover(self.location, options)
 
+    def restore(
+        self,
+        version: int | str | None = None,
+        *,
+        merge_again: bool = False,
+        dry_run: bool = False,
+    ) -> JobResult:
+        """Restore the base table to a version, or decide after another client restored one.
+
+        See :func:`memwal.jobs.table.restore.restore`.
+
+        Parameters
+        ----------
+        version : int or str, optional
+            Version of the base table, or a tag; by default the rows stay as they are.
+        merge_again : bool, default False
+            Whether generations that were merged since are merged again, or given up.
+        dry_run : bool, default False
+            Only count what would be changed.
+        """
+        from memwal.jobs.table.restore import restore
+
+        return restore(self.location, version, merge_again=merge_again, dry_run=dry_run)
+
     @keywords_of(CompactOptions)
     def compact(self, options: CompactOptions) -> JobResult:
         """Rewrite small fragments: :func:`memwal.jobs.table.compact.compact`."""

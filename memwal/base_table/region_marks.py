@@ -27,11 +27,13 @@ a merge that ends between the two reads is not lost progress.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID
 
+from memwal.base_table.snapshot import BaseTable, open_base
+from memwal.errors import ProgressLostError
 from memwal.format.paths import (
     REGION_MARKS_DIR,
     parse_region_mark_key,
@@ -106,6 +108,53 @@ def raise_marks(
             in_force[region_id] = to_write[region_id] = raised
     write_marks(store, to_write)
     return in_force
+
+
+def marks_of(base: BaseTable, regions: Collection[UUID] | None = None) -> dict[UUID, RegionMark]:
+    """Read marks that may be compared with the merge progress of ``base``, which is open already.
+
+    Costs one listing, or one for each of ``regions``. If the base table seems to lack progress, its
+    newest version is opened: a merge may have ended since ``base`` was, which is then no loss. A
+    table without MemWAL has no progress that it could lose.
+    """
+    if base.index is None:
+        return {}
+    store = base.location.store
+    if regions is None:
+        marks = read_marks(store)
+    else:
+        found = {region_id: read_mark(store, region_id) for region_id in regions}
+        marks = {region_id: mark for region_id, mark in found.items() if mark is not None}
+    seems = lost_progress(marks, base.details.merged)
+    lost = seems and lost_progress(marks, open_base(base.location).details.merged)
+    for region_id in seems.keys() - lost.keys():
+        merged = base.details.merged.get(region_id, 0)
+        marks[region_id] = replace(marks[region_id], merged=merged)
+    return marks
+
+
+def lost_progress(marks: Mapping[UUID, RegionMark], merged: Mapping[UUID, int]) -> dict[UUID, int]:
+    """Return the regions whose merge progress the base table lost, and how far they were merged.
+
+    ``marks`` were read before the version of the base table with the progress ``merged``, or by
+    :func:`marks_of`.
+    """
+    return {
+        region_id: mark.merged
+        for region_id, mark in marks.items()
+        if mark.merged > merged.get(region_id, 0)
+    }
+
+
+def find_lost_progress(base: BaseTable) -> dict[UUID, int]:
+    """Return the lost progress as :func:`lost_progress` does, at the cost of :func:`marks_of`."""
+    return lost_progress(marks_of(base), base.details.merged)
+
+
+def check_progress(lost: Mapping[UUID, int]) -> None:
+    """Raise ProgressLostError if the base table lost merge progress."""
+    if lost:
+        raise ProgressLostError.of(lost)
 
 
 def _read(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from memwal.catalog.records import DAG_JOB, LOG_JOB, STATUS_JOB, ManagedTable
+from memwal.catalog.records import DAG_JOB, LOG_JOB, PROGRESS_JOB, STATUS_JOB, ManagedTable
 from memwal.jobs.job import JobRun
 from memwal.util.records import JsonRecord
 
@@ -53,10 +53,16 @@ _CONFLICT: Final = Advice(
 _DAMAGED: Final = Advice(
     "keep every object, run memwal verify, and follow its findings", f"{_FAILING}#damaged-data"
 )
+_WENT_BACK: Final = Advice(
+    "decide whether the rows of the base table stay, or generations are merged again: memwal "
+    "recover TABLE --after-restore",
+    "progress-lost.md",
+)
 ADVICE_BY_JOB: Final[Mapping[str, Advice]] = {
     LOG_JOB: Advice(
         "restore the entry from a backup, or abandon the region's log", "corrupt-log-entry.md"
     ),
+    PROGRESS_JOB: _WENT_BACK,
     POLICY_JOB: Advice("set the policy anew", f"{_FAILING}#the-policy-cannot-be-read"),
     REGION_JOB: Advice(
         "repair what the reason names, and then run memwal jobs retry",
@@ -86,6 +92,7 @@ ADVICE_BY_ERROR: Final[Mapping[str, Advice]] = {
     "ConflictError": _CONFLICT,
     "LeaseLostError": _CONFLICT,
     "CorruptDataError": _DAMAGED,
+    "ProgressLostError": _WENT_BACK,
     "SparkApplicationError": Advice(
         "look at the log of the Spark application", f"{_FAILING}#spark"
     ),
@@ -103,8 +110,9 @@ class JobError(JsonRecord):
     ----------
     job : str
         Name of the job; ``status`` for reading the status of the table, ``log`` for a log that
-        lacks an entry, ``dag`` for building the DAG in Airflow, ``policy`` for reading the policy,
-        ``region`` for the regions that merges skip.
+        lacks an entry, ``progress`` for a base table that went back behind merged generations,
+        ``dag`` for building the DAG in Airflow, ``policy`` for reading the policy, ``region`` for
+        the regions that merges skip.
     reason : str
         The latest error, with its type. Of several skipped regions, that of the first one.
     at : datetime

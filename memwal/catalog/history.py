@@ -27,7 +27,14 @@ from memwal.catalog.models import (
     TableStateRow,
     record_of,
 )
-from memwal.catalog.records import LOG_JOB, STATUS_JOB, BacklogSample, Pruned, TableState
+from memwal.catalog.records import (
+    LOG_JOB,
+    PROGRESS_JOB,
+    STATUS_JOB,
+    BacklogSample,
+    Pruned,
+    TableState,
+)
 from memwal.catalog.runs import RunHistory, as_run, forget_failure
 from memwal.jobs.job import JobRun, RunState
 from memwal.jobs.status import TableStatus
@@ -200,16 +207,19 @@ class History(RunHistory):
             lag_rows=max((index.rows or 0 for index in status.indexes), default=None),
             reclaimable_bytes=status.reclaimable_bytes,
         )
+        problems = {LOG_JOB: status.log_problem, PROGRESS_JOB: status.lost_progress}
         with self._database.writing() as session:
             session.add(row)
             _replace_state(session, table, row.at, status.to_dict())
             forget_failure(session, table, STATUS_JOB)
-            if status.log_problem is None:
-                forget_failure(session, table, LOG_JOB)
+            for job, problem in problems.items():
+                if problem is None:
+                    forget_failure(session, table, job)
             session.flush()
             sample = record_of(BacklogSample, row)
-        if status.log_problem is not None:
-            Backoffs(self._database).record_failure(table, LOG_JOB, status.log_problem)
+        for job, problem in problems.items():
+            if problem is not None:
+                Backoffs(self._database).record_failure(table, job, problem)
         return sample
 
     def states(self, *, table: str | None = None) -> list[TableState]:

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from uuid import UUID
 
+from memwal.base_table.region_marks import find_lost_progress
 from memwal.base_table.region_snapshot import read_usable_snapshot, snapshot_age
 from memwal.base_table.snapshot import (
     BaseTable,
@@ -65,11 +66,14 @@ def read_status(
     base.require_mem_wal()
     snapshot = read_usable_snapshot(location.store, base.details) or {}
     published = {region_id: manifest.version for region_id, manifest in snapshot.items()}
+    lost = find_lost_progress(base)
     now = clock()
     with ThreadPoolExecutor(parallel_reads(location.store)) as pool:
         backlogs = list(
             pool.map(
-                lambda manifest: _backlog(location, base, manifest, collection, now),
+                lambda manifest: _backlog(
+                    location, base, manifest, collection, now, lost.get(manifest.region_id)
+                ),
                 manifests.values(),
             )
         )
@@ -117,10 +121,11 @@ def _backlog(
     manifest: RegionManifest,
     collection: GcOptions,
     now: float,
+    lost: int | None,
 ) -> RegionBacklog:
     merged = base.details.merged.get(manifest.region_id, 0)
     pending = sorted(
-        (f for f in manifest.flushed if f.generation > merged), key=lambda f: f.generation
+        (f for f in manifest.flushed if f.generation > (lost or merged)), key=lambda f: f.generation
     )
     covered = min(
         [merged]
@@ -163,6 +168,7 @@ def _backlog(
         held_generations=len(held),
         held_bytes=sum(f.memory_bytes or 0 for f in held),
         missing_wal_entry=find_missing_entry(location.store, manifest),
+        merged_before=lost,
     )
 
 

@@ -81,7 +81,8 @@ class JobResult(JsonRecord):
     """What one run of one maintenance job did."""
 
     job: str
-    """``merge``, ``index``, ``compact``, ``snapshot``, ``gc``, ``quality`` or ``copy``."""
+    """``merge``, ``index``, ``compact``, ``snapshot``, ``gc``, ``quality``, ``copy`` or
+    ``restore``."""
     table: str
     """URI of the table."""
     version: int

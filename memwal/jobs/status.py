@@ -7,6 +7,7 @@ from typing import ClassVar, Self
 
 from memwal.boundary.notebook import html_table
 from memwal.boundary.text import age, plural, size
+from memwal.errors import ProgressLostError
 from memwal.util.records import JsonMapping, JsonObject, JsonRecord
 
 
@@ -55,6 +56,9 @@ class RegionBacklog:
     missing_wal_entry: int | None = None
     """First position of the log without an entry, although entries follow it and no flush covers
     it: the entry was lost or deleted. None when no entry is missing."""
+    merged_before: int | None = None
+    """Newest generation that the base table contained before it went back to an older state, which
+    reads leave out until a person decides; None when it did not go back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,6 +247,12 @@ class TableStatus(JsonRecord):
                     f"row of the region: memwal abandon TABLE {region.region_id} --yes"
                 )
         return None
+
+    @property
+    def lost_progress(self) -> str | None:
+        """The error of jobs if the base table went back behind merged generations, else None."""
+        lost = {r.region_id: r.merged_before for r in self.regions if r.merged_before is not None}
+        return f"ProgressLostError: {ProgressLostError.of(lost)}" if lost else None
 
     @property
     def oldest_backlog_seconds(self) -> float | None:

@@ -13,7 +13,7 @@ import lancedb
 import pytest
 from lancedb import LsmWriteSpec
 from lancedb.table import Table as LanceTable
-from support.data.tables import REGION, SCHEMA, log, rows, state
+from support.data.tables import log, rows, state
 from support.stores.faulty_store import TABLE_MANIFEST, WAL, FaultyStores
 
 import memwal

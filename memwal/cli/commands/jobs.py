@@ -1,4 +1,4 @@
-"""``memwal recover``, ``merge``, ``compact``, ``snapshot``, ``checkpoint`` and ``gc``.
+"""``memwal recover``, ``restore``, ``merge``, ``compact``, ``snapshot``, ``checkpoint`` and ``gc``.
 
 They run in this process.
 ``gc`` only counts unless ``--yes`` is given, and can explain what would be deleted, what stays, and
@@ -8,9 +8,10 @@ why.
 from __future__ import annotations
 
 from dataclasses import replace
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Option
+from typer import Argument, Option
 
 from memwal.boundary.text import age, plural, size
 from memwal.cli.options import AsJson, CatalogUrl, NameOrUri, open_named
@@ -84,12 +85,36 @@ def _print_plan(plan: MergePlan, *, as_json: bool) -> None:
     print_line("nothing was merged; the same command without --explain merges")
 
 
+class AfterRestore(StrEnum):
+    """What counts after the base table went back behind merged generations."""
+
+    KEEP = "keep"
+    MERGE_AGAIN = "merge-again"
+
+
 @takes_options_of(RecoverOptions, leave_out=("max_tasks",))
-def recover(table: Table, changes: Changes, as_json: AsJson = False) -> None:
+def recover(
+    table: Table,
+    changes: Changes,
+    after_restore: Annotated[
+        AfterRestore | None,
+        Option(
+            "--after-restore",
+            help="Decide after the base table went back behind merged generations, and do nothing "
+            "else: keep its rows, or have the generations merged again. Only counts without --yes.",
+        ),
+    ] = None,
+    yes: Annotated[bool, Option("--yes", help="Carry out what --after-restore decides.")] = False,
+    as_json: AsJson = False,
+) -> None:
     """Flush acknowledged rows that closed or dead writers left in the log.
 
     A region with rows that are younger may have a living writer, and is left to it.
     """
+    if after_restore is not None:
+        merge_again = after_restore is AfterRestore.MERGE_AGAIN
+        _restore(table, None, merge_again=merge_again, yes=yes, as_json=as_json)
+        return
     from memwal.fleet.tables import check_regions
     from memwal.jobs.table.recover import recover
 
@@ -102,6 +127,33 @@ def recover(table: Table, changes: Changes, as_json: AsJson = False) -> None:
         "or with --min-age-seconds 0 if you know that no writer lives"
     )
     print_result(result, as_json=as_json, note=note if left else "")
+
+
+def restore(
+    table: Table,
+    version: Annotated[str, Argument(help="Version of the base table, or a tag.")],
+    merge_again: Annotated[
+        bool,
+        Option(
+            "--merge-again",
+            help="Have the generations merged again that were merged since; otherwise they are "
+            "given up.",
+        ),
+    ] = False,
+    yes: Annotated[bool, Option("--yes", help="Restore; otherwise only count.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Restore the base table to a version. Only counts what is lost without --yes."""
+    number = int(version) if version.isdecimal() else version
+    _restore(table, number, merge_again=merge_again, yes=yes, as_json=as_json)
+
+
+def _restore(
+    table: Table, version: int | str | None, *, merge_again: bool, yes: bool, as_json: bool
+) -> None:
+    result = table.restore(version, merge_again=merge_again, dry_run=not yes)
+    note = "" if yes else "a dry run: nothing was changed; --yes carries it out"
+    print_result(result, as_json=as_json, note=note)
 
 
 @takes_options_of(CompactOptions)

@@ -17,14 +17,14 @@ whose entries stay as long as the manifest names the generation, and no merge go
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import ClassVar
 from uuid import UUID
 
-from memwal.base_table.region_marks import raise_marks
+from memwal.base_table.region_marks import UNMARKED, raise_marks, read_mark
 from memwal.errors import ObjectNotFoundError
 from memwal.format.paths import (
     BLOOM_FILTER_NAME,
@@ -91,8 +91,23 @@ class GenerationCollector:
             # that it was merged. What is removable was merged when the pins were read, so that a
             # mark that is written late, or twice, is true.
             raise_marks(region.store, context.marks, {region.region_id: removable})
-            drop_generations(region.manifests, removable, epoch=epoch)
+            drop_generations(region.manifests, removable, epoch=epoch, needed=self._needed(context))
         yield from decisions
+
+    def _needed(self, context: GcContext) -> Callable[[], bool]:
+        """Return a call that tells whether dropped generations are to be merged again.
+
+        So it is if a person decided that since the pins were read: see
+        :mod:`memwal.jobs.table.restore`.
+        """
+        region = self.region
+        era = context.marks.get(region.region_id, UNMARKED).era
+
+        def is_new_era() -> bool:
+            mark = read_mark(region.store, region.region_id)
+            return mark is not None and mark.era != era
+
+        return is_new_era
 
     def _protection(self, removable: int, context: GcContext) -> Pin | None:
         """Return the pin of a claim by another client, if it keeps what could be dropped."""
@@ -161,15 +176,18 @@ def _decision(
     )
 
 
-def drop_generations(manifests: RegionManifestStore, removable: int, *, epoch: int) -> None:
+def drop_generations(
+    manifests: RegionManifestStore, removable: int, *, epoch: int, needed: Callable[[], bool]
+) -> None:
     """Drop generations up to ``removable`` from the manifest; the writer's epoch stays as it is.
 
     Drops nothing if the region was claimed since the manifest with this ``epoch`` was read: the
-    writer of that claim may be one that needs them.
+    writer of that claim may be one that needs them. Nor if they are ``needed``, which is asked
+    after the manifest that is replaced was read: a decision that comes later replaces it first.
     """
 
     def change(latest: RegionManifest) -> RegionManifest | None:
-        if latest.writer_epoch != epoch:
+        if latest.writer_epoch != epoch or needed():
             return None
         remaining = tuple(f for f in latest.flushed if f.generation > removable)
         return replace(latest, flushed=remaining) if len(remaining) < len(latest.flushed) else None

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from uuid import UUID
 
 from memwal.base_table.read_tags import delete_torn_tags
-from memwal.base_table.region_marks import read_marks
+from memwal.base_table.region_marks import check_progress, lost_progress, read_marks
 from memwal.base_table.snapshot import open_base
 from memwal.errors import CorruptDataError, MemWalError
 from memwal.jobs.gc.base_table import (
@@ -61,6 +61,7 @@ def collect_garbage(
     marks = read_marks(location.store)
     base = open_base(location)
     base.require_mem_wal()
+    check_progress(lost_progress(marks, base.details.merged))
     with span("memwal.collect.needs", location):
         try:
             pins = read_pins(location, options, now=now, base=base)

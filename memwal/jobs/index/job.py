@@ -40,6 +40,7 @@ from lance.dataset import Index
 
 from memwal.base_table.commit import commit_durably, update_details
 from memwal.base_table.named_files import find_bad_files, refuse
+from memwal.base_table.region_marks import check_progress, find_lost_progress
 from memwal.base_table.snapshot import BaseTable, lance_errors, open_base
 from memwal.errors import ConflictError, InvalidInputError, TableSetupError
 from memwal.format.lance_files import FileKind, NamedFile
@@ -162,6 +163,7 @@ def _build_indexes(location: TableLocation, options: IndexOptions, report: Repor
     started = time.monotonic()
     base = start = open_base(location)
     base.require_mem_wal()
+    check_progress(find_lost_progress(base))
     existing = index_names(base)
     selected = _select(base, options)
     built = [name for name in selected if name in existing]

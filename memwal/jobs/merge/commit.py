@@ -44,6 +44,7 @@ from memwal.errors import (
     ConflictError,
     CorruptDataError,
     ObjectNotFoundError,
+    ProgressLostError,
     TableSetupError,
 )
 from memwal.jobs.job import Guard, SkippedRegion
@@ -201,8 +202,12 @@ class _MergeCommit:
 
 
 def _is_pending(base: BaseTable, selections: Sequence[RegionSelection]) -> bool:
-    """Return whether a version has none of the selected generations."""
-    return still_pending(selections, base.details.merged) == list(selections)
+    """Return whether a version has none of the selected generations, and did not go back."""
+    try:
+        return still_pending(selections, base.details.merged) == list(selections)
+    except ProgressLostError:
+        # The next attempt raises it.
+        return False
 
 
 def _fits(source: MergeSource, base: BaseTable) -> bool:

@@ -17,7 +17,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from uuid import UUID
 
-from memwal.base_table.region_marks import UNMARKED, RegionMark, raise_marks, read_marks
+from memwal.base_table.region_marks import (
+    UNMARKED,
+    RegionMark,
+    check_progress,
+    lost_progress,
+    raise_marks,
+    read_marks,
+)
 from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.format.paths import generation_dir
 from memwal.format.region_manifest import FlushedGeneration, RegionManifest
@@ -135,7 +142,8 @@ def explain_merge(
 def plan_merge(location: TableLocation, options: MergeOptions = MergeOptions()) -> MergePlan:
     """Select what a merge takes, divided into tasks; see :func:`merge`.
 
-    Writes the marks of regions that have none, and those that are behind the merge progress.
+    Writes the marks of regions that have none, and those that are behind the merge progress. Raises
+    ProgressLostError if the base table is behind the marks.
 
     Regions with rows of the same key are held: the merge could not know which row is newer, and
     would insert the key twice. They are compared in full, whatever a run takes of them. A caller
@@ -146,6 +154,7 @@ def plan_merge(location: TableLocation, options: MergeOptions = MergeOptions()) 
     base = open_base(location)
     base.require_mem_wal()
     progress = {region_id: base.details.merged.get(region_id, 0) for region_id in manifests}
+    check_progress(lost_progress(marks, base.details.merged))
     marks = raise_marks(location.store, marks, progress)
     held = _held_regions(base, manifests, options)
     picker = MergePicker(options, held, divides=base.has_narrow_dictionaries)

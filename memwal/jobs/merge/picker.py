@@ -23,7 +23,12 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 from uuid import UUID
 
-from memwal.base_table.region_marks import UNMARKED, RegionMark
+from memwal.base_table.region_marks import (
+    UNMARKED,
+    RegionMark,
+    check_progress,
+    lost_progress,
+)
 from memwal.format.region_manifest import FlushedGeneration, RegionManifest
 from memwal.jobs.job import ReasonCode, SkippedRegion
 from memwal.jobs.options import MergeOptions
@@ -470,25 +475,36 @@ def split_all(
 
 
 def still_pending(
-    selections: Iterable[RegionSelection],
+    selections: Sequence[RegionSelection],
     merged: Mapping[UUID, int],
     *,
     stops: Mapping[UUID, int] | None = None,
 ) -> list[RegionSelection]:
     """Return what of a selection is not merged in a version with this merge progress.
 
-    ``stops`` has the first generation of a region that cannot be merged: it and all later ones are
-    left out.
+    ``stops`` are those of :func:`stop_before`. Raises ProgressLostError if the base table went back
+    since the merge was planned: the generations before the selected ones are not in it any more.
     """
-    pending = []
-    for selection in selections:
-        progress = merged.get(selection.region_id, 0)
-        stop = (stops or {}).get(selection.region_id)
-        generations = tuple(
-            generation
-            for generation in selection.generations
-            if generation.number > progress and (stop is None or generation.number < stop)
-        )
-        if generations:
-            pending.append(replace(selection, generations=generations))
-    return pending
+    check_progress(lost_progress({s.region_id: s.mark for s in selections}, merged))
+    pending = _select(selections, lambda region, n: n > merged.get(region, 0))
+    return stop_before(pending, stops or {})
+
+
+def stop_before(
+    selections: Iterable[RegionSelection], stops: Mapping[UUID, int]
+) -> list[RegionSelection]:
+    """Return a selection without generations that cannot be merged, and without later ones.
+
+    ``stops`` has the first such generation of a region.
+    """
+    return _select(selections, lambda region, n: region not in stops or n < stops[region])
+
+
+def _select(
+    selections: Iterable[RegionSelection], wanted: Callable[[UUID, int], bool]
+) -> list[RegionSelection]:
+    selected = [
+        replace(s, generations=tuple(g for g in s.generations if wanted(s.region_id, g.number)))
+        for s in selections
+    ]
+    return [selection for selection in selected if selection.generations]

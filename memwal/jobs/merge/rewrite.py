@@ -26,7 +26,7 @@ from memwal.inputs.dictionaries import divide_by_values
 from memwal.jobs.job import SkippedRegion
 from memwal.jobs.merge.commit import write_rows_behind
 from memwal.jobs.merge.kept_ids import KeptIds, read_ids, with_ids
-from memwal.jobs.merge.picker import RegionSelection, Share, still_pending
+from memwal.jobs.merge.picker import RegionSelection, Share, stop_before
 from memwal.jobs.merge.region_rows import (
     RegionReader,
     UnreadableGenerationError,
@@ -109,7 +109,7 @@ def run_rewrite_task(task: RewriteTask, *, meter: Meter | NoMeter = NO_METER) ->
         except UnreadableGenerationError as error:
             # Its keys could be read, and its rows cannot: all start over without it.
             skip_from(base, error.region, error.generation, error.reason, skipped)
-            regions = still_pending(regions, {}, stops={error.region.region_id: error.generation})
+            regions = stop_before(regions, {error.region.region_id: error.generation})
     keys = pa.concat_tables([reader.keys() for reader in readers]) if readers else None
     stored = None
     if keys is not None and keys.num_rows:

@@ -29,7 +29,7 @@ import pyarrow as pa
 
 from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.jobs.job import SkippedRegion, TaskRunner
-from memwal.jobs.merge.picker import RegionSelection, Share, still_pending
+from memwal.jobs.merge.picker import RegionSelection, Share, still_pending, stop_before
 from memwal.jobs.merge.region_rows import (
     RegionReader,
     UnreadableGenerationError,
@@ -150,7 +150,7 @@ def run_screen_task(task: ScreenTask) -> Screened:
                 task.location, task.run_id, uuid4(), entering
             )
     stops = {region_id: region.generation for region_id, region in skipped.items()}
-    accepted = still_pending(task.regions, {}, stops=stops)
+    accepted = stop_before(task.regions, stops)
 
     def pending() -> bool:
         merged = open_base(task.location).details.merged

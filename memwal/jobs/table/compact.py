@@ -28,6 +28,7 @@ import pyarrow as pa
 from lance.optimize import Compaction, CompactionOptions, CompactionTask, RewriteResult
 
 from memwal.base_table.commit import commit_durably, update_details
+from memwal.base_table.region_marks import check_progress, find_lost_progress
 from memwal.base_table.snapshot import (
     BaseTable,
     data_files,
@@ -90,6 +91,7 @@ def _compact(location: TableLocation, options: CompactOptions, report: Report) -
     budget = options.commit_bytes
     warnings: tuple[str, ...] = ()
     base = open_base(location)
+    check_progress(find_lost_progress(base))
     # Of this version only: with the fragments that merges add meanwhile, the job might never end.
     chosen = _choose(base, options)
     while (

@@ -131,6 +131,11 @@ CODES: Final[dict[str, Code]] = {
     "progress-ahead": Code(
         _E, "the merge progress of a region is ahead of what the region flushed", _ASK
     ),
+    "progress-lost": Code(
+        _E,
+        "the base table went back behind generations that were merged into it",
+        "decide what counts with memwal recover TABLE --after-restore",
+    ),
     "progress-unknown-region": Code(
         _W, "merge progress is recorded for a region that has no manifest", _ASK
     ),

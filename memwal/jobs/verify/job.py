@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from typing import Final
 from uuid import UUID
 
+from memwal.base_table.region_marks import find_lost_progress
 from memwal.base_table.snapshot import BaseTable
 from memwal.errors import CorruptDataError
 from memwal.format.paths import generation_dir, parse_generation_name, region_dir
@@ -46,6 +47,7 @@ from memwal.jobs.verify.specs import (
     check_known,
     check_merged,
     check_places,
+    check_progress_kept,
     check_shared_keys,
     check_snapshot,
     check_specs,
@@ -66,6 +68,7 @@ def check_table(task: VerifyTask, base: BaseTable | None) -> Iterator[Finding]:
         return
     yield from check_specs(base)
     yield from check_indexes(base)
+    yield from check_progress_kept(base)
     damaged = list(check_files(base))
     yield from damaged
     unreadable = list(check_index_files(base))
@@ -147,7 +150,7 @@ def _check_region(task: VerifyTask, newest: NewestBase, history: History) -> Ite
         if latest.base is None or latest.findings:
             # What a torn version recorded is unknown.
             return {history.region_id: 1 << 64}
-        return latest.base.details.merged
+        return {**latest.base.details.merged, **find_lost_progress(latest.base)}
 
     yield from check_history(history, merged_now)
     yield from check_hint(location.store, history.region_id, now=task.now)

@@ -8,6 +8,7 @@ from uuid import UUID
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from memwal.base_table.region_marks import find_lost_progress
 from memwal.base_table.region_snapshot import read_snapshot
 from memwal.base_table.snapshot import BaseTable
 from memwal.errors import CorruptDataError, InvalidInputError, TableSetupError
@@ -228,6 +229,14 @@ def check_merged(base: BaseTable, manifest: RegionManifest) -> Iterator[Finding]
             f"{manifest.current_generation}",
             region=manifest.region_id,
         )
+
+
+def check_progress_kept(base: BaseTable) -> Iterator[Finding]:
+    """Check that no region was merged further than the base table tells."""
+    for region_id, generation in find_lost_progress(base).items():
+        merged = base.details.merged.get(region_id, 0)
+        text = f"generations up to {generation} were merged; those up to {merged} are now"
+        yield Finding("progress-lost", str(region_id), text, region=region_id)
 
 
 def check_known(base: BaseTable, manifests: Mapping[UUID, RegionManifest]) -> Iterator[Finding]:

@@ -19,6 +19,7 @@ from uuid import UUID
 
 import numpy as np
 
+from memwal.base_table.region_marks import UNMARKED
 from memwal.base_table.snapshot import BaseTable
 from memwal.errors import InvalidInputError
 from memwal.format.bloom import hash_keys
@@ -45,6 +46,10 @@ _MANY_GENERATIONS: Final = 16
 _FEW_KEYS: Final = 64
 _LISTED_BYTES: Final = 64 << 20
 _STORED_BYTES: Final = 300
+
+_LOST: Final = (
+    "was merged before the base table went back; memwal recover TABLE --after-restore decides"
+)
 
 Consistency = Literal["fresh", "strong", "flushed", "eventual", "version"]
 
@@ -134,7 +139,8 @@ class ReadPlan:
     pruned : tuple of OmittedGenerations
         Generations that the read may leave out, such as those that the filter rules out.
     newer : tuple of OmittedGenerations
-        Generations that a read of a version does not see, since that version does not contain them.
+        Generations that a read of a version does not see, since that version does not contain them;
+        those that were merged into the base table before it went back to an older state.
     base_plan : str
         How Lance reads the base table; empty unless the plan was made by ``explain()``.
     """
@@ -293,14 +299,19 @@ def plan_read(
             except OldManifestError:
                 continue
         break
-    progress = snapshot.base.details.merged
+    progress, in_base = snapshot.progress, snapshot.base.details.merged
     unmerged: dict[UUID, list[StoredGeneration]] = {}
     merged: list[StoredGeneration] = []
+    lost: list[tuple[UUID, int]] = []
     for region_id, manifest in snapshot.manifests.items():
         stored = _stored_generations(location, manifest)
         number = progress.get(region_id, 0)
         unmerged[region_id] = [s for s in stored if s.generation > number]
-        merged += [s for s in stored if s.generation <= number]
+        # Of generations before the first one, a person decided that the base table goes without.
+        first = snapshot.marks.get(region_id, UNMARKED).first
+        last = in_base.get(region_id, 0)
+        merged += [s for s in stored if first <= s.generation <= last]
+        lost += [(region_id, s.generation) for s in stored if last < s.generation <= number]
     unflushed = [
         (region_id, rows)
         for region_id, tables in (memtables or {}).items()
@@ -331,6 +342,7 @@ def plan_read(
         memtables=tuple(found for found in unflushed if found[0] not in reasons),
         merged=tuple(merged),
         pruned=tuple(pruned),
+        newer=tuple(OmittedGenerations(*group, _LOST) for group in _by_region(lost).items()),
     )
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final
 from uuid import UUID
 
 from memwal.base_table.read_tags import user_tag_names
+from memwal.base_table.region_marks import RegionMark, lost_progress, marks_of
 from memwal.base_table.region_snapshot import (
     MAX_CLOCK_SKEW_SECONDS,
     read_usable_snapshot,
@@ -26,6 +27,8 @@ from memwal.storage.location import TableLocation
 
 _OPEN_BASES: Final = 4
 _REGION_SNAPSHOTS: Final = 8
+_REGION_MARKS: Final = 1_000
+_FEW_REGIONS: Final = 8
 _INVALIDATED_TABLES: Final = 10_000
 
 _bases: LruCache[BaseTable] = LruCache(_OPEN_BASES)
@@ -36,6 +39,7 @@ _past: LruCache[BaseTable] = LruCache(_OPEN_BASES, never_stale=True)
 # The version of each table for which stale values were removed last.
 _invalidated: LruCache[VersionTag] = LruCache(_INVALIDATED_TABLES, never_stale=True)
 _region_snapshots: LruCache[dict[UUID, RegionManifest]] = LruCache(_REGION_SNAPSHOTS)
+_region_marks: LruCache[tuple[dict[UUID, RegionMark], dict[UUID, int]]] = LruCache(_REGION_MARKS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,19 @@ class TableSnapshot:
     manifests: Mapping[UUID, RegionManifest]
     # When the region snapshot of the MemWAL index was made; None if the manifests were read.
     snapshot_time: datetime | None = None
+    marks: Mapping[UUID, RegionMark] = field(default_factory=dict)  # of the regions, and others
+    # Regions that were merged further than the base table tells, and how far: see ``progress``.
+    lost: Mapping[UUID, int] = field(default_factory=dict)
+
+    @property
+    def progress(self) -> Mapping[UUID, int]:
+        """Newest generation of each region that is not read beside the base table.
+
+        That is the newest one that was ever merged into it, also if the base table went back since:
+        its rows would hide newer ones of the base table, or bring back what was deleted there.
+        """
+        merged = self.base.details.merged
+        return {**merged, **self.lost} if self.lost else merged
 
 
 def open_snapshot(
@@ -85,6 +102,7 @@ def open_snapshot(
                 base,
                 {region_id: published[region_id] for region_id in region_ids},
                 datetime.fromtimestamp(base.details.snapshot_ts_millis / 1000, UTC),
+                *_marks(base, regions),
             )
     seen = (
         _newest_seen.peek(_location_key(location)) if keys is not None and regions is None else None
@@ -100,9 +118,30 @@ def open_snapshot(
         base = _newest(location)
     if seen is not None and candidates is not None and not routes_alike(seen, base):
         # The regions of the keys were determined by a routing that has changed since: read all.
+        candidates = None
         manifests = read_manifests(location.store)
         base = _newest(location)
-    return TableSnapshot(base, manifests)
+    return TableSnapshot(base, manifests, None, *_marks(base, candidates))
+
+
+def _marks(
+    base: BaseTable, regions: Collection[UUID] | None
+) -> tuple[dict[UUID, RegionMark], dict[UUID, int]]:
+    """Return the marks of some regions, or of all, and the merge progress that the version lost.
+
+    They are as they were when the version was first read, which costs one listing, or one for each
+    of few regions. A newest version does not lose progress later: only a newer version goes back.
+    """
+
+    def read(few: frozenset[UUID] | None = None) -> tuple[dict[UUID, RegionMark], dict[UUID, int]]:
+        marks = marks_of(base, few)
+        return marks, lost_progress(marks, base.details.merged)
+
+    key = version_key(base)
+    if regions is not None and len(regions) <= _FEW_REGIONS and _region_marks.peek(key) is None:
+        few = frozenset(regions)
+        return _region_marks.get((key, few), lambda: read(few))
+    return _region_marks.get(key, read)
 
 
 def _is_another_table(before: BaseTable, now: BaseTable) -> bool:

@@ -23,6 +23,7 @@ COMMANDS = [
     "merge",
     "index",
     "recover",
+    "restore",
     "compact",
     "snapshot",
     "gc",

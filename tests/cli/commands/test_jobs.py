@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
+import lance
 import pytest
-from support.data.tables import base_state, numbered
+from support.data.tables import base_state, numbered, state
 
 import memwal
 from memwal.jobs.job import JobResult
@@ -147,3 +148,30 @@ def test_checkpoint_in_time(cli, backlog, expected, monkeypatch):
     assert cli("checkpoint", backlog.uri, "--timeout-seconds", 600, "--no-flush").code == 0
     assert seen == [True, False]
     assert base_state(backlog) == expected
+
+
+@pytest.mark.parametrize("by_memwal", [True, False])
+@pytest.mark.parametrize("merges_again", [True, False])
+def test_restore(cli, table, by_memwal, merges_again):
+    table.upsert(numbered(0, 5))
+    table.merge()
+    good = table.base().version
+    table.upsert(numbered(0, 10, 1))
+    table.merge()
+    wanted = state(table) if merges_again else dict.fromkeys(range(5), 0)
+    if by_memwal:
+        command = ["restore", table.uri, good, *["--merge-again"] * merges_again, "--json"]
+    else:
+        lance.dataset(table.uri, version=good).restore()
+        assert "ProgressLostError" in cli("status", table.uri).stdout
+        choice = "merge-again" if merges_again else "keep"
+        command = ["recover", table.uri, "--after-restore", choice, "--json"]
+    version = table.base().version
+    found = cli(*command).json
+    assert (found["metrics"]["lost_generations"], found["version"]) == (1, version)
+    assert table.base().version == version
+
+    assert cli(*command, "--yes").json["commits"] >= 1
+
+    table.merge()
+    assert base_state(table) == wanted

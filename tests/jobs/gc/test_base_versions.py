@@ -116,6 +116,7 @@ class TestTags:
         table.base().dataset.tags.create("restored", table.base().version)
         native = native_at(table, lance.dataset(table.uri, version="restored"))
         assert native == {1: 11, 2: 2, 3: 3}
+        table.restore(merge_again=True)
         table.merge()
 
         everywhere(table)

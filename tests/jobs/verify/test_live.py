@@ -70,7 +70,9 @@ def test_a_generation_that_is_collected_while_rows_are_compared(make_table, monk
             manifests = RegionManifestStore(table.location.store, sources[0].region_id)
             latest = manifests.read_latest()
             paths = [flushed.path for flushed in latest.flushed]
-            generations.drop_generations(manifests, removable=1, epoch=latest.writer_epoch)
+            generations.drop_generations(
+                manifests, removable=1, epoch=latest.writer_epoch, needed=lambda: False
+            )
             for path in paths:
                 generations.delete_folder(table.location.store, sources[0].region_id, path)
         return find(sources, *given)

@@ -110,6 +110,18 @@ def late_flights(folder: Path) -> None:
 
 
 @given
+def restored_flights(folder: Path) -> None:
+    """Restore the version before the last merge, as Lance does."""
+    table = _flights(folder)
+    table.merge()
+    version = table.base().version
+    with table.writer() as writer:
+        writer.upsert(_rows(range(10), delay=30.0))
+    table.merge()
+    lance.dataset(table.uri, version=version).restore()
+
+
+@given
 def merged_flights(folder: Path) -> None:
     """The same, merged and not indexed."""
     _registered(folder, _flights(folder)).merge()

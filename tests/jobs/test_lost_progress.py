@@ -1,0 +1,204 @@
+"""The base table goes back behind generations that were merged into it, by other clients."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import lance
+import lancedb
+import pytest
+from lancedb import LsmWriteSpec
+from lancedb.table import Table as LanceTable
+from support.data.merging import DIVIDED
+from support.data.tables import REGION, base_state, generations, keys, rows, state
+from support.oracles.native import collect_all
+
+import memwal
+from memwal import RegionSpec
+from memwal.base_table.region_marks import find_lost_progress
+from memwal.base_table.snapshot import open_base
+from memwal.errors import ProgressLostError
+from memwal.jobs.merge.commit import merge_commit
+from memwal.jobs.merge.divided import merge_divided
+from memwal.jobs.merge.job import plan_merge
+from memwal.jobs.options import MergeOptions
+from memwal.jobs.progress import NO_METER
+
+
+def by_lancedb(table: memwal.Table) -> LanceTable:
+    path = Path(table.uri)
+    return lancedb.connect(str(path.parent)).open_table(path.name.removesuffix(".lance"))
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> memwal.Table:
+    """Return a table with two merged generations: the first inserts, the second replaces."""
+    uri = str(tmp_path / "t.lance")
+    lance.write_dataset(rows({0: 0}), uri)
+    table = memwal.enable(uri, primary_key=["id"], region_spec=RegionSpec.unsharded())
+    for values in ({1: 1, 2: 1, 3: 1}, {1: 2, 2: 2, 3: 2}):
+        table.upsert(rows(values))
+        table.merge()
+    return table
+
+
+def restore(table: memwal.Table, *, merged: int) -> None:
+    """Restore the newest version with this merge progress, with pylance."""
+    versions = range(table.base().version, 0, -1)
+    found = (open_base(table.location, version=version) for version in versions)
+    base = next(b for b in found if b.details.merged.get(REGION, 0) == merged)
+    base.dataset.restore()
+
+
+def upsert_directly(table: memwal.Table, values: dict[int, int | None]) -> None:
+    builder = by_lancedb(table).merge_insert("id")
+    builder.when_matched_update_all().when_not_matched_insert_all().execute(rows(values))
+
+
+def set_by_lancedb(table: memwal.Table) -> None:
+    by_lancedb(table).set_lsm_write_spec(LsmWriteSpec.unsharded())
+
+
+def set_by_memwal(table: memwal.Table) -> None:
+    memwal.enable(table.uri, region_spec=RegionSpec.unsharded())
+
+
+JOBS: dict[str, Callable[[memwal.Table], object]] = {
+    "merge": lambda t: t.merge(),
+    "divided merge": lambda t: t.merge(**DIVIDED),
+    "checkpoint": lambda t: t.checkpoint(),
+    "collect": lambda t: t.collect_garbage(dry_run=False),
+    "index": lambda t: t.build_indexes(),
+    "compact": lambda t: t.compact(),
+    "reshard": lambda t: memwal.add_region_spec(t.uri, RegionSpec.bucket("id", 2)),
+}
+
+
+@pytest.fixture(params=[set_by_lancedb, set_by_memwal])
+def went_back(table: memwal.Table, request: pytest.FixtureRequest) -> memwal.Table:
+    """Return the table after an unset, plain writes, and a set."""
+    by_lancedb(table).unset_lsm_write_spec()
+    upsert_directly(table, {1: 9})
+    by_lancedb(table).delete("id = 2")
+    request.param(table)
+    return memwal.open(table.uri)
+
+
+WANTED = {0: 0, 1: 9, 3: 2}
+
+
+def test_merged_generations_stay_merged_for_reads(went_back: memwal.Table) -> None:
+    assert generations(went_back) == [1, 2]
+    assert state(went_back) == WANTED
+    assert state(went_back.scan(fresh=True).to_table()) == WANTED
+    assert state(went_back.lookup(keys(1, 2, 3)).to_table()) == {1: 9, 3: 2}
+    assert went_back.count_rows() == 3
+    plan = went_back.explain()
+    assert [(o.region_id, o.generations) for o in plan.newer] == [(REGION, (1, 2))]
+    assert not plan.merged
+
+
+def test_new_writes_are_seen(went_back: memwal.Table) -> None:
+    with went_back.writer() as writer:
+        writer.upsert(rows({3: 5, 4: 4}))
+        writer.delete(keys(1))
+        wanted = {0: 0, 3: 5, 4: 4}
+        assert state(writer) == wanted
+        writer.flush()
+        assert state(went_back) == wanted
+    assert base_state(went_back) == WANTED
+
+
+def test_status_and_verify_tell(went_back: memwal.Table) -> None:
+    status = went_back.status()
+    (region,) = status.regions
+    assert (region.merged_generation, region.merged_before) == (0, 2)
+    assert status.backlog_generations == 0
+    assert status.lost_progress is not None
+    report = went_back.verify()
+    assert [(f.code, f.region) for f in report.findings] == [("progress-lost", REGION)]
+
+
+@pytest.mark.few(3)
+@pytest.mark.parametrize("job", JOBS)
+def test_jobs_are_held(went_back: memwal.Table, job: str) -> None:
+    went_back.upsert(rows({4: 4}))
+    version = went_back.base().version
+    with pytest.raises(ProgressLostError):
+        JOBS[job](went_back)
+    assert went_back.base().version == version
+    assert generations(went_back) == [1, 2, 3]
+    assert state(went_back) == {**WANTED, 4: 4}
+
+
+@pytest.mark.parametrize("collected", [False, True])
+def test_an_older_version_is_restored(table: memwal.Table, collected: bool) -> None:
+    if collected:
+        collect_all(table)
+    table.upsert(rows({1: 3, 4: 3}))
+    restore(table, merged=1)
+    assert state(table) == {0: 0, 1: 3, 2: 1, 3: 1, 4: 3}
+    assert find_lost_progress(table.base()) == {REGION: 2}
+    with pytest.raises(ProgressLostError):
+        table.merge()
+    assert "progress-lost" in {finding.code for finding in table.verify().findings}
+
+
+def test_an_older_base_table_is_put_in_place(table: memwal.Table, tmp_path: Path) -> None:
+    """The folders of the regions stay, as on a disk of their own."""
+    backup = tmp_path / "backup"
+    shutil.copytree(table.uri, backup)
+    table.upsert(rows({1: 3}))
+    table.merge()
+    for name in ("data", "_versions", "_transactions", "_deletions"):
+        shutil.rmtree(Path(table.uri, name), ignore_errors=True)
+        if (backup / name).exists():
+            shutil.copytree(backup / name, Path(table.uri, name))
+    assert state(memwal.open(table.uri)) == {0: 0, 1: 2, 2: 2, 3: 2}
+    with pytest.raises(ProgressLostError):
+        table.merge()
+
+
+class TestMergeUnderWay:
+    """A merge was planned before the base table went back."""
+
+    @pytest.fixture
+    def planned(self, table: memwal.Table) -> memwal.Table:
+        table.upsert(rows({4: 3}))
+        return table
+
+    @pytest.mark.parametrize("divided", [False, True])
+    def test_is_refused(self, planned: memwal.Table, divided: bool) -> None:
+        location = planned.location
+        plan = plan_merge(location, MergeOptions(divide_bytes=0) if divided else MergeOptions())
+        restore(planned, merged=1)
+        with pytest.raises(ProgressLostError):
+            if divided:
+                merge_divided(
+                    location, plan.selections, task_bytes=1 << 20, max_tasks=1, meter=NO_METER
+                )
+            else:
+                merge_commit(location, plan.selections, attempts=3)
+        assert planned.base().details.merged == {REGION: 1}
+        assert state(planned) == {0: 0, 1: 1, 2: 1, 3: 1, 4: 3}
+
+    def test_meets_the_restore_at_its_commit(
+        self, planned: memwal.Table, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The restore lands after the rows were read, and before they are committed."""
+        from memwal.jobs.merge import commit
+
+        execute = commit._execute
+
+        def restored_before(*arguments: object) -> object:
+            monkeypatch.setattr(commit, "_execute", execute)
+            restore(planned, merged=1)
+            return execute(*arguments)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(commit, "_execute", restored_before)
+        with pytest.raises(ProgressLostError):
+            planned.merge()
+        assert planned.base().details.merged == {REGION: 1}
+        assert base_state(planned) == {0: 0, 1: 1, 2: 1, 3: 1}
