@@ -72,7 +72,7 @@ test-all: test test-slow bench-test ## Run all tests
 MINUTES ?= 10
 PLAY ?=
 SEED ?=
-soak: setup ## Random worlds and plays of real processes for MINUTES=n (PLAY=kills, moves or worlds alone; SEED=n), then all cases that slow tests draw from (hours)
+soak: setup ## Random worlds and plays of real processes for MINUTES=n (PLAY=kills, moves, foreign or worlds alone; SEED=n), then all cases that slow tests draw from (hours)
 	$(BIN)/uv pip install --quiet --no-deps --require-hashes -r requirements/sentences.lock
 	PYTHONPATH=tests $(BIN)/python -m soak --minutes $(MINUTES) $(if $(PLAY),--only $(PLAY)) $(if $(SEED),--first-seed $(SEED))
 	$(if $(PLAY),,$(BIN)/python -m pytest -q -rs -m soak -p randomly -n 2)

@@ -91,6 +91,11 @@ def translate_lance_error(error: Exception, doing: str) -> MemWalError:
             f"{doing}: a column is a dictionary whose indices cannot number all of its values; "
             "store the rows in a table that memwal creates, where such a column has plain values"
         )
+    if "__lance_mem_wal system index does not exist" in lowered:
+        return TableSetupError(
+            f"{doing}: MemWAL was taken away from the table while this ran; nothing was changed. "
+            "Enable it again with memwal.enable(uri, region_spec=...), then try again"
+        )
     if "invalid user input" in lowered:
         return InvalidInputError(f"{doing}: {_shortened(error)}")
     if "nosuchbucket" in lowered or "containernotfound" in lowered:

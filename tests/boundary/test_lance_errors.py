@@ -28,6 +28,11 @@ from memwal.errors import (
         ("No space left on device (os error 28)", StoreFullError),
         ("File too large (os error 27)", StoreFullError),
         ("connection reset", StoreUnavailableError),
+        (
+            "Invalid user input: Cannot record SSTable compaction progress: the __lance_mem_wal "
+            "system index does not exist on this table",
+            TableSetupError,
+        ),
         ("Arrow error: Dictionary key bigger than the key type", TableSetupError),
         (
             "Invalid user input: dictionary indices use 32 bits but the declared Int8 key type uses",

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 import pyarrow as pa
+from histories.foreign import foreign, set_again
 from histories.others import collector, jobs, lance_jobs, reader
 from histories.process import Process, Told
 from histories.safeguards import SAFEGUARDS
@@ -35,6 +36,7 @@ ROLES: dict[str, Callable[[Process], None]] = {
     "jobs": jobs,
     "lance_jobs": lance_jobs,
     "collector": collector,
+    "foreign": foreign,
 }
 
 
@@ -90,6 +92,8 @@ def _play(role: Callable[[Process], Any], told: Told) -> None:
     log_tails._PAUSED_SECONDS = told.grace / 2
     if told.without:
         SAFEGUARDS[told.without]()
+    if role is foreign:
+        set_again(told)
     role(Process(told))
 
 

@@ -38,7 +38,7 @@ PARTS = {
 }
 """Patterns of the folders that are moved, from where the table is."""
 
-OF_LANCE = ("lance", "lance_jobs")
+OF_LANCE = ("lance", "lance_jobs", "foreign")
 """Roles that are Lance's own code, in which nothing looks at files before they are named."""
 
 
@@ -283,7 +283,11 @@ class Nemesis:
 
     def _stop(self, one: Child) -> None:
         # Lance's writer does not look at the manifest again: it must not oversleep the grace.
-        lengths = [0.1] if one.role == "lance" else [0.1, 0.5, 1.5 * self._grace, 3 * self._grace]
+        lengths = (
+            [0.1]
+            if one.role in ("lance", "foreign")
+            else [0.1, 0.5, 1.5 * self._grace, 3 * self._grace]
+        )
         one.stop()
         length = self._dice.choice(lengths)
         self.done["stops past the grace" if length > self._grace else "short stops"] += 1

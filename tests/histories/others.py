@@ -31,6 +31,7 @@ def reader(process: Process) -> None:
     """Read in every way, as somebody who has no region."""
 
     def read() -> None:
+        process.learn_keys()
         way = process.dice.choice(ways)
         # Lance's own readers do not begin anew when something was collected under them.
         others = (OSError, ValueError) if way in (_natively, _base) else ()
@@ -198,15 +199,15 @@ def _compact(process: Process) -> None:
 
 
 def _collect(process: Process) -> None:
-    grace = timedelta(seconds=process.told.grace)
+    grace, retention = timedelta(seconds=process.told.grace), process.told.retention
     result = process.table.collect_garbage(
         dry_run=False,
         grace_seconds=grace.total_seconds(),
-        retention_seconds=0,
+        retention_seconds=retention,
         foreign_claim_seconds=0,
         orphan_grace_seconds=(2 * grace).total_seconds(),
         index_grace_seconds=(20 * grace).total_seconds(),
-        version_retention_seconds=0 if process.dice.random() < 0.2 else None,
+        version_retention_seconds=retention if process.dice.random() < 0.2 else None,
     )
     _told(process, result.warnings)
 

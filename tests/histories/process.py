@@ -7,7 +7,7 @@ import json
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -15,7 +15,7 @@ from uuid import UUID
 
 import pyarrow as pa
 from histories.events import Key, Level, Recorder, Value
-from histories.table_folder import moves
+from histories.toggle import log_suspended, parts_missing
 from support.data.tables import rows, state
 
 import memwal
@@ -35,6 +35,10 @@ FAR = (Level.FLUSHED, Level.FLUSHED)
 
 BASE = (Level.MERGED, Level.MERGED)
 """Of the base table alone."""
+
+
+FIRST_OWN_KEY = 1_000_000_000_000
+"""Keys from here on are written by one process alone."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,11 @@ class Told:
         Whether the time of day jumps, by processes: nothing that goes by it is promised.
     rest : float
         How much longer than usual everybody rests between two things.
+    regions : int
+    foreign_names : bool
+        Whether another client has named the regions.
+    retention : float
+        Of the collectors, in seconds.
     without : str
         The safeguard that is taken out; see :mod:`histories.safeguards`.
     """
@@ -71,6 +80,9 @@ class Told:
     grace: float
     clocks: bool = False
     rest: float = 1.0
+    regions: int = 1
+    foreign_names: bool = False
+    retention: float = 0.0
     without: str = ""
 
     def named(self, name: str, *, value: int = 0) -> Told:
@@ -89,34 +101,59 @@ class Process:
         self.told = told
         self.dice = random.Random(told.seed)
         self.ended = threading.Event()
+        self._missing = parts_missing(Path(told.folder))
+        self.suspended = log_suspended(Path(told.folder))
         self.table = _opened(told.uri)
         self._values = itertools.count(told.first_value)
-        router = router_in_force(self.table.base())
-        routed = router.route(rows(dict.fromkeys(range(told.keys), 0)))
-        self.regions: list[RegionAssignment] = [assignment for assignment, _ in routed]
-        self.region_of: dict[Key, UUID] = {
+        self._router = router_in_force(self.table.base())
+        self.region_of: dict[Key, UUID] = {}
+        self.regions = self._route(range(told.keys))
+        self._told_keys = Path(told.folder) / "keys"
+        # Whoever waits for this process looks for the file: from now on, errors are written down.
+        self.recorder = Recorder(Path(told.folder) / f"{told.name}.jsonl")
+
+    def _route(self, keys: Iterable[Key]) -> list[RegionAssignment]:
+        """Learn the regions of keys."""
+        routed = self._router.route(rows(dict.fromkeys(keys, 0)))
+        self.region_of = self.region_of | {
             key: assignment.region_id
             for assignment, part in routed
             for key in part.column("id").to_pylist()
         }
-        # Whoever waits for this process looks for the file: from now on, errors are written down.
-        self.recorder = Recorder(Path(told.folder) / f"{told.name}.jsonl")
+        return [assignment for assignment, _ in routed]
+
+    def tell_of_keys(self, keys: Iterable[Key]) -> None:
+        """Let all processes know that there are rows of these keys as well."""
+        with self._told_keys.open("ab", buffering=0) as file:
+            file.write("".join(f"{key}\n" for key in keys).encode())
+
+    def learn_keys(self) -> None:
+        """Learn of which keys others have told."""
+        if self._told_keys.exists():
+            told = {int(line) for line in self._told_keys.read_bytes().split()}
+            if new := told - self.region_of.keys():
+                self._route(sorted(new))
 
     @property
     def keys(self) -> list[Key]:
         """All keys of the table."""
         return list(self.region_of)
 
-    def keys_of(self, regions: Mapping[UUID, int]) -> list[Key]:
+    def keys_of(self, regions: Container[UUID]) -> list[Key]:
         """Keys of some regions."""
         return [key for key, region in self.region_of.items() if region in regions]
 
     def new_rows(self, keys: list[Key], dice: random.Random) -> dict[Key, Value]:
         """What to write next: some rows with a value that nobody else writes, or deletes."""
+        keys = [key for key in keys if key < FIRST_OWN_KEY]
         chosen = dice.sample(keys, min(dice.choice([1, 1, 2, 4]), len(keys)))
         if dice.random() < 0.25:
             return dict.fromkeys(chosen)
-        return dict.fromkeys(chosen, next(self._values))
+        return dict.fromkeys(chosen, self.new_value())
+
+    def new_value(self) -> int:
+        """A value that is written once."""
+        return next(self._values)
 
     def still_held(self, epochs: Mapping[UUID, int]) -> dict[UUID, int]:
         """Those of the claimed regions that nobody else has claimed up to now."""
@@ -141,39 +178,47 @@ class Process:
         levels: Mapping[Key, tuple[Level, Level]] | None = None,
         stale: float = 0.0,
     ) -> None:
-        """Write down what was seen; ``levels`` are those of keys for which it is another one."""
+        """Write down what was seen; ``levels`` are those of keys for which it is another one.
+
+        While the log is suspended, nothing is promised.
+        """
+        if self.suspended.was_on(begin - stale * 1e9, end):
+            return
         told = {key: (levels or {}).get(key, level) for key in seen}
         self.recorder.read(begin, end, seen, levels=told, stale=stale)
 
     @contextmanager
+    def must_not_fail(self, what: str) -> Iterator[None]:
+        """Do something that must end well."""
+        try:
+            yield
+        except Exception as error:
+            self.recorder.wrong(f"{what}: {type(error).__name__}: {error}")
+
+    @contextmanager
     def may_fail(self, what: str, *others: type[BaseException]) -> Iterator[None]:
         """Do something that may fail, as everything may here, but not in every way."""
-        moved = self.moves()
+        begin = now()
         try:
             yield
         except (MemWalError, *others) as error:
-            self.record_failure(what, error, moved=moved)
+            self.record_failure(what, error, begin=begin)
         except BaseException as error:
             self.recorder.wrong(f"{what}: {type(error).__name__}: {error}")
             raise
 
-    def record_failure(self, what: str, error: BaseException, *, moved: int) -> None:
-        """Write down that a call failed, which began when so much had been moved.
+    def record_failure(self, what: str, error: BaseException, *, begin: int) -> None:
+        """Write down that a call failed.
 
         While a part of the table is away, files are missing that should be there.
         """
-        unaffected = moved % 2 == 0 and self.moves() == moved
-        never = (
-            (InternalError, CorruptDataError, InvalidInputError) if unaffected else InternalError
-        )
+        never: tuple[type[BaseException], ...] = (InternalError,)
+        if not self._missing.was_on(begin, now()):
+            never += (CorruptDataError, InvalidInputError)
         if isinstance(error, never):
             self.recorder.wrong(f"{what}: {type(error).__name__}: {error}")
         else:
             self.recorder.failed(what, error)
-
-    def moves(self) -> int:
-        """How often a part of the table was moved, odd while it is away."""
-        return moves(Path(self.told.folder))
 
     def forever(self, act: Callable[[], None], pause: float) -> None:
         """Act again and again, with some rest in between, until somebody ends it."""

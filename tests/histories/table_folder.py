@@ -1,24 +1,17 @@
 """What is done to the folder of a table on a local disk: moved away and back, restored, linked.
 
-Moments at which a part of the table is away are counted in a file, so that processes can tell which
+Times during which a part of the table is away are kept in a file, so that processes can tell which
 of their errors may come of that.
 """
 
 from __future__ import annotations
 
 import itertools
-import os
 import shutil
 from pathlib import Path
 from random import Random
 
-_COUNT = "moves"
-
-
-def moves(folder: Path) -> int:
-    """How often something was moved, odd while it is away; ``folder`` is where processes write."""
-    path = folder / _COUNT
-    return path.stat().st_size if path.exists() else 0
+from histories.toggle import parts_missing
 
 
 class TableFolder:
@@ -36,7 +29,7 @@ class TableFolder:
     def __init__(self, path: Path, processes: Path) -> None:
         self._path = path
         self._away: tuple[Path, Path] | None = None
-        self._count = processes / _COUNT
+        self._missing = parts_missing(processes)
         self._elsewhere = path.with_name("elsewhere")
         self._elsewhere.mkdir()
         self._numbers = itertools.count()
@@ -55,7 +48,7 @@ class TableFolder:
         folders = self._path.parent.glob(pattern)
         path = dice.choice(sorted(path for path in folders if path.is_dir()))
         self._away = path, self._new_place()
-        self._count_move()
+        self._missing.turn()
         path.rename(self._away[1])
         if dice.random() < 0.5:
             path.mkdir()
@@ -69,7 +62,7 @@ class TableFolder:
             path.rename(self._new_place())
         place.rename(path)
         self._away = None
-        self._count_move()
+        self._missing.turn()
 
     def restore(self) -> None:
         """Put a copy in the place of the table, as of this moment, and delete the table.
@@ -78,10 +71,10 @@ class TableFolder:
         """
         copy, old = self._new_place(), self._new_place()
         shutil.copytree(self._path, copy, symlinks=True)
-        self._count_move()
+        self._missing.turn()
         self._path.rename(old)
         copy.rename(self._path)
-        self._count_move()
+        self._missing.turn()
         shutil.rmtree(old)
 
     def link(self, dice: Random) -> None:
@@ -112,7 +105,3 @@ class TableFolder:
 
     def _new_place(self) -> Path:
         return self._elsewhere / str(next(self._numbers))
-
-    def _count_move(self) -> None:
-        with self._count.open("ab") as file:
-            os.write(file.fileno(), b"x")

@@ -36,6 +36,7 @@ def ours(process: Process) -> None:
 
 def _one_writer(process: Process) -> None:
     dice = process.dice
+    process.learn_keys()
     chosen = dice.sample(process.regions, dice.randint(1, len(process.regions)))
     allowed = [assignment.region_id for assignment in chosen]
     with process.may_fail("opening a writer"):
@@ -85,7 +86,7 @@ class Tenure:
         process = self._process
         epochs = process.by_key(self._epochs)
         written = process.new_rows(list(epochs), dice)
-        moved = process.moves()
+        begin = now()
         call = process.recorder.begin_write(written, {key: epochs[key] for key in written})
         try:
             self._put(written, wait=dice.random() < 0.8)
@@ -95,7 +96,7 @@ class Tenure:
             process.recorder.end_write(call, done=(), refused=written)
             process.recorder.failed("writing", error)
         except MemWalError as error:
-            process.record_failure("writing", error, moved=moved)
+            process.record_failure("writing", error, begin=begin)
             self._ended.set()
         except BaseException as error:
             process.recorder.wrong(f"writing: {type(error).__name__}: {error}")

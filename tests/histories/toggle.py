@@ -1,0 +1,53 @@
+"""Times during which something lasts that processes have to know of, kept in a file."""
+
+from __future__ import annotations
+
+import struct
+import time
+from pathlib import Path
+
+_MOMENT = struct.Struct("<q")
+
+
+class Toggle:
+    """Something that begins and ends, again and again, at moments of ``CLOCK_MONOTONIC``.
+
+    Parameters
+    ----------
+    path : Path
+        File with the moments; there is none before the first.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def turn(self) -> None:
+        """Note that it begins now, or ends now."""
+        with self._path.open("ab", buffering=0) as file:
+            file.write(_MOMENT.pack(time.monotonic_ns()))
+
+    @property
+    def is_on(self) -> bool:
+        """Whether it lasts."""
+        return len(self._moments()) % 2 == 1
+
+    def was_on(self, begin: float, end: float) -> bool:
+        """Whether it lasted at some time from ``begin`` to ``end``, in nanoseconds."""
+        moments = self._moments()
+        starts, ends = moments[::2], [*moments[1::2], end]
+        return any(s <= end and e >= begin for s, e in zip(starts, ends, strict=False))
+
+    def _moments(self) -> list[int]:
+        if not self._path.exists():
+            return []
+        return [moment for (moment,) in _MOMENT.iter_unpack(self._path.read_bytes())]
+
+
+def parts_missing(folder: Path) -> Toggle:
+    """While a part of the table is away; ``folder`` is where processes write."""
+    return Toggle(folder / "parts-missing")
+
+
+def log_suspended(folder: Path) -> Toggle:
+    """While MemWAL is taken away from the table, or its base table is an older one."""
+    return Toggle(folder / "log-suspended")
