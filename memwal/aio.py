@@ -123,16 +123,14 @@ class AsyncWriter:
         awaitable that is done when the rows are durable; done already with ``wait``.
         """
         return await self._write(
-            functools.partial(self._writer.upsert, data, partial=partial, wait=False), wait
+            functools.partial(self._writer.upsert, data, partial=partial), wait
         )
 
     async def delete(
         self, keys: Keys | None = None, *, where: SqlFilter | None = None, wait: bool | None = None
     ) -> AsyncHandle:
         """Delete rows by key or by a condition: :meth:`memwal.Writer.delete`."""
-        return await self._write(
-            functools.partial(self._writer.delete, keys, where=where, wait=False), wait
-        )
+        return await self._write(functools.partial(self._writer.delete, keys, where=where), wait)
 
     async def apply(
         self,
@@ -229,9 +227,12 @@ class AsyncWriter:
         """
         await _run_to_end(self._others, self._writer.close, timeout=timeout)
 
-    async def _write(self, enqueue: Callable[[], WriteHandle], wait: bool | None) -> AsyncHandle:
-        handle = AsyncHandle(await _run_on_thread(self._writes, enqueue))
-        if self._durable if wait is None else wait:
+    async def _write(self, write: Callable[..., WriteHandle], wait: bool | None) -> AsyncHandle:
+        wait = self._durable if wait is None else wait
+        # A write that may have to be repeated holds a thread; any other is only queued by it.
+        holds = wait and self._writer.settings.reopen
+        handle = AsyncHandle(await _run_on_thread(self._writes, write, wait=holds))
+        if wait:
             await handle
         return handle
 

@@ -224,8 +224,18 @@ class RegionFencedError(MemWalError):
     Writes that were not acknowledged may or may not be in its log.
 
     What to do: make sure that no second producer writes to this region, open a new writer, which
-    claims the region again, and write the same rows again.
+    claims the region again, and write the same rows again. If several producers share the region,
+    open their writers with ``reopen=True``.
+
+    Attributes
+    ----------
+    not_logged : bool
+        True if the rows of the write are certainly not in the log.
     """
+
+    def __init__(self, message: str, *, not_logged: bool = False) -> None:
+        super().__init__(message)
+        self.not_logged = not_logged
 
 
 class TableReplacedError(RegionFencedError):

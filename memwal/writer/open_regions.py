@@ -22,6 +22,7 @@ from memwal.base_table.snapshot import BaseTable
 from memwal.errors import (
     InvalidInputError,
     MemWalError,
+    OutcomeUnknownError,
     RegionFencedError,
     TableSetupError,
     WriterClosedError,
@@ -31,7 +32,6 @@ from memwal.lsm.region_places import router_in_force
 from memwal.lsm.row_schema import RowSchema
 from memwal.lsm.wal.applied_steps import Step
 from memwal.lsm.wal.claim import seal_claimed
-from memwal.lsm.wal.log import NotLoggedError
 from memwal.lsm.wal.recovery import is_recovered
 from memwal.region.router import RegionAssignment, Router
 from memwal.util.concurrency import interpreter_is_ending
@@ -40,6 +40,7 @@ from memwal.writer.region_writer.group_commit import LogReservation
 from memwal.writer.region_writer.handle import PendingWrite, finished_write
 from memwal.writer.region_writer.partial_rows import PartialRows
 from memwal.writer.region_writer.writer import RegionWriter, WholeRows
+from memwal.writer.takeovers import Takeovers, is_not_logged
 
 logger = logging.getLogger(__name__)
 
@@ -131,6 +132,7 @@ class OpenRegions:
         self._writers: dict[UUID, RegionWriter] = {}
         # How each was opened, to claim it back.
         self._opened: dict[UUID, tuple[RoutingSchema, RegionAssignment]] = {}
+        self._takeovers = Takeovers(context.settings.max_memtable_age)
         self._idle_timer = context.timers.new_timer(self._release_idle)
         self.closed = False
 
@@ -184,12 +186,13 @@ class OpenRegions:
         wait: bool,
     ) -> PendingWrite:
         """Write rows of one region, which is claimed first if it is not open."""
+        deadline = self._deadline()
         while True:
             writer, write = self._with_writer(
-                routing, assignment, lambda writer: writer.write(rows, wait=wait)
+                routing, assignment, lambda writer: writer.write(rows, wait=wait), deadline
             )
             # A write that nobody waits for has no error yet.
-            if not (wait and isinstance(write.error, NotLoggedError) and self._gives_up(writer)):
+            if not (wait and self._is_repeated(routing, assignment, writer, write, deadline)):
                 return write
 
     def write_all(
@@ -198,6 +201,7 @@ class OpenRegions:
         parts: Sequence[tuple[RegionAssignment, WholeRows]],
         *,
         step: Step | None = None,
+        deadline: float | None = None,
     ) -> list[PendingWrite]:
         """Write rows of several regions durably, and wait for all of them.
 
@@ -215,16 +219,20 @@ class OpenRegions:
         writes: list[PendingWrite] = []
         writers: list[RegionWriter | None] = []
         reservations: list[LogReservation] = []
+        if deadline is None:
+            deadline = self._deadline()
         if step is not None:
             for assignment, _ in parts:
                 check = partial(RegionWriter.check_step, step=step)
-                self._with_writer(routing, assignment, check)
+                self._with_writer(routing, assignment, check, deadline)
         try:
             for assignment, rows in parts:
                 writer = None
                 try:
                     begin = partial(begin_one, rows=rows)
-                    writer, (write, reservation) = self._with_writer(routing, assignment, begin)
+                    writer, (write, reservation) = self._with_writer(
+                        routing, assignment, begin, deadline
+                    )
                 except MemWalError as error:
                     write, reservation = finished_write(error), None
                 writes.append(write)
@@ -239,9 +247,13 @@ class OpenRegions:
         for write in writes:
             write.wait()
         for number, (write, writer) in enumerate(zip(writes, writers, strict=True)):
-            refused = isinstance(write.error, NotLoggedError)
-            if refused and writer is not None and self._gives_up(writer):
-                (writes[number],) = self.write_all(routing, [parts[number]], step=step)
+            assignment = parts[number][0]
+            if writer is not None and self._is_repeated(
+                routing, assignment, writer, write, deadline, step=step
+            ):
+                (writes[number],) = self.write_all(
+                    routing, [parts[number]], step=step, deadline=deadline
+                )
         return writes
 
     def _store_all(self, reservations: Sequence[LogReservation]) -> None:
@@ -261,9 +273,17 @@ class OpenRegions:
         routing: RoutingSchema,
         assignment: RegionAssignment,
         call: Callable[[RegionWriter], Result],
+        deadline: float,
     ) -> tuple[RegionWriter, Result]:
         while True:
-            writer = self._get(routing, assignment)
+            try:
+                writer = self._get(routing, assignment)
+            except RegionFencedError as error:
+                # Another claim was faster.
+                if not self._reopens(error, deadline):
+                    raise
+                self._takeovers.pause(assignment.region_id, deadline)
+                continue
             try:
                 return writer, call(writer)
             except WriterClosedError:
@@ -271,18 +291,77 @@ class OpenRegions:
                     raise
                 # It was released when idle, while this write was on its way to it.
                 self._forget(writer)
-            except NotLoggedError:
-                if not self._gives_up(writer):
+            except (RegionFencedError, OutcomeUnknownError) as error:
+                # The call was refused before the log had anything of it.
+                if not self._is_given_up(writer, error, deadline):
                     raise
 
-    def _gives_up(self, writer: RegionWriter) -> bool:
-        """Forget a fenced writer if the next write may claim its region back.
+    def _is_repeated(
+        self,
+        routing: RoutingSchema,
+        assignment: RegionAssignment,
+        writer: RegionWriter,
+        write: PendingWrite,
+        deadline: float,
+        *,
+        step: Step | None = None,
+    ) -> bool:
+        """Return whether a failed write of a writer that was given up has to be written again.
 
-        That is so if a recovery has fenced it, see :mod:`memwal.lsm.wal.recovery`: its acknowledged
-        rows are flushed, or in the log, from which the next claim replays them. Two threads may
-        both come to this answer; only the writer that they gave up is forgotten. If the store does
-        not answer, the writer stays fenced.
+        A write that may be in the log is looked for there after the region was claimed back, when
+        nothing can be added to its position any more. If it was replayed, it succeeded. If it is
+        not in the log, it is written again. If the log does not tell, it keeps its error: written
+        again, it might bring an older row back over one that was written in between. A process
+        that dies in between has acknowledged nothing. Steps are always repeated: the log knows
+        which ones it has.
         """
+        if write.error is None or not self._is_given_up(writer, write.error, deadline):
+            return False
+        if step is not None or write.maybe_at is None or is_not_logged(write.error):
+            return True
+        look = partial(
+            RegionWriter.has_replayed, position=write.maybe_at, writer_id=writer.writer_id
+        )
+        try:
+            _, found = self._with_writer(routing, assignment, look, deadline)
+        except MemWalError as error:
+            logger.warning("region %s is not claimed back: %s", writer.region_id, error)
+            return False
+        if found:
+            write.position, write.error = write.maybe_at, None
+        return found is False
+
+    def _deadline(self) -> float:
+        return time.monotonic() + self._context.settings.backpressure_timeout
+
+    def _reopens(self, error: BaseException, deadline: float) -> bool:
+        return (
+            self._context.settings.reopen
+            and type(error) in (RegionFencedError, OutcomeUnknownError)
+            and time.monotonic() < deadline
+            and not self.closed
+        )
+
+    def _is_given_up(self, writer: RegionWriter, error: BaseException, deadline: float) -> bool:
+        """Return whether a writer that failed was given up, and its rows may be written again."""
+        if not (is_not_logged(error) or self._reopens(error, deadline)):
+            return False
+        return self._gives_up(writer, error, deadline)
+
+    def _gives_up(self, writer: RegionWriter, error: BaseException, deadline: float) -> bool:
+        """Forget a writer that lost its region if the next write may claim it back.
+
+        That is so if the writer reopens, or if a recovery has fenced it, see
+        :mod:`memwal.lsm.wal.recovery`: its acknowledged rows are flushed, or in the log, from which
+        the next claim replays them. Two threads may both come to this answer; only the writer that
+        they gave up is forgotten. If the store does not answer, the writer stays fenced.
+        """
+        if self._reopens(error, deadline):
+            # The other producer gets some time. Reads see the rows of this one until it is over.
+            self._takeovers.pause(writer.region_id, deadline, writer)
+            writer.abort()
+            self._forget(writer)
+            return True
         try:
             recovered = is_recovered(self._context.store, writer.region_id)
         except MemWalError as error:
@@ -325,18 +404,27 @@ class OpenRegions:
         if errors:
             raise errors[0]
 
-    def _flushes_again(self, writer: RegionWriter, error: Exception, *, deadline: float) -> bool:
-        """Claim a region back from a recovery, and flush what the claim replays.
+    def _flushes_again(self, writer: RegionWriter, first: Exception, *, deadline: float) -> bool:
+        """Claim a region back, and flush what the claim replays.
 
         All that was acknowledged is flushed then. A buffered write may have failed with the claim
         of the recovery, so that a writer that buffers must tell.
         """
-        fenced = type(error) in (RegionFencedError, NotLoggedError)
-        if not (fenced and self._context.settings.durable and self._gives_up(writer)):
-            return False
-        again = self._get(*self._opened[writer.region_id])
-        again.finish_barrier(again.start_barrier(seals=True), deadline=deadline)
-        return True
+        error = first
+        while (
+            type(error) in (RegionFencedError, OutcomeUnknownError)
+            and self._context.settings.durable
+            and self._gives_up(writer, error, deadline)
+        ):
+            writer = self._get(*self._opened[writer.region_id])
+            try:
+                writer.finish_barrier(writer.start_barrier(seals=True), deadline=deadline)
+                return True
+            except (RegionFencedError, OutcomeUnknownError) as again:
+                error = again
+        if error is not first:
+            raise error
+        return False
 
     def close(self) -> None:
         """Refuse further writes, without a flush."""
@@ -382,6 +470,8 @@ class OpenRegions:
             if self.closed:
                 writer.abort()
                 self.check_open()
+            if self._takeovers.is_flush_due(region_id):
+                writer.seal()
             idle = self._context.settings.release_idle_after
             if math.isfinite(idle):
                 self._idle_timer.schedule(time.monotonic() + idle)

@@ -71,10 +71,6 @@ def fenced_error(region_id: UUID, epoch: int, other: int) -> RegionFencedError:
     )
 
 
-class NotLoggedError(RegionFencedError):
-    """Another writer claimed the region before an entry was in its log, where it will never be."""
-
-
 _HEAD_BYTES = 16 << 10
 # For an entry that was appended after the listing.
 _ASSUMED_SIZE = 1 << 20
@@ -353,8 +349,9 @@ def put_entry(
 ) -> WalEntry | None:
     """Create an entry, or return the entry of a lower or equal epoch at its position.
 
-    A torn entry without rows behind it is replaced. Raises NotLoggedError if the existing entry has
-    a higher epoch: no request of this call can store its entry any more. Raises CorruptDataError if
+    A torn entry without rows behind it is replaced. Raises RegionFencedError, with
+    ``not_logged``, if the existing entry has a higher epoch: no request of this call can store its
+    entry any more. Raises CorruptDataError if
     it is torn and entries with rows follow it.
     """
     key = wal_key(region_id, position)
@@ -373,7 +370,8 @@ def put_entry(
                 continue
             return None
         if entry.writer_epoch > epoch:
-            raise NotLoggedError(str(fenced_error(region_id, epoch, entry.writer_epoch)))
+            fenced = fenced_error(region_id, epoch, entry.writer_epoch)
+            raise RegionFencedError(str(fenced), not_logged=True)
         return entry
 
 

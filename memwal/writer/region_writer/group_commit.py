@@ -405,13 +405,14 @@ class _GroupEntry:
     Only :meth:`store` waits for the store. The thread that makes one leads the region's log.
     """
 
-    __slots__ = ("_group", "_prepared", "_started", "_writer", "error")
+    __slots__ = ("_group", "_maybe_at", "_prepared", "_started", "_writer", "error")
 
     def __init__(self, writer: EntryWriter, group: list[PendingWrite]) -> None:
         self._writer = writer
         self._group = group
         self._started = time.perf_counter()
         self._prepared: PreparedEntry | None = None
+        self._maybe_at: int | None = None
         self.error: BaseException | None = None
         try:
             self._prepared = writer.prepare(group)
@@ -427,7 +428,9 @@ class _GroupEntry:
         if self._prepared is not None:
             try:
                 self._prepared = self._writer.log.put(self._prepared)
+                self._maybe_at = self._prepared.position
             except BaseException as error:
+                self._maybe_at = self._writer.log.next_position
                 self.error = error
 
     def end(self) -> None:
@@ -439,6 +442,8 @@ class _GroupEntry:
                 self.error = error
         group = self._group
         if self.error is not None:
+            for write in group:
+                write.maybe_at = self._maybe_at
             group = self._writer.fail(group, self.error)
         for write in group:
             write.finish(self.error)

@@ -20,7 +20,6 @@ from memwal.errors import (
 )
 from memwal.format.wal_layout import AppliedSteps
 from memwal.lsm.row_schema import RowSchema
-from memwal.lsm.wal.log import NotLoggedError
 from memwal.lsm.wal.position import WritePosition
 from memwal.util.clock import Duration, in_seconds
 from memwal.util.log import safe_error_text
@@ -56,6 +55,8 @@ class PendingWrite:
     done: bool = field(default=False, init=False)
     error: BaseException | None = field(default=None, init=False)  # why the write failed
     position: int | None = field(default=None, init=False)  # of its entry in the log
+    # Of the entry that may be in the log although the write failed.
+    maybe_at: int | None = field(default=None, init=False)
     rows: int = field(init=False)
     bytes: int = field(init=False)
     _callbacks: tuple[Callable[[], None], ...] = field(default=(), init=False)
@@ -254,8 +255,9 @@ class FailureLatch:
         """Record an error unless one is recorded already."""
         if self.error is None:
             # A write that was fenced may be in the log. Those that it refuses are not.
-            refused = NotLoggedError(str(error)) if type(error) is RegionFencedError else error
-            self.error = refused if isinstance(refused, MemWalError) else copy_error(refused)
+            if type(error) is RegionFencedError:
+                error = RegionFencedError(str(error), not_logged=True)
+            self.error = error if isinstance(error, MemWalError) else copy_error(error)
 
     def raise_if_set(self) -> None:
         """Raise a fresh copy of the recorded error."""
@@ -267,6 +269,7 @@ def copy_error(error: BaseException) -> MemWalError:
     """Copy an error for another caller, so that each has its own traceback."""
     if isinstance(error, MemWalError):
         copy = type(error)(str(error))
+        vars(copy).update(vars(error))
     else:
         copy = OutcomeUnknownError(
             f"an append failed, and its rows may be in the log: {type(error).__name__}"

@@ -101,6 +101,15 @@ class WriterOptions:
         Seconds without a write after which a region is flushed and closed, so that its memory is
         free and another process can claim it without fencing this writer. The next row for it
         claims it again.
+    reopen : bool, default False
+        Whether a write claims its region again after another producer has claimed it, or after the
+        store left an outcome open. For producers that share regions, such as two processes of a web
+        server. The write that was in progress is found in the log, or written again, whichever is
+        right; only if the log cannot tell does it raise its error. Each takeover costs a claim and
+        the replay of unflushed rows, and producers that take a region from each other pause in
+        between, some times longer than a claim takes: for much traffic, give each its own regions.
+        A write tries for ``backpressure_timeout`` seconds. Writes that do not wait are not
+        repeated: their handles have the error.
     metrics_per_region : bool, default False
         Whether metrics are reported per region rather than per table.
 
@@ -127,6 +136,7 @@ class WriterOptions:
     epoch_check_interval: Duration | None = None
     flush_attempts: int | None = None
     release_idle_after: Duration | None = None
+    reopen: bool | None = None
     metrics_per_region: bool | None = None
 
     def __post_init__(self) -> None:
@@ -162,6 +172,7 @@ class WriterSettings:
     epoch_check_interval: float | None = None  # None: by the kind of store
     flush_attempts: int = 5
     release_idle_after: float = math.inf
+    reopen: bool = False
     metrics_per_region: bool = False
 
     @classmethod

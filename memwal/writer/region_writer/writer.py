@@ -12,8 +12,15 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from memwal.errors import BackPressureError, RegionFencedError, WriterClosedError
+from memwal.errors import (
+    BackPressureError,
+    MemWalError,
+    RegionFencedError,
+    WriterClosedError,
+)
 from memwal.format.memwal_index import StoredRegionSpec
+from memwal.format.paths import wal_key
+from memwal.format.wal_entry import TornEntryError, decode_entry
 from memwal.lsm.flush.rows import TableRows
 from memwal.lsm.memtable.indexes import UnflushedRows
 from memwal.lsm.row_schema import RowSchema
@@ -21,6 +28,7 @@ from memwal.lsm.wal.abandon import abandon_log
 from memwal.lsm.wal.appender import LogAppender
 from memwal.lsm.wal.applied_steps import Step, StepSequencer
 from memwal.lsm.wal.claim import Claim, ClaimedRegion, claim_region, claimed_folders
+from memwal.lsm.wal.log import needs_replay
 from memwal.lsm.wal.logged_rows import convert_entry
 from memwal.lsm.wal.replay import replay
 from memwal.storage.object_store import ObjectStore
@@ -72,6 +80,7 @@ class RegionWriter:
         keep: bool = True,
     ) -> None:
         """Claim the region, and replay its log, or without ``keep`` abandon the unflushed rows."""
+        started = time.monotonic()
         self.region_id = region_id
         self._context = context
         self._settings = settings = context.settings
@@ -80,6 +89,9 @@ class RegionWriter:
         spec_id = spec.spec_id if spec is not None else 0
         claim = _claim(context, store, region_id, spec_id, region_fields, merged=merged, keep=keep)
         self.epoch = claim.manifest.writer_epoch
+        self.writer_id = claim.writer_id
+        self.claimed_seconds = 0.0  # duration of the claim and the replay
+        self._claimed_manifest = claim.manifest
         # Lock of the region: it guards everything below.
         self._lock = threading.Condition()
         self._failure = FailureLatch()
@@ -118,6 +130,7 @@ class RegionWriter:
         )
         self._steps = StepSequencer(store, region_id, self._entry_writer.log, verify=claimed.verify)
         self._replay(claim)
+        self.claimed_seconds = time.monotonic() - started
 
     # Writes
 
@@ -335,6 +348,31 @@ class RegionWriter:
             self._lock.notify_all()
         self._buffer_timer.cancel()
         self._age_timer.cancel()
+
+    def has_replayed(self, position: int, writer_id: str) -> bool | None:
+        """Return whether the claim found an entry that an earlier writer may have stored.
+
+        ``position`` is the one at which that writer tried to; the fence of a later claim is at or
+        behind it. An entry there that every later claim replays is durable. None if that is not
+        known: the position is flushed, so that the entry may have been stored behind a fence that
+        was collected, where no claim replayed it.
+        """
+        manifest = self._claimed_manifest
+        if position <= manifest.replay_after:
+            return None
+        key = wal_key(self.region_id, position)
+        try:
+            entry = decode_entry(self._context.store.get(key), name=key)
+        except (MemWalError, TornEntryError):
+            return None  # flushed and collected since the claim, damaged, or out of reach
+        if entry.writer_id != writer_id:
+            return False
+        return needs_replay(entry, current_generation=manifest.current_generation) or None
+
+    def seal(self) -> None:
+        """Start to flush what is in memory."""
+        with self._lock:
+            self._log_queue.enqueue(PendingWrite([], seals=True), due=True)
 
     def last_used(self) -> float:
         """Return the monotonic time of the last write, or infinity while a write is in flight."""
