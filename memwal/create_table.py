@@ -164,7 +164,7 @@ def enable(
             f"the primary key of {location} is {', '.join(base.primary_key)} and cannot be changed"
         )
     marked = _with_primary_key(base.stored.schema, key)
-    check_storable(base.schema, base.dataset.data_storage_version)
+    check_storable(base.dataset.schema, base.dataset.data_storage_version)
     nullable = [name for name in key if base.schema.field(name).nullable]
     if nullable:
         raise TableSetupError(

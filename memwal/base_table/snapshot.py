@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
@@ -30,6 +30,7 @@ from memwal.format.lance_manifest import (
 )
 from memwal.format.memwal_index import IndexDetails
 from memwal.format.paths import VERSIONS_DIR, parse_table_version, table_manifest_keys
+from memwal.format.values import unstorable_columns
 from memwal.region.rows import with_field_ids
 from memwal.storage.location import TableLocation
 
@@ -49,7 +50,8 @@ class BaseTable:
     # plain values.
     dataset: lance.LanceDataset
     stored: lance.LanceDataset  # the same, with the columns as they are stored
-    schema: pa.Schema  # schema of the rows, with Lance's field metadata
+    # Schema of the rows, with Lance's field metadata, without the columns that are unusable.
+    schema: pa.Schema
     primary_key: tuple[str, ...]  # key columns in key order
     # Entry of the MemWAL index in the manifest; None if MemWAL is not enabled.
     index: IndexEntry | None
@@ -58,6 +60,9 @@ class BaseTable:
     # means equal rows.
     digest: bytes
     branch: str | None = None  # branch of the table; None for the main branch
+    # Columns that ``memwal.enable`` would refuse, which another client added since, and why. They
+    # are neither read nor written, and keep their values in rows that are updated.
+    unusable: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def version(self) -> int:
@@ -86,6 +91,16 @@ class BaseTable:
                 "memwal.enable(uri, region_spec=...) or the command memwal enable"
             )
 
+    def check_usable(self, names: Iterable[str]) -> None:
+        """Raise TableSetupError if one of some columns can neither be read nor written."""
+        for name in names:
+            if name in self.unusable:
+                raise TableSetupError(
+                    f"{self.location}: {self.unusable[name]}. Another client added the column; "
+                    f"read it with pylance, name the other columns ({', '.join(self.schema.names)})"
+                    ", or drop it"
+                )
+
     @cached_property
     def has_narrow_dictionaries(self) -> bool:
         """Whether a column is stored as a dictionary with indices of 8 or 16 bits."""
@@ -94,12 +109,18 @@ class BaseTable:
     @cached_property
     def stored_schema(self) -> pa.Schema:
         """As :attr:`identified_schema`, with the types that files and log entries have."""
-        return with_field_ids(self.stored.schema, self.stored.lance_schema)
+        return self._identified(self.stored)
 
     @cached_property
     def identified_schema(self) -> pa.Schema:
         """Schema with Lance's field ids in the metadata of its fields, at every level."""
-        return with_field_ids(self.schema, self.dataset.lance_schema)
+        return self._identified(self.dataset)
+
+    def _identified(self, dataset: lance.LanceDataset) -> pa.Schema:
+        fields = dataset.lance_schema.fields()
+        usable = [f for f in dataset.schema if f.name not in self.unusable]
+        schema = pa.schema(usable, metadata=dataset.schema.metadata)
+        return with_field_ids(schema, [f for f in fields if f.name() not in self.unusable])
 
     def field_ids(self) -> dict[str, int]:
         """Return the Lance field id of each top-level column, by name."""
@@ -248,11 +269,18 @@ def _base(
     manifest: bytes,
 ) -> BaseTable:
     index = find_mem_wal_index(manifest)
+    schema = dataset.schema
+    unusable: dict[str, str] = {}
+    # Without MemWAL, enabling it tells.
+    if index is not None:
+        unusable = unstorable_columns(schema, dataset.data_storage_version)
+        schema = pa.schema([f for f in schema if f.name not in unusable], metadata=schema.metadata)
     return BaseTable(
         location=location,
         dataset=dataset,
         stored=stored,
-        schema=dataset.schema,
+        schema=schema,
+        unusable=unusable,
         primary_key=tuple(f.name() for f in dataset.lance_schema.unenforced_primary_key()),
         index=index,
         details=IndexDetails.decode(index.details) if index is not None else IndexDetails(),

@@ -6,6 +6,7 @@ would acknowledge rows that could never be flushed, so such columns are refused.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
@@ -27,6 +28,7 @@ _MAPS_SINCE: Final = "2.2"
 _WIDE_INDEX: Final = 32
 _BLOB: Final = b"lance-encoding:blob"
 _BLOB_TYPES: Final = "lance.blob"
+_NO_BLOBS: Final = "blob-encoded columns in unmerged rows (leave that encoding out)"
 _UNSUPPORTED_TYPES: Final[tuple[Callable[[pa.DataType], bool], ...]] = (
     pt.is_interval,
     pt.is_decimal32,
@@ -40,18 +42,26 @@ _UNSUPPORTED_TYPES: Final[tuple[Callable[[pa.DataType], bool], ...]] = (
 
 def check_storable(schema: pa.Schema, version: str) -> None:
     """Refuse columns that Lance cannot store in a file version."""
+    for problem in unstorable_columns(schema, version).values():
+        raise InvalidInputError(problem)
+
+
+def unstorable_columns(schema: pa.Schema, version: str) -> dict[str, str]:
+    """Return what is wrong with each column that Lance cannot store in a file version."""
+    problems = {}
     for field in schema:
+        reason = _why_unstorable(field, version)
         if not field.name or _FORBIDDEN_CHARACTERS & set(field.name):
-            raise InvalidInputError(
+            problems[field.name] = (
                 f"column {field.name!r}: Lance finds no column whose name is empty or has a dot, a "
                 "backtick or a NUL; give it another name"
             )
-        reason = _why_unstorable(field, version)
-        if reason is not None:
-            raise InvalidInputError(
+        elif reason is not None:
+            problems[field.name] = (
                 f"column {field.name} is {field.type}, and Lance cannot keep {reason}; "
                 "use another type"
             )
+    return problems
 
 
 def plain_dictionaries(schema: pa.Schema) -> pa.Schema:
@@ -159,12 +169,20 @@ def value_buffer(column: pa.Array, dtype: str) -> npt.NDArray[Any]:
 
 
 def _why_unstorable(field: pa.Field, version: str) -> str | None:
-    kind = getattr(field.type, "storage_type", field.type)
+    if _BLOB in (field.metadata or {}):
+        return _NO_BLOBS
+    # Types are equal whatever metadata their children have.
+    nested = field.type.num_fields or isinstance(field.type, pa.BaseExtensionType)
+    judge = _why_type_unstorable if nested else _why_flat_type_unstorable
+    return judge(field.type, version)
+
+
+def _why_type_unstorable(data_type: pa.DataType, version: str) -> str | None:
+    kind = getattr(data_type, "storage_type", data_type)
     if any(is_(kind) for is_ in _UNSUPPORTED_TYPES):
         return f"values of type {kind}"
-    name = getattr(field.type, "extension_name", "")
-    if _BLOB in (field.metadata or {}) or name.startswith(_BLOB_TYPES):
-        return "blob-encoded columns in unmerged rows (leave that encoding out)"
+    if getattr(data_type, "extension_name", "").startswith(_BLOB_TYPES):
+        return _NO_BLOBS
     if pt.is_struct(kind) and not kind.num_fields:
         return "structs without a field"
     if pt.is_map(kind) and version < _MAPS_SINCE:
@@ -183,6 +201,9 @@ def _why_unstorable(field: pa.Field, version: str) -> str | None:
         if reason is not None:
             return reason
     return None
+
+
+_why_flat_type_unstorable = functools.lru_cache(maxsize=4096)(_why_type_unstorable)
 
 
 def _python_values(column: pa.ChunkedArray) -> list[object]:

@@ -8,7 +8,7 @@ fail are refused before they go to the log.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from memwal.base_table.snapshot import BaseTable
-from memwal.errors import InvalidInputError
+from memwal.errors import InvalidInputError, TableSetupError
 from memwal.format.paths import TOMBSTONE
 from memwal.format.values import VERSIONS_WITHOUT_NULL_STRUCTS
 from memwal.inputs.casts import Cast, cast_column, misfit, plan_cast
@@ -44,7 +44,8 @@ class RowSchema:
     key are nullable in them even if the base table's are not, since a deleted row has only its key.
     ``schema`` is that of the base table, with field ids. Without ``null_structs`` the table's files
     cannot store null structs. ``logged`` is the schema with the types that log entries have, if
-    these differ: see :mod:`memwal.inputs.dictionaries`.
+    these differ: see :mod:`memwal.inputs.dictionaries`. ``unusable`` are
+    columns of the table that stored rows do not have.
     """
 
     def __init__(
@@ -54,8 +55,10 @@ class RowSchema:
         *,
         null_structs: bool = True,
         logged: pa.Schema | None = None,
+        unusable: Collection[str] = (),
     ) -> None:
         self.base_schema = schema
+        self.unusable = frozenset(unusable)
         self._null_structs = null_structs
         self.primary_key = tuple(primary_key)
         self.schema = stored_schema(schema, primary_key)
@@ -73,6 +76,7 @@ class RowSchema:
             base.primary_key,
             null_structs=base.dataset.data_storage_version not in VERSIONS_WITHOUT_NULL_STRUCTS,
             logged=None if base.stored is base.dataset else base.stored_schema,
+            unusable=base.unusable,
         )
 
     def convert_upserts(self, data: Rows) -> list[pa.RecordBatch]:
@@ -128,10 +132,18 @@ class RowSchema:
 
         Like Lance, accepts reordered columns, additional columns, and a missing tombstone column.
         Columns are matched by their field ids if the writer recorded them. Raises InvalidInputError
-        if a column is missing or cannot be cast to the table's type.
+        if a column is missing or cannot be cast to the table's type, and TableSetupError if there
+        are values of an unusable column.
         """
         if batch.schema.equals(self.schema, check_metadata=True):
             return [batch]
+        for name in self.unusable.intersection(batch.schema.names):
+            if batch.column(name).null_count < batch.num_rows:
+                raise TableSetupError(
+                    f"column {name} has values in unmerged rows, and memwal cannot keep columns of "
+                    f"type {batch.schema.field(name).type}; flush and merge these rows with the "
+                    "client that wrote them"
+                )
         table = pa.Table.from_batches([batch])
         if TOMBSTONE not in table.column_names:
             table = table.append_column(

@@ -37,7 +37,12 @@ def propose_suite(
         total = base.dataset.count_rows()
         if not total:
             raise InvalidInputError(f"the base table {location} has no rows to propose a suite by")
-        rows = base.dataset.sample(sample_rows) if total > sample_rows else base.dataset.to_table()
+        names = base.schema.names
+        rows = (
+            base.dataset.sample(sample_rows, columns=names)
+            if total > sample_rows
+            else base.dataset.to_table(columns=names)
+        )
     suite: list[Expectation] = []
     for field in rows.schema:
         column = combine_column(rows, field.name)

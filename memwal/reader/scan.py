@@ -97,7 +97,9 @@ class Scan(Result):
     def _explain(self) -> ReadPlan:
         sources = self._open_sources()
         base = sources.base
-        names = output_schema(base, self._columns).names
+        names = base.schema.names
+        if self._columns is not None:
+            names = output_schema(base, self._columns).names
         if sources.generations:
             names = [*names, *(key for key in base.primary_key if key not in names)]
         with _translate_errors(base, self._filter):
@@ -123,7 +125,8 @@ class Scan(Result):
 
     def _count(self) -> int:
         sources, newest = _open_newest_once(self._open_sources)
-        output_schema(sources.base, self._columns)
+        if self._columns is not None:
+            output_schema(sources.base, self._columns)
         with _translate_errors(sources.base, self._filter):
             return self._rows(sources, newest, pa.schema([]), []).count()
 
@@ -203,7 +206,12 @@ def _open_newest_once(open_sources: Callable[[], ReadSources]) -> tuple[ReadSour
 
 
 def output_schema(base: BaseTable, columns: Sequence[str] | None) -> pa.Schema:
-    """Return the schema of a read's result; InvalidInputError names columns that do not exist."""
+    """Return the schema of a read's result.
+
+    Raises InvalidInputError, with the names, for columns that do not exist, and TableSetupError if
+    a column is unusable, which without ``columns`` each of the table must not be.
+    """
+    base.check_usable(base.unusable if columns is None else columns)
     names = base.schema.names if columns is None else columns
     unknown = [name for name in names if name not in base.schema.names]
     if unknown:

@@ -21,7 +21,6 @@ from memwal.format.values import single_array
 
 if TYPE_CHECKING:
     from lance.lance.schema import LanceField
-    from lance.schema import LanceSchema
 
 
 _OWN_METADATA = {b"memwal": b"1"}
@@ -42,10 +41,10 @@ def stored_schema(schema: pa.Schema, primary_key: Sequence[str]) -> pa.Schema:
     return pa.schema([*fields, tombstone])
 
 
-def with_field_ids(schema: pa.Schema, lance_schema: LanceSchema) -> pa.Schema:
+def with_field_ids(schema: pa.Schema, lance_fields: Sequence[LanceField]) -> pa.Schema:
     """Return the schema with the Lance id of each field in its metadata, at every level."""
     return pa.schema(
-        [_with_id(field, lance) for field, lance in _zip_fields(schema, lance_schema.fields())],
+        [_with_id(field, lance) for field, lance in _zip_fields(schema, lance_fields)],
         metadata=schema.metadata,
     )
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import random
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -135,7 +136,7 @@ def explain_merge(
 
     candidates = read_candidates(base, manifests.values(), age=age)
     held = _held_regions(base, manifests, options)
-    picker = MergePicker(options, held, divides=base.has_narrow_dictionaries)
+    picker = MergePicker(_fitting(options, base), held, divides=base.has_narrow_dictionaries)
     return picker.pick(candidates, seed=random.random())  # noqa: S311
 
 
@@ -157,7 +158,7 @@ def plan_merge(location: TableLocation, options: MergeOptions = MergeOptions()) 
     check_progress(lost_progress(marks, base.details.merged))
     marks = raise_marks(location.store, marks, progress)
     held = _held_regions(base, manifests, options)
-    picker = MergePicker(options, held, divides=base.has_narrow_dictionaries)
+    picker = MergePicker(_fitting(options, base), held, divides=base.has_narrow_dictionaries)
     excluded = picker.excluded(manifests)
     included = [manifests[region_id] for region_id in manifests if region_id not in excluded]
     candidates = read_candidates(base, included, marks=marks)
@@ -189,6 +190,18 @@ def _held_regions(
         for region_id, keys in shared.items()
         if region_id not in skipped
     )
+
+
+def _fitting(options: MergeOptions, base: BaseTable) -> MergeOptions:
+    """Return the options with which a table is merged.
+
+    Values of unusable columns, which generations do not have, stay in a row that Lance's own merge
+    updates. A divided merge would write the row without them. Raises TableSetupError if other
+    columns need one.
+    """
+    if base.has_narrow_dictionaries:
+        base.check_usable(base.unusable)
+    return replace(options, divide_bytes=sys.maxsize) if base.unusable else options
 
 
 def merge_tasks(

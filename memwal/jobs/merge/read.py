@@ -24,7 +24,7 @@ from memwal.lsm.newest_rows import newest_row_positions
 from memwal.quality.checks import Mask
 from memwal.quality.gate import RegionRows
 from memwal.quality.ledger import Ledger
-from memwal.reader.sources.generation import open_generation
+from memwal.reader.sources.generation import open_to_merge
 from memwal.region.rows import key_column
 from memwal.util.memory import native_memory_pool
 from memwal.util.retry import LostRaceError
@@ -157,7 +157,7 @@ def _take(rows: pa.Table, mask: Mask, columns: Sequence[str] | None) -> pa.Table
 def _read_generation(
     base: BaseTable, region_id: UUID, generation: Candidate
 ) -> list[pa.RecordBatch]:
-    source = open_generation(base, region_id, generation.number, generation.path)
+    source = open_to_merge(base, region_id, generation.number, generation.path)
     with lance_errors(generation.reading):
         scanner = source.dataset.scanner(
             columns=[*base.schema.names, TOMBSTONE],

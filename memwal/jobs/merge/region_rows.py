@@ -30,7 +30,7 @@ from memwal.lsm.key_matches import keys_among
 from memwal.lsm.newest_rows import newest_row_positions
 from memwal.quality.checks import Mask
 from memwal.reader.base_rows import scan_in_groups
-from memwal.reader.sources.generation import open_generation
+from memwal.reader.sources.generation import open_to_merge
 from memwal.region.rows import key_column
 from memwal.storage.location import TableLocation
 from memwal.util.retry import LostRaceError
@@ -105,7 +105,7 @@ def _open_generations(
     opened: list[_Opened] = []
     for generation in region.generations:
         try:
-            source = open_generation(base, region.region_id, generation.number, generation.path)
+            source = open_to_merge(base, region.region_id, generation.number, generation.path)
             with lance_errors(generation.reading):
                 opened.append((generation, source.dataset, int(source.dataset.count_rows())))
         except MemWalError as error:

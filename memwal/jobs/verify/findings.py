@@ -80,6 +80,12 @@ CODES: Final[dict[str, Code]] = {
     ),
     "table-file-missing": Code(_E, "a file of the newest version is missing", _BACKUP),
     "table-file-damaged": Code(_E, "a file of the newest version has another size", _BACKUP),
+    "column-unusable": Code(
+        _W,
+        "another client added a column in a form that memwal can neither read nor write",
+        "read and write it with pylance, or drop it; reads and writes of the other columns, and "
+        "merges, which keep its values, go on",
+    ),
     "base-key-repeated": Code(
         _E,
         "the base table has several rows of one key",

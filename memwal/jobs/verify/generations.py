@@ -234,7 +234,7 @@ def _schema_problem(base: BaseTable, dataset: lance.LanceDataset) -> str | None:
                 f"key column {name} is {stored.field(name).type}, but "
                 f"{base.schema.field(name).type} in the table"
             )
-    identified = with_field_ids(stored, dataset.lance_schema)
+    identified = with_field_ids(stored, dataset.lance_schema.fields())
     columns = pa.schema([field for field in identified if field.name != TOMBSTONE])
     try:
         align_rows(columns.empty_table(), base.identified_schema)

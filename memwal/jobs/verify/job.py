@@ -66,6 +66,8 @@ def check_table(task: VerifyTask, base: BaseTable | None) -> Iterator[Finding]:
     yield from _check_links(task.location)
     if base is None:
         return
+    for name, problem in base.unusable.items():
+        yield Finding("column-unusable", name, problem)
     yield from check_specs(base)
     yield from check_indexes(base)
     yield from check_progress_kept(base)

@@ -92,7 +92,7 @@ def write_dataset(base: BaseTable, uri: str, rows: NewestRows) -> lance.LanceDat
     # schema. The ids differ only if columns of the base table were dropped or moved; a second
     # commit then sets them.
     written = LanceSchema.from_pyarrow(stored)
-    new_id = dict(zip(_field_ids(written), _field_ids(schema), strict=True))
+    new_id = dict(zip(_field_ids(written.fields()), _field_ids(schema.fields()), strict=True))
     if all(old == new for old, new in new_id.items()):
         overwrite = LanceOperation.Overwrite(schema, fragments)
         return lance.LanceDataset.commit(uri, overwrite, **lance_arguments)
@@ -108,12 +108,16 @@ def write_dataset(base: BaseTable, uri: str, rows: NewestRows) -> lance.LanceDat
 
 
 def _schema_with_base_ids(base: BaseTable) -> LanceSchema:
-    """Return the base table's schema with a tombstone column, whose id is the next free one."""
+    """Return the base table's schema with a tombstone column, whose id is the next free one.
+
+    Unusable columns are left out.
+    """
     schema = base.stored.lance_schema
     top_level = {field.name(): field.id() for field in schema.fields()}
     nullable = {i for name, i in top_level.items() if name not in base.primary_key}
     metadata, *fields = schema.__reduce__()[1]
-    ids = _field_ids(schema)
+    ids = _field_ids(schema.fields())
+    unusable = set(_field_ids([f for f in schema.fields() if f.name() in base.unusable]))
     tombstone = LanceSchema.from_pyarrow(
         pa.schema([pa.field(TOMBSTONE, pa.bool_(), nullable=False)])
     )
@@ -122,20 +126,21 @@ def _schema_with_base_ids(base: BaseTable) -> LanceSchema:
         *(
             make_nullable(field) if field_id in nullable else field
             for field_id, field in zip(ids, fields, strict=True)
+            if field_id not in unusable
         ),
         replace_field_id(tombstone.__reduce__()[1][1], max(ids) + 1),
     )
 
 
-def _field_ids(schema: LanceSchema) -> list[int]:
-    """Return the field ids in storage order: parents before children."""
+def _field_ids(fields: Iterable[LanceField]) -> list[int]:
+    """Return the ids of fields in storage order: parents before children."""
 
     def walk(fields: Iterable[LanceField]) -> Iterator[int]:
         for field in fields:
             yield field.id()
             yield from walk(field.children())
 
-    return list(walk(schema.fields()))
+    return list(walk(fields))
 
 
 def _with_field_ids(fragment: FragmentMetadata, new_id: dict[int, int]) -> FragmentMetadata:

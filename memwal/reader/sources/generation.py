@@ -63,6 +63,8 @@ class GenerationSource:
     folder: str | None = None
     # Of a flushed generation that was converted to that schema: memory of its rows.
     copied_bytes: int = 0
+    # Columns that another client flushed and that memwal can neither read nor merge.
+    unusable: frozenset[str] = frozenset()
 
     @property
     def dataset(self) -> lance.LanceDataset:
@@ -143,13 +145,17 @@ def open_generation(
             f"{identity} lacks the columns {', '.join(sorted(missing))}, so that it is no "
             "generation of this table; keep it, and run memwal verify"
         )
-    stored = with_field_ids(dataset.schema, dataset.lance_schema)
+    unusable = frozenset(base.unusable).intersection(dataset.schema.names)
+    schema = pa.schema([f for f in dataset.schema if f.name not in unusable])
+    stored = with_field_ids(
+        schema, [f for f in dataset.lance_schema.fields() if f.name() not in unusable]
+    )
     check_known_columns(stored, base.identified_schema, name=dataset.uri)
     if not has_same_fields(_without_tombstone_id(stored), _present_schema(base)):
         # Flushed before columns were added, renamed or dropped. It is bounded by the size of a
         # MemTable, so its rows can be converted to the present schema in memory.
         with lance_errors(f"reading {identity}"):
-            rows = dataset.to_table()
+            rows = dataset.to_table(columns=stored.names)
         rows = pa.Table.from_arrays(rows.columns, schema=_without_tombstone_id(stored))
         dataset, identity, folder = _in_memory(base, rows), None, None
         copied_bytes = rows.nbytes
@@ -160,7 +166,18 @@ def open_generation(
         identity=identity,
         folder=folder,
         copied_bytes=copied_bytes,
+        unusable=unusable,
     )
+
+
+def open_to_merge(base: BaseTable, region_id: UUID, generation: int, path: str) -> GenerationSource:
+    """Open a flushed generation, all of whose rows are to be moved.
+
+    Raises TableSetupError if it has an unusable column, whose values would be lost.
+    """
+    source = open_generation(base, region_id, generation, path)
+    base.check_usable(source.unusable)
+    return source
 
 
 def open_memtable(base: BaseTable, region_id: UUID, unflushed: UnflushedRows) -> GenerationSource:
