@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 import pyarrow as pa
-from histories.foreign import foreign, set_again
+from histories.foreign import foreign, settle
 from histories.others import collector, jobs, lance_jobs, reader
 from histories.process import Process, Told
 from histories.safeguards import SAFEGUARDS
@@ -93,7 +93,7 @@ def _play(role: Callable[[Process], Any], told: Told) -> None:
     if told.without:
         SAFEGUARDS[told.without]()
     if role is foreign:
-        set_again(told)
+        settle(told)
     role(Process(told))
 
 

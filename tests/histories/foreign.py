@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -12,7 +13,7 @@ import lancedb
 import pyarrow as pa
 from histories.events import Key, Level, Value
 from histories.process import FIRST_OWN_KEY, Process, Told, now
-from histories.toggle import log_suspended
+from histories.toggle import log_suspended, undecided
 from lancedb import LsmWriteSpec
 from lancedb.table import Table as LanceTable
 from support.data.tables import rows
@@ -36,7 +37,7 @@ ERRORS = (OSError, ValueError, RuntimeError)
 def foreign(process: Process) -> None:
     """Write beside the log, write through it with LanceDB, and take it away for a moment."""
     client = _Client(process)
-    acts = [client.append, client.add, client.unset]
+    acts = [client.append, client.add, client.unset, client.restore]
     if not process.told.foreign_names:  # LanceDB would make regions of other names.
         acts += [client.upsert, client.upsert]
 
@@ -101,14 +102,25 @@ class _Client:
         In between, write to the table directly: rows of which the log has older ones, all merged.
         """
         merged = self._write_and_merge() if self._process.dice.random() < 0.7 else []
-        self._process.suspended.turn()
+        _begin(self._process.told, _UNSET)
         try:
             table = _opened(self._process.told)
             table.unset_lsm_write_spec()
             for key in merged:
                 self._write_directly(table, key)
         finally:
-            set_again(self._process.told)
+            settle(self._process.told)
+
+    def restore(self) -> None:
+        """Restore a version to which only the log has added rows."""
+        told = self._process.told
+        version = lance.dataset(told.uri).version
+        time.sleep(self._process.dice.choice([0.0, 0.5, 2.0]))
+        _begin(told, _RESTORE)
+        try:
+            lance.dataset(told.uri, version=version).restore()
+        finally:
+            settle(told)
 
     def _write_and_merge(self) -> list[Key]:
         """Write rows that no other process writes through the log, and merge them."""
@@ -138,19 +150,46 @@ class _Client:
             self._beside_the_log(written, lambda: builder.execute(rows(written)))
 
 
-def set_again(told: Told) -> None:
-    """Set the spec, if it was taken away, by this life or by one that was killed at it."""
-    suspended = log_suspended(Path(told.folder))
-    while suspended.is_on:
-        table = _opened(told)
-        if table.get_lsm_write_spec() is not None:
-            suspended.turn()
+_UNSET, _RESTORE = "unset", "restore"
+
+
+def _begin(told: Told, what: str) -> None:
+    Path(told.folder, "begun").write_text(what)
+    undecided(Path(told.folder)).turn()
+    log_suspended(Path(told.folder)).turn()
+
+
+def settle(told: Told) -> None:
+    """End what was begun, by this life or by one that was killed at it, and decide what counts."""
+    suspended, doubtful = (begun(Path(told.folder)) for begun in (log_suspended, undecided))
+    if not doubtful.is_on:
+        return
+    what = Path(told.folder, "begun").read_text()
+    if what == _UNSET and suspended.is_on:
+        _again_and_again(lambda: _set(told))
+        suspended.turn()
+    table = memwal.open(told.uri)
+    _again_and_again(lambda: table.restore(merge_again=what == _RESTORE))
+    if what == _RESTORE and suspended.is_on:
+        _again_and_again(table.checkpoint)
+        suspended.turn()
+    doubtful.turn()
+
+
+def _again_and_again(act: Callable[[], object]) -> None:
+    """Do something until it succeeds, since others commit as well; raise its last error if not."""
+    for _ in range(100):
+        with suppress(MemWalError, *ERRORS):
+            act()
             return
-        with suppress(MemWalError, *ERRORS):  # Others commit as well.
-            _set(told, table)
+        time.sleep(0.1)
+    act()
 
 
-def _set(told: Told, table: LanceTable) -> None:
+def _set(told: Told) -> None:
+    table = _opened(told)
+    if table.get_lsm_write_spec() is not None:
+        return
     # LanceDB 0.40 passes over indexes that pylance 14 makes on tables with stable row ids.
     if any(index.name == INDEX for index in table.list_indices()):
         spec = LsmWriteSpec.bucket("id", told.regions)

@@ -111,7 +111,7 @@ def _natively(process: Process) -> None:
     """Lance's scanner over what memwal's manifests tell."""
     begin = now()
     found = native.scan(process.table)
-    process.record_read(begin, now(), seen_of(found, process.keys))
+    process.record_read(begin, now(), seen_of(found, process.keys), by_lance=True)
 
 
 def _base(process: Process) -> None:

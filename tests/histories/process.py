@@ -15,7 +15,7 @@ from uuid import UUID
 
 import pyarrow as pa
 from histories.events import Key, Level, Recorder, Value
-from histories.toggle import log_suspended, parts_missing
+from histories.toggle import log_suspended, parts_missing, undecided
 from support.data.tables import rows, state
 
 import memwal
@@ -102,7 +102,8 @@ class Process:
         self.dice = random.Random(told.seed)
         self.ended = threading.Event()
         self._missing = parts_missing(Path(told.folder))
-        self.suspended = log_suspended(Path(told.folder))
+        self._suspended = log_suspended(Path(told.folder))
+        self._undecided = undecided(Path(told.folder))
         self.table = _opened(told.uri)
         self._values = itertools.count(told.first_value)
         self._router = router_in_force(self.table.base())
@@ -177,12 +178,14 @@ class Process:
         level: tuple[Level, Level] = FAR,
         levels: Mapping[Key, tuple[Level, Level]] | None = None,
         stale: float = 0.0,
+        by_lance: bool = False,
     ) -> None:
         """Write down what was seen; ``levels`` are those of keys for which it is another one.
 
         While the log is suspended, nothing is promised.
         """
-        if self.suspended.was_on(begin - stale * 1e9, end):
+        first = begin - stale * 1e9
+        if self._suspended.was_on(first, end) or (by_lance and self._undecided.was_on(first, end)):
             return
         told = {key: (levels or {}).get(key, level) for key in seen}
         self.recorder.read(begin, end, seen, levels=told, stale=stale)

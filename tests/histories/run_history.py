@@ -21,7 +21,7 @@ from uuid import uuid4
 import lance
 from histories.checker import check
 from histories.events import Level, Records, read_records
-from histories.foreign import INDEX, set_again
+from histories.foreign import INDEX, settle
 from histories.nemesis import LOST_WRITES, Child, EndedByItselfError, Nemesis
 from histories.others import collector, jobs, reader
 from histories.process import BASE, OWN, Process, Told, now, seen_of
@@ -300,7 +300,7 @@ def _end(told: Told) -> None:
 
     Nothing may fail now.
     """
-    set_again(told)
+    settle(told)
     process = Process(told.named("end"))
     process.learn_keys()
     table, keys = process.table, process.keys

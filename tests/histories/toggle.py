@@ -51,3 +51,11 @@ def parts_missing(folder: Path) -> Toggle:
 def log_suspended(folder: Path) -> Toggle:
     """While MemWAL is taken away from the table, or its base table is an older one."""
     return Toggle(folder / "log-suspended")
+
+
+def undecided(folder: Path) -> Toggle:
+    """While the base table is behind generations that were merged into it.
+
+    Lance's readers take these for pending.
+    """
+    return Toggle(folder / "undecided")
