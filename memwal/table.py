@@ -388,6 +388,7 @@ class Table(Queries):
         version: int | str | None = None,
         *,
         merge_again: bool = False,
+        discard_pending: bool = False,
         dry_run: bool = False,
     ) -> JobResult:
         """Restore the base table to a version, or decide after another client restored one.
@@ -400,12 +401,20 @@ class Table(Queries):
             Version of the base table, or a tag; by default the rows stay as they are.
         merge_again : bool, default False
             Whether generations that were merged since are merged again, or given up.
+        discard_pending : bool, default False
+            Whether generations that were never merged are given up too.
         dry_run : bool, default False
             Only count what would be changed.
         """
         from memwal.jobs.table.restore import restore
 
-        return restore(self.location, version, merge_again=merge_again, dry_run=dry_run)
+        return restore(
+            self.location,
+            version,
+            merge_again=merge_again,
+            discard_pending=discard_pending,
+            dry_run=dry_run,
+        )
 
     @keywords_of(CompactOptions)
     def compact(self, options: CompactOptions) -> JobResult:

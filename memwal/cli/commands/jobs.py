@@ -89,6 +89,7 @@ class AfterRestore(StrEnum):
     """What counts after the base table went back behind merged generations."""
 
     KEEP = "keep"
+    DISCARD = "discard"
     MERGE_AGAIN = "merge-again"
 
 
@@ -101,7 +102,8 @@ def recover(
         Option(
             "--after-restore",
             help="Decide after the base table went back behind merged generations, and do nothing "
-            "else: keep its rows, or have the generations merged again. Only counts without --yes.",
+            "else: keep its rows; also discard flushed generations that were never merged; or "
+            "have generations merged again. Only counts without --yes.",
         ),
     ] = None,
     yes: Annotated[bool, Option("--yes", help="Carry out what --after-restore decides.")] = False,
@@ -112,8 +114,7 @@ def recover(
     A region with rows that are younger may have a living writer, and is left to it.
     """
     if after_restore is not None:
-        merge_again = after_restore is AfterRestore.MERGE_AGAIN
-        _restore(table, None, merge_again=merge_again, yes=yes, as_json=as_json)
+        _restore(table, None, after_restore, yes=yes, as_json=as_json)
         return
     from memwal.fleet.tables import check_regions
     from memwal.jobs.table.recover import recover
@@ -132,26 +133,31 @@ def recover(
 def restore(
     table: Table,
     version: Annotated[str, Argument(help="Version of the base table, or a tag.")],
-    merge_again: Annotated[
-        bool,
+    then: Annotated[
+        AfterRestore,
         Option(
-            "--merge-again",
-            help="Have the generations merged again that were merged since; otherwise they are "
-            "given up.",
+            "--then",
+            help="Keep the rows of the version; also discard flushed generations that were never "
+            "merged; or have those merged again that were merged since.",
         ),
-    ] = False,
+    ] = AfterRestore.KEEP,
     yes: Annotated[bool, Option("--yes", help="Restore; otherwise only count.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Restore the base table to a version. Only counts what is lost without --yes."""
     number = int(version) if version.isdecimal() else version
-    _restore(table, number, merge_again=merge_again, yes=yes, as_json=as_json)
+    _restore(table, number, then, yes=yes, as_json=as_json)
 
 
 def _restore(
-    table: Table, version: int | str | None, *, merge_again: bool, yes: bool, as_json: bool
+    table: Table, version: int | str | None, then: AfterRestore, *, yes: bool, as_json: bool
 ) -> None:
-    result = table.restore(version, merge_again=merge_again, dry_run=not yes)
+    result = table.restore(
+        version,
+        merge_again=then is AfterRestore.MERGE_AGAIN,
+        discard_pending=then is AfterRestore.DISCARD,
+        dry_run=not yes,
+    )
     note = "" if yes else "a dry run: nothing was changed; --yes carries it out"
     print_result(result, as_json=as_json, note=note)
 

@@ -6,6 +6,8 @@ leave out the generations in between, and jobs are held, until a person decides:
 
 * *keep*: the rows of the base table count, and the generations are not merged again. Their marks
   get a ``first`` generation behind them, then the details get the progress of the marks;
+* *discard* does the same, and gives up the generations that are flushed and were never merged: they
+  may be older than what was written to the base table directly while it had no MemWAL;
 * *merge again*: the generations are pending again. Their marks get a new era with the progress of
   the base table. That is refused unless all of them are still stored.
 
@@ -42,6 +44,7 @@ from lance.dataset import LanceOperation
 
 from memwal.base_table.commit import commit_details, commit_strictly
 from memwal.base_table.region_marks import (
+    UNMARKED,
     RegionMark,
     lost_progress,
     marks_of,
@@ -92,6 +95,7 @@ def restore(
     version: int | str | None = None,
     *,
     merge_again: bool = False,
+    discard_pending: bool = False,
     dry_run: bool = False,
 ) -> JobResult:
     """Restore the base table to a version, or decide after another client restored one.
@@ -106,6 +110,9 @@ def restore(
     merge_again : bool, default False
         Whether generations that were merged since, and that are not in the base table any more, are
         merged again. Otherwise they are given up.
+    discard_pending : bool, default False
+        Whether generations that are flushed and were never merged are given up too. Rows that are
+        not flushed stay in the log.
     dry_run : bool, default False
         Only count what would be changed.
 
@@ -125,6 +132,8 @@ def restore(
         Other commits won the race in every attempt.
     """
     started = time.monotonic()
+    if merge_again and discard_pending:
+        raise InvalidInputError("generations are either merged again or discarded; name one")
     target = None if version is None else open_version(location, version)
     commits = 0
     current = open_base(location)
@@ -137,7 +146,16 @@ def restore(
     if not dry_run:
         if target is not None:
             current, commits = _retry(location, partial(_restore_rows, location, target))
-        commits += _retry(location, partial(_decide, location, current, merge_again=merge_again))
+        commits += _retry(
+            location,
+            partial(
+                _decide,
+                location,
+                current,
+                merge_again=merge_again,
+                discard_pending=discard_pending,
+            ),
+        )
     return JobResult(
         job="restore",
         table=location.uri,
@@ -145,7 +163,7 @@ def restore(
         commits=commits,
         seconds=time.monotonic() - started,
         metrics=metrics,
-        warnings=_warnings(metrics),
+        warnings=() if discard_pending else _warnings(metrics),
     )
 
 
@@ -209,7 +227,9 @@ def _restore_rows(location: TableLocation, target: BaseTable) -> tuple[BaseTable
     return base, 1
 
 
-def _decide(location: TableLocation, before: BaseTable, *, merge_again: bool) -> int:
+def _decide(
+    location: TableLocation, before: BaseTable, *, merge_again: bool, discard_pending: bool
+) -> int:
     """Decide about what is lost, and return the number of commits.
 
     ``before`` is the version whose region specs and settings stay.
@@ -217,6 +237,8 @@ def _decide(location: TableLocation, before: BaseTable, *, merge_again: bool) ->
     base = open_base(location)
     base.require_mem_wal()
     loss = _loss(base, None)
+    if discard_pending:
+        loss = _with_pending(loss, read_manifests(location.store))
     details = _with_settings(base.details, before.details)
     if loss.lost and merge_again:
         _check(loss, read_manifests(location.store, loss.lost))
@@ -225,7 +247,9 @@ def _decide(location: TableLocation, before: BaseTable, *, merge_again: bool) ->
         write_marks(
             location.store,
             {
-                region_id: replace(loss.marks[region_id], first=number + 1)
+                region_id: replace(
+                    loss.marks.get(region_id, UNMARKED), first=number + 1, merged=number
+                )
                 for region_id, number in loss.lost.items()
             },
         )
@@ -236,6 +260,13 @@ def _decide(location: TableLocation, before: BaseTable, *, merge_again: bool) ->
     # do readers, which read them once for each version.
     commit_details(base, details)
     return 1
+
+
+def _with_pending(loss: _Loss, manifests: Mapping[UUID, RegionManifest]) -> _Loss:
+    """Count generations that are flushed now, and were never merged, as lost too."""
+    newest = {r: max(f.generation for f in m.flushed) for r, m in manifests.items() if m.flushed}
+    pending = {r: n for r, n in newest.items() if n > loss.lost.get(r, loss.merged.get(r, 0))}
+    return replace(loss, lost={**loss.lost, **pending})
 
 
 def _with_settings(details: IndexDetails, now: IndexDetails) -> IndexDetails:

@@ -158,13 +158,13 @@ def test_restore(cli, table, by_memwal, merges_again):
     good = table.base().version
     table.upsert(numbered(0, 10, 1))
     table.merge()
+    choice = "merge-again" if merges_again else "keep"
     wanted = state(table) if merges_again else dict.fromkeys(range(5), 0)
     if by_memwal:
-        command = ["restore", table.uri, good, *["--merge-again"] * merges_again, "--json"]
+        command = ["restore", table.uri, good, "--then", choice, "--json"]
     else:
         lance.dataset(table.uri, version=good).restore()
         assert "ProgressLostError" in cli("status", table.uri).stdout
-        choice = "merge-again" if merges_again else "keep"
         command = ["recover", table.uri, "--after-restore", choice, "--json"]
     version = table.base().version
     found = cli(*command).json

@@ -83,6 +83,14 @@ class TestDecide:
         assert table.base().details.merged == {REGION: 2}
         check(table, RESTORED)
 
+    def test_discard_what_is_pending(self, table: memwal.Table) -> None:
+        restore_by_pylance(table)
+        with table.writer() as writer:
+            writer.upsert(rows({6: 6}))
+            table.restore(discard_pending=True)
+        assert table.base().details.merged == {REGION: 3}
+        check(table, {1: 1, 2: 1, 6: 6})
+
     def test_merge_again(self, table: memwal.Table) -> None:
         restore_by_pylance(table)
         assert state(table) == RESTORED
