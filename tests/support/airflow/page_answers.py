@@ -261,6 +261,7 @@ class Canned:
                     "held_generations": retained % 2,
                     "held_bytes": retained % 2 * (20 << 20),
                     "missing_wal_entry": None,
+                    "merged_before": None,
                 }
             )
         return found

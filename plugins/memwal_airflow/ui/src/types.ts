@@ -92,6 +92,7 @@ export interface Region {
   held_bytes: number;
   /** First position of the log that lost its entry. */
   missing_wal_entry: number | null;
+  merged_before: number | null;
 }
 
 export interface IndexLag {

@@ -24,6 +24,7 @@ const region = (more: Partial<Region>): Region => ({
   held_generations: 0,
   held_bytes: 0,
   missing_wal_entry: null,
+  merged_before: null,
   ...more,
 });
 

@@ -197,6 +197,9 @@ function Told({ region, skipped }: { region: Region; skipped: string | undefined
       {region.missing_wal_entry !== null && (
         <span class="is-failing told-reason">{`entry ${exact(region.missing_wal_entry)} of its log is missing: acknowledged rows are lost with it`}</span>
       )}
+      {region.merged_before !== null && (
+        <span class="is-failing told-reason">{`the base table went back behind its generation ${exact(region.merged_before)}`}</span>
+      )}
       <span class="quiet">{state.filter(Boolean).join(" · ")}</span>
     </>
   );

@@ -11,6 +11,7 @@ function state(region: Region, skipped: ReadonlyMap<string, string>): string {
   const reason = skipped.get(region.region_id);
   if (reason !== undefined) return `skipped: ${reason}`;
   if (region.missing_wal_entry !== null) return `log entry ${region.missing_wal_entry} is missing`;
+  if (region.merged_before !== null) return `went back behind generation ${region.merged_before}`;
   if (region.needs_recovery) return "to recover";
   return region.sealed ? "sealed" : "open";
 }
