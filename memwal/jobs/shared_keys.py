@@ -7,7 +7,7 @@ region id if these are equal. The merge holds the regions, so that no row is los
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -17,11 +17,14 @@ import pyarrow.compute as pc
 
 from memwal.base_table.snapshot import BaseTable
 from memwal.errors import CorruptDataError, ObjectNotFoundError
-from memwal.format.region_manifest import RegionManifest
+from memwal.format.region_manifest import RegionManifest, RegionStatus
+from memwal.jobs.job import SkippedRegion
+from memwal.jobs.options import MergeOptions
 from memwal.lsm.newest_rows import newest_row_positions
 from memwal.lsm.region_places import RegionPlaces
 from memwal.reader.latest import read_keys
 from memwal.reader.sources.generation import open_generation
+from memwal.region.manifest_store import read_manifests
 from memwal.region.rows import key_column
 
 
@@ -63,6 +66,45 @@ def find_shared_keys(
                 ]
                 found[manifest.region_id] = SharedKeys(len(own), str(own[0]), tuple(sorted(others)))
     return found
+
+
+def held_regions(
+    base: BaseTable, manifests: Mapping[UUID, RegionManifest], options: MergeOptions
+) -> tuple[SkippedRegion, ...]:
+    """Return the regions that a merge leaves out because they have a key of another region.
+
+    The merge could not know which row is newer, and would insert the key twice. A region is
+    compared in full, with all regions of the table, whatever the merge takes of it, except that a
+    sealed region is compared with sealed ones of the same merge only: its rows are the older ones,
+    see :func:`memwal.retire_region`. Generations that are flushed after this are not in the plan.
+
+    ``manifests`` are those of the regions that the options name. If they name some, this costs one
+    listing, and the other manifests if another client has made a region.
+    """
+    every = manifests
+    if options.regions is not None and RegionPlaces(base).are_foreign():
+        every = {**read_manifests(base.location.store), **manifests}
+    chosen = manifests.keys() - {*options.skip_regions}
+    held = []
+    for region_id, keys in find_shared_keys(base, every.values()).items():
+        others = keys.others
+        if every[region_id].status == RegionStatus.SEALED:
+            others = tuple(
+                other
+                for other in others
+                if other in chosen and every[other].status == RegionStatus.SEALED
+            )
+        if others and region_id in chosen:
+            merged = base.details.merged.get(region_id, 0)
+            numbers = (flushed.generation for flushed in every[region_id].flushed)
+            reason = (
+                f"{keys.count} keys, {keys.example} among them, also have rows in region "
+                f"{', '.join(map(str, others))}, and nothing records which are newer. Retire the "
+                f"region with the older rows: memwal retire-region {base.location} REGION"
+            )
+            first = min(number for number in numbers if number > merged)
+            held.append(SkippedRegion(region_id=str(region_id), generation=first, reason=reason))
+    return tuple(held)
 
 
 def _pending_keys(base: BaseTable, manifest: RegionManifest) -> pa.Array:

@@ -24,6 +24,7 @@ from memwal.errors import (
     MemWalError,
     OutcomeUnknownError,
     RegionFencedError,
+    RegionSealedError,
     TableSetupError,
     WriterClosedError,
 )
@@ -491,7 +492,7 @@ class OpenRegions:
         process dies before, that writer finds two, and refuses; ``memwal retire-region`` decides.
         If it is paused before, another writer may have claimed the region: then sealing is refused.
 
-        Raises RegionFencedError if there is such a region, which a new writer writes to, and
+        Raises RegionSealedError if there is such a region, which a new writer writes to, and
         TableSetupError as :meth:`RoutingSchema.of`.
         """
         # The first claim of a region makes it.
@@ -499,7 +500,7 @@ class OpenRegions:
         if rival is None:
             return
         seal_claimed(self._context.store, writer.region_id, epoch=writer.epoch)
-        raise RegionFencedError(
+        raise RegionSealedError(
             f"another client made region {rival} of {self._context.location} at the same time, for "
             f"the rows of region {writer.region_id}. Nothing was written: open a new writer, which "
             "writes to that region"

@@ -13,14 +13,16 @@ import lancedb
 import pyarrow as pa
 import pytest
 from lancedb import LsmWriteSpec
-from support.data.merging import DIVIDED, Merge
+from support.data.merging import Merge
 from support.data.tables import SCHEMA, base_state, keys, rows, state
 from support.oracles.native import everything
 
 import memwal
-from memwal.errors import InvalidInputError, RegionFencedError, TableSetupError
+from memwal import resharding
+from memwal.errors import InvalidInputError, RegionSealedError, TableSetupError
 from memwal.format.paths import MEM_WAL_DIR
 from memwal.format.region_manifest import RegionStatus
+from memwal.jobs.job import JobResult
 from memwal.jobs.verify import verify
 from memwal.lsm.region_places import RegionPlaces, router_in_force
 from memwal.lsm.wal.claim import claim_region
@@ -234,11 +236,28 @@ def test_a_plan_names_the_regions_that_are_held(tmp_path: Path) -> None:
     assert {decision.reason.value for decision in table.explain_merge().decisions} == {
         "region_held"
     }
-    # Whoever names a region decides that its rows are the older ones.
-    table.merge(regions=[first])
-    assert base_state(table) == {1: 1, 2: 1}
-    table.merge(**DIVIDED)
-    assert base_state(table) == {1: 2, 2: 1, 3: 2}
+    # A scheduler names the regions that are due: that decides nothing.
+    (held,) = table.merge(regions=[first]).skipped_regions
+    assert held.region_id == str(first)
+    assert base_state(table) == FIRST
+
+
+def test_two_regions_are_retired_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process died between the seal and the merge of the first one."""
+    table = table_of_lance(tmp_path, unsharded=True)
+    both = two_regions(table)
+    with monkeypatch.context() as patched:
+        patched.setattr(resharding, "merge", lambda *_: JobResult(job="merge", table="", version=0))
+        for region_id in both:
+            memwal.retire_region(table.uri, region_id)
+    with pytest.raises(TableSetupError):
+        table.writer()
+    assert len(table.merge().skipped_regions) == 2
+    memwal.retire_region(table.uri, both[1])
+    memwal.retire_region(table.uri, both[0])
+    assert base_state(table) == {1: 1, 2: 1, 3: 2}
+    table.upsert(rows({1: 9}))
+    assert state(table) == {1: 9, 2: 1, 3: 2}
 
 
 def test_regions_that_are_written_by_hand_share_a_key(tmp_path: Path, merge: Merge) -> None:
@@ -277,7 +296,7 @@ def test_another_client_makes_a_region_at_the_same_time(
 
     with monkeypatch.context() as patched:
         patched.setattr(open_regions, "RegionWriter", late)
-        with pytest.raises(RegionFencedError, match=str(theirs)):
+        with pytest.raises(RegionSealedError, match=str(theirs)):
             writer.upsert(rows({1: 2}))
     writer.abort()
     assert state(table) == {1: 1, 2: 0}

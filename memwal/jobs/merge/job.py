@@ -30,7 +30,7 @@ from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.format.paths import generation_dir
 from memwal.format.region_manifest import FlushedGeneration, RegionManifest
 from memwal.jobs.backlog import generation_age
-from memwal.jobs.job import Guard, JobResult, SkippedRegion, guarded
+from memwal.jobs.job import Guard, JobResult, guarded
 from memwal.jobs.merge.commit import MergeContentionError, MergeOutcome, merge_commit
 from memwal.jobs.merge.divided import merge_divided
 from memwal.jobs.merge.picker import (
@@ -44,7 +44,7 @@ from memwal.jobs.merge.picker import (
 from memwal.jobs.merge.progress import finish_runs
 from memwal.jobs.options import MergeOptions
 from memwal.jobs.progress import NO_METER, Meter, NoMeter, Unit, reporting
-from memwal.jobs.shared_keys import find_shared_keys
+from memwal.jobs.shared_keys import held_regions
 from memwal.quality.report import combine_reports
 from memwal.quality.rules import QualityRules
 from memwal.region.manifest_store import read_manifests
@@ -135,7 +135,7 @@ def explain_merge(
         return generation_age(location, region_id, flushed.path, now)
 
     candidates = read_candidates(base, manifests.values(), age=age)
-    held = _held_regions(base, manifests, options)
+    held = held_regions(base, manifests, options)
     picker = MergePicker(_fitting(options, base), held, divides=base.has_narrow_dictionaries)
     return picker.pick(candidates, seed=random.random())  # noqa: S311
 
@@ -146,9 +146,7 @@ def plan_merge(location: TableLocation, options: MergeOptions = MergeOptions()) 
     Writes the marks of regions that have none, and those that are behind the merge progress. Raises
     ProgressLostError if the base table is behind the marks.
 
-    Regions with rows of the same key are held: the merge could not know which row is newer, and
-    would insert the key twice. They are compared in full, whatever a run takes of them. A caller
-    who names the regions decides the order, so that they are compared with each other only.
+    Regions with rows of the same key are held: see :func:`memwal.jobs.shared_keys.held_regions`.
     """
     marks = read_marks(location.store, delete_superseded=True)
     manifests = read_manifests(location.store, options.regions)
@@ -157,39 +155,12 @@ def plan_merge(location: TableLocation, options: MergeOptions = MergeOptions()) 
     progress = {region_id: base.details.merged.get(region_id, 0) for region_id in manifests}
     check_progress(lost_progress(marks, base.details.merged))
     marks = raise_marks(location.store, marks, progress)
-    held = _held_regions(base, manifests, options)
+    held = held_regions(base, manifests, options)
     picker = MergePicker(_fitting(options, base), held, divides=base.has_narrow_dictionaries)
     excluded = picker.excluded(manifests)
     included = [manifests[region_id] for region_id in manifests if region_id not in excluded]
     candidates = read_candidates(base, included, marks=marks)
     return picker.pick(candidates, seed=random.random())  # noqa: S311
-
-
-def _held_regions(
-    base: BaseTable, manifests: Mapping[UUID, RegionManifest], options: MergeOptions
-) -> tuple[SkippedRegion, ...]:
-    """Return the regions that have a key of another region, with the reason and the next step."""
-    skipped = {*options.skip_regions}
-    if options.regions is not None:
-        manifests = {key: manifests[key] for key in manifests if key in {*options.regions}}
-    shared = find_shared_keys(base, manifests.values())
-    return tuple(
-        SkippedRegion(
-            region_id=str(region_id),
-            generation=min(
-                flushed.generation
-                for flushed in manifests[region_id].flushed
-                if flushed.generation > base.details.merged.get(region_id, 0)
-            ),
-            reason=(
-                f"{keys.count} keys, {keys.example} among them, also have rows in region "
-                f"{', '.join(map(str, keys.others))}, and nothing records which are newer. Retire "
-                f"the region with the older rows: memwal retire-region {base.location} REGION"
-            ),
-        )
-        for region_id, keys in shared.items()
-        if region_id not in skipped
-    )
 
 
 def _fitting(options: MergeOptions, base: BaseTable) -> MergeOptions:
