@@ -121,7 +121,7 @@ class TestPolicy:
 
     def test_bounds_are_those_of_the_checks(self) -> None:
         text = policies.markdown()
-        assert "| may be | a number of seconds of at least 120 |" in text  # gc_grace_seconds
+        assert "| may be | a number of seconds of at least 60 |" in text  # gc_grace_seconds
         assert "| may be | a whole number from 1 to 100 |" in text  # priority
 
     def test_the_command_line_takes_every_example(

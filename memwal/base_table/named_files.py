@@ -34,7 +34,7 @@ from memwal.format.lance_manifest import (
     read_index_section,
     with_own_segments,
 )
-from memwal.format.paths import MEM_WAL_INDEX_NAME, SYSTEM_INDEX_PREFIX, index_file_key
+from memwal.format.paths import INDICES_DIR, MEM_WAL_INDEX_NAME, SYSTEM_INDEX_PREFIX, index_file_key
 from memwal.storage.location import TableLocation
 from memwal.storage.object_store import ObjectStore
 from memwal.util.concurrency import run_all
@@ -170,6 +170,24 @@ def find_bad_index_files(base: BaseTable) -> list[BadFile]:
     manifest = read_table_manifest(base.location, base.version)
     files = [file for file in named_files(manifest) if file.index is not None]
     return find_bad_files(base.location.store, files)
+
+
+def find_cut_indexes(base: BaseTable) -> frozenset[str]:
+    """Return the names of the indexes of a version that lack a file, or bytes of one.
+
+    Costs a request for the manifest and a listing, and finds no bytes that are wrong.
+    """
+    manifest = read_table_manifest(base.location, base.version)
+    stored = {info.key: info.size for info in base.location.store.list(INDICES_DIR)}
+    folders = {key.rpartition("/")[0] for key in stored}
+
+    def is_whole(file: NamedFile) -> bool:
+        if file.kind is FileKind.SEGMENT:
+            return file.key.rstrip("/") in folders
+        return file.key in stored and file.size in (None, stored[file.key])
+
+    files = (file for file in named_files(manifest) if file.index is not None)
+    return frozenset(str(file.index) for file in files if not is_whole(file))
 
 
 def refuse(bad: Sequence[BadFile]) -> None:

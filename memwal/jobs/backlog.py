@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime
 from uuid import UUID
 
+from memwal.base_table.named_files import find_cut_indexes
 from memwal.base_table.region_marks import find_lost_progress
 from memwal.base_table.region_snapshot import read_usable_snapshot, snapshot_age
 from memwal.base_table.snapshot import (
@@ -23,7 +25,12 @@ from memwal.format.region_manifest import RegionManifest, RegionStatus
 from memwal.jobs.foreign_claims import are_protected, find_foreign_claim, protected_from
 from memwal.jobs.options import CompactOptions, GcOptions
 from memwal.jobs.status import IndexLag, RegionBacklog, TableStatus
-from memwal.jobs.unflushed import find_missing_entry, find_unflushed, has_no_writer
+from memwal.jobs.unflushed import (
+    LOG_CHECK_SECONDS,
+    find_missing_entry,
+    find_unflushed,
+    has_no_writer,
+)
 from memwal.lsm.indexes.catchup import (
     caught_up,
     maintained_index_names,
@@ -36,8 +43,11 @@ from memwal.region.manifest_store import parallel_reads, read_manifests
 from memwal.storage.location import TableLocation
 
 _MAX_CACHED_GENERATIONS = 100_000
+_MAX_CACHED_TABLES = 10_000
 
 _flush_times: LruCache[float] = LruCache(_MAX_CACHED_GENERATIONS)
+# When the files of a table's indexes were found whole.
+_checked_indexes: LruCache[float] = LruCache(_MAX_CACHED_TABLES)
 
 
 def read_status(
@@ -55,7 +65,7 @@ def read_status(
     A region with generations that could be collected costs two more, which tell whose its newest
     claim is. For entries that no flush covers, see :func:`~memwal.jobs.unflushed.find_unflushed`;
     every ten minutes, a process also lists the log, see
-    :func:`~memwal.jobs.unflushed.find_missing_entry`.
+    :func:`~memwal.jobs.unflushed.find_missing_entry`, and the files of the indexes.
     With ``regions``, only these are read. A region that was never claimed is left out.
     ``collection`` has the limits of the garbage collection. ``clock`` returns seconds since the
     epoch.
@@ -82,12 +92,16 @@ def read_status(
     # As recorded: no index is opened, except those that may be stale.
     described = base.dataset.describe_indices() if names else ()
     stale = find_doubts(base).stale if names else ()
+    damaged = _damaged_indexes(base) if names else frozenset()
     indexed = {index.name: index.num_rows_indexed for index in described}
     return TableStatus(
         uri=location.uri,
         version=base.version,
         regions=tuple(backlogs),
-        indexes=tuple(_lag(base, name, indexed, stale, maintained) for name in names),
+        indexes=tuple(
+            replace(_lag(base, name, indexed, stale, maintained), damaged=name in damaged)
+            for name in names
+        ),
         snapshot_age_seconds=snapshot_age(base.details, now),
         changed_regions=None if regions is not None else _changed(published, manifests),
         small_fragments=len(small_fragment_ids(base, target_rows=CompactOptions().target_rows)),
@@ -196,6 +210,24 @@ def _flushed_at(location: TableLocation, region_id: UUID, path: str) -> float:
     if not times:
         raise ObjectNotFoundError(f"{folder} is gone")
     return max(times).timestamp()
+
+
+def _damaged_indexes(base: BaseTable) -> frozenset[str]:
+    """Return the indexes whose files are not whole.
+
+    On a store that is not local, a process looks every ten minutes while all of them are: what a
+    commit names was whole then.
+    """
+    if base.location.store.is_local:
+        return find_cut_indexes(base)
+    now = time.monotonic()
+    checked_at = _checked_indexes.peek(base.location.uri)
+    if checked_at is not None and now - checked_at < LOG_CHECK_SECONDS:
+        return frozenset()
+    damaged = find_cut_indexes(base)
+    if not damaged:
+        _checked_indexes.put(base.location.uri, now)
+    return damaged
 
 
 def _lag(

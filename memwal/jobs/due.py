@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 
 from memwal.jobs.policy import Policy
 from memwal.jobs.status import RegionBacklog, TableStatus
@@ -12,6 +13,9 @@ from memwal.util.records import JsonRecord
 
 JOBS = ("recover", "merge", "index", "compact", "snapshot", "gc", "quality")
 """All jobs, in the order in which one run does them."""
+
+# An index that cannot be built again must not start a build with every look at the table.
+_BAD_INDEX_SECONDS: Final = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +44,8 @@ class Measurements:
 
     base_rows: int | None = None
     index_generations: int = 0  # of the index that is furthest behind
-    stale_indexes: tuple[str, ...] = ()  # names of those that miss rows which they cover
+    # Names of those that miss rows which they cover, or files.
+    bad_indexes: tuple[str, ...] = ()
     index_rows: int | None = None  # of the base table, that one of the indexes does not cover
     seconds_since_index: float | None = None
     seconds_since_gc: float | None = None
@@ -71,7 +76,7 @@ def measure(
     return Measurements(
         base_rows=status.base_rows,
         index_generations=max((lag.generations for lag in status.indexes), default=0),
-        stale_indexes=tuple(lag.name for lag in status.indexes if lag.stale),
+        bad_indexes=tuple(lag.name for lag in status.indexes if lag.stale or lag.damaged),
         index_rows=max((lag.rows for lag in status.indexes if lag.rows is not None), default=None),
         seconds_since_index=_since("index", now, last_runs),
         seconds_since_gc=_since("gc", now, last_runs),
@@ -222,12 +227,16 @@ def _region_limits(region: RegionBacklog, policy: Policy, *, is_cheap: bool) -> 
 
 
 def _index(measured: Measurements, policy: Policy, window: str | None) -> Due:
-    stale = measured.stale_indexes
-    if not measured.index_generations and not measured.index_rows and not stale:
+    bad = measured.bad_indexes
+    since = measured.seconds_since_index
+    if since is not None and since < _BAD_INDEX_SECONDS:
+        # The last build had no way to mend it, or it has just been damaged.
+        bad = ()
+    if not measured.index_generations and not measured.index_rows and not bad:
         return Due()
     return _decide(
         window,
-        _Limit("indexes that miss rows: {} (limit {})", len(stale), 1),
+        _Limit("indexes that miss rows or files: {} (limit {})", len(bad), 1),
         _Limit(
             "{} merged generations not indexed (limit {})",
             measured.index_generations,

@@ -272,8 +272,8 @@ class Policy(JsonRecord):
         "disks none: at 10 s, 16 regions make about 6,500 requests an hour.",
         low=1,
     )
-    # Readers rely for so long on a manifest that they read.
-    gc_grace_seconds: float = _from_job(GcOptions, "grace_seconds", low=RECENT_SECONDS)
+    # Less than RECENT_SECONDS, which older versions accepted, counts as that: see gc_options().
+    gc_grace_seconds: float = _from_job(GcOptions, "grace_seconds", low=60)
     gc_retention_seconds: float = _from_job(GcOptions, "retention_seconds", low=0)
     gc_index_grace_seconds: float = _from_job(GcOptions, "index_grace_seconds", low=60)
     gc_version_retention_seconds: float | None = _from_job(
@@ -375,7 +375,8 @@ class Policy(JsonRecord):
         """Return the options of a garbage collection under this policy, which deletes."""
         return GcOptions(
             dry_run=False,
-            grace_seconds=self.gc_grace_seconds,
+            # Readers rely for so long on a manifest that they read.
+            grace_seconds=max(self.gc_grace_seconds, RECENT_SECONDS),
             retention_seconds=self.gc_retention_seconds,
             index_grace_seconds=self.gc_index_grace_seconds,
             version_retention_seconds=self.gc_version_retention_seconds,

@@ -77,6 +77,8 @@ class IndexLag:
     """Generations carry it, and stay stored until it covers them."""
     stale: bool = False
     """It misses rows that it covers. Reads and merges do not use it; an index build replaces it."""
+    damaged: bool = False
+    """A file of it is missing or was cut off. Reads do without it; an index build replaces it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from support.data.tables import REGION, MakeTable, age, later, numbered, rows
+from support.data.tables import REGION, MakeTable, age, folder, later, numbered, rows
 from support.stores.faulty_store import FaultyStores
 
 import memwal
@@ -147,6 +147,22 @@ def test_rows_that_an_index_does_not_cover(make_table: MakeTable) -> None:
         table.merge()
     # Five were updated, five are new.
     assert [lag.rows for lag in table.status().indexes] == [10]
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_an_index_whose_files_are_not_whole(make_table: MakeTable, missing: bool) -> None:
+    table = make_table(buckets=1, maintained_indexes=["id_idx"])
+    table.upsert(numbered(0, 100))
+    table.checkpoint()
+    assert [index.damaged for index in table.status().indexes] == [False]
+    for file in (folder(table) / "_indices").glob("*/page_lookup.lance"):
+        if missing:
+            file.unlink()
+        else:
+            file.write_bytes(file.read_bytes()[:-1])
+    assert [index.damaged for index in table.status().indexes] == [True]
+    table.build_indexes()
+    assert [index.damaged for index in table.status().indexes] == [False]
 
 
 def test_fragments_that_could_be_joined(table: memwal.Table) -> None:

@@ -111,6 +111,15 @@ def test_indexes_are_due_by_lag_or_by_age_but_never_without_lag() -> None:
     assert decide(status(lag=1), policy)["index"].reason is not None
 
 
+def test_an_index_that_misses_rows_or_files_is_due_until_a_build_had_no_way_to_mend_it() -> None:
+    for lag in ({"stale": True}, {"damaged": True}):
+        bad = replace(
+            status(), indexes=(IndexLag(name="id_idx", generations=0, regions=0, rows=0, **lag),)
+        )
+        assert decide(bad, index=600)["index"].reason is not None
+        assert decide(bad, index=599)["index"].reason is None
+
+
 def test_snapshots_and_collections_are_due_by_age_and_when_there_was_none() -> None:
     assert decide(status(snapshot=None))["snapshot"].reason is not None
     assert decide(status(snapshot=299))["snapshot"].reason is None

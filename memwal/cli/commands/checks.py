@@ -148,9 +148,11 @@ def _print_status(status: TableStatus) -> None:
             ("index", "generations behind", "in regions", "rows behind"),
             ("name", "generations", "regions", "rows"),
         )
-    stale = ", ".join(index.name for index in status.indexes if index.stale)
-    if stale:
-        print_line(f"indexes that miss rows, and are not used until memwal index ran: {stale}")
+    bad = ", ".join(index.name for index in status.indexes if index.stale or index.damaged)
+    if bad:
+        print_line(
+            f"indexes that miss rows or files, and are not used until memwal index ran: {bad}"
+        )
     taken = status.snapshot_age_seconds
     changed = f", {status.changed_regions} regions changed" if status.changed_regions else ""
     print_line("region snapshot: " + ("none" if taken is None else f"{age(taken)} old{changed}"))

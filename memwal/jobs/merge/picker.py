@@ -41,6 +41,8 @@ _CandidateKey = tuple[UUID, int]
 _MAX_COMMITTERS = 8
 # Starting a smaller part on another worker takes longer than what it does.
 _MIN_PART_BYTES = 32 << 20
+# Smaller parts that each worker gets at most.
+_SMALL_PARTS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -406,9 +408,11 @@ def divide(
 
     A region that is larger is divided by its rows. There are as many parts as the bytes need,
     rounded up to a multiple of ``max_parts``, so that each worker gets as many; and up to
-    ``max_parts`` if each of them has enough to do.
+    ``max_parts`` if each of them has enough to do. Each worker gets a few parts that are smaller
+    than that at most: a smaller ``part_bytes`` saves no memory, and starting a part has a price.
     """
     total = sum(selection.bytes for selection in selections)
+    part_bytes = max(part_bytes, min(_MIN_PART_BYTES, -(-total // (max_parts * _SMALL_PARTS))))
     count = max(-(-total // part_bytes), min(max_parts, total // _MIN_PART_BYTES), 1)
     if count > max_parts:
         count = -(-count // max_parts) * max_parts

@@ -150,6 +150,12 @@ class TestParts:
         assert sorted(whole, key=str) == sorted(small, key=str)
         assert all(part.bytes <= 300 for part in parts)
 
+    @pytest.mark.parametrize("workers", [1, 5])
+    def test_are_few_however_little_a_task_may_take(self, workers: int) -> None:
+        regions = [RegionSelection(r, (Candidate(1, "a", 22_000),)) for r in REGIONS]
+
+        assert len(divide(regions, 1, workers)) <= 8 * workers + len(regions)
+
     def test_are_as_many_as_the_workers_if_there_is_enough_to_do(self) -> None:
         chosen = RegionSelection(REGIONS[0], (Candidate(1, "a", 1 << 30),))
 
