@@ -8,7 +8,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 # Tests start hundreds of processes; without stored bytecode each compiles Airflow, Spark and Lance.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help setup ui demo test test-slow bench-test test-all soak lint types format protos lock dist canary golden audit licences images images-test docs docs-serve clean
+.PHONY: help setup ui demo test test-slow bench-test test-all soak safeguards lint types format protos lock dist canary golden audit licences images images-test docs docs-serve clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -76,6 +76,9 @@ soak: setup ## Random worlds and plays of real processes for MINUTES=n (PLAY=kil
 	$(BIN)/uv pip install --quiet --no-deps --require-hashes -r requirements/sentences.lock
 	PYTHONPATH=tests $(BIN)/python -m soak --minutes $(MINUTES) $(if $(PLAY),--only $(PLAY)) $(if $(SEED),--first-seed $(SEED))
 	$(if $(PLAY),,$(BIN)/python -m pytest -q -rs -m soak -p randomly -n 2)
+
+safeguards: setup ## Take each safeguard of tests/safeguards.toml out: its tests must notice (half an hour)
+	$(BIN)/python scripts/mutants.py safeguards
 
 canary: setup ## Try the facts we lean on, and the golden tables, elsewhere (PYLANCE=, LANCEDB=, WITH=python3.13)
 	$(BIN)/python scripts/canary.py $(if $(PYLANCE),--pylance $(PYLANCE)) $(if $(LANCEDB),--lancedb $(LANCEDB)) $(if $(WITH),--python $(WITH))

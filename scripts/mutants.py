@@ -5,6 +5,7 @@ Usage::
     python scripts/mutants.py draw --seed 20 --count 150   # writes tests/mutants.json
     python scripts/mutants.py check                        # which of them are still in the code
     python scripts/mutants.py run --out results.jsonl      # judges them; resumes where it stopped
+    python scripts/mutants.py safeguards                   # takes out each of tests/safeguards.toml
 
 A mutant is found again by its function, its kind and the text of its line; if that function has
 no such line, by the line alone, provided that the whole library has only one. ``check`` lists what
@@ -20,6 +21,10 @@ there: the ones that stand first in ``tests`` first. Results, one JSON object a 
 ``timeout``     the tests used up their CPU seconds; ``during`` is the test that ran then
 ``unreliable``  a test failed, and fails without the mutant as well
 ``not found``   the code or the tests of the mutant are not there
+
+``safeguards`` takes what protects the core out, by the edits of ``tests/safeguards.toml``. It ends
+with an error if an edit does not fit the code, if a test that is named fails as the code is, or if
+a safeguard is not noticed by each of its tests.
 """
 
 from __future__ import annotations
@@ -38,6 +43,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -46,6 +52,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 STORED = Path("tests") / "mutants.json"
+SAFEGUARDS = Path("tests") / "safeguards.toml"
 SKIPPED_FOLDERS = {"_proto", "migrations"}
 LOGGERS = {"log", "logger", "_log", "_logger", "LOG", "_LOG", "logging"}
 LOG_CALLS = {"debug", "info", "warning", "error", "exception", "critical", "log"}
@@ -107,6 +114,27 @@ class Mutant:
     line: str
     mutant: str
     tests: list[str]
+
+
+@dataclass(frozen=True)
+class Safeguard:
+    """What protects the core against a race or a fault, and the edit that takes it out."""
+
+    name: str
+    module: str
+    old: str  # text that is in the module exactly once
+    new: str
+    tests: list[str]  # as pytest names them; each fails without the safeguard
+
+    def take_out(self, root: Path) -> str:
+        """Return the text of the module without it; ValueError if the edit does not fit."""
+        text = (root / self.module).read_text()
+        if text.count(self.old) != 1:
+            raise ValueError(
+                f"{self.name}: {self.module} has this text {text.count(self.old)} times, not once; "
+                f"write the safeguard of today into {SAFEGUARDS}:\n{self.old}"
+            )
+        return text.replace(self.old, self.new)
 
 
 class Module:
@@ -588,6 +616,43 @@ def run_all(root: Path, mutants: Sequence[Mutant], out: Path, cpu_seconds: int) 
     print(", ".join(f"{results.count(name)} {name}" for name in sorted(set(results))))
 
 
+def read_safeguards(root: Path) -> list[Safeguard]:
+    """Read the safeguards of a repository."""
+    stored = tomllib.loads((root / SAFEGUARDS).read_text())
+    return [Safeguard(name=name, **values) for name, values in stored.items()]
+
+
+def take_out(root: Path, safeguards: Sequence[Safeguard], cpu_seconds: int) -> int:
+    """Take safeguards out one by one; print and count those that a test does not notice.
+
+    Raises ValueError if an edit does not fit the code, or the tests fail without any edit.
+    """
+    for safeguard in safeguards:
+        safeguard.take_out(root)
+    missed = 0
+    with tempfile.TemporaryDirectory(prefix="mutants-", dir="/var/tmp") as folder:
+        copy = Path(folder)
+        copy_repository(root, copy)
+        tests = sorted({test for safeguard in safeguards for test in safeguard.tests})
+        run = run_tests(copy, tests, cpu_seconds * len(tests))
+        if run.code:
+            raise ValueError(f"the tests do not pass as the code is:\n{run.output[-3000:]}")
+        for safeguard in safeguards:
+            module = copy / safeguard.module
+            text = module.read_text()
+            _replace(module, safeguard.take_out(copy))
+            # One by one: each of them is to fail.
+            runs = {test: run_tests(copy, [test], cpu_seconds) for test in safeguard.tests}
+            _replace(module, text)
+            silent = [test for test, run in runs.items() if run.failed is None]
+            missed += bool(silent)
+            print(f"{safeguard.name}: {'NOT NOTICED by ' * bool(silent)}", *silent or ["noticed"])
+            for test in silent:
+                print(runs[test].output[-1000:])
+    print(f"{len(safeguards) - missed} of {len(safeguards)} safeguards are noticed", flush=True)
+    return missed
+
+
 def _lines(path: Path) -> Iterator[str]:
     if path.exists():
         yield from path.read_text().splitlines()
@@ -607,7 +672,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Draw, check or run."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     commands = parser.add_subparsers(dest="command", required=True)
-    for name in ("draw", "check", "run"):
+    for name in ("draw", "check", "run", "safeguards"):
         command = commands.add_parser(name)
         command.add_argument("--repo", type=Path, default=ROOT, help="the repository")
         command.add_argument(
@@ -616,14 +681,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if name == "draw":
             command.add_argument("--seed", type=int, default=20)
             command.add_argument("--count", type=int, default=150)
-        elif name == "run":
-            command.add_argument("--only", type=int, nargs="+", help="ids of mutants")
+        elif name in ("run", "safeguards"):
+            kind = int if name == "run" else str
+            command.add_argument("--only", type=kind, nargs="+", help="ids or names of mutants")
             command.add_argument(
                 "--limit-cpu-seconds",
                 type=int,
                 default=240,
                 help="for a mutant's own tests, and again for the rest",
             )
+        if name == "run":
             command.add_argument(
                 "--out", type=Path, required=True, help="results are appended here"
             )
@@ -632,6 +699,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.command == "draw":
         write(options.mutants, draw(root, options.seed, options.count))
         return 0
+    if options.command == "safeguards":
+        named = options.only
+        chosen = [s for s in read_safeguards(root) if named is None or s.name in named]
+        return int(take_out(root, chosen, options.limit_cpu_seconds) > 0)
     mutants = read(options.mutants)
     if options.command == "check":
         return int(check(root, mutants) > 0)

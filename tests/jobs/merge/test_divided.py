@@ -33,6 +33,7 @@ from support.faults.deaths import die_at_commit
 from support.stores.faulty_store import TABLE_MANIFEST, FaultyStore, FaultyStores, Killed, Pause
 
 import memwal
+from memwal.base_table.snapshot import table_manifest_key
 from memwal.errors import MemWalError, OutcomeUnknownError
 from memwal.jobs.gc.job import collect_garbage
 from memwal.jobs.job import Guard, JobResult
@@ -612,10 +613,11 @@ class TestTwoMergers:
         divided(table)
         check_merged(table, EXPECTED)
 
+    @pytest.mark.parametrize("cleaned_up", [False, True])
     def test_one_sleeps_before_its_progress_while_the_other_dies_before_its_own(
-        self, faults: FaultyStores, table: memwal.Table
+        self, faults: FaultyStores, table: memwal.Table, cleaned_up: bool
     ) -> None:
-        """It has committed the rows of fewer generations, and no progress tells."""
+        """It has committed the rows of fewer generations: its record tells, or that it is gone."""
         fill(table)
         (task,) = undivided_tasks(table)
         first = [replace(region, generations=region.generations[:1]) for region in task.regions]
@@ -625,6 +627,10 @@ class TestTwoMergers:
             with pytest.raises((Killed, MemWalError)):
                 merge_divided(table.location, first, task_bytes=500, max_tasks=1, meter=NO_METER)
             store.clear()
+            if cleaned_up:
+                version = table.base().version
+                lance.write_dataset(rows({}), table.uri, mode="append")
+                store.delete(table_manifest_key(table.location, version))
         running.exception()
 
         assert state(table) == EXPECTED
