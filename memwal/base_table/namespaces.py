@@ -90,8 +90,10 @@ class DurableNamespace:
         try:
             try:
                 self._check(version)
+                # First what a collector may delete by its age.
+                staged = self._store.get(staging)
                 before = self._manifest_before(version)
-                manifest = check_new_files(self._store, self._store.get(staging), before=before)
+                manifest = check_new_files(self._store, staged, before=before)
                 decode_new_rows(self._location, manifest, before=before, version=version)
                 # The files of the version must be durable before it: on local disks Lance does not
                 # fsync.

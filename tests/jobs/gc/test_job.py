@@ -40,7 +40,8 @@ from support.stores.faulty_store import REGION_MANIFEST, TABLE_MANIFEST, FaultyS
 
 import memwal
 from memwal.base_table.commit import update_details
-from memwal.errors import InvalidInputError, MemWalError
+from memwal.base_table.region_marks import RegionMark, write_marks
+from memwal.errors import InvalidInputError, MemWalError, ProgressLostError
 from memwal.format.paths import (
     generation_dir,
     manifest_key,
@@ -311,6 +312,18 @@ class TestProtection:
 
         assert result.warnings
         assert listing(folder(table) / region_dir(REGION)) == before
+
+    def test_of_a_base_table_that_is_older_than_its_regions(
+        self, merged_table: memwal.Table
+    ) -> None:
+        """Its rows of a merged generation may be gone with the progress that it lost."""
+        write_marks(merged_table.location.store, {REGION: RegionMark(merged=9)})
+        before = listing(folder(merged_table) / region_dir(REGION))
+
+        with pytest.raises(ProgressLostError):
+            collect(merged_table, DAY)
+
+        assert listing(folder(merged_table) / region_dir(REGION)) == before
 
     def test_of_what_a_machine_that_crashes_now_would_need(
         self, faults: FaultyStores, merged_table: memwal.Table
