@@ -122,8 +122,7 @@ def test_a_region_that_records_its_values_is_adopted(tmp_path: Path) -> None:
     claim_region(store, theirs, spec_id=1, region_fields=assignment.field_values)
     table.upsert(part)
     assert regions(table) == {theirs}
-    for key in range(20):
-        table.upsert(rows({key: 2}))
+    table.upsert(rows(dict.fromkeys(range(20), 2)))
     assert regions(table) - {theirs} == {bucket_region_id(n) for n in range(4)} - {
         assignment.region_id
     }
