@@ -19,6 +19,7 @@ from collections.abc import Collection, Iterable
 from uuid import UUID
 
 from memwal.base_table.commit import current_spec
+from memwal.base_table.region_marks import read_marks
 from memwal.base_table.snapshot import BaseTable
 from memwal.errors import CorruptDataError, InvalidInputError, TableSetupError
 from memwal.format.region_manifest import RegionManifest, RegionStatus
@@ -152,12 +153,38 @@ def _foreign(router: Router, stored: Iterable[UUID]) -> list[UUID]:
     ]
 
 
+def check_foreign_found(base: BaseTable) -> None:
+    """Check that no region is missing with an id that the newest spec does not derive.
+
+    For a writer that is about to make a region, whose rows the missing one may have. Regions must
+    exist if they have a mark or merge progress. Costs two listings.
+
+    Raises CorruptDataError if one is missing.
+    """
+    marks = read_marks(base.location.store)
+    _, spec = current_spec(base)
+    required = {*marks, *base.details.merged}
+    missing = set(_foreign(Router(spec, base.schema), required))
+    missing.difference_update(discover_regions(base.location.store))
+    if missing:
+        raise CorruptDataError(
+            f"{base.location} must have region {', '.join(map(str, sorted(missing)))}, which is "
+            "not found; another client or an earlier region spec made it. Nothing was written: a "
+            "new region could get rows of the same keys. If its disk is not mounted, mount it; if "
+            "it was moved or deleted, put it back, or restore it from a backup"
+        )
+
+
 def router_in_force(
-    base: BaseTable, spec: RegionSpec | None = None, *, without: Collection[UUID] = ()
+    base: BaseTable,
+    spec: RegionSpec | None = None,
+    *,
+    stored: Collection[UUID] | None = None,
+    without: Collection[UUID] = (),
 ) -> Router:
     """Return the router of rows to the regions that exist, by the ids that these have.
 
-    ``spec`` is the newest one of the table by default.
+    ``spec`` is the newest one of the table, and ``stored`` are all regions, by default.
 
     Costs one listing, and the manifest of each region with an id that the spec does not derive,
     once per process if the region is no longer in use. A region with the same place as rows gets
@@ -173,7 +200,7 @@ def router_in_force(
     spec_id = spec.spec_id
     router = Router(spec, base.schema)
     store = base.location.store
-    stored = set(discover_regions(store)).difference(without)
+    stored = set(discover_regions(store) if stored is None else stored).difference(without)
     foreign = [key for key in _foreign(router, stored) if (store.uri, key) not in _settled]
     if not foreign:
         return router

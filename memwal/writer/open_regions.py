@@ -29,11 +29,12 @@ from memwal.errors import (
     WriterClosedError,
 )
 from memwal.format.memwal_index import StoredRegionSpec
-from memwal.lsm.region_places import router_in_force
+from memwal.lsm.region_places import check_foreign_found, router_in_force
 from memwal.lsm.row_schema import RowSchema
 from memwal.lsm.wal.applied_steps import Step
 from memwal.lsm.wal.claim import seal_claimed
 from memwal.lsm.wal.recovery import is_recovered
+from memwal.region.manifest_store import discover_regions
 from memwal.region.router import RegionAssignment, Router
 from memwal.util.concurrency import interpreter_is_ending
 from memwal.writer.region_writer.context import WriterContext
@@ -60,6 +61,7 @@ class RoutingSchema:
     columns_beside_key: tuple[str, ...] = ()
     # Whether the region was given by name.
     names_region: bool = False
+    stored: frozenset[UUID] = frozenset()  # Regions that had a folder.
 
     @classmethod
     def of(cls, base: BaseTable, region_id: UUID | None = None) -> RoutingSchema:
@@ -84,8 +86,9 @@ class RoutingSchema:
         # Lance allows routing by a column outside the key; a key could then be in two regions, and
         # a delete could not tell in which.
         spec.check_keys(base.primary_key)
+        stored = discover_regions(base.location.store) if region_id is None else ()
         if region_id is None:
-            router = router_in_force(base)
+            router = router_in_force(base, stored=stored)
         elif Router(spec, row_schema.schema).only_region is not None:
             router = Router.to_region(region_id)
         else:
@@ -100,7 +103,16 @@ class RoutingSchema:
             router,
             spec.columns_beside_key,
             names_region=region_id is not None,
+            stored=frozenset(stored),
         )
+
+    def check_before_claim(self, region_id: UUID) -> None:
+        """Check, if a claim would make a region, that no other region of its rows is missing.
+
+        Raises CorruptDataError as :func:`memwal.lsm.region_places.check_foreign_found`.
+        """
+        if self.spec is not None and not self.names_region and region_id not in self.stored:
+            check_foreign_found(self.base)
 
     def rival_region(self, assignment: RegionAssignment) -> UUID | None:
         """Return the region that another client made for the rows of a region made just now.
@@ -448,6 +460,7 @@ class OpenRegions:
                 writer = self._writers.get(region_id)
             if writer is not None:
                 return writer
+            routing.check_before_claim(region_id)
             writer = RegionWriter(
                 self._context,
                 region_id,

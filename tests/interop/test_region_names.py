@@ -19,7 +19,7 @@ from support.oracles.native import everything
 
 import memwal
 from memwal import resharding
-from memwal.errors import InvalidInputError, RegionSealedError, TableSetupError
+from memwal.errors import CorruptDataError, InvalidInputError, RegionSealedError, TableSetupError
 from memwal.format.paths import MEM_WAL_DIR
 from memwal.format.region_manifest import RegionStatus
 from memwal.jobs.job import JobResult
@@ -304,6 +304,27 @@ def test_another_client_makes_a_region_at_the_same_time(
     table.upsert(rows({1: 2}))
     assert state(table) == {1: 2, 2: 0}
     assert regions(table) == {UNSHARDED_ID, theirs}
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_an_adopted_region_that_is_gone_is_not_begun_anew(tmp_path: Path, merged: bool) -> None:
+    """Its disk may not be mounted: a new region would get rows of the same keys."""
+    table = table_of_lance(tmp_path, unsharded=True)
+    theirs = put(table, uuid.uuid4(), {1: 1})
+    table.upsert(rows({1: 2}))
+    if merged:
+        table.merge()
+    away = tmp_path / "away"
+    folder = Path(table.uri) / MEM_WAL_DIR / str(theirs)
+    folder.rename(away)
+    for _ in range(2):
+        with pytest.raises(CorruptDataError, match=str(theirs)):
+            table.upsert(rows({1: 3}))
+    assert regions(table) == set()
+    away.rename(folder)
+    table.upsert(rows({1: 4}))
+    assert regions(table) == {theirs}
+    assert state(table) == {1: 4, 2: 0}
 
 
 def test_retiring_a_region_that_does_not_exist(tmp_path: Path) -> None:

@@ -27,10 +27,10 @@ def test_what_operations_cost(table: memwal.Table, gateway: Gateway) -> None:
     uri, options = table.uri, table.location.storage_options
     cost("open", lambda: memwal.open(uri, storage_options=options), most=5)
     writer = table.writer()
-    cost("claim", writer.claim, most=18)
+    cost("claim", writer.claim, most=20)
     writer.upsert(rows({0: 0}))
     gateway.taken()
-    cost("append", lambda: writer.upsert(rows({1: 1})), most=1)
+    cost("append", lambda: writer.upsert(rows({1: 1})), most=2)
     cost("flush", writer.flush, most=36)
     cost("close, all flushed", writer.close, most=2)
     cost("scan, first", lambda: table.scan().to_table(), most=16)

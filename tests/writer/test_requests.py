@@ -12,7 +12,7 @@ from support.data.tables import rows
 from support.stores.faulty_store import FaultyStore, FaultyStores
 
 import memwal
-from memwal.format.paths import MEM_WAL_DIR
+from memwal.format.paths import MEM_WAL_DIR, REGION_MARKS_DIR
 
 NOTE = Path(__file__).parents[2] / "docs" / "design" / "0014-requests-of-a-writer.md"
 
@@ -74,26 +74,24 @@ def test_of_an_append(store: FaultyStore, table: memwal.Table) -> None:
 
 
 def names_of_regions(store: FaultyStore) -> Counter[tuple[str, str]]:
-    """Return the requests for the list of regions."""
-    return Counter((request, "regions") for request, key in store.calls if key == MEM_WAL_DIR)
+    """Return the requests for the list of regions, and for the marks of all of them."""
+    kinds = {MEM_WAL_DIR: "regions", REGION_MARKS_DIR: "region marks"}
+    return Counter((request, kinds[key]) for request, key in store.calls if key in kinds)
 
 
 def test_of_the_names_of_regions(store: FaultyStore, table: memwal.Table) -> None:
     store.clear()
     with table.writer() as writer:
-        assert names_of_regions(store) == listed("The names of regions")
         writer.claim()
         assert names_of_regions(store) == listed("The names of regions")
 
 
-def test_of_the_names_of_regions_when_one_is_made(
-    faults: FaultyStores, table: memwal.Table
-) -> None:
+def test_of_a_new_region(faults: FaultyStores, table: memwal.Table) -> None:
     store = faults.of(table.location)
     with table.writer() as writer:
         store.clear()
         writer.claim()
-        assert names_of_regions(store) == listed("The names of regions")
+        assert names_of_regions(store) == listed("A new region")
 
 
 def test_of_a_flush(store: FaultyStore, table: memwal.Table) -> None:
