@@ -20,7 +20,7 @@ from memwal.catalog.failures import (
     JobError,
     job_errors,
 )
-from memwal.catalog.records import DAG_JOB, LOG_JOB, STATUS_JOB
+from memwal.catalog.records import DAG_JOB, LOG_JOB, PROGRESS_JOB, STATUS_JOB
 from memwal.errors import InvalidInputError, MemWalError
 from memwal.fleet import overview
 from memwal.fleet.health import Health
@@ -32,7 +32,7 @@ SPOILED = ["{no json", '"text"', '{"merge_at_generatoins": 3}', '{"schedule": "s
 NOTHING = JobResult(job="merge", table="/data/a.lance", version=1)
 
 
-def status(missing: int | None = None) -> TableStatus:
+def status(missing: int | None = None, before: int | None = None) -> TableStatus:
     region = RegionBacklog(
         region_id="00000000-0000-0000-0000-000000000001",
         writer_epoch=1,
@@ -46,6 +46,7 @@ def status(missing: int | None = None) -> TableStatus:
         unflushed_wal_entries=3,
         retained_generations=0,
         missing_wal_entry=missing,
+        merged_before=before,
     )
     return TableStatus(
         uri="/data/a.lance", version=4, regions=(region,), indexes=(), snapshot_age_seconds=None
@@ -95,6 +96,12 @@ class TestUntilOneSuccess:
         found = errors(a)
         assert set(found) == {LOG_JOB}
         assert re.search(r"\b7\b.*memwal abandon", found[LOG_JOB].reason)
+        a.record_backlog("a", status())
+        assert errors(a) == {}
+
+    def test_a_base_table_that_went_back(self, a: Catalog) -> None:
+        a.record_backlog("a", status(before=3))
+        assert set(errors(a)) == {PROGRESS_JOB}
         a.record_backlog("a", status())
         assert errors(a) == {}
 

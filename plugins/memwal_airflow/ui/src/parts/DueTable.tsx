@@ -16,6 +16,8 @@ const NAMES: Record<string, string> = {
   checkpoint: "Checkpoint",
   status: "Status check",
   log: "Log",
+  progress: "Merge progress",
+  restore: "Restore",
   policy: "Policy",
   dag: "DAG",
   late: "Run in time",
