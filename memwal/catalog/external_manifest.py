@@ -68,6 +68,7 @@ from memwal.errors import (
     StoreError,
     UnsupportedStoreError,
 )
+from memwal.format.paths import parse_region_mark_key
 from memwal.storage.object_store import (
     Data,
     LinkInfo,
@@ -141,6 +142,10 @@ class ExternalManifestStore(ObjectStore):
         StoreUnavailableError
             The store or the database did not answer; the object may be committed.
         """
+        if parse_region_mark_key(key) is not None:
+            # Of marks the name is the fact: what overwrites one is equal to it.
+            self._inner.put(key, data)
+            return
         if not _covers(check_key(key)):
             raise UnsupportedStoreError(
                 f"{key} cannot be created in {self.uri}: only manifests and logs are kept apart "
