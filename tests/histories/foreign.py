@@ -104,9 +104,10 @@ class _Client:
         merged = self._write_and_merge() if self._process.dice.random() < 0.7 else []
         _begin(self._process.told, _UNSET)
         try:
+            _opened(self._process.told).unset_lsm_write_spec()
+            # If the MemWAL index was replaced at the same time, LanceDB removes none.
             table = _opened(self._process.told)
-            table.unset_lsm_write_spec()
-            for key in merged:
+            for key in merged if table.get_lsm_write_spec() is None else ():
                 self._write_directly(table, key)
         finally:
             settle(self._process.told)
@@ -153,8 +154,17 @@ class _Client:
 _UNSET, _RESTORE = "unset", "restore"
 
 
+def _begun(told: Told) -> Path:
+    return Path(told.folder, "begun")
+
+
+def may_write_directly(told: Told) -> bool:
+    """Whether rows of the base table may be other ones than those that were merged."""
+    return _begun(told).exists()
+
+
 def _begin(told: Told, what: str) -> None:
-    Path(told.folder, "begun").write_text(what)
+    _begun(told).write_text(what)
     undecided(Path(told.folder)).turn()
     log_suspended(Path(told.folder)).turn()
 
@@ -164,7 +174,7 @@ def settle(told: Told) -> None:
     suspended, doubtful = (begun(Path(told.folder)) for begun in (log_suspended, undecided))
     if not doubtful.is_on:
         return
-    what = Path(told.folder, "begun").read_text()
+    what = _begun(told).read_text()
     if what == _UNSET and suspended.is_on:
         _again_and_again(lambda: _set(told))
         suspended.turn()

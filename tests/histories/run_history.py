@@ -21,7 +21,7 @@ from uuid import uuid4
 import lance
 from histories.checker import check
 from histories.events import Level, Records, read_records
-from histories.foreign import INDEX, settle
+from histories.foreign import INDEX, may_write_directly, settle
 from histories.nemesis import LOST_WRITES, Child, EndedByItselfError, Nemesis
 from histories.others import collector, jobs, reader
 from histories.process import BASE, OWN, Process, Told, now, seen_of
@@ -136,8 +136,7 @@ def cast_of(seed: int, play: str) -> Cast:
     kind = {
         "regions": dice.choice([1, 2, 4]),
         "stable_row_ids": dice.random() < 0.5,
-        # LanceDB derives the names of the regions that it writes to.
-        "foreign_names": play != "foreign" and Random(f"names {seed}").random() < 0.3,
+        "foreign_names": Random(f"names {seed}").random() < 0.3,
         "file_version": dice.choice(FILE_VERSIONS),
         "lost_writes": dice.random() < 0.4,
         "moves": play == "moves",
@@ -326,6 +325,8 @@ def _end(told: Told) -> None:
             process.recorder.wrong(f"a file that is not whole is named: {bad}")
         report = verify(table.location, VerifyOptions(deep=True))
         for finding in report.findings if not report.clean else ():
+            if finding.code == "merged-row-changed" and may_write_directly(told):
+                continue
             process.recorder.wrong(f"verify found: {finding}")
 
 

@@ -11,10 +11,14 @@ index that is *stale* misses rows without any error. That happens in tables with
 
 Stable row ids and the version tell that an index *may* be stale. Nothing in the manifest tells that
 it *is*: bitmap, version, time and table version of an index that was rewritten as it should be are
-the same. Such an index is therefore probed: a row of each fragment that it covers is looked up
-through it. A compaction moves all rows of a fragment or none, so one row is enough. Neither a
-segment nor the addresses of a fragment's rows ever change, so each fragment is probed once per
-segment and process: one row is read of each, and all are looked up together.
+the same. Such an index is therefore probed: rows of each fragment that it covers are looked up
+through it. The compaction of an older client leaves none of a fragment's rows found. A compaction
+by Lance 14 after that rewrites the index for the rows that it finds, and may put them into one
+fragment with rows that it does not find, before or after them. Therefore the first and the last row
+of a fragment are probed, and up to 14 in between; rows that are missed between two of these, of a
+fragment that was small beside others, are not noticed. Neither a segment nor the addresses of a
+fragment's rows ever change, so each fragment is probed once per segment and process: its rows are
+read and looked up together with those of others.
 
 Other kinds of index hold row ids in such tables, or are rewritten by every client. In tables
 without stable row ids every compaction rewrites the indexes, or leaves the new fragments out of the
@@ -49,8 +53,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _MAX_CACHED: Final = 256
-# Values in one predicate.
+# Fragments of one probe.
 _PROBED_AT_ONCE: Final = 1_000
+# Rows of one fragment, of one probe of few fragments and of many.
+_MOST_ROWS: Final = 16
+_LEAST_ROWS: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,10 +157,10 @@ def _probe_index(
 
 
 def _probe(base: BaseTable, column: str, fragments: Sequence[int]) -> dict[int, bool | None]:
-    """Look a row of each fragment up by its value, through the index on the column."""
+    """Look rows of each fragment up by their values, through the index on the column."""
     try:
         with lance_errors(f"probing the index on {column} of {base.location}"):
-            rows = _first_rows(base, column, fragments)
+            rows = _some_rows(base, column, fragments)
             if not rows.num_rows:
                 return {}
             values, row_ids = rows.column("value"), rows.column("_rowid").to_numpy()
@@ -166,18 +173,27 @@ def _probe(base: BaseTable, column: str, fragments: Sequence[int]) -> dict[int, 
             ]
     except (CorruptDataError, InvalidInputError, ObjectNotFoundError):
         return dict.fromkeys(fragments)
-    is_found = np.isin(row_ids, np.concatenate(found)).tolist()
-    return dict(zip(rows.column("fragment").to_pylist(), is_found, strict=True))
+    is_missed = ~np.isin(row_ids, np.concatenate(found))
+    numbers = rows.column("fragment").to_numpy()
+    silent = set(numbers[is_missed].tolist())
+    return {number: number not in silent for number in np.unique(numbers).tolist()}
 
 
-def _first_rows(base: BaseTable, column: str, fragments: Sequence[int]) -> pa.Table:
-    """Read ``fragment``, ``value`` and ``_rowid`` of a row of each fragment that has rows."""
-    wanted, offsets, numbers, offset = set(fragments), [], [], 0
+def _some_rows(base: BaseTable, column: str, fragments: Sequence[int]) -> pa.Table:
+    """Read ``fragment``, ``value`` and ``_rowid`` of rows of each fragment that has rows.
+
+    They are evenly spaced, with the first and the last one.
+    """
+    most = min(max(_PROBED_AT_ONCE // len(fragments), _LEAST_ROWS), _MOST_ROWS)
+    wanted, offset = set(fragments), 0
+    offsets: list[int] = []
+    numbers: list[int] = []
     for fragment in base.dataset.get_fragments():
         count = fragment.count_rows()  # from the manifest
         if count and fragment.fragment_id in wanted:
-            offsets.append(offset)
-            numbers.append(fragment.fragment_id)
+            chosen = np.unique(np.linspace(0, count - 1, min(most, count), dtype=np.int64))
+            offsets += (offset + chosen).tolist()
+            numbers += [fragment.fragment_id] * len(chosen)
         offset += count
     path = _sql_path(base, column)
     rows = base.dataset.take(offsets, columns={"value": path, "_rowid": "_rowid"})

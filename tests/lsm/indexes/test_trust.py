@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import lance
+import lancedb
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -202,3 +203,25 @@ def test_any_history_with_other_clients(path, table, seed):
         merged = table.base().dataset.to_table(columns=["id"])["id"].to_pylist()
         assert len(set(merged)) == len(merged)
     assert [it.code for it in table.verify().findings if it.code != "index-stale"] == []
+
+
+@pytest.mark.parametrize("is_older", [True, False])
+def test_rows_that_are_found_beside_rows_that_are_missed(path, table, is_older):
+    """Lance puts rows of a stale fragment and of another one into one, and rewrites the index."""
+    theirs = lancedb.connect(path.parent).open_table(path.stem)
+    if is_older:
+        optimize(path)
+    lance.write_dataset(rows(ROWS, ROWS + 1), path, mode="append")
+    if not is_older:
+        # The handle of before the append: what is compacted comes after the new fragment.
+        theirs.optimize()
+    lance.dataset(path).optimize.optimize_indices()
+    fragments = [len(fragment.to_table()) for fragment in lance.dataset(path).get_fragments()]
+    assert fragments == ([ROWS, 1] if is_older else [1, ROWS])
+    compact(path)
+    assert len(lance.dataset(path).fragment_ids()) == 1
+    assert bool(doubted_indexes(table.base())) == is_stable(path)
+    with table.writer() as writer:
+        writer.upsert(rows(0, ROWS + 1, plus=1000))
+    table.merge()
+    assert sorted(table.base().dataset.to_table().column("id").to_pylist()) == list(range(ROWS + 1))
