@@ -25,7 +25,7 @@ from memwal.format.region_manifest import RegionStatus
 from memwal.jobs.job import JobResult
 from memwal.jobs.verify import verify
 from memwal.lsm.region_places import RegionPlaces, router_in_force
-from memwal.lsm.wal.claim import claim_region
+from memwal.lsm.wal.claim import claim_region, seal_region
 from memwal.region.manifest_store import RegionManifestStore, discover_regions, read_manifests
 from memwal.region.router import UNSHARDED_ID, bucket_region_id
 from memwal.region.spec import RegionSpec
@@ -239,6 +239,19 @@ def test_a_plan_names_the_regions_that_are_held(tmp_path: Path) -> None:
     (held,) = table.merge(regions=[first]).skipped_regions
     assert held.region_id == str(first)
     assert base_state(table) == FIRST
+
+
+def test_a_region_that_is_sealed_and_not_merged(tmp_path: Path) -> None:
+    """Rows of a new region could be merged before those of the sealed one."""
+    table = table_of_lance(tmp_path, unsharded=True)
+    theirs = put(table, uuid.uuid4(), {1: 1})
+    seal_region(table.location.store, theirs)
+    with pytest.raises(TableSetupError, match=str(theirs)):
+        table.writer()
+    assert regions(table) == {theirs}
+    table.merge()
+    table.upsert(rows({1: 2}))
+    assert state(table) == {1: 2, 2: 0}
 
 
 def test_two_regions_are_retired_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
