@@ -9,7 +9,6 @@ writes the same object again.
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 from collections.abc import Mapping
@@ -135,36 +134,3 @@ def list_read_tags(location: TableLocation) -> dict[ReadTag, datetime]:
         if tag is not None:
             tags[tag] = info.modified
     return tags
-
-
-def list_torn_tags(location: TableLocation) -> list[str]:
-    """Return the keys of all tags, of reads or others, that a crash of the machine left torn.
-
-    Lance does not fsync tags on a local disk, and cannot list any tag while one of them is
-    unreadable. A tag gets its name after it is written, so no process is still writing a torn one;
-    a file of another name that it was written to before is no tag.
-    """
-    if not location.store.is_local:
-        return []
-    keys = [info.key for info in location.store.list(TAGS_DIR) if info.key.endswith(_SUFFIX)]
-    return [key for key in keys if _is_torn(location, key)]
-
-
-def delete_torn_tags(location: TableLocation) -> bool:
-    """Delete torn read tags, and return whether there were any.
-
-    The processes that created them ended with the machine.
-    """
-    torn = [key for key in list_torn_tags(location) if parse_read_tag_key(key) is not None]
-    location.store.delete_many(torn)
-    return bool(torn)
-
-
-def _is_torn(location: TableLocation, key: str) -> bool:
-    try:
-        json.loads(location.store.get(key))
-    except ObjectNotFoundError:
-        return False
-    except ValueError:
-        return True
-    return False

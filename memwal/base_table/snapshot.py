@@ -152,7 +152,7 @@ def open_base(
                 return base
         plain = _check(location, dataset)
     except ObjectNotFoundError as error:
-        stored = _stored_versions(location) if version is not None else ""
+        stored = _shown_versions(location) if version is not None else ""
         if stored:
             raise TableSetupError(
                 f"version {version} of {location} is not stored; stored are {stored}"
@@ -184,10 +184,15 @@ def no_table(location: TableLocation) -> TableSetupError:
     )
 
 
-def _stored_versions(location: TableLocation) -> str:
-    """Return the versions that are stored, for a message; empty if there is no table."""
+def stored_versions(location: TableLocation) -> frozenset[int]:
+    """Return the versions whose manifests are stored. Costs one listing."""
     names = (info.key.rpartition("/")[2] for info in location.store.list(VERSIONS_DIR))
-    versions = sorted(v for name in names if (v := parse_table_version(name)) is not None)
+    return frozenset(v for name in names if (v := parse_table_version(name)) is not None)
+
+
+def _shown_versions(location: TableLocation) -> str:
+    """Return the versions that are stored, for a message; empty if there is no table."""
+    versions = sorted(stored_versions(location))
     if len(versions) <= _MAX_SHOWN_VERSIONS:
         return ", ".join(map(str, versions))
     return f"{len(versions)} versions from {versions[0]} to {versions[-1]}"

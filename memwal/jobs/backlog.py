@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from uuid import UUID
 
 from memwal.base_table.named_files import find_cut_indexes
+from memwal.base_table.refs import find_lost_refs, list_refs
 from memwal.base_table.region_marks import find_lost_progress
 from memwal.base_table.region_snapshot import read_usable_snapshot, snapshot_age
 from memwal.base_table.snapshot import (
@@ -18,6 +19,7 @@ from memwal.base_table.snapshot import (
     deleted_rows,
     open_base,
     small_fragment_ids,
+    stored_versions,
 )
 from memwal.errors import ObjectNotFoundError
 from memwal.format.paths import BLOOM_FILTER_NAME, generation_dir
@@ -108,9 +110,18 @@ def read_status(
         deleted_rows=deleted_rows(base),
         base_rows=base.dataset.count_rows(),
         base_bytes=_data_bytes(base),
+        lost_refs=_lost_refs(base),
         read_cache_bytes=cached_bytes(),
         read_cache_budget=cache_budget(),
     )
+
+
+def _lost_refs(base: BaseTable) -> tuple[str, ...]:
+    location = base.location
+    if not location.store.is_local:
+        return ()
+    versions = stored_versions(location)
+    return tuple(find_lost_refs(base.version, versions, list_refs(location)).values())
 
 
 def _data_bytes(base: BaseTable) -> int | None:

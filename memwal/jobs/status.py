@@ -121,6 +121,9 @@ class TableStatus(JsonRecord):
     base_bytes: int | None = None
     """Size on storage of the data files of the version, without indexes; None if not read, or if a
     writer did not record it."""
+    lost_refs: tuple[str, ...] = ()
+    """Problems of tags and branches that cannot be followed, each with what to do. Empty for a table
+    in an object store, where they are not read: ``verify`` and the collection name them."""
     read_cache_bytes: int | None = field(default=None, compare=False)
     """Memory of what the reads of this process keep for the next ones, over all tables."""
     read_cache_budget: int | None = field(default=None, compare=False)
@@ -167,7 +170,7 @@ class TableStatus(JsonRecord):
                 "merged to",
             ],
             regions,
-            notes=[*behind, *([dead] if self.regions_to_recover else [])],
+            notes=[*behind, *([dead] if self.regions_to_recover else []), *self.lost_refs],
         )
 
     def aged(self, seconds: float) -> Self:

@@ -140,6 +140,8 @@ def _print_status(status: TableStatus) -> None:
             "regions with rows of writers that are closed or dead, which memwal recover flushes: "
             f"{status.regions_to_recover}"
         )
+    for problem in status.lost_refs:
+        print_line(problem)
     if status.lost_progress:
         print_line(status.lost_progress)
     if status.indexes:

@@ -316,6 +316,11 @@ class BaseVersionCollector:
         age = context.options.version_age
         if age is None:
             return
+        if context.pins.damaged:
+            refs = ", ".join(map(str, context.pins.damaged))
+            message = f"Lance cannot tell what to keep while it cannot read {refs}"
+            yield self._decision(Reason.TAG, message)
+            return
         link = self._find_link()
         if link is not None:
             yield self._decision(Reason.LINK, str(link))

@@ -8,10 +8,10 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from uuid import UUID
 
-from memwal.base_table.read_tags import delete_torn_tags
+from memwal.base_table.refs import delete_torn_tags
 from memwal.base_table.region_marks import check_progress, lost_progress, read_marks
 from memwal.base_table.snapshot import open_base
-from memwal.errors import CorruptDataError, MemWalError
+from memwal.errors import MemWalError
 from memwal.jobs.gc.base_table import (
     BaseVersionCollector,
     IndexFileCollector,
@@ -63,12 +63,10 @@ def collect_garbage(
     base.require_mem_wal()
     check_progress(lost_progress(marks, base.details.merged))
     with span("memwal.collect.needs", location):
-        try:
-            pins = read_pins(location, options, now=now, base=base)
-        except CorruptDataError:
-            if options.dry_run or not delete_torn_tags(location):
-                raise
-            pins = read_pins(location, options, now=now, base=base)
+        if not options.dry_run:
+            # Lance cannot list tags, or clean up, while one of them cannot be read.
+            delete_torn_tags(location)
+        pins = read_pins(location, options, now=now, base=base)
         regions = discover_regions(location.store)
     if not options.dry_run:
         # A commit of Lance is not synced to disk; the one that replaced the garbage must be, first.
@@ -80,6 +78,7 @@ def collect_garbage(
         for share in _shares(regions, options.max_tasks or 1)
     ]
     tally = Tally(explain=options.explain)
+    tally.warnings += pins.problems
     tally.warnings += [pin.message for pin in pins.pins if pin.reason is Reason.UNREADABLE]
     with span("memwal.collect.regions", location), reporting(options.progress) as report:
         meter = Meter(report, job="gc", step="collecting", unit=Unit.REGIONS, total=len(regions))

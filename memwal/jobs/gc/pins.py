@@ -11,33 +11,40 @@ after it was last written, by the clock of the store, and for a grace period mor
 store and of this process may differ by so much, and a renewal may be delayed for so long.
 
 The state of tags and branches is read first, so that a change during the read is noticed later.
+
+Tags and branches that cannot be followed do not stop a collection. A damaged one may be of any
+stored version, and pins what each of them pins. One whose version cannot be read pins what the
+newest readable version before it pins. If there is none, a tag pins what the next version pins,
+which its own pinned too, and nobody can read its own; a branch, which can still be read, pins
+everything.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+import logging
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from functools import partial
-from typing import Any
 from uuid import UUID
 
 from memwal.base_table.decoding import decode_dictionaries
 from memwal.base_table.read_tags import (
     REFS_DIR,
     ReadTag,
-    list_torn_tags,
     parse_read_tag,
     parse_read_tag_key,
 )
-from memwal.base_table.snapshot import BaseTable, lance_errors, open_base
-from memwal.errors import CorruptDataError, MemWalError, ObjectNotFoundError, TableSetupError
+from memwal.base_table.refs import Ref, find_lost_refs, list_refs
+from memwal.base_table.snapshot import BaseTable, open_base
+from memwal.errors import CorruptDataError, ObjectNotFoundError, TableSetupError
 from memwal.jobs.gc.decision import Reason, moment
 from memwal.jobs.gc.history import StoredVersions, progress_of
 from memwal.jobs.options import GcOptions
 from memwal.lsm.indexes.catchup import caught_up, maintained_index_names
 from memwal.storage.location import TableLocation
+
+logger = logging.getLogger(__name__)
 
 Refs = tuple[tuple[str, int, datetime], ...]
 """Key, size and time of each object that is a tag or a branch."""
@@ -72,8 +79,7 @@ def protected_until(refs: Refs, grace: timedelta, *, now: datetime) -> dict[int,
 
 
 _PARALLEL_READS = 16
-# Read tags come and go while Lance lists tags, which it reads one after another.
-_ATTEMPTS = 5
+_MAX_VERSIONS = 2000
 _READ_MESSAGE = "a read of version {} needs it"
 
 
@@ -98,6 +104,8 @@ class Pins:
 
     pins: tuple[Pin, ...]  # if several pin a generation, decisions name the first of them
     refs: Refs = ()  # state of tags and branches when this was read, to notice that they changed
+    damaged: tuple[Ref, ...] = ()  # tags and branches that cannot be read
+    problems: tuple[str, ...] = ()  # of tags and branches that cannot be followed, and what to do
 
     def removable(self, region_id: UUID) -> int:
         """Return the newest generation of a region that nothing pins; 0 for none."""
@@ -148,8 +156,14 @@ def read_pins(
         for name in maintained_index_names(latest)
     ]
     pins += _pins_of_unreadable_rows(latest)
-    pins += _pins_of_versions(latest, options, now, refs)
-    return Pins(tuple(pins), refs)
+    versions = StoredVersions.list(location)
+    found = list_refs(location)
+    lost = find_lost_refs(latest.version, versions.manifests, found)
+    pins += _pins_of_versions(latest, versions, found, options, now, refs)
+    damaged = tuple(ref for ref in lost if ref.version is None)
+    for ref in damaged:
+        pins.append(_pin_of_damaged(latest, versions, ref))
+    return Pins(tuple(pins), refs, damaged, tuple(lost.values()))
 
 
 def _pins_of_unreadable_rows(base: BaseTable) -> Iterator[Pin]:
@@ -165,10 +179,14 @@ def _pins_of_unreadable_rows(base: BaseTable) -> Iterator[Pin]:
 
 
 def _pins_of_versions(
-    base: BaseTable, options: GcOptions, now: datetime, refs: Refs
+    base: BaseTable,
+    versions: StoredVersions,
+    found: Sequence[Ref],
+    options: GcOptions,
+    now: datetime,
+    refs: Refs,
 ) -> Iterator[Pin]:
     """Yield the pins of the versions that are kept and older than the latest one, oldest first."""
-    versions = StoredVersions.list(base.location)
     if base.version not in versions.manifests:
         raise TableSetupError(
             f"version {base.version} of {base.location} is not in its listing; try again"
@@ -176,7 +194,7 @@ def _pins_of_versions(
     recent = versions.latest_at(now - options.retention)
     reads = protected_until(refs, options.grace, now=now)
     evaluated = {tag.name for tag, _, _ in list_read_tags(refs, options.grace)}
-    pinned = _referenced_versions(base, evaluated=evaluated)
+    pinned = _referenced_versions(found, evaluated=evaluated)
     for version in reads:
         # A version that is gone needs nothing any more. This holds for read tags only: what a tag
         # without an end pins may still be read, which only its owner can say.
@@ -185,7 +203,9 @@ def _pins_of_versions(
     pinned.setdefault(recent, (Reason.RETENTION, f"version {recent} is kept for its age"))
     older = sorted(version for version in pinned if version < base.version)
     with ThreadPoolExecutor(_PARALLEL_READS) as pool:
-        progress_by_version = list(pool.map(partial(_progress_at, base, versions), older))
+        progress_by_version = list(
+            pool.map(lambda v: _progress_at(base, versions, v, pinned[v][0]), older)
+        )
     for version, progress in zip(older, progress_by_version, strict=True):
         reason, message = pinned[version]
         # A version from before MemWAL was enabled needs no generation itself. But as the oldest
@@ -202,60 +222,73 @@ def _pins_of_versions(
 
 
 def _progress_at(
-    base: BaseTable, versions: StoredVersions, version: int
+    base: BaseTable, versions: StoredVersions, version: int, reason: Reason
 ) -> Mapping[UUID, int] | None:
-    info = versions.manifests.get(version)
-    if info is None:
-        raise TableSetupError(
-            f"version {version} of {base.location} is tagged or has a branch, and its manifest is "
-            "gone, so what it needs is unknown; delete the tag or the branch if it is not needed"
-        )
-    try:
-        return progress_of(base.location, info)
-    except ObjectNotFoundError as error:
-        raise TableSetupError(
-            f"version {version} of {base.location} was cleaned up while it was read; try again"
-        ) from error
+    """Return the merge progress of a version; None if it has no MemWAL.
+
+    If its manifest is gone or damaged, that of another version stands for it, see the module.
+    """
+    before = sorted((v for v in versions.manifests if v <= version), reverse=True)
+    after = sorted(v for v in versions.manifests if v > version) if reason is Reason.TAG else []
+    for stored in (*before, *after):
+        try:
+            progress = progress_of(base.location, versions.manifests[stored])
+            # MemWAL may have been enabled in between.
+            return {} if progress is None and stored < version else progress
+        except ObjectNotFoundError as error:
+            if stored == version:
+                raise TableSetupError(
+                    f"version {version} of {base.location} was cleaned up while it was read; try "
+                    "again"
+                ) from error
+        except CorruptDataError as error:
+            logger.warning("%s; another version stands for it", error)
+    return {}
+
+
+def _pin_of_damaged(base: BaseTable, versions: StoredVersions, ref: Ref) -> Pin:
+    """Return the pin of a tag or branch that may be of any stored version."""
+    least = dict(base.details.merged) if len(versions.manifests) <= _MAX_VERSIONS else {}
+    for info in versions.manifests.values() if least else ():
+        try:
+            progress = progress_of(base.location, info)
+        except (ObjectNotFoundError, CorruptDataError):
+            # Nobody can read such a version.
+            continue
+        if progress is not None:
+            least = {
+                region: min(number, progress.get(region, 0)) for region, number in least.items()
+            }
+    return Pin(
+        reason=Reason.BRANCH if ref.is_branch else Reason.TAG,
+        message=f"{ref} cannot be read, and may be of a version that needs it",
+        generations=least,
+    )
 
 
 def _referenced_versions(
-    base: BaseTable, *, evaluated: Collection[str]
+    refs: Sequence[Ref], *, evaluated: Collection[str]
 ) -> dict[int, tuple[Reason, str]]:
     """Map main-branch versions pinned by a tag or a branch point to the reason and message.
 
     ``evaluated`` holds the read tags whose end :func:`protected_until` has already checked; they
-    are skipped. Any other read tag was placed after ``refs`` was listed and counts as live.
+    are skipped. Any other read tag was placed after the state of the tags was listed and counts as
+    live.
     """
-    tags, branches = _list_tags_and_branches(base)
     pinned: dict[int, tuple[Reason, str]] = {}
-    for name, branch in branches.items():
-        # The chain of ancestors starts on the main branch, even if one of them is gone.
-        version = int(branch["branch_identifier"][0][0])
-        pinned[version] = (Reason.BRANCH, f"branch {name} from version {version} needs it")
-    for name, tag in tags.items():
-        version = int(tag["version"])
-        if tag["branch"] or name in evaluated:
+    followed = [ref for ref in refs if ref.version is not None and not ref.is_on_branch]
+    for ref in sorted(followed, key=lambda ref: not ref.is_branch):
+        version = ref.version or 0
+        if ref.is_branch:
+            message = f"branch {ref.name} from version {version} needs it"
+            pinned[version] = (Reason.BRANCH, message)
+        elif ref.name in evaluated:
             continue
-        if parse_read_tag(name) is None:
-            pinned[version] = (Reason.TAG, f"tag {name} at version {version} needs it")
+        elif parse_read_tag(ref.name) is None:
+            # A branch pins more than a tag if the version cannot be read.
+            pinned.setdefault(
+                version, (Reason.TAG, f"tag {ref.name} at version {version} needs it")
+            )
         else:
             pinned.setdefault(version, (Reason.READ, _READ_MESSAGE.format(version)))
     return pinned
-
-
-def _list_tags_and_branches(base: BaseTable) -> tuple[dict[str, Any], dict[str, Any]]:
-    """List tags and branches through Lance."""
-    for attempt in range(_ATTEMPTS):
-        try:
-            with lance_errors(f"listing what {base.location} keeps"):
-                return base.dataset.tags.list(), base.dataset.branches.list()
-        except MemWalError as error:
-            if torn := list_torn_tags(base.location):
-                raise CorruptDataError(
-                    f"the machine crashed while a tag of {base.location} was placed, so what it "
-                    f"pins is unknown: {', '.join(torn)}. Nothing was deleted: delete that "
-                    "object, and place the tag again if it is still needed"
-                ) from error
-            if not isinstance(error, ObjectNotFoundError) or attempt == _ATTEMPTS - 1:
-                raise
-    raise TableSetupError(f"the tags of {base.location} cannot be listed; try again")

@@ -14,7 +14,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from memwal.base_table.snapshot import BaseTable, no_table, open_base, read_table_manifest
+from memwal.base_table.refs import find_lost_refs, list_refs
+from memwal.base_table.snapshot import (
+    BaseTable,
+    no_table,
+    open_base,
+    read_table_manifest,
+    stored_versions,
+)
 from memwal.errors import CorruptDataError, ObjectNotFoundError, TableSetupError
 from memwal.format.lance_manifest import read_index_section
 from memwal.jobs.gc.history import StoredVersions
@@ -85,6 +92,14 @@ def check_older_versions(base: BaseTable) -> Iterator[Finding]:
             if not is_complete:
                 text = f"version {version} has {info.size} bytes and no footer"
                 yield Finding("old-version-torn", info.key, text)
+
+
+def check_refs(base: BaseTable) -> Iterator[Finding]:
+    """Check that the version of each tag and branch is known and stored."""
+    versions = stored_versions(base.location)
+    for ref, problem in find_lost_refs(base.version, versions, list_refs(base.location)).items():
+        code = "tag-damaged" if ref.version is None else "tag-version-missing"
+        yield Finding(code, ref.key, problem)
 
 
 def _has_footer(store: ObjectStore, info: ObjectInfo) -> bool:

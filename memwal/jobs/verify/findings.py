@@ -80,6 +80,17 @@ CODES: Final[dict[str, Code]] = {
     ),
     "table-file-missing": Code(_E, "a file of the newest version is missing", _BACKUP),
     "table-file-damaged": Code(_E, "a file of the newest version has another size", _BACKUP),
+    "tag-damaged": Code(
+        _W,
+        "a tag or a branch cannot be read, so that Lance lists none of them, old versions are not "
+        "cleaned up, and the collection keeps what any version needs",
+        "restore its object, or delete it as the finding says",
+    ),
+    "tag-version-missing": Code(
+        _W,
+        "the version that a tag or a branch keeps is gone",
+        "restore the manifest of the version, or delete the tag as the finding says",
+    ),
     "column-unusable": Code(
         _W,
         "another client added a column in a form that memwal can neither read nor write",

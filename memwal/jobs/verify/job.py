@@ -27,6 +27,7 @@ from memwal.jobs.verify.base_table import (
     NewestBase,
     check_files,
     check_older_versions,
+    check_refs,
     check_repeated_keys,
     open_newest,
 )
@@ -68,6 +69,7 @@ def check_table(task: VerifyTask, base: BaseTable | None) -> Iterator[Finding]:
         return
     for name, problem in base.unusable.items():
         yield Finding("column-unusable", name, problem)
+    yield from check_refs(base)
     yield from check_specs(base)
     yield from check_indexes(base)
     yield from check_progress_kept(base)

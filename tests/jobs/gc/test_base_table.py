@@ -16,7 +16,7 @@ from support.stores.faulty_store import FaultyStores
 
 import memwal
 from memwal.base_table.commit import update_details
-from memwal.base_table.read_tags import list_torn_tags
+from memwal.base_table.refs import list_refs
 from memwal.base_table.region_snapshot import read_snapshot
 from memwal.errors import MemWalError
 from memwal.format.memwal_index import IndexDetails
@@ -216,9 +216,10 @@ class TestStagedFiles:
         tags.mkdir(parents=True)
         for name in ("kept.json#1", ".tmpAbCdEf"):
             (tags / name).write_bytes(b"torn")
-        assert list_torn_tags(table.location) == []
+        assert list_refs(table.location) == []
         (tags / "kept.json").write_bytes(b"torn")
-        assert list_torn_tags(table.location) == ["_refs/tags/kept.json"]
+        (ref,) = list_refs(table.location)
+        assert (ref.name, ref.version) == ("kept", None)
 
     def test_say_until_when_they_stay(self, littered: memwal.Table) -> None:
         result = collect(littered, explain=True)

@@ -293,12 +293,12 @@ class TestProtection:
         merged_table.base().dataset.tags.create("kept", 1)
         (tag,) = (folder(merged_table) / "_refs" / "tags").iterdir()
         tag.write_bytes(b"nonsense")
-        before = listing(folder(merged_table))
+        before = generations(merged_table)
 
-        with pytest.raises(Exception):  # noqa: B017
-            collect(merged_table, DAY)
-
-        assert listing(folder(merged_table)) == before
+        # The tag may be of the first version, which had nothing merged.
+        (warning,) = collect(merged_table, DAY).warnings
+        assert "tag kept" in warning
+        assert generations(merged_table) == before
 
     def test_of_a_region_whose_manifest_is_older_than_the_base_table(
         self, table: memwal.Table

@@ -8,12 +8,12 @@ from uuid import UUID
 import lance
 import pyarrow as pa
 import pytest
-from support.data.tables import REGION, MakeTable, folder, rows
+from support.data.tables import REGION, MakeTable, folder, region_folders, rows
 from support.faults.collecting import DAY, collect
 
 import memwal
 from memwal.base_table.decoding import forget_decoded
-from memwal.errors import MemWalError
+from memwal.format.paths import table_manifest_keys
 from memwal.jobs.gc.history import StoredVersions
 from memwal.jobs.gc.pins import read_pins
 from memwal.jobs.options import GcOptions
@@ -101,14 +101,92 @@ def test_a_tag_on_a_branch_counts_for_where_the_branch_began(history: memwal.Tab
     assert removable(history, now()) == {REGION: 1}
 
 
-def test_a_protected_version_that_cannot_be_read_is_an_error(history: memwal.Table) -> None:
-    base = history.base()
-    base.dataset.tags.create("kept", base.version - 1)
-    key = f"_versions/{2**64 - 1 - (base.version - 1):020d}.manifest"
-    history.location.store.put(key, b"nonsense")
+def version_with(table: memwal.Table, rows: int) -> int:
+    """The oldest version with so many rows in the base table."""
+    return next(
+        version
+        for version in range(1, table.base().version + 1)
+        if lance.dataset(table.uri, version=version).count_rows() == rows
+    )
 
-    with pytest.raises(MemWalError):
-        removable(history, now())
+
+def spoil(table: memwal.Table, version: int, *, damaged: bool) -> None:
+    key = table_manifest_keys(version)[0]
+    if damaged:
+        table.location.store.put(key, b"nonsense")
+    else:
+        table.location.store.delete(key)
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_the_version_before_stands_for_one_that_cannot_be_read(
+    history: memwal.Table, damaged: bool
+) -> None:
+    lost = version_with(history, 2)
+    dataset = history.base().dataset
+    dataset.tags.create("kept", lost)
+    assert removable(history, now()) == {REGION: 2}
+    spoil(history, lost, damaged=damaged)
+
+    assert removable(history, now()) == {REGION: 1}
+
+
+@pytest.mark.parametrize("kind", ["tag", "branch"])
+def test_the_version_after_stands_for_a_tagged_one_but_not_for_that_of_a_branch(
+    history: memwal.Table, kind: str
+) -> None:
+    lost = version_with(history, 1)
+    if kind == "tag":
+        history.base().dataset.tags.create("kept", lost)
+    else:
+        lance.dataset(history.uri, version=lost).create_branch("side")
+    for version in range(1, lost + 1):
+        spoil(history, version, damaged=False)
+
+    assert removable(history, now()) == {REGION: 2 if kind == "tag" else 0}
+
+
+def test_a_damaged_tag_may_be_of_any_version(history: memwal.Table) -> None:
+    assert removable(history, now()) == {REGION: 3}
+    history.location.store.put("_refs/tags/torn.json", b'{"branch": null, "ver')
+
+    assert removable(history, now()) == {REGION: 0}
+    for version in range(1, version_with(history, 2)):
+        spoil(history, version, damaged=False)
+    assert removable(history, now()) == {REGION: 2}
+
+
+@pytest.mark.parametrize("kind", ["lost version", "damaged tag"])
+def test_the_tag_is_named_and_the_rest_is_collected(history: memwal.Table, kind: str) -> None:
+    dataset = history.base().dataset
+    dataset.tags.create("kept", version_with(history, 2))
+    dataset.tags.create("fine", history.base().version)
+    if kind == "lost version":
+        spoil(history, version_with(history, 2), damaged=False)
+    else:
+        history.location.store.put("_refs/tags/kept.json", b"torn")
+        for version in range(1, version_with(history, 2)):
+            spoil(history, version, damaged=False)
+    code = "tag-version-missing" if kind == "lost version" else "tag-damaged"
+    left = {"lost version": {2, 3}, "damaged tag": {3}}[kind]
+
+    for problems in (
+        [finding.text for finding in history.verify().findings if finding.code == code],
+        history.status().lost_refs,
+        collect(history, DAY, version_retention_seconds=0).warnings,
+    ):
+        (problem,) = problems
+        assert "tag kept" in problem
+        assert "tags.delete('kept')" in problem
+    collect(history, 2 * DAY)
+    assert {int(name.rpartition("_")[2]) for name in region_folders(history)} == left
+
+    history.base().dataset.tags.delete("kept")
+    assert collect(history, 3 * DAY, version_retention_seconds=0).warnings == ()
+    collect(history, 4 * DAY)
+    assert region_folders(history) == set()
+    assert history.status().lost_refs == ()
+    assert [f.code for f in history.verify().findings if f.code.startswith("tag")] == []
 
 
 def test_rows_that_cannot_be_decoded_pin_everything(make_table: MakeTable) -> None:

@@ -151,10 +151,13 @@ class TestEnding:
         store = faults.of(table.location)
         store.clear()
         collect(table, HOURS)
-        assert store.count("*", "_refs/tags/*") == 0, "a tag that holds costs none"
+        # On a local disk tags are also read, to find torn ones.
+        reads = store.count("get", "_refs/tags/*")
+        assert store.count("*", "_refs/tags/*") == reads, "a tag that holds costs none"
         store.clear()
         collect(table, DAY)
-        assert [c for c in store.calls if c[1].startswith("_refs/tags/")] == [
+        calls = [c for c in store.calls if c[1].startswith("_refs/tags/") and c[0] != "get"]
+        assert calls == [
             ("head", read.key),
             ("delete", read.key),
         ]
