@@ -10,6 +10,8 @@ import lance
 import lancedb
 import pyarrow as pa
 import pytest
+from lance.mem_wal import ShardingField, ShardingSpec, evaluate_sharding_spec
+from lance.schema import LanceSchema
 from support.data.merging import Merge
 from support.data.tables import SCHEMA, base_state, rows, state
 from support.oracles.native import everything, ordered
@@ -76,6 +78,17 @@ def test_lancedb_refuses_to_write(tmp_path: Path, spec: RegionSpec) -> None:
     theirs.optimize()
     assert state(theirs.search().limit(10).to_arrow()) == {1: 1}
     assert state(table) == {1: 1}
+
+
+def test_lance_evaluates_no_expression() -> None:
+    schema = pa.schema([("id", pa.int64())])
+    field = ShardingField("bucket", [0], None, "col0 - (col0 % 10)", "int64")
+    with pytest.raises(ValueError, match="Unsupported MemWAL sharding transform"):
+        evaluate_sharding_spec(
+            pa.record_batch([pa.array([1])], schema=schema),
+            ShardingSpec(1, [field]),
+            LanceSchema.from_pyarrow(schema),
+        )
 
 
 def test_a_table_that_stores_the_name_of_a_transform_is_converted(

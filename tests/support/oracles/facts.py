@@ -226,6 +226,25 @@ FACTS = (
         ("interop/test_lancedb.py", "interop/test_region_specs.py"),
     ),
     Fact(
+        "expressions",
+        "LanceDB",
+        "Lance and LanceDB evaluate no region expression, and LanceDB writes to no such table.",
+        ("memwal/region/transforms.py",),
+        "whether the regions and ids that LanceDB now uses are ours; docs/concepts/regions.md",
+        (
+            "interop/test_region_specs.py::test_lance_evaluates_no_expression",
+            "interop/test_region_specs.py::test_lancedb_refuses_to_write",
+        ),
+    ),
+    Fact(
+        "region-names",
+        "Lance",
+        "Lance's writer takes any region id, and records the id of the spec and no values.",
+        ("memwal/lsm/region_places.py",),
+        "which regions are adopted, and which are refused",
+        ("interop/test_region_names.py",),
+    ),
+    Fact(
         "pushed-filters",
         "Spark",
         "Spark keeps the filters that were pushed last with a load, and mixes queries up.",
