@@ -23,6 +23,7 @@
 | open a new writer      | :class:`WriterClosedError`                                  |
 | decide what counts     | :class:`ProgressLostError`                                  |
 | call a human           | :class:`CorruptDataError`                                   |
+| put the region back    | :class:`RegionLostError`                                    |
 | report a bug           | :class:`InternalError`                                      |
 """
 
@@ -307,6 +308,14 @@ class ProgressLostError(MemWalError):
             "place. Nothing is merged or collected until you decide what counts: memwal recover "
             "TABLE --after-restore"
         )
+
+
+class RegionLostError(CorruptDataError):
+    """A region that the table must have is not found. Nothing was changed.
+
+    What to do: mount the disk that it is on, or put its folder back. If it is lost for good, give
+    its unmerged rows up with ``memwal recover TABLE --region-lost REGION``.
+    """
 
 
 class InternalError(MemWalError):

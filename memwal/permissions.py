@@ -130,7 +130,7 @@ PERMISSIONS: Final[Mapping[Role, tuple[Permission, ...]]] = {
         *_LIST_AND_READ,
         *_COMMIT,
         # For a region without a flush for a long time, it records the position of the log.
-        Permission(Action.CREATE, _MANIFESTS),
+        Permission(Action.CREATE, (*_MANIFESTS, *_MARKS)),
         Permission(Action.PUT, (*_SNAPSHOTS, "_transactions/*", *_STAGED, *_HINTS)),
     ),
     Role.COLLECTOR: _COLLECTION,

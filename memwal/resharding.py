@@ -22,6 +22,7 @@ from uuid import UUID
 
 from memwal.base_table.commit import newest_spec, update_details
 from memwal.base_table.region_marks import check_progress, find_lost_progress
+from memwal.base_table.required_regions import read_regions
 from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.boundary.public import public
 from memwal.errors import (
@@ -222,7 +223,7 @@ def _store_pending(location: TableLocation, spec: RegionSpec) -> int:
 
 def _seal_all(location: TableLocation, spec_id: int) -> None:
     """Flush and seal every region of the earlier specs."""
-    base = open_base(location)
+    base = read_regions(location).base
     for assignment, earlier in _earlier_regions(base, spec_id):
         _seal_unclaimed(location, assignment, earlier)
     _seal_each(base, spec_id, lambda manifest: manifest.spec_id != spec_id)
@@ -235,7 +236,7 @@ def _seal_each(base: BaseTable, spec_id: int, chosen: Callable[[RegionManifest],
     for _ in range(_MAX_ATTEMPTS):
         active = [
             manifest.region_id
-            for manifest in read_manifests(location.store).values()
+            for manifest in read_regions(location).manifests.values()
             if chosen(manifest) and manifest.status == RegionStatus.ACTIVE
         ]
         if not active:

@@ -336,7 +336,7 @@ class Table(Queries):
         # Other reads need no writer's modules.
         from memwal.lsm.wal.applied_steps import read_steps_of
 
-        steps = read_steps_of(self.location.store, source)
+        steps = read_steps_of(self.location, source)
         return {region_id: step.version for region_id, step in steps.items()}
 
     def at(self, version: int | str) -> Queries:
@@ -415,6 +415,22 @@ class Table(Queries):
             discard_pending=discard_pending,
             dry_run=dry_run,
         )
+
+    def start_region_over(self, region: UUID, *, dry_run: bool = True) -> JobResult:
+        """Give up the unmerged rows of a lost region, and start it over.
+
+        See :func:`memwal.jobs.table.lost_region.start_over`.
+
+        Parameters
+        ----------
+        region : UUID
+            Region whose folder, or newest manifest, is lost for good.
+        dry_run : bool, default True
+            Only tell what would be given up.
+        """
+        from memwal.jobs.table.lost_region import start_over
+
+        return start_over(self.location, region, dry_run=dry_run)
 
     @keywords_of(CompactOptions)
     def compact(self, options: CompactOptions) -> JobResult:

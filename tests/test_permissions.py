@@ -92,7 +92,7 @@ MAY: dict[Role, tuple[set[str], set[str], set[str]]] = {
         {"data", "deletion", "index", "merge keys", *COMMIT},
         {"staged", "merge keys", "region mark"},
     ),
-    Role.PUBLISHER: ({"version", "manifest"}, {"hint", *COMMIT}, {"staged"}),
+    Role.PUBLISHER: ({"version", "manifest", "region mark"}, {"hint", *COMMIT}, {"staged"}),
     Role.COLLECTOR: (
         {"manifest", "book", "region mark"},
         {"hint", "orphan mark"},

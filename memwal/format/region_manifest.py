@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Final
 from uuid import UUID
 
 from memwal.errors import InvalidInputError
@@ -15,6 +16,12 @@ from memwal.format.memwal_index import (
     rewrite_entries,
     set_optional,
 )
+
+INCARNATION_NUMBERS: Final = 1 << 32
+"""Numbers of one incarnation of a region: generations, versions, epochs and log positions.
+
+A region that was lost and starts over takes them from the next multiple on.
+"""
 
 _COUNTERS = ("version", "writer_epoch", "replay_after", "wal_last_seen", "current_generation")
 _SIZES = ("memory_bytes", "rows", "key_bytes")
@@ -62,6 +69,16 @@ class RegionManifest:
     def oldest_kept(self) -> int:
         """Oldest flushed generation that is listed; the next to be flushed if none is."""
         return min((entry.generation for entry in self.flushed), default=self.current_generation)
+
+    @property
+    def incarnation(self) -> int:
+        """How many times the region was lost and started over."""
+        return (self.current_generation - 1) // INCARNATION_NUMBERS
+
+    @property
+    def last_logged(self) -> int:
+        """Position of a log entry that the region had when this version was written; 0 for none."""
+        return max(self.replay_after, self.wal_last_seen)
 
     def encode(self) -> bytes:
         """Return the bytes of the manifest object.

@@ -11,13 +11,13 @@ from uuid import UUID
 
 from memwal.base_table.named_files import find_cut_indexes
 from memwal.base_table.refs import find_lost_refs, list_refs
-from memwal.base_table.region_marks import find_lost_progress
+from memwal.base_table.region_marks import lost_progress
 from memwal.base_table.region_snapshot import read_usable_snapshot, snapshot_age
+from memwal.base_table.required_regions import read_regions
 from memwal.base_table.snapshot import (
     BaseTable,
     data_files,
     deleted_rows,
-    open_base,
     small_fragment_ids,
     stored_versions,
 )
@@ -41,7 +41,7 @@ from memwal.lsm.indexes.catchup import (
 from memwal.lsm.indexes.trust import find_doubts
 from memwal.lsm.wal.log import find_tip
 from memwal.reader.cache.lru import LruCache, cache_budget, cached_bytes
-from memwal.region.manifest_store import parallel_reads, read_manifests
+from memwal.region.manifest_store import parallel_reads
 from memwal.storage.location import TableLocation
 
 _MAX_CACHED_GENERATIONS = 100_000
@@ -61,6 +61,7 @@ def read_status(
 ) -> TableStatus:
     """Read the backlog of a table, or of some of its regions.
 
+    One listing has the marks of all regions, which show whether one is lost.
     A region costs three requests for its manifest, or two if this process read it in the last two
     minutes and it has not changed since; one for the tip of the log, if the hint in the manifest is
     exact; and one for the age of its oldest generation, the first time that this process reads it.
@@ -72,13 +73,13 @@ def read_status(
     ``collection`` has the limits of the garbage collection. ``clock`` returns seconds since the
     epoch.
     """
-    manifests = read_manifests(location.store, regions)
-    # After the manifests: a generation that was merged in between is then not in the backlog.
-    base = open_base(location)
-    base.require_mem_wal()
+    # The base table after the manifests: a generation that was merged in between is then not in
+    # the backlog.
+    found = read_regions(location, regions)
+    base, manifests = found.base, found.manifests
     snapshot = read_usable_snapshot(location.store, base.details) or {}
     published = {region_id: manifest.version for region_id, manifest in snapshot.items()}
-    lost = find_lost_progress(base)
+    lost = lost_progress(found.marks, base.details.merged)
     now = clock()
     with ThreadPoolExecutor(parallel_reads(location.store)) as pool:
         backlogs = list(
@@ -160,7 +161,7 @@ def _backlog(
         ]
     )
     collectable = [f for f in manifest.flushed if f.generation <= covered]
-    start = max(manifest.replay_after, manifest.wal_last_seen) + 1
+    start = manifest.last_logged + 1
     tip = find_tip(location.store, manifest.region_id, start=start)
     unflushed = find_unflushed(location.store, manifest, tip=tip)
     oldest = None

@@ -48,7 +48,7 @@ def find_foreign_claim(
     """
     region_id = manifest.region_id
     if tip is None:
-        start = max(manifest.replay_after, manifest.wal_last_seen) + 1
+        start = manifest.last_logged + 1
         tip = find_tip(store, region_id, start=start)
     newest = tip - 1
     if newest == 0:

@@ -28,7 +28,7 @@ from memwal.format.region_manifest import RegionManifest, RegionStatus
 from memwal.format.wal_entry import TornEntryError
 from memwal.jobs.foreign_claims import find_foreign_claim
 from memwal.jobs.options import GcOptions
-from memwal.lsm.wal.log import find_tip, read_head, survey_log
+from memwal.lsm.wal.log import find_tip, lost_log_error, read_head, survey_log
 from memwal.reader.cache.lru import LruCache
 from memwal.region.manifest_store import read_manifests
 from memwal.storage.object_store import ObjectStore
@@ -57,7 +57,7 @@ def find_unflushed(
     if manifest.status != RegionStatus.ACTIVE:
         return None
     if tip is None:
-        start = max(manifest.replay_after, manifest.wal_last_seen) + 1
+        start = manifest.last_logged + 1
         tip = find_tip(store, manifest.region_id, start=start)
     for position in range(manifest.replay_after + 1, tip):
         written = _written(store, manifest.region_id, position)
@@ -74,7 +74,8 @@ def find_missing_entry(
 ) -> int | None:
     """Return the first position of a region's log that lost its entry; None if none did.
 
-    Only positions that no flush covers count. A sealed region has none. Lists the log; while
+    Only positions that no flush covers count, and the newest one, which a collector keeps. A sealed
+    region has none. Lists the log; while
     nothing is missing, a process does so at most every ten minutes.
     """
     if manifest.status != RegionStatus.ACTIVE:
@@ -83,9 +84,14 @@ def find_missing_entry(
     checked_at = _checked_logs.peek(key)
     if checked_at is not None and now - checked_at < LOG_CHECK_SECONDS:
         return None
-    missing = survey_log(
+    survey = survey_log(
         store, manifest.region_id, after=manifest.replay_after, hint=manifest.wal_last_seen
-    ).missing
+    )
+    missing = survey.missing
+    logged = manifest.last_logged
+    if lost_log_error(store, manifest.region_id, logged, newest=survey.newest) is not None:
+        # All entries: the newest one is never collected.
+        return logged if missing is None else missing
     if missing is not None:
         # A flush since the manifest was read lets the collector delete what it covers. A region
         # that was deleted meanwhile lacks nothing.

@@ -20,6 +20,7 @@ from uuid import UUID
 
 from memwal.base_table.commit import current_spec
 from memwal.base_table.region_marks import read_marks
+from memwal.base_table.required_regions import check_regions
 from memwal.base_table.snapshot import BaseTable
 from memwal.errors import CorruptDataError, InvalidInputError, TableSetupError
 from memwal.format.region_manifest import RegionManifest, RegionStatus
@@ -159,20 +160,14 @@ def check_foreign_found(base: BaseTable) -> None:
     For a writer that is about to make a region, whose rows the missing one may have. Regions must
     exist if they have a mark or merge progress. Costs two listings.
 
-    Raises CorruptDataError if one is missing.
+    Raises RegionLostError if one is missing.
     """
     marks = read_marks(base.location.store)
     _, spec = current_spec(base)
     required = {*marks, *base.details.merged}
     missing = set(_foreign(Router(spec, base.schema), required))
     missing.difference_update(discover_regions(base.location.store))
-    if missing:
-        raise CorruptDataError(
-            f"{base.location} must have region {', '.join(map(str, sorted(missing)))}, which is "
-            "not found; another client or an earlier region spec made it. Nothing was written: a "
-            "new region could get rows of the same keys. If its disk is not mounted, mount it; if "
-            "it was moved or deleted, put it back, or restore it from a backup"
-        )
+    check_regions(base, marks, {}, regions=missing)
 
 
 def router_in_force(

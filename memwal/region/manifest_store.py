@@ -89,8 +89,8 @@ class RegionManifestStore:
         """Read the newest version; None if the region was never claimed.
 
         With an exact version hint this costs three requests: the hint, a HEAD of the version after
-        it, and the version. A hint that is behind costs one HEAD per version; a hint that is ahead
-        or absent costs a listing.
+        it, and the version. A hint that is behind costs one HEAD per version; an absent hint costs
+        a listing. If the version that the hint names is lost, CorruptDataError is raised.
 
         ``recent`` is a version that was the newest one less than the collector's grace period ago
         (:data:`RECENT_SECONDS` at most). If it still is, two requests suffice: the collector trims
@@ -109,6 +109,7 @@ class RegionManifestStore:
                 return newest
         for _ in range(_MAX_ATTEMPTS):
             versions = self.list_versions()
+            self.check_hint(hint, versions)
             if not versions:
                 return None
             newest = self._probe_from(max(versions))
@@ -187,6 +188,34 @@ class RegionManifestStore:
     def read_hint(self) -> int | None:
         """Return the version that the hint names; None if there is no readable hint."""
         return _parse_hint(self._read_hint_bytes())
+
+    def check_hint(self, hint: int | None, versions: Collection[int]) -> None:
+        """Raise CorruptDataError if the newest version is lost.
+
+        ``hint`` was read before ``versions`` were listed. A hint is written after the version that
+        it names, and the newest version is never trimmed, so the listing has that version or a
+        newer one. If not, both are read again: another table may have been put in the place of the
+        one whose hint was read.
+        """
+        if hint is None or max(versions, default=0) >= hint:
+            return
+        hint = self.read_hint()
+        newest = max(self.list_versions(), default=0)
+        if hint is None or newest >= hint:
+            return
+        raise CorruptDataError(
+            f"{version_hint_key(self.region_id)} names version {hint} of the manifest of region "
+            f"{self.region_id}, but "
+            + (f"the newest version there is {newest}" if newest else "no version is there")
+            + ": what was written last is lost, or its disk is not mounted. Nothing was changed: "
+            f"restore {manifest_key(self.region_id, hint)} from a backup. If that is not possible, "
+            + (
+                f"delete the hint, and the region goes on from version {newest}, whose log has the "
+                "rows that were flushed later unless they were collected, which a claim checks"
+                if newest
+                else f"give the region up: memwal recover TABLE --region-lost {self.region_id}"
+            )
+        )
 
     def refresh_hint(self, version: int) -> None:
         """Make the hint name a version that stays. Required before older versions are trimmed.

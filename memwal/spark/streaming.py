@@ -349,7 +349,7 @@ class BatchSink:
         found = self._numbering.get(query_id)
         if found is None:
             if self.source is not None:
-                recorded = read_steps_of(table.location.store, self.source).values()
+                recorded = read_steps_of(table.location, self.source).values()
                 found = number_batches(
                     self.source, query_id, recorded, batch_id, on_restart=self.on_restart
                 )

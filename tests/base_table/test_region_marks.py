@@ -118,11 +118,11 @@ class TestClaim:
 
     def test_a_later_one_writes_no_other(self, store: FaultyStore) -> None:
         claim_region(store, REGION)
-        write_marks(store, {REGION: RegionMark(merged=4)})
+        write_marks(store, {REGION: RegionMark(era=4)})
 
         claim_region(store, REGION)
 
-        assert names(store) == ["1-1-0", "1-1-4"]
+        assert names(store) == ["1-1-0", "4-1-0"]
 
     def test_that_died_before_the_mark_leaves_it_to_the_next(self, store: FaultyStore) -> None:
         store.kill("create", MARK)

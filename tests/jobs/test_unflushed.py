@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from support.data.tables import REGION, MakeTable, folder, rows
+from support.data.tables import REGION, MakeTable, folder, log, rows
 from support.stores.faulty_store import FaultyStores
 
 import memwal
@@ -113,9 +113,19 @@ class TestMissingEntries:
         table = make_table()
         with table.writer() as writer:
             writer.upsert(rows({1: 1}))
-        for path in (folder(table) / wal_dir(REGION)).iterdir():
-            path.unlink()
+        *flushed, _ = sorted(log(table))
+        for position in flushed:
+            (folder(table) / wal_key(REGION, position)).unlink()
         assert self.missing(table) is None
+
+    def test_the_newest_entry_is_never_collected(self, make_table: MakeTable) -> None:
+        table = make_table()
+        with table.writer() as writer:
+            writer.upsert(rows({1: 1}))
+        newest = max(log(table))
+        for position in log(table):
+            (folder(table) / wal_key(REGION, position)).unlink()
+        assert self.missing(table) == newest
 
     def test_a_log_is_listed_once_in_ten_minutes(
         self, make_table: MakeTable, faults: FaultyStores

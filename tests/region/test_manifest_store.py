@@ -24,7 +24,7 @@ from memwal.errors import (
 )
 from memwal.format.paths import manifest_dir, manifest_key, version_hint_key
 from memwal.format.region_manifest import FlushedGeneration, RegionManifest
-from memwal.region.manifest_store import RegionManifestStore
+from memwal.region.manifest_store import RegionManifestStore, read_manifests
 from memwal.storage.folders import locks
 from memwal.storage.open import open_store
 
@@ -92,7 +92,6 @@ def test_what_is_committed_is_read(store: FaultyStore, manifests: RegionManifest
     [
         b'{"version": 1}',
         b'{"version": 4}',
-        b'{"version": 9}',
         b'{"version": 0}',
         b'{"version": -3}',
         b'{"version": "4"}',
@@ -119,6 +118,39 @@ def test_no_hint_leads_to_the_newest_version(
     store.delete(version_hint_key(REGION))
 
     assert manifests.read_latest() == replace(FIRST, version=5, writer_epoch=5)
+
+
+@pytest.mark.parametrize("left", [(1, 2, 3, 4), (1, 2), (), (1,)])
+def test_a_newest_version_that_is_lost_is_not_passed_over(
+    store: FaultyStore, manifests: RegionManifestStore, left: tuple[int, ...]
+) -> None:
+    fill(manifests, 5)
+    for version in {1, 2, 3, 4, 5}.difference(left):
+        store.delete(manifest_key(REGION, version))
+
+    for read in (manifests.read_latest, lambda: read_manifests(store)):
+        with pytest.raises(CorruptDataError, match=manifest_key(REGION, 5)):
+            read()
+    with pytest.raises(CorruptDataError):
+        manifests.update(lambda latest: replace(latest, wal_last_seen=9))
+
+
+def test_a_hint_of_another_table_is_read_again(
+    store: FaultyStore, manifests: RegionManifestStore
+) -> None:
+    """A backup is put in the place of the table between two requests."""
+    fill(manifests, 5)
+
+    def restore() -> None:
+        for version in (3, 4, 5):
+            store.inner.delete(manifest_key(REGION, version))
+        store.inner.put(version_hint_key(REGION), b'{"version": 2}')
+
+    store.act("get", restore, key=VERSION_HINT, after=True)
+
+    latest = manifests.read_latest()
+    assert latest is not None
+    assert latest.version == 2
 
 
 @pytest.mark.parametrize("makes", ["link to itself", "folder"])
@@ -455,6 +487,7 @@ class TestUpdate:
         fill(manifests, 5)
         for version in (4, 5):
             store.delete(manifest_key(REGION, version))
+        set_hint(store, b'{"version": 3}')
 
         changed = manifests.update(lambda m: replace(m, wal_last_seen=9), recent=5)
 

@@ -102,7 +102,7 @@ def no_bound_of_the_log(patch: pytest.MonkeyPatch) -> None:
 
 def only_tags(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(jobs, "Pins", lambda pins: Pins((NOTHING_NEEDED, *pins[3:])))
-    patch.setattr(region, "check_progress", lambda history, removable: None)
+    patch.setattr(region, "region_error", lambda *facts: None)
 
 
 def no_retention(patch: pytest.MonkeyPatch) -> None:

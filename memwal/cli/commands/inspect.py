@@ -192,7 +192,7 @@ def _newest_position(table: Table, region: UUID) -> int:
     from memwal.lsm.wal.log import find_tip
 
     latest = _read_manifest(table, region)
-    start = max(latest.replay_after, latest.wal_last_seen) + 1
+    start = latest.last_logged + 1
     newest = find_tip(table.location.store, region, start=start) - 1
     if newest < 1:
         raise InvalidInputError(f"the log of region {region} has no entry yet")

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
+from uuid import UUID
 
 from typer import Argument, Option
 
@@ -106,7 +107,18 @@ def recover(
             "have generations merged again. Only counts without --yes.",
         ),
     ] = None,
-    yes: Annotated[bool, Option("--yes", help="Carry out what --after-restore decides.")] = False,
+    region_lost: Annotated[
+        UUID | None,
+        Option(
+            "--region-lost",
+            metavar="REGION",
+            help="Give up the unmerged rows of this region, whose folder is lost for good, and "
+            "start it over; do nothing else. Only tells what is given up without --yes.",
+        ),
+    ] = None,
+    yes: Annotated[
+        bool, Option("--yes", help="Carry out what --after-restore or --region-lost decides.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Flush acknowledged rows that closed or dead writers left in the log.
@@ -115,6 +127,11 @@ def recover(
     """
     if after_restore is not None:
         _restore(table, None, after_restore, yes=yes, as_json=as_json)
+        return
+    if region_lost is not None:
+        result = table.start_region_over(region_lost, dry_run=not yes)
+        note = "" if yes else "a dry run: nothing was changed; --yes starts the region over"
+        print_result(result, as_json=as_json, note=note)
         return
     from memwal.fleet.tables import check_regions
     from memwal.jobs.table.recover import recover

@@ -32,7 +32,11 @@ from memwal.format.paths import (
     generation_dir,
     parse_generation_name,
 )
-from memwal.format.region_manifest import FlushedGeneration, RegionManifest
+from memwal.format.region_manifest import (
+    INCARNATION_NUMBERS,
+    FlushedGeneration,
+    RegionManifest,
+)
 from memwal.jobs.foreign_claims import are_protected, find_foreign_claim, protected_from
 from memwal.jobs.gc.collector import GcContext, RegionState, carry_out
 from memwal.jobs.gc.decision import Decision, Kind, Reason, moment
@@ -252,11 +256,17 @@ def _is_past_grace(name: str, generation: int, history: History) -> bool:
 
 
 def _unnamed_folders(region: RegionState) -> Iterator[tuple[str, int]]:
-    """Yield name and number of each generation folder that the latest manifest does not name."""
-    named = {flushed.path for flushed in region.history.latest.flushed}
+    """Yield name and number of each generation folder that the latest manifest does not name.
+
+    Folders of an earlier incarnation, which was given up and came back, are left out.
+    """
+    latest = region.history.latest
+    named = {flushed.path for flushed in latest.flushed}
     for name in region.folders:
         generation = parse_generation_name(name)
-        if generation is not None and name not in named:
+        if generation is None or generation < latest.incarnation * INCARNATION_NUMBERS:
+            continue
+        if name not in named:
             yield name, generation
 
 

@@ -58,10 +58,12 @@ def read_history(manifests: RegionManifestStore, *, expired: datetime) -> Histor
 
     These are the newest version, the one that was the newest a grace period ago (``expired``) and,
     if generations of that one are not dropped yet, a few older ones. None if there is no manifest:
-    a claim died before it wrote one.
+    a claim died before it wrote one. CorruptDataError is raised if the newest one is lost.
     """
     for attempt in range(_ATTEMPTS):
+        hint = manifests.read_hint()
         objects = manifests.list_versions()
+        manifests.check_hint(hint, objects)
         try:
             return _read_listed(manifests, objects, expired) if objects else None
         except ObjectNotFoundError:

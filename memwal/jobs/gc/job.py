@@ -10,6 +10,7 @@ from uuid import UUID
 
 from memwal.base_table.refs import delete_torn_tags
 from memwal.base_table.region_marks import check_progress, lost_progress, read_marks
+from memwal.base_table.required_regions import check_regions
 from memwal.base_table.snapshot import open_base
 from memwal.errors import MemWalError
 from memwal.jobs.gc.base_table import (
@@ -68,6 +69,8 @@ def collect_garbage(
             delete_torn_tags(location)
         pins = read_pins(location, options, now=now, base=base)
         regions = discover_regions(location.store)
+        # Folders are enough here: a region without a manifest is an error of its own collection.
+        check_regions(base, marks, {}, left_out=frozenset(regions))
     if not options.dry_run:
         # A commit of Lance is not synced to disk; the one that replaced the garbage must be, first.
         location.store.barrier()

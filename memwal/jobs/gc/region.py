@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from uuid import UUID
 
-from memwal.errors import CorruptDataError, LinkRefusedError, MemWalError
+from memwal.base_table.required_regions import region_error
+from memwal.errors import LinkRefusedError, MemWalError
 from memwal.format.paths import manifest_dir, region_dir
 from memwal.jobs.gc.collector import Collector, GcContext, RegionState
 from memwal.jobs.gc.decision import Decision, Kind, Reason, Tally
@@ -22,7 +23,7 @@ from memwal.jobs.gc.generations import (
     GenerationCollector,
     OrphanCollector,
 )
-from memwal.jobs.gc.history import History, read_history
+from memwal.jobs.gc.history import read_history
 from memwal.jobs.gc.pins import read_pins, read_refs
 from memwal.jobs.gc.wal import LogCollector, ManifestCollector
 from memwal.jobs.job import Guard
@@ -67,28 +68,23 @@ def collect_region(
     # when it was listed.
     folders = tuple(store.list_folders(region_dir(region_id)))
     history = read_history(manifests, expired=context.expired)
+    # The manifest is read after the base table, and what is merged was flushed before. If it is
+    # not so, one of the two was replaced or damaged, and what is not merged could be deleted.
+    error = region_error(
+        store,
+        region_id,
+        None if history is None else history.latest,
+        context.marks.get(region_id),
+        context.pins.removable(region_id),
+    )
+    if error is not None:
+        raise error
     if history is None:
         # A claim that died before its first manifest.
         return
-    check_progress(history, context.pins.removable(region_id))
     region = RegionState(store=store, manifests=manifests, history=history, folders=folders)
     for collector in region_collectors(region):
         yield from collector.collect(context)
-
-
-def check_progress(history: History, removable: int) -> None:
-    """Raise CorruptDataError if a generation counts as merged that was never flushed.
-
-    The manifest is read after the base table, and what is merged was flushed before. One of the two
-    was replaced or damaged, and generations could be deleted that are not merged.
-    """
-    latest = history.latest
-    if removable >= latest.current_generation:
-        raise CorruptDataError(
-            f"the base table has generations up to {removable} merged, but the region's manifest "
-            f"ends before generation {latest.current_generation}; run memwal verify, and restore "
-            "the one that is wrong"
-        )
 
 
 @dataclass(frozen=True, slots=True)

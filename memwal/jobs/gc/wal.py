@@ -18,9 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from memwal.format.paths import APPLIED_DIR, manifest_dir, parse_wal_name, wal_dir, wal_key
+from memwal.format.region_manifest import INCARNATION_NUMBERS
 from memwal.jobs.gc.collector import GcContext, RegionState, carry_out
 from memwal.jobs.gc.decision import Decision, Kind, Reason, moment
 from memwal.lsm.wal.applied_steps import write_book_before_delete
+from memwal.lsm.wal.log import lost_log_error
 from memwal.storage.object_store import ObjectStore
 
 Positions = npt.NDArray[np.uint64]
@@ -64,6 +66,12 @@ class LogCollector:
         """Decide about the log, in up to five ranges."""
         region = self.region
         entries = LogEntries.list(region.store, region.region_id)
+        newest = int(entries.positions.max(initial=0))
+        lost = lost_log_error(
+            region.store, region.region_id, region.history.latest.last_logged, newest=newest
+        )
+        if lost is not None:
+            raise lost
         for positions, decision in self._decide(entries, context):
             yield carry_out(
                 decision,
@@ -97,7 +105,8 @@ class LogCollector:
         replay = ~newest & (positions > history.latest.replay_after)
         needed = ~newest & ~replay & (positions > bound)
         young = ~newest & ~replay & ~needed & (times > context.expired.timestamp())
-        garbage = ~(newest | replay | needed | young)
+        earlier = positions < history.latest.incarnation * INCARNATION_NUMBERS
+        garbage = ~(newest | replay | needed | young | earlier)
         if garbage.any():
             message = "flushed into generations that are no longer kept"
             yield self._range(entries, garbage, Reason.UNNEEDED, message)

@@ -40,6 +40,7 @@ from uuid import UUID
 import lance
 
 from memwal.base_table.commit import commit_durably, update_details
+from memwal.base_table.required_regions import read_regions
 from memwal.base_table.snapshot import BaseTable, open_base, open_dataset
 from memwal.errors import ConflictError, InvalidInputError, ObjectNotFoundError, TableSetupError
 from memwal.format.memwal_index import IndexDetails
@@ -54,7 +55,6 @@ from memwal.lsm.indexes.kinds import kind_of
 from memwal.lsm.indexes.partition_balance import PartitionBalance, partition_balance
 from memwal.lsm.indexes.segments import describe_index
 from memwal.lsm.indexes.spec import read_index_spec
-from memwal.region.manifest_store import read_manifests
 from memwal.storage.location import TableLocation
 from memwal.util.retry import retry_lost_races
 
@@ -477,7 +477,7 @@ def _generations_without(base: BaseTable, index: str) -> tuple[tuple[UUID, int],
     location = base.location
     stored = [
         (region_id, flushed)
-        for region_id, manifest in sorted(read_manifests(location.store).items())
+        for region_id, manifest in sorted(read_regions(location).manifests.items())
         for flushed in manifest.flushed
     ]
 

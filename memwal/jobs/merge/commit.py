@@ -9,8 +9,8 @@ repeats does at each step:
   the base table a little early. Every reader that merges sees them as deleted anyway, and the next
   run does both passes again;
 * after the marked commit: the progress covers the generations, and every later attempt leaves them
-  out. The region marks (:mod:`memwal.base_table.region_marks`) follow; a merge that dies before them leaves
-  them behind the progress, and the next plan writes them.
+  out. The region marks (:mod:`memwal.base_table.region_marks`) follow; a merge that dies before
+  them leaves them behind the progress, and the next plan writes them.
 
 A process that wakes late cannot do harm. Its delete pass is pinned to the version whose progress it
 read, and is refused when any other commit touched the same rows since, or moved the progress of its

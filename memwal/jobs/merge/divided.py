@@ -25,8 +25,8 @@ What a process that pauses, dies or repeats does at each step:
   over those of a later one;
 * a schema that changed meanwhile: the same, since rows were written with the earlier columns;
 * between the two commits: see :mod:`memwal.jobs.merge.progress`;
-* after the second: the region marks (:mod:`memwal.base_table.region_marks`) are behind the progress, and the
-  next plan writes them.
+* after the second: the region marks (:mod:`memwal.base_table.region_marks`) are behind the
+  progress, and the next plan writes them.
 """
 
 from __future__ import annotations

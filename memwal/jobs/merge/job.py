@@ -24,8 +24,8 @@ from memwal.base_table.region_marks import (
     check_progress,
     lost_progress,
     raise_marks,
-    read_marks,
 )
+from memwal.base_table.required_regions import read_regions
 from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.format.paths import generation_dir
 from memwal.format.region_manifest import FlushedGeneration, RegionManifest
@@ -47,7 +47,6 @@ from memwal.jobs.progress import NO_METER, Meter, NoMeter, Unit, reporting
 from memwal.jobs.shared_keys import held_regions
 from memwal.quality.report import combine_reports
 from memwal.quality.rules import QualityRules
-from memwal.region.manifest_store import read_manifests
 from memwal.storage.location import TableLocation
 
 # Attempts of a commit of several generations before it shrinks, and of one generation alone.
@@ -127,16 +126,16 @@ def explain_merge(
     returns seconds since the epoch.
     """
     now = clock()
-    manifests = read_manifests(location.store)
-    base = open_base(location)
-    base.require_mem_wal()
+    found = read_regions(location)
 
     def age(region_id: UUID, flushed: FlushedGeneration) -> float | None:
         return generation_age(location, region_id, flushed.path, now)
 
-    candidates = read_candidates(base, manifests.values(), age=age)
-    held = held_regions(base, manifests, options)
-    picker = MergePicker(_fitting(options, base), held, divides=base.has_narrow_dictionaries)
+    candidates = read_candidates(found.base, found.manifests.values(), age=age)
+    held = held_regions(found.base, found.manifests, options)
+    picker = MergePicker(
+        _fitting(options, found.base), held, divides=found.base.has_narrow_dictionaries
+    )
     return picker.pick(candidates, seed=random.random())  # noqa: S311
 
 
@@ -148,13 +147,11 @@ def plan_merge(location: TableLocation, options: MergeOptions = MergeOptions()) 
 
     Regions with rows of the same key are held: see :func:`memwal.jobs.shared_keys.held_regions`.
     """
-    marks = read_marks(location.store, delete_superseded=True)
-    manifests = read_manifests(location.store, options.regions)
-    base = open_base(location)
-    base.require_mem_wal()
+    found = read_regions(location, options.regions, delete_superseded_marks=True)
+    base, manifests = found.base, found.manifests
     progress = {region_id: base.details.merged.get(region_id, 0) for region_id in manifests}
-    check_progress(lost_progress(marks, base.details.merged))
-    marks = raise_marks(location.store, marks, progress)
+    check_progress(lost_progress(found.marks, base.details.merged))
+    marks = raise_marks(location.store, found.marks, progress)
     held = held_regions(base, manifests, options)
     picker = MergePicker(_fitting(options, base), held, divides=base.has_narrow_dictionaries)
     excluded = picker.excluded(manifests)

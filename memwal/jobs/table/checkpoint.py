@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from uuid import UUID
 
+from memwal.base_table.required_regions import read_regions
 from memwal.base_table.snapshot import open_base
 from memwal.errors import ConflictError
 from memwal.jobs.index.job import build_indexes
@@ -28,7 +29,6 @@ from memwal.jobs.options import (
 from memwal.jobs.progress import JobProgress, Report, Unit, reporting
 from memwal.jobs.table.recover import recover
 from memwal.quality.report import merge_report_dicts
-from memwal.region.manifest_store import read_manifests
 from memwal.storage.location import TableLocation
 from memwal.util.clock import in_seconds
 
@@ -75,12 +75,13 @@ def _checkpoint(location: TableLocation, options: CheckpointOptions, report: Rep
     results: list[JobResult] = []
     if not options.skip_recovery:
         results.append(_recover(location, options, report))
+    found = read_regions(location)
     target = {
         region_id: max(flushed.generation for flushed in manifest.flushed)
-        for region_id, manifest in read_manifests(location.store).items()
+        for region_id, manifest in found.manifests.items()
         if manifest.flushed
     }
-    before = open_base(location).details.merged
+    before = found.base.details.merged
     total = _count_unmerged(before, target)
     skipped: dict[UUID, SkippedRegion] = {}
     idle = 0

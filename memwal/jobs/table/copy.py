@@ -38,6 +38,7 @@ from uuid import UUID, uuid4
 from memwal.base_table.named_files import StoredObject, find_bad_files, refuse, stored_objects
 from memwal.base_table.read_tags import ReadTag, delete_tag, place_tag, renew_tag
 from memwal.base_table.region_marks import UNMARKED, RegionMark, read_marks, write_marks
+from memwal.base_table.required_regions import check_regions
 from memwal.base_table.snapshot import BaseTable, open_base, table_manifest_key
 from memwal.errors import (
     ConflictError,
@@ -60,7 +61,7 @@ from memwal.format.region_manifest import RegionManifest
 from memwal.jobs.job import JobResult
 from memwal.jobs.progress import NO_METER, Meter, NoMeter, Progress, Report, Unit, reporting
 from memwal.lsm.wal.abandon import abandoned_dir
-from memwal.lsm.wal.log import survey_log
+from memwal.lsm.wal.log import lost_log_error, survey_log
 from memwal.region.manifest_store import RegionManifestStore, read_manifests
 from memwal.storage.location import TableLocation
 from memwal.storage.object_store import ObjectStore
@@ -155,7 +156,9 @@ def _copy(
     report: Report | None,
 ) -> JobResult:
     source = base.location
-    regions = [_plan_region(base, manifest) for manifest in read_manifests(source.store).values()]
+    manifests = read_manifests(source.store)
+    check_regions(base, marks, manifests)
+    regions = [_plan_region(base, manifest) for manifest in manifests.values()]
     region_keys = (key for region in regions for key in _region_keys(source.store, region))
     objects = stored_objects(base)
     objects |= {key: StoredObject(source.store, key) for key in region_keys}
@@ -204,6 +207,11 @@ def _plan_region(base: BaseTable, manifest: RegionManifest) -> _Region:
             f"entry {survey.missing} of the log of region {region_id} of {base.location} is "
             "missing; run memwal verify before you copy it"
         )
+    lost = lost_log_error(
+        base.location.store, region_id, manifest.last_logged, newest=survey.newest
+    )
+    if lost is not None:
+        raise lost
     first = after + 1
     if survey.tip == first:
         # Lance finds the end of a log by its newest entry, which is therefore always kept.
@@ -223,7 +231,7 @@ def _region_keys(store: ObjectStore, region: _Region) -> Iterator[str]:
     for flushed in region.manifest.flushed:
         files = [info.key for info in store.list(generation_dir(region_id, flushed.path))]
         if not files:
-            raise ObjectNotFoundError(
+            raise CorruptDataError(
                 f"generation {flushed.generation} of region {region_id} is missing; run memwal "
                 "verify before you copy the table"
             )

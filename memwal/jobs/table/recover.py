@@ -25,9 +25,10 @@ from dataclasses import dataclass
 from functools import partial
 from uuid import UUID
 
+from memwal.base_table.required_regions import TableRegions, read_regions
 from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.errors import ConflictError, MemWalError, RegionFencedError
-from memwal.format.region_manifest import RegionManifest
+from memwal.format.region_manifest import RegionManifest, RegionStatus
 from memwal.jobs.job import Guard, JobResult, guarded
 from memwal.jobs.options import RecoverOptions
 from memwal.jobs.progress import Meter, Unit, reporting, run_metered
@@ -36,8 +37,9 @@ from memwal.lsm.flush.generation import write_generation
 from memwal.lsm.indexes.maintained import maintained_indexes
 from memwal.lsm.row_schema import RowSchema
 from memwal.lsm.wal.claim import Claim, ClaimedRegion, claim_region, claimed_folders
+from memwal.lsm.wal.log import lost_log_error
 from memwal.lsm.wal.replay import replay
-from memwal.region.manifest_store import parallel_reads, read_manifests
+from memwal.region.manifest_store import parallel_reads
 from memwal.storage.location import TableLocation
 from memwal.storage.object_store import ObjectStore
 from memwal.util.clock import in_seconds
@@ -97,9 +99,9 @@ def recover(
         ``unflushed_regions``, which were left to a writer that may live.
     """
     started = time.monotonic()
-    base = open_base(location)
-    base.require_mem_wal()
-    unflushed = _unflushed_regions(base, options, now=clock())
+    found = read_regions(location, options.regions)
+    base = found.base
+    unflushed = _unflushed_regions(found, options, now=clock())
     regions = [region for region, has_no_writer in unflushed.items() if has_no_writer]
     count = min(options.max_tasks or 1, len(regions))
     tasks = [RecoverTask(location, tuple(regions[number::count])) for number in range(count)]
@@ -128,15 +130,19 @@ def recover(
     )
 
 
-def _unflushed_regions(base: BaseTable, options: RecoverOptions, *, now: float) -> dict[UUID, bool]:
+def _unflushed_regions(
+    found: TableRegions, options: RecoverOptions, *, now: float
+) -> dict[UUID, bool]:
     """Return the regions with unflushed rows, and whether they are to be recovered."""
+    base, manifests = found.base, found.manifests
     store, min_age = base.location.store, options.min_age_seconds
-    manifests = read_manifests(store, options.regions)
 
     def look(manifest: RegionManifest) -> bool | None:
         unflushed = find_unflushed(store, manifest)
         if unflushed is None:
-            return None
+            # Without a log, nothing tells what is not flushed: let the claim find that.
+            lost = lost_log_error(store, manifest.region_id, manifest.last_logged, newest=0)
+            return None if lost is None or manifest.status != RegionStatus.ACTIVE else True
         if min_age is None:
             return has_no_writer(base, manifest, unflushed, now=now)
         return is_unchanged(store, manifest, unflushed, seconds=in_seconds(min_age), now=now)

@@ -20,6 +20,7 @@ from functools import partial
 from uuid import UUID
 
 from memwal.base_table.commit import current_spec, update_details
+from memwal.base_table.region_marks import raise_marks, read_marks
 from memwal.base_table.region_snapshot import (
     encode_pointer,
     encode_snapshot,
@@ -27,6 +28,7 @@ from memwal.base_table.region_snapshot import (
     snapshot_key,
     snapshot_rows,
 )
+from memwal.base_table.required_regions import check_regions
 from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.errors import (
     ConflictError,
@@ -98,6 +100,7 @@ def build_snapshot(
     """
     started = time.monotonic()
     taken_at = int(clock() * 1000)
+    marks = read_marks(location.store)
     regions = discover_regions(location.store)
     tasks = _divide(location, regions, options.max_tasks or 1)
     with reporting(options.progress) as report:
@@ -107,7 +110,14 @@ def build_snapshot(
             options, tasks, run_task, meter, lambda task: len(task.regions)
         )
     manifests = [manifest for outcome in outcomes for manifest in outcome.manifests]
-    rows = snapshot_rows(manifests, open_base(location).details.region_specs)
+    before = open_base(location)
+    check_regions(before, marks, {manifest.region_id: manifest for manifest in manifests})
+    # Readers may rely on the snapshot alone: what it names must not be lost unnoticed.
+    progress = before.details.merged
+    raise_marks(
+        location.store, marks, {m.region_id: progress.get(m.region_id, 0) for m in manifests}
+    )
+    rows = snapshot_rows(manifests, before.details.region_specs)
     data = inline = encode_snapshot(rows)
     index_id = uuid.uuid4()
     if len(manifests) > options.inline_regions:
@@ -179,7 +189,7 @@ def _divide(location: TableLocation, regions: Sequence[UUID], max_tasks: int) ->
 
 def _with_tip(location: TableLocation, manifest: RegionManifest) -> tuple[RegionManifest, bool]:
     """Return the manifest with the tip of its log, and whether the stored hint was updated."""
-    start = max(manifest.replay_after, manifest.wal_last_seen) + 1
+    start = manifest.last_logged + 1
     # The newest entry may be torn, and a claim would then write its own entry in its place.
     newest = find_tip(location.store, manifest.region_id, start=start) - 2
     behind = newest - manifest.wal_last_seen

@@ -153,8 +153,18 @@ CODES: Final[dict[str, Code]] = {
         "the base table went back behind generations that were merged into it",
         "decide what counts with memwal recover TABLE --after-restore",
     ),
-    "progress-unknown-region": Code(
-        _W, "merge progress is recorded for a region that has no manifest", _ASK
+    "region-lost": Code(
+        _E,
+        "a region that has a mark or merge progress has no manifest; reads and claims refuse",
+        "mount its disk, or put its folder back; if it is lost for good: memwal recover TABLE "
+        "--region-lost REGION",
+    ),
+    "region-earlier": Code(
+        _E,
+        "an earlier incarnation of a region, which was given up as lost, is in the place of the "
+        "later one",
+        "move its folder away, or unmount it, put the later one back, and write the rows again "
+        "that only the earlier one has",
     ),
     "index-missing": Code(
         _W, "a maintained index does not exist", "build it; until then no generation is collected"
@@ -220,7 +230,10 @@ CODES: Final[dict[str, Code]] = {
     "hint-missing": Code(_W, "the version hint is missing or invalid", _WRITTEN, Repair.HINT),
     "hint-late": Code(_W, "the version hint is behind the newest version", _WRITTEN, Repair.HINT),
     "hint-wrong": Code(
-        _W, "the version hint names a version that does not exist yet", _WRITTEN, Repair.HINT
+        _E,
+        "the version hint names a version that is lost; reads and claims refuse",
+        "restore that version of the manifest from a backup; if that is not possible, delete the "
+        "hint, and the region goes on from the newest version that is there",
     ),
     "epoch-falls": Code(_E, "the writer epoch falls from one manifest to the next", _ASK),
     "generation-falls": Code(_E, "the current generation falls between manifests", _ASK),

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Final
 from uuid import UUID
 
-from memwal.base_table.region_marks import find_lost_progress
+from memwal.base_table.region_marks import find_lost_progress, read_marks
 from memwal.base_table.snapshot import BaseTable
 from memwal.errors import CorruptDataError
 from memwal.format.paths import generation_dir, parse_generation_name, region_dir
@@ -82,7 +82,7 @@ def check_table(task: VerifyTask, base: BaseTable | None) -> Iterator[Finding]:
     if task.all_regions:
         # Read after the base table: merge progress follows what is flushed.
         manifests = _read_manifests(task.location, discover_regions(task.location.store))
-        yield from check_known(base, manifests)
+        yield from check_known(base, manifests, read_marks(task.location.store))
         yield from check_snapshot(base, manifests)
         yield from check_places(base, manifests)
         if not (task.options.quick or damaged):

@@ -164,7 +164,9 @@ def repair(
 
 
 def _repair_hint(location: TableLocation, finding: Finding, now: datetime) -> bool:
-    if finding.region is None or not check_hint(location.store, finding.region, now=now):
+    if finding.region is None or not any(
+        found.repair is Repair.HINT for found in check_hint(location.store, finding.region, now=now)
+    ):
         return False
     history = read_history(location.store, finding.region)
     if history.newest is None or any(f.severity is Severity.ERROR for f in history.findings):

@@ -8,7 +8,7 @@ from uuid import UUID
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from memwal.base_table.region_marks import find_lost_progress
+from memwal.base_table.region_marks import UNMARKED, RegionMark, find_lost_progress
 from memwal.base_table.region_snapshot import read_snapshot
 from memwal.base_table.snapshot import BaseTable
 from memwal.errors import CorruptDataError, InvalidInputError, TableSetupError
@@ -24,6 +24,7 @@ from memwal.lsm.indexes.catchup import (
 )
 from memwal.lsm.indexes.trust import find_doubts
 from memwal.lsm.region_places import Place, RegionPlaces, spec_of
+from memwal.region.manifest_store import RegionManifestStore
 from memwal.region.router import RegionAssignment, Router
 from memwal.region.spec import RegionSpec
 from memwal.region.values import decode_values
@@ -239,12 +240,30 @@ def check_progress_kept(base: BaseTable) -> Iterator[Finding]:
         yield Finding("progress-lost", str(region_id), text, region=region_id)
 
 
-def check_known(base: BaseTable, manifests: Mapping[UUID, RegionManifest]) -> Iterator[Finding]:
-    """Check that regions with merge progress exist. ``manifests`` must have all regions."""
-    for region_id, generation in base.details.merged.items():
-        if region_id not in manifests:
-            text = f"generations up to {generation} are recorded as merged"
-            yield Finding("progress-unknown-region", str(region_id), text, region=region_id)
+def check_known(
+    base: BaseTable, manifests: Mapping[UUID, RegionManifest], marks: Mapping[UUID, RegionMark]
+) -> Iterator[Finding]:
+    """Check that regions with a mark or merge progress exist, in their newest incarnation.
+
+    ``manifests`` must have all regions.
+    """
+    merged = base.details.merged
+    for region_id in sorted({*marks, *(key for key, number in merged.items() if number)}):
+        mark = marks.get(region_id, UNMARKED)
+        manifest = manifests.get(region_id)
+        progress = max(merged.get(region_id, 0), mark.merged)
+        if manifest is None:
+            if RegionManifestStore(base.location.store, region_id).list_versions():
+                # It cannot be read, which is a finding of its own.
+                continue
+            text = f"generations up to {progress} are recorded as merged"
+            yield Finding("region-lost", str(region_id), text, region=region_id)
+        elif manifest.current_generation < mark.first:
+            text = (
+                f"it is at generation {manifest.current_generation}; the later one began at "
+                f"generation {mark.first}"
+            )
+            yield Finding("region-earlier", str(region_id), text, region=region_id)
 
 
 def check_snapshot(base: BaseTable, manifests: Mapping[UUID, RegionManifest]) -> Iterator[Finding]:

@@ -80,7 +80,7 @@ def _check_positions(
     collected: int,
 ) -> Iterator[Finding]:
     region_id, positions = manifest.region_id, sorted(objects)
-    seen = max(manifest.replay_after, manifest.wal_last_seen)
+    seen = manifest.last_logged
     newest = positions[-1] if positions else 0
     if newest < seen and not store.exists(wal_key(region_id, seen)):
         text = f"position {seen} was written, but the newest entry is at {newest or 'no position'}"

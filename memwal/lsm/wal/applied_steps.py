@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from uuid import UUID
 
+from memwal.base_table.required_regions import read_regions
 from memwal.errors import (
     CorruptDataError,
     InvalidInputError,
@@ -35,7 +36,8 @@ from memwal.format.wal_layout import (
 from memwal.lsm.wal.abandon import read_abandoned
 from memwal.lsm.wal.appender import LogAppender
 from memwal.lsm.wal.log import damaged_entry_error, find_tip, read_head
-from memwal.region.manifest_store import RegionManifestStore, read_manifests
+from memwal.region.manifest_store import RegionManifestStore
+from memwal.storage.location import TableLocation
 from memwal.storage.object_store import ObjectStore, create_settled
 
 _MAX_ATTEMPTS = 5
@@ -118,11 +120,14 @@ class RegionSteps:
     epoch: int = 0  # of that entry
 
 
-def read_steps_of(store: ObjectStore, source: str) -> dict[UUID, NewestStep]:
-    """Read the newest step of a source, by region, without those that never had one."""
+def read_steps_of(location: TableLocation, source: str) -> dict[UUID, NewestStep]:
+    """Read the newest step of a source, by region, without those that never had one.
+
+    Raises RegionLostError if a region is not found, whose steps would be applied again.
+    """
     newest = {}
-    for region_id, manifest in read_manifests(store).items():
-        applied = _read_newest_steps(store, manifest)
+    for region_id, manifest in read_regions(location).manifests.items():
+        applied = _read_newest_steps(location.store, manifest)
         if applied is not None and source in applied.steps:
             newest[region_id] = applied.steps[source]
     return newest
@@ -130,7 +135,7 @@ def read_steps_of(store: ObjectStore, source: str) -> dict[UUID, NewestStep]:
 
 def _read_newest_steps(store: ObjectStore, manifest: RegionManifest) -> RegionSteps | None:
     """Read the newest steps of a region, without a claim; None if it never had a step."""
-    seen = max(manifest.replay_after, manifest.wal_last_seen)
+    seen = manifest.last_logged
     tip = find_tip(store, manifest.region_id, start=seen + 1)
     return read_steps(store, manifest.region_id, tip=tip)
 

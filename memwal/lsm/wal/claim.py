@@ -5,10 +5,10 @@ writer could append once more and acknowledge the rows as durable after the repl
 Gaps in the log are checked before all these steps: the writer that the claim would fence still
 holds the missing rows in memory.
 
-The mark (:mod:`memwal.base_table.region_marks`) makes a region that is lost later noticed. No row is accepted
-before it is stored. A process that dies between manifest and mark leaves a region without rows of
-its own and without a mark, which the next claim or merge plan writes; one that pauses there writes
-a mark that is in force already, or smaller.
+The mark (:mod:`memwal.base_table.region_marks`) makes a region noticed that is lost later. No row
+is accepted before it is stored. A process that dies between manifest and mark leaves a region
+without rows and without a mark, which the next claim or merge plan writes; one that pauses there
+writes a mark that is in force already, or smaller.
 
 A generation is published in the manifest only if its folder has no orphan mark and still has its
 bloom filter, checked in this order. A garbage collector that takes the folder for an orphan writes
@@ -38,6 +38,7 @@ from tenacity import (
 )
 
 from memwal.base_table.region_marks import RegionMark, read_mark, write_marks
+from memwal.base_table.required_regions import check_any_found, region_error
 from memwal.errors import (
     ConflictError,
     CorruptDataError,
@@ -64,6 +65,7 @@ from memwal.lsm.wal.log import (
     fence,
     fenced_error,
     gap_error,
+    lost_log_error,
     needs_replay,
     read_log,
     survey_log,
@@ -107,9 +109,7 @@ def claim_region(
 
     ``spec_id`` and ``region_fields`` are for the manifest of a new region; an existing manifest
     keeps its own. ``merged`` is the highest generation of the region that the base table had merged
-    at an earlier time. Numbers up to it are not used again, even if the region's folder was lost
-    and starts over: a generation flushed under one of them would count as merged, and no reader
-    would see it. With ``replay`` the log will be replayed, and must therefore have no gap.
+    at an earlier time. With ``replay`` the log will be replayed, and must therefore have no gap.
     ``recovers`` marks the claim as one of a recovery, see :mod:`memwal.lsm.wal.recovery`.
 
     Raises
@@ -118,8 +118,11 @@ def claim_region(
         The region is sealed.
     RegionFencedError
         Another writer claimed the region at the same time and won.
+    RegionLostError
+        The region has a mark or merge progress and no manifest. It never starts over by itself:
+        its generations would have numbers that the lost ones have too.
     CorruptDataError
-        A log entry or the manifest is missing, or the manifest is older than ``merged``. The
+        A log entry is missing, or the manifest is older than ``merged`` or the region's mark. The
         region stays with its present writer.
     ConflictError
         Other processes committed the region's manifest first in every attempt.
@@ -131,9 +134,10 @@ def claim_region(
         writer_epoch=1,
         spec_id=spec_id,
         region_fields=region_fields,
-        current_generation=merged + 1,
     )
-    raising = _EpochRaise(store, manifests, first, replay, clock)
+    # Before the manifest, which is written before it.
+    mark = read_mark(store, region_id)
+    raising = _EpochRaise(store, manifests, first, mark, merged, replay, clock)
     # After an ambiguous answer of the store, the stored manifest may be ours, and cannot be
     # distinguished from that of another claim: claiming again costs an epoch and is always right.
     retrying = Retrying(
@@ -142,7 +146,6 @@ def claim_region(
         wait=wait_random_exponential(multiplier=0.01, max=0.5),
         reraise=True,
     )
-    is_marked = read_mark(store, region_id) is not None
     try:
         unfenced = retrying(raising.attempt)
     except ConflictError as error:
@@ -151,7 +154,7 @@ def claim_region(
             f"{_MAX_SECONDS:.0f} s, other processes committed its manifest first. Stop its present "
             "writer, or give that one larger MemTables, and claim again"
         ) from error
-    if not is_marked:
+    if mark is None:
         write_marks(store, {region_id: RegionMark(merged=merged)})
     writer_id = new_writer_id(recovers=recovers)
     if unfenced.manifest.version == 1:
@@ -194,6 +197,8 @@ class _EpochRaise:
     store: ObjectStore
     manifests: RegionManifestStore
     first: RegionManifest  # manifest of a new region
+    mark: RegionMark | None
+    merged: int
     replay: bool
     clock: Callable[[], float]
     survey: LogSurvey | None = None  # of the last attempt
@@ -206,6 +211,8 @@ class _EpochRaise:
                 f"region {latest.region_id} is sealed (status {int(latest.status)}) and takes no "
                 "writer; write to the regions of the table's newest region spec"
             )
+        if latest is None:
+            check_any_found(self.store)
         base = self.first if latest is None else latest
         survey = self.survey = survey_log(
             self.store,
@@ -236,45 +243,25 @@ class _EpochRaise:
     def _find_damage(
         self, latest: RegionManifest | None, survey: LogSurvey
     ) -> CorruptDataError | None:
-        return _find_damage(
-            self.first if latest is None else latest,
-            survey,
-            has_manifest=latest is not None,
-            min_generation=self.first.current_generation,
-            replay=self.replay,
-        )
-
-
-def _find_damage(
-    manifest: RegionManifest,
-    survey: LogSurvey,
-    *,
-    has_manifest: bool,
-    min_generation: int,
-    replay: bool,
-) -> CorruptDataError | None:
-    """Return the error for a manifest that is missing or too old, or for a gap in the log.
-
-    Without ``has_manifest``, the manifest is that of a new region. ``min_generation`` is the first
-    generation that the base table has not merged.
-    """
-    region_id = manifest.region_id
-    if manifest.current_generation < min_generation:
-        return CorruptDataError(
-            f"the manifest of region {region_id} is at generation {manifest.current_generation}, "
-            f"but the base table has merged generation {min_generation - 1}: the manifest is older "
-            "than the base table. Nothing was changed: restore both from one backup, or move the "
-            "region's folder away, after which the region starts empty"
-        )
-    if not has_manifest and survey.tip > 1:
-        return CorruptDataError(
-            f"region {region_id} has no manifest in {manifest_dir(region_id)}, but its log goes "
-            f"on to entry {survey.tip - 1}. Nothing was changed: restore the manifest from a "
-            "backup, or move the region's folder away"
-        )
-    if replay and survey.missing is not None and survey.missing > manifest.replay_after:
-        return gap_error(region_id, survey.missing, newest=survey.tip - 1)
-    return None
+        """Return the error for a manifest that is too old, or a log that lacks entries."""
+        region_id = self.first.region_id
+        error = region_error(self.store, region_id, latest, self.mark, self.merged)
+        if error is not None:
+            return error
+        if latest is None:
+            if survey.tip == 1:
+                return None
+            return CorruptDataError(
+                f"region {region_id} has no manifest in {manifest_dir(region_id)}, but its log "
+                f"goes on to entry {survey.tip - 1}. Nothing was changed: restore the manifest "
+                "from a backup, or give the rows of the log up with memwal recover TABLE "
+                f"--region-lost {region_id}"
+            )
+        if not self.replay:
+            return None
+        if survey.missing is not None and survey.missing > latest.replay_after:
+            return gap_error(latest.region_id, survey.missing, newest=survey.tip - 1)
+        return lost_log_error(self.store, region_id, latest.last_logged, newest=survey.newest)
 
 
 def _record_tip(manifests: RegionManifestStore, claim: Claim, clock: Callable[[], float]) -> Claim:
@@ -358,6 +345,17 @@ def _check_flushed(store: ObjectStore, manifest: RegionManifest, *, epoch: int) 
 def _check_epoch(latest: RegionManifest, epoch: int) -> None:
     if latest.writer_epoch != epoch:
         raise fenced_error(latest.region_id, epoch, latest.writer_epoch)
+
+
+def check_not_lost(store: ObjectStore, region_id: UUID, merged: int) -> None:
+    """Raise RegionLostError if a claim would, before it makes a folder."""
+    mark = read_mark(store, region_id)
+    latest = RegionManifestStore(store, region_id).read_latest()
+    error = region_error(store, region_id, latest, mark, merged)
+    if error is not None:
+        raise error
+    if latest is None:
+        check_any_found(store)
 
 
 def claimed_folders(region_id: UUID) -> tuple[str, ...]:

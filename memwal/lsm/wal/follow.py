@@ -37,6 +37,7 @@ from memwal.lsm.wal.log import (
     LogSurvey,
     find_tip,
     gap_error,
+    lost_log_error,
     needs_replay,
     read_log,
     survey_log,
@@ -182,6 +183,11 @@ class LogFollower:
             if survey.missing is not None and survey.missing < first:
                 # This process has its rows, but no claim and no other process will.
                 raise gap_error(self._region_id, survey.missing, newest=survey.tip - 1)
+            lost = lost_log_error(
+                self._store, self._region_id, max(log.after, log.hint), newest=survey.newest
+            )
+            if lost is not None:
+                raise lost
             tail.listed_at = boot_seconds()
         else:
             survey, read = self._probe(first)

@@ -110,6 +110,7 @@ class LogSurvey:
     tip: int  # first free position behind all entries
     # First position before the tip without an entry, although every position was used once.
     missing: int | None
+    newest: int = 0  # newest position that was found, also up to ``after``; 0 if none was
 
     @property
     def last_listed(self) -> int:
@@ -147,16 +148,42 @@ def survey_log(
         (position, info.size)
         for info in store.list(folder)
         if (position := parse_wal_name(info.key.removeprefix(folder))) is not None
-        and position > after
     )
     entries = np.fromiter(listed, dtype=[("position", np.uint64), ("size", np.uint64)])
     entries.sort(order="position")
-    newest = max(after, hint, int(entries["position"][-1]) if len(entries) else 0)
+    last = int(entries["position"][-1]) if len(entries) else 0
+    entries = entries[entries["position"] > after]
+    known = max(after, hint, last)
+    tip = find_tip(store, region_id, start=known + 1)
     return LogSurvey(
         after=after,
         entries=entries,
-        tip=find_tip(store, region_id, start=newest + 1),
-        missing=_first_missing(store, region_id, entries["position"], after, newest),
+        tip=tip,
+        missing=_first_missing(store, region_id, entries["position"], after, known),
+        newest=last if tip == known + 1 else tip - 1,
+    )
+
+
+def lost_log_error(
+    store: ObjectStore, region_id: UUID, logged: int, *, newest: int
+) -> CorruptDataError | None:
+    """Return the error for a log that has no entry where it must have one, or None.
+
+    A collector keeps the newest entry of a log. So the log has an entry at or behind ``logged``, a
+    position that it had when a manifest was written. ``newest`` is the newest position that a
+    listing found after that manifest was read, 0 for none. Costs a request only if that is before
+    ``logged``.
+    """
+    if newest >= logged:
+        return None
+    key = wal_key(region_id, logged)
+    if store.exists(key):
+        return None
+    return CorruptDataError(
+        f"the log of region {region_id} is lost: it has no entry at or behind position "
+        f"{logged}, which the manifest names ({key}). Rows that were acknowledged since are lost "
+        "with it. Nothing was changed: if its disk is not mounted, mount it; "
+        f"{_GIVE_UP.format(region_id)}"
     )
 
 
@@ -179,7 +206,9 @@ def _extend_survey(
     appended = np.empty(tip - first, dtype=earlier.entries.dtype)
     appended["position"], appended["size"] = np.arange(first, tip), _ASSUMED_SIZE
     listed = earlier.entries[earlier.entries["position"] > after]
-    return LogSurvey(after, np.concatenate([listed, appended]), tip, earlier.missing)
+    entries = np.concatenate([listed, appended])
+    newest = tip - 1 if len(appended) else earlier.newest
+    return LogSurvey(after, entries, tip, earlier.missing, newest)
 
 
 def _find_tip_of_active_log(store: ObjectStore, region_id: UUID, *, start: int) -> int | None:

@@ -41,7 +41,7 @@ def is_recovered(store: ObjectStore, region_id: UUID) -> bool:
     manifest = RegionManifestStore(store, region_id).read_latest()
     if manifest is None:
         return False
-    tip = find_tip(store, region_id, start=max(manifest.replay_after, manifest.wal_last_seen) + 1)
+    tip = find_tip(store, region_id, start=manifest.last_logged + 1)
     try:
         head = read_head(store, region_id, tip - 1)
     except (ObjectNotFoundError, TornEntryError):

@@ -151,6 +151,12 @@ class LruCache(Generic[Value]):
             evicted = self._remove(next(iter(self._entries))) if self._entries else None
         del evicted
 
+    def clear(self) -> None:
+        """Remove all values."""
+        with self._lock:
+            removed = [self._remove(key) for key in list(self._entries)]
+        del removed
+
     def tags(self) -> frozenset[CacheTag]:
         """Return the tags of all keys."""
         with self._lock:

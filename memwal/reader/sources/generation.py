@@ -16,6 +16,8 @@ import lance
 import pyarrow as pa
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
+from memwal.base_table.region_marks import UNMARKED
+from memwal.base_table.required_regions import region_error
 from memwal.base_table.snapshot import BaseTable, lance_errors, open_dataset
 from memwal.errors import ConflictError, CorruptDataError, ObjectNotFoundError
 from memwal.format.paths import TOMBSTONE, generation_dir
@@ -23,6 +25,7 @@ from memwal.lsm.memtable.indexes import MemTableSnapshot, UnflushedRows
 from memwal.reader.cache.keys import version_key
 from memwal.reader.cache.lru import LruCache
 from memwal.reader.sources.plan import ReadPlan, StoredGeneration
+from memwal.region.manifest_store import RegionManifestStore
 from memwal.region.rows import (
     align_rows,
     check_known_columns,
@@ -260,9 +263,11 @@ def open_sources(plan: Callable[[bool], ReadPlan]) -> ReadSources:
     ``plan`` is called with whether it may use what this process has read before; again, without,
     when a generation was merged and collected after the manifest that
     lists it was read: the base table of the new plan contains that generation. Raises ConflictError
-    if generations vanish faster than they can be opened: the collector's grace is too short.
+    if generations vanish faster than they can be opened: the collector's grace is too short; and
+    CorruptDataError if the newest manifest of a region names one that is gone.
     """
     gone: ObjectNotFoundError | None = None
+    planned: ReadPlan | None = None
     for attempt in range(_MAX_ATTEMPTS):
         try:
             planned = plan(attempt == 0)
@@ -274,11 +279,43 @@ def open_sources(plan: Callable[[bool], ReadPlan]) -> ReadSources:
             open_memtable(planned.base, region_id, rows) for region_id, rows in planned.memtables
         ]
         return ReadSources(planned, tuple(sorted(sources, key=lambda source: source.generation)))
+    if planned is not None:
+        _check_named(planned)
     raise ConflictError(
         f"generations were collected before they could be read, {_MAX_ATTEMPTS} times ({gone}); "
-        "give the garbage collector a longer grace period; if they are lost, memwal verify "
-        "--repair may make them again from the log"
+        "give the garbage collector a longer grace period"
     ) from gone
+
+
+def _check_named(plan: ReadPlan) -> None:
+    """Raise CorruptDataError if a generation of a plan is gone that its region still names.
+
+    The collector deletes the folder of a generation a grace period after the newest manifest has
+    stopped to name it.
+    """
+    store = plan.base.location.store
+    for stored in plan.generations:
+        region_id = stored.region_id
+        try:
+            open_generation(plan.base, region_id, stored.generation, stored.path)
+        except ObjectNotFoundError as error:
+            newest = RegionManifestStore(store, region_id).read_latest()
+            lost = region_error(store, region_id, newest, UNMARKED, 0)
+            if lost is not None:
+                raise lost from error
+            if newest is not None and any(f.path == stored.path for f in newest.flushed):
+                raise CorruptDataError(
+                    f"{generation_dir(region_id, stored.path)} is missing or lacks files: "
+                    f"generation {stored.generation} of region {region_id}, which its manifest "
+                    "names and the base table does not have. If its disk is not mounted, mount it; "
+                    "otherwise run memwal verify --repair, which makes it again from the log if "
+                    "that still has its rows"
+                ) from error
+
+
+def _forget_opened() -> None:
+    for cache in (_generations, _present):
+        cache.clear()
 
 
 Result = TypeVar("Result")
@@ -288,10 +325,12 @@ def retry_if_collected(read: Callable[[], Result]) -> Result:
     """Run a read, and run it again when an object that it needs was collected meanwhile.
 
     ``read`` opens its sources anew each time. ObjectNotFoundError is raised if an object is gone
-    each time: the table is damaged.
+    each time: the table is damaged. If it is one of a generation, :func:`open_sources` says so, as
+    no generation stays open.
     """
     retrying = Retrying(
         retry=retry_if_exception_type(ObjectNotFoundError),
+        before_sleep=lambda _: _forget_opened(),
         stop=stop_after_attempt(_MAX_ATTEMPTS),
         reraise=True,
     )

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 import numpy as np
@@ -294,9 +294,16 @@ def is_routed_by_key(spec: RegionSpec, base: BaseTable) -> bool:
     return bool(columns) and all(column in base.primary_key for column in columns)
 
 
+class CandidateRegions(NamedTuple):
+    """Regions that may have some keys, and those of the table's spec that do not."""
+
+    regions: list[UUID]
+    left_out: frozenset[UUID]
+
+
 def candidate_regions(
     location: TableLocation, base: BaseTable | None, keys: KeyBuilder
-) -> list[UUID] | None:
+) -> CandidateRegions | None:
     """List the regions that may have some keys, with one listing and without reading a manifest.
 
     Regions of the spec to which no key is routed are left out. A region with an id that the spec
@@ -318,7 +325,8 @@ def candidate_regions(
         # Keys of other types or columns: the table may have changed; if not, the lookup raises.
         return None
     others = routing.regions - routed
-    return [region for region in discover_regions(location.store) if region not in others]
+    found = discover_regions(location.store)
+    return CandidateRegions([region for region in found if region not in others], others)
 
 
 def routes_alike(base: BaseTable, other: BaseTable) -> bool:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from memwal.base_table.read_tags import user_tag_names
@@ -16,6 +16,7 @@ from memwal.base_table.region_snapshot import (
     read_usable_snapshot,
     snapshot_age,
 )
+from memwal.base_table.required_regions import check_regions
 from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.errors import InvalidInputError, ObjectNotFoundError
 from memwal.format.region_manifest import RegionManifest
@@ -24,12 +25,22 @@ from memwal.reader.cache.lru import LruCache, invalidate_stale
 from memwal.reader.sources.pruning import KeyBuilder, candidate_regions, routes_alike
 from memwal.region.manifest_store import forget_manifests, read_manifests
 from memwal.storage.location import TableLocation
+from memwal.util.clock import boot_seconds
 
 _OPEN_BASES: Final = 4
 _REGION_SNAPSHOTS: Final = 8
 _REGION_MARKS: Final = 1_000
-_FEW_REGIONS: Final = 8
 _INVALIDATED_TABLES: Final = 10_000
+_MARKS_SECONDS: Final = 60.0
+
+
+class _SeenMarks(NamedTuple):
+    """Region marks as a process listed them, after a version of the base table was opened."""
+
+    at: float
+    marks: Mapping[UUID, RegionMark]
+    lost: Mapping[UUID, int]  # progress that the version lost
+
 
 _bases: LruCache[BaseTable] = LruCache(_OPEN_BASES)
 # The newest version of each table that a read has seen.
@@ -39,7 +50,7 @@ _past: LruCache[BaseTable] = LruCache(_OPEN_BASES, never_stale=True)
 # The version of each table for which stale values were removed last.
 _invalidated: LruCache[VersionTag] = LruCache(_INVALIDATED_TABLES, never_stale=True)
 _region_snapshots: LruCache[dict[UUID, RegionManifest]] = LruCache(_REGION_SNAPSHOTS)
-_region_marks: LruCache[tuple[dict[UUID, RegionMark], dict[UUID, int]]] = LruCache(_REGION_MARKS)
+_region_marks: LruCache[_SeenMarks] = LruCache(_REGION_MARKS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +90,9 @@ def open_snapshot(
 ) -> TableSnapshot:
     """Open the snapshot for a read that starts now.
 
+    A region that must exist and is not found is an error: one listing of the region marks, for each
+    version of the base table and once a minute, shows it.
+
     With ``regions``, only their manifests are read. ``keys`` are those of a lookup: if they
     determine the regions, no manifest of another region is read. ``clock`` returns seconds since
     the epoch.
@@ -90,24 +104,28 @@ def open_snapshot(
     ``reuse``, manifests that this process read some seconds ago are used if they still are the
     newest; with ``unchecked``, they are used as they are.
 
-    Raises TableSetupError without a table, a primary key or MemWAL.
+    Raises TableSetupError without a table, a primary key or MemWAL, and CorruptDataError as
+    :func:`memwal.base_table.required_regions.check_regions` does.
     """
     if max_staleness is not None:
         base = _newest(location)
         is_usable = _is_younger(base, max_staleness.total_seconds(), clock())
         published = _read_region_snapshot(base) if is_usable else None
         if published is not None:
+            seen_marks = _read_marks(base)
             region_ids = published.keys() if regions is None else published.keys() & set(regions)
             return TableSnapshot(
                 base,
                 {region_id: published[region_id] for region_id in region_ids},
                 datetime.fromtimestamp(base.details.snapshot_ts_millis / 1000, UTC),
-                *_marks(base, regions),
+                seen_marks.marks,
+                seen_marks.lost,
             )
     seen = (
         _newest_seen.peek(_location_key(location)) if keys is not None and regions is None else None
     )
-    candidates = candidate_regions(location, seen, keys) if seen is not None and keys else regions
+    keyed = candidate_regions(location, seen, keys) if seen is not None and keys else None
+    candidates = regions if keyed is None else keyed.regions
     # The manifests first: a generation that is merged in between is then in the base table too.
     before = _newest_seen.peek(_location_key(location))
     manifests = read_manifests(location.store, candidates, reuse=reuse, unchecked=unchecked)
@@ -116,32 +134,32 @@ def open_snapshot(
         forget_manifests(location.store)
         manifests = read_manifests(location.store, candidates)
         base = _newest(location)
-    if seen is not None and candidates is not None and not routes_alike(seen, base):
+    if seen is not None and keyed is not None and not routes_alike(seen, base):
         # The regions of the keys were determined by a routing that has changed since: read all.
-        candidates = None
+        keyed = None
         manifests = read_manifests(location.store)
         base = _newest(location)
-    return TableSnapshot(base, manifests, None, *_marks(base, candidates))
+    left_out = frozenset[UUID]() if keyed is None else keyed.left_out
+    seen_marks = _read_marks(base)
+    check_regions(base, seen_marks.marks, manifests, regions=regions, left_out=left_out)
+    return TableSnapshot(base, manifests, None, seen_marks.marks, seen_marks.lost)
 
 
-def _marks(
-    base: BaseTable, regions: Collection[UUID] | None
-) -> tuple[dict[UUID, RegionMark], dict[UUID, int]]:
-    """Return the marks of some regions, or of all, and the merge progress that the version lost.
+def _read_marks(base: BaseTable) -> _SeenMarks:
+    """Return the marks of all regions, and the merge progress that the version lost.
 
-    They are as they were when the version was first read, which costs one listing, or one for each
-    of few regions. A newest version does not lose progress later: only a newer version goes back.
+    They are as they were when the version was first read, or a minute ago: one listing each. A
+    version does not lose progress later, only a newer version goes back. Of regions that were
+    claimed since, only a loss is not noticed.
     """
-
-    def read(few: frozenset[UUID] | None = None) -> tuple[dict[UUID, RegionMark], dict[UUID, int]]:
-        marks = marks_of(base, few)
-        return marks, lost_progress(marks, base.details.merged)
-
     key = version_key(base)
-    if regions is not None and len(regions) <= _FEW_REGIONS and _region_marks.peek(key) is None:
-        few = frozenset(regions)
-        return _region_marks.get((key, few), lambda: read(few))
-    return _region_marks.get(key, read)
+    seen = _region_marks.peek(key)
+    if seen is not None and boot_seconds() - seen.at < _MARKS_SECONDS:
+        return seen
+    at, marks = boot_seconds(), marks_of(base)
+    seen = _SeenMarks(at, marks, lost_progress(marks, base.details.merged))
+    _region_marks.put(key, seen)
+    return seen
 
 
 def _is_another_table(before: BaseTable, now: BaseTable) -> bool:

@@ -19,7 +19,7 @@ from memwal.errors import (
     WriterClosedError,
 )
 from memwal.format.memwal_index import StoredRegionSpec
-from memwal.format.paths import wal_key
+from memwal.format.paths import wal_dir, wal_key
 from memwal.format.wal_entry import TornEntryError, decode_entry
 from memwal.lsm.flush.rows import TableRows
 from memwal.lsm.memtable.indexes import UnflushedRows
@@ -27,7 +27,13 @@ from memwal.lsm.row_schema import RowSchema
 from memwal.lsm.wal.abandon import abandon_log
 from memwal.lsm.wal.appender import LogAppender
 from memwal.lsm.wal.applied_steps import Step, StepSequencer
-from memwal.lsm.wal.claim import Claim, ClaimedRegion, claim_region, claimed_folders
+from memwal.lsm.wal.claim import (
+    Claim,
+    ClaimedRegion,
+    check_not_lost,
+    claim_region,
+    claimed_folders,
+)
 from memwal.lsm.wal.log import needs_replay
 from memwal.lsm.wal.logged_rows import convert_entry
 from memwal.lsm.wal.replay import replay
@@ -85,7 +91,7 @@ class RegionWriter:
         self._context = context
         self._settings = settings = context.settings
         self._counters = context.counters.region(region_id)
-        store, log_store = _hold(context, region_id)
+        store, log_store = _hold(context, region_id, merged)
         spec_id = spec.spec_id if spec is not None else 0
         claim = _claim(context, store, region_id, spec_id, region_fields, merged=merged, keep=keep)
         self.epoch = claim.manifest.writer_epoch
@@ -495,12 +501,15 @@ class RegionWriter:
         )
 
 
-def _hold(context: WriterContext, region_id: UUID) -> tuple[ObjectStore, ObjectStore]:
+def _hold(context: WriterContext, region_id: UUID, merged: int) -> tuple[ObjectStore, ObjectStore]:
     """Return the stores of the context, which write into the folders that are there now, or fail.
 
     The log is held first: if the table is replaced before the other store holds it, the claim is
-    made in the new table, and no append succeeds.
+    made in the new table, and no append succeeds. A local store makes the folders that are not
+    there; in the place of a region that is lost, or of a disk that is not mounted, it must not.
     """
+    if context.store.folder_stamp(wal_dir(region_id)) == 0:
+        check_not_lost(context.store, region_id, merged)
     folders = claimed_folders(region_id)
     log_store = context.log_store.hold(folders)
     if context.log_store is context.store:

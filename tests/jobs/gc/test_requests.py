@@ -101,8 +101,8 @@ def test_requests_of_a_region(many: tuple[memwal.Table, FaultyStore]) -> None:
     planned = collected(table, DAY, dry_run=True)
     assert planned.metrics["generations_dropped"] == REGIONS * FLUSHES
     # Folders, manifests and log are listed; the newest manifest is read, and older ones to find
-    # out from where on the log is needed.
-    assert per_region(store) == {"list_folders": 1.0, "list": 2.0, "get": 3.0}, per_region(store)
+    # out from where on the log is needed; the hint shows whether the newest one is lost.
+    assert per_region(store) == {"list_folders": 1.0, "list": 2.0, "get": 4.0}, per_region(store)
 
     store.clear()
     dropped = collected(table, DAY)
@@ -110,7 +110,7 @@ def test_requests_of_a_region(many: tuple[memwal.Table, FaultyStore]) -> None:
     assert dropped.tasks == 4
     counts = per_region(store)
     assert counts.pop("delete", 0) == 0, "what this run drops it cannot delete"
-    assert sum(counts.values()) <= 16, counts
+    assert sum(counts.values()) <= 17, counts
 
     store.clear()
     metrics = collected(table, 3 * DAY).metrics
@@ -128,7 +128,7 @@ def test_requests_of_a_region(many: tuple[memwal.Table, FaultyStore]) -> None:
     store.clear()
     idle = collected(table, 5 * DAY)
     assert set(idle.metrics.values()) == {0}
-    assert sum(per_region(store).values()) <= 4, per_region(store)
+    assert sum(per_region(store).values()) <= 5, per_region(store)
 
 
 def test_requests_of_the_table_do_not_grow_with_its_regions(

@@ -32,7 +32,7 @@ from support.stores.faulty_store import GENERATION, REGION_MANIFEST, WAL, Faulty
 
 import memwal
 from memwal.base_table.commit import update_details
-from memwal.errors import MemWalError, RegionFencedError, TableSetupError
+from memwal.errors import CorruptDataError, MemWalError, RegionFencedError, TableSetupError
 from memwal.format.paths import wal_key
 from memwal.jobs.backlog import read_status
 from memwal.jobs.options import RecoverOptions
@@ -159,10 +159,9 @@ class TestRecover:
         update_details(table.location, lambda base: replace(base.details, merged={REGION: 7}))
         before = manifest(table)
 
-        result = recover(table.location, clock=in_an_hour)
+        with pytest.raises(CorruptDataError, match=str(REGION)):
+            recover(table.location, clock=in_an_hour)
 
-        assert result.metrics["recovered_regions"] == 0
-        assert result.warnings
         assert manifest(table) == before
 
     def test_makes_no_folder_where_the_table_was(

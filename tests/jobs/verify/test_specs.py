@@ -28,7 +28,7 @@ def test_progress_beyond_what_was_flushed(spoiled):
 
 def test_progress_of_a_region_that_is_not_there(spoiled):
     change(spoiled, merged={REGION: 2, NOBODY: 4})
-    assert spoiled.only("progress-unknown-region").region == NOBODY
+    assert spoiled.only("region-lost").region == NOBODY
     assert spoiled.codes(regions=[REGION]) == []
 
 

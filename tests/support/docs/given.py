@@ -190,6 +190,13 @@ def lost_files(folder: Path) -> None:
 
 
 @given
+def a_lost_region(folder: Path) -> None:
+    """The folder of the first region with a mark is deleted."""
+    first = min(path.name for path in (folder / "flights.lance/_memwal_regions").iterdir())
+    shutil.rmtree(folder / "flights.lance/_mem_wal" / first)
+
+
+@given
 def unflushed_flights_and_a_backup(folder: Path) -> None:
     """The same table, where a producer died that had written and not flushed."""
     table = _registered(folder, _flights(folder))
