@@ -27,7 +27,7 @@ from memwal.base_table.region_snapshot import read_usable_snapshot
 from memwal.base_table.required_regions import region_error
 from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.errors import CorruptDataError, InvalidInputError
-from memwal.format.paths import manifest_key
+from memwal.format.paths import manifest_key, wal_dir
 from memwal.format.region_manifest import INCARNATION_NUMBERS, RegionManifest
 from memwal.format.wal_encoder import encode_sentinel
 from memwal.jobs.job import JobResult
@@ -116,6 +116,9 @@ def _read_lost(
     if region_error(location.store, region_id, newest, mark, progress) is not None:
         return newest
     if newest is None:
+        if next(iter(location.store.list(wal_dir(region_id))), None) is not None:
+            # Never merged, and without a mark: a claim refuses the log.
+            return None
         raise InvalidInputError(
             f"the table never had a region {region_id}; memwal verify names regions that are lost"
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
@@ -30,10 +31,11 @@ from support.stores.faulty_store import FaultyStores, Killed
 from typer.testing import CliRunner
 
 import memwal
+from memwal.base_table.commit import update_details
 from memwal.base_table.region_marks import RegionMark, read_mark
 from memwal.cli.commands.app import app
 from memwal.errors import CorruptDataError, InvalidInputError, RegionFencedError, RegionLostError
-from memwal.format.paths import manifest_key, region_dir, version_hint_key
+from memwal.format.paths import manifest_dir, manifest_key, region_dir, version_hint_key
 from memwal.format.region_manifest import INCARNATION_NUMBERS
 
 FIRST = INCARNATION_NUMBERS + 1
@@ -222,6 +224,19 @@ def test_clients_of_lance_go_on(table: memwal.Table, tmp_path: Path) -> None:
     with table.writer() as writer:
         writer.upsert(rows({4: 4}))
     assert state(native.scan(table)) == state(table)
+
+
+def test_a_log_that_is_all_that_is_left(table: memwal.Table) -> None:
+    shutil.rmtree(folder(table) / "_memwal_regions")
+    table.merge()
+    update_details(table.location, lambda base: replace(base.details, merged={}))
+    shutil.rmtree(folder(table) / "_memwal_regions")
+    shutil.rmtree(folder(table) / manifest_dir(REGION))
+    with pytest.raises(CorruptDataError):
+        table.upsert(rows({3: 3}))
+    table.start_region_over(REGION, dry_run=False)
+    table.upsert(rows({3: 3}))
+    assert state(table)[3] == 3
 
 
 def test_a_region_that_is_not_lost(table: memwal.Table) -> None:

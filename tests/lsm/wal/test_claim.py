@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pyarrow as pa
 import pytest
@@ -22,11 +22,12 @@ from memwal.errors import (
     MemWalError,
     OutcomeUnknownError,
     RegionFencedError,
+    RegionLostError,
     RegionSealedError,
     StoreAccessError,
 )
 from memwal.format import wal_entry
-from memwal.format.paths import manifest_key, wal_key
+from memwal.format.paths import manifest_key, region_dir, wal_key
 from memwal.format.region_manifest import RegionManifest, RegionStatus
 from memwal.format.wal_entry import decode_entry
 from memwal.lsm.wal.appender import LogAppender
@@ -730,6 +731,19 @@ def test_a_log_without_a_manifest_is_not_taken_for_a_new_region(store: FaultySto
             claim_region(store, REGION, replay=replay)
 
     assert not store.exists(manifest_key(REGION, 1))
+
+
+def test_a_new_region_is_not_made_where_nothing_is_left_of_others(store: FaultyStore) -> None:
+    """The disk of the regions is not mounted."""
+    other = UUID(int=9)
+    claim_region(store, other)
+    for info in list(store.inner.list(region_dir(other))):
+        store.inner.delete(info.key)
+
+    with pytest.raises(RegionLostError, match=str(other)):
+        claim_region(store, REGION)
+
+    assert not list(store.list(region_dir(REGION)))
 
 
 def test_first_claims_at_the_same_time_do_not_take_the_log_for_a_strange_one(
