@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from uuid import UUID
 
+from memwal.base_table.region_marks import raise_marks, read_marks
 from memwal.base_table.required_regions import read_regions
 from memwal.base_table.snapshot import open_base
 from memwal.errors import ConflictError
@@ -99,6 +100,7 @@ def _checkpoint(location: TableLocation, options: CheckpointOptions, report: Rep
         if remaining and (idle == _MAX_IDLE_MERGES or (skipped and skipped.keys() >= set(behind))):
             reasons = "; ".join(map(str, skipped.values())) or "other mergers were always faster"
             raise ConflictError(f"checkpoint of {location} is not complete: {reasons}")
+    _raise_marks(location, target)
     report(_merging(total, total))
     _check_time(location, deadline, "the maintained indexes have not caught up")
     index_options = IndexOptions(run=options.run, guard=options.guard, progress=report)
@@ -117,6 +119,17 @@ def _checkpoint(location: TableLocation, options: CheckpointOptions, report: Rep
         warnings=tuple(warning for result in results for warning in result.warnings),
         quality=merge_report_dicts(result.quality for result in results),
     )
+
+
+def _raise_marks(location: TableLocation, regions: Collection[UUID]) -> None:
+    """Write the marks that another merger may not have written yet, or died before.
+
+    Without them, generations that this checkpoint reports as merged would be pending again if the
+    base table lost its progress.
+    """
+    marks = read_marks(location.store)
+    merged = open_base(location).details.merged
+    raise_marks(location.store, marks, {region: merged.get(region, 0) for region in regions})
 
 
 def _merging(done: int, total: int) -> JobProgress:

@@ -19,8 +19,9 @@ from support.data.tables import (
 )
 
 import memwal
+from memwal.base_table.region_marks import UNMARKED, read_mark, write_marks
 from memwal.errors import ConflictError
-from memwal.format.paths import generation_dir
+from memwal.format.paths import generation_dir, region_marks_dir
 from memwal.jobs.options import CheckpointOptions
 from memwal.jobs.progress import JobProgress, Unit
 from memwal.jobs.table import checkpoint as checkpointing
@@ -46,6 +47,21 @@ def test_merges_and_indexes_all_that_is_flushed(make_table: MakeTable) -> None:
     assert (len(result.warnings), result.metrics["unflushed_regions"]) == (1, 1)
     assert result.metrics["generations"] == 6
     assert result.version == base.version
+
+
+def test_writes_marks_that_another_merger_did_not_write(table: memwal.Table) -> None:
+    """It recorded the progress, and is paused, or has died."""
+    with table.writer() as writer:
+        writer.upsert(rows({1: 1}))
+    table.merge()
+    shutil.rmtree(folder(table) / region_marks_dir(REGION))
+    write_marks(table.location.store, {REGION: UNMARKED})
+
+    table.checkpoint()
+
+    mark = read_mark(table.location.store, REGION)
+    assert mark is not None
+    assert mark.merged == merged(table) == 1
 
 
 def test_of_a_table_without_a_backlog_does_nothing(table: memwal.Table) -> None:
