@@ -81,6 +81,8 @@ _VERSIONS: Final = ("_versions/*.manifest",)
 _STAGED: Final = ("_versions/*.manifest-*",)
 # Keys of the tasks of a divided merge.
 _MERGES: Final = ("_memwal/merges/*",)
+# Rows that an index cannot hold.
+_UNINDEXABLE: Final = ("_memwal/unindexable/*",)
 _MARKS: Final = ("_memwal_regions/*",)
 _SNAPSHOTS: Final = ("_indices/*/index.lance",)
 _COMMIT: Final = (Permission(Action.CREATE, _VERSIONS), Permission(Action.DELETE, _STAGED))
@@ -122,9 +124,17 @@ PERMISSIONS: Final[Mapping[Role, tuple[Permission, ...]]] = {
         Permission(Action.CREATE, _MARKS),
         Permission(
             Action.PUT,
-            ("data/*", "_deletions/*", "_indices/*", "_transactions/*", *_STAGED, *_MERGES),
+            (
+                "data/*",
+                "_deletions/*",
+                "_indices/*",
+                "_transactions/*",
+                *_STAGED,
+                *_MERGES,
+                *_UNINDEXABLE,
+            ),
         ),
-        Permission(Action.DELETE, (*_MERGES, *_MARKS)),
+        Permission(Action.DELETE, (*_MERGES, *_UNINDEXABLE, *_MARKS)),
     ),
     Role.PUBLISHER: (
         *_LIST_AND_READ,

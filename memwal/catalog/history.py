@@ -67,6 +67,7 @@ class LatestRuns:
     # if the last ended run failed: the first of its failures in a row, of the latest 3 runs
     failing: dict[str, JobRun]
     running: tuple[JobRun, ...]  # active runs, ordered by start
+    unindexable_rows: int = 0  # that an index cannot hold, by the last build that succeeded
 
 
 @public
@@ -128,17 +129,22 @@ class History(RunHistory):
         picks = [_latest_run_id(jobs, offset=offset) for offset in range(_RUNS_PER_JOB)]
         picks.append(_latest_run_id(jobs, JobRunRow.state == RunState.SUCCEEDED.value))
         run_ids = sa.union_all(*(sa.select(pick).select_from(jobs) for pick in picks)).subquery()
+        refused = JobRunRow.result[("metrics", "unindexable_rows")].as_integer()
         query = (
-            sa.select(JobRunRow)
+            sa.select(JobRunRow, refused)
             .options(defer(JobRunRow.result))
             .where(JobRunRow.id.in_(sa.select(run_ids.c[0])))
             .order_by(JobRunRow.started_at, JobRunRow.id)
         )
         runs_by_table: dict[str, list[JobRun]] = defaultdict(list)
+        unindexable: dict[str, int] = {}
         with self._database.reading() as session:
             now = database_time(session)
-            for row in session.scalars(query):
-                runs_by_table[row.table].append(as_run(row, now, result=None))
+            for row, rows in session.execute(query):
+                run = as_run(row, now, result=None)
+                runs_by_table[row.table].append(run)
+                if run.job == "index" and run.state is RunState.SUCCEEDED:
+                    unindexable[row.table] = rows or 0
         return {
             name: LatestRuns(
                 newest={run.job: run for run in runs},
@@ -146,6 +152,7 @@ class History(RunHistory):
                 succeeded={run.job: run for run in runs if run.state is RunState.SUCCEEDED},
                 failing=_failing(runs),
                 running=tuple(run for run in runs if run.state is RunState.RUNNING),
+                unindexable_rows=unindexable.get(name, 0),
             )
             for name, runs in runs_by_table.items()
         }

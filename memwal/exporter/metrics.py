@@ -138,6 +138,12 @@ TABLE_GAUGES = (
         lambda t: t.overview.skipped_regions,
     ),
     TableGauge(
+        "memwal.table.unindexable_rows",
+        "{row}",
+        "Rows that an index cannot hold, as of the last index build.",
+        lambda t: t.overview.unindexable_rows,
+    ),
+    TableGauge(
         "memwal.table.base.rows",
         "{row}",
         "Rows of the base table.",

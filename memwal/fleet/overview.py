@@ -127,6 +127,8 @@ class TableOverview:
         When each job last succeeded, in UTC.
     skipped_regions : int
         Number of skipped regions.
+    unindexable_rows : int
+        Rows that an index cannot hold, as of the last index build that succeeded.
     failed_jobs : tuple of FailedJob
         Failed jobs that are retried after a delay.
     errors : tuple of JobError
@@ -143,6 +145,7 @@ class TableOverview:
     running: tuple[JobRun, ...]
     last_runs: dict[str, datetime]
     skipped_regions: int
+    unindexable_rows: int
     failed_jobs: tuple[FailedJob, ...]
     errors: tuple[JobError, ...]
 
@@ -178,6 +181,7 @@ class TableOverview:
             "running": [run.to_dict() for run in self.running],
             "last_runs": plain_value(self.last_runs),
             "skipped_regions": self.skipped_regions,
+            "unindexable_rows": self.unindexable_rows,
             "failed_jobs": plain_value(self.failed_jobs),
             "errors": plain_value(self.errors),
         }
@@ -225,6 +229,7 @@ def overview(
                 running=of_table.running if of_table else (),
                 last_runs=_last_runs(of_table),
                 skipped_regions=len(skipped_regions[name]),
+                unindexable_rows=of_table.unindexable_rows if of_table else 0,
                 failed_jobs=tuple(failed_jobs[name]),
                 errors=errors,
             )

@@ -8,12 +8,16 @@ file whose end is sound was written to its end.
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from enum import Enum
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
+
+from memwal.format._proto import lance_manifest_pb2
+from memwal.format.memwal_index import parse_message
 
 MAGIC: Final = b"LANC"
 """The last bytes of manifests, data files and index files."""
@@ -80,6 +84,49 @@ def end_problem(end: bytes, size: int) -> str | None:
             and buffers + num_buffers * DIRECTORY_ENTRY.size <= size - FILE_FOOTER.size
         )
     return None if sound else f"the footer of its {size} bytes leads outside of them"
+
+
+@dataclass(frozen=True, slots=True)
+class DeletionFile:
+    """Deletion file of a fragment that a manifest is to name."""
+
+    kind: FileKind  # of deleted rows
+    read_version: int
+    id: int
+    rows: int  # that are deleted
+
+    def key(self, fragment: int) -> str:
+        """Return the key of the file, below the data set."""
+        suffix = "arrow" if self.kind is FileKind.DELETED_ROWS else "bin"
+        return f"_deletions/{fragment}-{self.read_version}-{self.id}.{suffix}"
+
+
+def with_deletion_files(manifest: bytes, files: Mapping[int, DeletionFile]) -> bytes:
+    """Return a manifest's message with other deletion files of some fragments, by their ids."""
+    message = parse_message(lance_manifest_pb2.Manifest, manifest, name="the table's manifest")
+    kinds = lance_manifest_pb2.DeletionFile
+    for fragment in message.fragments:
+        file = files.get(fragment.id)
+        if file is not None:
+            is_rows = file.kind is FileKind.DELETED_ROWS
+            fragment.deletion_file.CopyFrom(
+                kinds(
+                    file_type=kinds.ARROW if is_rows else kinds.BITMAP,
+                    read_version=file.read_version,
+                    id=file.id,
+                    num_deleted_rows=file.rows,
+                )
+            )
+    return message.SerializeToString(deterministic=True)
+
+
+def encode_deleted_rows(rows: int) -> bytes:
+    """Encode a deletion file of all ``rows`` of a fragment."""
+    schema = pa.schema([pa.field("row_id", pa.uint32(), nullable=False)])
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, schema) as writer:
+        writer.write_table(pa.table([pa.array(range(rows), pa.uint32())], schema=schema))
+    return bytes(sink.getvalue())
 
 
 def deletion_problem(data: bytes, file: NamedFile) -> str | None:

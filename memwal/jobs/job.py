@@ -77,6 +77,27 @@ class SkippedRegion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UnindexableRow:
+    """A row of the base table that an index cannot hold, and is built without."""
+
+    index: str
+    """Name of the index."""
+    key: JsonObject
+    """Key columns with their values."""
+    region_id: str | None
+    """UUID of its region as text; None if the regions of the table are named by hand."""
+    reason: str
+    """Why the index refuses it."""
+
+    def __str__(self) -> str:
+        region = "" if self.region_id is None else f" of region {self.region_id}"
+        return (
+            f"index {self.index} is without the row {self.key}{region}: {self.reason}; scans and "
+            "lookups find it: write the row with another value, or delete it"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobResult(JsonRecord):
     """What one run of one maintenance job did."""
 
@@ -99,6 +120,8 @@ class JobResult(JsonRecord):
     """What was left undone and why; a job that skips a region says so here."""
     skipped_regions: tuple[SkippedRegion, ...] = ()
     """Regions that a merge did not merge to the end. Each is among the warnings as well."""
+    unindexable_rows: tuple[UnindexableRow, ...] = ()
+    """Rows that an index is without, the first hundred. Each is among the warnings as well."""
     quality: JsonObject | None = None
     """:class:`memwal.quality.report.QualityReport` of a gate or a check as plain values; None if no
     row was checked. It contains keys of rows, and no other values."""
@@ -135,6 +158,9 @@ class JobResult(JsonRecord):
             attributes["warnings"] = tuple(attributes.get("warnings", ()))
             attributes["skipped_regions"] = tuple(
                 SkippedRegion(**region) for region in attributes.get("skipped_regions", ())
+            )
+            attributes["unindexable_rows"] = tuple(
+                UnindexableRow(**row) for row in attributes.get("unindexable_rows", ())
             )
             return cls(**attributes)
         except TypeError as error:

@@ -145,6 +145,13 @@ class TestTables:
         catalog.start_run(flights, "gc")
         assert scrape.of("memwal_job_attempts", table=flights, job="gc") == 1
 
+    def test_rows_that_an_index_cannot_hold(
+        self, catalog: Catalog, scrape: Any, flights: str
+    ) -> None:
+        result = JobResult(job="index", table="/data", version=1, metrics={"unindexable_rows": 2})
+        catalog.finish_run(catalog.start_run(flights, "index"), result=result.to_dict())
+        assert scrape.of("memwal_table_unindexable_rows", table=flights) == 2
+
     def test_skipped_regions_and_failed_jobs(
         self, catalog: Catalog, scrape: Any, flights: str
     ) -> None:

@@ -39,13 +39,16 @@ import lance
 from lance.dataset import Index
 
 from memwal.base_table.commit import commit_durably, update_details
-from memwal.base_table.named_files import find_bad_files, refuse
 from memwal.base_table.region_marks import check_progress, find_lost_progress
 from memwal.base_table.snapshot import BaseTable, lance_errors, open_base
 from memwal.errors import ConflictError, InvalidInputError, TableSetupError
-from memwal.format.lance_files import FileKind, NamedFile
-from memwal.format.paths import index_file_key
+from memwal.jobs.index.parts import commit_parts
 from memwal.jobs.index.rebuild import rebuild_damaged
+from memwal.jobs.index.unindexable import (
+    REFUSALS,
+    build_without_unindexable,
+    recorded_rows,
+)
 from memwal.jobs.job import Guard, JobResult, guarded
 from memwal.jobs.options import IndexOptions
 from memwal.jobs.progress import Meter, Report, Unit, reporting, run_metered
@@ -57,7 +60,7 @@ from memwal.lsm.indexes.catchup import (
     with_empty_coverage,
 )
 from memwal.lsm.indexes.kinds import kind_of
-from memwal.lsm.indexes.maintained import MaintainedIndex, index_of
+from memwal.lsm.indexes.maintained import index_of
 from memwal.lsm.indexes.partition_balance import (
     PartitionBalance,
     advice_on,
@@ -83,6 +86,8 @@ _NO_MODEL = (
 )
 _MAX_ATTEMPTS = 20
 _MAX_ROUNDS = 5
+# Rows that an index refuses are shown up to this number.
+_MAX_SHOWN = 100
 _CONFLICT_WAIT_SECONDS = 0.2
 
 
@@ -142,6 +147,7 @@ def build_indexes(location: TableLocation, options: IndexOptions = IndexOptions(
     -------
     JobResult
         Metrics ``indexes``, the number of indexes that were behind or had too many segments;
+        ``unindexable_rows``, which an index refuses and is built without;
         ``parts`` if there were any; ``rebuilt``, if there were any, damaged indexes that were
         built again; and for extended vector indexes the worst
         ``unevenness_percent`` (rows of the largest partition by the average) and
@@ -191,7 +197,11 @@ def _build_indexes(location: TableLocation, options: IndexOptions, report: Repor
         for name in selected
         if name not in existing
     )
+    latest = open_base(location)
+    refused = recorded_rows(latest)
     metrics = {"indexes": len(tally.indexes)}
+    if refused:
+        metrics["unindexable_rows"] = len(refused)
     if tally.parts:
         metrics["parts"] = tally.parts
     if repairs.rebuilt:
@@ -199,12 +209,18 @@ def _build_indexes(location: TableLocation, options: IndexOptions, report: Repor
     return JobResult(
         job="index",
         table=location.uri,
-        version=open_base(location).version,
+        version=latest.version,
         tasks=tally.tasks,
         commits=tally.commits,
         seconds=time.monotonic() - started,
         metrics=metrics | balance_metrics(tally.balances.values()),
-        warnings=(*missing, *tally.warnings, *advice_on(tally.balances.values())),
+        warnings=(
+            *missing,
+            *tally.warnings,
+            *advice_on(tally.balances.values()),
+            *map(str, refused[:_MAX_SHOWN]),
+        ),
+        unindexable_rows=tuple(refused[:_MAX_SHOWN]),
     )
 
 
@@ -261,10 +277,13 @@ def run_part_task(task: PartTask) -> Index:
     index = index_of(base, task.index)
     part = None
     if index is not None:
-        with lance_errors(f"building a part of index {task.index}"):
-            part = index.spec.build(
-                base.dataset, name=index.name, column=index.column, fragment_ids=task.fragments
-            )
+        try:
+            with lance_errors(f"building a part of index {task.index}"):
+                part = index.spec.build(
+                    base.dataset, name=index.name, column=index.column, fragment_ids=task.fragments
+                )
+        except REFUSALS as error:
+            part = build_without_unindexable(base, index, task.fragments, error)
     if part is None:
         raise TableSetupError(f"index {task.index} of {task.location} cannot be built in parts")
     return part
@@ -386,27 +405,6 @@ def _run_plan(
     return bool(parts)
 
 
-def commit_parts(base: BaseTable, index: MaintainedIndex, parts: Sequence[Index]) -> None:
-    """Join parts that were built on ``base`` and add them to their index, durably.
-
-    Raises LostRaceError if another commit rewrote fragments of the parts, or replaced the index,
-    LostWriteError if a file of a part or of the joined segment was not written whole.
-    """
-    doing = f"adding parts to index {index.name}"
-    segment = parts[0]
-    folders = [index_file_key(UUID(part.uuid), "").rstrip("/") for part in parts]
-    written = [NamedFile(folder, FileKind.SEGMENT) for folder in folders]
-    refuse(find_bad_files(base.location.store, written))
-    if len(parts) > 1 or index.kind.parts_need_merge:
-        with lance_errors(doing):
-            segment = base.dataset.merge_existing_index_segments(list(parts))
-
-    def commit(dataset: lance.LanceDataset) -> None:
-        dataset.commit_existing_index_segments(index.name, index.column, [segment])
-
-    commit_durably(base, commit, doing=doing)
-
-
 def _extend(base: BaseTable, task: IndexTask) -> None:
     """Make the commit that extends an index over all fragments of ``base``."""
     segments_joined = 0
@@ -428,7 +426,18 @@ def _extend(base: BaseTable, task: IndexTask) -> None:
             index_names=[task.index], num_indices_to_merge=segments_joined
         )
 
-    commit_durably(base, commit, doing=f"extending index {task.index}")
+    try:
+        commit_durably(base, commit, doing=f"extending index {task.index}")
+    except REFUSALS as error:
+        index = index_of(base, task.index)
+        if description is None or index is None:
+            raise
+        uncovered = [number for number, _ in index_coverage(base, description).uncovered]
+        if base.dataset.has_stable_row_ids:
+            # A changed row keeps its id: another segment would still have its old value.
+            uncovered = sorted(base.dataset.fragment_ids())
+        part = build_without_unindexable(base, index, uncovered, error)
+        commit_parts(base, index, [part])
 
 
 def _has_no_model(base: BaseTable, name: str) -> bool:

@@ -22,8 +22,11 @@ from memwal.base_table.commit import commit_durably
 from memwal.base_table.named_files import BadFile, find_bad_index_files
 from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.errors import ConflictError, CorruptDataError, InvalidInputError, ObjectNotFoundError
+from memwal.jobs.index.parts import commit_parts
+from memwal.jobs.index.unindexable import REFUSALS, build_without_unindexable
 from memwal.jobs.job import Guard
 from memwal.lsm.indexes.kinds import kind_of
+from memwal.lsm.indexes.maintained import MaintainedIndex
 from memwal.lsm.indexes.segments import describe_index
 from memwal.lsm.indexes.spec import IndexSpec, read_index_spec
 from memwal.lsm.indexes.trust import find_doubts
@@ -127,7 +130,13 @@ def rebuild_index(
             create = dataset.create_index if spec.kind.is_vector else dataset.create_scalar_index
             create(column, spec.index_type, name=name, replace=True, **parameters)
 
-        commit_durably(base, commit, doing=doing)
+        try:
+            commit_durably(base, commit, doing=doing)
+        except REFUSALS as error:
+            index = MaintainedIndex(name, column, base.field_ids()[column.partition(".")[0]], spec)
+            fragments = sorted(base.dataset.fragment_ids())
+            part = build_without_unindexable(base, index, fragments, error)
+            commit_parts(base, index, [part])
         return True
 
     return retry_lost_races(

@@ -23,6 +23,8 @@ _REFINE: Final = 2
 # Of a multivector, an index finds some vectors and estimates the distances of the others.
 _REFINE_MULTI: Final = 10
 _FLAT_METRIC: Final = "l2"
+# Squared length from which on rows nearby may have one that is beyond float32.
+_LONG: Final = float(np.finfo(np.float32).max) / 16
 _METRICS: Final = {
     "l2": "l2",
     "euclidean": "l2",
@@ -86,10 +88,26 @@ class VectorQuery:
 
     @property
     def usable_index(self) -> IndexDescription | None:
-        """The base table's index, if it has the metric of the query."""
+        """The base table's index, if it has the metric of the query.
+
+        None also for a vector that is as long as those that an index cannot hold.
+        """
         index = self.index
-        is_usable = index is not None and self.metric == canonical_metric(index_metric(index))
-        return index if is_usable else None
+        if index is None or self.metric != canonical_metric(index_metric(index)) or self._is_long:
+            return None
+        return index
+
+    @property
+    def _is_long(self) -> bool:
+        """Return whether rows near the vector may be missing in an index: their length overflows.
+
+        Rows whose length overflows are farther away from other vectors than most rows.
+        """
+        if self.metric != _FLAT_METRIC:
+            return False
+        numbers = np.asarray(self.vector, np.float64)
+        with np.errstate(over="ignore", invalid="ignore"):
+            return bool((np.vecdot(numbers, numbers) > _LONG).any())
 
     @classmethod
     def of(

@@ -127,6 +127,7 @@ class Canned:
             if known
             else {},
             "skipped_regions": skipped,
+            "unindexable_rows": 0,
             "errors": errors,
         }
 

@@ -279,33 +279,44 @@ def quarantined_orders(folder: Path) -> None:
         run_job(catalog, JobRequest("orders", "merge", force=True))
 
 
-@given
-def photos_in_migration(folder: Path) -> None:
-    """The table ``photos.lance``, whose ``vector_idx`` is migrated: started, with generations
-    that carry the old index alone and ones that are not merged."""
+def _photos(ids: range) -> pa.Table:
     schema = pa.schema(
         [pa.field("id", pa.int64(), nullable=False), ("vector", pa.list_(pa.float32(), 8))]
     )
-    random = np.random.default_rng(0)
+    vectors = np.random.default_rng(ids.start).standard_normal(len(ids) * 8).astype("float32")
+    return pa.table(
+        {"id": list(ids), "vector": pa.FixedSizeListArray.from_arrays(vectors, 8)}, schema=schema
+    )
 
-    def rows(ids: range) -> pa.Table:
-        vectors = random.standard_normal(len(ids) * 8).astype("float32")
-        return pa.table(
-            {"id": list(ids), "vector": pa.FixedSizeListArray.from_arrays(vectors, 8)},
-            schema=schema,
-        )
 
+def _indexed_photos(folder: Path) -> memwal.Table:
     uri = str(folder / "photos.lance")
-    base = lance.write_dataset(rows(range(600)), uri)
+    base = lance.write_dataset(_photos(range(600)), uri)
     base.create_index("vector", "IVF_PQ", name="vector_idx", num_partitions=2, num_sub_vectors=4)
-    table = memwal.enable(
+    return memwal.enable(
         uri,
         primary_key=["id"],
         region_spec=memwal.RegionSpec.unsharded(),
         maintained_indexes=["vector_idx"],
     )
+
+
+@given
+def photo_that_no_index_holds(folder: Path) -> None:
+    """The table ``photos.lance``, where the vector of photo 7 is too long for ``vector_idx``."""
+    table = _indexed_photos(folder)
+    table.upsert({"id": 7, "vector": [1e20] * 8})
+    table.merge()
+    table.build_indexes()
+
+
+@given
+def photos_in_migration(folder: Path) -> None:
+    """The table ``photos.lance``, whose ``vector_idx`` is migrated: started, with generations
+    that carry the old index alone and ones that are not merged."""
+    table = _indexed_photos(folder)
     with table.writer() as writer:
-        writer.upsert(rows(range(600, 700)))
+        writer.upsert(_photos(range(600, 700)))
     IndexMigration(table.location, "vector_idx").start(num_partitions=3)
     with table.writer() as writer:
-        writer.upsert(rows(range(700, 720)))
+        writer.upsert(_photos(range(700, 720)))

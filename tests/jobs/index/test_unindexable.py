@@ -1,0 +1,153 @@
+"""Rows that an index refuses: it is built without them, and they are reported and found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pytest
+from support.data.tables import REGION, folder
+from support.faults.collecting import DAY, collect
+
+import memwal
+from memwal.errors import ConflictError, InvalidInputError
+from memwal.jobs.index import job
+from memwal.jobs.index.job import build_indexes
+from memwal.jobs.job import JobResult
+
+DIMENSION = 8
+HUGE = [1e20] * DIMENSION
+SCHEMA = pa.schema(
+    [pa.field("id", pa.int64(), nullable=False), ("v", pa.list_(pa.float32(), DIMENSION))]
+)
+NUMBERS = np.random.default_rng(7)
+
+
+def vectors(values: dict[int, list[float] | None]) -> pa.Table:
+    """Rows with vectors; a random one for None."""
+    made = [NUMBERS.normal(size=DIMENSION) if value is None else value for value in values.values()]
+    array = pa.array(np.asarray(made, np.float32).ravel())
+    columns = [pa.array([*values], pa.int64()), pa.FixedSizeListArray.from_arrays(array, DIMENSION)]
+    return pa.table(columns, schema=SCHEMA)
+
+
+@pytest.fixture(
+    params=[
+        "IVF_PQ",
+        pytest.param("IVF_FLAT", marks=pytest.mark.slow),
+        pytest.param("IVF_HNSW_SQ", marks=pytest.mark.slow),
+    ]
+)
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> memwal.Table:
+    """A table with a vector index of metric l2."""
+    options = {"num_sub_vectors": 2} if request.param == "IVF_PQ" else {}
+    dataset = lance.write_dataset(vectors(dict.fromkeys(range(300))), tmp_path / "table.lance")
+    dataset.create_index("v", request.param, name="v_idx", metric="l2", num_partitions=2, **options)
+    spec = memwal.RegionSpec.unsharded()
+    return memwal.enable(
+        tmp_path / "table.lance",
+        primary_key=["id"],
+        region_spec=spec,
+        maintained_indexes=["v_idx"],
+    )
+
+
+def merge(table: memwal.Table, values: dict[int, list[float] | None]) -> None:
+    table.upsert(vectors(values))
+    table.merge()
+
+
+def refused(result: JobResult) -> dict[int, str | None]:
+    """Key and region of each row that was reported, in the result and in its warnings."""
+    for row in result.unindexable_rows:
+        assert row.index == "v_idx"
+        assert row.reason
+        assert any(str(row) in warning for warning in result.warnings)
+    assert result.metrics.get("unindexable_rows", 0) == len(result.unindexable_rows)
+    assert JobResult.from_dict(result.to_dict()) == result
+    return {row.key["id"]: row.region_id for row in result.unindexable_rows}  # type: ignore[misc]
+
+
+def nearest(table: memwal.Table, vector: Any, k: int = 1) -> list[int]:
+    found = table.search(np.asarray(vector, np.float32), column="v", k=k).to_table()
+    return list(found.column("id").to_pylist())
+
+
+@pytest.mark.parametrize("others", [{}, {400: [1.0] * DIMENSION, 401: None}], ids=["alone", "rest"])
+@pytest.mark.parametrize("options", [{}, {"max_tasks": 2, "part_rows": 1}], ids=["whole", "parts"])
+def test_the_others_are_indexed_and_collected(
+    table: memwal.Table, others: dict[int, list[float] | None], options: dict[str, int]
+) -> None:
+    merge(table, {500: HUGE, **others})
+    result = table.build_indexes(**options)
+    assert refused(result) == {500: str(REGION)}
+    (lag,) = table.status().indexes
+    assert (lag.rows, lag.generations) == (0, 0)
+    assert not list((folder(table) / "_deletions").glob("*"))
+    assert collect(table, DAY).metrics["generations_dropped"] == 1
+
+    assert table.lookup([500]).count_rows() == 1
+    assert table.scan(filter="id = 500").count_rows() == 1
+    assert nearest(table, HUGE) == [500]
+    if others:
+        assert nearest(table, [1.0] * DIMENSION) == [400]
+        assert table.scan().count_rows() == lance.dataset(table.uri).count_rows() == 303
+    assert table.verify().clean
+
+
+def test_are_reported_until_they_are_replaced_or_deleted(table: memwal.Table) -> None:
+    merge(table, {500: HUGE, 501: None, 502: [-1e25] * DIMENSION})
+    assert refused(table.build_indexes()).keys() == {500, 502}
+    merge(table, {500: [2.0] * DIMENSION})
+    assert refused(table.build_indexes()).keys() == {502}
+    assert nearest(table, [2.0] * DIMENSION) == [500]
+    table.delete([502])
+    table.merge()
+    assert refused(table.build_indexes()) == {}
+    assert not list((folder(table) / "_memwal" / "unindexable").glob("*"))
+
+
+def test_a_build_that_dies_before_its_commit_is_repeated(
+    table: memwal.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has recorded the rows, and the next one finds them again."""
+    merge(table, {500: HUGE, 501: None})
+
+    def die(*_: object) -> None:
+        raise ConflictError("the process ends here")
+
+    monkeypatch.setattr(job, "commit_parts", die)
+    with pytest.raises(ConflictError):
+        build_indexes(table.location)
+    monkeypatch.undo()
+    assert refused(table.build_indexes()) == {500: str(REGION)}
+    (lag,) = table.status().indexes
+    assert lag.rows == 0
+
+
+def test_a_damaged_index_is_built_again_without_them(table: memwal.Table) -> None:
+    merge(table, {500: HUGE, 501: [3.0] * DIMENSION})
+    table.build_indexes()
+    for file in (folder(table) / "_indices").glob("*/index.idx"):
+        file.write_bytes(b"")
+        break
+    result = table.build_indexes()
+    assert result.metrics["rebuilt"] == 1
+    assert refused(result) == {500: str(REGION)}
+    assert nearest(table, [3.0] * DIMENSION) == [501]
+
+
+def test_an_error_that_no_row_causes_is_raised(
+    table: memwal.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    merge(table, {500: None})
+
+    def refuse(*_: object, **__: object) -> None:
+        raise InvalidInputError("an index that accepts nothing")
+
+    monkeypatch.setattr(job, "commit_durably", refuse)
+    with pytest.raises(InvalidInputError, match="accepts nothing"):
+        build_indexes(table.location)
