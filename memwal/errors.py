@@ -299,7 +299,17 @@ class ProgressLostError(MemWalError):
 
     @classmethod
     def of(cls, lost: Mapping[UUID, int] | Mapping[str, int]) -> Self:
-        """Make the error; ``lost`` has the newest generation that was merged, by region."""
+        """Make the error; ``lost`` has the newest generation that was merged, by region.
+
+        Empty if MemWAL was enabled anew before anything was merged.
+        """
+        if not lost:
+            return cls(
+                "MemWAL was taken away from the table and enabled again, and rows were written to "
+                "the base table in between: generations that were flushed before are older. "
+                "Nothing is merged until you decide whether they count: memwal recover TABLE "
+                "--after-restore"
+            )
         region_id, merged = next(iter(lost.items()))
         return cls(
             f"the base table went back behind generations that were merged into it (regions: "

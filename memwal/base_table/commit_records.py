@@ -10,12 +10,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 from uuid import UUID
 
 from memwal.base_table.snapshot import BaseTable, read_table_manifest
 from memwal.boundary.lance_errors import translate_lance_error
-from memwal.errors import NewerFormatError, ObjectNotFoundError
-from memwal.format.lance_manifest import find_mem_wal_index
+from memwal.errors import NewerFormatError, ObjectNotFoundError, TableSetupError
+from memwal.format.lance_manifest import find_mem_wal_index, named_files
 from memwal.format.memwal_index import IndexDetails
 
 REWRITE = "Rewrite"
@@ -25,6 +26,7 @@ DETAILS_CHANGE = "CreateIndex"
 
 _MESSAGE_PROPERTY = "__lance_commit_message"
 _PREFIX = "memwal merge "
+_MAX_TRACED: Final = 32
 
 MARKED = "Update"
 """Operation of a merge by Lance, which marks generations as merged."""
@@ -74,6 +76,38 @@ def read_details(base: BaseTable, version: int) -> IndexDetails:
     """Return the MemWAL index details of a stored version; empty ones if it has none."""
     entry = find_mem_wal_index(read_table_manifest(base.location, version))
     return IndexDetails.decode(entry.details) if entry is not None else IndexDetails()
+
+
+def was_taken_away(base: BaseTable) -> bool:
+    """Return whether MemWAL was taken away and enabled anew, with other rows than before.
+
+    Rows that were flushed before are then older than what was written to the base table directly.
+    Only asked of a table without merge progress, since region marks tell of others: this reads the
+    manifests of up to ``_MAX_TRACED`` versions, as far as they are stored.
+    """
+    if base.index is None or base.details.merged:
+        return False
+    enabled, is_gap = base.version, False
+    for version in range(base.version - 1, max(base.version - _MAX_TRACED, 0), -1):
+        try:
+            manifest = read_table_manifest(base.location, version)
+        except TableSetupError:
+            return False
+        if find_mem_wal_index(manifest) is None:
+            is_gap = True
+            continue
+        if is_gap and _row_files(manifest) != _row_files(
+            read_table_manifest(base.location, enabled)
+        ):
+            return True
+        enabled, is_gap = version, False
+    return False
+
+
+def _row_files(manifest: bytes) -> set[str]:
+    """Return the files with the rows of a version, and those that tell which are deleted."""
+    folders = ("data/", "_deletions/")
+    return {file.key for file in named_files(manifest) if file.key.startswith(folders)}
 
 
 def merge_message(rows: MergedRows) -> str:

@@ -209,8 +209,8 @@ JOB_SUCCESS_AGE = MetricDefinition(
 JOB_ATTEMPTS = MetricDefinition(
     "memwal.job.attempts",
     "{attempt}",
-    "Failures in a row of a failed job, at least 1; also of the jobs status, log, progress, dag and "
-    "policy.",
+    "Failures in a row of a failed job, at least 1; also of the jobs status, log, progress, dag "
+    "and policy.",
 )
 JOB_FAILING = MetricDefinition("memwal.job.failing", "s", "How long a failed job has been failing.")
 CATALOG_UP = MetricDefinition("memwal.catalog.up", "", "1 if the catalog answered, else 0.")

@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from uuid import UUID
 
+from memwal.base_table.commit_records import was_taken_away
 from memwal.base_table.named_files import find_cut_indexes
 from memwal.base_table.refs import find_lost_refs, list_refs
 from memwal.base_table.region_marks import lost_progress
@@ -112,6 +113,9 @@ def read_status(
         base_rows=base.dataset.count_rows(),
         base_bytes=_data_bytes(base),
         lost_refs=_lost_refs(base),
+        enabled_anew=(
+            not lost and any(m.flushed for m in manifests.values()) and was_taken_away(base)
+        ),
         read_cache_bytes=cached_bytes(),
         read_cache_budget=cache_budget(),
     )

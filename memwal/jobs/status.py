@@ -124,6 +124,9 @@ class TableStatus(JsonRecord):
     lost_refs: tuple[str, ...] = ()
     """Problems of tags and branches that cannot be followed, each with what to do. Empty for a table
     in an object store, where they are not read: ``verify`` and the collection name them."""
+    enabled_anew: bool = False
+    """MemWAL was taken away and enabled again, with other rows in the base table, before anything
+    was merged: a person decides whether generations that were flushed before count."""
     read_cache_bytes: int | None = field(default=None, compare=False)
     """Memory of what the reads of this process keep for the next ones, over all tables."""
     read_cache_budget: int | None = field(default=None, compare=False)
@@ -257,7 +260,9 @@ class TableStatus(JsonRecord):
     def lost_progress(self) -> str | None:
         """The error of jobs if the base table went back behind merged generations, else None."""
         lost = {r.region_id: r.merged_before for r in self.regions if r.merged_before is not None}
-        return f"ProgressLostError: {ProgressLostError.of(lost)}" if lost else None
+        if not (lost or self.enabled_anew):
+            return None
+        return f"ProgressLostError: {ProgressLostError.of(lost)}"
 
     @property
     def oldest_backlog_seconds(self) -> float | None:

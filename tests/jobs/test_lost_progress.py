@@ -202,3 +202,62 @@ class TestMergeUnderWay:
             planned.merge()
         assert planned.base().details.merged == {REGION: 1}
         assert base_state(planned) == {0: 0, 1: 1, 2: 1, 3: 1}
+
+
+class TestBeforeAnyMerge:
+    """No mark is ahead of the base table; its older versions tell that MemWAL was away."""
+
+    @pytest.fixture
+    def table(self, tmp_path: Path) -> memwal.Table:
+        uri = str(tmp_path / "t.lance")
+        lance.write_dataset(rows({0: 0}), uri)
+        table = memwal.enable(uri, primary_key=["id"], region_spec=RegionSpec.unsharded())
+        table.upsert(rows({1: 1, 2: 1}))
+        return table
+
+    @pytest.fixture
+    def anew(self, table: memwal.Table) -> memwal.Table:
+        by_lancedb(table).unset_lsm_write_spec()
+        upsert_directly(table, {1: 9})
+        set_by_lancedb(table)
+        return table
+
+    def test_is_told_and_held(self, anew: memwal.Table) -> None:
+        assert anew.status().lost_progress is not None
+        assert [f.code for f in anew.verify().findings] == ["progress-lost"]
+        with pytest.raises(ProgressLostError):
+            anew.merge()
+        assert base_state(anew) == {0: 0, 1: 9}
+
+    @pytest.mark.parametrize("discard", [False, True])
+    def test_a_decision_lasts(self, anew: memwal.Table, discard: bool) -> None:
+        assert anew.restore(dry_run=True).warnings
+        anew.restore(discard_pending=discard)
+        assert anew.status().lost_progress is None
+        by_lancedb(anew).add(rows({7: 7}))
+        by_lancedb(anew).optimize()
+        anew.merge()
+        assert base_state(anew) == ({0: 0, 1: 9, 7: 7} if discard else {0: 0, 1: 1, 2: 1, 7: 7})
+        collect_all(anew)
+        assert anew.verify().clean
+
+    def test_the_next_time_it_is_held_again(self, anew: memwal.Table) -> None:
+        anew.restore()
+        by_lancedb(anew).unset_lsm_write_spec()
+        upsert_directly(anew, {2: 9})
+        set_by_lancedb(anew)
+        with pytest.raises(ProgressLostError):
+            anew.merge()
+
+    def test_without_a_change_of_rows_nothing_is_held(self, table: memwal.Table) -> None:
+        by_lancedb(table).unset_lsm_write_spec()
+        set_by_lancedb(table)
+        assert table.status().lost_progress is None
+        table.merge()
+        assert base_state(table) == {0: 0, 1: 1, 2: 1}
+
+    def test_a_table_that_is_enabled_once(self, table: memwal.Table) -> None:
+        lance.write_dataset(rows({5: 5}), table.uri, mode="append")
+        assert table.status().lost_progress is None
+        table.merge()
+        assert base_state(table) == {0: 0, 1: 1, 2: 1, 5: 5}

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from uuid import UUID
 
+from memwal.base_table.commit_records import was_taken_away
 from memwal.base_table.region_marks import (
     UNMARKED,
     RegionMark,
@@ -27,6 +28,7 @@ from memwal.base_table.region_marks import (
 )
 from memwal.base_table.required_regions import read_regions
 from memwal.base_table.snapshot import BaseTable, open_base
+from memwal.errors import ProgressLostError
 from memwal.format.paths import generation_dir
 from memwal.format.region_manifest import FlushedGeneration, RegionManifest
 from memwal.jobs.backlog import generation_age
@@ -143,7 +145,7 @@ def plan_merge(location: TableLocation, options: MergeOptions = MergeOptions()) 
     """Select what a merge takes, divided into tasks; see :func:`merge`.
 
     Writes the marks of regions that have none, and those that are behind the merge progress. Raises
-    ProgressLostError if the base table is behind the marks.
+    ProgressLostError if the base table is behind the marks, or MemWAL was enabled anew.
 
     Regions with rows of the same key are held: see :func:`memwal.jobs.shared_keys.held_regions`.
     """
@@ -151,6 +153,8 @@ def plan_merge(location: TableLocation, options: MergeOptions = MergeOptions()) 
     base, manifests = found.base, found.manifests
     progress = {region_id: base.details.merged.get(region_id, 0) for region_id in manifests}
     check_progress(lost_progress(found.marks, base.details.merged))
+    if any(manifest.flushed for manifest in manifests.values()) and was_taken_away(base):
+        raise ProgressLostError.of({})
     marks = raise_marks(location.store, found.marks, progress)
     held = held_regions(base, manifests, options)
     picker = MergePicker(_fitting(options, base), held, divides=base.has_narrow_dictionaries)

@@ -43,6 +43,7 @@ from uuid import UUID
 from lance.dataset import LanceOperation
 
 from memwal.base_table.commit import commit_details, commit_strictly
+from memwal.base_table.commit_records import was_taken_away
 from memwal.base_table.region_marks import (
     UNMARKED,
     RegionMark,
@@ -143,6 +144,7 @@ def restore(
     if merge_again:
         _check(loss, manifests)
     metrics = _count(location.store, loss, manifests)
+    is_unclear = bool(loss.lost) or was_taken_away(current)
     if not dry_run:
         if target is not None:
             current, commits = _retry(location, partial(_restore_rows, location, target))
@@ -163,7 +165,7 @@ def restore(
         commits=commits,
         seconds=time.monotonic() - started,
         metrics=metrics,
-        warnings=() if discard_pending else _warnings(metrics),
+        warnings=_warnings(metrics) if is_unclear and not discard_pending else (),
     )
 
 
@@ -254,6 +256,11 @@ def _decide(
             },
         )
         details = replace(details, merged={**details.merged, **loss.lost})
+    if was_taken_away(base):
+        # An entry for each region that exists, of generation 0: MemWAL that is enabled anew has no
+        # entry, by which the next decision is told from this one.
+        regions = dict.fromkeys(read_manifests(location.store), 0)
+        details = replace(details, merged={**regions, **details.merged})
     if not loss.lost and details == base.details:
         return 0
     # Also if the details stay as they are: whoever decides differently has to see the marks, and so
@@ -334,7 +341,7 @@ def _count(
 
 def _warnings(metrics: Mapping[str, int]) -> tuple[str, ...]:
     pending, unflushed = metrics["pending_generations"], metrics["unflushed_regions"]
-    if not (metrics["lost_regions"] and (pending or unflushed)):
+    if not (pending or unflushed):
         return ()
     return (
         f"{pending} generations, and unflushed rows of {unflushed} regions, were never merged: "

@@ -8,6 +8,7 @@ from uuid import UUID
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from memwal.base_table.commit_records import was_taken_away
 from memwal.base_table.region_marks import UNMARKED, RegionMark, find_lost_progress
 from memwal.base_table.region_snapshot import read_snapshot
 from memwal.base_table.snapshot import BaseTable
@@ -234,10 +235,14 @@ def check_merged(base: BaseTable, manifest: RegionManifest) -> Iterator[Finding]
 
 def check_progress_kept(base: BaseTable) -> Iterator[Finding]:
     """Check that no region was merged further than the base table tells."""
-    for region_id, generation in find_lost_progress(base).items():
+    lost = find_lost_progress(base)
+    for region_id, generation in lost.items():
         merged = base.details.merged.get(region_id, 0)
         text = f"generations up to {generation} were merged; those up to {merged} are now"
         yield Finding("progress-lost", str(region_id), text, region=region_id)
+    if not lost and was_taken_away(base):
+        text = "MemWAL was enabled anew, and the base table was written to in between"
+        yield Finding("progress-lost", MEM_WAL_INDEX_NAME, text)
 
 
 def check_known(
