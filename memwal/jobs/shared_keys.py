@@ -24,7 +24,7 @@ from memwal.lsm.newest_rows import newest_row_positions
 from memwal.lsm.region_places import RegionPlaces
 from memwal.reader.latest import read_keys
 from memwal.reader.sources.generation import open_generation
-from memwal.region.manifest_store import read_manifests
+from memwal.region.manifest_store import discover_regions, read_manifests
 from memwal.region.rows import key_column
 
 
@@ -82,8 +82,9 @@ def held_regions(
     listing, and the other manifests if another client has made a region.
     """
     every = manifests
-    if options.regions is not None and RegionPlaces(base).are_foreign():
-        every = {**read_manifests(base.location.store), **manifests}
+    store = base.location.store
+    if options.regions is not None and RegionPlaces(base).foreign(discover_regions(store)):
+        every = {**read_manifests(store), **manifests}
     chosen = manifests.keys() - {*options.skip_regions}
     held = []
     for region_id, keys in find_shared_keys(base, every.values()).items():

@@ -119,13 +119,16 @@ class RegionPlaces:
                     found.setdefault(place, own).add(manifest.region_id)
         return {place for place, regions in found.items() if len(regions) > 1}, unknown
 
-    def are_foreign(self) -> bool:
-        """Return whether a region has an id that no spec of the table derives. Costs a listing."""
-        stored = discover_regions(self._base.location.store)
+    def foreign(self, region_ids: Iterable[UUID]) -> list[UUID]:
+        """Return the regions with an id that no spec of the table derives; all without a spec.
+
+        Other regions of the table have other keys than theirs, unless they are foreign too.
+        """
+        foreign = list(region_ids)
         for spec in self._base.details.region_specs:
             router = self._router(spec.spec_id)
-            stored = stored if router is None else _foreign(router, stored)
-        return bool(stored)
+            foreign = foreign if router is None else _foreign(router, foreign)
+        return foreign
 
     def rivals(self, manifests: Iterable[RegionManifest]) -> list[list[RegionManifest]]:
         """Return groups of regions that may have rows of the same keys.

@@ -23,6 +23,8 @@ from memwal.errors import CorruptDataError, InvalidInputError, RegionSealedError
 from memwal.format.paths import MEM_WAL_DIR
 from memwal.format.region_manifest import RegionStatus
 from memwal.jobs.job import JobResult
+from memwal.jobs.merge import commit as merge_commits
+from memwal.jobs.merge.picker import Candidate, RegionSelection
 from memwal.jobs.verify import verify
 from memwal.lsm.region_places import RegionPlaces, router_in_force
 from memwal.lsm.wal.claim import claim_region, seal_region
@@ -219,6 +221,31 @@ def test_a_merge_holds_regions_that_share_a_key(
     assert regions(table) == set(both)
     assert read_manifests(table.location.store)[older].status == RegionStatus.SEALED
     assert state(table)[1] == 9
+
+
+def test_two_mergers_of_regions_that_share_a_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of them planned before the other region was flushed; both insert the key."""
+    table = table_of_lance(tmp_path, unsharded=True)
+    lance.dataset(table.uri).create_scalar_index("id", "BTREE")
+    selections = []
+    for number in (1, 2):
+        region_id = put(table, uuid.uuid4(), {7: number})
+        (generation,) = read_manifests(table.location.store)[region_id].flushed
+        found = Candidate(generation.generation, generation.path, 0)
+        selections.append(RegionSelection(region_id, (found,)))
+    first, second = selections
+    upsert = merge_commits._upsert
+
+    def late(*arguments: Any) -> Any:
+        monkeypatch.setattr(merge_commits, "_upsert", upsert)
+        merge_commits.merge_commit(table.location, [second], attempts=5)
+        return upsert(*arguments)
+
+    monkeypatch.setattr(merge_commits, "_upsert", late)
+    merge_commits.merge_commit(table.location, [first], attempts=5)
+    assert base_state(table) == {**FIRST, 7: 1}
 
 
 def test_regions_without_a_key_in_common_are_merged(tmp_path: Path, merge: Merge) -> None:

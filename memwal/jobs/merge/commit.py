@@ -52,6 +52,7 @@ from memwal.jobs.merge.picker import RegionSelection, still_pending
 from memwal.jobs.merge.read import MergeSource, read_source
 from memwal.jobs.metrics import job_metrics
 from memwal.lsm.indexes.trust import doubted_indexes
+from memwal.lsm.region_places import RegionPlaces
 from memwal.quality.ledger import Ledger
 from memwal.quality.report import QualityReport
 from memwal.quality.rules import QualityRules
@@ -280,19 +281,24 @@ def write_rows_behind(location: TableLocation, size: int) -> AbstractContextMana
 def _can_rebase_onto(base: BaseTable, source: MergeSource) -> Callable[[int], bool]:
     """Return a predicate: may this merge be rebased onto a version newer than ``base``?
 
-    Lance's check looks for rows that both commits touched, and misses two cases, so each version in
-    between is inspected:
+    Lance's check looks for rows that both commits touched, and misses three cases, so each version
+    in between is inspected:
 
     * it changed the merge progress of one of our regions: another merger may have merged one of
       several generations of ours, and inserted a key which a later one of ours deletes, after our
       delete pass;
     * it added fragments without moving any merge progress: another process wrote to the base table
       directly and may have inserted a key that is new in this merge too. Lance compares inserted
-      keys only of merges that join, and not of those that look keys up in an index.
+      keys only of merges that join, and not of those that look keys up in an index;
+    * it added fragments of regions that may have keys of ours, since another client named one of
+      them: see :mod:`memwal.lsm.region_places`. The other merger may have planned before our
+      generations were flushed.
 
     A commit that moves only the progress of other regions is safe: regions have disjoint keys.
     """
     versions = {base.version: base}
+    own = [selection.region_id for selection in source.selections]
+    places = RegionPlaces(base)
 
     def accept(version: int) -> bool:
         for number in range(base.version + 1, version + 1):
@@ -306,7 +312,8 @@ def _can_rebase_onto(base: BaseTable, source: MergeSource) -> Callable[[int], bo
             if not _is_pending(after, source.selections):
                 return False
             added = set(after.dataset.fragment_ids()) - set(before.dataset.fragment_ids())
-            if added and after.details.merged == before.details.merged:
+            moved = dict(after.details.merged.items() - before.details.merged.items())
+            if added and (not moved or places.foreign([*own, *moved])):
                 return False
         return True
 
