@@ -160,16 +160,15 @@ def _foreign(router: Router, stored: Iterable[UUID]) -> list[UUID]:
 def check_foreign_found(base: BaseTable) -> None:
     """Check that no region is missing with an id that the newest spec does not derive.
 
-    For a writer that is about to make a region, whose rows the missing one may have. Regions must
-    exist if they have a mark or merge progress. Costs two listings.
+    For a writer that is about to make a region, whose rows the missing one may have. Costs two
+    listings.
 
-    Raises RegionLostError if one is missing.
+    Raises RegionLostError if a region is missing that must exist.
     """
     marks = read_marks(base.location.store)
     _, spec = current_spec(base)
-    required = {*marks, *base.details.merged}
-    missing = set(_foreign(Router(spec, base.schema), required))
-    missing.difference_update(discover_regions(base.location.store))
+    required = _foreign(Router(spec, base.schema), {*marks, *base.details.merged})
+    missing = set(required).difference(discover_regions(base.location.store))
     check_regions(base, marks, {}, regions=missing)
 
 

@@ -109,7 +109,7 @@ class RoutingSchema:
     def check_before_claim(self, region_id: UUID) -> None:
         """Check, if a claim would make a region, that no other region of its rows is missing.
 
-        Raises CorruptDataError as :func:`memwal.lsm.region_places.check_foreign_found`.
+        Raises RegionLostError as :func:`memwal.lsm.region_places.check_foreign_found`.
         """
         if self.spec is not None and not self.names_region and region_id not in self.stored:
             check_foreign_found(self.base)

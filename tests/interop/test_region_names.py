@@ -19,7 +19,7 @@ from support.oracles.native import everything
 
 import memwal
 from memwal import resharding
-from memwal.errors import CorruptDataError, InvalidInputError, RegionSealedError, TableSetupError
+from memwal.errors import InvalidInputError, RegionLostError, RegionSealedError, TableSetupError
 from memwal.format.paths import MEM_WAL_DIR
 from memwal.format.region_manifest import RegionStatus
 from memwal.jobs.job import JobResult
@@ -358,7 +358,7 @@ def test_an_adopted_region_that_is_gone_is_not_begun_anew(tmp_path: Path, merged
     folder = Path(table.uri) / MEM_WAL_DIR / str(theirs)
     folder.rename(away)
     for _ in range(2):
-        with pytest.raises(CorruptDataError, match=str(theirs)):
+        with pytest.raises(RegionLostError, match=str(theirs)):
             table.upsert(rows({1: 3}))
     assert regions(table) == set()
     away.rename(folder)

@@ -29,7 +29,7 @@ from memwal.storage.credentials import read_options_file
 from memwal_airflow.hooks.connection import storage_options
 
 if TYPE_CHECKING:
-    from memwal.table import Table
+    pass
 
 OPTIONS_FILE_NAME: Final = ".memwal-storage-options.json"
 
