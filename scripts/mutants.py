@@ -646,7 +646,7 @@ def take_out(root: Path, safeguards: Sequence[Safeguard], cpu_seconds: int) -> i
             _replace(module, text)
             silent = [test for test, run in runs.items() if run.failed is None]
             missed += bool(silent)
-            print(f"{safeguard.name}: {'NOT NOTICED by ' * bool(silent)}", *silent or ["noticed"])
+            print(f"{safeguard.name}: {'NOT NOTICED by' if silent else 'noticed'}", *silent)
             for test in silent:
                 print(runs[test].output[-1000:])
     print(f"{len(safeguards) - missed} of {len(safeguards)} safeguards are noticed", flush=True)

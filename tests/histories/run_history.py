@@ -321,6 +321,9 @@ def _end(told: Told) -> None:
         table.checkpoint()
         process.recorder.bound(Level.MERGED, begin, None)
         _look(process)
+        for lag in table.status().indexes:
+            if lag.generations or lag.rows:
+                process.recorder.wrong(f"a checkpoint left rows out of an index: {lag}")
         for bad in bad_files(table):
             process.recorder.wrong(f"a file that is not whole is named: {bad}")
         report = verify(table.location, VerifyOptions(deep=True))
