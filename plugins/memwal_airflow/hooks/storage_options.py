@@ -20,16 +20,13 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from airflow.sdk import BaseHook
 
 from memwal.catalog.records import CONNECTION_PREFIX
 from memwal.storage.credentials import read_options_file
 from memwal_airflow.hooks.connection import storage_options
-
-if TYPE_CHECKING:
-    pass
 
 OPTIONS_FILE_NAME: Final = ".memwal-storage-options.json"
 
