@@ -132,6 +132,7 @@ def test_json_is_the_status(cli, backlog):
         "rows": 0,
         "maintained": True,
         "stale": False,
+        "damaged": False,
     }
 
 
