@@ -27,7 +27,13 @@ from memwal.errors import (
     StoreAccessError,
 )
 from memwal.format import wal_entry
-from memwal.format.paths import manifest_key, region_dir, wal_key
+from memwal.format.paths import (
+    manifest_key,
+    region_dir,
+    region_marks_dir,
+    version_hint_key,
+    wal_key,
+)
 from memwal.format.region_manifest import RegionManifest, RegionStatus
 from memwal.format.wal_entry import decode_entry
 from memwal.lsm.wal.appender import LogAppender
@@ -725,12 +731,45 @@ class TestGap:
 def test_a_log_without_a_manifest_is_not_taken_for_a_new_region(store: FaultyStore) -> None:
     claim(store).append(1)
     store.inner.delete(manifest_key(REGION, 1))
+    store.inner.delete(version_hint_key(REGION))
+    store.inner.delete_folder(region_marks_dir(REGION))
 
     for replay in (True, False):
         with pytest.raises(CorruptDataError):
             claim_region(store, REGION, replay=replay)
 
     assert not store.exists(manifest_key(REGION, 1))
+
+
+@pytest.mark.parametrize("merged", [0, 1])
+def test_a_region_that_must_exist_does_not_start_over(store: FaultyStore, merged: int) -> None:
+    other = UUID(int=9)
+    claim_region(store, other)
+    claim_region(store, REGION)
+    store.inner.delete(manifest_key(REGION, 1))
+    store.inner.delete(version_hint_key(REGION))
+    if merged:
+        store.inner.delete_folder(region_marks_dir(REGION))
+
+    for replay in (True, False):
+        with pytest.raises(RegionLostError, match=str(REGION)):
+            claim_region(store, REGION, merged=merged, replay=replay)
+
+    assert not store.exists(manifest_key(REGION, 1))
+
+
+def test_a_log_that_is_lost_though_all_of_it_was_flushed_is_not_taken_for_empty(
+    store: FaultyStore, manifests: RegionManifestStore
+) -> None:
+    """What was appended since, and acknowledged, is lost with it."""
+    claim(store).append(1)
+    manifests.update(lambda latest: replace(latest, replay_after=1, current_generation=2))
+    store.inner.delete(wal_key(REGION, 1))
+
+    with pytest.raises(CorruptDataError, match=wal_key(REGION, 1)):
+        claim_region(store, REGION)
+
+    assert claim_region(store, REGION, replay=False).next_position == 3
 
 
 def test_a_new_region_is_not_made_where_nothing_is_left_of_others(store: FaultyStore) -> None:
