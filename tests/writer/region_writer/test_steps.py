@@ -345,6 +345,8 @@ class TestRemembered:
         with table.writer() as writer:
             writer.apply(upserts=rows({1: 1}), source=SOURCE, version=3)
             (position,) = (p for p, entry in log(table).items() if entry.applied)
+            # The newest entry must be there in any case.
+            writer.upsert(rows({2: 2}))
         table.location.store.delete(wal_key(REGION, position))
         with table.writer() as writer:
             with pytest.raises(CorruptDataError) as told:
