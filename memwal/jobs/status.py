@@ -122,8 +122,8 @@ class TableStatus(JsonRecord):
     """Size on storage of the data files of the version, without indexes; None if not read, or if a
     writer did not record it."""
     lost_refs: tuple[str, ...] = ()
-    """Problems of tags and branches that cannot be followed, each with what to do. Empty for a table
-    in an object store, where they are not read: ``verify`` and the collection name them."""
+    """Problems of tags and branches that cannot be followed, each with what to do. Empty for a
+    table in an object store, where they are not read: ``verify`` and the collection name them."""
     enabled_anew: bool = False
     """MemWAL was taken away and enabled again, with other rows in the base table, before anything
     was merged: a person decides whether generations that were flushed before count."""

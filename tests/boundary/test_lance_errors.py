@@ -35,7 +35,8 @@ from memwal.errors import (
         ),
         ("Arrow error: Dictionary key bigger than the key type", TableSetupError),
         (
-            "Invalid user input: dictionary indices use 32 bits but the declared Int8 key type uses",
+            "Invalid user input: dictionary indices use 32 bits but the declared Int8 key type "
+            "uses",
             TableSetupError,
         ),
         (

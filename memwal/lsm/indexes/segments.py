@@ -48,7 +48,7 @@ def describe_index(base: BaseTable, name: str) -> IndexDescription | None:
 
 
 def segment_location(base: BaseTable, segment: IndexSegmentDescription) -> TableLocation:
-    """Return the table whose folder has the files of a segment: this one, or one it is a clone of."""
+    """Return the table whose folder has the files of a segment: this, or one it is a clone of."""
     if segment.base_id is None:
         return base.location
     return base.location.beside(base.dataset.base_paths()[segment.base_id].path)
