@@ -143,6 +143,20 @@ def test_what_is_missing_is_an_error(table: memwal.Table, part: str, verb: str) 
     assert state(table.scan(fresh=True).to_table()) == WANTED | {7: 7}
 
 
+def test_a_region_that_was_claimed_since_a_first_read(make_table: MakeTable) -> None:
+    """The marks that the process listed for this version of the base table do not have it."""
+    table = make_table()
+    assert state(table) == {}
+    writer = table.writer()
+    writer.upsert(rows({1: 1}))
+    assert state(table.scan(fresh=True).to_table()) == {1: 1}
+    with away(table, MEM_WAL_DIR):
+        for verb in ("scan", "fresh scan", "lookup"):
+            with pytest.raises(RegionLostError, match=str(REGION)):
+                VERBS[verb](table)
+    writer.abort()
+
+
 @pytest.mark.parametrize("part", [part for part in PARTS if part != "generation"])
 def test_a_collection_deletes_nothing_of_what_is_left(table: memwal.Table, part: str) -> None:
     table.merge()

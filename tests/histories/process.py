@@ -182,10 +182,12 @@ class Process:
     ) -> None:
         """Write down what was seen; ``levels`` are those of keys for which it is another one.
 
-        While the log is suspended, nothing is promised.
+        While the log is suspended, nothing is promised, and nothing of Lance's readers while parts
+        are missing.
         """
         first = begin - stale * 1e9
-        if self._suspended.was_on(first, end) or (by_lance and self._undecided.was_on(first, end)):
+        untold = [self._suspended, *([self._undecided, self._missing] if by_lance else [])]
+        if any(lasting.was_on(first, end) for lasting in untold):
             return
         told = {key: (levels or {}).get(key, level) for key in seen}
         self.recorder.read(begin, end, seen, levels=told, stale=stale)

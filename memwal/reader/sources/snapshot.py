@@ -40,6 +40,7 @@ class _SeenMarks(NamedTuple):
     at: float
     marks: Mapping[UUID, RegionMark]
     lost: Mapping[UUID, int]  # progress that the version lost
+    found: frozenset[UUID]  # regions that reads of the version have found since
 
 
 _bases: LruCache[BaseTable] = LruCache(_OPEN_BASES)
@@ -91,7 +92,7 @@ def open_snapshot(
     """Open the snapshot for a read that starts now.
 
     A region that must exist and is not found is an error: one listing of the region marks, for each
-    version of the base table and once a minute, shows it.
+    version of the base table, once a minute, and when a region is missing that was found, shows it.
 
     With ``regions``, only their manifests are read. ``keys`` are those of a lookup: if they
     determine the regions, no manifest of another region is read. ``clock`` returns seconds since
@@ -112,7 +113,7 @@ def open_snapshot(
         is_usable = _is_younger(base, max_staleness.total_seconds(), clock())
         published = _read_region_snapshot(base) if is_usable else None
         if published is not None:
-            seen_marks = _read_marks(base)
+            seen_marks = _read_marks(base, published)
             region_ids = published.keys() if regions is None else published.keys() & set(regions)
             return TableSnapshot(
                 base,
@@ -140,24 +141,37 @@ def open_snapshot(
         manifests = read_manifests(location.store)
         base = _newest(location)
     left_out = frozenset[UUID]() if keyed is None else keyed.left_out
-    seen_marks = _read_marks(base)
+    seen_marks = _read_marks(base, manifests, regions=regions, left_out=left_out)
     check_regions(base, seen_marks.marks, manifests, regions=regions, left_out=left_out)
     return TableSnapshot(base, manifests, None, seen_marks.marks, seen_marks.lost)
 
 
-def _read_marks(base: BaseTable) -> _SeenMarks:
+def _read_marks(
+    base: BaseTable,
+    found: Collection[UUID],
+    *,
+    regions: Collection[UUID] | None = None,
+    left_out: Collection[UUID] = (),
+) -> _SeenMarks:
     """Return the marks of all regions, and the merge progress that the version lost.
 
     They are as they were when the version was first read, or a minute ago: one listing each. A
-    version does not lose progress later, only a newer version goes back. Of regions that were
-    claimed since, only a loss is not noticed.
+    version does not lose progress later, only a newer version goes back. The loss of a region that
+    was claimed since is noticed by processes that have found it: they list the marks again.
+
+    ``found`` was found of ``regions``, by default of all but those that were ``left_out``.
     """
     key = version_key(base)
     seen = _region_marks.peek(key)
     if seen is not None and boot_seconds() - seen.at < _MARKS_SECONDS:
-        return seen
+        missing = seen.found.difference(found, left_out)
+        if not (missing if regions is None else missing.intersection(regions)):
+            if not seen.found.issuperset(found):
+                seen = seen._replace(found=seen.found.union(found))
+                _region_marks.put(key, seen)
+            return seen
     at, marks = boot_seconds(), marks_of(base)
-    seen = _SeenMarks(at, marks, lost_progress(marks, base.details.merged))
+    seen = _SeenMarks(at, marks, lost_progress(marks, base.details.merged), frozenset(found))
     _region_marks.put(key, seen)
     return seen
 
