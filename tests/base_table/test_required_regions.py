@@ -22,6 +22,7 @@ from support.data.tables import (
     keys,
     listing,
     manifest,
+    manifest_versions,
     merged,
     rows,
     state,
@@ -41,6 +42,7 @@ from memwal.format.paths import (
     region_dir,
     wal_dir,
 )
+from memwal.lsm.wal.claim import seal_region
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.region.router import bucket_region_id
 
@@ -196,6 +198,33 @@ def test_a_version_of_the_base_table_is_read_without_regions(table: memwal.Table
     version = table.base().version
     with away(table, MEM_WAL_DIR):
         assert state(table.at(version).scan().to_table()) == base_state(table)
+
+
+def test_a_read_of_the_region_snapshot(table: memwal.Table) -> None:
+    """Its generations are not found, and neither is the region."""
+    table.build_snapshot()
+    stale = {"max_staleness": timedelta(hours=1)}
+    with away(table, MEM_WAL_DIR):
+        with pytest.raises(RegionLostError):
+            table.scan(**stale).to_table()
+        with pytest.raises(RegionLostError):
+            table.lookup(keys(9, 3), **stale).to_table()
+    assert state(table.scan(**stale).to_table()) == WANTED
+
+
+def test_regions_that_are_sealed_abandoned_and_trimmed_are_no_loss(table: memwal.Table) -> None:
+    with table.writer(replay=False) as writer:
+        writer.claim()
+    seal_region(table.location.store, REGION)
+    table.merge()
+    for days in (30, 60):
+        collect(table, 86400 * days)
+    assert min(manifest_versions(table)) > 1, "the history is trimmed"
+
+    assert state(table) == state(table.scan(fresh=True).to_table()) == WANTED
+    assert table.status().regions[0].sealed
+    assert table.recover(min_age_seconds=0).warnings == ()
+    assert table.verify(quick=True).clean
 
 
 def test_the_worst_story(make_table: MakeTable) -> None:
