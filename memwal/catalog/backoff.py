@@ -27,6 +27,7 @@ from memwal.catalog.models import (
     TableStateRow,
     record_of,
 )
+from memwal.catalog.records import ErrorKind, describe_error, error_kind
 from memwal.catalog.runs import forget_failure
 from memwal.jobs.job import SkippedRegion
 from memwal.util.records import JsonRecord
@@ -82,6 +83,8 @@ class FailedJob(JsonRecord):
         Name of the managed table, and the job; ``status`` when the status of the table could not be
         read, without which no job of the table is started; ``log`` when a log lacks an entry, and
         ``dag`` when Airflow could not build its DAG.
+    error_type : ErrorKind or None
+        Kind of the newest error; None if it is not recorded.
     reason, since, attempts, next_try_at, waiting
         As in :class:`SkippedRegionRecord`.
     """
@@ -89,6 +92,7 @@ class FailedJob(JsonRecord):
     table: str
     job: str
     reason: str
+    error_type: ErrorKind | None
     since: datetime
     attempts: int
     next_try_at: datetime
@@ -167,17 +171,19 @@ class Backoffs:
             rows = session.scalars(query)
             return [_failed_job(row, now) for row in rows]
 
-    def record_failure(self, table: str, job: str, reason: str) -> FailedJob:
+    def record_failure(self, table: str, job: str, error: BaseException | str) -> FailedJob:
         """Record a failure of a ``job`` of ``table``, and delay its next try.
 
-        ``job`` is as of :class:`FailedJob`, ``reason`` one line without secrets; the newest is
-        kept. While the next try is still in the future, a further failure, reported by another
-        process, neither counts nor delays it.
+        ``job`` is as of :class:`FailedJob`, ``error`` an error or one line without secrets; the
+        newest is kept. While the next try is still in the future, a further failure, reported by
+        another process, neither counts nor delays it.
         """
         with self._database.writing() as session:
             now = database_time(session)
             row = _lock_row(session, FailedJobRow(table=table, job=job), (table, job), now)
+            reason, kind = describe_error(error)
             row.reason = reason[:_REASON_LENGTH]
+            row.error_type = kind
             if row.next_try_at <= now:
                 _record_attempt(row, reason, now)
             return _failed_job(row, now)
@@ -229,7 +235,8 @@ def _region_record(row: SkippedRegionRow, now: datetime) -> SkippedRegionRecord:
 
 
 def _failed_job(row: FailedJobRow, now: datetime) -> FailedJob:
-    return record_of(FailedJob, row, waiting=row.next_try_at > now)
+    waiting = row.next_try_at > now
+    return record_of(FailedJob, row, waiting=waiting, error_type=error_kind(row.error_type))
 
 
 def _record_attempt(row: SkippedRegionRow | FailedJobRow, reason: str, now: datetime) -> None:

@@ -6,13 +6,20 @@ same thing succeeds once: a job, the reading of the status, or the building of t
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from memwal.catalog.records import DAG_JOB, LOG_JOB, PROGRESS_JOB, STATUS_JOB, ManagedTable
+from memwal.catalog.records import (
+    DAG_JOB,
+    LOG_JOB,
+    PROGRESS_JOB,
+    STATUS_JOB,
+    ErrorKind,
+    ManagedTable,
+    error_kind,
+)
 from memwal.jobs.job import JobRun
 from memwal.util.records import JsonRecord
 
@@ -28,7 +35,6 @@ REGION_JOB: Final = "region"
 RUNBOOKS: Final = "docs/runbooks"
 
 _DIED = "its process died"
-_ERROR_TYPE = re.compile(r"(\w+): ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +48,6 @@ class Advice:
 _FAILING = "MemwalJobFailing.md"
 _DEFAULT: Final = Advice(
     "follow the message; if it does not help, look at the log of the run", f"{_FAILING}#what-to-do"
-)
-_GONE: Final = Advice(
-    "check whether the table is still at its address", f"{_FAILING}#the-table-is-not-found"
-)
-_CONFLICT: Final = Advice(
-    "wait for the next try; if it lasts, find the other program that writes",
-    f"{_FAILING}#conflicts",
-)
-_DAMAGED: Final = Advice(
-    "keep every object, run memwal verify, and follow its findings", f"{_FAILING}#damaged-data"
 )
 _WENT_BACK: Final = Advice(
     "decide whether the rows of the base table stay, or generations are merged again: memwal "
@@ -73,33 +69,39 @@ ADVICE_BY_JOB: Final[Mapping[str, Advice]] = {
         f"{_FAILING}#the-dag-cannot-be-built",
     ),
 }
-ADVICE_BY_ERROR: Final[Mapping[str, Advice]] = {
-    "StoreAccessError": Advice(
+ADVICE_BY_ERROR: Final[Mapping[ErrorKind, Advice]] = {
+    ErrorKind.ACCESS: Advice(
         "renew the credentials, or extend their rights", f"{_FAILING}#credentials"
     ),
-    "StoreFullError": Advice("free space by merging and collecting garbage", "disk-full.md"),
-    "StoreUnavailableError": Advice(
+    ErrorKind.FULL: Advice("free space by merging and collecting garbage", "disk-full.md"),
+    ErrorKind.LIMIT: Advice(
+        "raise the limit of open files, memory or threads, or let the process do less at once",
+        f"{_FAILING}#the-process-died",
+    ),
+    ErrorKind.UNAVAILABLE: Advice(
         "bring back what the message names: the store, the catalog, the Spark server or the "
         "table's disk",
         f"{_FAILING}#the-store-does-not-answer",
     ),
-    "ObjectNotFoundError": _GONE,
-    "TableSetupError": _GONE,
-    "TableReplacedError": _GONE,
-    "NewerFormatError": Advice(
+    ErrorKind.ABSENT: Advice(
+        "check whether the table is still at its address", f"{_FAILING}#the-table-is-not-found"
+    ),
+    ErrorKind.NEWER_FORMAT: Advice(
         "upgrade memwal and pylance where the job runs", f"{_FAILING}#a-newer-format"
     ),
-    "ConflictError": _CONFLICT,
-    "LeaseLostError": _CONFLICT,
-    "CorruptDataError": _DAMAGED,
-    "ProgressLostError": _WENT_BACK,
-    "SparkApplicationError": Advice(
-        "look at the log of the Spark application", f"{_FAILING}#spark"
+    ErrorKind.CONFLICT: Advice(
+        "wait for the next try; if it lasts, find the other program that writes",
+        f"{_FAILING}#conflicts",
+    ),
+    ErrorKind.DAMAGED: Advice(
+        "keep every object, run memwal verify, and follow its findings", f"{_FAILING}#damaged-data"
+    ),
+    ErrorKind.WENT_BACK: _WENT_BACK,
+    ErrorKind.SPARK: Advice("look at the log of the Spark application", f"{_FAILING}#spark"),
+    ErrorKind.DIED: Advice(
+        "give the job more memory, or smaller commits", f"{_FAILING}#the-process-died"
     ),
 }
-ADVICE_OF_DEATH: Final = Advice(
-    "give the job more memory, or smaller commits", f"{_FAILING}#the-process-died"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +117,8 @@ class JobError(JsonRecord):
         the regions that merges skip.
     reason : str
         The latest error, with its type. Of several skipped regions, that of the first one.
+    error_type : ErrorKind or None
+        Its kind, by which the advice is chosen; None if it is not recorded.
     at : datetime
         When the last try ended, in UTC, or since when the job fails if only that is recorded.
     since : datetime
@@ -132,6 +136,7 @@ class JobError(JsonRecord):
     reason: str
     at: datetime
     since: datetime
+    error_type: ErrorKind | None = None
     attempts: int | None = None
     run_id: int | None = None
     next_try_at: datetime | None = None
@@ -155,10 +160,7 @@ class JobError(JsonRecord):
 
     @property
     def _advice(self) -> Advice:
-        if self.reason == _DIED:
-            return ADVICE_OF_DEATH
-        kind = _ERROR_TYPE.match(self.reason)
-        by_error = ADVICE_BY_ERROR.get(kind[1]) if kind is not None else None
+        by_error = ADVICE_BY_ERROR.get(self.error_type) if self.error_type is not None else None
         return ADVICE_BY_JOB.get(self.job) or by_error or _DEFAULT
 
 
@@ -180,6 +182,7 @@ def job_errors(
             reason=failed.reason,
             at=failed.since,
             since=failed.since,
+            error_type=failed.error_type,
             attempts=failed.attempts,
             next_try_at=failed.next_try_at,
         )
@@ -191,6 +194,7 @@ def job_errors(
         errors[job] = JobError(
             job=job,
             reason=last.error or _DIED,
+            error_type=ErrorKind.DIED if last.error is None else error_kind(last.error_type),
             at=_end(last),
             since=min(_end(first), recorded.since) if recorded is not None else _end(first),
             attempts=recorded.attempts if recorded is not None else None,

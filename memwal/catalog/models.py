@@ -12,7 +12,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from memwal.util.records import JsonObject
 
 # Newest migration. Kept here so that opening a catalog does not load Alembic.
-HEAD_REVISION = "0009"
+HEAD_REVISION = "0010"
 
 Record = TypeVar("Record")
 
@@ -109,6 +109,7 @@ class JobRunRow(Base):
     finished_at: Mapped[datetime | None]
     result: Mapped[JsonObject | None]
     error: Mapped[str | None] = mapped_column(MessageText)
+    error_type: Mapped[str | None] = mapped_column(sa.String(32))
     external_id: Mapped[str | None] = mapped_column(sa.String(400))
     done: Mapped[int | None] = mapped_column(sa.BigInteger)
     total: Mapped[int | None] = mapped_column(sa.BigInteger)
@@ -187,6 +188,7 @@ class FailedJobRow(Base):
     table: Mapped[str] = mapped_column("table_name", sa.String(63), primary_key=True)
     job: Mapped[str] = mapped_column(sa.String(32), primary_key=True)
     reason: Mapped[str] = mapped_column(MessageText)
+    error_type: Mapped[str | None] = mapped_column(sa.String(32))
     since: Mapped[datetime]
     attempts: Mapped[int]
     next_try_at: Mapped[datetime]

@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
+from enum import StrEnum
 from pathlib import Path
 from types import UnionType
 from typing import Self, cast
@@ -25,6 +26,7 @@ from memwal.jobs.policy import Policy
 from memwal.jobs.status import TableStatus
 from memwal.storage.uris import parse_uri
 from memwal.util import system
+from memwal.util.log import safe_error_text
 from memwal.util.records import JsonMapping, JsonObject, JsonRecord
 from memwal.util.safe_json import is_unicode, read_json
 
@@ -42,6 +44,57 @@ SNAPSHOT_FORMAT = 3
 SNAPSHOT_VARIABLE = "MEMWAL_CATALOG_SNAPSHOT"
 
 _FILE_REF = re.compile(r"/[^\0\n]*\.json")
+
+
+class ErrorKind(StrEnum):
+    """Kind of an error that a run ended with, by what a person does about it."""
+
+    ACCESS = "access"
+    FULL = "full"
+    LIMIT = "limit"
+    UNAVAILABLE = "unavailable"
+    ABSENT = "absent"
+    CONFLICT = "conflict"
+    DAMAGED = "damaged"
+    WENT_BACK = "went_back"
+    NEWER_FORMAT = "newer_format"
+    SPARK = "spark"
+    DIED = "died"
+    """The process ended without an error."""
+    OTHER = "other"
+
+
+# By the name of a class, since some are of packages below; those of subclasses go before.
+_KIND_OF_CLASS: Mapping[str, ErrorKind] = {
+    "StoreAccessError": ErrorKind.ACCESS,
+    "StoreFullError": ErrorKind.FULL,
+    "ResourceLimitError": ErrorKind.LIMIT,
+    "MemoryError": ErrorKind.LIMIT,
+    "StoreUnavailableError": ErrorKind.UNAVAILABLE,
+    "ObjectNotFoundError": ErrorKind.ABSENT,
+    "TableSetupError": ErrorKind.ABSENT,
+    "TableReplacedError": ErrorKind.ABSENT,
+    "ConflictError": ErrorKind.CONFLICT,
+    "CorruptDataError": ErrorKind.DAMAGED,
+    "ProgressLostError": ErrorKind.WENT_BACK,
+    "NewerFormatError": ErrorKind.NEWER_FORMAT,
+    "SparkApplicationError": ErrorKind.SPARK,
+}
+
+
+def describe_error(error: BaseException | str) -> tuple[str, ErrorKind | None]:
+    """Return the text of an error without data, and its kind; of a text, the kind is unknown."""
+    if isinstance(error, str):
+        return error, None
+    names = (base.__name__ for base in type(error).__mro__)
+    kinds = (_KIND_OF_CLASS[name] for name in names if name in _KIND_OF_CLASS)
+    return safe_error_text(error), next(kinds, ErrorKind.OTHER)
+
+
+def error_kind(stored: str | None) -> ErrorKind | None:
+    """Return a stored kind; None if there is none, or it is one of a newer version."""
+    return ErrorKind(stored) if stored in set(ErrorKind) else None
+
 
 # JSON types of the fields of a record.
 _KINDS: Mapping[str, type | UnionType] = {

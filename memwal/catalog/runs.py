@@ -20,6 +20,7 @@ from memwal.boundary.public import public
 from memwal.catalog.database import Database, database_time
 from memwal.catalog.leases import Lease
 from memwal.catalog.models import FailedJobRow, JobRunRow, record_of
+from memwal.catalog.records import describe_error
 from memwal.errors import InvalidInputError, MemWalError, ObjectNotFoundError
 from memwal.jobs.job import JobResult, JobRun, Result, RunState, Task, run_in_process
 from memwal.jobs.metrics import job_metrics
@@ -200,12 +201,13 @@ class RunHistory:
         run_id: int,
         *,
         result: JsonMapping | None = None,
-        error: str | None = None,
+        error: BaseException | str | None = None,
         progress: Progress | None = None,
     ) -> JobRun:
         """Record the end of the run ``run_id``: success with ``result``, failure with ``error``.
 
-        A success ends a recorded failure of the job. ``result`` is ``JobResult.to_dict()``; it
+        Of an error that is not given as a text, its kind is stored, and a text without data. A
+        success ends a recorded failure of the job. ``result`` is ``JobResult.to_dict()``; it
         provides the version after the run, its rows and bytes. ``progress`` is the last ``done``,
         ``total``, ``rows`` and ``bytes``.
 
@@ -225,7 +227,7 @@ class RunHistory:
             row.state = (RunState.FAILED if result is None else RunState.SUCCEEDED).value
             row.finished_at = now = database_time(session)
             row.result = None if result is None else dict(result)
-            row.error = error
+            row.error, row.error_type = (None, None) if error is None else describe_error(error)
             for name, value in {**(progress or {}), **_totals(result or {})}.items():
                 setattr(row, name, value)
             if result is not None:
@@ -283,9 +285,8 @@ class RunHistory:
             if run.result is None:
                 raise InvalidInputError("Call finish(result) inside the block of record_run().")
         except BaseException as error:
-            reason = f"{type(error).__name__}: {error}"
             try:
-                self.finish_run(run_id, error=reason, progress=progress)
+                self.finish_run(run_id, error=error, progress=progress)
             except MemWalError as second:
                 # The caller must get the first error.
                 logger.warning("the failure of run %d was not written: %s", run_id, second)

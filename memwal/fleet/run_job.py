@@ -207,7 +207,7 @@ class _Resolver:
         run_id = self.catalog.start_run(
             self.managed.name, self.request.job, external_id=self.runtime.external_id
         )
-        self.catalog.finish_run(run_id, error=f"{type(error).__name__}: {error}")
+        self.catalog.finish_run(run_id, error=error)
 
     def _decide(self, table: Table) -> JobSpec | Skipped:
         request = self.request

@@ -29,6 +29,7 @@ from memwal.jobs.due import JOBS
 from memwal.jobs.job import JobResult, TaskRunner, run_in_process
 from memwal.jobs.policy import WHEN_DUE
 from memwal.util.clock import Duration, in_seconds
+from memwal.util.log import safe_error_text
 from memwal.util.memory import release_free_memory
 from memwal.util.records import JsonObject
 
@@ -137,10 +138,10 @@ class FailureTracker:
         """Record any failure, so that the other tables go on, and return it as an outcome."""
         if not isinstance(error, MemWalError):
             logger.error("%s of %s failed unexpectedly", job, table, exc_info=error)
-        text = f"{type(error).__name__}: {error}"
+        text = safe_error_text(error)
         failed: FailedJob | None = None
         try:
-            failed = self._catalog.backoffs.record_failure(table, job, text)
+            failed = self._catalog.backoffs.record_failure(table, job, error)
             self._failed_jobs[table, job] = failed
             logger.warning("%s of %s failed (try %d): %s", job, table, failed.attempts, text)
         except MemWalError as second:

@@ -261,6 +261,8 @@ class JobRun(JsonRecord):
     """``JobResult.to_dict()`` of a run that succeeded."""
     error: str | None
     """Error of a run that failed."""
+    error_type: str | None = None
+    """Kind of that error: a value of :class:`memwal.catalog.records.ErrorKind`."""
     external_id: str | None
     """Id of the run where it was started, for example of the Airflow task instance."""
     done: int | None = None

@@ -14,18 +14,25 @@ from memwal.catalog import Catalog, Policy, read_snapshot
 from memwal.catalog.failures import (
     ADVICE_BY_ERROR,
     ADVICE_BY_JOB,
-    ADVICE_OF_DEATH,
     POLICY_JOB,
     REGION_JOB,
     JobError,
     job_errors,
 )
-from memwal.catalog.records import DAG_JOB, LOG_JOB, PROGRESS_JOB, STATUS_JOB
-from memwal.errors import InvalidInputError, MemWalError
+from memwal.catalog.records import (
+    _KIND_OF_CLASS,
+    DAG_JOB,
+    LOG_JOB,
+    PROGRESS_JOB,
+    STATUS_JOB,
+    ErrorKind,
+)
+from memwal.errors import CorruptDataError, InvalidInputError, MemWalError, StoreAccessError
 from memwal.fleet import overview
 from memwal.fleet.health import Health
 from memwal.jobs.job import JobResult, SkippedRegion
 from memwal.jobs.status import RegionBacklog, TableStatus
+from memwal.util.retry import LostRaceError
 
 RUNBOOKS = Path(__file__).resolve().parents[2] / "docs" / "runbooks"
 SPOILED = ["{no json", '"text"', '{"merge_at_generatoins": 3}', '{"schedule": "sometimes"}', "null"]
@@ -183,22 +190,40 @@ def test_skipped_regions_are_one_failure_with_the_reason_of_the_first(a: Catalog
 
 class TestAdvice:
     def test_by_the_job_by_the_error_and_otherwise(self, a: Catalog) -> None:
-        def error(job: str, reason: str) -> JobError:
-            now = a.get("a").created_at
-            return JobError(job=job, reason=reason, at=now, since=now)
+        def action(job: str, error: BaseException | str) -> str:
+            a.backoffs.record_failure("a", job, error)
+            return errors(a)[job].action
 
-        access = ADVICE_BY_ERROR["StoreAccessError"]
-        assert error("merge", "StoreAccessError: no").action == access.action
-        assert error(DAG_JOB, "StoreAccessError: no").action == ADVICE_BY_JOB[DAG_JOB].action
-        assert error("merge", "nobody knows").runbook.endswith("#what-to-do")
+        assert action("merge", StoreAccessError("no")) == ADVICE_BY_ERROR[ErrorKind.ACCESS].action
+        assert action("gc", LostRaceError("late")) == ADVICE_BY_ERROR[ErrorKind.CONFLICT].action
+        assert action("index", MemoryError()) == ADVICE_BY_ERROR[ErrorKind.LIMIT].action
+        assert action(DAG_JOB, StoreAccessError("no")) == ADVICE_BY_JOB[DAG_JOB].action
+        # The text says nothing about the kind.
+        assert action("compact", "StoreAccessError: no") == action("quality", KeyError("no"))
+        for job in ("merge", "index", "gc", "compact", "quality", DAG_JOB):
+            a.backoffs.clear_failure("a", job)
         run = a.start_run("a", "gc", beats=True)
         with a.database.writing() as session:
             session.execute(text("UPDATE job_runs SET heartbeat_at = '2020-01-01 00:00:00'"))
         (dead,) = job_errors(a.get("a"), a.latest_runs()["a"], [])
-        assert (dead.run_id, dead.action) == (run, ADVICE_OF_DEATH.action)
+        assert (dead.run_id, dead.action) == (run, ADVICE_BY_ERROR[ErrorKind.DIED].action)
+
+    def test_the_kind_of_a_run_is_stored_and_its_text_without_data(self, a: Catalog) -> None:
+        with pytest.raises(ValueError, match="row"), a.record_run("a", "merge") as run:
+            raise ValueError("a row of a customer")
+        stored = a.run(run.run_id)
+        assert (stored.error, stored.error_type) == ("ValueError", ErrorKind.OTHER)
+        with pytest.raises(CorruptDataError), a.record_run("a", "merge") as run:
+            raise CorruptDataError("a file is cut off")
+        stored = a.run(run.run_id)
+        assert (stored.error, stored.error_type) == (
+            "CorruptDataError: a file is cut off",
+            ErrorKind.DAMAGED,
+        )
+        assert errors(a)["merge"].action == ADVICE_BY_ERROR[ErrorKind.DAMAGED].action
 
     def test_every_runbook_has_the_section(self) -> None:
-        every = [*ADVICE_BY_JOB.values(), *ADVICE_BY_ERROR.values(), ADVICE_OF_DEATH]
+        every = [*ADVICE_BY_JOB.values(), *ADVICE_BY_ERROR.values()]
         for advice in every:
             page, _, section = advice.runbook.partition("#")
             titles = re.findall(r"^#+ (.+)$", (RUNBOOKS / page).read_text(), flags=re.MULTILINE)
@@ -207,7 +232,8 @@ class TestAdvice:
 
     def test_errors_are_named_as_they_are(self) -> None:
         names = {kind.__name__ for kind in _all_kinds(MemWalError)}
-        assert set(ADVICE_BY_ERROR) - names == {"SparkApplicationError"}
+        assert set(_KIND_OF_CLASS) - names == {"SparkApplicationError", "MemoryError"}
+        assert set(ADVICE_BY_ERROR) == set(ErrorKind) - {ErrorKind.OTHER}
 
 
 def _all_kinds(kind: type) -> set[type]:
