@@ -1,4 +1,7 @@
-"""Error reporting of the command line: one line on stderr, and an exit code."""
+"""Error reporting of the command line: one line on stderr, and an exit code.
+
+With ``--json``, stdout has the error as a document, where a program expects the result.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,11 @@ import typer
 from typer.core import TyperGroup
 
 from memwal.boundary.exit_codes import ExitCode, exit_code
-from memwal.cli.output import plain
+from memwal.cli.output import plain, print_json
 from memwal.errors import MemWalError
 from memwal.util.safe_json import is_unicode
+
+_AS_JSON = "memwal.json"
 
 
 class ReportingGroup(TyperGroup):
@@ -26,6 +31,8 @@ class ReportingGroup(TyperGroup):
         if "--" in args and _has_storage_option(args[args.index("--") :]):
             # An error message shows surplus arguments, and this one may be a secret.
             raise typer.BadParameter("storage options come in front of --, where they are read")
+        options = args[: args.index("--")] if "--" in args else args
+        ctx.meta[_AS_JSON] = "--json" in options
         rest: list[str] = super().parse_args(ctx, args)
         return rest
 
@@ -33,7 +40,10 @@ class ReportingGroup(TyperGroup):
         """Run the command, and convert an error to an exit code."""
         try:
             return super().invoke(ctx)
-        except (typer.Exit, typer.Abort, typer.TyperException, BrokenPipeError):
+        except (typer.Exit, typer.Abort, BrokenPipeError):
+            raise
+        except typer.TyperException as error:
+            _print_as_json(ctx, error, error.format_message(), error.exit_code)
             raise
         except MemWalError as error:
             raise _report(ctx, error, str(error), exit_code(error)) from error
@@ -47,7 +57,14 @@ def _has_storage_option(words: Sequence[str]) -> bool:
     return any(word.startswith(("-o", "--storage-option")) for word in words)
 
 
+def _print_as_json(ctx: typer.Context, error: Exception, reason: str, code: int) -> None:
+    if ctx.meta.get(_AS_JSON):
+        told = {"type": type(error).__name__, "message": reason, "exit_code": int(code)}
+        print_json({"error": told})
+
+
 def _report(ctx: typer.Context, error: Exception, reason: str, code: ExitCode) -> typer.Exit:
+    _print_as_json(ctx, error, reason, code)
     if ctx.params.get("debug"):
         traceback.print_exception(error)
     sys.stderr.write(f"error: {plain(' '.join(reason.split()))}\n")

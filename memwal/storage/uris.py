@@ -45,9 +45,9 @@ class TableUri:
 def parse_uri(uri: str | os.PathLike[str]) -> TableUri:
     """Parse an address into the one spelling of the table.
 
-    A relative path starts at the current folder; ``~`` is not expanded. ``%20`` and the like are
-    decoded, except in a plain path, as Lance does. InvalidInputError is raised for an address that
-    is empty, has an unknown scheme, or contains ``..`` or a password.
+    A relative path starts at the current folder, and ``~/`` is the home folder. ``%20`` and the
+    like are decoded, except in a plain path, as Lance does. InvalidInputError is raised for an
+    address that is empty, has an unknown scheme, or contains ``..`` or a password.
     """
     text = os.fspath(uri)
     if not is_unicode(text):
@@ -87,6 +87,9 @@ def is_relative(uri: str) -> bool:
 def _parse_local(path: str) -> TableUri:
     if not path or "\0" in path:
         raise _refused(path, "the path is empty or has a NUL in it")
+    if path == "~" or path.startswith(f"~{os.sep}"):
+        # As Lance does, which takes other names with a tilde for what they are.
+        path = os.path.expanduser(path)
     # POSIX keeps two leading slashes of a path; here they mean the same as one.
     return TableUri(LOCAL, "", "/" + os.path.abspath(path).lstrip("/"))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import lance
@@ -38,6 +39,22 @@ def fail_with(monkeypatch, error):
         raise error
 
     monkeypatch.setattr(memwal.Table, "status", status)
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        (("merge", "/nowhere/t.lance"), "TableSetupError"),
+        (("status", "/nowhere/t.lance"), "TableSetupError"),
+        (("gc", "/nowhere/t.lance", "--nonsense"), "NoSuchOption"),
+    ],
+)
+def test_an_error_is_json_where_the_result_would_be(cli, words, kind):
+    answer = cli(*words, "--json")
+    assert answer.code == 2
+    error = json.loads(answer.stdout)["error"]
+    assert (error["type"], error["exit_code"]) == (kind, 2)
+    assert answer.stderr
 
 
 def test_an_error_is_one_line_and_a_code(cli, table, monkeypatch):

@@ -46,7 +46,9 @@ def test_relative_paths_start_here(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     assert str(parse_uri("t.lance")) == str(tmp_path / "t.lance")
     assert str(parse_uri(Path("a") / "t")) == str(tmp_path / "a" / "t")
-    assert str(parse_uri("~/t")) == str(tmp_path / "~" / "t")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert str(parse_uri("~/t")) == str(tmp_path / "home" / "t")
+    assert str(parse_uri("~ann/t")) == str(tmp_path / "~ann" / "t")
 
 
 @pytest.mark.parametrize(

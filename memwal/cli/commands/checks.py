@@ -113,7 +113,10 @@ def _print_due(state: Survey) -> None:
 
 
 def _print_status(status: TableStatus) -> None:
-    print_line(f"{status.uri} at version {status.version}")
+    print_line(
+        f"{status.uri} at version {status.version}; older versions stay unless a version retention "
+        "is set, for memwal gc or in the policy"
+    )
     oldest = max((region.oldest_backlog_seconds or 0 for region in status.regions), default=0)
     unflushed = sum(region.unflushed_wal_entries for region in status.regions)
     total = (
@@ -161,7 +164,8 @@ def _print_status(status: TableStatus) -> None:
     held = status.held_bytes
     protected = f"; held for writers of other clients: {size(held)}" if held else ""
     print_line(
-        f"could be collected: {size(status.reclaimable_bytes)}{protected}; small fragments: "
+        f"could be collected: {size(status.reclaimable_bytes)}, once no version within the "
+        f"retention, tag or branch needs it{protected}; small fragments: "
         f"{status.small_fragments or 0}; deleted rows still stored: "
         f"{status.deleted_percent or 0:.0f} %"
     )

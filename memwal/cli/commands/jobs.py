@@ -243,8 +243,11 @@ def gc(
 ) -> None:
     """Delete objects that no reader and no writer needs. Only counts them without --yes."""
     from memwal.jobs.gc import collect_garbage
+    from memwal.jobs.gc.decision import summarise
 
-    options = GcOptions(dry_run=not delete, **changes, progress=True)
+    asked = GcOptions(dry_run=not delete, **changes, progress=True)
+    # A person who looks what would go is told why the rest stays.
+    options = replace(asked, explain=asked.explain or not (delete or as_json))
     result = collect_garbage(table.location, options)
     if as_json:
         print_result(result, as_json=True)
@@ -252,8 +255,17 @@ def gc(
     note = "" if delete else "a dry run: nothing was deleted; --yes deletes"
     metrics = {k: n for k, n in result.metrics.items() if not k.startswith("bytes_")}
     print_result(replace(result, metrics=metrics), as_json=False, note=note)
-    if options.explain:
+    if asked.explain:
         _print_decisions(result)
+        return
+    for group in summarise(result.decisions).kept:
+        print_line(
+            f"stays: {group.count} {group.kind.value}, {size(group.bytes)}: {group.reason.text}"
+        )
+    if options.version_retention_seconds is None:
+        print_line(
+            "old versions of the base table stay: --version-retention-seconds sets their age"
+        )
 
 
 def _print_decisions(result: CollectionResult) -> None:

@@ -35,6 +35,13 @@ def test_gc_deletes(cli, backlog, expected, flag):
     assert state(backlog) == expected
 
 
+def test_what_stays_is_told_with_the_reason(cli, backlog):
+    answer = cli("gc", backlog.uri)
+    assert "stays: " in answer.stdout
+    assert "--version-retention-seconds" in answer.stdout
+    assert "stays: " not in cli("gc", backlog.uri, "--yes").stdout
+
+
 def test_gc_takes_its_times_in_seconds(cli, table, monkeypatch):
     seen = []
 
@@ -48,8 +55,8 @@ def test_gc_takes_its_times_in_seconds(cli, table, monkeypatch):
     cli("gc", table.uri, "--orphan-grace-seconds", 5, "--index-grace-seconds", 7, "--yes")
     cli("gc", table.uri, "--version-retention-seconds", 8, "--explain")
     assert seen == [
-        GcOptions(),
-        GcOptions(grace_seconds=90, retention_seconds=0),
+        GcOptions(explain=True),
+        GcOptions(grace_seconds=90, retention_seconds=0, explain=True),
         GcOptions(orphan_grace_seconds=5, index_grace_seconds=7, dry_run=False),
         GcOptions(version_retention_seconds=8, explain=True),
     ]
