@@ -281,13 +281,15 @@ def check(case: Case) -> Iterator[tuple[str, str]]:
     """
     folder = Path(case.uri).parent
     reads = {**READS, **SEARCHES} if case.name == "searched" else READS
-    before = listing(folder)
+    before = _without_marks(folder)
     for act, do in {**reads, **WRITES}.items():
         outcome = _outcome(case, act, do)
         yield act, outcome
-        if case.kind in NEVER_NEEDED and outcome != "right":
+        # A hint that names a version which is not there tells that the newest one is lost.
+        is_lost = case.kind == "version hint" and "names version" in outcome
+        if case.kind in NEVER_NEEDED and outcome != "right" and not is_lost:
             raise Found(f"{case}: {act}: {outcome}")
-        after = listing(folder)
+        after = _without_marks(folder)
         if act in reads and after != before:
             raise Found(f"{case}: {act} wrote or deleted {_difference(before, after)}")
         if gone := before.keys() - after.keys():
@@ -327,6 +329,11 @@ def _answer(name: str, act: str) -> Any:
     with tempfile.TemporaryDirectory() as folder:
         root = samples.extract(name, Path(folder))
         return {**READS, **WRITES}[act](Case(str(root), name, "", "", "nothing"))
+
+
+def _without_marks(folder: Path) -> dict[str, tuple[int, int]]:
+    """List a folder as :func:`listing` does, without the region marks that a merge plan renews."""
+    return {key: found for key, found in listing(folder).items() if "/_memwal_regions/" not in key}
 
 
 def _difference(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
