@@ -22,9 +22,9 @@ from memwal.boundary.lance_errors import first_line, is_panic, translate_lance_e
 from memwal.errors import CorruptDataError, MemWalError, ObjectNotFoundError, TableSetupError
 from memwal.format.lance_manifest import (
     IndexEntry,
-    branch_of,
     check_lance_schema,
     find_mem_wal_index,
+    read_traits,
     has_narrow_dictionaries,
     plain_manifest,
 )
@@ -60,6 +60,9 @@ class BaseTable:
     # means equal rows.
     digest: bytes
     branch: str | None = None  # branch of the table; None for the main branch
+    # Whether data overlay files hold newer values than data files. Files of indexes that are read
+    # without Lance then may have values that were replaced.
+    has_overlays: bool = False
     # Columns that ``memwal.enable`` would refuse, which another client added since, and why. They
     # are neither read nor written, and keep their values in rows that are updated.
     unusable: Mapping[str, str] = field(default_factory=dict)
@@ -274,6 +277,7 @@ def _base(
     manifest: bytes,
 ) -> BaseTable:
     index = find_mem_wal_index(manifest)
+    traits = read_traits(manifest)
     schema = dataset.schema
     unusable: dict[str, str] = {}
     # Without MemWAL, enabling it tells.
@@ -290,7 +294,8 @@ def _base(
         index=index,
         details=IndexDetails.decode(index.details) if index is not None else IndexDetails(),
         digest=_digest(manifest),
-        branch=branch_of(manifest),
+        branch=traits.branch,
+        has_overlays=traits.has_overlays,
     )
 
 

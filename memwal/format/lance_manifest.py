@@ -37,6 +37,7 @@ _FOOTER = struct.Struct("<QHH4s")
 _LENGTH = struct.Struct("<I")
 
 _BASE_PATHS: Final = 16
+_OVERLAYS: Final = 64
 # Flags of manifests by Lance's names. The others change what the lists of files, fields or row ids
 # in a manifest mean.
 _KNOWN_FLAGS: Final = (
@@ -46,7 +47,7 @@ _KNOWN_FLAGS: Final = (
     | 8  # table config
     | _BASE_PATHS
     | 32  # no transaction files
-    | 64  # data overlay files
+    | _OVERLAYS
     | 256  # data files of several versions
 )
 _NAMED_FLAGS: Final = {
@@ -331,10 +332,21 @@ def as_version(manifest: bytes, version: int) -> bytes:
     return message.SerializeToString(deterministic=True)
 
 
-def branch_of(manifest: bytes, *, name: str = "the table's manifest") -> str | None:
-    """Return the branch that a table's manifest file belongs to; None for the main branch."""
+@dataclass(frozen=True, slots=True)
+class VersionTraits:
+    """Facts of a version that decide how it may be read."""
+
+    branch: str | None  # None for the main branch
+    has_overlays: bool  # whether values of its data files were replaced by data overlay files
+
+
+def read_traits(manifest: bytes, *, name: str = "the table's manifest") -> VersionTraits:
+    """Read the traits of a version; raises CorruptDataError as :func:`read_index_section`."""
     message = _parse_manifest(manifest, name)
-    return message.branch if message.HasField("branch") else None
+    return VersionTraits(
+        message.branch if message.HasField("branch") else None,
+        bool(message.reader_feature_flags & _OVERLAYS),
+    )
 
 
 def replace_field_id(field: bytes, field_id: int) -> bytes:

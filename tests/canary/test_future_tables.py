@@ -248,6 +248,19 @@ class TestDataOverlays:
         assert self.texts(overlaid) == {**self.VALUES, 2: "2=5", 4: "4=4"}
         assert overlaid.status().base_rows == 4
 
+    def test_searches_do_not_find_values_that_were_replaced(self, overlaid: memwal.Table) -> None:
+        dataset = lance.dataset(overlaid.uri)
+        dataset.create_scalar_index("text", "INVERTED", name="text_idx")
+        add_overlay(folder(overlaid), "text", "zebra", offset=0)
+
+        def found(text: str) -> list[int]:
+            hits = overlaid.search_text(text, column="text", k=5).to_table()
+            return hits["id"].to_pylist()  # type: ignore[no-any-return]
+
+        assert found("zebra") == [1]
+        assert found("overlaid") == []
+        assert overlaid.lookup([1]).to_table()["text"].to_pylist() == ["zebra"]
+
     def test_without_the_variable_no_call_touches_the_table(
         self, overlaid: memwal.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -30,7 +30,7 @@ from memwal.errors import CorruptDataError, InvalidInputError, MemWalError
 from memwal.format import paths
 from memwal.format.bloom import BloomFilter
 from memwal.format.lance_manifest import (
-    branch_of,
+    read_traits,
     find_mem_wal_index,
     read_centroids,
     read_codebook,
@@ -145,7 +145,7 @@ def _head(data: bytes) -> None:
 
 def _table_manifest(data: bytes) -> None:
     read_index_section(data, name="here")
-    branch_of(data, name="here")
+    read_traits(data, name="here")
     entry = find_mem_wal_index(data, name="here")
     if entry is not None:
         _details(entry.details)

@@ -77,7 +77,9 @@ def _search_tasks(
     sources: ReadSources, newest: NewestRows, query: VectorQuery
 ) -> list[Callable[[], Candidates]]:
     """Build the searches that together cover all sources."""
-    base, index = sources.base, readable(query.usable_index)
+    base = sources.base
+    # Only Lance's own search knows which rows of an index data overlay files replaced.
+    index = None if base.has_overlays else readable(query.usable_index)
     gap = find_gap(sources, index) if index is not None else None
     bridges, unbridged = unindexed_rows(sources, newest, gap)
     tasks: list[Callable[[], Candidates]] = []

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import shutil
 import stat
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -35,6 +37,7 @@ from memwal.catalog import Catalog, Policy, RunState
 from memwal.catalog.leases import job_resource
 from memwal.errors import InvalidInputError, StoreAccessError
 from memwal.quality.rules import QualityRules
+from memwal.spark.application import job_parser
 
 pytestmark = pytest.mark.usefixtures("fake_spark")
 
@@ -532,3 +535,28 @@ def test_long_names_of_airflow_fit_into_the_catalog(context: Any) -> None:
     ti.map_index = 1
     assert len(first) <= 400
     assert external_id(context) != first
+
+
+def test_external_folders_of_the_policy_reach_the_command_line(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    roots = (str(tmp_path / "shared"), "s3://lake/shared")
+    managed = catalog.register("t", uri=str(tmp_path / "t"), policy=Policy(allow_external=roots))
+    given: list[str] = []
+
+    class Driver:
+        def submit(self, arguments: Sequence[str], **options: Any) -> None:
+            given.extend(arguments)
+
+    task = MemWalMergeOperator(task_id="merge", table="t")
+    monkeypatch.setattr(task, "_task_driver", lambda *_: Driver())
+    hook: Any = SimpleNamespace(is_cluster_mode=True)
+    target = Target(
+        catalog=catalog, managed=managed, storage_options_ref=None, storage_options=None
+    )
+
+    task._start(hook, target, ["--max-tasks", "2"], {"params": {}}, lambda: None)
+
+    shown = job_parser("merge", "").parse_args(["--table", "t", *given[2:]])
+    assert given[:2] == ["--max-tasks", "2"]
+    assert shown.allow_external == list(roots)

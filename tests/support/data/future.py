@@ -54,7 +54,7 @@ def add_overlay(folder: Path, column: str, value: str, *, offset: int = 0) -> No
     """Commit a data overlay file: another value in a text column of the oldest fragment."""
     dataset = lance.dataset(str(folder))
     fragment = dataset.get_fragments()[0]
-    name = "overlay.lance"
+    name = "overlay.lance" if not fragment.metadata.overlays else "another.lance"
     with LanceFileWriter(str(folder / "data" / name), pa.schema([(column, pa.string())])) as file:
         file.write_batch(pa.table({column: [value]}))
     like = fragment.metadata.files[0]
