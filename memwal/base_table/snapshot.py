@@ -24,9 +24,9 @@ from memwal.format.lance_manifest import (
     IndexEntry,
     check_lance_schema,
     find_mem_wal_index,
-    read_traits,
     has_narrow_dictionaries,
     plain_manifest,
+    read_traits,
 )
 from memwal.format.memwal_index import IndexDetails
 from memwal.format.paths import VERSIONS_DIR, parse_table_version, table_manifest_keys

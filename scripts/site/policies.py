@@ -49,11 +49,16 @@ EXAMPLES: Final = {
     "spark_session": "small-tables",
     "retries": "5",
     "tags": "air,daily",
+    "allow_external": "s3://lake/flights.lance",
     "priority": "10",
 }
 """Of the command line; what rows must be like has commands of its own."""
 
-_WRONG: Final[dict[str, Any]] = {"tags": ("!",), "quiet_hours": ("!",)}
+_WRONG: Final[dict[str, Any]] = {
+    "tags": ("!",),
+    "quiet_hours": ("!",),
+    "allow_external": ("",),
+}
 _SIZES: Final = {
     "bytes": ((1 << 30, "GiB"), (1 << 20, "MiB")),
     "seconds": ((86_400, "days"), (3600, "h"), (60, "min")),

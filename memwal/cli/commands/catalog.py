@@ -349,7 +349,7 @@ def parse_settings(settings: Sequence[str]) -> JsonMapping:
         key, separator, text = setting.partition("=")
         if not separator or not key:
             raise InvalidInputError(f"policy setting {number} is not of the form KEY=VALUE")
-        if key in ("tags", "quiet_hours"):
+        if key in ("tags", "quiet_hours", "allow_external"):
             values[key] = [part.strip() for part in text.split(",") if part.strip()]
         elif text.lower() == "none":
             values[key] = None
