@@ -32,6 +32,9 @@ from memwal.format.memwal_index import parse_message, parse_uuid
 from memwal.format.paths import MEM_WAL_INDEX_NAME, SYSTEM_INDEX_PREFIX, index_file_key
 
 Numbers = npt.NDArray[np.number]
+_Located = (
+    lance_manifest_pb2.DataFile | lance_manifest_pb2.DeletionFile | lance_manifest_pb2.IndexMetadata
+)
 # Position of the manifest message, major and minor version of the file, magic.
 _FOOTER = struct.Struct("<QHH4s")
 _LENGTH = struct.Struct("<I")
@@ -56,7 +59,6 @@ _NAMED_FLAGS: Final = {
     1024: "tagged fragment reuse index",
     2048: "row lineage in files of its own",
 }
-_FILE_FORMATS: Final = ("", "lance")
 
 # A name or a type with a zero byte in the repr of a schema.
 _ZERO_BYTE: Final = re.compile(r'(?:name: |LogicalType\()"(?:[^"\\]|\\[^0])*\\0')
@@ -216,9 +218,8 @@ def _with_indexes(
         message.index_section = position
         section = lance_manifest_pb2.IndexSection(indices=indexes).SerializeToString()
         parts.append(_LENGTH.pack(len(section)) + section)
-    end = sum(map(len, parts))
     data = message.SerializeToString()
-    footer = _FOOTER.pack(end, major, minor, magic)
+    footer = _FOOTER.pack(sum(map(len, parts)), major, minor, magic)
     return b"".join((*parts, _LENGTH.pack(len(data)), data, footer))
 
 
@@ -235,13 +236,8 @@ def _files(
         if fragment.HasField("deletion_file"):
             deletions = fragment.deletion_file
             yield _deletion_file(fragment.id, deletions), _base_id(deletions)
-        for part in (
-            fragment.external_row_ids,
-            fragment.external_last_updated_at_versions,
-            fragment.external_created_at_versions,
-        ):
-            if part.path:
-                yield NamedFile(part.path, FileKind.PLAIN), None
+        for path in _external_paths(fragment):
+            yield NamedFile(path, FileKind.PLAIN), None
     if message.transaction_file:
         size = None
         if message.HasField("transaction_section"):
@@ -254,11 +250,7 @@ def _files(
                 yield segment_file, _base_id(entry)
 
 
-def _base_id(
-    part: lance_manifest_pb2.DataFile
-    | lance_manifest_pb2.DeletionFile
-    | lance_manifest_pb2.IndexMetadata,
-) -> int | None:
+def _base_id(part: _Located) -> int | None:
     return part.base_id if part.HasField("base_id") else None
 
 
@@ -463,7 +455,7 @@ def _check_known(message: lance_manifest_pb2.Manifest, name: str) -> None:
         for flag in (1 << bit for bit in range(unknown.bit_length()))
         if unknown & flag
     ]
-    if message.data_format.file_format not in _FILE_FORMATS:
+    if message.data_format.file_format not in ("", "lance"):
         features.append(f"files of format {message.data_format.file_format}")
     kinds = lance_manifest_pb2.DeletionFile.FileType.values()
     features += [
@@ -483,13 +475,15 @@ def _check_inside(message: lance_manifest_pb2.Manifest, name: str) -> None:
     for fragment in message.fragments:
         for file in (*fragment.files, *(overlay.data_file for overlay in fragment.overlays)):
             _check_name(file.path, name)
-        for part in (
-            fragment.external_row_ids,
-            fragment.external_last_updated_at_versions,
-            fragment.external_created_at_versions,
-        ):
-            _check_name(part.path, name)
+        for path in _external_paths(fragment):
+            _check_name(path, name)
     _check_name(message.transaction_file, name)
+
+
+def _external_paths(fragment: lance_manifest_pb2.DataFragment) -> list[str]:
+    """Return the paths of the files with row ids and versions of rows."""
+    ids, updated = fragment.external_row_ids, fragment.external_last_updated_at_versions
+    return [p.path for p in (ids, updated, fragment.external_created_at_versions) if p.path]
 
 
 def _check_name(path: str, name: str) -> None:

@@ -551,7 +551,7 @@ def test_external_folders_of_the_policy_reach_the_command_line(
     task = MemWalMergeOperator(task_id="merge", table="t")
     monkeypatch.setattr(task, "_task_driver", lambda *_: Driver())
     hook: Any = SimpleNamespace(is_cluster_mode=True)
-    target: Any = SimpleNamespace(managed=managed, storage_options_ref=None)
+    target: Any = SimpleNamespace(managed=managed, name="t", storage_options_ref=None)
 
     task._start(hook, target, ["--max-tasks", "2"], {"params": {}}, lambda: None)
 
