@@ -30,11 +30,11 @@ from memwal.errors import CorruptDataError, InvalidInputError, MemWalError
 from memwal.format import paths
 from memwal.format.bloom import BloomFilter
 from memwal.format.lance_manifest import (
-    read_traits,
     find_mem_wal_index,
     read_centroids,
     read_codebook,
     read_index_section,
+    read_traits,
 )
 from memwal.format.memwal_index import IndexDetails
 from memwal.format.region_manifest import RegionManifest
