@@ -13,6 +13,7 @@ from support.data.policies import spoil_policy
 
 from memwal.catalog import Catalog, Policy
 from memwal.catalog.models import BacklogSampleRow, JobRunRow
+from memwal.errors import StoreAccessError
 from memwal.jobs.due import JOBS
 from memwal.jobs.job import JobResult, SkippedRegion
 
@@ -142,7 +143,7 @@ def test_a_policy_that_cannot_be_read_is_the_error_of_its_table_alone(
 def test_the_runbook_of_an_error_is_a_link_if_it_is_configured(
     flights: Any, as_user: AsUser, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    catalog.backoffs.record_failure("flights", "status", "StoreAccessError: no")
+    catalog.backoffs.record_failure("flights", "status", StoreAccessError("no"))
 
     def link() -> object:
         (row,) = as_user("viewer").get("/memwal/api/fleet").json()["tables"]
