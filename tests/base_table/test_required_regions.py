@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import lancedb
 import pytest
@@ -42,8 +42,10 @@ from memwal.format.paths import (
     region_dir,
     wal_dir,
 )
+from memwal.format.region_manifest import RegionManifest
 from memwal.lsm.wal.claim import seal_region
-from memwal.region.manifest_store import RegionManifestStore
+from memwal.reader.sources import snapshot
+from memwal.region.manifest_store import RegionManifestStore, forget_manifests
 from memwal.region.router import bucket_region_id
 
 WANTED = dict.fromkeys(range(10), 0) | dict.fromkeys(range(5), 1)
@@ -143,6 +145,24 @@ def test_what_is_missing_is_an_error(table: memwal.Table, part: str, verb: str) 
     assert listing(folder(table)) == before
     assert state(table) == WANTED
     assert state(table.scan(fresh=True).to_table()) == WANTED | {7: 7}
+
+
+@pytest.mark.parametrize("verb", ["scan", "fresh scan", "lookup"])
+def test_a_region_that_is_back_when_it_is_missed(
+    table: memwal.Table, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, looks = snapshot.read_manifests, []
+
+    def read_manifests(*given: Any, **named: Any) -> dict[UUID, RegionManifest]:
+        looks.append(given)
+        with away(table, MEM_WAL_DIR) if len(looks) == 1 else nullcontext():
+            return read(*given, **named)
+
+    wanted = VERBS[verb](table)
+    forget_manifests(table.location.store)
+    monkeypatch.setattr(snapshot, "read_manifests", read_manifests)
+    assert VERBS[verb](table).sort_by("id").equals(wanted.sort_by("id"))
+    assert len(looks) == 2
 
 
 def test_a_region_that_was_claimed_since_a_first_read(make_table: MakeTable) -> None:

@@ -18,7 +18,7 @@ from memwal.base_table.region_snapshot import (
 )
 from memwal.base_table.required_regions import check_regions
 from memwal.base_table.snapshot import BaseTable, open_base
-from memwal.errors import InvalidInputError, ObjectNotFoundError
+from memwal.errors import InvalidInputError, ObjectNotFoundError, StoreUnavailableError
 from memwal.format.region_manifest import RegionManifest
 from memwal.reader.cache.keys import VersionTag, version_key
 from memwal.reader.cache.lru import LruCache, invalidate_stale
@@ -143,6 +143,16 @@ def open_snapshot(
     left_out = frozenset[UUID]() if keyed is None else keyed.left_out
     seen_marks = _read_marks(base, manifests, regions=regions, left_out=left_out)
     check_regions(base, seen_marks.marks, manifests, regions=regions, left_out=left_out)
+    required = seen_marks.marks.keys() - left_out
+    required = required if regions is None else required.intersection(regions)
+    if required - manifests.keys():
+        # It is found by now: its folder was away for a moment, or it was claimed since.
+        manifests = read_manifests(location.store, regions if keyed is None else keyed.regions)
+        base = _newest(location)
+        if required - manifests.keys():
+            raise StoreUnavailableError(f"regions of {location} are not in their place; try again")
+        seen_marks = _read_marks(base, manifests, regions=regions, left_out=left_out)
+        check_regions(base, seen_marks.marks, manifests, regions=regions, left_out=left_out)
     return TableSnapshot(base, manifests, None, seen_marks.marks, seen_marks.lost)
 
 
