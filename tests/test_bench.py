@@ -99,11 +99,11 @@ def test_says_where_it_was_measured(report: dict[str, Any]) -> None:
     assert {"processors", "file_system", "pylance"} <= set(report["machine"])
 
 
-def test_a_flush_of_the_log_is_one_put(report: dict[str, Any]) -> None:
+def test_a_flush_of_the_log_is_one_put_and_one_head(report: dict[str, Any]) -> None:
     (line,) = [line for line in report["lines"] if line["name"] == "requests"]
 
-    assert line["ratio"] == 1
-    assert re.findall(r"\d+", line["note"]) == ["20", "20"]
+    assert line["ratio"] == 2
+    assert re.findall(r"(\d+) ([A-Z]+)", line["note"]) == [("20", "HEAD"), ("20", "PUT")]
 
 
 @pytest.mark.bench

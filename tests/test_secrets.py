@@ -39,6 +39,7 @@ ARGUMENTS = {
     "primary_key": "id",
     "region": "00000000-0000-0000-0000-000000000001",
     "old": "id_idx",
+    "version": "1",
 }
 
 

@@ -50,7 +50,7 @@ def flush_requests(folder: Path, rows: int) -> Iterator[Line]:
         ours=constant(sum(seen.values()) / count),
         other=constant(1.0),
         unit="requests",
-        against="one PUT" if set(seen) == {"PUT"} else "one PUT, but others were seen",
+        against="one PUT",
         rival=Rival.LIMIT,
         target=Target(1.0),
         note=f"{names} for {count} flushes",

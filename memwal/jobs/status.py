@@ -283,6 +283,7 @@ class TableStatus(JsonRecord):
                 "indexes": tuple(
                     IndexLag(**_attributes(IndexLag, lag)) for lag in values["indexes"]
                 ),
+                "lost_refs": tuple(values.get("lost_refs", ())),
             }
         )
 
