@@ -62,7 +62,7 @@ def test_a_run_that_fails_keeps_its_error_and_raises_it(catalog: Catalog) -> Non
     assert (kept.state, kept.result, kept.error) == (
         RunState.FAILED,
         None,
-        "KeyboardInterrupt: stop",
+        "KeyboardInterrupt",
     )
 
 
