@@ -14,7 +14,6 @@ from memwal.jobs.options import Option, default_of, options_of
 from memwal.jobs.policy import Policy
 
 EXAMPLES: Final = {
-    "allow_external": "s3://lake/flights.lance",
     "recover_min_age_seconds": "300",
     "merge_at_generations": "8",
     "merge_at_bytes": "268435456",
