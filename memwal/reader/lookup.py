@@ -94,6 +94,8 @@ def lookup_rows(
     schema = output_schema(base, columns)
     keys = keys.select(list(base.primary_key))
     encoded = key_column(keys, base.primary_key)
+    if not len(encoded):
+        return schema.empty_table()
     if len(encoded) > 1:
         distinct = pa.array(newest_row_positions(encoded))
         keys, encoded = keys.take(distinct), encoded.take(distinct)

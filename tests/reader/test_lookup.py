@@ -120,6 +120,14 @@ class TestMistakes:
             table.lookup(keys(1), columns=["nope"]).to_table()
 
 
+def test_no_keys_of_a_table_that_is_merged_whole(make_table: MakeTable) -> None:
+    table = make_table()
+    table.upsert(rows({1: 1}))
+    table.merge()
+
+    assert table.lookup(keys()).to_table().num_rows == 0
+
+
 def test_more_keys_than_a_predicate_takes(make_table: MakeTable) -> None:
     table = make_table(buckets=2)
     with table.writer() as writer:
