@@ -27,7 +27,7 @@ from memwal.format.lance_manifest import find_mem_wal_index
 from memwal.format.memwal_index import IndexDetails
 from memwal.format.wal_encoder import EntryEncoder, encode_sentinel
 from memwal.format.wal_entry import decode_entry
-from memwal.format.wal_layout import encode_applied
+from memwal.format.wal_layout import NewestStep, encode_applied
 from memwal.lsm.wal.abandon import AbandonedRows
 from memwal.region.router import UNSHARDED_ID
 
@@ -114,7 +114,9 @@ def snapshots() -> list[bytes]:
 @cache
 def books() -> list[bytes]:
     """Books of applied steps."""
-    return [encode_applied(steps) for steps in ({}, {"query": 3}, {"a": 0, "b/2": 2**64 - 1})]
+    plain = {"a": NewestStep(0), "b/2": NewestStep(2**64 - 1)}
+    books = ({}, {"query": NewestStep(3, "first")}, plain)
+    return [encode_applied(steps) for steps in books]
 
 
 @cache
@@ -304,7 +306,9 @@ def _nested_entry() -> bytes:
 def _step_entry() -> bytes:
     rows = ROWS.select(["id", "text", "_tombstone"])
     encoder = EntryEncoder(rows.schema, writer_epoch=3, writer_id="w")
-    return encoder.encode(rows.to_batches(), generation=2, applied={"query": 7}).data
+    return encoder.encode(
+        rows.to_batches(), generation=2, applied={"query": NewestStep(7, "first")}
+    ).data
 
 
 DESCRIBED: Final = {"writer_epoch": "1", "generation": "1"}

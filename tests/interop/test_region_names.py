@@ -346,8 +346,10 @@ def test_another_client_makes_a_region_at_the_same_time(
     assert regions(table) == {UNSHARDED_ID, theirs}
 
 
-@pytest.mark.parametrize("merged", [False, True])
-def test_an_adopted_region_that_is_gone_is_not_begun_anew(tmp_path: Path, merged: bool) -> None:
+@pytest.mark.parametrize(("merged", "others"), [(False, False), (True, True)])
+def test_an_adopted_region_that_is_gone_is_not_begun_anew(
+    tmp_path: Path, merged: bool, others: bool
+) -> None:
     """Its disk may not be mounted: a new region would get rows of the same keys."""
     table = table_of_lance(tmp_path, unsharded=True)
     theirs = put(table, uuid.uuid4(), {1: 1})
@@ -357,6 +359,9 @@ def test_an_adopted_region_that_is_gone_is_not_begun_anew(tmp_path: Path, merged
     away = tmp_path / "away"
     folder = Path(table.uri) / MEM_WAL_DIR / str(theirs)
     folder.rename(away)
+    if others:
+        # Something is left of the regions: only this one is missing.
+        (folder.parent / "file").touch()
     for _ in range(2):
         with pytest.raises(RegionLostError, match=str(theirs)):
             table.upsert(rows({1: 3}))
