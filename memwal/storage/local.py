@@ -467,6 +467,8 @@ class LocalStore(ObjectStore):
         except OSError as error:
             if error.errno in local_files.LIMIT:
                 close_held_folders()
+            # A name that leads nowhere is damage, which another try does not mend.
+            check_not_broken(path)
             raise StoreUnavailableError(
                 f"{path} was stored, but it is not known whether it would survive a crash: "
                 f"{error.strerror}; read it back before relying on it"

@@ -258,8 +258,7 @@ def check_known(
         manifest = manifests.get(region_id)
         progress = max(merged.get(region_id, 0), mark.merged)
         if manifest is None:
-            if RegionManifestStore(base.location.store, region_id).list_versions():
-                # It cannot be read, which is a finding of its own.
+            if _is_unreadable(base, region_id):
                 continue
             text = f"generations up to {progress} are recorded as merged"
             yield Finding("region-lost", str(region_id), text, region=region_id)
@@ -269,6 +268,15 @@ def check_known(
                 f"generation {mark.first}"
             )
             yield Finding("region-earlier", str(region_id), text, region=region_id)
+
+
+def _is_unreadable(base: BaseTable, region_id: UUID) -> bool:
+    """Return whether a region is there but cannot be read, which is a finding of its own."""
+    try:
+        return bool(RegionManifestStore(base.location.store, region_id).list_versions())
+    except CorruptDataError:
+        # It is behind a broken link.
+        return True
 
 
 def check_snapshot(base: BaseTable, manifests: Mapping[UUID, RegionManifest]) -> Iterator[Finding]:

@@ -138,8 +138,9 @@ def test_requests_of_the_table_do_not_grow_with_its_regions(
     collected(table, DAY, dry_run=True)
     others = [call for call in store.calls if not call[1].startswith("_mem_wal/")]
     assert len(others) < 30, others
-    # Tags and branches are looked at again before every 64 regions of each of four tasks.
-    assert store.count("list", "_refs") == 1 + 4 * 2
+    # Tags and branches are listed and read, and looked at again before every 64 regions of each of
+    # four tasks.
+    assert store.count("list", "_refs") == 2 + 4 * 2
 
 
 def test_a_long_history_is_not_read_whole(
