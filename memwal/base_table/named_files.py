@@ -57,7 +57,7 @@ class BadFile:
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """Where an object is."""
+    """Place of an object."""
 
     store: ObjectStore
     key: str

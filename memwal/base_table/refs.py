@@ -40,7 +40,7 @@ class Ref:
 
     @property
     def is_branch(self) -> bool:
-        """Whether this is a branch."""
+        """True for a branch, False for a tag."""
         return self.key.startswith(f"{BRANCHES_DIR}/")
 
     def __str__(self) -> str:

@@ -106,7 +106,7 @@ class BaseTable:
 
     @cached_property
     def has_narrow_dictionaries(self) -> bool:
-        """Whether a column is stored as a dictionary with indices of 8 or 16 bits."""
+        """True if a column is stored as a dictionary with indices of 8 or 16 bits."""
         return has_narrow_dictionaries(repr(self.stored.lance_schema))
 
     @cached_property

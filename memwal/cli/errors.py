@@ -59,8 +59,8 @@ def _has_storage_option(words: Sequence[str]) -> bool:
 
 def _print_as_json(ctx: typer.Context, error: Exception, reason: str, code: int) -> None:
     if ctx.meta.get(_AS_JSON):
-        told = {"type": type(error).__name__, "message": reason, "exit_code": int(code)}
-        print_json({"error": told})
+        description = {"type": type(error).__name__, "message": reason, "exit_code": int(code)}
+        print_json({"error": description})
 
 
 def _report(ctx: typer.Context, error: Exception, reason: str, code: ExitCode) -> typer.Exit:

@@ -72,7 +72,7 @@ class RegionManifest:
 
     @property
     def incarnation(self) -> int:
-        """How many times the region was lost and started over."""
+        """Number of times that the region was lost and started over."""
         return (self.current_generation - 1) // INCARNATION_NUMBERS
 
     @property

@@ -87,7 +87,7 @@ class UnindexableRow:
     region_id: str | None
     """UUID of its region as text; None if the regions of the table are named by hand."""
     reason: str
-    """Why the index refuses it."""
+    """Reason of the index for refusing it."""
 
     def __str__(self) -> str:
         region = "" if self.region_id is None else f" of region {self.region_id}"

@@ -366,7 +366,7 @@ class BatchSink:
 
 @dataclass(frozen=True, slots=True)
 class BatchNumbering:
-    """How the batches of a query become steps of its source."""
+    """Numbering of the batches of a query as steps of its source."""
 
     source: str
     incarnation: str = ""

@@ -87,7 +87,7 @@ def _print_plan(plan: MergePlan, *, as_json: bool) -> None:
 
 
 class AfterRestore(StrEnum):
-    """What counts after the base table went back behind merged generations."""
+    """Decision after the base table went back behind merged generations."""
 
     KEEP = "keep"
     DISCARD = "discard"
