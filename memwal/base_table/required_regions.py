@@ -118,7 +118,7 @@ def check_regions(
             )
     lost = [region_id for region_id, error in errors.items() if isinstance(error, RegionLostError)]
     if lost:
-        raise _lost_error(store, lost)
+        raise lost_error(store, lost)
     for error in errors.values():
         raise error
 
@@ -131,7 +131,7 @@ def check_any_found(store: ObjectStore) -> None:
     """
     # In this order: of a region that another claim makes now, the manifest is stored first.
     if _has_any(store, REGION_MARKS_DIR) and not _has_any(store, MEM_WAL_DIR):
-        raise _lost_error(store, list(read_marks(store)))
+        raise lost_error(store, list(read_marks(store)))
 
 
 def region_error(
@@ -146,7 +146,7 @@ def region_error(
     ``newest`` is its newest manifest, read after the mark and the merge progress; None for none.
     """
     if newest is None:
-        return _lost_error(store, [region_id]) if mark is not None or progress else None
+        return lost_error(store, [region_id]) if mark is not None or progress else None
     if _is_as_required(newest, mark, progress):
         return None
     first, merged = _least(mark, progress)
@@ -181,7 +181,8 @@ def _has_any(store: ObjectStore, prefix: str) -> bool:
     return next(iter(store.list(prefix)), None) is not None
 
 
-def _lost_error(store: ObjectStore, lost: Sequence[UUID]) -> RegionLostError:
+def lost_error(store: ObjectStore, lost: Sequence[UUID]) -> RegionLostError:
+    """Return the error for regions that must exist and are not found. Costs a few requests."""
     named = lost[:_MAX_NAMED]
     names = ", ".join(map(str, named))
     more = f" and {len(lost) - len(named)} others" if len(lost) > len(named) else ""

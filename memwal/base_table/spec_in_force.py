@@ -32,12 +32,10 @@ from memwal.errors import RegionSealedError, TableSetupError
 from memwal.format.memwal_index import StoredRegionSpec
 from memwal.format.paths import VERSIONS_DIR, table_manifest_keys
 from memwal.storage.location import TableLocation
+from memwal.storage.object_store import STAMP_SETTLES_NS
 from memwal.util.clock import boot_seconds
 
 _MAX_GAP_SECONDS: Final = 2.0
-# File systems stamp changes by a clock that ticks every few milliseconds: a folder that changed
-# less than a tick ago may change again under the same time.
-_SETTLED_NS: Final = 1_000_000_000
 
 FinishCheck = Callable[[], object]
 """Waits for a check that was started, and raises what it raises."""
@@ -128,7 +126,7 @@ class SpecCheck:
             return True
         if seen.settled:
             return False
-        settles = time.time_ns() - stamp >= _SETTLED_NS
+        settles = time.time_ns() - stamp >= STAMP_SETTLES_NS
         if self._has_successor(seen.base.version):
             return True
         if settles:

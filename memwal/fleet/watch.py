@@ -50,6 +50,7 @@ from memwal.region.manifest_store import (
     read_manifests,
 )
 from memwal.storage.location import TableLocation
+from memwal.storage.object_store import STAMP_SETTLES_NS
 from memwal.util.clock import boot_seconds
 
 if TYPE_CHECKING:
@@ -58,10 +59,6 @@ if TYPE_CHECKING:
 
 UNFLUSHED_SECONDS: Final = 30.0
 """Time for which a status with rows in the log is reused."""
-
-# A file system gives two changes within a few milliseconds the same time: a folder that changed so
-# recently may change again and look the same.
-_SETTLED_NS: Final = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,7 +207,7 @@ class _FolderTimes:
         now = time.time_ns()
         stamps = tuple(self._store.folder_stamp(folder) for folder in self._folders)
         newest = max(stamp or 0 for stamp in stamps)
-        return _Marks(stamps, settled=newest < now - _SETTLED_NS)
+        return _Marks(stamps, settled=newest < now - STAMP_SETTLES_NS)
 
 
 class _NextVersions:

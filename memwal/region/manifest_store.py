@@ -36,6 +36,7 @@ from memwal.format.paths import (
     manifest_key,
     parse_manifest_name,
     parse_region_name,
+    region_dir,
     version_hint_key,
 )
 from memwal.format.region_manifest import RegionManifest
@@ -97,11 +98,10 @@ class RegionManifestStore:
         no version so soon after it was the newest one, so an absent successor was never written.
         ``known`` is what that version contains: then one request suffices.
         """
-        if recent is not None and not self._exists(recent + 1):
-            if known is not None:
-                return known
+        if recent is not None:
             with suppress(ObjectNotFoundError):
-                return self.read(recent)
+                if not self._has_next(recent):
+                    return known or self.read(recent)
         hint = self.read_hint()
         if hint is not None:
             newest = self._probe_from(hint)
@@ -136,9 +136,10 @@ class RegionManifestStore:
         """Return whether a newer version was written, by one request.
 
         False also if it was trimmed, which is so only if more than :data:`RECENT_SECONDS` have
-        passed since ``manifest`` was the newest.
+        passed since ``manifest`` was the newest. Raises ObjectNotFoundError if the folder of the
+        region is not in its place.
         """
-        return self._exists(manifest.version + 1)
+        return self._has_next(manifest.version)
 
     def list_versions(self) -> dict[int, ObjectInfo]:
         """List the stored versions, each with size and time of its object."""
@@ -338,10 +339,20 @@ class RegionManifestStore:
     def _exists(self, version: int) -> bool:
         return self._store.exists(manifest_key(self.region_id, version))
 
+    def _has_next(self, version: int) -> bool:
+        """Return whether the version after one that was read exists, by one request.
+
+        Raises ObjectNotFoundError if the folder of the region is not in its place.
+        """
+        key = manifest_key(self.region_id, version + 1)
+        return self._store.exists(key) or not self._store.is_absent(
+            key, within=region_dir(self.region_id)
+        )
+
     def _probe_from(self, version: int) -> RegionManifest | None:
-        while self._exists(version + 1):
-            version += 1
         try:
+            while self._has_next(version):
+                version += 1
             return self.read(version)
         except ObjectNotFoundError:
             return None

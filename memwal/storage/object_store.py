@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Final
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
@@ -22,6 +23,13 @@ from memwal.errors import (
 
 Data = bytes | bytearray | memoryview
 """Content to store: any buffer, as it is at the time of the call."""
+
+STAMP_SETTLES_NS: Final = 1_000_000_000
+"""Age from which on a later change of a folder has another :meth:`ObjectStore.folder_stamp`.
+
+File systems take the time of changes from a clock that ticks every few milliseconds: a folder that
+changed less than a tick ago may change again under the same time.
+"""
 
 _MAX_ATTEMPTS = 5
 
@@ -138,6 +146,18 @@ class ObjectStore(ABC):
     def exists(self, key: str) -> bool:
         """Return whether the key exists."""
         return self.head(key) is not None
+
+    def is_absent(self, key: str, *, within: str) -> bool:
+        """Return whether an object that was not found is absent, by a second look if need be.
+
+        ``within`` is a folder above the object that is never empty in its place: the folder of a
+        region, which may be unmounted, or moved away and back. A local store looks for the object
+        from that folder, and returns False if it finds it now. Object stores cannot lose a folder
+        for a moment, and return True without a request.
+
+        Raises ObjectNotFoundError if the folder is missing or empty.
+        """
+        return True
 
     @abstractmethod
     def list(self, prefix: str) -> Iterator[ObjectInfo]:

@@ -165,13 +165,17 @@ def test_a_region_that_is_back_when_it_is_missed(
     assert len(looks) == 2
 
 
-def test_a_region_that_was_claimed_since_a_first_read(make_table: MakeTable) -> None:
+@pytest.mark.parametrize("was_found", [False, True])
+def test_a_region_that_was_claimed_since_a_first_read(
+    make_table: MakeTable, was_found: bool
+) -> None:
     """The marks that the process listed for this version of the base table do not have it."""
     table = make_table()
     assert state(table) == {}
     writer = table.writer()
     writer.upsert(rows({1: 1}))
-    assert state(table.scan(fresh=True).to_table()) == {1: 1}
+    if was_found:
+        assert state(table.scan(fresh=True).to_table()) == {1: 1}
     with away(table, MEM_WAL_DIR):
         for verb in ("scan", "fresh scan", "lookup"):
             with pytest.raises(RegionLostError, match=str(REGION)):

@@ -78,7 +78,7 @@ def flights(
     if request.param == "next versions":
         monkeypatch.setattr(LocalStore, "folder_stamp", lambda store, prefix: None)
     # What was written a moment ago counts as settled, else each test would wait.
-    monkeypatch.setattr(watch_module, "_SETTLED_NS", 0)
+    monkeypatch.setattr(watch_module, "STAMP_SETTLES_NS", 0)
     table = managed(policy=IDLE)
     for job in (table.build_snapshot, table.collect_garbage):
         result = job()
@@ -242,7 +242,7 @@ def test_a_folder_that_changed_a_moment_ago_may_change_again_and_look_the_same(
     clock: Clock,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(watch_module, "_SETTLED_NS", 3_600_000_000_000)
+    monkeypatch.setattr(watch_module, "STAMP_SETTLES_NS", 3_600_000_000_000)
     flights = Watched(managed(policy=IDLE), catalog)
     flights.look()
     assert flights.look().is_fresh
@@ -254,7 +254,7 @@ def test_on_a_local_disk_a_look_at_an_idle_table_opens_no_file(
     clock: Clock,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(watch_module, "_SETTLED_NS", 0)
+    monkeypatch.setattr(watch_module, "STAMP_SETTLES_NS", 0)
     flights = Watched(managed(policy=IDLE), catalog)
     flights.table.build_snapshot()
     with catalog.record_run("flights", "gc") as run:

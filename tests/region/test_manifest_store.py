@@ -7,11 +7,13 @@ import json
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
 import pytest
+from support.faults.between_calls import away_between, moments_away
 from support.stores.faulty_store import REGION_MANIFEST, VERSION_HINT, FaultyStore, Killed
 
 from memwal.errors import (
@@ -22,7 +24,7 @@ from memwal.errors import (
     StoreAccessError,
     StoreUnavailableError,
 )
-from memwal.format.paths import manifest_dir, manifest_key, version_hint_key
+from memwal.format.paths import manifest_dir, manifest_key, region_dir, version_hint_key
 from memwal.format.region_manifest import FlushedGeneration, RegionManifest
 from memwal.region.manifest_store import RegionManifestStore, read_manifests
 from memwal.storage.folders import locks
@@ -260,6 +262,29 @@ def test_an_exclusive_commit_never_shares_its_version(manifests: RegionManifestS
 
     with pytest.raises(ConflictError):
         manifests.commit_exclusively(FIRST)
+
+
+@pytest.mark.parametrize("has_hint", [False, True])
+@pytest.mark.parametrize("known", [False, True])
+def test_a_newer_version_is_not_missed_while_the_region_is_away(
+    store: FaultyStore, manifests: RegionManifestStore, has_hint: bool, known: bool
+) -> None:
+    newest = fill(manifests, 3)
+    older = replace(newest, version=2)
+    if not has_hint:
+        store.delete(version_hint_key(REGION))
+
+    def look() -> bool:
+        assert manifests.has_successor(older)
+        return manifests.read_latest(recent=2, known=older if known else None) in (newest, None)
+
+    path = Path(store.uri) / region_dir(REGION)
+    for first, last in moments_away(path, look):
+        with (
+            away_between(path, first, last),
+            suppress(CorruptDataError, ObjectNotFoundError, StoreUnavailableError),
+        ):
+            assert look()
 
 
 class TestAmbiguousAnswers:

@@ -14,7 +14,7 @@ from memwal.format.wal_entry import TornEntryError, WalEntry, decode_entry
 from memwal.jobs.verify.findings import Finding
 from memwal.lsm.row_schema import RowSchema
 from memwal.lsm.wal.abandon import AbandonedRows, read_abandoned
-from memwal.lsm.wal.log import needs_replay, survey_log
+from memwal.lsm.wal.log import has_entry, needs_replay, survey_log
 from memwal.lsm.wal.logged_rows import split_entry
 from memwal.lsm.wal.prefetch import read_ahead
 from memwal.region.manifest_store import RegionManifestStore
@@ -82,7 +82,7 @@ def _check_positions(
     region_id, positions = manifest.region_id, sorted(objects)
     seen = manifest.last_logged
     newest = positions[-1] if positions else 0
-    if newest < seen and not store.exists(wal_key(region_id, seen)):
+    if newest < seen and not has_entry(store, region_id, seen):
         text = f"position {seen} was written, but the newest entry is at {newest or 'no position'}"
         yield _finding("log-tip-lost", region_id, seen, text)
         return

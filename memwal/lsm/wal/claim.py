@@ -220,6 +220,7 @@ class _EpochRaise:
             after=base.replay_after,
             hint=base.wal_last_seen,
             earlier=self.survey,
+            is_new=latest is None,
         )
         damage = self._find_damage(latest, survey)
         if damage is not None:

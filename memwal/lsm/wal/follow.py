@@ -37,6 +37,7 @@ from memwal.lsm.wal.log import (
     LogSurvey,
     find_tip,
     gap_error,
+    is_free,
     lost_log_error,
     needs_replay,
     read_log,
@@ -166,12 +167,16 @@ class LogFollower:
         """Find the tip from a position on; also return the entries before it that were read."""
         read: dict[int, bytes] = {}
         unlisted = np.empty(0, dtype=[("position", np.uint64), ("size", np.uint64)])
-        for position in range(first, first + _PROBED_ENTRIES):
+        tip = first
+        while tip < first + _PROBED_ENTRIES:
             try:
-                read[position] = self._store.get(wal_key(self._region_id, position))
+                read[tip] = self._store.get(wal_key(self._region_id, tip))
             except ObjectNotFoundError:
-                return LogSurvey(first - 1, unlisted, position, None), read
-        tip = find_tip(self._store, self._region_id, start=first + _PROBED_ENTRIES)
+                if is_free(self._store, self._region_id, tip):
+                    return LogSurvey(first - 1, unlisted, tip, None), read
+            else:
+                tip += 1
+        tip = find_tip(self._store, self._region_id, start=tip)
         return LogSurvey(first - 1, unlisted, tip, None), read
 
     def _extend(self, tail: _CachedTail, max_bytes: int, *, listed: bool) -> None:

@@ -10,6 +10,7 @@ from uuid import UUID
 import numpy as np
 import numpy.typing as npt
 
+from memwal.base_table.required_regions import lost_error
 from memwal.errors import (
     ConflictError,
     CorruptDataError,
@@ -17,7 +18,7 @@ from memwal.errors import (
     RegionFencedError,
     TableReplacedError,
 )
-from memwal.format.paths import parse_wal_name, wal_dir, wal_key
+from memwal.format.paths import parse_wal_name, region_dir, wal_dir, wal_key
 from memwal.format.wal_encoder import encode_sentinel
 from memwal.format.wal_entry import (
     EntryHead,
@@ -81,23 +82,49 @@ _MAX_UNLISTED = 64
 _TIP_SEARCHES = 5
 
 
-def find_tip(store: ObjectStore, region_id: UUID, *, start: int) -> int:
+def find_tip(store: ObjectStore, region_id: UUID, *, start: int, is_new: bool = False) -> int:
     """Return the first free position at or after ``start``.
 
     Positions are used without gaps, so a doubling step and a bisection find the first free one
     in a logarithmic number of requests.
+
+    Raises RegionLostError if the folder of the region is not in its place, which a region that
+    ``is_new`` does not have yet.
     """
-    taken, step = start - 1, 1
-    while store.exists(wal_key(region_id, taken + step)):
-        taken, step = taken + step, step * 2
-    free = taken + step
-    while free - taken > 1:
-        middle = (taken + free) // 2
-        if store.exists(wal_key(region_id, middle)):
-            taken = middle
-        else:
-            free = middle
-    return free
+    taken = start - 1
+    while True:
+        step = 1
+        while store.exists(wal_key(region_id, taken + step)):
+            taken, step = taken + step, step * 2
+        free = taken + step
+        while free - taken > 1:
+            middle = (taken + free) // 2
+            if store.exists(wal_key(region_id, middle)):
+                taken = middle
+            else:
+                free = middle
+        if is_new or is_free(store, region_id, free):
+            return free
+        # The folder of the region was away when the entry was not found.
+        taken = free
+
+
+def is_free(store: ObjectStore, region_id: UUID, position: int) -> bool:
+    """Return whether the log of a region has no entry where none was found a moment ago.
+
+    Raises RegionLostError if the folder of the region is not in its place: whether it has the
+    entry cannot be known then. No request to an object store.
+    """
+    try:
+        return store.is_absent(wal_key(region_id, position), within=region_dir(region_id))
+    except ObjectNotFoundError as error:
+        raise lost_error(store, [region_id]) from error
+
+
+def has_entry(store: ObjectStore, region_id: UUID, position: int) -> bool:
+    """Return whether the log of a region has an entry. Raises as :func:`is_free` does."""
+    key = wal_key(region_id, position)
+    return store.exists(key) or not is_free(store, region_id, position)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -131,13 +158,15 @@ def survey_log(
     after: int,
     hint: int = 0,
     earlier: LogSurvey | None = None,
+    is_new: bool = False,
 ) -> LogSurvey:
     """List the log behind a position, and find its tip and its first gap.
 
     A listing may omit existing objects, so a position counts as missing only after a request for it
     found nothing. ``after`` is the last position that flushed generations cover: missing entries up
     to it were collected. ``hint`` is a position that is known to be used, or 0. With an ``earlier``
-    survey the log is not listed again if few entries were appended since.
+    survey the log is not listed again if few entries were appended since. ``is_new`` is that of
+    :func:`find_tip`.
     """
     if earlier is not None:
         extended = _extend_survey(store, region_id, earlier, after=after, hint=hint)
@@ -154,7 +183,7 @@ def survey_log(
     last = int(entries["position"][-1]) if len(entries) else 0
     entries = entries[entries["position"] > after]
     known = max(after, hint, last)
-    tip = find_tip(store, region_id, start=known + 1)
+    tip = find_tip(store, region_id, start=known + 1, is_new=is_new)
     return LogSurvey(
         after=after,
         entries=entries,
@@ -176,13 +205,12 @@ def lost_log_error(
     """
     if newest >= logged:
         return None
-    key = wal_key(region_id, logged)
-    if store.exists(key):
+    if has_entry(store, region_id, logged):
         return None
     return CorruptDataError(
-        f"the log of region {region_id} is lost: it has no entry at or behind position "
-        f"{logged}, which the manifest names ({key}). Rows that were acknowledged since are lost "
-        "with it. Nothing was changed: if its disk is not mounted, mount it; "
+        f"the log of region {region_id} is lost: it has no entry at or behind position {logged}, "
+        f"which the manifest names ({wal_key(region_id, logged)}). Rows that were acknowledged "
+        "since are lost with it. Nothing was changed: if its disk is not mounted, mount it; "
         f"{_GIVE_UP.format(region_id)}"
     )
 
@@ -236,7 +264,7 @@ def _first_missing(
     expected = after + 1
     for position in (*listed.tolist(), newest + 1):
         while expected < position:
-            if not store.exists(wal_key(region_id, expected)):
+            if not has_entry(store, region_id, expected):
                 return expected
             expected += 1
         expected = position + 1
@@ -275,6 +303,9 @@ def read_log(
     with closing(rest):
         for position in positions:
             data = read[position] if position in read else next(rest)
+            if data is None and not is_free(store, region_id, position):
+                # The folder of the region was away when the entry was not found.
+                data = store.get(wal_key(region_id, position))
             if data is None:
                 raise _missing_entry_error(store, region_id, position, epoch=epoch, newest=end - 1)
             try:

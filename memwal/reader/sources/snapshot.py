@@ -19,12 +19,14 @@ from memwal.base_table.region_snapshot import (
 from memwal.base_table.required_regions import check_regions
 from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.errors import InvalidInputError, ObjectNotFoundError, StoreUnavailableError
+from memwal.format.paths import REGION_MARKS_DIR
 from memwal.format.region_manifest import RegionManifest
 from memwal.reader.cache.keys import VersionTag, version_key
 from memwal.reader.cache.lru import LruCache, invalidate_stale
 from memwal.reader.sources.pruning import KeyBuilder, candidate_regions, routes_alike
 from memwal.region.manifest_store import forget_manifests, read_manifests
 from memwal.storage.location import TableLocation
+from memwal.storage.object_store import STAMP_SETTLES_NS
 from memwal.util.clock import boot_seconds
 
 _OPEN_BASES: Final = 4
@@ -41,6 +43,8 @@ class _SeenMarks(NamedTuple):
     marks: Mapping[UUID, RegionMark]
     lost: Mapping[UUID, int]  # progress that the version lost
     found: frozenset[UUID]  # regions that reads of the version have found since
+    # When a region got its first mark last, on a local disk; None if another one may have since.
+    stamp: int | None
 
 
 _bases: LruCache[BaseTable] = LruCache(_OPEN_BASES)
@@ -166,22 +170,28 @@ def _read_marks(
     """Return the marks of all regions, and the merge progress that the version lost.
 
     They are as they were when the version was first read, or a minute ago: one listing each. A
-    version does not lose progress later, only a newer version goes back. The loss of a region that
-    was claimed since is noticed by processes that have found it: they list the marks again.
+    version does not lose progress later, only a newer version goes back. On a local disk, where a
+    folder may go away, they are listed again once a region was claimed since. In an object store
+    the loss of such a region is noticed by processes that have found it, which list them again.
 
     ``found`` was found of ``regions``, by default of all but those that were ``left_out``.
     """
     key = version_key(base)
     seen = _region_marks.peek(key)
-    if seen is not None and boot_seconds() - seen.at < _MARKS_SECONDS:
+    stamp = base.location.store.folder_stamp(REGION_MARKS_DIR)
+    if seen is not None and seen.stamp == stamp and boot_seconds() - seen.at < _MARKS_SECONDS:
         missing = seen.found.difference(found, left_out)
         if not (missing if regions is None else missing.intersection(regions)):
             if not seen.found.issuperset(found):
                 seen = seen._replace(found=seen.found.union(found))
                 _region_marks.put(key, seen)
             return seen
+    if stamp is not None and time.time_ns() - stamp < STAMP_SETTLES_NS:
+        # Another mark may get the same time.
+        stamp = None
     at, marks = boot_seconds(), marks_of(base)
-    seen = _SeenMarks(at, marks, lost_progress(marks, base.details.merged), frozenset(found))
+    lost = lost_progress(marks, base.details.merged)
+    seen = _SeenMarks(at, marks, lost, frozenset(found), stamp)
     _region_marks.put(key, seen)
     return seen
 

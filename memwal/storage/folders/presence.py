@@ -13,10 +13,15 @@ each moment:
 * another folder stands in its place, which a write of Lance made while the table was away: it has
   no versions of a data set, while the table had: StoreUnavailableError. A backup that was put there
   is a table, and answers for itself.
+
+The folder of a region may be a disk of its own. A caller that has seen the region, and for whom
+absence decides something, such as where a log ends, has the same look made from that folder:
+:meth:`TablePresence.is_absent_within`.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Callable
@@ -27,7 +32,8 @@ from memwal.errors import StoreUnavailableError
 from memwal.format.paths import VERSIONS_DIR
 from memwal.util import system
 
-_FOLDER = system.O_PATH | os.O_RDONLY | system.O_DIRECTORY | system.O_CLOEXEC
+_LISTED_FOLDER = os.O_RDONLY | system.O_DIRECTORY | system.O_CLOEXEC
+_FOLDER = system.O_PATH | _LISTED_FOLDER
 # A file that is created between the two looks is there in the next round.
 _MAX_LOOKS = 64
 
@@ -78,6 +84,31 @@ class TablePresence:
                 if self._status(folder) is None:
                     raise
         raise self._unsettled(folder)
+
+    def is_absent_within(self, folder: str, path: str) -> bool:
+        """Return whether a folder of the table has no file at a path below it, as of now.
+
+        The folder is open while the file is looked for, so the answer is right wherever the folder
+        is moved, as it is for the folder of the table.
+
+        Raises FileNotFoundError if the folder is missing or empty, as the place of a folder is that
+        was moved away or is not mounted, and StoreUnavailableError as :meth:`find` does.
+        """
+        try:
+            opened = os.open(folder, _LISTED_FOLDER)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            self.check_absent(folder)
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder) from error
+        try:
+            with suppress(FileNotFoundError, NotADirectoryError):
+                os.stat(os.path.relpath(path, folder), dir_fd=opened)
+                return False
+            with os.scandir(opened) as entries:
+                if next(entries, None) is None:
+                    raise FileNotFoundError(errno.ENOENT, "an empty folder", folder)
+            return True
+        finally:
+            os.close(opened)
 
     def check_absent(self, path: str) -> None:
         """Raise StoreUnavailableError unless the table has nothing at a path that was not found."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
@@ -14,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.data.claims import claim_at
 from support.data.entries import append, encode_entry
+from support.faults.between_calls import away_between, moments_away
 from support.stores.faulty_store import WAL, FaultyStore, Killed
 
 from memwal.errors import (
@@ -21,11 +23,12 @@ from memwal.errors import (
     MemWalError,
     OutcomeUnknownError,
     RegionFencedError,
+    RegionLostError,
     StoreAccessError,
     StoreFullError,
     StoreUnavailableError,
 )
-from memwal.format.paths import wal_key
+from memwal.format.paths import manifest_key, region_dir, wal_key
 from memwal.format.region_manifest import RegionManifest
 from memwal.format.wal_encoder import encode_sentinel
 from memwal.format.wal_entry import WalEntry, decode_entry
@@ -108,14 +111,18 @@ def ids(found: WalEntry) -> list[int]:
 class TestFindTip:
     @given(taken=st.integers(0, 70), start=st.integers(1, 71))
     def test_finds_the_first_free_position(self, taken: int, start: int) -> None:
-        class Log:
-            def exists(self, key: str) -> bool:
-                return key in names
-
-        names = {wal_key(REGION, position) for position in range(1, taken + 1)}
+        log = StubLog(set(range(1, taken + 1)))
         start = min(start, taken + 1)
 
-        assert find_tip(Log(), REGION, start=start) == taken + 1  # type: ignore[arg-type]
+        assert find_tip(log, REGION, start=start) == taken + 1  # type: ignore[arg-type]
+
+    def test_while_the_folder_of_the_region_is_away(self, store: FaultyStore) -> None:
+        for position in (1, 2, 3):
+            put(store, position, b"x")
+        path = Path(store.uri) / region_dir(REGION)
+        for first, last in moments_away(path, lambda: find_tip(store, REGION, start=2)):
+            with away_between(path, first, last), suppress(RegionLostError, StoreUnavailableError):
+                assert find_tip(store, REGION, start=2) == 4
 
     def test_asks_a_logarithmic_number_of_times(self, store: FaultyStore) -> None:
         for position in range(1, 400):
@@ -142,6 +149,10 @@ class TestSurvey:
 
     @pytest.mark.parametrize(("after", "hint"), [(0, 0), (7, 0), (7, 7), (7, 3)])
     def test_of_an_empty_log_is_whole(self, store: FaultyStore, after: int, hint: int) -> None:
+        with pytest.raises(RegionLostError):
+            survey_log(store, REGION, after=after, hint=hint)
+        assert survey_log(store, REGION, after=0, is_new=True).tip == 1
+        store.put(manifest_key(REGION, 1), b"")
         survey = survey_log(store, REGION, after=after, hint=hint)
 
         assert (survey.tip, survey.missing) == (after + 1, None)
@@ -219,6 +230,9 @@ class StubLog:
 
     def exists(self, key: str) -> bool:
         return key in self._taken
+
+    def is_absent(self, key: str, *, within: str) -> bool:
+        return not self.exists(key)
 
     def list(self, prefix: str) -> list[ObjectInfo]:
         now = datetime.now(UTC)

@@ -26,23 +26,27 @@ from support.data.tables import (
     state,
     without_key,
 )
-from support.faults.between_calls import away_between
+from support.faults.between_calls import away_between, moments_away
 from support.faults.collecting import DAY, collect
 from support.oracles import native
 from support.stores.faulty_store import WAL, FaultyStores
 
 import memwal
+from memwal.base_table.snapshot import open_base
 from memwal.errors import (
     BackPressureError,
     CorruptDataError,
     InvalidInputError,
     MemWalError,
     ReadTimeoutError,
+    RegionLostError,
     StoreUnavailableError,
     TableSetupError,
 )
-from memwal.format.paths import wal_key
+from memwal.format.paths import MEM_WAL_DIR, region_dir, wal_key
+from memwal.lsm.row_schema import RowSchema
 from memwal.lsm.wal import follow
+from memwal.lsm.wal.follow import LogFollower, UnflushedLog
 from memwal.lsm.wal.position import WritePosition
 from memwal.reader.sources import log_tails, plan
 from memwal.region import manifest_store
@@ -314,29 +318,59 @@ class TestReplacedTables:
             again.upsert(rows({4: 4}))
             assert fresh(table) == {1: 1, 3: 3, 4: 4}
 
+    @pytest.mark.parametrize(
+        ("part", "empty"),
+        [("", False), (MEM_WAL_DIR, True), (region_dir(REGION), False), (region_dir(REGION), True)],
+        ids=["table", "all regions", "region", "region, empty"],
+    )
     def test_one_that_is_away_for_a_moment_of_the_read(
-        self, table: memwal.Table, monkeypatch: pytest.MonkeyPatch
+        self, table: memwal.Table, part: str, empty: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """What was flushed and what was not, both since this process looked last."""
+        path = folder(table) / part
         # A manifest is looked at anew by each read.
         monkeypatch.setattr(manifest_store, "_REUSE_SECONDS", 0)
         with table.writer() as writer:
             writer.upsert(rows({1: 1}))
             writer.flush()
             writer.upsert(rows({2: 2}))
-            with away_between(folder(table), -1, -1) as calls:
+            with away_between(path, -1, -1) as calls:
                 fresh(table)
             for first in range(calls.count):
                 writer.upsert(rows({2: first}))
                 writer.flush()
                 writer.upsert(rows({3: first}))
-                with away_between(folder(table), first, first + 1):
+                with away_between(path, first, first + 1 + first % 3, empty=empty):
                     try:
                         seen = fresh(table)
-                    except (StoreUnavailableError, TableSetupError):
+                    except (StoreUnavailableError, TableSetupError, RegionLostError):
                         continue
                 assert seen == {1: 1, 2: first, 3: first}
         assert calls.count > 4
+
+    def test_an_entry_is_not_missed_while_the_region_is_away(self, table: memwal.Table) -> None:
+        path, row_schema = (
+            folder(table) / region_dir(REGION),
+            RowSchema.of(open_base(table.location)),
+        )
+        with table.writer() as writer:
+            writer.upsert(rows({1: 1}))
+            log = UnflushedLog.behind(manifest(table))
+            follower = LogFollower(table.location.store, REGION)
+
+            def look() -> int:
+                return follower.follow(log, row_schema, max_bytes=1 << 20).last_position
+
+            look()
+            for first, last in moments_away(path, look):
+                newest = look()
+                writer.upsert(rows({2: first}))
+                with away_between(path, first, last):
+                    try:
+                        seen = look()
+                    except (RegionLostError, StoreUnavailableError):
+                        continue
+                assert seen == newest + 1
 
     def test_one_that_was_made_anew(self, table: memwal.Table) -> None:
         def write(key: int) -> None:

@@ -131,3 +131,35 @@ def test_a_folder_is_no_object(root: Path, read: str) -> None:
     (root / "a/b/1").unlink()
     (root / "a/b/1").mkdir()
     assert absent(LocalStore(root), read)
+
+
+class TestAFolderThatIsNeverEmptyInItsPlace:
+    @pytest.mark.parametrize("empty", [False, True])
+    def test_moves(self, root: Path, empty: bool) -> None:
+        store = LocalStore(root)
+        assert store.is_absent("a/b/2", within="a")
+        assert not store.is_absent("a/b/1", within="a")
+        with away_between(root / "a", -1, -1) as calls:
+            store.is_absent("a/b/1", within="a")
+        for first in range(calls.count):
+            for last in range(first + 1, calls.count + 3):
+                with (
+                    away_between(root / "a", first, last, empty=empty),
+                    suppress(ObjectNotFoundError, StoreUnavailableError),
+                ):
+                    assert not store.is_absent("a/b/1", within="a")
+
+    @pytest.mark.parametrize("place", ["missing", "empty"])
+    def test_that_is_away(self, root: Path, place: str) -> None:
+        store = LocalStore(root)
+        (root / "a").rename(root / "away")
+        if place == "empty":
+            (root / "a").mkdir()
+        with pytest.raises(ObjectNotFoundError):
+            store.is_absent("a/b/2", within="a")
+
+    def test_of_a_table_that_is_away(self, root: Path) -> None:
+        store = LocalStore(root)
+        root.rename(root.with_name("away"))
+        with pytest.raises(StoreUnavailableError):
+            store.is_absent("a/b/2", within="a")

@@ -36,21 +36,29 @@ def before_call(name: str, number: int, act: Callable[[], object]) -> Iterator[C
 
 
 @contextmanager
-def away_between(root: Path, first: int, last: int) -> Iterator[Calls]:
-    """Have a table be elsewhere from one look at files to another one, both from 0.
+def away_between(root: Path, first: int, last: int, *, empty: bool = False) -> Iterator[Calls]:
+    """Have a folder be elsewhere from one look at files to another one, both from 0.
 
-    Looks are calls of ``os`` that open, list or look at something, of all threads.
+    Looks are calls of ``os`` that open, list or look at something, of all threads. With ``empty``,
+    an empty folder is in its place then.
     """
     calls, lock = Calls(), threading.Lock()
     place = root.with_name("away")
+
+    def come_back() -> None:
+        if empty:
+            root.rmdir()
+        place.rename(root)
 
     def acting(real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **options: Any) -> Any:
             with lock:
                 if calls.count == first:
                     root.rename(place)
+                    if empty:
+                        root.mkdir()
                 if calls.count == last:
-                    place.rename(root)
+                    come_back()
                 calls.count += 1
             return real(*arguments, **options)
 
@@ -61,4 +69,16 @@ def away_between(root: Path, first: int, last: int) -> Iterator[Calls]:
             patches.enter_context(mock.patch.object(os, name, acting(getattr(os, name))))
         yield calls
     if first < calls.count <= last:
-        place.rename(root)
+        come_back()
+
+
+def moments_away(folder: Path, look: Callable[[], object]) -> Iterator[tuple[int, int]]:
+    """Yield each time for which a folder can be away during a look, for :func:`away_between`.
+
+    A look that misses something looks again, which adds moments.
+    """
+    with away_between(folder, -1, -1) as calls:
+        look()
+    for first in range(calls.count):
+        for last in range(first + 1, calls.count + 4):
+            yield first, last
