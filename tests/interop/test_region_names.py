@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -28,7 +27,7 @@ from memwal.jobs.merge.picker import Candidate, RegionSelection
 from memwal.jobs.verify import verify
 from memwal.lsm.region_places import RegionPlaces, router_in_force
 from memwal.lsm.wal.claim import claim_region, seal_region
-from memwal.region.manifest_store import RegionManifestStore, discover_regions, read_manifests
+from memwal.region.manifest_store import discover_regions, read_manifests
 from memwal.region.router import UNSHARDED_ID, bucket_region_id
 from memwal.region.spec import RegionSpec
 from memwal.spark.partition_reader import read_partition
@@ -65,21 +64,6 @@ def regions(table: memwal.Table) -> set[UUID]:
     return set(discover_regions(table.location.store))
 
 
-def claim_as_lance_context(table: memwal.Table) -> UUID:
-    """Make a region as lance-context 0.6.7 does: a name of its own, and no spec id."""
-    region_id = uuid.uuid5(uuid.NAMESPACE_URL, "lance-context")
-    native = lance.dataset(table.uri)
-    with native.mem_wal_writer(str(region_id)) as writer:
-        writer.put(rows({1: 1}).cast(native.schema))
-    store = RegionManifestStore(table.location.store, region_id)
-    newest = store.read_latest()
-    assert newest is not None
-    for info in table.location.store.list(f"{MEM_WAL_DIR}/{region_id}/manifest"):
-        table.location.store.delete(info.key)
-    store.commit(replace(newest, version=1, spec_id=0, raw=b""))
-    return region_id
-
-
 @pytest.mark.parametrize("kind", ONE_REGION)
 def test_the_only_region_is_adopted(tmp_path: Path, kind: str, merge: Merge) -> None:
     table = table_of_lance(tmp_path, **ONE_REGION[kind][0])
@@ -99,15 +83,6 @@ def test_the_only_region_is_adopted(tmp_path: Path, kind: str, merge: Merge) -> 
     assert regions(table) == {theirs}
     assert verify(table.location).findings == ()
     assert theirs in table.region_ids()
-
-
-def test_a_region_without_a_spec_id_is_adopted(tmp_path: Path) -> None:
-    table = table_of_lance(tmp_path, unsharded=True)
-    theirs = claim_as_lance_context(table)
-    assert read_manifests(table.location.store)[theirs].spec_id == 0
-    table.upsert(rows({1: 2}))
-    assert regions(table) == {theirs}
-    assert table.lookup([1]).to_table().column("n").to_pylist() == [2]
 
 
 def test_a_region_that_records_its_values_is_adopted(tmp_path: Path) -> None:
