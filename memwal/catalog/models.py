@@ -12,7 +12,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from memwal.util.records import JsonObject
 
 # Newest migration. Kept here so that opening a catalog does not load Alembic.
-HEAD_REVISION = "0010"
+HEAD_REVISION = "0001"
 
 Record = TypeVar("Record")
 
@@ -206,7 +206,7 @@ class NotifiedEventRow(Base):
     kind: Mapped[str] = mapped_column(sa.String(32))
     mark: Mapped[str] = mapped_column(sa.String(64))
     since: Mapped[datetime]
-    sent_at: Mapped[datetime] = mapped_column("told_at")
+    sent_at: Mapped[datetime]
     open: Mapped[bool]
 
 

@@ -65,22 +65,25 @@ def test_a_database_of_something_else_is_not_taken_for_a_catalog(tmp_path: Path)
         Catalog(f"sqlite:///{path}").register("a", uri="/data/a.lance")
 
 
-def test_a_newer_schema_asks_for_a_newer_memwal(catalog: Catalog, url: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("revision", "named"), [("9999", "9999"), ("0000", MIGRATE_COMMAND)])
+def test_another_schema_is_refused(
+    catalog: Catalog, url: str, tmp_path: Path, revision: str, named: str
+) -> None:
     connection = sqlite3.connect(tmp_path / "catalog.db")
-    connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    connection.execute("UPDATE alembic_version SET version_num = ?", (revision,))
     connection.commit()
     connection.close()
     other = Catalog(url)
-    with pytest.raises(TableSetupError, match="9999"):
+    with pytest.raises(TableSetupError, match=named):
         other.list()
     other.close()
 
 
-def test_migrations_make_exactly_the_mapped_schema(url: str) -> None:
-    database = Database(url)
+def test_migrations_make_exactly_the_mapped_schema(each_empty_url: str) -> None:
+    database = Database(each_empty_url)
     database.migrate()
     with database.engine.connect() as connection:
-        context = MigrationContext.configure(connection, opts={"render_as_batch": True})
+        context = MigrationContext.configure(connection)
         assert compare_metadata(context, Base.metadata) == []
     database.engine.dispose()
 

@@ -10,14 +10,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from alembic.autogenerate import compare_metadata
-from alembic.migration import MigrationContext
 from sqlalchemy import select, text
 from support.data.postgres import PostgresServer
 
 from memwal.catalog import Catalog, Policy, RunState
 from memwal.catalog.database import MIGRATE_COMMAND, Database, database_time
-from memwal.catalog.models import Base
 from memwal.errors import InvalidInputError, StoreUnavailableError, TableSetupError
 
 
@@ -43,15 +40,6 @@ def test_an_address_is_stored_absolute_or_refused(each_catalog: Catalog) -> None
         return
     each_catalog.update("flights", uri="flights.lance")
     assert each_catalog.get("flights").uri == str(Path("flights.lance").absolute())
-
-
-def test_migrations_make_exactly_the_mapped_schema(empty_postgres_url: str) -> None:
-    database = Database(empty_postgres_url)
-    database.migrate()
-    with database.engine.connect() as connection:
-        context = MigrationContext.configure(connection)
-        assert compare_metadata(context, Base.metadata) == []
-    database.engine.dispose()
 
 
 def test_an_unmigrated_database_says_so(empty_postgres_url: str) -> None:

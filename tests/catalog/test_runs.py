@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
-from sqlalchemy import text
+from sqlalchemy import event, text
 
 from memwal.catalog import Catalog, RunState
 from memwal.catalog.leases import job_resource
@@ -106,3 +108,28 @@ def test_an_endpoint_reads_it(catalog: Catalog) -> None:
     (reading,) = found.tables
     assert reading.running == ("gc",)
     assert reading.success_age("merge") < 60
+
+
+def test_the_running_runs_of_a_table_are_found_by_their_index(each_catalog: Catalog) -> None:
+    run = each_catalog.start_run("flights", "merge")
+    statements: list[str] = []
+
+    def plan(connection: Any, _cursor: Any, text: str, parameters: Any, *_: Any) -> None:
+        if "ix_job_runs" not in text and "FROM job_runs" in text:
+            statements.append(text)
+
+    engine = each_catalog.database.engine
+    event.listen(engine, "before_cursor_execute", plan)
+    (found,) = each_catalog.runs(table="flights", state=RunState.RUNNING)
+    event.remove(engine, "before_cursor_execute", plan)
+    assert found.run_id == run
+    # The state stands in the text: of a parameter no database knows that the index has it.
+    assert any("state = 'running'" in text for text in statements)
+    query = "SELECT id FROM job_runs WHERE table_name = 'flights' AND state = 'running'"
+    with engine.connect() as connection:
+        if engine.dialect.name == "sqlite":
+            told = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {query}").all()
+        else:
+            connection.exec_driver_sql("SET enable_seqscan = off")
+            told = connection.exec_driver_sql(f"EXPLAIN {query}").all()
+    assert "ix_job_runs_running" in str(told)

@@ -58,7 +58,7 @@ def test_a_wheel_has_the_packages_dags_and_applications_and_nothing_else(wheel: 
     [
         "memwal/py.typed",
         "memwal/catalog/migrations/env.py",
-        "memwal/catalog/migrations/versions/rev_0001_first.py",
+        "memwal/catalog/migrations/versions/rev_0001_baseline.py",
         "memwal/exporter/shipped/alerts.yml",
         "memwal/exporter/shipped/dashboard.json",
         "memwal/spark_apps/merge.py",

@@ -4,12 +4,5 @@ from __future__ import annotations
 
 from alembic import context
 
-from memwal.catalog.models import Base
-
-context.configure(
-    connection=context.config.attributes["connection"],
-    target_metadata=Base.metadata,
-    # SQLite cannot alter most of a table; later revisions copy it instead.
-    render_as_batch=True,
-)
+context.configure(connection=context.config.attributes["connection"])
 context.run_migrations()
