@@ -1,4 +1,4 @@
-"""The pictures of the concept pages are what the script draws, and can be read by everybody."""
+"""The pictures of the pages are what the script draws, and can be read by everybody."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SCRIPT: dict[str, Any] = runpy.run_path(str(ROOT / "scripts" / "draw_diagrams.py"))
 DIAGRAMS = sorted(SCRIPT["DIAGRAMS"])
-PAGES = [*ROOT.glob("docs/concepts/*.md"), *ROOT.glob("docs/guides/*.md")]
+PAGES = sorted(ROOT.glob("docs/**/*.md"))
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -61,7 +61,7 @@ def test_is_shown_with_words_for_those_who_do_not_see_it(name: str) -> None:
     shown = [
         match
         for page in PAGES
-        for match in re.findall(rf"!\[([^\]]*)\]\(\.\./images/{name}\.svg\)", page.read_text())
+        for match in re.findall(rf"!\[([^\]]*)\]\((?:\.\./)?images/{name}\.svg\)", page.read_text())
     ]
     assert shown
     assert all(len(words) > 20 for words in shown)
