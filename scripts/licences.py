@@ -42,7 +42,7 @@ _SPELT = {
 _HEAD = """\
 # Licences
 
-memwal is under the Apache License 2.0. The [images](images.md) hold these packages of PyPI besides,
+memwal is under the Apache License 2.0. The [images](kubernetes.md#images) hold these packages of PyPI besides,
 as `requirements/` locks them; what they say of their licences stands here, as SPDX expressions
 where they do. Wheels hold libraries in other languages, whose licences are in the wheels. From
 Debian come Python, tini, the certificates and, with Spark, OpenJDK 17: their licences are in

@@ -1,4 +1,4 @@
-"""docs/images.md keeps its word, as far as that needs no engine."""
+"""The images in docs/kubernetes.md are as it says, as far as that needs no engine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ import memwal
 from memwal.cli.commands.app import app
 
 ROOT = Path(__file__).resolve().parents[2]
-GUIDE = (ROOT / "docs" / "images.md").read_text()
+PAGE = (ROOT / "docs" / "kubernetes.md").read_text()
+GUIDE = PAGE[PAGE.index("## Images") :]
 SERVICES = yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text())["services"]
 COMMANDS = [
     line
