@@ -17,6 +17,8 @@ from memwal.quality.rules import read_rules
 
 Options = TypeVar("Options", bound=JobOptions)
 
+_NONE = "none"
+
 
 def flag_of(name: str, option: Option) -> str:
     """Return the name of an option on a command line, such as ``--commit-bytes``."""
@@ -49,7 +51,7 @@ def add_arguments(
         more: dict[str, Any] = {"metavar": metavar_of(option)}
         match option.kind:
             case Kind.COUNT:
-                more["type"] = int
+                more["type"] = _integer
             case Kind.SECONDS:
                 more["type"] = float
             case Kind.SWITCH:
@@ -67,6 +69,10 @@ def add_arguments(
             help=help_of(cls, name, option).replace("%", "%%"),
             **more,
         )
+
+
+def _integer(text: str) -> int | None:
+    return None if text == _NONE else int(text)
 
 
 def parse_options(cls: type[Options], arguments: Namespace) -> Options:
@@ -99,6 +105,8 @@ def to_arguments(options: JobOptions) -> list[str]:
         value = getattr(options, name)
         flag = flag_of(name, option)
         if value is None:
+            if default_of(options, name) is not None:
+                arguments += [flag, _NONE]
             continue
         match option.kind:
             case Kind.SWITCH:

@@ -257,12 +257,12 @@ def _compact(measured: Measurements, policy: Policy, window: str | None) -> Due:
     return _decide(
         window,
         _Limit(
-            "{} small fragments (limit {})", measured.small_fragments, policy.compact_at_fragments
+            "{} small fragments (limit {})", measured.small_fragments, policy.compact_min_fragments
         ),
         _Limit(
             "{} % of the stored rows are deleted (limit {} %)",
             measured.deleted_percent,
-            policy.compact_at_deleted_percent,
+            policy.compact_deleted_percent,
         ),
     )
 

@@ -4,8 +4,8 @@ A field has its unit in its name, and in its metadata an :class:`Option`: limits
 duration may be given as a ``timedelta``, and is kept as a number of seconds. The rest follows from
 that: the options of the commands (:mod:`memwal.cli.parameters`), the arguments of the Spark
 applications (:mod:`memwal.jobs.arguments`), the keywords of the methods of :class:`memwal.Table`,
-and the tables of the documentation. A key of the policy that sets an option takes default and help
-from it; :mod:`memwal.jobs.policy` declares the key and passes its value.
+and the tables of the documentation. A key of the policy that sets an option is declared in
+:mod:`memwal.jobs.policy`, has the job's name before that of the option, and takes its help from it.
 ``docs/design/0009-from-policy-to-commit.md`` follows one value through them.
 """
 
@@ -250,12 +250,18 @@ class CheckpointOptions(RunOptions):
 class CompactOptions(RunOptions):
     """Options of a compaction: :func:`memwal.jobs.table.compact.compact`."""
 
-    min_fragments: int = count(8, "leave small fragments alone until there are so many")
+    min_fragments: int | None = count(
+        8,
+        "leave small fragments alone until there are so many; ``none`` leaves them alone always",
+        optional=True,
+    )
     target_rows: int = count(1 << 20, "a fragment with fewer rows is small")
-    deleted_percent: int = count(
+    deleted_percent: int | None = count(
         10,
-        "rewrite a fragment of which so many percent of the rows are deleted, whatever its size",
+        "rewrite a fragment of which so many percent of the rows are deleted, whatever its size; "
+        "``none`` rewrites no fragment for its deleted rows",
         high=100,
+        optional=True,
     )
     # Smaller commits get in each other's way less; each remaps the indexes.
     commit_bytes: int = count(GIB, "bytes on storage that one commit replaces at most")
@@ -378,26 +384,26 @@ class GcOptions(RunOptions):
 
     @property
     def grace(self) -> timedelta:
-        """How long what no manifest names any more stays."""
+        """Retention of objects that no manifest references any more."""
         return timedelta(seconds=in_seconds(self.grace_seconds))
 
     @property
     def retention(self) -> timedelta:
-        """How long a version of the base table keeps what it needs after it was replaced."""
+        """Time after its replacement for which a version of the base table pins generations."""
         return max(self.grace, timedelta(seconds=in_seconds(self.retention_seconds)))
 
     @property
-    def orphan_age(self) -> timedelta:
-        """Age of what no manifest ever named before it is taken for the rest of what died."""
+    def orphan_grace(self) -> timedelta:
+        """Minimum age of an orphaned folder or staged file before it is deleted."""
         return max(self.grace, timedelta(seconds=in_seconds(self.orphan_grace_seconds)))
 
     @property
-    def index_age(self) -> timedelta:
-        """Age of index files that no version names before they are taken for leftovers."""
+    def index_grace(self) -> timedelta:
+        """Minimum age of index files that no version names before they are deleted."""
         return timedelta(seconds=in_seconds(self.index_grace_seconds))
 
     @property
-    def version_age(self) -> timedelta | None:
+    def version_retention(self) -> timedelta | None:
         """Age at which versions of the base table are cleaned up; None keeps all of them."""
         if self.version_retention_seconds is None:
             return None

@@ -19,6 +19,7 @@ from memwal.jobs.options import (
     Kind,
     MergeOptions,
     Option,
+    Options,
     QualityOptions,
     RecoverOptions,
     Value,
@@ -145,11 +146,17 @@ _DAY = 86_400.0
 _TUPLES = ("tags", "quiet_hours", "allow_external")
 
 
-def _from_job(cls: type[JobOptions], name: str, *, low: int, note: str = "") -> Any:
-    """Define a key that sets the option of a job, with the policy's own lower limit."""
+def _from_job(
+    cls: type[JobOptions], name: str, *, low: int, default: int | None = None, note: str = ""
+) -> Any:
+    """Define a key that sets the option of a job, with the policy's own lower limit.
+
+    The key is the name of the job, an underscore, and the name of the option.
+    """
     option = options_of(cls)[name]
     help = f"{option.help}. {note}" if note else option.help
-    return option_field(default_of(cls, name), replace(option, low=low, help=help))
+    default = default_of(cls, name) if default is None else default
+    return option_field(default, replace(option, low=low, help=help))
 
 
 def _key(kind: Kind, default: Value, help: str) -> Value:
@@ -227,18 +234,18 @@ class Policy(JsonRecord):
         GIB, "Garbage is collected when so many bytes could go.", optional=True
     )
     # One small fragment alone has nothing to be joined with.
-    compact_at_fragments: int | None = count(
-        64,
-        "The base table is compacted when it has so many small fragments.",
+    compact_min_fragments: int | None = _from_job(
+        CompactOptions,
+        "min_fragments",
         low=2,
-        optional=True,
+        default=64,
+        note="A compaction is due when there are so many.",
     )
-    compact_at_deleted_percent: int | None = count(
-        10,
-        "The base table is compacted when so many percent of the rows that it stores are deleted. "
-        "The compaction rewrites each fragment with such a share.",
-        high=100,
-        optional=True,
+    compact_deleted_percent: int | None = _from_job(
+        CompactOptions,
+        "deleted_percent",
+        low=1,
+        note="A compaction is due when so many percent of the rows of the base table are deleted.",
     )
     quiet_hours: tuple[str, ...] = _key(
         Kind.NAMES,
@@ -272,8 +279,8 @@ class Policy(JsonRecord):
         "disks none: at 10 s, 16 regions make about 6,500 requests an hour.",
         low=1,
     )
-    # Less than RECENT_SECONDS, which older versions accepted, counts as that: see gc_options().
-    gc_grace_seconds: float = _from_job(GcOptions, "grace_seconds", low=60)
+    # Readers rely for so long on a manifest that they read.
+    gc_grace_seconds: float = _from_job(GcOptions, "grace_seconds", low=RECENT_SECONDS)
     gc_retention_seconds: float = _from_job(GcOptions, "retention_seconds", low=0)
     gc_index_grace_seconds: float = _from_job(GcOptions, "index_grace_seconds", low=60)
     gc_version_retention_seconds: float | None = _from_job(
@@ -348,40 +355,31 @@ class Policy(JsonRecord):
 
     def recover_options(self) -> RecoverOptions:
         """Return the options of a recovery under this policy."""
-        return RecoverOptions(min_age_seconds=self.recover_min_age_seconds)
+        return self._options(RecoverOptions, "recover")
 
     def merge_options(self) -> MergeOptions:
         """Return the options of a merge under this policy."""
-        return MergeOptions(
-            commit_bytes=self.merge_commit_bytes,
-            run_bytes=self.merge_run_bytes,
-            quality=self.gate,
-        )
+        return self._options(MergeOptions, "merge", quality=self.gate)
 
     def checkpoint_options(self) -> CheckpointOptions:
-        """Return the options of a checkpoint under this policy."""
-        return CheckpointOptions(commit_bytes=self.merge_commit_bytes, quality=self.gate)
+        """Return the options of a checkpoint under this policy, whose commits are merges."""
+        return self._options(CheckpointOptions, "merge", quality=self.gate)
 
     def compact_options(self) -> CompactOptions:
         """Return the options of a compaction under this policy."""
-        never = 100
-        return CompactOptions(
-            min_fragments=self.compact_at_fragments or 2,
-            deleted_percent=self.compact_at_deleted_percent or never,
-            commit_bytes=self.merge_commit_bytes,
-        )
+        # Larger commits would conflict with merges.
+        return self._options(CompactOptions, "compact", commit_bytes=self.merge_commit_bytes)
 
     def gc_options(self) -> GcOptions:
         """Return the options of a garbage collection under this policy, which deletes."""
-        return GcOptions(
-            dry_run=False,
-            # Readers rely for so long on a manifest that they read.
-            grace_seconds=max(self.gc_grace_seconds, RECENT_SECONDS),
-            retention_seconds=self.gc_retention_seconds,
-            index_grace_seconds=self.gc_index_grace_seconds,
-            version_retention_seconds=self.gc_version_retention_seconds,
-            foreign_claim_seconds=self.gc_foreign_claim_seconds,
-            foreign_claim_bytes=self.gc_foreign_claim_bytes,
+        return self._options(GcOptions, "gc", dry_run=False)
+
+    def _options(self, cls: type[Options], job: str, **given: Any) -> Options:
+        """Make the options of a job, each from the key with the job's name before the option's."""
+        keys = {name: f"{job}_{name}" for name in options_of(cls)}
+        return cls(
+            **{name: getattr(self, key) for name, key in keys.items() if hasattr(self, key)},
+            **given,
         )
 
     def quality_options(self) -> QualityOptions | None:

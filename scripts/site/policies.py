@@ -10,50 +10,24 @@ from functools import cache
 from typing import Any, Final
 
 from memwal.errors import InvalidInputError
-from memwal.jobs.options import Option, default_of, options_of
+from memwal.jobs.options import Kind, Option, default_of, options_of
 from memwal.jobs.policy import Policy
 
-EXAMPLES: Final = {
+# Of the command line. Keys without one here have a number, and take twice its default.
+_EXAMPLES: Final = {
     "recover_min_age_seconds": "300",
-    "merge_at_generations": "8",
-    "merge_at_bytes": "268435456",
-    "merge_at_age_seconds": "60",
     "merge_max_keys_per_row": "1000",
-    "merge_commit_bytes": "536870912",
     "merge_run_bytes": "8589934592",
-    "index_at_generations": "4",
-    "index_at_rows": "1000000",
-    "index_at_age_seconds": "3600",
-    "snapshot_at_age_seconds": "60",
     "snapshot_at_regions": "500",
-    "gc_interval_seconds": "900",
-    "gc_at_bytes": "10737418240",
-    "compact_at_fragments": "none",
-    "compact_at_deleted_percent": "20",
+    "compact_min_fragments": "none",
     "quiet_hours": "22:00-06:00 Europe/Berlin",
-    "quiet_critical_seconds": "7200",
-    "run_retention_seconds": "7776000",
-    "sample_retention_seconds": "86400",
     "schedule": "*/5 * * * *",
-    "poll_seconds": "30",
-    "gc_grace_seconds": "1800",
-    "gc_retention_seconds": "86400",
-    "gc_index_grace_seconds": "86400",
     "gc_version_retention_seconds": "604800",
-    "gc_foreign_claim_seconds": "3600",
-    "gc_foreign_claim_bytes": "268435456",
-    "late_seconds": "600",
-    "critical_seconds": "3600",
-    "sensor_groups": "16",
     "pool": "lake",
     "spark_session": "small-tables",
-    "retries": "5",
     "tags": "air,daily",
     "allow_external": "s3://lake/flights.lance",
-    "priority": "10",
 }
-"""Of the command line; what rows must be like has commands of its own."""
-
 _WRONG: Final[dict[str, Any]] = {
     "tags": ("!",),
     "quiet_hours": ("!",),
@@ -75,12 +49,13 @@ def markdown() -> str:
         unit = next((unit for unit in _UNITS if key.endswith(f"_{unit}")), "")
         words = _in_words(unit, default)
         rows = {"default": _default(default) + words, "unit": unit}
-        if key in EXAMPLES:
-            setting = f"{key}={EXAMPLES[key]}"
+        if option.kind is not Kind.RULES:
+            setting = f"{key}={_EXAMPLES.get(key) or f'{2 * default:.15g}'}"
             quoted = f"'{setting}'" if " " in setting else setting
             rows["may be"] = _bounds(key)
             rows["example"] = f"`memwal catalog policy set flights {quoted}`"
         else:
+            # Commands of their own set these.
             rows["may be"] = "[rules](quality.md#memwal.quality.rules.QualityRules)"
             rows["example"] = "`memwal quality set flights suite.json --mode warn`"
         table = "\n".join(f"| {name} | {text} |" for name, text in rows.items() if text)

@@ -116,8 +116,8 @@ def test_the_limits_of_the_policy_reach_the_job(catalog: Catalog, managed: Manag
         gc_retention_seconds=80,
         gc_index_grace_seconds=85,
         gc_version_retention_seconds=90,
-        compact_at_fragments=5,
-        compact_at_deleted_percent=30,
+        compact_min_fragments=5,
+        compact_deleted_percent=30,
     )
     catalog.update("flights", policy=policy)
     specs: list[JobSpec] = []

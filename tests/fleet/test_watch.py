@@ -28,7 +28,7 @@ IDLE = Policy(
     snapshot_at_regions=1000,
     gc_interval_seconds=1e9,
     gc_at_bytes=None,
-    compact_at_fragments=None,
+    compact_min_fragments=None,
     late_seconds=1e9,
 )
 """A policy by which nothing becomes due."""

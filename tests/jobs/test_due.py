@@ -130,7 +130,7 @@ def test_snapshots_and_collections_are_due_by_age_and_when_there_was_none() -> N
 
 
 def test_figures_that_are_known_count() -> None:
-    policy = Policy(snapshot_at_regions=3, gc_at_bytes=100, compact_at_fragments=8)
+    policy = Policy(snapshot_at_regions=3, gc_at_bytes=100, compact_min_fragments=8)
     calm = Measurements(snapshot_age_seconds=0, seconds_since_gc=0)
     assert not any(one.reason for one in evaluate_policy([], calm, policy, now=NOON).values())
     full = replace(
@@ -140,7 +140,7 @@ def test_figures_that_are_known_count() -> None:
     assert {job for job, one in found.items() if one.reason} == {"snapshot", "gc", "compact"}
     sparse = replace(calm, small_fragments=1, deleted_percent=10.0)
     assert evaluate_policy([], sparse, policy, now=NOON)["compact"].reason is not None
-    patient = replace(policy, compact_at_deleted_percent=11)
+    patient = replace(policy, compact_deleted_percent=11)
     assert evaluate_policy([], sparse, patient, now=NOON)["compact"].reason is None
     unchanged = replace(calm, snapshot_age_seconds=1e9, changed_regions=0)
     assert evaluate_policy([], unchanged, policy, now=NOON)["snapshot"] == Due()
@@ -222,7 +222,7 @@ POLICIES = st.builds(
     snapshot_at_regions=st.one_of(st.none(), st.integers(1, 100)),
     gc_interval_seconds=st.floats(1, 20_000),
     gc_at_bytes=st.one_of(st.none(), st.integers(1, 1 << 32)),
-    compact_at_fragments=st.one_of(st.none(), st.integers(2, 100)),
+    compact_min_fragments=st.one_of(st.none(), st.integers(2, 100)),
     quiet_hours=st.sampled_from([(), ("13:00-12:00 UTC",)]),
     quiet_critical_seconds=SECONDS,
 )

@@ -128,13 +128,16 @@ def test_merge_of_a_region_that_there_is_not(app, table, calls, capsys, option):
 
 def test_options_of_compact_and_snapshot(app, table, calls):
     app("compact", "--table", table.uri)
-    limits = ("--min-fragments", 2, "--commit-bytes", 7, "--max-commits", 1, "--attempts", 3)
-    app("compact", "--table", table.uri, *limits)
+    limited = CompactOptions(min_fragments=2, commit_bytes=7, max_commits=1, attempts=3)
+    unlimited = CompactOptions(min_fragments=None, deleted_percent=None)
+    for options in (limited, unlimited):
+        app("compact", "--table", table.uri, *to_arguments(options))
     app("snapshot", "--table", table.uri)
     app("snapshot", "--table", table.uri, "--max-tasks", 7)
     assert calls == [
         CompactOptions(),
-        CompactOptions(min_fragments=2, commit_bytes=7, max_commits=1, attempts=3),
+        limited,
+        unlimited,
         SnapshotOptions(max_tasks=3),
         SnapshotOptions(max_tasks=7),
     ]

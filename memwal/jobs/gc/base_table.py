@@ -43,7 +43,7 @@ from memwal.format.paths import (
     VERSIONS_DIR,
     parse_region_name,
 )
-from memwal.jobs.gc.collector import GcContext, carry_out
+from memwal.jobs.gc.collector import GcContext, carry_out, refuse_link
 from memwal.jobs.gc.decision import Decision, Kind, Reason, moment
 from memwal.jobs.gc.generations import measure
 from memwal.jobs.gc.history import StoredVersions
@@ -152,7 +152,7 @@ class IndexFileCollector:
     def _decide(self, index_id: UUID, context: GcContext, *, versions: int | None) -> Decision:
         """Decide about a folder. ``versions`` is the number of versions if too many to be read."""
         extent = measure(self.location.store, f"{INDICES_DIR}/{index_id}")
-        age = context.options.index_age
+        age = context.options.index_grace
         until = None
         if versions is not None:
             reason = Reason.TOO_MANY_VERSIONS
@@ -229,7 +229,7 @@ class StagedManifestCollector:
 
     def collect(self, context: GcContext) -> Iterator[Decision]:
         """Decide about each staged manifest."""
-        age = context.options.orphan_age
+        age = context.options.orphan_grace
         for info in StoredVersions.list(self.location).staged:
             end = info.modified + age
             yield carry_out(
@@ -254,7 +254,7 @@ class MergeRunCollector:
 
     def collect(self, context: GcContext) -> Iterator[Decision]:
         """Decide about each file of a run."""
-        store, age = self.location.store, context.options.orphan_age
+        store, age = self.location.store, context.options.orphan_grace
         for info in store.list(MERGES_DIR):
             end = info.modified + age
             yield carry_out(
@@ -277,17 +277,12 @@ class TemporaryFileCollector:
         """Decide about each temporary file, then delete those that are old enough together."""
         store = self.location.store
         for info in store.list_temporaries(""):
-            end = info.modified + context.options.orphan_age
+            end = info.modified + context.options.orphan_grace
             decision = _decide_by_age(self.kind, info.key, info.size, end, context.now)
-            folder = info.key.rpartition("/")[0]
-            yield carry_out(decision, store, folder, _delete_later, dry_run=True)
+            yield refuse_link(decision, store, info.key.rpartition("/")[0])
         if not context.options.dry_run:
-            age = datetime.now(UTC) - (context.now - context.options.orphan_age)
+            age = datetime.now(UTC) - (context.now - context.options.orphan_grace)
             store.delete_stale_temporaries("", older_than=age)
-
-
-def _delete_later() -> None:
-    """Delete nothing: all temporary files are deleted together."""
 
 
 def _decide_by_age(kind: Kind, what: str, size: int, end: datetime, now: datetime) -> Decision:
@@ -313,7 +308,7 @@ class BaseVersionCollector:
 
     def collect(self, context: GcContext) -> Iterator[Decision]:
         """Clean up, or ask Lance what it would delete; nothing is yielded if that is nothing."""
-        age = context.options.version_age
+        age = context.options.version_retention
         if age is None:
             return
         if context.pins.damaged:

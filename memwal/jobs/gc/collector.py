@@ -76,15 +76,25 @@ def carry_out(
     the collection goes on. The store itself deletes nothing behind a link, also if the link was
     made after this check: the check is for dry runs, and for what ``delete`` writes first.
     """
-    if not decision.delete:
+    decision = refuse_link(decision, store, folder)
+    if dry_run or not decision.delete:
         return decision
     try:
-        store.check_no_link(folder)
-        if not dry_run and delete() is False:
+        if delete() is False:
             message = "the region's manifest changed meanwhile; the next run decides again"
             return replace(decision, reason=Reason.IN_USE, message=message)
     except LinkRefusedError as error:
         return replace(decision, reason=Reason.LINK, message=str(error))
+    return decision
+
+
+def refuse_link(decision: Decision, store: ObjectStore, folder: str) -> Decision:
+    """Turn a decision to delete into one to keep if a symbolic link leads to the folder."""
+    if decision.delete:
+        try:
+            store.check_no_link(folder)
+        except LinkRefusedError as error:
+            return replace(decision, reason=Reason.LINK, message=str(error))
     return decision
 
 

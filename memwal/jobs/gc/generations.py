@@ -320,7 +320,7 @@ class OrphanCollector:
             )
 
     def _decide(self, name: str, extent: Extent, context: GcContext) -> Decision:
-        age = context.options.orphan_age
+        age = context.options.orphan_grace
         reason, until = Reason.TOO_YOUNG, None
         if extent.youngest is None:
             # It may be the very beginning of a flush; it costs nothing to keep.

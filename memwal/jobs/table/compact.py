@@ -214,7 +214,11 @@ def _refusal(base: BaseTable) -> str:
 
 def _choose(base: BaseTable, options: CompactOptions) -> frozenset[int]:
     """Return the ids of the fragments that are worth a rewrite."""
-    sparse = sparse_fragment_ids(base, deleted_percent=options.deleted_percent)
+    sparse: frozenset[int] = frozenset()
+    if options.deleted_percent is not None:
+        sparse = sparse_fragment_ids(base, deleted_percent=options.deleted_percent)
+    if options.min_fragments is None:
+        return sparse
     small = small_fragment_ids(base, target_rows=options.target_rows)
     return sparse | small if len(small | sparse) >= options.min_fragments else sparse
 
@@ -233,7 +237,8 @@ def _plan(
 
     whole: CompactionOptions = {
         "target_rows_per_fragment": options.target_rows,
-        "materialize_deletions_threshold": _ABOVE * options.deleted_percent / 100,
+        "materialize_deletions": options.deleted_percent is not None,
+        "materialize_deletions_threshold": _ABOVE * (options.deleted_percent or 0) / 100,
     }
     # A task larger than the budget goes alone.
     planned = tasks({"max_source_bytes": budget}) or tasks({})[:1]

@@ -219,7 +219,7 @@ def _check_generations(
 
 
 _MAX_ATTEMPTS: Final = 3
-_ORPHAN_GRACE: Final = GcOptions().orphan_age
+_ORPHAN_GRACE: Final = GcOptions().orphan_grace
 _PAUSE_SECONDS: Final = 0.2
 
 

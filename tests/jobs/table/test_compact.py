@@ -7,6 +7,7 @@ import os
 import pickle
 import shutil
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,7 @@ def test_makes_few_of_many(ten: memwal.Table) -> None:
 def test_leaves_what_is_not_worth_it(indexed: memwal.Table) -> None:
     fragmented(indexed, 4)
     assert compact(indexed.location, CompactOptions(min_fragments=5)).commits == 0
+    assert compact(indexed.location, CompactOptions(min_fragments=None)).commits == 0
     assert compact(indexed.location, CompactOptions(min_fragments=4)).commits == 1
 
 
@@ -121,6 +123,7 @@ def test_fragments_with_many_deleted_rows_are_rewritten_however_few(
     before = set(indexed.base().dataset.fragment_ids())
     expected = base_state(indexed)
     options = CompactOptions(target_rows=40)
+    assert compact(indexed.location, replace(options, deleted_percent=None)).commits == 0
 
     result = compact(indexed.location, options)
 

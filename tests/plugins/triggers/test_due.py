@@ -373,7 +373,7 @@ def idle(backlog: Any, catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> lis
     backlog.table.build_indexes()
     backlog.table.build_snapshot()
     served(catalog, backlog, "gc", "quality")
-    policy = replace(EAGER, poll_seconds=1, merge_at_generations=1, compact_at_fragments=None)
+    policy = replace(EAGER, poll_seconds=1, merge_at_generations=1, compact_min_fragments=None)
     catalog.register("flights", uri=backlog.uri, policy=policy)
     monkeypatch.setattr("memwal.fleet.watch.STAMP_SETTLES_NS", 0)
     looks: list[str] = []
