@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 from memwal.boundary.public import public
 from memwal.errors import InvalidInputError, ObjectNotFoundError, UnsupportedStoreError
-from memwal.jobs.policy import Policy
+from memwal.jobs.policy import WHEN_DUE, Policy
 from memwal.jobs.status import TableStatus
 from memwal.storage.uris import parse_uri
 from memwal.util import system
@@ -146,6 +146,11 @@ class ManagedTable(JsonRecord):
     updated_at: datetime
     regions: int | None = None
     problem: str | None = None
+
+    @property
+    def starts_when_due(self) -> bool:
+        """Return whether the runs of the table start when a job is due."""
+        return self.problem is None and self.policy.schedule == WHEN_DUE
 
     def to_dict(self) -> JsonObject:
         """Return plain values, for JSON."""

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from memwal.fleet.job_spec import JobRequest, JobSpec, Skipped, SkipReason
 from memwal.fleet.overview import TableOverview, overview
+from memwal.fleet.polls import Outcome
 from memwal.fleet.run_job import Runtime, run_job, run_recorded
-from memwal.fleet.scheduler import Budget, Fleet, Outcome
+from memwal.fleet.scheduler import Budget, Fleet
 from memwal.fleet.tables import (
     DiscoveredTable,
     Survey,

@@ -25,7 +25,7 @@ MAX_PASSED_OVER = round(_SPREAD / _STEP)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class DueJob:
     """A job of a managed table that is due."""
 
     table: str
@@ -45,7 +45,7 @@ class Candidate:
 class Choice:
     """A job that is to run now."""
 
-    candidate: Candidate
+    due_job: DueJob
     run_bytes: int | None  # bytes that it may take in; None for any
 
 
@@ -60,32 +60,32 @@ class FairQueue:
         return self._waited.get((table, job), 0)
 
     def choose(
-        self, candidates: Collection[Candidate], *, slots: int, remaining_bytes: int | None = None
+        self, due_jobs: Collection[DueJob], *, slots: int, remaining_bytes: int | None = None
     ) -> list[Choice]:
         """Choose up to ``slots`` jobs to run now, at most one of each table.
 
-        No job may be running on the tables of the candidates. ``remaining_bytes`` limits what the
+        No job may be running on the tables of the due jobs. ``remaining_bytes`` limits what the
         chosen merges take in together: the first merge gets what it needs, the next one what
         remains.
         """
         chosen: list[Choice] = []
         tables: set[str] = set()
         remaining = remaining_bytes
-        for candidate in sorted(candidates, key=self._order):
+        for due_job in sorted(due_jobs, key=self._order):
             if len(chosen) == slots:
                 break
-            if candidate.table in tables:
+            if due_job.table in tables:
                 continue
             run_bytes: int | None = None
-            if candidate.job == "merge" and remaining is not None:
+            if due_job.job == "merge" and remaining is not None:
                 if remaining < _MIN_BYTES:
                     continue
                 run_bytes = remaining
-                remaining -= min(max(candidate.bytes, _MIN_BYTES), remaining)
-            tables.add(candidate.table)
-            chosen.append(Choice(candidate=candidate, run_bytes=run_bytes))
+                remaining -= min(max(due_job.bytes, _MIN_BYTES), remaining)
+            tables.add(due_job.table)
+            chosen.append(Choice(due_job=due_job, run_bytes=run_bytes))
         if chosen:
-            self._age(candidates, chosen)
+            self._age(due_jobs, chosen)
         return chosen
 
     def forget(self, table: str, jobs: Iterable[str]) -> None:
@@ -93,14 +93,14 @@ class FairQueue:
         for job in jobs:
             self._waited.pop((table, job), None)
 
-    def _order(self, candidate: Candidate) -> tuple[float, int, str]:
-        waited = self.waited(candidate.table, candidate.job)
-        score = candidate.urgency + _STEP * waited
-        return -score, JOBS.index(candidate.job), candidate.table
+    def _order(self, due_job: DueJob) -> tuple[float, int, str]:
+        waited = self.waited(due_job.table, due_job.job)
+        score = due_job.urgency + _STEP * waited
+        return -score, JOBS.index(due_job.job), due_job.table
 
-    def _age(self, candidates: Iterable[Candidate], chosen: Iterable[Choice]) -> None:
-        for candidate in candidates:
-            key = candidate.table, candidate.job
+    def _age(self, due_jobs: Iterable[DueJob], chosen: Iterable[Choice]) -> None:
+        for due_job in due_jobs:
+            key = due_job.table, due_job.job
             self._waited[key] = self._waited.get(key, 0) + 1
         for choice in chosen:
-            self._waited.pop((choice.candidate.table, choice.candidate.job), None)
+            self._waited.pop((choice.due_job.table, choice.due_job.job), None)

@@ -1,8 +1,8 @@
-"""Look at a table again and again, and read its status only when something happened to it.
+"""Poll a table cheaply: read its status again only after a change.
 
 A full status of a table costs several requests for each region. A table that is idle needs none of
-it: what a look needs to know is whether the base table, a manifest or the log has changed since the
-status was read. On local disks the times of the folders tell, without opening anything. On an
+it: a poll needs to know whether the base table, a manifest or the log has changed since the status
+was read. On local disks the times of the folders tell, without opening anything. On an
 object store one request tells whether the base table has a next version, one whether there is a new
 region, and one for each region whether its manifest has a next version. What depends on time alone
 (ages, schedules) follows from the status that was read before, and from the clock.
@@ -15,11 +15,11 @@ A status is read in full
   again: a run may have served it without changing the table,
 - while rows wait in the log, every :data:`UNFLUSHED_SECONDS`: whether their writer lives depends on
   the age of the log entries,
-- after :data:`~memwal.jobs.policy.MAX_REUSE_SECONDS`, whatever was seen: also for what these looks
+- after :data:`~memwal.jobs.policy.MAX_REUSE_SECONDS` in any case: also for changes that polls
   cannot see, such as new log entries in an object store.
 
-A change between the look and the read that follows it is in the status that is read, and seen as a
-change once more by the next look: marks are taken before the status is read.
+A change between the poll and the read that follows it is in the status that is read, and seen as a
+change once more by the next poll: marks are taken before the status is read.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ UNFLUSHED_SECONDS: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class Reading:
     """A survey of a table, and whether its status was read for it or was read before."""
 
     survey: Survey
@@ -86,23 +86,23 @@ class _Remembered:
 
 
 class TableWatch:
-    """The latest survey of one table. Not thread-safe: one look at a time."""
+    """The latest survey of one table. Not thread-safe: one poll at a time."""
 
     def __init__(self) -> None:
         self._last: _Remembered | None = None
-        self._looked_at = 0.0
+        self._polled_at = 0.0
 
-    def look(
+    def poll(
         self,
         catalog: Catalog,
         managed: ManagedTable,
         *,
         storage_options: Mapping[str, str] | None = None,
         now: datetime | None = None,
-    ) -> Look:
+    ) -> Reading:
         """Return the survey of a table as it is now, reading no more than necessary.
 
-        Raises as :func:`memwal.fleet.tables.survey`; the next look then reads in full.
+        Raises as :func:`memwal.fleet.tables.survey`; the next poll then reads in full.
         """
         now = now or datetime.now(UTC)
         location = managed_location(managed, storage_options=storage_options)
@@ -112,18 +112,18 @@ class TableWatch:
             reused = _aged(_with_runs(last, catalog) if were_due else last, now)
             if _due_jobs(reused) <= were_due:
                 self._last = last
-                return Look(survey=reused, is_fresh=False)
+                return Reading(survey=reused, is_fresh=False)
         probe = _probe(location)
         marks = probe.marks()
         read_at = boot_seconds()
         result = survey(catalog, managed, storage_options=location.storage_options, now=now)
         self._last = _Remembered(result, marks, probe, read_at, now)
-        return Look(survey=result, is_fresh=True)
+        return Reading(survey=result, is_fresh=True)
 
     def is_idle(self, managed: ManagedTable) -> bool:
         """Return whether nothing happened to a local table, and nothing is due.
 
-        Opens no file and does not ask the catalog. False if only :meth:`look` can tell.
+        Opens no file and does not ask the catalog. False if only :meth:`poll` can tell.
         """
         if self._last is None or not self._last.probe.is_quick:
             return False
@@ -135,11 +135,11 @@ class TableWatch:
 
     def _unchanged(self, managed: ManagedTable) -> _Remembered | None:
         """Forget what is remembered; return it if nothing happened to the table since."""
-        last, looked_at = self._last, self._looked_at
-        self._last, self._looked_at = None, boot_seconds()
+        last, polled_at = self._last, self._polled_at
+        self._last, self._polled_at = None, boot_seconds()
         # A pause of the process can be longer than manifests are kept: then a next version that
         # does not exist proves nothing.
-        if last is None or self._looked_at - looked_at >= RECENT_SECONDS:
+        if last is None or self._polled_at - polled_at >= RECENT_SECONDS:
             return None
         return last if self._is_reusable(last, managed, last.probe.marks()) else None
 

@@ -37,7 +37,6 @@ from memwal_airflow.kubernetes.results_folder import ResultsFolder
 from memwal_airflow.operators.maintenance import MemWalVerifyOperator
 from memwal_airflow.skips import SkipReason, TaskSkipped
 from memwal_airflow.spark.settings import is_kubernetes
-from memwal_airflow.triggers.due_tables import starts_when_due
 
 if TYPE_CHECKING:
     from memwal.catalog import Catalog
@@ -178,7 +177,7 @@ def unwatched_tables(catalog: Catalog, *, now: datetime) -> list[ManagedTable]:
     return [
         table
         for table in catalog.list(enabled_only=True)
-        if starts_when_due(table) and now - sampled.get(table.name, table.created_at) >= UNWATCHED
+        if table.starts_when_due and now - sampled.get(table.name, table.created_at) >= UNWATCHED
     ]
 
 

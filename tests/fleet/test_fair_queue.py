@@ -8,20 +8,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memwal.fleet.fair_queue import MAX_PASSED_OVER, Candidate, FairQueue
+from memwal.fleet.fair_queue import MAX_PASSED_OVER, DueJob, FairQueue
 from memwal.jobs.due import JOBS, Due
 
 MIB = 1 << 20
 
 
-def candidate(table: str, job: str = "merge", pressure: float = 1.0, **options: Any) -> Candidate:
+def candidate(table: str, job: str = "merge", pressure: float = 1.0, **options: Any) -> DueJob:
     critical = options.pop("critical", False)
     due = Due(reason="due", pressure=pressure, critical=critical)
-    return Candidate(table=table, job=job, due=due, **options)
+    return DueJob(table=table, job=job, due=due, **options)
 
 
 def names(found: list[Any]) -> list[str]:
-    return [choice.candidate.table for choice in found]
+    return [choice.due_job.table for choice in found]
 
 
 def test_what_presses_most_goes_first() -> None:
@@ -42,7 +42,7 @@ def test_what_presses_most_goes_first() -> None:
 
 def test_one_job_of_a_table_at_a_time() -> None:
     found = FairQueue().choose([candidate("a", job) for job in JOBS], slots=5)
-    assert [choice.candidate.job for choice in found] == ["recover"]
+    assert [choice.due_job.job for choice in found] == ["recover"]
 
 
 def test_merges_share_the_bytes() -> None:
@@ -53,7 +53,7 @@ def test_merges_share_the_bytes() -> None:
         candidate("d", job="gc", pressure=1),
     ]
     found = FairQueue().choose(waiting, slots=9, remaining_bytes=100 * MIB)
-    assert [(choice.candidate.table, choice.run_bytes) for choice in found] == [
+    assert [(choice.due_job.table, choice.run_bytes) for choice in found] == [
         ("a", 100 * MIB),
         ("b", 30 * MIB),
         ("d", None),
@@ -90,7 +90,7 @@ def test_every_due_job_is_served_within_a_bound(remaining_bytes: int | None, dat
         for place, (number, job) in enumerate(keys):
             mine = (number, job) == victim
             waiting.append(
-                Candidate(
+                DueJob(
                     table=f"t{number}",
                     job=job,
                     due=Due(reason="due") if mine else others[(turn + place) % len(others)],
@@ -99,7 +99,7 @@ def test_every_due_job_is_served_within_a_bound(remaining_bytes: int | None, dat
                 )
             )
         served = queue.choose(waiting, slots=slots, remaining_bytes=remaining_bytes)
-        if (f"t{victim[0]}", victim[1]) in [(c.candidate.table, c.candidate.job) for c in served]:
+        if (f"t{victim[0]}", victim[1]) in [(c.due_job.table, c.due_job.job) for c in served]:
             return
     raise AssertionError(f"{victim} was not served in {bound} turns")
 

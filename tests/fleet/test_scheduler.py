@@ -253,7 +253,7 @@ class TestOneProcess:
 
         monkeypatch.setattr(fleet_module, "run_job", run_job)
         monkeypatch.setattr(fleet_module, "JOBS", ("merge",))
-        monkeypatch.setattr(fleet_module, "Candidate", _of_size(40 << 20))
+        monkeypatch.setattr(fleet_module, "DueJob", _of_size(40 << 20))
         Fleet(catalog, budget=Budget(jobs=2, bytes=50 << 20)).run_once()
         assert sorted(one for _, one in seen[:2]) == [10 << 20, 50 << 20]
         # What the two gave back by then.
@@ -261,9 +261,9 @@ class TestOneProcess:
 
 
 def _of_size(size: int) -> Callable[..., Any]:
-    from memwal.fleet.fair_queue import Candidate
+    from memwal.fleet.fair_queue import DueJob
 
-    return lambda **options: Candidate(**{**options, "bytes": size})
+    return lambda **options: DueJob(**{**options, "bytes": size})
 
 
 class TestForever:

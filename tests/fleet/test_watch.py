@@ -14,7 +14,7 @@ import memwal
 from memwal.catalog import Catalog, Policy
 from memwal.errors import MemWalError
 from memwal.fleet import watch as watch_module
-from memwal.fleet.watch import Look, TableWatch
+from memwal.fleet.watch import Reading, TableWatch
 from memwal.format.paths import region_dir
 from memwal.jobs.job import SkippedRegion
 from memwal.jobs.policy import MAX_REUSE_SECONDS
@@ -50,14 +50,14 @@ class Watched:
         self.catalog = catalog
         self.watch = TableWatch()
 
-    def look(self, *, later: float = 0.0) -> Look:
+    def poll(self, *, later: float = 0.0) -> Reading:
         now = datetime.now(UTC) + timedelta(seconds=later)
-        return self.watch.look(self.catalog, self.catalog.get("flights"), now=now)
+        return self.watch.poll(self.catalog, self.catalog.get("flights"), now=now)
 
     def settle(self) -> None:
-        """Look until the table has a status that is reused."""
-        self.look()
-        assert not self.look().is_fresh
+        """Poll until the table has a status that is reused."""
+        self.poll()
+        assert not self.poll().is_fresh
 
 
 @pytest.fixture
@@ -88,15 +88,15 @@ def flights(
 
 
 def test_an_idle_table_is_read_once(flights: Watched, clock: Clock) -> None:
-    first = flights.look()
+    first = flights.poll()
     assert first.is_fresh
     for _ in range(5):
         clock.seconds += 10
-        look = flights.look(later=clock.seconds - 1_000)
-        assert not look.is_fresh
-        assert look.survey.status.backlog_generations == first.survey.status.backlog_generations
+        reading = flights.poll(later=clock.seconds - 1_000)
+        assert not reading.is_fresh
+        assert reading.survey.status.backlog_generations == first.survey.status.backlog_generations
     before = first.survey.status.oldest_backlog_seconds or 0.0
-    assert (look.survey.status.oldest_backlog_seconds or 0.0) - before >= 50
+    assert (reading.survey.status.oldest_backlog_seconds or 0.0) - before >= 50
 
 
 def _flush(flights: Watched) -> None:
@@ -125,10 +125,10 @@ def _change_the_policy(flights: Watched) -> None:
 def test_a_change_is_seen(flights: Watched, change: Callable[[Watched], None]) -> None:
     flights.settle()
     change(flights)
-    assert flights.look().is_fresh
+    assert flights.poll().is_fresh
 
 
-def test_a_change_during_the_read_is_seen_by_the_next_look(
+def test_a_change_during_the_read_is_seen_by_the_next_poll(
     flights: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flights.settle()
@@ -141,21 +141,21 @@ def test_a_change_during_the_read_is_seen_by_the_next_look(
 
     _flush(flights)
     monkeypatch.setattr(watch_module, "survey", changed_behind)
-    seen = flights.look().survey.status.backlog_generations
+    seen = flights.poll().survey.status.backlog_generations
     monkeypatch.setattr(watch_module, "survey", real)
-    look = flights.look()
-    assert look.is_fresh
-    assert look.survey.status.backlog_generations == seen + 1
+    reading = flights.poll()
+    assert reading.is_fresh
+    assert reading.survey.status.backlog_generations == seen + 1
 
 
-def test_rows_in_the_log_are_looked_at_more_often(flights: Watched, clock: Clock) -> None:
+def test_rows_in_the_log_are_polled_more_often(flights: Watched, clock: Clock) -> None:
     writer = flights.table.writer()
     writer.upsert(numbered(0, 1, n=9))
-    look = flights.look()
-    assert look.survey.status.oldest_unflushed_seconds is not None
-    assert not flights.look().is_fresh
+    reading = flights.poll()
+    assert reading.survey.status.oldest_unflushed_seconds is not None
+    assert not flights.poll().is_fresh
     clock.seconds += watch_module.UNFLUSHED_SECONDS
-    assert flights.look().is_fresh
+    assert flights.poll().is_fresh
     writer.close()
 
 
@@ -163,16 +163,16 @@ def test_a_status_is_not_reused_for_ever(flights: Watched, clock: Clock) -> None
     flights.settle()
     for _ in range(int(MAX_REUSE_SECONDS / 60) - 1):
         clock.seconds += 60
-        assert not flights.look().is_fresh
+        assert not flights.poll().is_fresh
     clock.seconds += 60
-    assert flights.look().is_fresh
+    assert flights.poll().is_fresh
 
 
 def test_a_table_never_seems_to_be_unwatched(flights: Watched, clock: Clock) -> None:
     flights.catalog.update("flights", policy=replace(IDLE, late_seconds=60))
     flights.settle()
     clock.seconds += 30
-    assert flights.look().is_fresh
+    assert flights.poll().is_fresh
 
 
 def test_after_a_long_pause_of_the_process_everything_is_read(
@@ -181,40 +181,40 @@ def test_after_a_long_pause_of_the_process_everything_is_read(
     """Meanwhile the manifests in which it would look for a change can be trimmed."""
     flights.settle()
     clock.seconds += 130
-    assert flights.look().is_fresh
+    assert flights.poll().is_fresh
 
 
 def test_what_is_remembered_never_starts_a_job(flights: Watched) -> None:
     flights.catalog.update("flights", policy=replace(IDLE, merge_at_age_seconds=3_600))
     flights.settle()
-    look = flights.look(later=4_000)
-    assert look.is_fresh
+    reading = flights.poll(later=4_000)
+    assert reading.is_fresh
     # The clock of the store knows better than the one that this look was given.
-    assert look.survey.due["merge"].reason is None
+    assert reading.survey.due["merge"].reason is None
 
 
 def test_a_table_that_stays_due_is_read_once(flights: Watched) -> None:
     flights.catalog.update("flights", policy=replace(IDLE, merge_at_generations=1))
-    assert flights.look().survey.due["merge"].reason is not None
-    look = flights.look(later=60)
-    assert not look.is_fresh
-    assert look.survey.due["merge"].reason is not None
+    assert flights.poll().survey.due["merge"].reason is not None
+    reading = flights.poll(later=60)
+    assert not reading.is_fresh
+    assert reading.survey.due["merge"].reason is not None
     flights.table.merge()
-    assert flights.look().survey.due["merge"].reason is None
+    assert flights.poll().survey.due["merge"].reason is None
 
 
 def test_what_the_catalog_says_meanwhile_counts(flights: Watched) -> None:
     flights.catalog.update("flights", policy=replace(IDLE, merge_at_generations=1))
-    look = flights.look()
-    assert look.survey.due["merge"].reason is not None
+    reading = flights.poll()
+    assert reading.survey.due["merge"].reason is not None
     skipped = [
         SkippedRegion(region_id=region.region_id, generation=1, reason="damaged")
-        for region in look.survey.status.regions
+        for region in reading.survey.status.regions
     ]
     flights.catalog.backoffs.skip_regions("flights", skipped)
-    look = flights.look()
-    assert not look.is_fresh
-    assert look.survey.due["merge"].reason is None
+    reading = flights.poll()
+    assert not reading.is_fresh
+    assert reading.survey.due["merge"].reason is None
 
 
 def test_a_limit_that_only_time_reaches_is_noticed(
@@ -222,18 +222,18 @@ def test_a_limit_that_only_time_reaches_is_noticed(
 ) -> None:
     flights.catalog.update("flights", policy=replace(IDLE, gc_interval_seconds=3_600))
     flights.settle()
-    assert flights.look(later=60).survey.due["gc"].reason is None
-    assert flights.look(later=4_000).survey.due["gc"].reason is not None
+    assert flights.poll(later=60).survey.due["gc"].reason is None
+    assert flights.poll(later=4_000).survey.due["gc"].reason is not None
 
 
-def test_a_look_that_failed_is_followed_by_a_full_one(flights: Watched) -> None:
+def test_a_poll_that_failed_is_followed_by_a_full_one(flights: Watched) -> None:
     flights.settle()
     root = folder(flights.table)
     shutil.move(root, root.with_name("aside"))
     with pytest.raises(MemWalError):
-        flights.look()
+        flights.poll()
     shutil.move(root.with_name("aside"), root)
-    assert flights.look().is_fresh
+    assert flights.poll().is_fresh
 
 
 def test_a_folder_that_changed_a_moment_ago_may_change_again_and_look_the_same(
@@ -244,11 +244,11 @@ def test_a_folder_that_changed_a_moment_ago_may_change_again_and_look_the_same(
 ) -> None:
     monkeypatch.setattr(watch_module, "STAMP_SETTLES_NS", 3_600_000_000_000)
     flights = Watched(managed(policy=IDLE), catalog)
-    flights.look()
-    assert flights.look().is_fresh
+    flights.poll()
+    assert flights.poll().is_fresh
 
 
-def test_on_a_local_disk_a_look_at_an_idle_table_opens_no_file(
+def test_on_a_local_disk_a_poll_at_an_idle_table_opens_no_file(
     managed: Callable[..., memwal.Table],
     catalog: Catalog,
     clock: Clock,
@@ -262,7 +262,7 @@ def test_on_a_local_disk_a_look_at_an_idle_table_opens_no_file(
     flights.settle()
     for name in ("get", "get_range", "list", "head", "exists"):
         monkeypatch.setattr(LocalStore, name, _unexpected)
-    assert not flights.look().is_fresh
+    assert not flights.poll().is_fresh
 
 
 def _unexpected(*arguments: object, **options: object) -> object:

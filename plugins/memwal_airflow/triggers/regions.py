@@ -15,7 +15,7 @@ from airflow.triggers.base import (
 
 from memwal.util.records import JsonObject
 from memwal_airflow.triggers.conditions import BacklogDue, ConditionResult
-from memwal_airflow.triggers.shared_poll import shared_polls
+from memwal_airflow.triggers.shared_readings import shared_readings
 from memwal_airflow.triggers.table_status import TableReading, TableSource
 
 TIMEOUT = timedelta(minutes=5)
@@ -52,7 +52,7 @@ class RegionsDueTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[BaseTaskEndEvent]:
         """Yield one event, which ends the sensor as success if a region is due, else as skipped."""
         source = TableSource(table=self.table)
-        async with shared_polls().watching(source, regions=None) as watch:
+        async with shared_readings().watching(source, regions=None) as watch:
             reading = await watch.next(every=_SHARED_SECONDS)
         instance = self.task_instance
         number = -1 if instance is None else int(instance.map_index)

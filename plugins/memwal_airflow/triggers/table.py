@@ -26,7 +26,7 @@ from memwal_airflow.triggers.conditions import (
     GenerationsMerged,
     IndexesCaughtUp,
 )
-from memwal_airflow.triggers.shared_poll import shared_polls
+from memwal_airflow.triggers.shared_readings import shared_readings
 from memwal_airflow.triggers.table_status import TableSource
 
 MAX_FAILURES = 3
@@ -41,7 +41,7 @@ class TableTrigger(BaseTrigger):
     busy machine) for one that was killed, and fails it. It cannot do so to a task that has ended.
 
     All state is in the arguments, so that another triggerer can continue. Triggers of one table
-    share its polls, see :mod:`memwal_airflow.triggers.shared_poll`.
+    share its readings, see :mod:`memwal_airflow.triggers.shared_readings`.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ class TableTrigger(BaseTrigger):
         the task.
         """
         failures = 0
-        async with shared_polls().watching(self.source, regions=self.condition.regions) as watch:
+        async with shared_readings().watching(self.source, regions=self.condition.regions) as watch:
             await asyncio.sleep(self.poke_seconds)
             while True:
                 try:

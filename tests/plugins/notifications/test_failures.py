@@ -21,9 +21,9 @@ from memwal_airflow.sensors.regions import RegionsDueSensor
 from memwal_airflow.sensors.table import TableBacklogSensor
 from memwal_airflow.skips import RegionsSkipped
 from memwal_airflow.spark.errors import SparkApplicationError
-from memwal_airflow.triggers import shared_poll
 from memwal_airflow.triggers import table as table_triggers
 from memwal_airflow.triggers.regions import start_arguments
+from memwal_airflow.triggers.shared_readings import SharedReadings
 
 from memwal.catalog import Catalog
 from memwal.errors import InvalidInputError, StoreAccessError
@@ -115,8 +115,8 @@ def test_a_trigger_records_why_it_gives_up(
     )
 
     async def run() -> None:
-        polls = shared_poll.TablePolls(read=fail)
-        monkeypatch.setattr(table_triggers, "shared_polls", lambda: polls)
+        readings = SharedReadings(read=fail)
+        monkeypatch.setattr(table_triggers, "shared_readings", lambda: readings)
         async for _ in trigger.run():
             raise AssertionError("it cannot be read")
 

@@ -3,10 +3,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -23,7 +21,6 @@ from memwal_airflow.triggers.due_tables import DueTable, DueTables
 
 from memwal.catalog import Catalog, Policy
 from memwal.errors import StoreUnavailableError
-from memwal.fleet.watch import TableWatch
 from memwal.jobs.job import JobResult
 
 EAGER = Policy(
@@ -236,25 +233,6 @@ def test_what_is_due_is_told_until_it_is_served(backlog: Any, catalog: Catalog) 
     assert catalog.get("flights").regions == 2
 
 
-def test_the_status_after_the_last_change_is_recorded(
-    backlog: Any, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also if a sample was taken shortly before that change, and the table is idle after it."""
-    monkeypatch.setattr(due_tables_module, "SAMPLE_SECONDS", 4)
-    catalog.register("flights", uri=backlog.uri, policy=EAGER)
-    backlog.table.build_snapshot()
-    served(catalog, backlog, "gc", "quality")
-
-    async def work(polls: Polls) -> None:
-        await polls.until(lambda found: "flights" in found)
-        backlog.table.merge()
-        backlog.table.build_indexes()
-        backlog.table.build_snapshot()
-        await polls.until(lambda _: catalog.latest_samples()[0].generations == 0)
-
-    run(catalog, work)
-
-
 def test_a_running_job_and_the_last_success_are_told(backlog: Any, catalog: Catalog) -> None:
     catalog.register("flights", uri=backlog.uri, policy=EAGER)
     served(catalog, backlog, "gc")
@@ -288,7 +266,6 @@ def test_a_job_whose_tries_ended_without_a_record_is_not_served_for_long(
 ) -> None:
     """Nothing records a failure if the machine of the task is gone."""
     monkeypatch.setattr(due_tables_module, "RETRY_SECONDS", 1.5)
-    monkeypatch.setattr(due_tables_module, "RUNS_SECONDS", 0.1)
     catalog.register("flights", uri=backlog.uri, policy=EAGER)
     served(catalog, backlog, "gc", "quality", "snapshot")
     with pytest.raises(StoreUnavailableError), catalog.record_run("flights", "merge"):
@@ -300,34 +277,6 @@ def test_a_job_whose_tries_ended_without_a_record_is_not_served_for_long(
     run(catalog, lambda polls: polls.until(is_free))
 
 
-def test_a_table_that_cannot_be_read_is_recorded_and_the_others_go_on(
-    backlog: Any, catalog: Catalog, tmp_path: Any
-) -> None:
-    catalog.register("broken", uri=str(tmp_path / "nothing.lance"), policy=EAGER)
-    catalog.register("flights", uri=backlog.uri, policy=EAGER)
-
-    async def work(polls: Polls) -> None:
-        await polls.until(lambda found: "flights" in found and bool(catalog.backoffs.failed_jobs()))
-        found = await polls.tables.poll()
-        assert "broken" not in found
-
-    run(catalog, work)
-    (failed,) = catalog.backoffs.failed_jobs()
-    assert (failed.table, failed.job) == ("broken", "status")
-
-
-def test_a_table_that_is_readable_again_is_cleared(
-    backlog: Any, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    catalog.register("flights", uri=backlog.uri, policy=EAGER)
-    catalog.backoffs.record_failure("flights", "status", "gone")
-    monkeypatch.setattr(
-        "memwal.fleet.scheduler.FailureTracker.is_backing_off", lambda *arguments: False
-    )
-    run(catalog, lambda polls: polls.until(lambda found: "flights" in found))
-    assert catalog.backoffs.failed_jobs() == []
-
-
 def test_a_job_that_waits_for_its_next_try_is_not_due(backlog: Any, catalog: Catalog) -> None:
     catalog.register("flights", uri=backlog.uri, policy=EAGER)
     catalog.backoffs.record_failure("flights", "merge", "no space")
@@ -336,108 +285,6 @@ def test_a_job_that_waits_for_its_next_try_is_not_due(backlog: Any, catalog: Cat
     async def work(polls: Polls) -> None:
         found = await polls.until(lambda found: "flights" in found)
         assert "merge" not in found["flights"].jobs
-
-    run(catalog, work)
-
-
-def test_a_slow_table_delays_no_other(
-    backlog: Any, catalog: Catalog, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
-) -> None:
-    catalog.register("a-slow", uri=str(tmp_path / "slow.lance"), policy=EAGER)
-    catalog.register("flights", uri=backlog.uri, policy=EAGER)
-    real = DueTables._look_now
-
-    def look(self: DueTables, watched: Any, options: Any) -> Any:
-        if watched.table.name == "a-slow":
-            time.sleep(1)
-        return real(self, watched, options)
-
-    monkeypatch.setattr(DueTables, "_look_now", look)
-
-    async def work(polls: Polls) -> None:
-        await polls.until(lambda found: "flights" in found)
-        assert catalog.backoffs.failed_jobs() == []
-        await polls.until(lambda found: bool(catalog.backoffs.failed_jobs()))
-
-    run(catalog, work, look_timeout=0.5)
-    (failed,) = catalog.backoffs.failed_jobs()
-    assert failed.table == "a-slow"
-    assert StoreUnavailableError.__name__ in failed.reason
-
-
-@pytest.fixture
-def idle(backlog: Any, catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the tables that are looked at; ``flights`` is idle, looked at all the time."""
-    monkeypatch.setattr(due_tables_module, "_JITTER", 0.98)
-    backlog.table.merge()
-    backlog.table.build_indexes()
-    backlog.table.build_snapshot()
-    served(catalog, backlog, "gc", "quality")
-    policy = replace(EAGER, poll_seconds=1, merge_at_generations=1, compact_min_fragments=None)
-    catalog.register("flights", uri=backlog.uri, policy=policy)
-    monkeypatch.setattr("memwal.fleet.watch.STAMP_SETTLES_NS", 0)
-    looks: list[str] = []
-    real = DueTables._look_now
-
-    def look(self: DueTables, watched: Any, options: Any) -> Any:
-        looks.append(watched.table.name)
-        return real(self, watched, options)
-
-    monkeypatch.setattr(DueTables, "_look_now", look)
-    return looks
-
-
-async def rest(polls: Polls, idle: list[str]) -> None:
-    """Poll until a glance at an idle table is enough."""
-    before = -1
-    while len(idle) != before:
-        before = len(idle)
-        for _ in range(60):
-            await polls.tables.poll()
-            await asyncio.sleep(0.02)
-
-
-def test_a_glance_at_an_idle_table_is_enough(
-    backlog: Any, catalog: Catalog, idle: list[str]
-) -> None:
-    async def work(polls: Polls) -> None:
-        await rest(polls, idle)
-        assert idle
-        backlog.flush(1)
-        await polls.until(lambda found: "flights" in found)
-
-    run(catalog, work)
-
-
-def test_a_glance_that_fails_fails_for_one_table(
-    backlog: Any, catalog: Catalog, idle: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def work(polls: Polls) -> None:
-        await rest(polls, idle)
-        before = len(idle)
-
-        def fail(*arguments: object) -> bool:
-            raise StoreUnavailableError("away")
-
-        monkeypatch.setattr(TableWatch, "is_idle", fail)
-        await polls.until(lambda _: len(idle) > before)
-        assert catalog.backoffs.failed_jobs() == []
-
-    run(catalog, work)
-
-
-def test_a_file_system_that_hangs_delays_no_table(
-    backlog: Any, catalog: Catalog, idle: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(due_tables_module, "GLANCE_SECONDS", 0.05)
-    hangs = threading.Event()
-
-    async def work(polls: Polls) -> None:
-        await rest(polls, idle)
-        monkeypatch.setattr(TableWatch, "is_idle", lambda *arguments: hangs.wait(20))
-        backlog.flush(1)
-        await polls.until(lambda found: "flights" in found)
-        hangs.set()
 
     run(catalog, work)
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from airflow._shared.module_loading import import_string
-from memwal_airflow.triggers import shared_poll
 from memwal_airflow.triggers import table as triggers
+from memwal_airflow.triggers.shared_readings import shared_readings
 from memwal_airflow.triggers.table import (
     BacklogTrigger,
     GenerationMergedTrigger,
@@ -119,7 +119,7 @@ def test_64_of_a_table_look_once_per_interval(
             trigger(backlog, region, seconds=1.6 * poke, poke_seconds=poke) for region in regions
         ]
         found = await asyncio.gather(*map(events, made))
-        assert len(shared_poll.shared_polls()) == 0
+        assert len(shared_readings()) == 0
         return found
 
     ended = asyncio.run(all_of_them())

@@ -7,11 +7,11 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
-from memwal_airflow.triggers import shared_poll
-from memwal_airflow.triggers.shared_poll import TablePolls, shared_polls
-from memwal_airflow.triggers.table_status import TableSource
+from memwal_airflow.triggers.shared_readings import SharedReadings, shared_readings
+from memwal_airflow.triggers.table_status import TableReading, TableSource
 
 from memwal.errors import StoreUnavailableError
+from memwal.fleet.polls import ReadLimits
 
 TABLE = TableSource(table_uri="/t")
 
@@ -33,21 +33,19 @@ class Looks:
         self.at_once -= 1
         if self.error is not None:
             raise self.error
-        return shared_poll.TableReading(
-            status=number, policy=None, regions_in_backoff=None, at=None
-        )  # type: ignore[arg-type]
+        return TableReading(status=number, policy=None, regions_in_backoff=None, at=None)  # type: ignore[arg-type]
 
 
-def run(work: Callable[[TablePolls, Looks], Coroutine[Any, Any, Any]], **limits: Any) -> Any:
+def run(work: Callable[[SharedReadings, Looks], Coroutine[Any, Any, Any]], **limits: Any) -> Any:
     async def go() -> Any:
         looks = Looks()
-        return await work(TablePolls(read=looks, **limits), looks)
+        return await work(SharedReadings(read=looks, limits=ReadLimits(**limits)), looks)
 
     return asyncio.run(go())
 
 
 def test_64_that_wait_share_one_look_per_interval() -> None:
-    async def work(shared: TablePolls, looks: Looks) -> None:
+    async def work(shared: SharedReadings, looks: Looks) -> None:
         async def wait(start: float) -> list[Any]:
             async with shared.watching(TABLE, regions=None) as watch:
                 await asyncio.sleep(start)
@@ -62,7 +60,7 @@ def test_64_that_wait_share_one_look_per_interval() -> None:
 
 
 def test_each_sees_a_look_once_and_none_that_is_older_than_its_interval() -> None:
-    async def work(shared: TablePolls, looks: Looks) -> None:
+    async def work(shared: SharedReadings, looks: Looks) -> None:
         async with (
             shared.watching(TABLE, regions=None) as quick,
             shared.watching(TABLE, regions=None) as slow,
@@ -76,7 +74,7 @@ def test_each_sees_a_look_once_and_none_that_is_older_than_its_interval() -> Non
 
 
 def test_an_interval_that_is_shorter_than_a_look_ends_too() -> None:
-    async def work(shared: TablePolls, looks: Looks) -> None:
+    async def work(shared: SharedReadings, looks: Looks) -> None:
         async with asyncio.timeout(5), shared.watching(TABLE, regions=None) as watch:
             assert [(await watch.next(every=0)).status for _ in range(3)] == [1, 2, 3]
 
@@ -84,7 +82,7 @@ def test_an_interval_that_is_shorter_than_a_look_ends_too() -> None:
 
 
 def test_what_is_looked_at_is_what_is_wanted_together() -> None:
-    async def work(shared: TablePolls, looks: Looks) -> None:
+    async def work(shared: SharedReadings, looks: Looks) -> None:
         async with shared.watching(TABLE, regions=frozenset("a")) as one:
             await one.next(every=0.01)
             async with shared.watching(TABLE, regions=frozenset("b")) as two:
@@ -100,7 +98,7 @@ def test_what_is_looked_at_is_what_is_wanted_together() -> None:
 
 
 def test_tables_are_apart_and_not_too_many_at_once() -> None:
-    async def work(shared: TablePolls, looks: Looks) -> None:
+    async def work(shared: SharedReadings, looks: Looks) -> None:
         async def wait(number: int) -> None:
             source = TableSource(table_uri=f"/t{number}")
             async with shared.watching(source, regions=None) as watch:
@@ -110,11 +108,11 @@ def test_tables_are_apart_and_not_too_many_at_once() -> None:
         assert len({source for source, _ in looks.taken}) == 10
         assert looks.most == 2
 
-    run(work, max_concurrent_reads=2)
+    run(work, max_reads=2)
 
 
 def test_a_failure_is_told_to_all_and_tried_again_after_the_interval() -> None:
-    async def work(shared: TablePolls, looks: Looks) -> None:
+    async def work(shared: SharedReadings, looks: Looks) -> None:
         looks.error = StoreUnavailableError("away")
 
         async def wait() -> Any:
@@ -131,7 +129,7 @@ def test_a_failure_is_told_to_all_and_tried_again_after_the_interval() -> None:
 
 
 def test_one_that_stops_waiting_does_not_stop_the_others() -> None:
-    async def work(shared: TablePolls, looks: Looks) -> None:
+    async def work(shared: SharedReadings, looks: Looks) -> None:
         async def wait() -> Any:
             async with shared.watching(TABLE, regions=None) as watch:
                 return (await watch.next(every=1)).status
@@ -151,7 +149,7 @@ def test_a_look_that_hangs_is_a_failure() -> None:
         await asyncio.sleep(3600)
 
     async def work() -> None:
-        shared = TablePolls(read=hang, read_timeout=0.01)
+        shared = SharedReadings(read=hang, limits=ReadLimits(timeout=0.01))
         async with shared.watching(TABLE, regions=None) as watch:
             with pytest.raises(StoreUnavailableError):
                 await watch.next(every=1)
@@ -160,9 +158,9 @@ def test_a_look_that_hangs_is_a_failure() -> None:
 
 
 def test_those_of_a_loop_that_is_over_are_forgotten() -> None:
-    async def own() -> weakref.ref[TablePolls]:
-        assert shared_polls() is shared_polls()
-        return weakref.ref(shared_polls())
+    async def own() -> weakref.ref[SharedReadings]:
+        assert shared_readings() is shared_readings()
+        return weakref.ref(shared_readings())
 
     found = asyncio.run(own())
     gc.collect()

@@ -1,0 +1,402 @@
+"""The loop that polls tables, for the fleet and for the triggers of Airflow."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from memwal.catalog.records import STATUS_JOB, ManagedTable
+from memwal.errors import MemWalError, StoreUnavailableError
+from memwal.fleet.job_spec import Skipped
+from memwal.fleet.schedule import is_due
+from memwal.fleet.tables import Survey
+from memwal.jobs.job import JobResult
+from memwal.jobs.policy import WHEN_DUE
+from memwal.util.log import safe_error_text
+from memwal.util.records import JsonObject
+
+if TYPE_CHECKING:
+    from memwal.catalog import Catalog
+    from memwal.catalog.backoff import FailedJob
+    from memwal.fleet.watch import TableWatch
+
+QUICK_CHECK_SECONDS = 5.0
+"""Limit of the quick check of all local tables whose time has come."""
+
+SAMPLE_SECONDS = 60.0
+"""Pause between two samples of the backlog of a table that changes all the time."""
+
+# More than reads at once: a read that exceeds its limit keeps its thread until it ends.
+_THREADS = 64
+_JITTER = 0.1  # So that the polls of many tables spread over the pause between them.
+# Pause between two comparisons of a cron expression with the clock.
+_CRON_SECONDS = 10.0
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """Outcome of a job, or of a failed survey of a table.
+
+    Attributes
+    ----------
+    table, job : str
+        Name of the managed table, and the job; ``status`` when the status of the table could not
+        be read.
+    reason : str
+        Why the job was due.
+    result : JobResult or Skipped or None
+        None when the job failed, or was ended by a shutdown.
+    failed_job : FailedJob or None
+        What went wrong, and when it is tried again; None also when it could not be recorded.
+    failed : bool
+        Whether the job, or the survey, failed; a shutdown is no failure.
+    """
+
+    table: str
+    job: str
+    reason: str
+    result: JobResult | Skipped | None = None
+    failed_job: FailedJob | None = None
+
+    failed: bool = False
+
+    def to_dict(self) -> JsonObject:
+        """Return plain values, for JSON."""
+        return {
+            "table": self.table,
+            "job": self.job,
+            "reason": self.reason,
+            "result": self.result and self.result.to_dict(),
+            "failed_job": self.failed_job and self.failed_job.to_dict(),
+            "failed": self.failed,
+        }
+
+
+class FailureTracker:
+    """Failed jobs of all tables, cached from the catalog.
+
+    While the catalog does not answer, failures are logged and not recorded.
+    """
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._failed_jobs: dict[tuple[str, str], FailedJob] = {}
+
+    def read(self) -> None:
+        """Reload what all processes recorded; raises ``StoreUnavailableError``."""
+        self._failed_jobs = {
+            (failed.table, failed.job): failed for failed in self._catalog.backoffs.failed_jobs()
+        }
+
+    def is_backing_off(self, table: str, job: str) -> bool:
+        """Return whether a job failed and its next try is in the future."""
+        failed = self._failed_jobs.get((table, job))
+        return failed is not None and failed.next_try_at > datetime.now(UTC)
+
+    def record(self, table: str, job: str, reason: str, error: BaseException) -> Outcome:
+        """Record a failure of any kind, so that the other tables go on, and return its outcome."""
+        if not isinstance(error, MemWalError):
+            logger.error("%s of %s failed unexpectedly", job, table, exc_info=error)
+        text = safe_error_text(error)
+        failed: FailedJob | None = None
+        try:
+            failed = self._catalog.backoffs.record_failure(table, job, error)
+            self._failed_jobs[table, job] = failed
+            logger.warning("%s of %s failed (try %d): %s", job, table, failed.attempts, text)
+        except MemWalError as second:
+            logger.warning("%s of %s failed: %s; not recorded: %s", job, table, text, second)
+        return Outcome(table=table, job=job, reason=reason, failed_job=failed, failed=True)
+
+    def clear(self, table: str, job: str) -> None:
+        """Delete the failure record of a job, if there is one."""
+        if (table, job) not in self._failed_jobs:
+            return
+        try:
+            self._catalog.backoffs.clear_failure(table, job)
+            self._failed_jobs.pop((table, job), None)
+        except MemWalError as error:
+            logger.warning("the recovery of %s of %s was not recorded: %s", job, table, error)
+
+
+class ReadLimits:
+    """Limits of the reads of tables in one event loop: how many at once, and how long each."""
+
+    def __init__(self, *, max_reads: int = 8, timeout: float = 300.0) -> None:
+        self._slots = asyncio.Semaphore(max_reads)
+        self._timeout = timeout
+
+    @asynccontextmanager
+    async def reading(self, name: str) -> AsyncIterator[None]:
+        """Wait for a turn, and read a table in the block.
+
+        Raises ``StoreUnavailableError`` if the read exceeds its limit.
+        """
+        try:
+            async with self._slots, asyncio.timeout(self._timeout):
+                yield
+        except TimeoutError as error:
+            raise StoreUnavailableError(
+                f"{name} did not answer in {self._timeout:.0f} s"
+            ) from error
+
+
+def _new_watch() -> TableWatch:
+    from memwal.fleet.watch import TableWatch  # loads Lance
+
+    return TableWatch()
+
+
+@dataclass(eq=False, slots=True)
+class _TablePoll:
+    """State of the polls of one table; times are by the monotonic clock unless they are in UTC."""
+
+    table: ManagedTable
+    watch: TableWatch = field(default_factory=_new_watch)
+    next_at: float = -math.inf
+    polled_at: datetime | None = None
+    task: asyncio.Task[None] | None = None
+    has_sample: bool = True  # whether the status that was read last is in the catalog
+    next_sample: float = -math.inf
+
+
+class TablePolls:
+    """Polls the enabled tables of a catalog in one event loop, each at the pace of its policy.
+
+    A table with the schedule ``@due`` is polled every ``poll_seconds``, others by their schedules.
+    Polls run in threads, and no call waits for one, so that a slow table delays no other. A table
+    that cannot be read is recorded as failing in the catalog, and polled again after the pause that
+    the catalog tells.
+
+    Parameters
+    ----------
+    catalog : Catalog
+    storage_options : callable
+        Returns the storage options of a table, without blocking the event loop; None for those in
+        the file that the catalog refers to.
+    select : callable
+        Returns whether a table is polled.
+    refresh_seconds : float
+        Pause between two reads of which tables the catalog has.
+    limits : ReadLimits, optional
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        *,
+        storage_options: Callable[[ManagedTable], Awaitable[Mapping[str, str] | None]],
+        select: Callable[[ManagedTable], bool],
+        refresh_seconds: float,
+        limits: ReadLimits | None = None,
+    ) -> None:
+        self._catalog = catalog
+        self._storage_options = storage_options
+        self._select = select
+        self._refresh_seconds = refresh_seconds
+        self._limits = limits or ReadLimits()
+        self.failures = FailureTracker(catalog)
+        self.catalog_answers = False
+        self._next_refresh = -math.inf
+        self._revision: tuple[int, datetime | None] | None = None
+        self._polls: dict[str, _TablePoll] = {}
+        self._results: list[Survey | Outcome] = []
+        self._quick_check: asyncio.Future[list[_TablePoll]] | None = None
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="memwal-poll")
+
+    @property
+    def tables(self) -> Collection[str]:
+        """Names of the tables that are polled."""
+        return self._polls.keys()
+
+    @property
+    def running(self) -> dict[str, asyncio.Task[None]]:
+        """The polls that run or wait for their turn, by table."""
+        polls = self._polls.items()
+        return {name: poll.task for name, poll in polls if poll.task is not None}
+
+    async def turn(self, *, busy: Collection[str] = ()) -> None:
+        """Start the polls whose time has come, unless their tables are ``busy``.
+
+        Reads the catalog first if its time has come. While the catalog does not answer, the tables
+        that were read last are polled.
+        """
+        now = time.monotonic()
+        if now >= self._next_refresh:
+            self._next_refresh = now + self._refresh_seconds
+            try:
+                await self._refresh()
+            except StoreUnavailableError as error:
+                self.catalog_answers = False
+                logger.warning("the catalog cannot be read, trying again: %s", error)
+        await self._start(
+            [
+                poll
+                for name, poll in self._polls.items()
+                if name not in busy and self._may_start(poll) and self._is_due(poll)
+            ]
+        )
+
+    async def poll_all(self) -> None:
+        """Read the catalog, and start a poll of every table whose last poll did not fail.
+
+        Raises ``StoreUnavailableError`` if the catalog does not answer.
+        """
+        await self._refresh()
+        await self._start([poll for poll in self._polls.values() if self._may_start(poll)])
+
+    def finished(self) -> list[Survey | Outcome]:
+        """Return the surveys and the failures of the polls that ended since the last call."""
+        results, self._results = self._results, []
+        return results
+
+    def restart(self, table: str) -> None:
+        """Forget when a table was polled: its schedule begins anew."""
+        poll = self._polls.get(table)
+        if poll is not None:
+            poll.next_at, poll.polled_at = -math.inf, None
+
+    def close(self, *, wait: bool = False) -> None:
+        """Cancel the polls; their threads end with the requests that they ``wait`` for."""
+        for task in self.running.values():
+            task.cancel()
+        self._threads.shutdown(wait, cancel_futures=True)
+
+    async def _refresh(self) -> None:
+        """Read which tables there are, if the catalog has changed, and which jobs failed."""
+        tables = await asyncio.to_thread(self._read_catalog)
+        self.catalog_answers = True
+        if tables is None:
+            return
+        self._polls = {name: self._polls.get(name) or _TablePoll(tables[name]) for name in tables}
+        for name, poll in self._polls.items():
+            if poll.table.policy != tables[name].policy:
+                poll.next_at = -math.inf
+            poll.table = tables[name]
+
+    def _read_catalog(self) -> dict[str, ManagedTable] | None:
+        """Return the selected tables by name; None if the catalog has not changed."""
+        self.failures.read()
+        revision = self._catalog.revision()
+        if revision == self._revision:
+            return None
+        tables = self._catalog.list(enabled_only=True)
+        # Only now: after an error above, the next call reads the tables again.
+        self._revision = revision
+        return {table.name: table for table in tables if self._select(table)}
+
+    def _may_start(self, poll: _TablePoll) -> bool:
+        name = poll.table.name
+        return poll.task is None and not self.failures.is_backing_off(name, STATUS_JOB)
+
+    async def _start(self, polls: list[_TablePoll]) -> None:
+        for poll in await self._changed(polls):
+            poll.task = asyncio.ensure_future(self._poll(poll))
+
+    def _is_due(self, poll: _TablePoll) -> bool:
+        """Return whether the time of a poll has come by the schedule of its table."""
+        if poll.table.problem is not None:
+            return True
+        now = time.monotonic()
+        if now < poll.next_at:
+            return False
+        policy = poll.table.policy
+        schedule = policy.poll_seconds if policy.schedule == WHEN_DUE else policy.schedule
+        if not isinstance(schedule, str):
+            spread = random.uniform(1 - _JITTER, 1)  # noqa: S311
+            poll.next_at = now + (math.inf if schedule is None else schedule * spread)
+            return schedule is not None
+        poll.next_at = now + _CRON_SECONDS
+        at = datetime.now(UTC)
+        try:
+            due = is_due(schedule, last=poll.polled_at, now=at)
+        except MemWalError as error:
+            self._results.append(self.failures.record(poll.table.name, STATUS_JOB, "", error))
+            return False
+        if due:
+            poll.polled_at = at
+        return due
+
+    async def _changed(self, polls: list[_TablePoll]) -> list[_TablePoll]:
+        """Filter out the unchanged local tables with one batched check.
+
+        A thread of its own for each unchanged table would cost ten times as much. If a file system
+        does not answer, the tables on the others are read all the same.
+        """
+        if not polls or (self._quick_check is not None and not self._quick_check.done()):
+            return polls
+        loop = asyncio.get_running_loop()
+        self._quick_check = loop.run_in_executor(self._threads, _not_idle, polls)
+        try:
+            async with asyncio.timeout(QUICK_CHECK_SECONDS):
+                return await asyncio.shield(self._quick_check)
+        except TimeoutError:
+            logger.warning(
+                "A file system did not answer in %g s: reading each table by itself.",
+                QUICK_CHECK_SECONDS,
+            )
+        for poll in polls:
+            # The thread may still use the old one.
+            poll.watch = _new_watch()
+        return polls
+
+    async def _poll(self, poll: _TablePoll) -> None:
+        table = poll.table
+        result: Survey | Outcome
+        try:
+            async with self._limits.reading(table.name):
+                options = await self._storage_options(table)
+                loop = asyncio.get_running_loop()
+                result = await loop.run_in_executor(
+                    self._threads, self._read, poll, table, poll.watch, options
+                )
+        except Exception as error:
+            # A thread that did not answer in time may still use the old one.
+            poll.watch = _new_watch()
+            record = self.failures.record
+            result = await asyncio.to_thread(record, table.name, STATUS_JOB, "", error)
+        finally:
+            poll.task = None
+        if self._polls.get(table.name) is poll:
+            self._results.append(result)
+
+    def _read(
+        self,
+        poll: _TablePoll,
+        table: ManagedTable,
+        watch: TableWatch,
+        options: Mapping[str, str] | None,
+    ) -> Survey:
+        reading = watch.poll(self._catalog, table, storage_options=options)
+        self.failures.clear(table.name, STATUS_JOB)
+        if reading.is_fresh:
+            poll.has_sample = False
+        now = time.monotonic()
+        if not poll.has_sample and now >= poll.next_sample:
+            self._catalog.record_backlog(table.name, reading.survey.status)
+            poll.has_sample, poll.next_sample = True, now + SAMPLE_SECONDS
+        return reading.survey
+
+
+def _not_idle(polls: list[_TablePoll]) -> list[_TablePoll]:
+    now = time.monotonic()
+
+    def is_idle(poll: _TablePoll) -> bool:
+        needs_sample = not poll.has_sample and now >= poll.next_sample
+        try:
+            return not needs_sample and poll.watch.is_idle(poll.table)
+        except Exception:
+            # The poll raises it again, for this table alone.
+            return False
+
+    return [poll for poll in polls if not is_idle(poll)]

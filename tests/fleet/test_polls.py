@@ -1,0 +1,346 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.data.tables import numbered
+
+import memwal
+from memwal.catalog import Catalog, Policy
+from memwal.catalog.records import ManagedTable
+from memwal.errors import StoreUnavailableError
+from memwal.fleet import polls as polls_module
+from memwal.fleet.polls import Outcome, ReadLimits, TablePolls
+from memwal.fleet.tables import Survey
+from memwal.fleet.watch import TableWatch
+
+Managed = Callable[..., memwal.Table]
+
+IDLE = Policy(
+    merge_at_generations=100,
+    merge_at_age_seconds=1e9,
+    index_at_age_seconds=1e9,
+    snapshot_at_age_seconds=1e9,
+    snapshot_at_regions=1000,
+    gc_interval_seconds=1e9,
+    gc_at_bytes=None,
+    compact_min_fragments=None,
+)
+"""A policy by which nothing becomes due."""
+
+
+class Loop:
+    """Turns of the loop, in each of which the time of every table has come."""
+
+    def __init__(self, polls: TablePolls) -> None:
+        self.polls = polls
+        self.results: list[Survey | Outcome] = []
+
+    async def turn(self) -> None:
+        for name in self.polls.tables:
+            self.polls.restart(name)
+        await self.polls.turn()
+        await asyncio.sleep(0.01)
+        self.results += self.polls.finished()
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        async with asyncio.timeout(120):
+            while not holds():
+                await self.turn()
+
+    def surveys(self, name: str) -> list[Survey]:
+        return [r for r in self.results if isinstance(r, Survey) and r.table.name == name]
+
+    def failures(self) -> list[Outcome]:
+        return [result for result in self.results if isinstance(result, Outcome)]
+
+
+def run(
+    catalog: Catalog,
+    work: Callable[[Loop], Coroutine[Any, Any, None]],
+    *,
+    select: Callable[[ManagedTable], bool] = lambda table: True,
+    limits: ReadLimits | None = None,
+) -> Loop:
+    async def options(table: ManagedTable) -> None:
+        return None
+
+    async def go() -> Loop:
+        polls = TablePolls(
+            catalog, storage_options=options, select=select, refresh_seconds=0, limits=limits
+        )
+        loop = Loop(polls)
+        try:
+            await work(loop)
+        finally:
+            polls.close()
+        return loop
+
+    return asyncio.run(go())
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the tables that were read one by one."""
+    names: list[str] = []
+    real = TableWatch.poll
+
+    def noted(watch: TableWatch, catalog: Catalog, table: ManagedTable, **options: Any) -> Any:
+        names.append(table.name)
+        return real(watch, catalog, table, **options)
+
+    monkeypatch.setattr(TableWatch, "poll", noted)
+    return names
+
+
+def test_a_slow_table_delays_no_other(
+    catalog: Catalog, managed: Managed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    managed("slow", policy=IDLE)
+    managed("flights", policy=IDLE)
+    answers = threading.Event()
+    real = TableWatch.poll
+
+    def poll(watch: TableWatch, catalog: Catalog, table: ManagedTable, **options: Any) -> Any:
+        if table.name == "slow":
+            answers.wait(120)
+        return real(watch, catalog, table, **options)
+
+    monkeypatch.setattr(TableWatch, "poll", poll)
+
+    async def work(loop: Loop) -> None:
+        await loop.until(lambda: len(loop.surveys("flights")) > 1)
+        assert not loop.surveys("slow")
+        answers.set()
+        await loop.until(lambda: bool(loop.surveys("slow")))
+
+    assert not run(catalog, work).failures()
+
+
+def test_a_table_that_does_not_answer_is_recorded_as_failing(
+    catalog: Catalog, managed: Managed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    managed("slow", policy=IDLE)
+    ended = threading.Event()
+    monkeypatch.setattr(TableWatch, "poll", lambda *_, **__: ended.wait(120))
+
+    async def work(loop: Loop) -> None:
+        await loop.until(lambda: bool(loop.failures()))
+        ended.set()
+
+    run(catalog, work, limits=ReadLimits(timeout=0.01))
+    (failed,) = catalog.backoffs.failed_jobs()
+    assert (failed.table, failed.job) == ("slow", "status")
+    assert StoreUnavailableError.__name__ in failed.reason
+
+
+def test_a_read_that_exceeds_its_limit_makes_room_for_the_next() -> None:
+    async def work() -> None:
+        limits = ReadLimits(max_reads=1, timeout=0.01)
+        with pytest.raises(StoreUnavailableError, match="slow"):
+            async with limits.reading("slow"):
+                await asyncio.sleep(3600)
+        async with limits.reading("next"):
+            pass
+
+    asyncio.run(work())
+
+
+def test_not_more_reads_at_once_than_allowed() -> None:
+    at_once = most = 0
+
+    async def work() -> None:
+        limits = ReadLimits(max_reads=2)
+
+        async def read() -> None:
+            nonlocal at_once, most
+            async with limits.reading("a"):
+                at_once += 1
+                most = max(most, at_once)
+                await asyncio.sleep(0)
+                at_once -= 1
+
+        await asyncio.gather(*(read() for _ in range(10)))
+
+    asyncio.run(work())
+    assert most == 2
+
+
+def test_a_table_that_cannot_be_read_waits_for_its_next_try_and_the_others_go_on(
+    catalog: Catalog, managed: Managed, tmp_path: Path, try_now: Callable[[], None]
+) -> None:
+    catalog.register("broken", uri=str(tmp_path / "broken.lance"), policy=IDLE)
+    aside = Path(managed("flights", policy=IDLE).uri)
+
+    async def work(loop: Loop) -> None:
+        await loop.until(lambda: bool(loop.failures()) and len(loop.surveys("flights")) > 3)
+        (failed,) = loop.failures()
+        assert (failed.table, failed.job, failed.failed) == ("broken", "status", True)
+        assert [one.table for one in catalog.backoffs.failed_jobs()] == ["broken"]
+        (tmp_path / "broken.lance").symlink_to(aside)
+        try_now()
+        await loop.until(lambda: bool(loop.surveys("broken")))
+
+    run(catalog, work)
+    assert catalog.backoffs.failed_jobs() == []
+
+
+def test_unchanged_local_tables_share_one_check(
+    catalog: Catalog, managed: Managed, read: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("memwal.fleet.watch.STAMP_SETTLES_NS", 0)
+    table = managed("flights", policy=IDLE)
+
+    async def work(loop: Loop) -> None:
+        await _rest(loop, read, table, catalog)
+        with table.writer() as writer:
+            writer.upsert(numbered(0, 1, n=9))
+            writer.flush()
+        before = len(read)
+        await loop.until(lambda: len(read) > before)
+
+    run(catalog, work)
+
+
+async def _rest(loop: Loop, read: list[str], table: memwal.Table, catalog: Catalog) -> None:
+    """Make nothing due, and turn until the quick check of a table is enough."""
+    for job in (table.build_snapshot, table.collect_garbage):
+        result = job()
+        with catalog.record_run("flights", result.job) as done:
+            done.finish(result)
+    await loop.until(lambda: bool(loop.surveys("flights")))
+    before = -1
+    while len(read) != before:
+        before = len(read)
+        for _ in range(10):
+            await loop.turn()
+
+
+def test_a_quick_check_that_fails_reads_that_table_alone(
+    catalog: Catalog, managed: Managed, read: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("memwal.fleet.watch.STAMP_SETTLES_NS", 0)
+    table = managed("flights", policy=IDLE)
+
+    async def work(loop: Loop) -> None:
+        await _rest(loop, read, table, catalog)
+        before = len(read)
+
+        def fail(*arguments: object) -> bool:
+            raise StoreUnavailableError("away")
+
+        monkeypatch.setattr(TableWatch, "is_idle", fail)
+        await loop.until(lambda: len(read) > before)
+
+    assert not run(catalog, work).failures()
+
+
+def test_a_file_system_that_hangs_delays_no_table(
+    catalog: Catalog, managed: Managed, read: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("memwal.fleet.watch.STAMP_SETTLES_NS", 0)
+    monkeypatch.setattr(polls_module, "QUICK_CHECK_SECONDS", 0.01)
+    table = managed("flights", policy=IDLE)
+    ended = threading.Event()
+
+    async def work(loop: Loop) -> None:
+        await loop.until(lambda: bool(loop.surveys("flights")))
+        monkeypatch.setattr(TableWatch, "is_idle", lambda *_: ended.wait(120))
+        before = len(read)
+        await loop.until(lambda: len(read) > before + 2)
+        ended.set()
+
+    run(catalog, work)
+    assert table.status().backlog_generations > 0
+
+
+def test_the_status_after_the_last_change_is_recorded(
+    catalog: Catalog, managed: Managed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if a sample was taken shortly before that change, and the table is idle after it."""
+    monkeypatch.setattr(polls_module, "SAMPLE_SECONDS", 2.0)
+    table = managed("flights", policy=IDLE)
+
+    async def work(loop: Loop) -> None:
+        await loop.until(lambda: bool(loop.surveys("flights")))
+        assert catalog.latest_samples()[0].generations > 0
+        table.merge()
+        await loop.until(lambda: catalog.latest_samples()[0].generations == 0)
+
+    run(catalog, work)
+
+
+def test_tables_come_and_go_with_the_catalog(catalog: Catalog, managed: Managed) -> None:
+    table = managed("flights", policy=replace(IDLE, schedule=None))
+    by_hand = "flights"
+
+    async def work(loop: Loop) -> None:
+        polls = loop.polls
+        await polls.turn()
+        assert set(polls.tables) == {by_hand}
+        assert not polls.running
+        catalog.register("other", uri=table.uri, policy=IDLE)
+        await polls.turn()
+        assert set(polls.running) == {"other"}
+        catalog.update("flights", policy=IDLE)
+        await polls.turn()
+        assert "flights" in polls.running
+        catalog.update("flights", enabled=False)
+        await polls.turn(busy=("other",))
+        assert set(polls.tables) == {"other"}
+        catalog.update("other", policy=replace(IDLE, priority=7))
+        await polls.turn()
+        assert not polls.tables
+        assert not polls.finished()
+
+    run(catalog, work, select=lambda table: table.policy.priority != 7)
+
+
+def test_a_busy_table_is_not_polled(catalog: Catalog, managed: Managed) -> None:
+    managed("flights", policy=IDLE)
+
+    async def work(loop: Loop) -> None:
+        await loop.polls.turn(busy=("flights",))
+        assert not loop.polls.running
+        await loop.polls.turn()
+        assert set(loop.polls.running) == {"flights"}
+
+    run(catalog, work)
+
+
+def test_a_catalog_that_does_not_answer_is_asked_again(
+    catalog: Catalog, managed: Managed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    managed("flights", policy=IDLE)
+    real = catalog.revision
+    away = True
+
+    def revision() -> tuple[int, datetime | None]:
+        if away:
+            raise StoreUnavailableError("away")
+        return real()
+
+    monkeypatch.setattr(catalog, "revision", revision)
+
+    async def work(loop: Loop) -> None:
+        nonlocal away
+        await loop.turn()
+        assert not loop.polls.tables
+        assert not loop.polls.catalog_answers
+        with pytest.raises(StoreUnavailableError):
+            await loop.polls.poll_all()
+        away = False
+        await loop.turn()
+        assert loop.polls.catalog_answers
+        away = True
+        before = len(loop.results)
+        # The tables that were read last are polled.
+        await loop.until(lambda: len(loop.results) > before + 1)
+
+    run(catalog, work)
