@@ -2,20 +2,25 @@
 
 A value is refused only if its annotation says clearly what it must be. Protocols, type variables
 and ``object`` accept everything: the function checks such values itself.
+
+No library does this: beartype, typeguard and pydantic take True for an int or refuse numpy's
+numbers, take a str for a sequence of texts, and put the values, which may be secrets, in messages.
 """
 
 from __future__ import annotations
 
+import builtins
 import collections.abc
 import difflib
+import functools
 import inspect
-import os
-import re
 import sys
 import types
+from collections import ChainMap
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from itertools import chain, repeat
 from numbers import Integral, Real
 from typing import (
     Annotated,
@@ -36,21 +41,9 @@ from memwal.errors import ArgumentTypeError
 _MIN_INTEGER: Final = -(2**63)
 _MAX_INTEGER: Final = 2**64 - 1
 _MAX_SHOWN_TYPES: Final = 3
-_ITERABLES: Final = frozenset(
-    {
-        collections.abc.Sequence,
-        collections.abc.Collection,
-        collections.abc.Iterable,
-        collections.abc.Set,
-        list,
-        tuple,
-        set,
-        frozenset,
-    }
-)
-_MAPPINGS: Final = frozenset({collections.abc.Mapping, dict})
-_CLASS_NAME: Final = re.compile(r"([A-Z]\w*)( \| None)?")
 _TEXTS: Final = (str, bytes, bytearray)
+# Modules of the containers whose elements are checked.
+_CONTAINERS: Final = ("builtins", "collections.abc")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,16 +60,7 @@ class Arguments:
     The annotations are evaluated at the first call, since they may name what is imported later.
     """
 
-    __slots__ = (
-        "_closed",
-        "_compiled",
-        "_function",
-        "_name",
-        "_named",
-        "_owner",
-        "_positional",
-        "_rest",
-    )
+    __slots__ = ("_checks", "_closed", "_function", "_name", "_owner", "_positional", "_rest")
 
     def __init__(
         self, function: Callable[..., object], name: str, owner: type | None = None
@@ -84,31 +68,24 @@ class Arguments:
         self._function = function
         self._owner = owner  # class that the function constructs, if it is a constructor
         self._name = name
-        self._compiled = False
-        self._positional: tuple[tuple[str, Check | None], ...] = ()
-        self._named: dict[str, Check | None] = {}
+        self._checks: dict[str, Check | None] | None = None  # by parameter, from the first call on
+        self._positional: list[str] = []
+        self._rest = ""  # name of *args
         self._closed = False  # whether **kwargs may have no other names than these
-        self._rest: tuple[str, Check | None] = ("", None)  # of *args
 
     def check(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Raise ArgumentTypeError for the first argument whose value does not fit."""
-        if not self._compiled:
-            self._compile()
-        for value, (name, check) in zip(args, self._positional, strict=False):
+        checks = self._checks if self._checks is not None else self._compile()
+        names = chain(self._positional, repeat(self._rest)) if self._rest else self._positional
+        for name, value in (*zip(names, args, strict=False), *kwargs.items()):
+            check = checks.get(name)
             if check is not None and not check.accepts(value):
-                raise self._type_error(name, value, check)
-        name, check = self._rest
-        if check is not None:
-            for value in args[len(self._positional) :]:
-                if not check.accepts(value):
-                    raise self._type_error(name, value, check)
-        for name, value in kwargs.items():
-            check = self._named.get(name)
-            if self._closed and name not in self._named:
-                unexpected = TypeError(f"got an unexpected keyword argument {name!r}")
-                raise self.binding_error(unexpected, kwargs)
-            if check is not None and not check.accepts(value):
-                raise self._type_error(name, value, check)
+                raise ArgumentTypeError(
+                    f"{self._name}: {name} is {_type_name(value)}; pass {check.expected}"
+                )
+        if self._closed and (unknown := kwargs.keys() - checks.keys()):
+            unexpected = TypeError(f"got an unexpected keyword argument {min(unknown)!r}")
+            raise self.binding_error(unexpected, kwargs)
 
     def fit(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Return whether the function has parameters for these arguments, and no others."""
@@ -120,46 +97,38 @@ class Arguments:
 
     def binding_error(self, error: TypeError, kwargs: Collection[str]) -> ArgumentTypeError:
         """Return the error for arguments that are missing, unknown or too many."""
-        if not self._compiled:
-            self._compile()
-        names = [name for name in self._named if name != "self"]
-        unknown = [name for name in kwargs if name not in self._named]
+        checks = self._checks if self._checks is not None else self._compile()
+        names = [name for name in checks if name not in ("self", self._rest)]
+        unknown = [name for name in kwargs if name not in names]
         close = [match for name in unknown for match in difflib.get_close_matches(name, names, 1)]
         advice = f"did you mean {', '.join(close)}?" if close else f"it takes {', '.join(names)}"
         problem = str(error).partition("() ")[2] or str(error)
         return ArgumentTypeError(f"{self._name} {problem}; {advice}")
 
-    def _type_error(self, name: str, value: object, check: Check) -> ArgumentTypeError:
-        return ArgumentTypeError(
-            f"{self._name}: {name} is {_type_name(value)}; pass {check.expected}"
-        )
-
-    def _compile(self) -> None:
-        parameters = inspect.signature(self._function).parameters.values()
+    def _compile(self) -> dict[str, Check | None]:
         hints = _hints(self._function, self._owner)
-        positional: list[tuple[str, Check | None]] = []
-        for parameter in parameters:
-            check = check_of(hints.get(parameter.name, Any))
-            match parameter.kind:
-                case parameter.VAR_POSITIONAL:
-                    self._rest = (parameter.name, check)
-                case parameter.VAR_KEYWORD:
-                    options = _unpacked(hints.get(parameter.name))
-                    self._closed = bool(options)
-                    self._named.update({n: check_of(option) for n, option in options.items()})
-                case parameter.KEYWORD_ONLY:
-                    self._named[parameter.name] = check
-                case _:
-                    positional.append((parameter.name, check))
-                    self._named[parameter.name] = check
-        self._positional = tuple(positional)
-        self._compiled = True
+        checks: dict[str, Check | None] = {}
+        positional = []
+        for name, parameter in inspect.signature(self._function).parameters.items():
+            hint = hints.get(name, Any)
+            if parameter.kind is parameter.VAR_KEYWORD:
+                options = _unpacked(hint)
+                self._closed = bool(options)
+                checks |= {option: check_of(value) for option, value in options.items()}
+                continue
+            checks[name] = check_of(hint)
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                self._rest = name
+            elif parameter.kind is not parameter.KEYWORD_ONLY:
+                positional.append(name)
+        self._positional = positional
+        # Last: other threads go by it.
+        self._checks = checks
+        return checks
 
 
 def check_of(annotation: Any) -> Check | None:
     """Return the check of an annotation; None if it accepts everything."""
-    if isinstance(annotation, Check):
-        return annotation
     simple = _SIMPLE.get(annotation) if isinstance(annotation, type) else None
     if simple is not None:
         return simple
@@ -168,22 +137,25 @@ def check_of(annotation: Any) -> Check | None:
         check = check_of(inner[0])
         return check and Check(check.accepts, str(inner[1]))
     if origin in (Union, types.UnionType):
+        others = [part for part in inner if part is not types.NoneType]
+        if len(others) > 1 and any(isinstance(part, _ByName) for part in others):
+            return None  # beside other types, a name may be that of a union
         return _any_of([check_of(part) for part in inner])
     if origin is Literal:
         return Check(lambda value: value in inner, " or ".join(map(repr, inner)))
-    if origin in _ITERABLES or annotation in _ITERABLES:
-        return _elements(origin or annotation, inner)
-    if origin in _MAPPINGS or annotation in _MAPPINGS:
-        return _mapping(inner)
-    if origin is collections.abc.Callable or annotation is collections.abc.Callable:
+    if origin is collections.abc.Callable:
         return Check(callable, "a function")
+    if isinstance(origin, type) and origin.__module__ in _CONTAINERS:
+        # The function names a wrong key or value: here it could not be told from a secret.
+        is_dict = issubclass(origin, Mapping)
+        return _instances(Mapping, "a dict") if is_dict else _elements(origin, inner)
     if getattr(annotation, "_is_protocol", False):
         is_function = "__call__" in vars(annotation) and callable(vars(annotation)["__call__"])
         return Check(callable, "a function") if is_function else None
     return _instances(origin or annotation)
 
 
-def _instances(kind: Any) -> Check | None:
+def _instances(kind: Any, expected: str | None = None) -> Check | None:
     if not isinstance(kind, type) or kind in (object, Any) or is_typeddict(kind):
         return None
     if issubclass(kind, Enum) and issubclass(kind, str):
@@ -193,23 +165,23 @@ def _instances(kind: Any) -> Check | None:
         )
     module = kind.__module__.partition(".")[0]
     name = kind.__qualname__ if module == "builtins" else f"{module}.{kind.__qualname__}"
-    return Check(lambda value: isinstance(value, kind), f"a {name}")
+    return Check(lambda value: isinstance(value, kind), expected or f"a {name}")
 
 
 def _any_of(checks: list[Check | None]) -> Check | None:
-    parts = [check for check in checks if check is not None and check is not _NONE]
     if None in checks:
         return None
-    expected = ", ".join(part.expected for part in parts)
-    accepts = tuple(part.accepts for part in parts)
-    if len(accepts) == 1 and _NONE in checks:
-        # Most options are of this kind, and some are on the path of every write.
-        (only,) = accepts
-        return Check(lambda value: value is None or only(value), f"{expected}, or None")
-    if _NONE in checks:
-        expected = f"{expected}, or None"
-        accepts = (*accepts, _NONE.accepts)
-    return Check(lambda value: any(accept(value) for accept in accepts), expected)
+    # None is named last, and tried first: most options are None.
+    parts = sorted(filter(None, checks), key=lambda check: check is _NONE)
+    expected = ", ".join(part.expected for part in parts if part is not _NONE)
+    return Check(
+        functools.reduce(_either, [part.accepts for part in reversed(parts)]),
+        f"{expected}, or None" if _NONE in parts else expected,
+    )
+
+
+def _either(one: Callable[[Any], bool], other: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: one(value) or other(value)
 
 
 def _elements(kind: Any, inner: tuple[Any, ...]) -> Check:
@@ -228,19 +200,8 @@ def _elements(kind: Any, inner: tuple[Any, ...]) -> Check:
             return False
         return element is None or all(element.accepts(item) for item in value)
 
-    of = "" if element is None else f" of {_expected_text(element)}"
+    of = "" if element is None else f" of {element.expected.removeprefix('a ')}"
     return Check(accepts, f"a list{of}")
-
-
-def _mapping(inner: tuple[Any, ...]) -> Check:
-    # The function names a wrong key or value itself: here it could not be told from a secret.
-    parts = [check for part in inner if (check := check_of(part)) is not None]
-    of = f" of {' to '.join(map(_expected_text, parts))}" if len(parts) == 2 else ""
-    return Check(lambda value: isinstance(value, Mapping), f"a dict{of}")
-
-
-def _expected_text(check: Check) -> str:
-    return check.expected.removeprefix("a ").removeprefix("an ")
 
 
 def _is_integer(value: Any) -> bool:
@@ -265,49 +226,40 @@ _NONE: Final = Check(lambda value: value is None, "None")
 _SIMPLE: Final[dict[Any, Check]] = {
     type(None): _NONE,
     bool: Check(_is_bool, "True or False"),
-    int: Check(_is_integer, "an int"),
-    float: Check(_is_number, "a number"),
+    int: Check(_is_integer, "an int of 64 bits"),
+    float: Check(_is_number, "a number other than NaN"),
     str: Check(lambda value: isinstance(value, str), "a str"),
-    os.PathLike: Check(lambda value: isinstance(value, os.PathLike), "a path"),
 }
 
 
+class _ByName(type):
+    """Class that only a type checker imports: its objects are known by the name of their class."""
+
+    def __instancecheck__(cls, value: object) -> bool:
+        return any(base.__name__ == cls.__name__ for base in type(value).__mro__)
+
+
+class _Names(ChainMap[str, Any]):
+    """Names of a module, in which an annotation is evaluated."""
+
+    def __missing__(self, name: str) -> type:
+        return _ByName(name, (), {"__module__": "builtins"})
+
+
 def _hints(function: Callable[..., object], owner: type | None) -> dict[str, Any]:
-    """Evaluate the annotations; a class that only a type checker imports is checked by its name."""
-    annotations = _annotations(function)
-    own_namespace = getattr(inspect.unwrap(function), "__globals__", {})
+    function = inspect.unwrap(function)
     hints: dict[str, Any] = {}
-    for name, annotation in annotations.items():
+    for name, annotation in function.__annotations__.items():
         if name == "return":
             continue
         # The constructor of a dataclass has fields of its bases, which other modules define.
         bases = () if owner is None else owner.__mro__
         base = next((b for b in bases if name in vars(b).get("__annotations__", ())), None)
-        namespace = own_namespace if base is None else vars(sys.modules[base.__module__])
+        namespace = function.__globals__ if base is None else vars(sys.modules[base.__module__])
         holder = types.SimpleNamespace(__annotations__={name: annotation})
-        try:
-            hints.update(get_type_hints(holder, namespace, include_extras=True))
-        except (NameError, AttributeError):
-            hints[name] = _check_by_name(annotation)
+        names = _Names(namespace, vars(builtins))
+        hints |= get_type_hints(holder, namespace, names, include_extras=True)
     return hints
-
-
-def _check_by_name(annotation: str) -> Check | None:
-    """Return the check of ``Name`` or ``Name | None``, where the name is that of a class."""
-    match = _CLASS_NAME.fullmatch(annotation)
-    if match is None:
-        return None
-    class_name, or_none = match.groups()
-
-    def accepts(value: object) -> bool:
-        return any(base.__name__ == class_name for base in type(value).__mro__)
-
-    check = Check(accepts, f"a {class_name}")
-    return _any_of([check, _NONE]) if or_none else check
-
-
-def _annotations(function: Callable[..., object]) -> dict[str, Any]:
-    return dict(getattr(inspect.unwrap(function), "__annotations__", {}))
 
 
 def _unpacked(annotation: Any) -> dict[str, Any]:
@@ -321,12 +273,8 @@ def _unpacked(annotation: Any) -> dict[str, Any]:
 def _type_name(value: object) -> str:
     """Name a value by its type: the value itself may be a secret, or large."""
     name = type(value).__name__
-    if isinstance(value, list | tuple | set | frozenset):
+    if isinstance(value, list | tuple | set | frozenset) and value:
         elements = sorted({type(item).__name__ for item in value})
         more = ", ..." if len(elements) > _MAX_SHOWN_TYPES else ""
-        return f"a {name} of {', '.join(elements[:_MAX_SHOWN_TYPES])}{more}" if elements else name
-    if isinstance(value, float) and value != value:
-        return "NaN"
-    if isinstance(value, int) and not _is_integer(value) and not isinstance(value, bool):
-        return "larger than 64 bits"
+        return f"a {name} of {', '.join(elements[:_MAX_SHOWN_TYPES])}{more}"
     return f"of type {name}"

@@ -56,11 +56,15 @@ def test_a_class_that_only_a_type_checker_imports_is_checked_by_its_name() -> No
 
     class Own(Catalogue): ...
 
-    def function(catalog: Catalogue, other: Catalogue | None = None) -> None: ...
+    def function(catalog: Catalogue, other: Catalogue | None = None, query: Any = 0) -> None: ...
 
-    function.__annotations__ = {"catalog": "Catalogue", "other": "Catalogue | None"}
+    function.__annotations__ = {
+        "catalog": "Catalogue",
+        "other": "Catalogue | None",
+        "query": "str | Query",  # which may be a union
+    }
     arguments = Arguments(function, "function()")
-    arguments.check((Own(), None), {})
+    arguments.check((Own(), None, 5), {})
     arguments.check((Own(),), {"other": Own()})
     for args in ((None,), ("x",), (Own(), 5)):
         with pytest.raises(ArgumentTypeError, match="Catalogue"):
