@@ -16,6 +16,7 @@
 | retry                  | :class:`ConflictError`, :class:`StoreUnavailableError`,     |
 |                        | :class:`BackPressureError`, :class:`LeaseLostError`,        |
 |                        | :class:`ReadTimeoutError`                                   |
+| start the Spark server | :class:`SparkUnavailableError`                              |
 | look before retrying   | :class:`OutcomeUnknownError`                                |
 | write the rest again   | :class:`PartialWriteError`                                  |
 | claim the region again | :class:`RegionFencedError`, :class:`TableReplacedError`      |
@@ -135,6 +136,13 @@ class StoreUnavailableError(StoreError):
 
     What to do: call again after a pause. Reading again, and writing the same rows again, is always
     safe.
+    """
+
+
+class SparkUnavailableError(MemWalError):
+    """The Spark Connect server does not answer, or opens no session. The call ran nothing.
+
+    What to do: start the server, or correct its address or its token, and call again.
     """
 
 

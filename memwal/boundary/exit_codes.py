@@ -13,6 +13,7 @@ from memwal.errors import (
     NewerFormatError,
     OutcomeUnknownError,
     ReadTimeoutError,
+    SparkUnavailableError,
     StoreUnavailableError,
     TableSetupError,
     UnsupportedStoreError,
@@ -34,7 +35,7 @@ EXIT_CODES_HELP = """\
   1  failed: credentials, a full or damaged store, a bug
   2  wrong input: the command line, a file, a table that cannot be used this
      way, or a part of memwal that is not installed; nothing was changed
-  3  another process was first, or the store did not answer: try again
+  3  another process was first, or a store or server did not answer: try again
   4  the outcome is unknown: check whether it was done, then try again
 """
 
@@ -49,6 +50,7 @@ _ERRORS: dict[ExitCode, tuple[type[MemWalError], ...]] = {
     ExitCode.CONFLICT: (
         ConflictError,
         StoreUnavailableError,
+        SparkUnavailableError,
         BackPressureError,
         ReadTimeoutError,
     ),

@@ -79,8 +79,7 @@ ADVICE_BY_ERROR: Final[Mapping[ErrorKind, Advice]] = {
         f"{_FAILING}#the-process-died",
     ),
     ErrorKind.UNAVAILABLE: Advice(
-        "bring back what the message names: the store, the catalog, the Spark server or the "
-        "table's disk",
+        "bring back what the message names: the store, the catalog or the table's disk",
         f"{_FAILING}#the-store-does-not-answer",
     ),
     ErrorKind.ABSENT: Advice(
@@ -98,6 +97,10 @@ ADVICE_BY_ERROR: Final[Mapping[ErrorKind, Advice]] = {
     ),
     ErrorKind.WENT_BACK: _WENT_BACK,
     ErrorKind.SPARK: Advice("look at the log of the Spark application", f"{_FAILING}#spark"),
+    ErrorKind.SPARK_SERVER: Advice(
+        "start the Spark Connect server, or correct its address or its token",
+        f"{_FAILING}#the-spark-server-does-not-answer",
+    ),
     ErrorKind.DIED: Advice(
         "give the job more memory, or smaller commits", f"{_FAILING}#the-process-died"
     ),
@@ -155,7 +158,7 @@ class JobError(JsonRecord):
 
     @property
     def summary(self) -> str:
-        """The reason, and what it is the reason for."""
+        """One line: the failing job and the reason."""
         return self.reason if self.job == REGION_JOB else f"{self.job} fails: {self.reason}"
 
     @property

@@ -59,6 +59,7 @@ class ErrorKind(StrEnum):
     WENT_BACK = "went_back"
     NEWER_FORMAT = "newer_format"
     SPARK = "spark"
+    SPARK_SERVER = "spark_server"
     DIED = "died"
     """The process ended without an error."""
     OTHER = "other"
@@ -79,6 +80,7 @@ _KIND_OF_CLASS: Mapping[str, ErrorKind] = {
     "ProgressLostError": ErrorKind.WENT_BACK,
     "NewerFormatError": ErrorKind.NEWER_FORMAT,
     "SparkApplicationError": ErrorKind.SPARK,
+    "SparkUnavailableError": ErrorKind.SPARK_SERVER,
 }
 
 

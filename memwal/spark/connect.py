@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 from uuid import NAMESPACE_URL, UUID, uuid4, uuid5
 
-from memwal.errors import InvalidInputError, OutcomeUnknownError, StoreUnavailableError
+from memwal.errors import InvalidInputError, OutcomeUnknownError, SparkUnavailableError
 from memwal.spark.session import without_harmless_warnings
 from memwal.util.optional_deps import requires_extra
 
@@ -87,7 +87,7 @@ def connect_session(
     ------
     InvalidInputError
         The URL is not one of Spark Connect, or has a token; or a file cannot be read.
-    StoreUnavailableError
+    SparkUnavailableError
         The server does not answer.
     MissingExtraError
         There is no PySpark.
@@ -108,7 +108,7 @@ def connect_session(
         except PySparkException as error:
             if error.getCondition() == _SESSION_CLOSED:
                 continue
-            raise StoreUnavailableError(
+            raise SparkUnavailableError(
                 f"the Spark Connect server {base} opens no session: {_details(error)}; look at its "
                 "log, and at the token"
             ) from error
@@ -222,7 +222,7 @@ def _open(remote: str, py_files: Sequence[Path]) -> SparkSession:
 
 
 def _check_answers(base: str) -> None:
-    """Raise StoreUnavailableError if nobody listens: PySpark would try for ten minutes."""
+    """Raise SparkUnavailableError unless the server listens: PySpark would try for ten minutes."""
     address = urlsplit(base)
     try:
         host, port = address.hostname, address.port or _PORT
@@ -230,7 +230,7 @@ def _check_answers(base: str) -> None:
     except ValueError:
         raise InvalidInputError(f"{base} has no port; write {CONNECT_PREFIX}host:port") from None
     except OSError as error:
-        raise StoreUnavailableError(
+        raise SparkUnavailableError(
             f"the Spark Connect server {base} does not answer ({error}); start it, or see to its "
             "address"
         ) from error

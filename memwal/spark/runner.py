@@ -133,7 +133,7 @@ def connect_runner(url: str, *, name: str) -> TaskRunner:
     Returns
     -------
     TaskRunner
-        As of :func:`spark_runner`, and StoreUnavailableError when the server does not answer.
+        As of :func:`spark_runner`, and SparkUnavailableError when the server does not answer.
     """
 
     def run(tasks: Sequence[Any], function: Callable[[Any], Any]) -> list[Any]:

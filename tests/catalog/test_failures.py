@@ -27,7 +27,13 @@ from memwal.catalog.records import (
     STATUS_JOB,
     ErrorKind,
 )
-from memwal.errors import CorruptDataError, InvalidInputError, MemWalError, StoreAccessError
+from memwal.errors import (
+    CorruptDataError,
+    InvalidInputError,
+    MemWalError,
+    SparkUnavailableError,
+    StoreAccessError,
+)
 from memwal.fleet import overview
 from memwal.fleet.health import Health
 from memwal.jobs.job import JobResult, SkippedRegion
@@ -197,6 +203,8 @@ class TestAdvice:
         assert action("merge", StoreAccessError("no")) == ADVICE_BY_ERROR[ErrorKind.ACCESS].action
         assert action("gc", LostRaceError("late")) == ADVICE_BY_ERROR[ErrorKind.CONFLICT].action
         assert action("index", MemoryError()) == ADVICE_BY_ERROR[ErrorKind.LIMIT].action
+        server = action("quality", SparkUnavailableError("no answer"))
+        assert server == ADVICE_BY_ERROR[ErrorKind.SPARK_SERVER].action
         assert action(DAG_JOB, StoreAccessError("no")) == ADVICE_BY_JOB[DAG_JOB].action
         # The text says nothing about the kind.
         assert action("compact", "StoreAccessError: no") == action("quality", KeyError("no"))

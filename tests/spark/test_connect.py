@@ -30,7 +30,7 @@ from memwal.errors import (
     ConflictError,
     InvalidInputError,
     OutcomeUnknownError,
-    StoreUnavailableError,
+    SparkUnavailableError,
 )
 from memwal.jobs.job import TaskRunner
 from memwal.spark.application import apps_folder
@@ -103,7 +103,7 @@ def test_parameters_of_an_address() -> None:
 
 @pytest.mark.slow
 def test_a_server_that_is_not_there() -> None:
-    with pytest.raises(StoreUnavailableError):
+    with pytest.raises(SparkUnavailableError):
         connect_session("sc://127.0.0.1:1", name="t")
 
 
