@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableReading:
+class TableFigures:
     """State of a managed table in the catalog, read at a time in UTC."""
 
     overview: TableOverview
@@ -64,7 +64,7 @@ def utc_now() -> datetime:
 
 def read_catalog(
     catalog: Catalog, *, clock: Callable[[], datetime] = utc_now
-) -> list[TableReading]:
+) -> list[TableFigures]:
     """Read the state of every registered table, by name, without opening any.
 
     Raises StoreUnavailableError if the catalog does not answer, and TableSetupError if it has no
@@ -79,7 +79,7 @@ def read_catalog(
             running.setdefault(name, []).append(job)
     now = clock()
     return [
-        TableReading(
+        TableFigures(
             overview=table,
             state=states.get(table.table),
             running=tuple(running.get(table.table, ())),
@@ -97,7 +97,7 @@ OUTCOMES = (RunState.SUCCEEDED, RunState.FAILED, RunState.ABANDONED)
 class CatalogReading:
     """Reading of a catalog, with counters since its reader was created."""
 
-    tables: list[TableReading]
+    tables: list[TableFigures]
     # Number of runs that ended, 0 included, by table, job and outcome.
     runs: Mapping[tuple[str, str, str], int]
     # Sums of the metrics of these runs, by name, table and job.
@@ -158,7 +158,7 @@ class _TableCounters:
         self._recent: deque[tuple[float, str, int]] = deque()
         self._behind_since: float | None = None
 
-    def update(self, reading: TableReading) -> None:
+    def update(self, reading: TableFigures) -> None:
         """Update the counters by the difference to the previous reading."""
         now = reading.at.timestamp()
         if reading.state is not None:
@@ -173,7 +173,7 @@ class _TableCounters:
         self.most_claims = max(by_region.values(), default=0)
         self.behind = self._seconds_behind(reading, now)
 
-    def _new_claims(self, reading: TableReading) -> Iterator[tuple[str, int]]:
+    def _new_claims(self, reading: TableFigures) -> Iterator[tuple[str, int]]:
         regions = reading.state.status.regions if reading.state is not None else ()
         before = self._epochs
         self._epochs = {region.region_id: region.writer_epoch for region in regions}
@@ -183,7 +183,7 @@ class _TableCounters:
             if epoch > before.get(region, 0):
                 yield region, epoch - before.get(region, 0)
 
-    def _seconds_behind(self, reading: TableReading, now: float) -> float:
+    def _seconds_behind(self, reading: TableFigures, now: float) -> float:
         indexes = reading.state.status.indexes if reading.state is not None else ()
         if not any(index.generations or index.rows for index in indexes):
             self._behind_since = None

@@ -137,14 +137,10 @@ def families(reading: CatalogReading) -> Iterator[Metric]:
                 if value is not None:
                     family.add_metric([table_reading.table.name, index.name], value)
         yield family
-    yield from _region_metrics(reading)
-    yield from _job_metrics(reading)
-
-
-def _region_metrics(reading: CatalogReading) -> Iterator[Metric]:
     yield _by_table(_gauge(CATCHUP_AGE, _BY_TABLE), reading.behind)
     yield _by_table(_counter(REGION_CLAIMS, _BY_TABLE), reading.claims)
     yield _by_table(_gauge(MOST_CLAIMS, _BY_TABLE), reading.most_claims)
+    yield from _job_metrics(reading)
 
 
 def _by_table(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from memwal.errors import InvalidInputError
-from memwal.exporter.catalog_reader import TableReading
+from memwal.exporter.catalog_reader import TableFigures
 from memwal.fleet.schedule import interval_seconds
 from memwal.jobs.status import IndexLag, TableStatus
 from memwal.telemetry import MetricDefinition
@@ -16,7 +16,7 @@ from memwal.telemetry import MetricDefinition
 class TableGauge(MetricDefinition):
     """Gauge with one number per table; ``of`` returns None to omit a table."""
 
-    of: Callable[[TableReading], float | None]
+    of: Callable[[TableFigures], float | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,16 +28,12 @@ class IndexGauge(MetricDefinition):
 
 def _status(
     of: Callable[[TableStatus], float | None],
-) -> Callable[[TableReading], float | None]:
+) -> Callable[[TableFigures], float | None]:
     """Apply a function to the latest status of a table; None without a status."""
     return lambda reading: None if reading.state is None else of(reading.state.status)
 
 
-def _deepest(status: TableStatus) -> float:
-    return max((region.backlog_generations for region in status.regions), default=0)
-
-
-def _interval(reading: TableReading) -> float | None:
+def _interval(reading: TableFigures) -> float | None:
     try:
         return interval_seconds(reading.table.policy.schedule)
     except InvalidInputError:
@@ -68,7 +64,7 @@ TABLE_GAUGES = (
         "memwal.table.interval",
         "s",
         "Longest pause between two readings of the status, by the schedule; none without one.",
-        lambda t: _interval(t),
+        _interval,
     ),
     TableGauge(
         "memwal.table.collection.interval",
@@ -104,7 +100,7 @@ TABLE_GAUGES = (
         "memwal.table.backlog.deepest",
         "{generation}",
         "Maximum number of unmerged generations in one region.",
-        _status(_deepest),
+        _status(lambda s: max((r.backlog_generations for r in s.regions), default=0)),
     ),
     TableGauge(
         "memwal.table.backlog.rows",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING, TypeVar
@@ -21,13 +21,12 @@ from memwal.fleet.health import Health, backlog_age, health
 from memwal.fleet.tables import due_jobs
 from memwal.jobs.due import Due
 from memwal.jobs.job import JobRun
-from memwal.jobs.status import RegionBacklog, TableStatus
 from memwal.util.records import JsonObject, plain_value
 
 if TYPE_CHECKING:
     from memwal.catalog import Catalog
     from memwal.catalog.backoff import FailedJob, SkippedRegionRecord
-    from memwal.catalog.history import LatestRuns, MergedRows
+    from memwal.catalog.history import MergedRows
 
 # Time window of the current rates.
 WINDOW = timedelta(minutes=15)
@@ -210,6 +209,7 @@ def overview(
         name = managed.name
         sample = latest.get(name)
         of_table = runs.get(name)
+        succeeded = of_table.succeeded.values() if of_table else ()
         errors = job_errors(managed, of_table, failed_jobs[name], skipped_regions[name])
         state, reasons = health(
             managed.policy,
@@ -227,7 +227,7 @@ def overview(
                 oldest_seconds=backlog_age(sample, now),
                 rates=current_rates(first.get(name), sample, merges[name]),
                 running=of_table.running if of_table else (),
-                last_runs=_last_runs(of_table),
+                last_runs={r.job: r.finished_at for r in succeeded if r.finished_at is not None},
                 skipped_regions=len(skipped_regions[name]),
                 unindexable_rows=of_table.unindexable_rows if of_table else 0,
                 failed_jobs=tuple(failed_jobs[name]),
@@ -242,11 +242,6 @@ def _group_by_table(records: Iterable[Record]) -> defaultdict[str, list[Record]]
     for record in records:
         groups[record.table].append(record)
     return groups
-
-
-def _last_runs(runs: LatestRuns | None) -> dict[str, datetime]:
-    succeeded = runs.succeeded.values() if runs else ()
-    return {run.job: run.finished_at for run in succeeded if run.finished_at is not None}
 
 
 # Key of run results under which data quality checks store their findings.
@@ -276,7 +271,7 @@ def table_detail(catalog: Catalog, name: str, *, now: datetime | None = None) ->
     skipped_regions = tuple(catalog.backoffs.skipped_regions(name))
     due: dict[str, Due] = {}
     if state is not None:
-        status = aged_status(state.status, max(0.0, (now - state.at).total_seconds()))
+        status = state.status.aged(max(0.0, (now - state.at).total_seconds()))
         policy = table.managed.policy
         due = due_jobs(status, policy, skipped_regions, now=now, last_runs=table.last_runs)
     checked = catalog.latest_run_with(name, QUALITY, since=now - _QUALITY_SINCE)
@@ -296,19 +291,3 @@ def table_history(
     catalog.get(name, allow_problem=True)
     samples = catalog.backlog_points(name, since=since, most=most)
     return history_points(samples, catalog.merges(since, table=name))
-
-
-def aged_status(status: TableStatus, seconds: float) -> TableStatus:
-    """Return a status as it is some seconds later if nothing changes meanwhile."""
-
-    def older(region: RegionBacklog) -> RegionBacklog:
-        if region.oldest_backlog_seconds is None:
-            return region
-        return replace(region, oldest_backlog_seconds=region.oldest_backlog_seconds + seconds)
-
-    snapshot = status.snapshot_age_seconds
-    return replace(
-        status,
-        regions=tuple(older(region) for region in status.regions),
-        snapshot_age_seconds=None if snapshot is None else snapshot + seconds,
-    )

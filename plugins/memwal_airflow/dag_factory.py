@@ -43,8 +43,8 @@ from memwal_airflow.operators.maintenance import (
 )
 from memwal_airflow.operators.plan import MergeAndPlanOperator
 from memwal_airflow.run_params import run_params
-from memwal_airflow.sensors.regions import RegionsDueSensor
-from memwal_airflow.triggers.regions import start_arguments
+from memwal_airflow.sensors.table import RegionsDueSensor
+from memwal_airflow.triggers.table import start_arguments
 
 log = logging.getLogger(__name__)
 

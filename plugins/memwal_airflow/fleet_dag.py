@@ -35,7 +35,7 @@ from memwal_airflow.fleet_settings import FleetSettings
 from memwal_airflow.hooks.storage_options import read_options
 from memwal_airflow.kubernetes.results_folder import ResultsFolder
 from memwal_airflow.operators.maintenance import MemWalVerifyOperator
-from memwal_airflow.skips import SkipReason, TaskSkipped
+from memwal_airflow.skips import TaskSkipped, TaskSkipReason
 from memwal_airflow.spark.settings import is_kubernetes
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def discover(uri: str, storage_options_ref: str | None, enable: bool) -> list[st
         state = "maintained" if enable else "disabled; enable it to have it maintained"
         log.info("%s is registered as %s (%s).", table.uri, table.name, state)
     if not added:
-        raise TaskSkipped(f"Nothing below {uri} is new.", reason=SkipReason.NOTHING_TO_DO)
+        raise TaskSkipped(f"Nothing below {uri} is new.", reason=TaskSkipReason.NOTHING_TO_DO)
     return [table.name for table in added]
 
 
@@ -161,7 +161,7 @@ def start_unwatched(*, outlet_events: Any = None) -> list[str]:
                 )
                 started.append(table.name)
     if not unwatched:
-        raise TaskSkipped("Every table was looked at.", reason=SkipReason.NOTHING_TO_DO)
+        raise TaskSkipped("Every table was looked at.", reason=TaskSkipReason.NOTHING_TO_DO)
     log.error(
         "No triggerer has looked at %d tables for %.0f s; see whether one runs. Started here: %s.",
         len(unwatched),
@@ -235,7 +235,7 @@ def choose_tables(per_day: int) -> list[str]:
         chosen = sample_tables(catalog, per_day=per_day, now=datetime.now(UTC))
     if not chosen:
         raise TaskSkipped(
-            "Enough tables were verified within a day.", reason=SkipReason.NOTHING_TO_DO
+            "Enough tables were verified within a day.", reason=TaskSkipReason.NOTHING_TO_DO
         )
     return chosen
 

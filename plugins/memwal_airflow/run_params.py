@@ -10,7 +10,7 @@ from airflow.sdk.definitions.param import ParamsDict
 
 from memwal.jobs.due import JOBS
 from memwal.util.records import JsonMapping, JsonObject
-from memwal_airflow.skips import SkipReason, TaskSkipped
+from memwal_airflow.skips import TaskSkipped, TaskSkipReason
 
 _UUID = "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
 _LABELS = {
@@ -51,7 +51,7 @@ class RunRequest:
         """Skip the task if this run does not include a job."""
         if not self.includes(job):
             raise TaskSkipped(
-                f"This run is for {', '.join(self.jobs)} only.", reason=SkipReason.NOT_REQUESTED
+                f"This run is for {', '.join(self.jobs)} only.", reason=TaskSkipReason.NOT_REQUESTED
             )
 
 

@@ -7,7 +7,7 @@ from enum import StrEnum
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 
-class SkipReason(StrEnum):
+class TaskSkipReason(StrEnum):
     """Reason for skipping a task. The first five are those of :class:`memwal.fleet.SkipReason`."""
 
     NOT_DUE = "not due"
@@ -25,7 +25,7 @@ class SkipReason(StrEnum):
 class TaskSkipped(AirflowSkipException):
     """A task of this package was skipped: ``message`` goes to its log, ``reason`` is the code."""
 
-    def __init__(self, message: str, *, reason: SkipReason) -> None:
+    def __init__(self, message: str, *, reason: TaskSkipReason) -> None:
         super().__init__(message)
         self.reason = reason
 

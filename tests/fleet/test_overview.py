@@ -13,7 +13,7 @@ from memwal.catalog import Catalog
 from memwal.errors import ObjectNotFoundError
 from memwal.fleet import Fleet, overview
 from memwal.fleet.health import Health
-from memwal.fleet.overview import aged_status, table_detail, table_history
+from memwal.fleet.overview import table_detail, table_history
 from memwal.jobs.job import JobResult, SkippedRegion
 from memwal.jobs.status import RegionBacklog, TableStatus
 
@@ -154,11 +154,11 @@ def test_what_is_due_by_now(catalog: Catalog) -> None:
 
 
 def test_a_status_ages() -> None:
-    older = aged_status(status(age=100.0), 10)
+    older = status(age=100.0).aged(10)
     assert older.oldest_backlog_seconds == 110.0
     assert older.snapshot_age_seconds == 60.0
     idle = replace(status(generations=0), snapshot_age_seconds=None)
-    assert aged_status(idle, 10) == idle
+    assert idle.aged(10) == idle
 
 
 def test_the_figures_are_those_of_the_table(catalog: Catalog, managed: Managed) -> None:

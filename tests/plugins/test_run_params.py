@@ -4,7 +4,7 @@ import pytest
 from airflow.sdk.definitions.param import ParamsDict
 from airflow.sdk.exceptions import ParamValidationError
 from memwal_airflow.run_params import RunRequest, run_params
-from memwal_airflow.skips import SkipReason, TaskSkipped
+from memwal_airflow.skips import TaskSkipped, TaskSkipReason
 
 from memwal.jobs.due import JOBS
 
@@ -38,4 +38,4 @@ def test_a_run_may_be_about_some_jobs_only() -> None:
     request.skip_unless("gc")
     with pytest.raises(TaskSkipped) as skipped:
         request.skip_unless("merge")
-    assert skipped.value.reason is SkipReason.NOT_REQUESTED
+    assert skipped.value.reason is TaskSkipReason.NOT_REQUESTED

@@ -27,7 +27,7 @@ from memwal_airflow.links import (
 )
 from memwal_airflow.operators.target import Target, open_target
 from memwal_airflow.run_params import RunRequest
-from memwal_airflow.skips import SkipReason, TaskSkipped
+from memwal_airflow.skips import TaskSkipped, TaskSkipReason
 from memwal_airflow.spark.application import RESULT_FILE, RunningJob, SparkJob, new_job_folder
 from memwal_airflow.spark.errors import SparkApplicationError, error_of_line
 from memwal_airflow.spark.reattach import (
@@ -183,7 +183,7 @@ class MemWalOperator(BaseOperator):
                 outcome = self.run_on(target, context, earlier)
                 backlog = None
                 if isinstance(outcome, Skipped):
-                    if outcome.reason_code.value == SkipReason.NOT_DUE.value:
+                    if outcome.reason_code.value == TaskSkipReason.NOT_DUE.value:
                         # Another process did what failed here.
                         target.catalog.backoffs.clear_failure(target.name, self.job)
                 elif self.table is not None:
@@ -196,7 +196,7 @@ class MemWalOperator(BaseOperator):
         if self.spark_job is not None:
             clear_state(context)
         if isinstance(outcome, Skipped):
-            raise TaskSkipped(outcome.reason, reason=SkipReason(outcome.reason_code))
+            raise TaskSkipped(outcome.reason, reason=TaskSkipReason(outcome.reason_code))
         for warning in outcome.warnings:
             self.log.warning("%s: %s", self.job, warning)
         self.log.info("%s", summary(outcome, phases=self._phases, backlog=backlog))

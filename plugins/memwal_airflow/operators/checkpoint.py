@@ -15,7 +15,7 @@ from memwal.jobs.job import Guard, JobResult
 from memwal.util.records import JsonObject
 from memwal_airflow.operators.base import MemWalOperator, describe_merge, external_id
 from memwal_airflow.operators.target import Target
-from memwal_airflow.skips import SkipReason, TaskSkipped
+from memwal_airflow.skips import TaskSkipped, TaskSkipReason
 from memwal_airflow.spark.reattach import EarlierTry
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class TableCheckpointOperator(MemWalOperator):
 
         if self.is_dry_run(context):
             raise TaskSkipped(
-                "Dry run: it would merge and index what is flushed.", reason=SkipReason.DRY_RUN
+                "Dry run: it would merge and index what is flushed.", reason=TaskSkipReason.DRY_RUN
             )
         ends_at = time.monotonic() + self.deadline.total_seconds()
 

@@ -24,7 +24,7 @@ from memwal_airflow.operators.base import (
 from memwal_airflow.operators.checkpoint import TableCheckpointOperator
 from memwal_airflow.operators.target import Target, region_ids
 from memwal_airflow.operators.verify import MemWalVerifyOperator
-from memwal_airflow.skips import RegionsSkipped, SkipReason, TaskSkipped
+from memwal_airflow.skips import RegionsSkipped, TaskSkipped, TaskSkipReason
 from memwal_airflow.spark.connected import connect_server, run_connected
 from memwal_airflow.spark.reattach import EarlierTry
 from memwal_airflow.spark.settings import local_below_bytes
@@ -173,7 +173,7 @@ class MemWalMergeOperator(MemWalJobOperator):
         selected = own & requested if requested else own
         if not selected:
             raise TaskSkipped(
-                "The run requests none of this task's regions.", reason=SkipReason.NOT_REQUESTED
+                "The run requests none of this task's regions.", reason=TaskSkipReason.NOT_REQUESTED
             )
         return tuple(sorted(selected))
 
@@ -186,7 +186,7 @@ class MemWalMergeOperator(MemWalJobOperator):
             kind = RegionsSkipped if result["skipped_regions"] else AirflowException
             raise kind(f"Nothing could be merged: {result['warnings'][0]}")
         raise TaskSkipped(
-            "Nothing was merged: the backlog is gone by now.", reason=SkipReason.NOTHING_TO_DO
+            "Nothing was merged: the backlog is gone by now.", reason=TaskSkipReason.NOTHING_TO_DO
         )
 
 
@@ -220,7 +220,7 @@ class MemWalIndexOperator(MemWalJobOperator):
         if not result["commits"]:
             raise TaskSkipped(
                 "No index was changed: they have caught up by now.",
-                reason=SkipReason.NOTHING_TO_DO,
+                reason=TaskSkipReason.NOTHING_TO_DO,
             )
         describe_assets(self, context, {"version": result["version"]})
         return result
@@ -287,7 +287,7 @@ class MemWalQualityOperator(MemWalJobOperator):
         rules = target.managed.policy.quality
         if rules is None or not rules.suite:
             raise TaskSkipped(
-                f"The policy of {target.name} has no suite.", reason=SkipReason.NO_SUITE
+                f"The policy of {target.name} has no suite.", reason=TaskSkipReason.NO_SUITE
             )
         return super().run_on(target, context, earlier)
 

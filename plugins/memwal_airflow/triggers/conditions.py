@@ -11,8 +11,8 @@ from memwal.errors import InvalidInputError
 from memwal.jobs.due import Measurements, evaluate_policy
 from memwal.jobs.policy import Policy
 from memwal.util.records import JsonMapping, JsonObject
-from memwal_airflow.skips import SkipReason
-from memwal_airflow.triggers.table_status import TableReading
+from memwal_airflow.skips import TaskSkipReason
+from memwal_airflow.triggers.readings import TableReading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,10 +22,10 @@ class ConditionResult:
     met: bool
     message: str
     value: JsonObject  # What a sensor returns, in plain values.
-    reason: SkipReason | None = None  # Why no merge is due; None for other conditions.
+    reason: TaskSkipReason | None = None  # Why no merge is due; None for other conditions.
 
 
-class Condition(ABC):
+class SensorCondition(ABC):
     """Base class of conditions. The fields are plain values, which a trigger serializes."""
 
     __slots__ = ()
@@ -54,7 +54,7 @@ class Condition(ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class BacklogDue(Condition):
+class BacklogDue(SensorCondition):
     """True when a region is due for a merge, by the rule that the merge job uses."""
 
     region_ids: list[str] | None  # None for all. One that does not exist yet has no backlog.
@@ -90,13 +90,13 @@ class BacklogDue(Condition):
         if merge.reason is not None:
             return ConditionResult(met=True, message=merge.reason, value=value)
         if merge.postponed is not None:
-            reason = SkipReason.QUIET
+            reason = TaskSkipReason.QUIET
             why = f"postponed: {merge.postponed}"
         elif len(ready) < len(selected) and generations:
-            reason = SkipReason.BACKOFF
+            reason = TaskSkipReason.BACKOFF
             why = f"{len(selected) - len(ready)} regions are skipped and wait for their next try"
         else:
-            reason = SkipReason.NOT_DUE
+            reason = TaskSkipReason.NOT_DUE
             why = f"{generations} generations wait, and no limit of the policy is reached"
         return ConditionResult(
             met=False, message=f"no region is due ({why})", value=value, reason=reason
@@ -104,7 +104,7 @@ class BacklogDue(Condition):
 
 
 @dataclass(frozen=True, slots=True)
-class GenerationsMerged(Condition):
+class GenerationsMerged(SensorCondition):
     """True when generations are in the base table."""
 
     # The generation to merge of each region; None for all that are flushed when the wait starts.
@@ -163,7 +163,7 @@ class GenerationsMerged(Condition):
 
 
 @dataclass(frozen=True, slots=True)
-class IndexesCaughtUp(Condition):
+class IndexesCaughtUp(SensorCondition):
     """True when maintained indexes cover the merged generations."""
 
     indexes: list[str] | None  # None for all.

@@ -36,7 +36,7 @@ from memwal_airflow.operators.maintenance import (
     TableCheckpointOperator,
 )
 from memwal_airflow.operators.target import open_target
-from memwal_airflow.skips import SkipReason
+from memwal_airflow.skips import TaskSkipReason
 from memwal_airflow.spark import application
 from memwal_airflow.spark.processes import ProcessId
 from memwal_airflow.spark.reattach import STATE_KEY
@@ -701,7 +701,7 @@ def leave_driver_named(made: Any, name: str) -> Pod:
 
 
 def test_what_is_not_due_asks_no_cluster(made: Any, context: Any) -> None:
-    with skips(SkipReason.NOT_DUE):
+    with skips(TaskSkipReason.NOT_DUE):
         task(regions=[made.cold]).execute(context)
     assert made.server.requests == []
 

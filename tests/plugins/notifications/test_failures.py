@@ -17,13 +17,12 @@ from airflow.sdk.exceptions import (
 from memwal_airflow.notifications import listener
 from memwal_airflow.notifications.failures import failure_reason, traceback_reason
 from memwal_airflow.operators.maintenance import MemWalMergeOperator
-from memwal_airflow.sensors.regions import RegionsDueSensor
-from memwal_airflow.sensors.table import TableBacklogSensor
+from memwal_airflow.sensors.table import RegionsDueSensor, TableBacklogSensor
 from memwal_airflow.skips import RegionsSkipped
 from memwal_airflow.spark.errors import SparkApplicationError
 from memwal_airflow.triggers import table as table_triggers
-from memwal_airflow.triggers.regions import start_arguments
-from memwal_airflow.triggers.shared_readings import SharedReadings
+from memwal_airflow.triggers.readings import SharedReadings
+from memwal_airflow.triggers.table import start_arguments
 
 from memwal.catalog import Catalog
 from memwal.errors import InvalidInputError, StoreAccessError

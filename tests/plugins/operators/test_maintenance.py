@@ -27,7 +27,7 @@ from memwal_airflow.operators.maintenance import (
     MemWalSnapshotOperator,
     TableCheckpointOperator,
 )
-from memwal_airflow.skips import RegionsSkipped, SkipReason
+from memwal_airflow.skips import RegionsSkipped, TaskSkipReason
 from memwal_airflow.spark import application
 from support.airflow.skips import skips
 from support.data.tables import SCHEMA, numbered
@@ -102,7 +102,7 @@ def test_whether_a_table_is_small_is_known_by_the_status_that_makes_a_job_due(
     merge_task().execute(context)
     # Before the job and, for the page, after it.
     assert len(calls) == 2
-    with skips(SkipReason.NOTHING_TO_DO):
+    with skips(TaskSkipReason.NOTHING_TO_DO):
         merge_task(force=True, regions=[managed.hot]).execute(context)
     # A forced one reads the status for this alone.
     assert len(calls) == 4
@@ -141,9 +141,9 @@ def test_what_is_not_due_needs_no_spark(
     managed: Any, context: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW__MEMWAL__SPARK_APPS_FOLDER", "/none")
-    with skips(SkipReason.NOT_DUE):
+    with skips(TaskSkipReason.NOT_DUE):
         merge_task(regions=[managed.cold]).execute(context)
-    with skips(SkipReason.NOT_DUE):
+    with skips(TaskSkipReason.NOT_DUE):
         MemWalIndexOperator(task_id="index", table="t").execute(context)
     with pytest.raises(AirflowFailException, match="spark_apps_folder"):
         merge_task().execute(context)
@@ -152,17 +152,17 @@ def test_what_is_not_due_needs_no_spark(
 def test_quiet_hours_are_a_reason(managed: Any, catalog: Catalog, context: Any) -> None:
     windows = ("00:00-12:00 UTC", "12:00-00:00 UTC")
     catalog.update("t", policy=replace(catalog.get("t").policy, quiet_hours=windows))
-    with skips(SkipReason.QUIET):
+    with skips(TaskSkipReason.QUIET):
         merge_task().execute(context)
 
 
 @pytest.mark.usefixtures("without_spark")
 def test_a_run_by_hand_names_jobs_and_regions_and_forces(managed: Any, context: Any) -> None:
     context["params"] = {"jobs": ["index", "gc"], "force": True, "regions": [managed.cold]}
-    with skips(SkipReason.NOT_REQUESTED):
+    with skips(TaskSkipReason.NOT_REQUESTED):
         merge_task().execute(context)
     context["params"]["jobs"] = []
-    with skips(SkipReason.NOT_REQUESTED):
+    with skips(TaskSkipReason.NOT_REQUESTED):
         merge_task(regions=[managed.hot]).execute(context)
     merge_task(regions=[managed.hot, managed.cold]).execute(context)
     assert waiting(managed) == {managed.hot: 4, managed.cold: 0}
@@ -172,7 +172,7 @@ def test_a_dry_run_says_what_would_be_done(
     managed: Any, catalog: Catalog, context: Any, tmp_path: Path
 ) -> None:
     context["params"] = {"dry_run": True}
-    with skips(SkipReason.DRY_RUN, naming=managed.hot):
+    with skips(TaskSkipReason.DRY_RUN, naming=managed.hot):
         merge_task().execute(context)
     before = sorted(path for path in Path(managed.uri).rglob("*"))
     counted = MemWalCollectOperator(task_id="collect", table="t").execute(context)
@@ -186,7 +186,7 @@ def test_a_job_that_somebody_does_is_waited_for_a_while(
 ) -> None:
     with (
         catalog.leases.acquire(job_resource("t", "merge"), holder="a fleet"),
-        skips(SkipReason.RUNNING, naming="a fleet"),
+        skips(TaskSkipReason.RUNNING, naming="a fleet"),
     ):
         merge_task(wait=timedelta(seconds=0.1)).execute(context)
     assert catalog.runs() == []
@@ -272,7 +272,7 @@ def test_what_is_no_longer_due_fails_no_longer(
     managed: Any, catalog: Catalog, context: Any
 ) -> None:
     catalog.backoffs.record_failure("t", "merge", "StoreUnavailableError: not now")
-    with skips(SkipReason.NOT_DUE):
+    with skips(TaskSkipReason.NOT_DUE):
         merge_task(regions=[managed.cold]).execute(context)
     assert catalog.backoffs.failed_jobs() == []
 
@@ -313,7 +313,7 @@ def test_a_region_that_cannot_be_merged_is_skipped_and_seen(
     with pytest.raises(RegionsSkipped, match=managed.hot):
         merge_task().execute(context)
     assert [record.region_id for record in catalog.backoffs.skipped_regions("t")] == [managed.hot]
-    with skips(SkipReason.BACKOFF):
+    with skips(TaskSkipReason.BACKOFF):
         merge_task().execute(context)
 
 
@@ -321,7 +321,7 @@ def test_a_region_that_cannot_be_merged_is_skipped_and_seen(
 def test_other_jobs(managed: Any, catalog: Catalog, context: Any) -> None:
     assert MemWalSnapshotOperator(task_id="a", table="t").execute(context)["job"] == "snapshot"
     assert MemWalCollectOperator(task_id="b", table="t").execute(context)["job"] == "gc"
-    with skips(SkipReason.NOT_DUE):
+    with skips(TaskSkipReason.NOT_DUE):
         MemWalCompactOperator(task_id="c", table="t").execute(context)
     assert catalog.last_runs("t").keys() == {"snapshot", "gc"}
 
@@ -347,7 +347,7 @@ def test_the_quality_of_the_base_table_is_checked(
 ) -> None:
     check = MemWalQualityOperator(task_id="quality", table="t")
     context["params"] = {"force": True}
-    with skips(SkipReason.NO_SUITE):
+    with skips(TaskSkipReason.NO_SUITE):
         check.execute(context)
     context["params"] = {}
     managed.table.merge()
@@ -359,7 +359,7 @@ def test_the_quality_of_the_base_table_is_checked(
     run = catalog.runs()[0]
     assert (run.job, run.state) == ("quality", RunState.SUCCEEDED)
     assert (run.result or {})["quality"] == found
-    with skips(SkipReason.NOT_DUE):
+    with skips(TaskSkipReason.NOT_DUE):
         check.execute(context)
 
 
@@ -442,7 +442,7 @@ def test_a_checkpoint_merges_and_indexes_all(
             context
         )
     context["params"] = {"dry_run": True}
-    with skips(SkipReason.DRY_RUN):
+    with skips(TaskSkipReason.DRY_RUN):
         task.execute(context)
 
 
@@ -455,7 +455,7 @@ def test_a_table_that_is_in_no_catalog(
     task = MemWalMergeOperator(
         task_id="merge", table_uri=backlog.uri, policy={"merge_at_generations": 9}
     )
-    with skips(SkipReason.NOT_DUE):
+    with skips(TaskSkipReason.NOT_DUE):
         task.execute(context)
     task = MemWalMergeOperator(
         task_id="merge", table_uri=backlog.uri, policy=Policy(merge_at_generations=1)

@@ -12,7 +12,7 @@ from memwal_airflow.dag_factory import LATER_TASKS
 from memwal_airflow.deadlines import LATE
 from memwal_airflow.operators import plan as plan_module
 from memwal_airflow.operators.plan import MergeAndPlanOperator
-from memwal_airflow.skips import SkipReason, TaskSkipped
+from memwal_airflow.skips import TaskSkipped, TaskSkipReason
 from support.airflow.skips import skips
 
 from memwal.catalog import Catalog, Policy
@@ -132,5 +132,5 @@ def test_a_merge_that_fails_decides_nothing(
 def test_its_skip_says_why(flights: Any, context: dict[str, Any]) -> None:
     context["params"] = {"jobs": ["gc"]}
     operator = MergeAndPlanOperator(task_id="merge", table="flights", later=LATER_TASKS)
-    with skips(SkipReason.NOT_REQUESTED):
+    with skips(TaskSkipReason.NOT_REQUESTED):
         operator.execute(context)  # type: ignore[arg-type]

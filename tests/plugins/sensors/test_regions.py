@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from airflow.triggers.base import TaskSkippedEvent, TaskSuccessEvent
-from memwal_airflow.sensors.regions import RegionsDueSensor
-from memwal_airflow.skips import SkipReason
-from memwal_airflow.triggers.regions import RegionsDueTrigger, start_arguments
+from memwal_airflow.sensors.table import RegionsDueSensor
+from memwal_airflow.skips import TaskSkipReason
+from memwal_airflow.triggers.table import RegionsDueTrigger, start_arguments
 from support.airflow.skips import skips
 
 from memwal.catalog import Catalog, Policy
@@ -94,5 +94,5 @@ def test_without_a_triggerer_the_sensor_looks_itself(flights: Any) -> None:
         [0, 1], key=lambda number: sorted([flights.hot, flights.cold])[number] != flights.hot
     )
     assert sensor(hot).execute({})["regions"] == [flights.hot]
-    with skips(SkipReason.NOT_DUE):
+    with skips(TaskSkipReason.NOT_DUE):
         sensor(cold).execute({})

@@ -12,7 +12,7 @@ from memwal_airflow.sensors.table import (
     TableBacklogSensor,
     TableSensor,
 )
-from memwal_airflow.skips import SkipReason
+from memwal_airflow.skips import TaskSkipReason
 from memwal_airflow.triggers.table import BacklogTrigger, GenerationMergedTrigger
 from support.airflow.skips import skips
 
@@ -95,7 +95,7 @@ def test_others_wait_in_the_triggerer_with_all_they_need(backlog: Any, tmp_path:
 
 
 def test_without_waiting_it_skips_and_says_why(backlog: Any) -> None:
-    with skips(SkipReason.NOT_DUE, naming=backlog.uri):
+    with skips(TaskSkipReason.NOT_DUE, naming=backlog.uri):
         sensor(backlog, backlog.cold, wait=False).execute(context())
 
 

@@ -19,7 +19,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 from memwal_airflow.assets import merged_asset
 from memwal_airflow.operators.maintenance import MemWalMergeOperator
-from memwal_airflow.skips import SkipReason
+from memwal_airflow.skips import TaskSkipReason
 from memwal_airflow.spark import application, reattach
 from memwal_airflow.spark.application import SparkJob
 from memwal_airflow.spark.errors import SparkApplicationError
@@ -158,7 +158,7 @@ def test_what_runs_on_another_machine_is_waited_for_by_its_lease(
     killed: Killed, context: Any, catalog: Catalog
 ) -> None:
     context["task_state_store"].set(STATE_KEY, {**killed.state, "host": "elsewhere"})
-    with skips(SkipReason.RUNNING):
+    with skips(TaskSkipReason.RUNNING):
         task(wait=timedelta(seconds=0.2)).execute(context)
     assert killed.started.running
     threading.Timer(0.5, killed.lease.release).start()
@@ -171,7 +171,7 @@ def test_the_lease_of_a_try_that_lives_is_not_taken(
 ) -> None:
     killed.state["task"] = asdict(ProcessId.of(os.getpid()))
     context["task_state_store"].set(STATE_KEY, killed.state)
-    with skips(SkipReason.RUNNING):
+    with skips(TaskSkipReason.RUNNING):
         task(wait=timedelta(seconds=0.2)).execute(context)
     assert killed.started.running
 
@@ -185,7 +185,7 @@ def test_the_lease_of_another_process_with_its_number_is_not_taken(
     with catalog.leases.acquire(job_resource("t", "merge")) as lease:
         killed.state["task"] = {"pid": alive.pid, "created": alive.created - 1000}
         context["task_state_store"].set(STATE_KEY, killed.state)
-        with skips(SkipReason.RUNNING):
+        with skips(TaskSkipReason.RUNNING):
             task(wait=timedelta(seconds=0.2)).execute(context)
         lease.check()
 

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from memwal_airflow.skips import SkipReason
+from memwal_airflow.skips import TaskSkipReason
 from memwal_airflow.triggers.conditions import BacklogDue, GenerationsMerged, IndexesCaughtUp
-from memwal_airflow.triggers.table_status import TableReading
+from memwal_airflow.triggers.readings import TableReading
 
 from memwal.errors import InvalidInputError
 from memwal.jobs.policy import Policy
@@ -82,7 +82,7 @@ def test_quiet_hours_hold_back_what_is_not_critical() -> None:
     quiet = Policy(merge_at_generations=3, quiet_hours=("11:00-13:00 UTC",))
     found = BacklogDue([A], {}).check(reading(region(A, 3), policy=quiet))
     assert not found.met
-    assert found.reason is SkipReason.QUIET
+    assert found.reason is TaskSkipReason.QUIET
     late = region(A, 3, oldest_backlog_seconds=1e6)
     assert BacklogDue([A], {}).check(reading(late, policy=quiet)).met
 
@@ -90,13 +90,13 @@ def test_quiet_hours_hold_back_what_is_not_critical() -> None:
 def test_a_region_that_is_skipped_is_not_due() -> None:
     found = BacklogDue([A], {}).check(reading(region(A, 9), regions_in_backoff=frozenset([A])))
     assert not found.met
-    assert found.reason is SkipReason.BACKOFF
+    assert found.reason is TaskSkipReason.BACKOFF
 
 
 def test_a_region_that_does_not_exist_yet_has_no_backlog() -> None:
     found = BacklogDue([A], {}).check(reading())
     assert not found.met
-    assert found.reason is SkipReason.NOT_DUE
+    assert found.reason is TaskSkipReason.NOT_DUE
     assert found.value["generations"] == 0
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from airflow._shared.module_loading import import_string
 from memwal_airflow.triggers import table as triggers
-from memwal_airflow.triggers.shared_readings import shared_readings
+from memwal_airflow.triggers.readings import shared_readings
 from memwal_airflow.triggers.table import (
     BacklogTrigger,
     GenerationMergedTrigger,

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from memwal_airflow.skips import SkipReason, TaskSkipped
+from memwal_airflow.skips import TaskSkipped, TaskSkipReason
 
 
 @contextmanager
-def skips(reason: SkipReason, *, naming: str = "") -> Iterator[None]:
+def skips(reason: TaskSkipReason, *, naming: str = "") -> Iterator[None]:
     """Expect that the block ends in a skip for this reason, whose message contains ``naming``."""
     with pytest.raises(TaskSkipped, match=re.escape(naming) or None) as caught:
         yield

@@ -7,8 +7,12 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
-from memwal_airflow.triggers.shared_readings import SharedReadings, shared_readings
-from memwal_airflow.triggers.table_status import TableReading, TableSource
+from memwal_airflow.triggers.readings import (
+    SharedReadings,
+    TableReading,
+    TableSource,
+    shared_readings,
+)
 
 from memwal.errors import StoreUnavailableError
 from memwal.fleet.polls import ReadLimits
