@@ -13,21 +13,19 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Callable, Collection, Generator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from typing import ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 from uuid import UUID
 
 import pyarrow as pa
 
 from memwal.boundary.public import public, public_methods
 from memwal.errors import InvalidInputError, WriterClosedError
-from memwal.inputs.rows import Keys, Rows
-from memwal.lsm.wal.applied_steps import AppliedStep
 from memwal.lsm.wal.position import WritePosition
-from memwal.reader.predicate import SqlFilter
-from memwal.reader.sources.freshness import AT_LEAST_SECONDS
+from memwal.queries import Queries
+from memwal.reader.result import Result
 from memwal.reading_writer import Writer
 from memwal.table import Table
 from memwal.util.clock import Duration
@@ -37,7 +35,7 @@ from memwal.writer.region_writer.options import WriterOptions
 from memwal.writer.region_writer.stats import WriterStats
 
 Params = ParamSpec("Params")
-Result = TypeVar("Result")
+Answer = TypeVar("Answer")
 
 # Threads for reads, flushes and the close, which must not queue behind writes that wait for a
 # flush.
@@ -89,9 +87,94 @@ async def open_writer(
         others.shutdown(wait=False)
 
 
+def _awaited(
+    method: Callable[Concatenate[Any, Params], Answer], threads: str = "_others"
+) -> Callable[Concatenate[AsyncQueries, Params], Coroutine[Any, Any, Answer]]:
+    """Make a method of queries, or of a writer, run on one of the object's ``threads``."""
+
+    @functools.wraps(method)
+    async def call(self: AsyncQueries, /, *args: Params.args, **kwargs: Params.kwargs) -> Answer:
+        pool: ThreadPoolExecutor = getattr(self, threads)
+        return await _run_on_thread(pool, method, self._queries, *args, **kwargs)
+
+    return call
+
+
+def _read(query: Callable[Params, Result]) -> Callable[Params, pa.Table]:
+    """Make a lazy query read its rows into memory."""
+
+    @functools.wraps(query)
+    def call(*args: Params.args, **kwargs: Params.kwargs) -> pa.Table:
+        return query(*args, **kwargs).to_table()
+
+    return call
+
+
 @public_methods
-class AsyncWriter:
+class AsyncQueries:
+    """Queries of a writer, or of its view, for asyncio.
+
+    Each method takes the arguments, and raises the errors, of the method of
+    :class:`memwal.queries.Queries` that has its name: ``scan``, ``count_rows``, ``head``,
+    ``to_pandas``, ``to_polars``, ``to_dataset``, ``explain``, ``lookup``, ``search``,
+    ``search_text``, ``search_hybrid``. A query that is lazy there reads its rows into memory here,
+    and returns a :class:`pyarrow.Table`.
+
+    Parameters
+    ----------
+    queries, others
+        The synchronous queries, and the threads that run them.
+    """
+
+    def __init__(self, queries: Queries, others: ThreadPoolExecutor) -> None:
+        self._queries = queries
+        self._others = others
+
+    scan = _awaited(_read(Queries.scan))
+    lookup = _awaited(_read(Queries.lookup))
+    search = _awaited(_read(Queries.search))
+    search_text = _awaited(_read(Queries.search_text))
+    search_hybrid = _awaited(_read(Queries.search_hybrid))
+    count_rows = _awaited(Queries.count_rows)
+    head = _awaited(Queries.head)
+    to_pandas = _awaited(Queries.to_pandas)
+    to_polars = _awaited(Queries.to_polars)
+    to_dataset = _awaited(Queries.to_dataset)
+    explain = _awaited(Queries.explain)
+
+
+def _queued(
+    method: Callable[Concatenate[Writer, Params], WriteHandle],
+) -> Callable[Concatenate[AsyncWriter, Params], Coroutine[Any, Any, AsyncHandle]]:
+    """Make a write queue its rows on a thread, and wait for them without one."""
+
+    @functools.wraps(method)
+    async def call(
+        self: AsyncWriter, /, *args: Params.args, **kwargs: Params.kwargs
+    ) -> AsyncHandle:
+        wait = kwargs.get("wait")
+        wait = self._durable if wait is None else wait
+        # A write that may have to be repeated holds a thread; any other is only queued by it.
+        kwargs["wait"] = wait and self._writer.settings.reopen
+        handle = AsyncHandle(
+            await _run_on_thread(self._writes, method, self._writer, *args, **kwargs)
+        )
+        if wait:
+            await handle
+        return handle
+
+    return call
+
+
+@public_methods
+class AsyncWriter(AsyncQueries):
     """Asynchronous writer of one table, made by :func:`open_writer`. Safe to use from many tasks.
+
+    ``upsert``, ``delete``, ``apply``, ``flush_wal``, ``flush`` and the queries take the arguments,
+    and raise the errors, of the methods of :class:`memwal.Writer` that have their names. The data
+    of a write must not be changed before its rows are durable. ``upsert`` and ``delete`` return an
+    :class:`AsyncHandle`. Without ``wait``, the write is queued when they return: consecutive writes
+    of a task keep their order. ``apply`` holds a thread until its step is durable.
 
     Parameters
     ----------
@@ -108,108 +191,16 @@ class AsyncWriter:
         writes: ThreadPoolExecutor,
         others: ThreadPoolExecutor,
     ) -> None:
+        super().__init__(writer, others)
         self._writer = writer
         self._durable = durable
         self._writes = writes
-        self._others = others
 
-    async def upsert(
-        self, data: Rows, *, partial: bool = False, wait: bool | None = None
-    ) -> AsyncHandle:
-        """Insert or replace rows: :meth:`memwal.writer.table_writer.TableWriter.upsert`.
-
-        ``data`` must not be changed before the rows are durable. Without ``wait``, the write is
-        queued when this returns: consecutive writes of a task keep their order. The handle is an
-        awaitable that is done when the rows are durable; done already with ``wait``.
-        """
-        return await self._write(
-            functools.partial(self._writer.upsert, data, partial=partial), wait
-        )
-
-    async def delete(
-        self, keys: Keys | None = None, *, where: SqlFilter | None = None, wait: bool | None = None
-    ) -> AsyncHandle:
-        """Delete rows by key or by a condition: :meth:`memwal.Writer.delete`."""
-        return await self._write(functools.partial(self._writer.delete, keys, where=where), wait)
-
-    async def apply(
-        self,
-        *,
-        upserts: Rows | None = None,
-        deletes: Keys | None = None,
-        source: str,
-        version: int,
-        incarnation: str = "",
-        replaces: Collection[str] = (),
-    ) -> AppliedStep:
-        """Write one step of a source, once: :meth:`memwal.writer.table_writer.TableWriter.apply`.
-
-        Holds a thread until the step is durable.
-        """
-        return await _run_on_thread(
-            self._writes,
-            self._writer.apply,
-            upserts=upserts,
-            deletes=deletes,
-            source=source,
-            version=version,
-            incarnation=incarnation,
-            replaces=replaces,
-        )
-
-    async def flush_wal(self) -> None:
-        """Wait until all queued writes are durable."""
-        await _run_on_thread(self._others, self._writer.flush_wal)
-
-    async def flush(self, *, timeout: Duration | None = None) -> None:
-        """Seal and flush all MemTables: :meth:`memwal.writer.table_writer.TableWriter.flush`."""
-        await _run_on_thread(self._others, self._writer.flush, timeout=timeout)
-
-    async def lookup(
-        self,
-        keys: Keys,
-        *,
-        columns: Sequence[str] | None = None,
-        fresh: bool | None = None,
-        at_least: WritePosition | str | None = None,
-        timeout: Duration = AT_LEAST_SECONDS,
-    ) -> pa.Table:
-        """Look up rows by key, including unflushed rows: :meth:`memwal.Table.lookup`."""
-
-        def look_up() -> pa.Table:
-            return self._writer.lookup(
-                keys, columns=columns, fresh=fresh, at_least=at_least, timeout=timeout
-            ).to_table()
-
-        return await _run_on_thread(self._others, look_up)
-
-    async def scan(
-        self,
-        *,
-        columns: Sequence[str] | None = None,
-        filter: SqlFilter | None = None,
-        limit: int | None = None,
-        fresh: bool | None = None,
-        at_least: WritePosition | str | None = None,
-        timeout: Duration = AT_LEAST_SECONDS,
-    ) -> pa.Table:
-        """Read the newest row of every key, including unflushed ones, into memory.
-
-        See :meth:`memwal.Table.scan`.
-        """
-        scan = self._writer.scan(
-            columns=columns,
-            filter=filter,
-            limit=limit,
-            fresh=fresh,
-            at_least=at_least,
-            timeout=timeout,
-        )
-        return await _run_on_thread(self._others, scan.to_table)
-
-    def stats(self) -> WriterStats:
-        """Return a snapshot of the writer's counters and MemTables."""
-        return self._writer.stats()
+    upsert = _queued(Writer.upsert)
+    delete = _queued(Writer.delete)
+    apply = _awaited(Writer.apply, "_writes")
+    flush_wal = _awaited(Writer.flush_wal)
+    flush = _awaited(Writer.flush)
 
     async def close(self, *, timeout: Duration | None = None) -> None:
         """Flush all regions and refuse further writes, even if the task is cancelled meanwhile.
@@ -227,14 +218,15 @@ class AsyncWriter:
         """
         await _run_to_end(self._others, self._writer.close, timeout=timeout)
 
-    async def _write(self, write: Callable[..., WriteHandle], wait: bool | None) -> AsyncHandle:
-        wait = self._durable if wait is None else wait
-        # A write that may have to be repeated holds a thread; any other is only queued by it.
-        holds = wait and self._writer.settings.reopen
-        handle = AsyncHandle(await _run_on_thread(self._writes, write, wait=holds))
-        if wait:
-            await handle
-        return handle
+    def stats(self) -> WriterStats:
+        """Return a snapshot of the writer's counters and MemTables."""
+        return self._writer.stats()
+
+    def fresh(
+        self, *, at_least: WritePosition | str | None = None, timeout: Duration = 10.0
+    ) -> AsyncQueries:
+        """Return queries that see the rows of all writers: :meth:`memwal.Writer.fresh`."""
+        return AsyncQueries(self._writer.fresh(at_least=at_least, timeout=timeout), self._others)
 
 
 @public_methods
@@ -287,10 +279,10 @@ class AsyncHandle:
 
 async def _run_on_thread(
     pool: ThreadPoolExecutor,
-    call: Callable[Params, Result],
+    call: Callable[Params, Answer],
     *args: Params.args,
     **kwargs: Params.kwargs,
-) -> Result:
+) -> Answer:
     """Run a call on a thread. If the task is cancelled before the call starts, it is dropped."""
     loop = asyncio.get_running_loop()
     try:
@@ -304,10 +296,10 @@ async def _run_on_thread(
 
 async def _run_to_end(
     pool: ThreadPoolExecutor,
-    call: Callable[Params, Result],
+    call: Callable[Params, Answer],
     *args: Params.args,
     **kwargs: Params.kwargs,
-) -> Result:
+) -> Answer:
     """Run a call on a thread to its end, even if the task is cancelled."""
     running = asyncio.ensure_future(_run_on_thread(pool, call, *args, **kwargs))
     try:

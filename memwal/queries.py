@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Unpack
-from uuid import UUID
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Unpack
 
 import lance
 import numpy.typing as npt
@@ -22,13 +22,18 @@ from memwal.reader.lookup import lookup_rows
 from memwal.reader.predicate import SqlFilter
 from memwal.reader.result import Result
 from memwal.reader.scan import Scan, open_newest, output_schema
-from memwal.reader.sources.freshness import AT_LEAST_SECONDS, Freshness
 from memwal.reader.sources.generation import ReadSources, open_sources, retry_if_collected
-from memwal.reader.sources.plan import MemTables, ReadPlan, plan_read
+from memwal.reader.sources.plan import (
+    ReadPlan,
+    plan_fresh,
+    plan_read,
+    plan_snapshot,
+    plan_version,
+)
 from memwal.reader.sources.pruning import KeyBuilder
-from memwal.reader.sources.snapshot import open_version
+from memwal.reader.sources.snapshot import open_stale_snapshot, open_version
 from memwal.storage.location import TableLocation
-from memwal.util.clock import Duration
+from memwal.util.clock import Duration, duration
 
 # The searches are imported inside the methods that run them: a process that only scans starts in
 # less time.
@@ -38,25 +43,24 @@ if TYPE_CHECKING:
 
     from memwal.search.text.query import TextQuery
     from memwal.search.vector.query import SearchOptions
+    from memwal.writer.table_writer import TableWriter
 
-_DEFAULT = Freshness()
 _row_schemas: LruCache[RowSchema] = LruCache(64)
 
 
 @public
 class Queries:
-    """Queries of a table, of a writer (which also sees its unflushed rows), or of a version.
+    """Queries of a table, of a writer (which also sees its unflushed rows), or of a view.
 
-    With ``version`` (a number or a tag of the base table), queries see exactly what it contains,
-    and no generation that was not merged by then.
+    :meth:`memwal.Table.fresh`, :meth:`memwal.Table.at_most`, :meth:`memwal.Table.at` and
+    :meth:`memwal.Writer.fresh` return a view, which has these queries and nothing else.
     """
 
-    def __init__(
-        self, location: TableLocation, *, version: int | str | None = None, fresh: bool = False
-    ) -> None:
+    def __init__(self, location: TableLocation) -> None:
         self.location = location
-        self._version = version
-        self._fresh = fresh
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.location.uri!r})"
 
     def scan(
         self,
@@ -67,10 +71,6 @@ class Queries:
         offset: int = 0,
         with_generation: bool = False,
         with_row_address: bool = False,
-        max_staleness: Duration | None = None,
-        fresh: bool | None = None,
-        at_least: WritePosition | str | None = None,
-        timeout: Duration = AT_LEAST_SECONDS,
     ) -> Scan:
         """Scan the newest row of every key.
 
@@ -89,21 +89,6 @@ class Queries:
         with_row_address : bool, default False
             Add ``_rowaddr``: the row's address in the data set of its generation or in the base
             table; in a MemTable the row's number.
-        max_staleness : float or timedelta, optional
-            Maximum age of a region snapshot that may replace the regions' manifests, in seconds. A
-            minute is added to a snapshot's age, since clocks differ. By default the manifests are
-            read.
-        fresh : bool, optional
-            Whether to see every row that any writer acknowledged before this read began, flushed
-            or not: the logs of the regions are read. Costs one request more for each region, and
-            one for each entry that this process has not read yet. By default as the table was
-            opened: :func:`memwal.open`.
-        at_least : WritePosition or str, optional
-            Position of a write that this read has to see: ``WriteHandle.position`` of another
-            process, or its text; several texts joined by commas. The read is fresh then. A
-            position belongs to one table: another one with the same regions cannot tell.
-        timeout : float or timedelta, default 10
-            How long to wait for that write, in seconds.
 
         Returns
         -------
@@ -117,8 +102,8 @@ class Queries:
         InvalidInputError
             ``limit`` or ``offset`` is negative.
         """
-        return self._scan(
-            Freshness(max_staleness, fresh, at_least, timeout),
+        return Scan(
+            lambda: self._open_sources(filter=filter),
             columns=columns,
             filter=filter,
             limit=limit,
@@ -127,15 +112,7 @@ class Queries:
             with_row_address=with_row_address,
         )
 
-    def count_rows(
-        self,
-        *,
-        filter: SqlFilter | None = None,
-        max_staleness: Duration | None = None,
-        fresh: bool | None = None,
-        at_least: WritePosition | str | None = None,
-        timeout: Duration = AT_LEAST_SECONDS,
-    ) -> int:
+    def count_rows(self, *, filter: SqlFilter | None = None) -> int:
         """Count the rows, or those that pass a filter: ``scan(filter=...).count_rows()``.
 
         >>> table.count_rows(filter="n > 5")
@@ -145,21 +122,10 @@ class Queries:
         ----------
         filter : str, optional
             As for :meth:`scan`. Without one, and if all rows are merged, no row is read.
-        max_staleness, fresh, at_least, timeout : optional
-            As for :meth:`scan`.
         """
-        freshness = Freshness(max_staleness, fresh, at_least, timeout)
-        return self._scan(freshness, filter=filter).count_rows()
+        return self.scan(filter=filter).count_rows()
 
-    def head(
-        self,
-        n: int = 5,
-        *,
-        max_staleness: Duration | None = None,
-        fresh: bool | None = None,
-        at_least: WritePosition | str | None = None,
-        timeout: Duration = AT_LEAST_SECONDS,
-    ) -> pa.Table:
+    def head(self, n: int = 5) -> pa.Table:
         """Return up to ``n`` rows, any of them: ``scan(limit=n).to_table()``.
 
         >>> table.head(2).num_rows
@@ -169,45 +135,16 @@ class Queries:
         ----------
         n : int, default 5
             Maximum number of rows.
-        max_staleness, fresh, at_least, timeout : optional
-            As for :meth:`scan`.
         """
-        freshness = Freshness(max_staleness, fresh, at_least, timeout)
-        return self._scan(freshness, limit=n).to_table()
+        return self.scan(limit=n).to_table()
 
-    def to_pandas(
-        self,
-        *,
-        max_staleness: Duration | None = None,
-        fresh: bool | None = None,
-        at_least: WritePosition | str | None = None,
-        timeout: Duration = AT_LEAST_SECONDS,
-    ) -> pd.DataFrame:
-        """Read all rows into a data frame of pandas: ``scan().to_pandas()``.
+    def to_pandas(self) -> pd.DataFrame:
+        """Read all rows into a data frame of pandas: ``scan().to_pandas()``."""
+        return self.scan().to_pandas()
 
-        Parameters
-        ----------
-        max_staleness, fresh, at_least, timeout : optional
-            As for :meth:`scan`.
-        """
-        return self._scan(Freshness(max_staleness, fresh, at_least, timeout)).to_pandas()
-
-    def to_polars(
-        self,
-        *,
-        max_staleness: Duration | None = None,
-        fresh: bool | None = None,
-        at_least: WritePosition | str | None = None,
-        timeout: Duration = AT_LEAST_SECONDS,
-    ) -> pl.DataFrame:
-        """Read all rows into a data frame of polars: ``scan().to_polars()``.
-
-        Parameters
-        ----------
-        max_staleness, fresh, at_least, timeout : optional
-            As for :meth:`scan`.
-        """
-        return self._scan(Freshness(max_staleness, fresh, at_least, timeout)).to_polars()
+    def to_polars(self) -> pl.DataFrame:
+        """Read all rows into a data frame of polars: ``scan().to_polars()``."""
+        return self.scan().to_polars()
 
     def to_dataset(self) -> lance.LanceDataset | None:
         """Return the base table, pinned at its version, if it has every row that a read sees now.
@@ -218,35 +155,18 @@ class Queries:
         return None if len(newest.keys) else sources.base.dataset
 
     def explain(
-        self,
-        *,
-        filter: SqlFilter | None = None,
-        columns: Sequence[str] | None = None,
-        max_staleness: Duration | None = None,
-        fresh: bool | None = None,
-        at_least: WritePosition | str | None = None,
-        timeout: Duration = AT_LEAST_SECONDS,
+        self, *, filter: SqlFilter | None = None, columns: Sequence[str] | None = None
     ) -> ReadPlan:
         """Plan a :meth:`scan` without running it: the sources that it reads and leaves out.
 
         Parameters
         ----------
-        filter, columns, max_staleness, fresh, at_least, timeout : optional
+        filter, columns : optional
             As for :meth:`scan`.
         """
-        freshness = Freshness(max_staleness, fresh, at_least, timeout)
-        return self._scan(freshness, columns=columns, filter=filter).explain()
+        return self.scan(columns=columns, filter=filter).explain()
 
-    def lookup(
-        self,
-        keys: Keys,
-        *,
-        columns: Sequence[str] | None = None,
-        max_staleness: Duration | None = None,
-        fresh: bool | None = None,
-        at_least: WritePosition | str | None = None,
-        timeout: Duration = AT_LEAST_SECONDS,
-    ) -> Result:
+    def lookup(self, keys: Keys, *, columns: Sequence[str] | None = None) -> Result:
         """Look up rows by key.
 
         >>> table.lookup(2).to_pylist()
@@ -258,7 +178,7 @@ class Queries:
             The key columns as a table, a data frame, a dict of columns, or a list of dicts. If the
             key has one column, also its values: an array, a Series, a list, or one value. They are
             cast to the types of the key, if they stay the same.
-        columns, max_staleness, fresh, at_least, timeout : optional
+        columns : optional
             As for :meth:`scan`.
 
         Returns
@@ -273,7 +193,6 @@ class Queries:
             A stream of keys cannot be read. When the result is used: the keys do not fit the
             primary key, or the version that is read has none.
         """
-        freshness = Freshness(max_staleness, fresh, at_least, timeout)
         converted: tuple[BaseTable, pa.Table] | None = None
 
         def key_columns(base: BaseTable) -> pa.Table:
@@ -294,7 +213,7 @@ class Queries:
             return rows.select(row_schema.primary_key)
 
         def look_up() -> pa.Table:
-            sources = self._open_sources(keys=key_columns, freshness=freshness)
+            sources = self._open_sources(keys=key_columns)
             return lookup_rows(sources, key_columns(sources.base), columns=columns)
 
         keys = import_data(keys)
@@ -308,10 +227,6 @@ class Queries:
         *,
         column: str | None = None,
         prefilter: bool = True,
-        max_staleness: Duration | None = None,
-        fresh: bool | None = None,
-        at_least: WritePosition | str | None = None,
-        timeout: Duration = AT_LEAST_SECONDS,
         **options: Unpack[SearchOptions],
     ) -> Result:
         """Find the rows with the nearest vectors.
@@ -326,8 +241,6 @@ class Queries:
             Optional if the table has one column of vectors.
         prefilter : bool, default True
             False filters after the search, so that fewer than ``k`` rows may remain.
-        max_staleness, fresh, at_least, timeout : optional
-            As for :meth:`scan`.
         **options
             ``k``, ``filter``, ``columns``, ``metric``, ``nprobes``, ``refine_factor``, ``ef``: see
             :class:`memwal.search.vector.query.SearchOptions`.
@@ -344,12 +257,11 @@ class Queries:
         """
         from memwal.search import DISTANCE, run_search, search
 
-        freshness = Freshness(max_staleness, fresh, at_least, timeout)
         # A filter after the search needs the nearest rows of all regions.
         pruned_by = options.get("filter") if prefilter else None
         return self._found(
             lambda: run_search(
-                lambda: self._open_sources(filter=pruned_by, freshness=freshness),
+                lambda: self._open_sources(filter=pruned_by),
                 lambda sources, newest: search(
                     sources, newest, vector, column=column, prefilter=prefilter, **options
                 ),
@@ -366,10 +278,6 @@ class Queries:
         k: int | None = 10,
         filter: SqlFilter | None = None,
         columns: Sequence[str] | None = None,
-        max_staleness: Duration | None = None,
-        fresh: bool | None = None,
-        at_least: WritePosition | str | None = None,
-        timeout: Duration = AT_LEAST_SECONDS,
     ) -> Result:
         """Find the rows whose texts match best.
 
@@ -387,7 +295,7 @@ class Queries:
             Maximum number of rows; None returns all that match.
         filter : str, optional
             SQL predicate over any columns. It does not change the scores.
-        columns, max_staleness, fresh, at_least, timeout : optional
+        columns : optional
             As for :meth:`scan`.
 
         Returns
@@ -402,10 +310,9 @@ class Queries:
         """
         from memwal.search import SCORE, run_search, search_text
 
-        freshness = Freshness(max_staleness, fresh, at_least, timeout)
         return self._found(
             lambda: run_search(
-                lambda: self._open_sources(freshness=freshness),
+                self._open_sources,
                 lambda sources, newest: search_text(
                     sources, newest, query, column=column, k=k, filter=filter, columns=columns
                 ),
@@ -423,10 +330,6 @@ class Queries:
         text_column: str | Sequence[str] | None = None,
         weight: float = 0.5,
         candidates: int | None = None,
-        max_staleness: Duration | None = None,
-        fresh: bool | None = None,
-        at_least: WritePosition | str | None = None,
-        timeout: Duration = AT_LEAST_SECONDS,
         **options: Unpack[SearchOptions],
     ) -> Result:
         """Find rows by vectors and texts together, by reciprocal rank fusion.
@@ -441,8 +344,6 @@ class Queries:
             Weight of the vectors in the rank, from 0 to 1.
         candidates : int, optional
             Number of rows of each search that are ranked; ``max(k, 50)`` by default.
-        max_staleness, fresh, at_least, timeout : optional
-            As for :meth:`scan`.
         **options
             As for :meth:`search`.
 
@@ -454,10 +355,9 @@ class Queries:
         """
         from memwal.search import DISTANCE, RELEVANCE, SCORE, run_search, search_hybrid
 
-        freshness = Freshness(max_staleness, fresh, at_least, timeout)
         return self._found(
             lambda: run_search(
-                lambda: self._open_sources(freshness=freshness),
+                self._open_sources,
                 lambda sources, newest: search_hybrid(
                     sources,
                     newest,
@@ -485,59 +385,94 @@ class Queries:
 
         return Result(run, schema)
 
-    def _scan(self, freshness: Freshness, *, filter: str | None = None, **options: Any) -> Scan:
-        return Scan(
-            lambda: self._open_sources(filter=filter, freshness=freshness), filter=filter, **options
-        )
-
     def _open_base(self) -> BaseTable:
         """Open the version of the base table that queries read."""
-        if self._version is not None:
-            return open_version(self.location, self._version)
         return open_base(self.location)
 
     def _open_sources(
-        self,
-        *,
-        freshness: Freshness = _DEFAULT,
-        filter: str | None = None,
-        keys: KeyBuilder | None = None,
+        self, *, filter: str | None = None, keys: KeyBuilder | None = None
     ) -> ReadSources:
-        resolved = freshness.resolve(
-            fresh_by_default=self._fresh, is_pinned=self._version is not None
-        )
+        return open_sources(lambda reuse: self._plan(filter=filter, keys=keys, reuse=reuse))
+
+    def _plan(self, *, filter: str | None, keys: KeyBuilder | None, reuse: bool) -> ReadPlan:
+        return plan_read(self.location, filter=filter, keys=keys, reuse=reuse)
+
+
+class VersionQueries(Queries):
+    """Queries of a version of the base table, by its number or its tag.
+
+    They see exactly what it contains, and no generation that was not merged by then.
+    """
+
+    def __init__(self, location: TableLocation, version: int | str) -> None:
+        super().__init__(location)
+        self._version = version
+
+    def _open_base(self) -> BaseTable:
+        return open_version(self.location, self._version)
+
+    def _plan(self, *, filter: str | None, keys: KeyBuilder | None, reuse: bool) -> ReadPlan:
+        return plan_version(self.location, self._version)
+
+
+class StaleQueries(Queries):
+    """Queries that may read a region snapshot of an age up to ``max_age``."""
+
+    def __init__(self, location: TableLocation, max_age: timedelta) -> None:
+        super().__init__(location)
+        self._max_age = max_age
+
+    def _plan(self, *, filter: str | None, keys: KeyBuilder | None, reuse: bool) -> ReadPlan:
+        snapshot = open_stale_snapshot(self.location, self._max_age, keys=keys, reuse=reuse)
+        return plan_snapshot(snapshot, filter=filter, keys=keys)
+
+
+class FreshQueries(Queries):
+    """Queries that see what any writer acknowledged, flushed or not.
+
+    ``at_least`` and ``timeout`` are those of :meth:`memwal.Table.fresh`. The MemTables of
+    ``writer`` replace the logs of the regions that it holds.
+    """
+
+    def __init__(
+        self,
+        location: TableLocation,
+        *,
+        at_least: WritePosition | str | None,
+        timeout: Duration,
+        writer: TableWriter | None = None,
+    ) -> None:
+        super().__init__(location)
+        self._at_least = WritePosition.parse(at_least) if isinstance(at_least, str) else at_least
+        self._timeout = duration(timeout, "timeout").total_seconds()
+        self._writer = writer
+
+    def _open_sources(
+        self, *, filter: str | None = None, keys: KeyBuilder | None = None
+    ) -> ReadSources:
+        from memwal.reader.sources.log_tails import check_logged, wait_for_position
+
+        open_once = super()._open_sources
 
         def open_now() -> ReadSources:
-            if resolved.at_least is not None:
-                # Before the MemTables are taken, so that these have the rows of the entries.
-                self._check_own(resolved.at_least)
-            return open_sources(
-                lambda reuse: plan_read(
-                    self.location,
-                    self._memtables(),
-                    epochs=self._epochs(),
-                    version=self._version,
-                    filter=filter,
-                    keys=keys if resolved.at_least is None else None,
-                    max_staleness=resolved.max_staleness,
-                    fresh=resolved.fresh,
-                    at_least=resolved.at_least,
-                    reuse=reuse,
-                )
-            )
+            if self._at_least is not None and self._writer is not None:
+                # Before the MemTables are taken, so that these have the rows of the entries. The
+                # log of a region that the writer holds is not read.
+                held = self._writer.epochs()
+                own = [entry for entry in self._at_least.entries if entry[0] in held]
+                check_logged(self.location.store, own)
+            return open_once(filter=filter, keys=keys)
 
-        if resolved.at_least is None:
-            return open_now()
-        from memwal.reader.sources.log_tails import wait_for_position
+        return wait_for_position(open_now, self._timeout)
 
-        return wait_for_position(open_now, resolved.timeout)
-
-    def _check_own(self, at_least: WritePosition) -> None:
-        """Raise PositionNotReachedError for entries that the log of an own region never had."""
-
-    def _memtables(self) -> MemTables | None:
-        return None
-
-    def _epochs(self) -> Mapping[UUID, int]:
-        """Return the epoch of the claim that each MemTable of :meth:`_memtables` belongs to."""
-        return {}
+    def _plan(self, *, filter: str | None, keys: KeyBuilder | None, reuse: bool) -> ReadPlan:
+        return plan_fresh(
+            self.location,
+            {} if self._writer is None else self._writer.memtables(),
+            {} if self._writer is None else self._writer.epochs(),
+            at_least=self._at_least,
+            filter=filter,
+            # The position may be of a region that the keys leave out.
+            keys=keys if self._at_least is None else None,
+            reuse=reuse,
+        )

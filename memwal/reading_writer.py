@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
-from uuid import UUID
 from weakref import WeakSet
 
 from memwal.base_table.snapshot import BaseTable
@@ -12,9 +10,11 @@ from memwal.boundary.public import public
 from memwal.errors import ArgumentTypeError
 from memwal.inputs.rows import Keys
 from memwal.lsm.wal.position import WritePosition
-from memwal.queries import Queries
+from memwal.queries import FreshQueries, Queries
 from memwal.reader.predicate import SqlFilter
-from memwal.reader.sources.plan import MemTables
+from memwal.reader.sources.plan import ReadPlan, plan_read
+from memwal.reader.sources.pruning import KeyBuilder
+from memwal.util.clock import Duration
 from memwal.writer.region_writer.handle import WriteHandle
 from memwal.writer.table_writer import TableWriter
 
@@ -29,17 +29,31 @@ class Writer(TableWriter, Queries):
     ----------
     base : BaseTable
         The table.
-    fresh : bool, default False
-        Whether reads also see what other writers acknowledged, if they do not say otherwise: as the
-        table was opened.
     **options
         As of :meth:`memwal.Table.writer`.
     """
 
-    def __init__(self, base: BaseTable, *, fresh: bool = False, **options: Any) -> None:
+    def __init__(self, base: BaseTable, **options: Any) -> None:
         TableWriter.__init__(self, base, **options)
-        Queries.__init__(self, base.location, fresh=fresh)
+        Queries.__init__(self, base.location)
         _writers.add(self)
+
+    def fresh(
+        self, *, at_least: WritePosition | str | None = None, timeout: Duration = 10.0
+    ) -> Queries:
+        """Return queries that also see what other writers acknowledged and did not flush.
+
+        Parameters
+        ----------
+        at_least, timeout : optional
+            As for :meth:`memwal.Table.fresh`.
+
+        Raises
+        ------
+        InvalidInputError
+            As :meth:`memwal.Table.fresh`.
+        """
+        return FreshQueries(self.location, at_least=at_least, timeout=timeout, writer=self)
 
     def delete(
         self, keys: Keys | None = None, *, where: SqlFilter | None = None, wait: bool | None = None
@@ -83,25 +97,15 @@ class Writer(TableWriter, Queries):
             self.flush_wal()
         routing = self._refresh_routing()
         columns = [*routing.row_schema.primary_key, *routing.columns_beside_key]
-        found = self.scan(columns=columns, filter=where, fresh=False).to_table()
+        found = self.scan(columns=columns, filter=where).to_table()
         return self._delete_keys(found, wait)
 
     def __repr__(self) -> str:
         state = "open" if self.is_open else "closed"
         return f"Writer({self.location.uri!r}, {state}, {len(self._regions.all())} regions claimed)"
 
-    def _check_own(self, at_least: WritePosition) -> None:
-        from memwal.reader.sources.log_tails import check_logged
-
-        held = self.epochs()
-        own = [entry for entry in at_least.entries if entry[0] in held]
-        check_logged(self.location.store, own)
-
-    def _memtables(self) -> MemTables:
-        return self.memtables()
-
-    def _epochs(self) -> Mapping[UUID, int]:
-        return self.epochs()
+    def _plan(self, *, filter: str | None, keys: KeyBuilder | None, reuse: bool) -> ReadPlan:
+        return plan_read(self.location, self.memtables(), filter=filter, keys=keys, reuse=reuse)
 
 
 # Those of this process.

@@ -30,14 +30,15 @@ from memwal.jobs.options import (
 )
 from memwal.jobs.progress import Progress
 from memwal.lsm.indexes.listing import TableIndex, list_indices
-from memwal.queries import Queries
+from memwal.lsm.wal.position import WritePosition
+from memwal.queries import FreshQueries, Queries, StaleQueries, VersionQueries
 from memwal.reader.predicate import SqlFilter
 from memwal.region.manifest_store import discover_regions
 from memwal.region.router import Router
 from memwal.region.spec import RegionSpec
 from memwal.storage.location import TableLocation
 from memwal.storage.open import check_reachable
-from memwal.util.clock import Duration, in_seconds
+from memwal.util.clock import Duration, duration, in_seconds
 from memwal.writer.region_writer.options import WriterOptions
 from memwal.writer.table_defaults import (
     reset_writer_defaults,
@@ -61,7 +62,6 @@ def open(
     uri: TableAddress,
     *,
     storage_options: Mapping[str, str] | None = None,
-    fresh: bool = False,
     allow_external: Sequence[str] = (),
 ) -> Table:
     """Open a table that has MemWAL enabled.
@@ -77,9 +77,6 @@ def open(
     storage_options : mapping of str to str, optional
         As Lance takes them; they go wherever the table goes. A table that is open brings those that
         it was opened with, and these are added.
-    fresh : bool, default False
-        Whether reads see rows that no writer has flushed yet, unless a call says otherwise:
-        ``fresh`` of :meth:`Table.scan`.
     allow_external : sequence of str, default none
         Addresses of folders, outside of the table, below which files of the table may be, as those
         of a shallow clone are. They are read with the same storage options, and never changed.
@@ -92,7 +89,7 @@ def open(
     StoreAccessError, StoreUnavailableError
         The store refused, or gave no answer.
     """
-    table = Table(location_of(uri, storage_options, allow_external=allow_external), fresh=fresh)
+    table = Table(location_of(uri, storage_options, allow_external=allow_external))
     check_reachable(table.location.store)
     table.base().require_mem_wal()
     return table
@@ -211,7 +208,6 @@ class Table(Queries):
             region_ids=region_ids,
             region=region,
             replay=replay,
-            fresh=self._fresh,
         )
 
     @property
@@ -346,7 +342,49 @@ class Table(Queries):
         ----------
         version : int or str
         """
-        return Queries(self.location, version=version)
+        return VersionQueries(self.location, version)
+
+    def fresh(
+        self, *, at_least: WritePosition | str | None = None, timeout: Duration = 10.0
+    ) -> Queries:
+        """Query every row that any writer acknowledged before the query began, flushed or not.
+
+        The logs of the regions are read: one request more for each region, and one for each entry
+        that this process has not read yet.
+
+        Parameters
+        ----------
+        at_least : WritePosition or str, optional
+            Position of a write that each query has to see: ``WriteHandle.position`` of another
+            process, or its text; several texts joined by commas. A position belongs to one table:
+            another one with the same regions cannot tell.
+        timeout : float or timedelta, default 10
+            Seconds that a query waits for that write, before it raises ReadTimeoutError.
+
+        Raises
+        ------
+        InvalidInputError
+            ``at_least`` is not the text of a position, or ``timeout`` is negative.
+        """
+        return FreshQueries(self.location, at_least=at_least, timeout=timeout)
+
+    def at_most(self, age: Duration) -> Queries:
+        """Query a region snapshot up to this old, with no request to any region.
+
+        Rows that were flushed since the snapshot are missed, those that were merged since are seen.
+        Without such a snapshot (:meth:`build_snapshot`), the regions are read.
+
+        Parameters
+        ----------
+        age : float or timedelta
+            Maximum age, in seconds. A minute is added to a snapshot's age, since clocks differ.
+
+        Raises
+        ------
+        InvalidInputError
+            ``age`` is negative.
+        """
+        return StaleQueries(self.location, duration(age, "age"))
 
     def status(
         self,
@@ -519,7 +557,3 @@ class Table(Queries):
         from memwal.jobs.table.checkpoint import checkpoint
 
         return checkpoint(self.location, replace(options, timeout_seconds=remaining))
-
-    def __repr__(self) -> str:
-        fresh = ", fresh=True" if self._fresh else ""
-        return f"Table({self.uri!r}{fresh})"

@@ -498,7 +498,7 @@ def reads() -> str:
     kinds = [
         ("writer.scan()", "what this writer acknowledged", 4),
         ("table.scan()", "all that is flushed", 3),
-        ("table.scan(max_staleness=...)", "no request to any region", 2),
+        ("table.at_most(age).scan()", "no request to any region", 2),
         ("table.at(version).scan()", "exactly that version", 1),
     ]
     for row, (call, what, seen) in enumerate(kinds):

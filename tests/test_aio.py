@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import threading
 from collections.abc import Callable, Coroutine
@@ -15,8 +16,9 @@ from support.data.tables import REGION, MakeTable, generations, keys, log, numbe
 from support.stores.faulty_store import GENERATION, REGION_MANIFEST, WAL, FaultyStores, Pause
 
 import memwal
-from memwal.aio import AsyncHandle, open_writer
+from memwal.aio import AsyncHandle, AsyncQueries, open_writer
 from memwal.errors import (
+    ArgumentTypeError,
     BackPressureError,
     InvalidInputError,
     RegionFencedError,
@@ -24,6 +26,7 @@ from memwal.errors import (
     WriterClosedError,
 )
 from memwal.lsm.wal.position import WritePosition
+from memwal.queries import Queries
 from memwal.writer.region_writer.handle import PendingWrite, WriteHandle
 
 BUFFERED = memwal.WriterOptions(durable=False, buffer_interval=3600.0)
@@ -60,8 +63,8 @@ class TestWrites:
                 assert len(log(table)) == 3
                 newest = WritePosition(((REGION, max(log(table))),))
                 for position in (newest, str(newest)):
-                    assert (await writer.lookup(keys(1), at_least=position)).num_rows == 1
-                    assert (await writer.scan(at_least=position)).num_rows == 2
+                    assert (await writer.fresh(at_least=position).lookup(keys(1))).num_rows == 1
+                    assert (await writer.fresh(at_least=position).scan()).num_rows == 2
 
         run(main)
         assert generations(table) == [1]
@@ -138,6 +141,36 @@ class TestWrites:
 
         run(main)
         assert state(table) == {1: 1, 3: 3}
+
+
+class TestQueries:
+    def test_are_all_there(self) -> None:
+        public = {name for name in vars(Queries) if not name.startswith("_")}
+        assert public == {name for name in vars(AsyncQueries) if not name.startswith("_")}
+        assert all(inspect.iscoroutinefunction(getattr(AsyncQueries, name)) for name in public)
+
+    def test_of_a_writer_and_of_its_view(self, table: memwal.Table) -> None:
+        async def main() -> None:
+            with table.writer() as other:
+                other.upsert(rows({1: 1, 2: 2}))
+                other.abort()
+            async with open_writer(table) as writer:
+                assert await writer.count_rows() == 0
+                fresh = writer.fresh()
+                assert await fresh.count_rows(filter="n > 1") == 1
+                assert (await fresh.head(1)).num_rows == 1
+                found = await fresh.scan(columns=["id"], offset=1, with_generation=True)
+                assert (found.num_rows, found.column_names) == (1, ["id", "_gen"])
+                assert sorted((await fresh.to_pandas())["id"]) == [1, 2]
+                assert (await fresh.to_polars()).height == 2
+                assert (await fresh.explain()).consistency == "fresh"
+                assert await fresh.to_dataset() is None
+                with pytest.raises(InvalidInputError):
+                    await fresh.search([1.0, 2.0])
+                with pytest.raises(ArgumentTypeError):
+                    await fresh.scan(offset="1")  # type: ignore[arg-type]
+
+        run(main)
 
 
 class TestHandle:

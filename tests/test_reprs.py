@@ -16,6 +16,8 @@ from memwal.jobs.job import JobResult
 SHOWN: dict[str, Callable[[memwal.Table], Any]] = {
     "table": lambda table: table,
     "scan": lambda table: table.scan(columns=["id"] * 50, filter="n > 1 AND " * 20 + "n < 3"),
+    "fresh view": memwal.Table.fresh,
+    "version": lambda table: table.at(1),
     "lookup": lambda table: table.lookup([1]),
     "status": memwal.Table.status,
     "merge": memwal.Table.merge,
@@ -37,11 +39,6 @@ def test_fits_on_a_line(make_table: MakeTable, name: str) -> None:
     assert "\n" not in text
     assert len(text) <= 240
     assert " at 0x" not in text
-
-
-def test_of_a_table_that_was_opened_as_fresh(table: memwal.Table) -> None:
-    assert "fresh=True" in repr(memwal.open(table.uri, fresh=True))
-    assert "fresh" not in repr(memwal.open(table.uri))
 
 
 def test_of_a_writer_that_is_closed(make_table: MakeTable) -> None:

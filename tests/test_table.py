@@ -412,14 +412,14 @@ def test_durations_are_numbers_or_timedeltas(table: memwal.Table) -> None:
     table.checkpoint(timeout_seconds=hour)
     table.build_snapshot()
     for age in (3600, 3600.0, hour):
-        assert table.scan(max_staleness=age).count_rows() == 1
-        assert table.lookup(1, max_staleness=age).count_rows() == 1
+        assert table.at_most(age).count_rows() == 1
+        assert table.at_most(age).lookup(1).count_rows() == 1
     assert (
         table.collect_garbage(grace_seconds=hour).metrics
         == table.collect_garbage(grace_seconds=3600).metrics
     )
     for wrong in (-1, timedelta(seconds=-1), 1e300, float("inf")):
         with pytest.raises(InvalidInputError):
-            table.scan(max_staleness=wrong).to_table()
+            table.at_most(wrong)
     with pytest.raises(InvalidInputError):
         table.collect_garbage(grace_seconds=-hour)

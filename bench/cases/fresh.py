@@ -38,7 +38,7 @@ def _scan_lines(folder: Path, rows: int) -> Iterator[Line]:
             writer.upsert(tables.narrow_rows(min(_WRITE_ROWS, rows - start), start))
         taken = interleaved(
             {
-                "fresh": lambda _: reader.scan(fresh=True).to_table(),
+                "fresh": lambda _: reader.fresh().scan().to_table(),
                 "writer": lambda _: writer.scan().to_table(),
             },
             rounds=_SCANS,
@@ -76,7 +76,7 @@ def _latency_lines(folder: Path) -> Iterator[Line]:
         seen = 0
         while seen < _WRITES:
             began = time.perf_counter()
-            found = reader.scan(columns=["id"], fresh=True).count_rows()
+            found = reader.fresh().scan(columns=["id"]).count_rows()
             ended = time.perf_counter()
             # A row that was there before the poll began cost this poll; others came in its midst.
             waits += [ended - began for at in written[seen:found] if at <= began]
@@ -109,11 +109,12 @@ def _request_lines(folder: Path) -> Iterator[Line]:
             for _ in range(_READS):
                 for name, filter in (("plain", None), ("fresh", None), ("filtered", "id = 0")):
                     proxy.taken()
-                    table.scan(fresh=name != "plain", filter=filter).count_rows()
+                    reader = table if name == "plain" else table.fresh()
+                    reader.count_rows(filter=filter)
                     counted[name].append(_of_regions(proxy))
                 writer.upsert(tables.narrow_rows(1, 0))
                 proxy.taken()
-                table.lookup(0, fresh=True).to_table()
+                table.fresh().lookup(0).to_table()
                 counted["after"].append(_of_regions(proxy))
             writer.abort()
     for name, what, regions, limit in (

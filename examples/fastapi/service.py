@@ -113,9 +113,8 @@ class Orders:
         With the position of a write, the answer has this write. The owner need not live.
         """
         keys = pa.table({"id": [key]}, schema=KEYS)
-        found = await self.writer.lookup(
-            keys, fresh=True, at_least=position, timeout=POSITION_SECONDS
-        )
+        reader = self.writer.fresh(at_least=position, timeout=POSITION_SECONDS)
+        found = await reader.lookup(keys)
         return next(iter(found.to_pylist()), None)
 
     async def _forward(self, owner: int, path: str, body: bytes) -> str:

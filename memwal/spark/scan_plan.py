@@ -29,6 +29,7 @@ from memwal.reader.sources.plan import (
     ReadPlan,
     StoredGeneration,
     plan_read,
+    plan_version,
     ruled_out_regions,
 )
 from memwal.region.spec import RegionSpec
@@ -276,12 +277,11 @@ def _plan(
 ) -> tuple[LoadPlan, BaseTable]:
     # In parentheses, Lance reads all of it; without, it ignores what follows a whole predicate.
     predicate = parenthesize_filter(options.filter)
-    plan = plan_read(
-        location,
-        version=options.tag if options.version is None else options.version,
-        regions=options.regions,
-        filter=predicate,
-    )
+    version = options.tag if options.version is None else options.version
+    if version is None:
+        plan = plan_read(location, regions=options.regions, filter=predicate)
+    else:
+        plan = plan_version(location, version, options.regions)
     base = plan.base
     base.require_mem_wal()
     schema = output_schema(base, list(columns) if columns is not None else None)

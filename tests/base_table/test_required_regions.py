@@ -63,7 +63,7 @@ PARTS: dict[str, Callable[[memwal.Table], str]] = {
 
 VERBS: dict[str, Callable[[memwal.Table], Any]] = {
     "scan": lambda table: table.scan().to_table(),
-    "fresh scan": lambda table: table.scan(fresh=True).to_table(),
+    "fresh scan": lambda table: table.fresh().scan().to_table(),
     "lookup": lambda table: table.lookup(keys(9, 3)).to_table(),
     "explain": lambda table: table.scan().explain(),
     "status": lambda table: table.status(),
@@ -144,7 +144,7 @@ def test_what_is_missing_is_an_error(table: memwal.Table, part: str, verb: str) 
 
     assert listing(folder(table)) == before
     assert state(table) == WANTED
-    assert state(table.scan(fresh=True).to_table()) == WANTED | {7: 7}
+    assert state(table.fresh()) == WANTED | {7: 7}
 
 
 @pytest.mark.parametrize("verb", ["scan", "fresh scan", "lookup"])
@@ -175,7 +175,7 @@ def test_a_region_that_was_claimed_since_a_first_read(
     writer = table.writer()
     writer.upsert(rows({1: 1}))
     if was_found:
-        assert state(table.scan(fresh=True).to_table()) == {1: 1}
+        assert state(table.fresh()) == {1: 1}
     with away(table, MEM_WAL_DIR):
         for verb in ("scan", "fresh scan", "lookup"):
             with pytest.raises(RegionLostError, match=str(REGION)):
@@ -227,13 +227,13 @@ def test_a_version_of_the_base_table_is_read_without_regions(table: memwal.Table
 def test_a_read_of_the_region_snapshot(table: memwal.Table) -> None:
     """Its generations are not found, and neither is the region."""
     table.build_snapshot()
-    stale = {"max_staleness": timedelta(hours=1)}
+    stale = table.at_most(timedelta(hours=1))
     with away(table, MEM_WAL_DIR):
         with pytest.raises(RegionLostError):
-            table.scan(**stale).to_table()
+            stale.scan().to_table()
         with pytest.raises(RegionLostError):
-            table.lookup(keys(9, 3), **stale).to_table()
-    assert state(table.scan(**stale).to_table()) == WANTED
+            stale.lookup(keys(9, 3)).to_table()
+    assert state(stale.scan().to_table()) == WANTED
 
 
 def test_regions_that_are_sealed_abandoned_and_trimmed_are_no_loss(table: memwal.Table) -> None:
@@ -245,7 +245,7 @@ def test_regions_that_are_sealed_abandoned_and_trimmed_are_no_loss(table: memwal
         collect(table, 86400 * days)
     assert min(manifest_versions(table)) > 1, "the history is trimmed"
 
-    assert state(table) == state(table.scan(fresh=True).to_table()) == WANTED
+    assert state(table) == state(table.fresh()) == WANTED
     assert table.status().regions[0].sealed
     assert table.recover(min_age_seconds=0).warnings == ()
     assert table.verify(quick=True).clean
@@ -429,12 +429,12 @@ def test_of_other_clients(make: Callable[[Path], memwal.Table], part: str, tmp_p
         with pytest.raises(CorruptDataError, match=str(REGION)):
             table.upsert(rows({1: 2}))
         with pytest.raises(CorruptDataError, match=str(REGION)):
-            table.scan(fresh=True).to_table()
+            table.fresh().scan().to_table()
         for verb in ("scan", "merge", "status") if part != "log" else ():
             with pytest.raises(CorruptDataError, match=str(REGION)):
                 VERBS[verb](table)
 
-    assert state(table.scan(fresh=True).to_table()) == wanted
+    assert state(table.fresh()) == wanted
     table.upsert(rows({1: 2}))
     assert state(table) == wanted | {1: 2}
 
@@ -455,4 +455,4 @@ def test_a_read_costs_one_listing_for_a_version(
     table.merge()
     assert listings(lambda: table.scan().to_table()) == 1
     assert listings(table.status) == 1
-    assert listings(lambda: table.scan(max_staleness=timedelta(0)).to_table()) == 0
+    assert listings(lambda: table.at_most(timedelta(0)).scan().to_table()) == 0

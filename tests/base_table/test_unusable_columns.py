@@ -59,7 +59,7 @@ def test_the_other_columns_go_on(filled: memwal.Table, tmp_path: Path, field: pa
     table = memwal.open(filled.uri)
     assert table.schema.names == COLUMNS
     assert state(table.scan(columns=COLUMNS).to_table()) == {1: 1, 2: 3, 6: 6}
-    assert state(table.scan(columns=COLUMNS, fresh=True).to_table()) == {1: 1, 2: 3, 6: 6, 4: 4}
+    assert state(table.fresh().scan(columns=COLUMNS).to_table()) == {1: 1, 2: 3, 6: 6, 4: 4}
     assert state(table.lookup([2], columns=COLUMNS).to_table()) == {2: 3}
     assert table.scan().count_rows() == 3
     table.scan().explain()
@@ -146,7 +146,7 @@ def test_values_in_the_log_of_another_client_are_not_lost(table: memwal.Table) -
     with pytest.raises(TableSetupError, match="extra"):
         table.writer().upsert(rows({8: 8}))
     with pytest.raises(TableSetupError, match="extra"):
-        table.scan(columns=COLUMNS, fresh=True).to_table()
+        table.fresh().scan(columns=COLUMNS).to_table()
 
     assert manifest(table).flushed == ()
     assert any(batch.num_rows for entry in log(table).values() for batch in entry.batches)

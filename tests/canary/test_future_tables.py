@@ -137,7 +137,7 @@ def test_a_log_with_row_ids_is_not_replayed(filled: memwal.Table) -> None:
 
     for call in (
         lambda: filled.writer().upsert(rows({5: 5})),
-        lambda: filled.scan(fresh=True).to_table(),
+        lambda: filled.fresh().scan().to_table(),
         filled.verify,
     ):
         with pytest.raises(NewerFormatError):
@@ -181,7 +181,7 @@ def test_a_column_of_such_a_name_that_was_dropped_is_the_tables_own(tmp_path: Pa
     table.writer().close()
 
     expected = [{"id": 1, "n": 1}, {"id": 2, "n": 2}]
-    assert sorted(table.scan(fresh=True).to_table().to_pylist(), key=str) == expected
+    assert sorted(table.fresh().scan().to_table().to_pylist(), key=str) == expected
     table.merge()
     assert table.verify().clean
 

@@ -223,7 +223,7 @@ HOUR: Final = timedelta(hours=1)
 READS: Final[dict[str, Callable[[Case], Any]]] = {
     "scan": lambda case: _by_key(case, _open(case).scan().to_table()),
     "count": lambda case: _open(case).scan().count_rows(),
-    "stale scan": lambda case: _open(case).scan(max_staleness=10_000 * 24 * HOUR).to_table(),
+    "stale scan": lambda case: _open(case).at_most(10_000 * 24 * HOUR).scan().to_table(),
     "explain": lambda case: str(_open(case).scan().explain()),
     "lookup": lambda case: _by_key(case, _open(case).lookup(_keys(case.name)).to_table()),
     "status": lambda case: _open(case).status().backlog_rows,

@@ -76,10 +76,10 @@ def _fresh(process: Process) -> None:
     begin = now()
     if process.dice.random() < 0.5:
         wanted = process.dice.sample(process.keys, 5)
-        found = process.table.lookup(keys(*wanted), fresh=True).to_table()
+        found = process.table.fresh().lookup(keys(*wanted)).to_table()
     else:
         wanted = process.keys
-        found = process.table.scan(fresh=True).to_table()
+        found = process.table.fresh().scan().to_table()
     process.record_read(begin, now(), seen_of(found, wanted), level=OWN)
 
 
@@ -98,7 +98,7 @@ def _look_up(process: Process) -> None:
 
 def _stale(process: Process) -> None:
     begin = now()
-    found = process.table.scan(max_staleness=timedelta(seconds=STALENESS)).to_table()
+    found = process.table.at_most(timedelta(seconds=STALENESS)).scan().to_table()
     if process.told.clocks:
         # Then nobody knows how long ago that is; what is merged is seen all the same.
         level = (Level.MERGED, Level.FLUSHED)

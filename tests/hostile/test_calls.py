@@ -100,7 +100,7 @@ def attempt(call: Call, table: Table, values: dict[str, object], what: str) -> M
     """Make a call; its result is used up. Anything but an answer or a MemWalError fails."""
 
     def make() -> None:
-        if call.owner in (aio.AsyncWriter, aio.AsyncHandle):
+        if call.owner in (aio.AsyncQueries, aio.AsyncWriter, aio.AsyncHandle):
             asyncio.run(_on_async(call, table, values))
         else:
             _on_receiver(call, table, values)
@@ -145,6 +145,8 @@ def _receiver(owner: type, table: Table, writer: Writer) -> object:
 async def _on_async(call: Call, table: Table, values: dict[str, object]) -> None:
     async with aio.open_writer(table) as writer:
         receiver: object = writer
+        if call.owner is aio.AsyncQueries:
+            receiver = writer.fresh()
         if call.owner is aio.AsyncHandle:
             receiver = await writer.delete(VALID["keys"]())  # type: ignore[arg-type]
         result = getattr(receiver, call.attribute)(**values)

@@ -36,8 +36,8 @@ def add(table: memwal.Table, values: dict[int, int | None], *, flush: bool = Fal
 
 def check(table: memwal.Table, wanted: dict[int, int | None]) -> None:
     """Every read shows the rows, and nothing is wrong with the table."""
-    assert state(table.scan(fresh=True).to_table()) == wanted
-    assert state(table.lookup(list(wanted), fresh=True).to_table()) == wanted
+    assert state(table.fresh()) == wanted
+    assert state(table.fresh().lookup(list(wanted)).to_table()) == wanted
     assert verify(table.location, VerifyOptions(deep=True)).findings == ()
 
 

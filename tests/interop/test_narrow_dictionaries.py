@@ -40,9 +40,10 @@ def table(tmp_path: Path) -> memwal.Table:
 
 def check_reads(table: memwal.Table, stop: int, *, fresh: bool = False) -> None:
     """Every kind of read shows the rows up to ``stop``."""
-    assert values(table.scan(fresh=fresh).to_table().combine_chunks()) == wanted(stop)
-    assert values(table.lookup(range(stop), fresh=fresh).to_table()) == wanted(stop)
-    filtered = table.scan(filter="kind <> 'kind 1' and id >= 0", fresh=fresh).to_table()
+    reader = table.fresh() if fresh else table
+    assert values(reader.scan().to_table().combine_chunks()) == wanted(stop)
+    assert values(reader.lookup(range(stop)).to_table()) == wanted(stop)
+    filtered = reader.scan(filter="kind <> 'kind 1' and id >= 0").to_table()
     assert filtered.num_rows == sum(
         row["kind"] not in (None, "kind 1") for row in wanted(stop).values()
     )

@@ -169,7 +169,7 @@ def test_partitions_of_spark_show_what_a_scan_shows(tmp_path: Path) -> None:
             options = ReadOptions(uri=table.uri, partitions=3, fresh=fresh)
             plan = plan_load(table.location, options, columns=None)
             batches = [b for part in plan.partitions for b in read_partition(plan, part)]
-            shown = state(table.scan(fresh=fresh).to_table())
+            shown = state(table.fresh() if fresh else table)
             assert state(pa.Table.from_batches(batches, plan.schema)) == shown
         assert shown.keys() == {1, 2, 3}
         writer.abort()

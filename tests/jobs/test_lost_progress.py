@@ -92,7 +92,7 @@ WANTED = {0: 0, 1: 9, 3: 2}
 def test_merged_generations_stay_merged_for_reads(went_back: memwal.Table) -> None:
     assert generations(went_back) == [1, 2]
     assert state(went_back) == WANTED
-    assert state(went_back.scan(fresh=True).to_table()) == WANTED
+    assert state(went_back.fresh()) == WANTED
     assert state(went_back.lookup(keys(1, 2, 3)).to_table()) == {1: 9, 3: 2}
     assert went_back.count_rows() == 3
     plan = went_back.explain()

@@ -89,10 +89,10 @@ def test_the_message_lists_the_columns_and_no_place_in_the_code_of_lance(
             writer.upsert(rows({1: turn, 5: 5}))
             writer.flush()
         writer.upsert(rows({2: 7}))
-    reader = writer if level in ("MemTable", "several levels") else table
+    reader = {"MemTable": writer, "several levels": writer, "log": table.fresh()}.get(level, table)
 
     def scan() -> Scan:
-        return reader.scan(filter=filter, fresh=level == "log")
+        return reader.scan(filter=filter)
 
     for use in (scan().to_table, scan().count_rows):
         with pytest.raises(InvalidInputError) as raised:

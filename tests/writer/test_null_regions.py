@@ -63,7 +63,7 @@ def test_are_read_filtered_merged_and_collected(divided: tuple[memwal.Table, str
         assert native.ordered(native.scan(table)) == native.ordered(table.scan().to_table())
         assert table.verify().clean
         table.build_snapshot()
-        assert ids(table.scan(filter=f"{column} IS NULL", max_staleness=3600)) == [1, 4]
+        assert ids(table.at_most(3600).scan(filter=f"{column} IS NULL")) == [1, 4]
         if not merged:
             table.checkpoint()
             native.collect_all(table)

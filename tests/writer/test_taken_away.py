@@ -57,7 +57,7 @@ def test_an_unset_is_noticed_before_the_next_entry(table: memwal.Table, busy: bo
     writer.abort()
     assert log(table).keys() == before
     by_lancedb(table).set_lsm_write_spec(LsmWriteSpec.unsharded())
-    assert state(table.scan(fresh=True).to_table()) == ({0: 0, 1: 1} if busy else {0: 0})
+    assert state(table.fresh()) == ({0: 0, 1: 1} if busy else {0: 0})
 
 
 def test_without_a_spec(tmp_path: Path) -> None:
@@ -227,4 +227,4 @@ class TestObjectStore:
             writer.upsert(rows({4: 4}))
         assert store.count("create", WAL) == 0
         writer.abort()
-        assert state(table.scan(fresh=True).to_table()) == {0: 0, 1: 1, 2: 2, 3: 3}
+        assert state(table.fresh()) == {0: 0, 1: 1, 2: 2, 3: 3}

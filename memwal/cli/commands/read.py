@@ -8,8 +8,10 @@ from typer import Option
 
 from memwal.cli.options import AsJson
 from memwal.cli.output import print_json, print_line, print_table, truncated
+from memwal.errors import InvalidInputError
 
 if TYPE_CHECKING:
+    from memwal.queries import Queries
     from memwal.table import Table
 
 
@@ -46,15 +48,16 @@ def read(
     """
     from memwal.format.values import to_python_rows
 
-    reader = table if version is None else table.at(version)
-    found = reader.scan(
-        columns=columns,
-        filter=filter,
-        limit=limit,
-        fresh=fresh or None,
-        at_least=at_least,
-        timeout=timeout,
-    ).to_table()
+    reader: Queries = table
+    if fresh or at_least is not None:
+        if version is not None:
+            raise InvalidInputError(
+                "a version has no unflushed rows; leave out --version, or --fresh and --at-least"
+            )
+        reader = table.fresh(at_least=at_least, timeout=timeout)
+    elif version is not None:
+        reader = table.at(version)
+    found = reader.scan(columns=columns, filter=filter, limit=limit).to_table()
     rows = to_python_rows(found)
     if as_json:
         print_json(rows)

@@ -43,7 +43,7 @@ def start_over(location: TableLocation, region_id: UUID, *, dry_run: bool = True
     """Give up what a lost region had besides the base table, and start it over.
 
     By default a dry run. Stop the writers of the region before. Readers that use the region
-    snapshot (``max_staleness``) need a new one afterwards.
+    snapshot (``Table.at_most``) need a new one afterwards.
 
     Returns
     -------

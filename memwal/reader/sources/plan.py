@@ -1,9 +1,10 @@
 """Read plan: the base-table version and the generations that a read uses, and those it leaves out.
 
-:func:`plan_read` goes from the snapshot to its regions, from these to their generations, and leaves
-out generations by the filter or the keys. It reads no rows. Every reader starts with it: a scan
-opens what the plan lists, ``explain()`` prints the plan, and Spark divides it into partitions. A
-new reason to leave out a generation belongs into :func:`ruled_out_regions` or
+:func:`plan_read` and :func:`plan_fresh` open a snapshot. :func:`plan_snapshot` goes from it to its
+regions, from these to their generations, and leaves out generations by the filter or the keys.
+:func:`plan_version` lists the base table alone. They read no rows. Every reader starts with one of
+them: a scan opens what the plan lists, ``explain()`` prints the plan, and Spark divides it into
+partitions. A new reason to leave out a generation belongs into :func:`ruled_out_regions` or
 :func:`_rule_out_by_keys`, and nowhere else.
 """
 
@@ -12,8 +13,9 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final, Literal
 from uuid import UUID
 
@@ -223,14 +225,9 @@ def plan_read(
     location: TableLocation,
     memtables: MemTables | None = None,
     *,
-    version: int | str | None = None,
     regions: Collection[UUID] | None = None,
     filter: str | None = None,
     keys: KeyBuilder | None = None,
-    max_staleness: timedelta | None = None,
-    epochs: Mapping[UUID, int] | None = None,
-    fresh: bool = False,
-    at_least: WritePosition | None = None,
     reuse: bool = True,
 ) -> ReadPlan:
     """Plan a read (spec: MemTable Collection).
@@ -241,64 +238,76 @@ def plan_read(
     and a row that is seen twice is the same row. The other way round, rows would be missed.
 
     ``memtables`` are those of writers of this process: with them the read sees what these
-    acknowledged. At a ``version``, a number or a tag, the read sees the base table alone, as it
-    was then; a warning is logged if flushed generations are not merged in it. A ``fresh`` read also
-    sees what other writers acknowledged and did not flush: it reads the logs, behind the position
-    up to which the manifests say that they are flushed, and these must have the entries of
-    ``at_least``, else PositionNotReachedError is raised. Of a writer's own MemTables it takes those
-    of regions that the writer still holds by its ``epochs``. Only generations of
-    ``regions`` matter. Those in which no row can pass the ``filter`` are left out, and their logs;
-    so are generations that have none of the ``keys``, as far as this process knows. ``keys``,
-    ``max_staleness`` and ``reuse`` are those of
+    acknowledged. Only generations of ``regions`` matter. Those in which no row can pass the
+    ``filter`` are left out, and so are generations that have none of the ``keys``, as far as this
+    process knows. ``keys`` and ``reuse`` are those of
     :func:`memwal.reader.sources.snapshot.open_snapshot`.
 
-    ObjectNotFoundError is raised by a fresh read if a region was flushed and merged, or its log was
-    collected, between the steps: plan again. InvalidInputError is raised for a tag that does not
-    exist, and for MemTables with staleness: newer rows would be seen without older ones.
-    TableSetupError: no table, no such version, no primary key, or no MemWAL.
+    TableSetupError: no table, no primary key, or no MemWAL.
     """
-    if memtables is not None and max_staleness is not None:
-        raise InvalidInputError(
-            "a writer's own reads see what it acknowledged and cannot be stale; read the table "
-            "instead, or leave max_staleness out"
-        )
-    if fresh and (version is not None or max_staleness is not None):
-        raise InvalidInputError(
-            "a fresh read sees what was acknowledged before it began; leave out fresh, or version "
-            "and max_staleness"
-        )
-    if version is not None:
-        return _plan_version(location, version, regions)
-    own = memtables
-    reasons: Mapping[UUID, str] = {}
-    for unchecked in (fresh and reuse, False):
+    snapshot = open_snapshot(location, regions=regions, keys=keys, reuse=reuse)
+    return plan_snapshot(snapshot, memtables, filter=filter, keys=keys)
+
+
+def plan_fresh(
+    location: TableLocation,
+    memtables: MemTables,
+    epochs: Mapping[UUID, int],
+    *,
+    at_least: WritePosition | None = None,
+    filter: str | None = None,
+    keys: KeyBuilder | None = None,
+    reuse: bool = True,
+) -> ReadPlan:
+    """Plan a read that also sees what other writers acknowledged and did not flush.
+
+    It reads the logs, behind the position up to which the manifests say that they are flushed, and
+    these must have the entries of ``at_least``, else PositionNotReachedError is raised. Logs of
+    regions in which no row can pass the ``filter`` are left out. Of a writer's own ``memtables`` it
+    takes those of regions that the writer still holds by its ``epochs``. The other parameters, the
+    order and the errors are those of :func:`plan_read`.
+
+    ObjectNotFoundError is raised if a region was flushed and merged, or its log was collected,
+    between the steps: plan again.
+    """
+    # Other reads import nothing about logs.
+    from memwal.reader.sources.log_tails import OldManifestError
+
+    def plan(*, unchecked: bool) -> ReadPlan:
         began = boot_seconds()
-        snapshot = open_snapshot(
-            location,
-            regions=regions,
-            keys=keys,
-            max_staleness=max_staleness,
-            reuse=reuse,
+        snapshot = open_snapshot(location, keys=keys, reuse=reuse, unchecked=unchecked)
+        left_out = ruled_out_regions(snapshot, filter, snapshot.manifests)
+        unflushed = _with_tails(
+            snapshot,
+            memtables,
+            epochs,
+            at_least,
+            left_out=left_out,
+            began=began,
             unchecked=unchecked,
         )
-        if fresh:
-            # Other reads import nothing about logs.
-            from memwal.reader.sources.log_tails import OldManifestError
+        return plan_snapshot(snapshot, unflushed, filter=filter, keys=keys, left_out=left_out)
 
-            reasons = ruled_out_regions(snapshot, filter, snapshot.manifests)
-            try:
-                memtables = _with_tails(
-                    snapshot,
-                    own,
-                    epochs or {},
-                    at_least,
-                    left_out=reasons,
-                    began=began,
-                    unchecked=unchecked,
-                )
-            except OldManifestError:
-                continue
-        break
+    if reuse:
+        with suppress(OldManifestError):
+            return plan(unchecked=True)
+    return plan(unchecked=False)
+
+
+def plan_snapshot(
+    snapshot: TableSnapshot,
+    memtables: MemTables | None = None,
+    *,
+    filter: str | None = None,
+    keys: KeyBuilder | None = None,
+    left_out: Mapping[UUID, str] | None = None,
+) -> ReadPlan:
+    """Plan a read of a snapshot, and of the unflushed rows of ``memtables``.
+
+    ``left_out`` are the regions whose logs a fresh read left out, with the reasons. By default the
+    read is not fresh, and leaves out regions that the ``filter`` rules out.
+    """
+    location = snapshot.base.location
     progress, in_base = snapshot.progress, snapshot.base.details.merged
     unmerged: dict[UUID, list[StoredGeneration]] = {}
     merged: list[StoredGeneration] = []
@@ -319,21 +328,19 @@ def plan_read(
         if rows.generation > progress.get(region_id, 0)
         and _is_unflushed(rows, snapshot.manifests.get(region_id))
     ]
-    if not fresh:
-        with_rows = [*(key for key, stored in unmerged.items() if stored), *dict(unflushed)]
-        reasons = ruled_out_regions(snapshot, filter, with_rows)
+    with_rows = [*(key for key, stored in unmerged.items() if stored), *dict(unflushed)]
+    reasons = ruled_out_regions(snapshot, filter, with_rows) if left_out is None else left_out
     pruned = _omit_regions(unmerged, unflushed, reasons)
-    if fresh:
-        named = {omitted.region_id for omitted in pruned}
-        logs = (region_id for region_id in reasons if region_id not in named)
-        pruned += [OmittedGenerations(key, (), reasons[key]) for key in logs]
+    named = {omitted.region_id for omitted in pruned}
+    logs = (region_id for region_id in reasons if region_id not in named)
+    pruned += [OmittedGenerations(key, (), reasons[key]) for key in logs]
     unmerged = {key: stored for key, stored in unmerged.items() if key not in reasons}
     if keys is not None:
         pruned += _rule_out_by_keys(snapshot.base, unmerged, keys)
     generations = itertools.chain.from_iterable(unmerged.values())
     consistency: Consistency = "flushed" if snapshot.snapshot_time is None else "eventual"
     if memtables is not None:
-        consistency = "fresh" if fresh else "strong"
+        consistency = "strong" if left_out is None else "fresh"
     return ReadPlan(
         snapshot=snapshot,
         consistency=consistency,
@@ -348,7 +355,7 @@ def plan_read(
 
 def _with_tails(
     snapshot: TableSnapshot,
-    memtables: MemTables | None,
+    memtables: MemTables,
     epochs: Mapping[UUID, int],
     at_least: WritePosition | None,
     *,
@@ -362,7 +369,7 @@ def _with_tails(
     """
     from memwal.reader.sources.log_tails import read_tails
 
-    own = _own_memtables(memtables or {}, epochs, snapshot)
+    own = _own_memtables(memtables, epochs, snapshot)
     wanted = [entry for entry in (at_least.entries if at_least else ()) if entry[0] not in own]
     needed = {region_id for region_id, _ in wanted}
     others = {
@@ -398,10 +405,15 @@ def _own_memtables(
     }
 
 
-def _plan_version(
-    location: TableLocation, version: int | str, regions: Collection[UUID] | None
+def plan_version(
+    location: TableLocation, version: int | str, regions: Collection[UUID] | None = None
 ) -> ReadPlan:
-    """Plan a read of the base table alone, as it was at a version or a tag."""
+    """Plan a read of the base table alone, as it was at a version or a tag.
+
+    A warning is logged if flushed generations of ``regions``, by default of all, are not merged in
+    it. Raises InvalidInputError for a tag that does not exist, and TableSetupError without such a
+    table or version.
+    """
     base = open_version(location, version)
     unmerged = [
         (s.region_id, s.generation)

@@ -88,10 +88,8 @@ def open_snapshot(
     *,
     regions: Collection[UUID] | None = None,
     keys: KeyBuilder | None = None,
-    max_staleness: timedelta | None = None,
     reuse: bool = True,
     unchecked: bool = False,
-    clock: Callable[[], float] = time.time,
 ) -> TableSnapshot:
     """Open the snapshot for a read that starts now.
 
@@ -99,33 +97,13 @@ def open_snapshot(
     version of the base table, once a minute, and when a region is missing that was found, shows it.
 
     With ``regions``, only their manifests are read. ``keys`` are those of a lookup: if they
-    determine the regions, no manifest of another region is read. ``clock`` returns seconds since
-    the epoch.
-
-    If the region snapshot in the MemWAL index is not older than ``max_staleness``, it replaces the
-    manifests, and no request goes to any region. The read then misses generations that were flushed
-    since, and sees those that were merged since. By default, and without such a snapshot, the
-    manifests are read. How the age is bounded although clocks differ: :func:`_is_younger`. With
-    ``reuse``, manifests that this process read some seconds ago are used if they still are the
-    newest; with ``unchecked``, they are used as they are.
+    determine the regions, no manifest of another region is read. With ``reuse``, manifests that
+    this process read some seconds ago are used if they still are the newest; with ``unchecked``,
+    they are used as they are.
 
     Raises TableSetupError without a table, a primary key or MemWAL, and CorruptDataError as
     :func:`memwal.base_table.required_regions.check_regions` does.
     """
-    if max_staleness is not None:
-        base = _newest(location)
-        is_usable = _is_younger(base, max_staleness.total_seconds(), clock())
-        published = _read_region_snapshot(base) if is_usable else None
-        if published is not None:
-            seen_marks = _read_marks(base, published)
-            region_ids = published.keys() if regions is None else published.keys() & set(regions)
-            return TableSnapshot(
-                base,
-                {region_id: published[region_id] for region_id in region_ids},
-                datetime.fromtimestamp(base.details.snapshot_ts_millis / 1000, UTC),
-                seen_marks.marks,
-                seen_marks.lost,
-            )
     seen = (
         _newest_seen.peek(_location_key(location)) if keys is not None and regions is None else None
     )
@@ -158,6 +136,32 @@ def open_snapshot(
         seen_marks = _read_marks(base, manifests, regions=regions, left_out=left_out)
         check_regions(base, seen_marks.marks, manifests, regions=regions, left_out=left_out)
     return TableSnapshot(base, manifests, None, seen_marks.marks, seen_marks.lost)
+
+
+def open_stale_snapshot(
+    location: TableLocation,
+    max_age: timedelta,
+    *,
+    keys: KeyBuilder | None = None,
+    reuse: bool = True,
+    clock: Callable[[], float] = time.time,
+) -> TableSnapshot:
+    """Open a snapshot whose regions may be as old as ``max_age``.
+
+    If the region snapshot in the MemWAL index is not older, it replaces the manifests, and no
+    request goes to any region. The read then misses generations that were flushed since, and sees
+    those that were merged since. Without such a snapshot the manifests are read:
+    :func:`open_snapshot`, which explains the other parameters and the errors. How the age is
+    bounded although clocks differ: :func:`_is_younger`. ``clock`` returns seconds since the epoch.
+    """
+    base = _newest(location)
+    is_usable = _is_younger(base, max_age.total_seconds(), clock())
+    published = _read_region_snapshot(base) if is_usable else None
+    if published is None:
+        return open_snapshot(location, keys=keys, reuse=reuse)
+    seen_marks = _read_marks(base, published)
+    snapshot_time = datetime.fromtimestamp(base.details.snapshot_ts_millis / 1000, UTC)
+    return TableSnapshot(base, published, snapshot_time, seen_marks.marks, seen_marks.lost)
 
 
 def _read_marks(

@@ -184,7 +184,7 @@ class WriteHandle:
         """Position of the write in the logs; waits until it is durable.
 
         Give it, or its text, to a read in another process that has to see this write: ``at_least``
-        of :meth:`memwal.queries.Queries.scan`.
+        of :meth:`memwal.Table.fresh`.
 
         Raises
         ------

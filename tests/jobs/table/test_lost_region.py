@@ -80,7 +80,7 @@ def test_a_region_starts_over(table: memwal.Table, tmp_path: Path) -> None:
     del wanted[4]
     wanted |= {3: 1}
     assert generations(table) == [FIRST, FIRST + 1]
-    assert state(table) == state(table.scan(fresh=True).to_table()) == wanted
+    assert state(table) == state(table.fresh()) == wanted
     assert table.verify().clean
     table.merge()
     table.build_indexes()
@@ -220,7 +220,7 @@ def test_clients_of_lance_go_on(table: memwal.Table, tmp_path: Path) -> None:
     shard = native.writer(table)
     native.put(shard, table, rows({3: 3}))
     shard.close()
-    assert state(table.scan(fresh=True).to_table()) == dict.fromkeys(range(10), 0) | {3: 3}
+    assert state(table.fresh()) == dict.fromkeys(range(10), 0) | {3: 3}
     with table.writer() as writer:
         writer.upsert(rows({4: 4}))
     assert state(native.scan(table)) == state(table)

@@ -326,7 +326,7 @@ def test_many_regions_are_kept_in_a_file_of_their_own(make_table: MakeTable) -> 
     table.build_indexes()
     # Lance has given the index other identities since.
     assert len(published(table)) == 5
-    assert table.scan(max_staleness=timedelta(hours=1)).count_rows() == 20
+    assert table.at_most(timedelta(hours=1)).count_rows() == 20
 
 
 def test_a_file_that_is_gone_is_no_snapshot(make_table: MakeTable) -> None:
@@ -338,7 +338,7 @@ def test_a_file_that_is_gone_is_no_snapshot(make_table: MakeTable) -> None:
     table.location.store.delete(key)
 
     assert read_snapshot(table.location.store, table.base().details) is None
-    assert table.scan(max_staleness=timedelta(hours=1)).count_rows() == 20
+    assert table.at_most(timedelta(hours=1)).count_rows() == 20
     table.build_snapshot()
     assert published(table) == stored(table)
 

@@ -152,7 +152,7 @@ def test_a_generation_that_is_gone(spoiled):
     assert native.everything(spoiled.table) == seen
     assert state(spoiled.table) == before
     # So does who makes do with the snapshot of the regions.
-    stale = spoiled.table.scan(max_staleness=timedelta(hours=1))
+    stale = spoiled.table.at_most(timedelta(hours=1)).scan()
     assert state(stale.to_table()) == before
     spoiled.table.merge()
     assert state(spoiled.table) == before

@@ -100,9 +100,9 @@ def test_nothing_stays_where_reads_may_be_stale(tmp_path: Path) -> None:
     table = searched.table
     flush(searched, range(100, 130))
     table.build_snapshot()
-    table.scan(max_staleness=timedelta(hours=1)).to_table()
+    table.at_most(timedelta(hours=1)).scan().to_table()
     table.checkpoint()
-    table.scan(max_staleness=timedelta(hours=1)).to_table()
+    table.at_most(timedelta(hours=1)).scan().to_table()
     assert [name for name in names(table) if isinstance(name, GenerationTag)] == []
 
 

@@ -55,7 +55,7 @@ from memwal.region.router import Router
 
 def fresh(table: memwal.Table) -> dict[int, int | None]:
     """What a fresh read shows."""
-    return state(table.scan(fresh=True).to_table())
+    return state(table.fresh())
 
 
 def forget_logs() -> None:
@@ -126,41 +126,40 @@ class TestSees:
         with table.writer() as writer:
             writer.upsert(numbered(0, 40))
             assert fresh(table) == dict.fromkeys(range(40), 0)
-            found = table.lookup(keys(3, 17, 99), fresh=True).to_table()
+            found = table.fresh().lookup(keys(3, 17, 99)).to_table()
             assert sorted(found.column("id").to_pylist()) == [3, 17]
-            assert table.scan(filter="id = 7", fresh=True).count_rows() == 1
+            assert table.fresh().scan(filter="id = 7").count_rows() == 1
 
-    def test_by_default_if_the_table_was_opened_so(self, table: memwal.Table) -> None:
-        opened = memwal.open(table.uri, fresh=True)
+    def test_of_a_view_that_is_used_again(self, table: memwal.Table) -> None:
+        view = memwal.open(table.uri).fresh()
         with table.writer() as writer:
-            writer.upsert(rows({1: 1}))
-            assert state(opened) == {1: 1}
-            assert opened.count_rows() == 1
-            assert state(opened.scan(fresh=False).to_table()) == {}
-            assert opened.scan(max_staleness=60).count_rows() == 0
+            for number in (1, 2):
+                writer.upsert(rows({number: number}))
+                assert state(view) == {n: n for n in range(1, number + 1)}
+                assert state(table) == {}
             # Another writer of the same table takes no region by reading.
-            with opened.writer() as other, table.writer() as third:
-                assert state(other) == {1: 1}
-                assert state(third) == {}
+            with table.writer() as other:
+                assert state(other.fresh()) == {1: 1, 2: 2}
+                assert state(other) == {}
 
     @pytest.mark.parametrize("by_position", [False, True])
     def test_by_every_short_form_of_a_scan(self, table: memwal.Table, by_position: bool) -> None:
         with table.writer() as writer:
             position = writer.upsert(rows({1: 1, 2: 2})).position
-            wanted: dict[str, Any] = {"at_least": position} if by_position else {"fresh": True}
-            assert table.count_rows(**wanted) == 2
-            assert table.count_rows(filter="n > 1", **wanted) == 1
-            assert table.head(1, **wanted).num_rows == 1
-            assert sorted(table.to_pandas(**wanted)["id"]) == [1, 2]
-            assert sorted(table.to_polars(**wanted)["id"]) == [1, 2]
-            assert table.explain(filter="n = 1", columns=["id"], **wanted).consistency == "fresh"
-
-            opened = memwal.open(table.uri, fresh=True)
-            for other in ({"fresh": False}, {"max_staleness": 60}):
-                assert opened.count_rows(**other) == opened.head(**other).num_rows == 0
-                assert opened.to_pandas(**other).empty
-                assert opened.to_polars(**other).is_empty()
-                assert opened.explain(**other).consistency != "fresh"
+            view = table.fresh(at_least=position if by_position else None)
+            assert view.count_rows() == 2
+            assert view.count_rows(filter="n > 1") == 1
+            assert view.head(1).num_rows == 1
+            assert sorted(view.to_pandas()["id"]) == [1, 2]
+            assert sorted(view.to_polars()["id"]) == [1, 2]
+            assert view.explain(filter="n = 1", columns=["id"]).consistency == "fresh"
+            assert view.to_dataset() is None
+            for other in (table, table.at_most(60)):
+                assert other.count_rows() == other.head().num_rows == 0
+                assert other.to_pandas().empty
+                assert other.to_polars().is_empty()
+                assert other.explain().consistency != "fresh"
+                assert other.to_dataset() is not None
 
 
 class TestOfAWriter:
@@ -176,7 +175,7 @@ class TestOfAWriter:
         first.upsert(rows(dict.fromkeys(of_region[regions[0]], 1)))
         second.upsert(rows(dict.fromkeys(of_region[regions[1]], 2)))
         assert state(first) == dict.fromkeys(of_region[regions[0]], 1)
-        assert len(state(first.scan(fresh=True).to_table())) == 20
+        assert len(state(first.fresh())) == 20
         first.close()
         second.close()
 
@@ -185,7 +184,7 @@ class TestOfAWriter:
         first.upsert(rows({1: 1}))
         with table.writer() as second:
             second.upsert(rows({1: 2}))
-            assert state(first.scan(fresh=True).to_table()) == {1: 2}
+            assert state(first.fresh()) == {1: 2}
         first.abort()
 
 
@@ -213,29 +212,30 @@ class TestCost:
         store = faults.of(table.location)
         with table.writer() as writer:
             position = writer.upsert(numbered(0, 40)).position
-            table.lookup(keys(7), fresh=True).to_table()
+            table.fresh().lookup(keys(7)).to_table()
             for _ in range(2):
                 before = len(store.calls)
-                assert table.scan(filter="id = 7", fresh=True).count_rows() == 1
+                assert table.fresh().scan(filter="id = 7").count_rows() == 1
                 logs = {
                     str(call).split("/wal/")[0][-36:]
                     for call in store.calls[before:]
                     if "/wal/" in str(call)
                 }
                 assert len(logs) == 1, logs
-            plan_of_one = table.explain(filter="id = 7", fresh=True)
+            plan_of_one = table.fresh().explain(filter="id = 7")
             assert len(plan_of_one.pruned) == 3
             assert all(not omitted.generations for omitted in plan_of_one.pruned)
             assert all(str(omitted.region_id) in str(plan_of_one) for omitted in plan_of_one.pruned)
             assert table.explain(filter="id = 7").pruned == ()
             # Whatever the filter, the read waits for the regions of the position.
-            scan = table.scan(filter="id = 7", at_least=str(position))
+            scan = table.fresh(at_least=str(position)).scan(filter="id = 7")
             assert scan.count_rows() == 1
             region, entry = position.entries[0]
             later = WritePosition(((region, entry + 1),))
+            view = table.fresh(at_least=later, timeout=0.01)
             for other in range(40):
                 with pytest.raises(ReadTimeoutError):
-                    table.scan(filter=f"id = {other}", at_least=later, timeout=0.01).to_table()
+                    view.count_rows(filter=f"id = {other}")
             assert len(fresh(table)) == 40
 
     def test_too_many_rows_are_refused(
@@ -397,7 +397,7 @@ class TestReplacedTables:
         writer.abort()
         assert fresh(table) == {1: 1}
         table.base().dataset.add_columns(pa.schema([("more", pa.int64())]))
-        found = table.scan(fresh=True).to_table()
+        found = table.fresh().scan().to_table()
         assert found.column("more").to_pylist() == [None]
 
 
@@ -463,15 +463,6 @@ def test_whatever_happens_between_its_requests(
         pytest.fail("the read sends ever more requests")
 
 
-@pytest.mark.parametrize("options", [{"max_staleness": 1}, {}])
-def test_what_it_cannot_be_together_with(table: memwal.Table, options: dict[str, int]) -> None:
-    reader: memwal.Table | memwal.queries.Queries = table
-    if not options:
-        reader = table.at(table.version)
-    with pytest.raises(InvalidInputError):
-        reader.scan(fresh=True, **options).to_table()  # type: ignore[arg-type]
-
-
 def test_an_append_is_seen_while_another_one_is_under_way(
     faults: FaultyStores, table: memwal.Table
 ) -> None:
@@ -493,75 +484,66 @@ class TestPosition:
             assert len(position.entries) == 3
             text = str(position)
             assert WritePosition.parse(text) == position
-            assert table.scan(at_least=text).count_rows() == 20
-            assert len(table.lookup(keys(1, 2), at_least=position).to_table()) == 2
+            assert table.fresh(at_least=text).count_rows() == 20
+            assert len(table.fresh(at_least=position).lookup(keys(1, 2)).to_table()) == 2
             writer.flush()
-            assert table.scan(at_least=position).count_rows() == 20
+            assert table.fresh(at_least=position).count_rows() == 20
         table.merge()
         collect(table, 2 * DAY)
         collect(table, 4 * DAY)
-        assert table.scan(at_least=position).count_rows() == 20
+        assert table.fresh(at_least=position).count_rows() == 20
 
     def test_that_is_not_there_yet_is_waited_for(self, table: memwal.Table) -> None:
         with table.writer() as writer:
             ((region, number),) = writer.upsert(rows({1: 1})).position.entries
             later = WritePosition(((region, number + 1),))
             with pytest.raises(ReadTimeoutError):
-                table.scan(at_least=later, timeout=0.05).to_table()
+                table.fresh(at_least=later, timeout=0.05).scan().to_table()
             with ThreadPoolExecutor(1) as pool:
-                found = pool.submit(lambda: table.scan(at_least=later, timeout=30).to_table())
+                found = pool.submit(state, table.fresh(at_least=later, timeout=30))
                 writer.upsert(rows({2: 2}))
-                assert state(found.result()) == {1: 1, 2: 2}
+                assert found.result() == {1: 1, 2: 2}
 
     def test_of_the_own_region_of_a_writer_is_waited_for(self, table: memwal.Table) -> None:
         with table.writer() as writer:
             position = writer.upsert(rows({1: 1})).position
             ((region, number),) = position.entries
             later = WritePosition(((region, number + 1),))
-            assert state(writer.scan(at_least=position).to_table()) == {1: 1}
+            assert state(writer.fresh(at_least=position)) == {1: 1}
             with pytest.raises(ReadTimeoutError):
-                writer.scan(at_least=later, timeout=0.05).to_table()
+                writer.fresh(at_least=later, timeout=0.05).scan().to_table()
             with ThreadPoolExecutor(1) as pool:
-                found = pool.submit(lambda: writer.scan(at_least=later, timeout=30).to_table())
+                found = pool.submit(state, writer.fresh(at_least=later, timeout=30))
                 writer.upsert(rows({2: 2}))
-                assert state(found.result()) == {1: 1, 2: 2}
+                assert found.result() == {1: 1, 2: 2}
             writer.flush()
             # As a collection does with what is flushed.
             (folder(table) / wal_key(region, number)).unlink()
-            assert state(writer.scan(at_least=position).to_table()) == {1: 1, 2: 2}
+            assert state(writer.fresh(at_least=position)) == {1: 1, 2: 2}
 
     def test_of_another_table_is_never_there(self, table: memwal.Table) -> None:
         with pytest.raises(ReadTimeoutError):
-            table.scan(at_least=WritePosition(((uuid4(), 1),)), timeout=0).to_table()
+            table.fresh(at_least=WritePosition(((uuid4(), 1),)), timeout=0).count_rows()
 
     def test_of_a_write_without_rows(self, table: memwal.Table) -> None:
         with table.writer() as writer:
             position = writer.upsert(rows({})).position
         assert (str(position), position.entries) == ("none", ())
-        assert table.scan(at_least=str(position)).count_rows() == 0
+        assert table.fresh(at_least=str(position)).count_rows() == 0
 
     def test_texts_of_several_writes_are_joined(self, table: memwal.Table) -> None:
         with table.writer() as writer:
             texts = [str(writer.upsert(rows(part)).position) for part in ({1: 1}, {}, {2: 2})]
             assert len(WritePosition.parse(",".join(texts)).entries) == 2
             for separator in (",", ", "):
-                assert table.scan(at_least=separator.join(texts)).count_rows() == 2
+                assert table.fresh(at_least=separator.join(texts)).count_rows() == 2
 
-    @pytest.mark.parametrize(
-        "options",
-        [
-            {"at_least": ""},
-            {"at_least": "none", "fresh": False},
-            {"at_least": "none", "max_staleness": 60},
-            {"at_least": "none", "timeout": -1},
-        ],
-        ids=str,
-    )
-    def test_what_says_nothing_or_contradicts_itself(
-        self, table: memwal.Table, options: dict[str, Any]
-    ) -> None:
+    @pytest.mark.parametrize("options", [{"at_least": ""}, {"timeout": -1}], ids=str)
+    def test_options_that_are_refused(self, table: memwal.Table, options: dict[str, Any]) -> None:
         with pytest.raises(InvalidInputError):
-            table.scan(**options).to_table()
+            table.fresh(**options)
+        with table.writer() as writer, pytest.raises(InvalidInputError):
+            writer.fresh(**options)
 
     @pytest.mark.parametrize(
         "text",
@@ -575,7 +557,7 @@ class TestPosition:
     )
     def test_what_is_none(self, table: memwal.Table, text: str) -> None:
         with pytest.raises(InvalidInputError) as caught:
-            table.scan(at_least=text).to_table()
+            table.fresh(at_least=text)
         assert len(str(caught.value)) < 1_000
 
     @pytest.mark.parametrize(
@@ -617,7 +599,7 @@ def test_a_process_that_is_paused_while_manifests_are_trimmed(
         table.merge()
         collect(table, 2 * DAY)
         collect(table, 4 * DAY)
-        assert state(table.scan(fresh=is_fresh).to_table())[5] == 5
+        assert state(table.fresh() if is_fresh else table)[5] == 5
         seen = dict(manifest_store._last_seen)
         key = 100 + number
         # Versions that flush nothing are trimmed before those whose generations are not merged.
@@ -628,7 +610,7 @@ def test_a_process_that_is_paused_while_manifests_are_trimmed(
         before = paused[0]
         store = faults.of(table.location)
         store.act("*", trim, key="*/manifest/*", skip=number)
-        found = state(table.scan(fresh=is_fresh).to_table())
+        found = state(table.fresh() if is_fresh else table)
         store.clear()
         # It was acknowledged and flushed before the read began.
         assert found[5] == 5

@@ -65,7 +65,7 @@ def test_a_plan_says_how_stale_it_is(table: memwal.Table) -> None:
     with table.writer() as writer:
         writer.upsert(rows({1: 1}))
     table.build_snapshot()
-    plan = explained(table, max_staleness=timedelta(hours=1))
+    plan = table.at_most(timedelta(hours=1)).explain()
     assert plan.consistency == "eventual"
     assert plan.snapshot_time is not None
     assert plan.snapshot_time.isoformat() == plan.to_dict()["snapshot_time"]
@@ -77,7 +77,7 @@ def test_a_plan_of_a_version_says_what_it_leaves_out(table: memwal.Table) -> Non
         writer.upsert(rows({1: 1}))
     version = table.base().version
     (number,) = generations(table)
-    plan = Scan(lambda: collect_sources(table.location, version=version)).explain()
+    plan = table.at(version).explain()
     assert plan.consistency == "version"
     assert [region.generations for region in plan.newer] == [(number,)]
     assert str(plan.newer[0].region_id) in str(plan)
@@ -178,8 +178,9 @@ def test_rows_of_a_memtable_that_another_writer_flushed_are_left_out(
         writer.upsert(rows({1: 10}))
         writer.delete(keys(2))
 
-    assert state(fenced.scan(fresh=fresh).to_table()) == {1: 10}
-    assert state(fenced.lookup(keys(1, 2), fresh=fresh).to_table()) == {1: 10}
+    reader = fenced.fresh() if fresh else fenced
+    assert state(reader) == {1: 10}
+    assert state(reader.lookup(keys(1, 2)).to_table()) == {1: 10}
     fenced.abort()
 
 

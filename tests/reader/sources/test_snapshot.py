@@ -12,22 +12,19 @@ from typing import Any
 import lance
 import pytest
 from support.data.tables import MakeTable, keys, later, rows, state
-from support.oracles.read_sources import collect_sources
 from support.stores.faulty_store import FaultyStores
 
 import memwal
 from memwal.errors import InvalidInputError, TableSetupError
 from memwal.jobs.options import SnapshotOptions
 from memwal.jobs.table.snapshot import build_snapshot
-from memwal.reader.lookup import lookup_rows
-from memwal.reader.scan import Scan
-from memwal.reader.sources.snapshot import open_snapshot
+from memwal.reader.sources.snapshot import open_stale_snapshot
 
 HOUR = timedelta(hours=1)
 
 
 def stale(table: memwal.Table, allowed: timedelta = HOUR) -> dict[int, int | None]:
-    return state(Scan(lambda: collect_sources(table.location, max_staleness=allowed)).to_table())
+    return state(table.at_most(allowed))
 
 
 class TestEventual:
@@ -69,9 +66,9 @@ class TestEventual:
             writer.flush()
             table.build_snapshot()
             writer.upsert(rows({2: 2}))
-        young = open_snapshot(table.location, max_staleness=HOUR, clock=later(3500))
+        young = open_stale_snapshot(table.location, HOUR, clock=later(3500))
         assert young.snapshot_time is not None
-        old = open_snapshot(table.location, max_staleness=HOUR, clock=later(3700))
+        old = open_stale_snapshot(table.location, HOUR, clock=later(3700))
         assert old.snapshot_time is None
         (manifest,) = old.manifests.values()
         assert len(manifest.flushed) == 2
@@ -82,7 +79,7 @@ class TestEventual:
             writer.flush()
             build_snapshot(table.location, clock=later(59))
             writer.upsert(rows({2: 2}))
-        read = open_snapshot(table.location, max_staleness=timedelta(seconds=2), clock=later(58))
+        read = open_stale_snapshot(table.location, timedelta(seconds=2), clock=later(58))
         assert read.snapshot_time is None
 
     def test_knows_that_a_snapshot_may_be_published_late(self, table: memwal.Table) -> None:
@@ -124,18 +121,11 @@ class TestEventual:
         table.build_snapshot()
         store = faults.of(table.location)
         before = len(store.calls)
-        found = open_snapshot(table.location, max_staleness=HOUR)
+        found = open_stale_snapshot(table.location, HOUR)
         assert len(found.manifests) == 4
         assert store.calls[before:]
         asked = [call for call in store.calls[before:] if "_mem_wal" in str(call)]
         assert asked == []
-
-    def test_is_not_for_a_writer(self, table: memwal.Table) -> None:
-        with (
-            table.writer() as writer,
-            pytest.raises(InvalidInputError, match="max_staleness"),
-        ):
-            collect_sources(table.location, writer.memtables(), max_staleness=HOUR)
 
 
 class TestVersion:
@@ -150,17 +140,15 @@ class TestVersion:
             writer.upsert(rows({1: 99}))
         table.base().dataset.tags.create("second", sorted(versions)[1])
         for version, expected in versions.items():
-            sources = collect_sources(table.location, version=version)
-            assert state(Scan(lambda s=sources: s).to_table()) == expected  # type: ignore[misc]
-            found = lookup_rows(sources, rows({1: 0}).select(["id"]))
+            assert state(table.at(version)) == expected
+            found = table.at(version).lookup(1).to_table()
             assert found.column("n").to_pylist() == [expected[1]]
-        tagged = collect_sources(table.location, version="second")
-        assert tagged.base.version == sorted(versions)[1]
+        assert table.at("second").explain().version == sorted(versions)[1]
 
         caplog.clear()
         with caplog.at_level(logging.WARNING, "memwal"):
-            sources = collect_sources(table.location, version=max(versions))
-        assert [len(region.generations) for region in sources.plan.newer] == [1]
+            plan = table.at(max(versions)).explain()
+        assert [len(region.generations) for region in plan.newer] == [1]
         assert [record.levelname for record in caplog.records] == ["WARNING"]
 
     def test_that_leaves_nothing_out_is_silent(
@@ -170,15 +158,15 @@ class TestVersion:
             writer.upsert(rows({1: 1}))
         table.merge()
         with caplog.at_level(logging.WARNING, "memwal"):
-            sources = collect_sources(table.location, version=table.base().version)
-        assert sources.plan.newer == ()
+            plan = table.at(table.version).explain()
+        assert plan.newer == ()
         assert caplog.text == ""
 
     def test_that_does_not_exist_is_refused(self, table: memwal.Table) -> None:
         with pytest.raises(TableSetupError, match="99"):
-            collect_sources(table.location, version=99)
+            table.at(99).explain()
         with pytest.raises(InvalidInputError, match="'nope'"):
-            collect_sources(table.location, version="nope")
+            table.at("nope").explain()
 
     def test_from_before_memwal_was_enabled(self, tmp_path: Path) -> None:
         uri = str(tmp_path / "table")

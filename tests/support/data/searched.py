@@ -12,7 +12,7 @@ import lance.query as lq
 import numpy as np
 import pyarrow as pa
 from support.data.copied import copy_of
-from support.oracles.read_sources import collect_sources
+from support.oracles.read_sources import sources_now
 
 import memwal
 from memwal.reader.latest import NewestRows
@@ -283,7 +283,7 @@ class Searched:
 
 def sources_of(reads: Any) -> tuple[ReadSources, NewestRows]:
     """Sources of a read by a table or a writer."""
-    return open_newest(lambda: collect_sources(reads.location, reads._memtables()))
+    return open_newest(lambda: sources_now(reads))
 
 
 def lance_scores(

@@ -228,7 +228,7 @@ class Life:
         self._check(self.table, merged)
         self._check_native(merged)
         if self.stale is not None:
-            found = self.table.scan(columns=["id", "n"], max_staleness=timedelta(days=1)).to_table()
+            found = self.table.at_most(timedelta(days=1)).scan(columns=["id", "n"]).to_table()
             wanted = {number: row["n"] for number, row in self.stale.items()}
             assert numbers_of(found) == wanted
 

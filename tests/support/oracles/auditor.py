@@ -160,7 +160,7 @@ class Auditor:
         self._compare("Lance's reader shows", shown)
         shown = _lancedb(table)
         self._compare("LanceDB shows", shown)
-        self._look_at_eventual(state(table.scan(max_staleness=LONG).to_table()))
+        self._look_at_eventual(state(table.at_most(LONG)))
         found = state(table.lookup(keys(*sorted(self.history))).to_table())
         self._compare("lookups show", found)
         if verified:
