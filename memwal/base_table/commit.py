@@ -317,6 +317,7 @@ def update_details(
     return retry_lost_races(
         attempt,
         attempts=attempts,
+        seconds=0,
         exhausted=ConflictError(
             f"the details of {location} changed under each of {attempts} attempts; try again later"
         ),

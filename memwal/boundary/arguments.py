@@ -42,8 +42,10 @@ _MIN_INTEGER: Final = -(2**63)
 _MAX_INTEGER: Final = 2**64 - 1
 _MAX_SHOWN_TYPES: Final = 3
 _TEXTS: Final = (str, bytes, bytearray)
-# Modules of the containers whose elements are checked.
-_CONTAINERS: Final = ("builtins", "collections.abc")
+_CONTAINERS: Final = (
+    *(Iterable, Collection, collections.abc.Sequence, collections.abc.Set, Mapping),
+    *(list, tuple, set, frozenset, dict),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +147,7 @@ def check_of(annotation: Any) -> Check | None:
         return Check(lambda value: value in inner, " or ".join(map(repr, inner)))
     if origin is collections.abc.Callable:
         return Check(callable, "a function")
-    if isinstance(origin, type) and origin.__module__ in _CONTAINERS:
+    if origin in _CONTAINERS:
         # The function names a wrong key or value: here it could not be told from a secret.
         is_dict = issubclass(origin, Mapping)
         return _instances(Mapping, "a dict") if is_dict else _elements(origin, inner)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import count
@@ -24,6 +23,7 @@ from memwal.storage.location import TableLocation, allow_external
 from memwal.storage.object_store import ObjectStore
 from memwal.storage.open import open_store
 from memwal.storage.uris import parse_uri
+from memwal.util.concurrency import map_parallel
 from memwal.util.records import JsonObject, JsonRecord
 
 if TYPE_CHECKING:
@@ -195,7 +195,6 @@ def due_jobs(
 
 
 DEFAULT_DEPTH: Final = 4
-_PARALLEL: Final = 16
 _MAX_NAME: Final = 63
 _ENDING: Final = re.compile(r"\.(lance|ldb)$", re.IGNORECASE)
 _UNFIT: Final = re.compile(r"[^a-z0-9_-]+")
@@ -253,9 +252,8 @@ def find_tables(
     store = open_store(prefix, options)
     root = str(parse_uri(prefix)).rstrip("/")
     keys = list(_table_keys(store, depth))
-    with ThreadPoolExecutor(_PARALLEL) as pool:
-        tables = pool.map(lambda key: _inspect_table(f"{root}/{key}".rstrip("/"), options), keys)
-        return sorted(tables, key=lambda table: table.uri)
+    tables = map_parallel(lambda key: _inspect_table(f"{root}/{key}".rstrip("/"), options), keys)
+    return sorted(tables, key=lambda table: table.uri)
 
 
 @public
@@ -302,21 +300,20 @@ def register_tables(
 def _table_keys(store: ObjectStore, depth: int) -> Iterator[str]:
     """Yield the keys of the tables below the root of a store, level by level."""
     level = [""]
-    with ThreadPoolExecutor(_PARALLEL) as pool:
-        for remaining in range(depth, -1, -1):
-            deeper = []
-            for folder, names in zip(level, pool.map(store.list_folders, level), strict=True):
-                if VERSIONS_DIR in names:
-                    yield folder
-                elif remaining:
-                    deeper += [
-                        f"{folder}/{name}" if folder else name
-                        for name in names
-                        if not name.startswith((".", "_"))
-                    ]
-            level = deeper
-            if not level:
-                return
+    for remaining in range(depth, -1, -1):
+        deeper = []
+        for folder, names in zip(level, map_parallel(store.list_folders, level), strict=True):
+            if VERSIONS_DIR in names:
+                yield folder
+            elif remaining:
+                deeper += [
+                    f"{folder}/{name}" if folder else name
+                    for name in names
+                    if not name.startswith((".", "_"))
+                ]
+        level = deeper
+        if not level:
+            return
 
 
 def _inspect_table(uri: str, options: Mapping[str, str]) -> DiscoveredTable:

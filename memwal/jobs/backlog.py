@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
 from uuid import UUID
@@ -44,6 +43,7 @@ from memwal.lsm.wal.log import find_tip
 from memwal.reader.cache.lru import LruCache, cache_budget, cached_bytes
 from memwal.region.manifest_store import parallel_reads
 from memwal.storage.location import TableLocation
+from memwal.util.concurrency import map_parallel
 
 _MAX_CACHED_GENERATIONS = 100_000
 _MAX_CACHED_TABLES = 10_000
@@ -82,15 +82,13 @@ def read_status(
     published = {region_id: manifest.version for region_id, manifest in snapshot.items()}
     lost = lost_progress(found.marks, base.details.merged)
     now = clock()
-    with ThreadPoolExecutor(parallel_reads(location.store)) as pool:
-        backlogs = list(
-            pool.map(
-                lambda manifest: _backlog(
-                    location, base, manifest, collection, now, lost.get(manifest.region_id)
-                ),
-                manifests.values(),
-            )
-        )
+    backlogs = map_parallel(
+        lambda manifest: _backlog(
+            location, base, manifest, collection, now, lost.get(manifest.region_id)
+        ),
+        manifests.values(),
+        threads=parallel_reads(location.store),
+    )
     maintained = maintained_index_names(base)
     names = (*maintained, *unmaintained_index_names(base))
     # As recorded: no index is opened, except those that may be stale.

@@ -58,8 +58,6 @@ _META = pa.schema(
     ]
 )
 _ENTRY = re.compile(r"[0-9a-f]{8}_wal_(0|[1-9][0-9]{0,19})")
-_MAX_ATTEMPTS = 50
-_CONFLICT_WAIT_SECONDS = 0.05
 
 
 class RowState(StrEnum):
@@ -376,11 +374,8 @@ class Quarantine:
 
         retry_lost_races(
             attempt,
-            attempts=_MAX_ATTEMPTS,
-            seconds=_CONFLICT_WAIT_SECONDS,
             exhausted=ConflictError(
-                f"{_MAX_ATTEMPTS} attempts to write to {self.location} met other commits; "
-                "try again later"
+                f"every attempt to write to {self.location} met other commits; try again later"
             ),
         )
 

@@ -17,11 +17,10 @@ from memwal.lsm.newest_rows import newest_row_positions
 from memwal.reader.cache.lru import LruCache
 from memwal.reader.sources.generation import GenerationSource
 from memwal.region.rows import key_column
-from memwal.util.concurrency import ThreadPool
+from memwal.util.concurrency import map_parallel
 
 ROW_ADDRESS = "_rowaddr"
 
-_PARALLEL_READS = 8
 _KEYS_BYTES = 256 << 20
 _NEWEST_BYTES = 128 << 20
 
@@ -115,8 +114,7 @@ def _find_newest(
         # To start a thread takes longer than to find the keys of a small one.
         parts = [read_keys(generations[0], primary_key)]
     else:
-        with ThreadPool(min(_PARALLEL_READS, len(generations))) as pool:
-            parts = list(pool.map(lambda source: read_keys(source, primary_key), generations))
+        parts = map_parallel(lambda source: read_keys(source, primary_key), generations, threads=8)
     keys = pa.concat_arrays([part.keys for part in parts])
     source = np.repeat(np.arange(len(parts)), [len(part.keys) for part in parts])
     newest = newest_row_positions(keys)

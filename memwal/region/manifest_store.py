@@ -42,7 +42,7 @@ from memwal.format.paths import (
 from memwal.format.region_manifest import RegionManifest
 from memwal.storage.object_store import ObjectInfo, ObjectStore, create_settled
 from memwal.util.clock import boot_seconds
-from memwal.util.concurrency import ThreadPool
+from memwal.util.concurrency import map_parallel
 from memwal.util.retry import LostRaceError, retry_lost_races
 from memwal.util.safe_json import read_json
 
@@ -320,6 +320,7 @@ class RegionManifestStore:
         return retry_lost_races(
             attempt,
             attempts=attempts,
+            seconds=0,
             exhausted=ConflictError(
                 f"the manifest of region {self.region_id} changed under each of {attempts} "
                 "attempts; try again later"
@@ -460,8 +461,7 @@ def _read_each(
     rest = region_ids[len(newest) :]
     if len(rest) <= 1:
         return newest + [read(region) for region in rest]
-    with ThreadPool(min(parallel_reads(store), len(rest))) as pool:
-        return newest + list(pool.map(read, rest))
+    return newest + map_parallel(read, rest, threads=parallel_reads(store))
 
 
 def parallel_reads(store: ObjectStore) -> int:

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
-
 from memwal.errors import (
     InvalidInputError,
     ObjectExistsError,
@@ -20,6 +18,7 @@ from memwal.errors import (
     StoreError,
     StoreUnavailableError,
 )
+from memwal.util.retry import retry_unavailable
 
 Data = bytes | bytearray | memoryview
 """Content to store: any buffer, as it is at the time of the call."""
@@ -30,8 +29,6 @@ STAMP_SETTLES_NS: Final = 1_000_000_000
 File systems take the time of changes from a clock that ticks every few milliseconds: a folder that
 changed less than a tick ago may change again under the same time.
 """
-
-_MAX_ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,14 +347,8 @@ def _retry(store: ObjectStore, key: str, data: Data, *, first: StoreError) -> by
             raise failures.pop()
         return _create_or_read(store, key, data)
 
-    retrying = Retrying(
-        retry=retry_if_exception_type(StoreUnavailableError),
-        stop=stop_after_attempt(_MAX_ATTEMPTS),
-        wait=wait_random_exponential(multiplier=0.05, max=2),
-        reraise=True,
-    )
     try:
-        return retrying(attempt)
+        return retry_unavailable(attempt)
     except StoreError as error:
         raise OutcomeUnknownError(
             f"the store did not say whether {key} was written; it may or may not be there"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Generic, ParamSpec, TypeVar
 
@@ -12,6 +12,7 @@ from memwal.errors import WriterClosedError
 from memwal.util import system
 
 Value = TypeVar("Value")
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 Params = ParamSpec("Params")
 
@@ -108,6 +109,14 @@ def run_all(tasks: Sequence[Callable[[], Result]]) -> list[Result]:
     if len(tasks) <= 1:
         return [task() for task in tasks]
     return list(_process_pool().map(lambda task: task(), tasks))
+
+
+def map_parallel(
+    call: Callable[[Item], Result], items: Iterable[Item], *, threads: int = 16
+) -> list[Result]:
+    """Call a function with each item, in threads of this call, and return the results in order."""
+    with ThreadPool(threads) as pool:
+        return list(pool.map(call, items))
 
 
 class SharedCall:

@@ -6,7 +6,14 @@ import random
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception,
+    retry_if_exception_type,
+    stop_after_attempt,
+    wait_random_exponential,
+)
 
 from memwal.errors import ConflictError, StoreUnavailableError
 
@@ -37,7 +44,7 @@ def conflict_delay(conflicts: int, seconds: float) -> float:
 
 
 def retry_lost_races(
-    step: Callable[[], Result], *, attempts: int, exhausted: Exception, seconds: float = 0.0
+    step: Callable[[], Result], *, exhausted: Exception, attempts: int = 50, seconds: float = 0.05
 ) -> Result:
     """Run a step again while it raises LostRaceError; raise ``exhausted`` if every attempt lost.
 
@@ -67,3 +74,17 @@ def retry_lost_races(
         return retrying(step)
     except LostRaceError as error:
         raise exhausted from error.__cause__
+
+
+def retry_unavailable(step: Callable[[], Result], *, attempts: int = 5) -> Result:
+    """Run a step again while it raises StoreUnavailableError; the last attempt's error is raised.
+
+    Between attempts it waits for a random time, at first of up to 0.05 s and at most of 2 s.
+    """
+    retrying = Retrying(
+        retry=retry_if_exception_type(StoreUnavailableError),
+        stop=stop_after_attempt(attempts),
+        wait=wait_random_exponential(multiplier=0.05, max=2),
+        reraise=True,
+    )
+    return retrying(step)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Annotated, Any, Literal
 from uuid import UUID, uuid4
@@ -29,6 +29,8 @@ ACCEPTED: list[tuple[Any, list[object], list[object]]] = [
     (tuple[int, ...], [(1,)], [("x",), 1]),
     (Literal["or", "and"], ["or"], ["xor", None]),
     (Callable[[], None], [print], [1]),
+    (type[BaseException] | None, [ValueError, None], [1]),
+    (Iterator[str], [iter(["a"])], [["a"], 1]),
     (TaskRunner, [print], [1]),
     (timedelta, [timedelta(0)], [1]),
     (RunState, [RunState.FAILED, "failed"], ["other", 1]),

@@ -6,13 +6,14 @@ import pytest
 import tenacity
 from support.stores.faulty_store import skip_waits
 
-from memwal.errors import ConflictError
+from memwal.errors import ConflictError, StoreAccessError, StoreUnavailableError
 from memwal.util.retry import (
     MAX_LOST_WRITES,
     LostRaceError,
     LostWriteError,
     conflict_delay,
     retry_lost_races,
+    retry_unavailable,
 )
 
 
@@ -88,3 +89,21 @@ def test_waits_are_random_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(0 <= wait <= 0.5 * min(number, 20) for number, wait in enumerate(waits, start=1))
     assert len(set(waits)) > 1
     assert max(conflict_delay(1000, 1) for _ in range(1000)) <= 20
+
+
+def test_a_store_that_does_not_answer_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    skip_waits(monkeypatch)
+    failures = [StoreUnavailableError("no answer")] * 4
+
+    def step() -> str:
+        if failures:
+            raise failures.pop()
+        return "answer"
+
+    assert retry_unavailable(step) == "answer"
+    failures += [StoreUnavailableError("no answer")] * 2
+    with pytest.raises(StoreUnavailableError):
+        retry_unavailable(step, attempts=2)
+    failures[:] = [StoreAccessError("refused")]
+    with pytest.raises(StoreAccessError):
+        retry_unavailable(step)

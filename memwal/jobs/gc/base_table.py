@@ -22,7 +22,6 @@ None of that is implemented a second time here.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -51,12 +50,11 @@ from memwal.jobs.gc.pins import list_read_tags, protection_end
 from memwal.jobs.merge.run_files import MERGES_DIR
 from memwal.storage.location import TableLocation
 from memwal.storage.object_store import ObjectInfo, ObjectStore
+from memwal.util.concurrency import map_parallel
 
 TREE_DIR = "tree"
 MAX_VERSIONS = 2000
 """More stored versions than this are not read for the sake of stale index files."""
-
-_PARALLEL_READS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,8 +203,7 @@ def _named_indexes(store: ObjectStore, manifests: Iterable[ObjectInfo]) -> set[U
             # Cleaned up meanwhile: what only it named is garbage from then on.
             return set()
 
-    with ThreadPoolExecutor(_PARALLEL_READS) as pool:
-        return set().union(*pool.map(read, manifests))
+    return set().union(*map_parallel(read, manifests))
 
 
 def _region_snapshot_ids(entries: Iterable[IndexEntry]) -> set[UUID]:

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from uuid import UUID
@@ -43,6 +42,7 @@ from memwal.jobs.gc.history import StoredVersions, progress_of
 from memwal.jobs.options import GcOptions
 from memwal.lsm.indexes.catchup import caught_up, maintained_index_names
 from memwal.storage.location import TableLocation
+from memwal.util.concurrency import map_parallel
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +78,6 @@ def protected_until(refs: Refs, grace: timedelta, *, now: datetime) -> dict[int,
     return ends
 
 
-_PARALLEL_READS = 16
 _MAX_VERSIONS = 2000
 _READ_MESSAGE = "a read of version {} needs it"
 
@@ -202,10 +201,9 @@ def _pins_of_versions(
             pinned.setdefault(version, (Reason.READ, _READ_MESSAGE.format(version)))
     pinned.setdefault(recent, (Reason.RETENTION, f"version {recent} is kept for its age"))
     older = sorted(version for version in pinned if version < base.version)
-    with ThreadPoolExecutor(_PARALLEL_READS) as pool:
-        progress_by_version = list(
-            pool.map(lambda v: _progress_at(base, versions, v, pinned[v][0]), older)
-        )
+    progress_by_version = map_parallel(
+        lambda v: _progress_at(base, versions, v, pinned[v][0]), older
+    )
     for version, progress in zip(older, progress_by_version, strict=True):
         reason, message = pinned[version]
         # A version from before MemWAL was enabled needs no generation itself. But as the oldest

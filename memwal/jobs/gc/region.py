@@ -8,7 +8,6 @@ again if so.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from uuid import UUID
@@ -30,9 +29,9 @@ from memwal.jobs.job import Guard
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage.location import TableLocation
 from memwal.storage.object_store import ObjectStore
+from memwal.util.concurrency import map_parallel
 
 # Reads wait for the store, not for the processor.
-_PARALLEL_REGIONS = 16
 # Before each group of so many regions, tags and branches are checked for changes.
 _REGIONS_PER_CHECK = 64
 
@@ -104,14 +103,13 @@ def run_gc_task(task: GcTask, *, guard: Guard | None = None) -> Tally:
     """
     tally = Tally(explain=task.context.options.explain)
     context = task.context
-    with ThreadPoolExecutor(min(_PARALLEL_REGIONS, max(len(task.regions), 1))) as pool:
-        for start in range(0, len(task.regions), _REGIONS_PER_CHECK):
-            if guard is not None:
-                guard()
-            context = _with_current_pins(task, context)
-            group = task.regions[start : start + _REGIONS_PER_CHECK]
-            for outcome in pool.map(partial(_collect_region, task.location, context), group):
-                tally.merge(outcome)
+    for start in range(0, len(task.regions), _REGIONS_PER_CHECK):
+        if guard is not None:
+            guard()
+        context = _with_current_pins(task, context)
+        group = task.regions[start : start + _REGIONS_PER_CHECK]
+        for outcome in map_parallel(partial(_collect_region, task.location, context), group):
+            tally.merge(outcome)
     return tally
 
 

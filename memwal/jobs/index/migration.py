@@ -31,7 +31,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -56,6 +55,7 @@ from memwal.lsm.indexes.partition_balance import PartitionBalance, partition_bal
 from memwal.lsm.indexes.segments import describe_index
 from memwal.lsm.indexes.spec import read_index_spec
 from memwal.storage.location import TableLocation
+from memwal.util.concurrency import map_parallel
 from memwal.util.retry import retry_lost_races
 
 if TYPE_CHECKING:
@@ -63,8 +63,6 @@ if TYPE_CHECKING:
 
 _Commit = Callable[[lance.LanceDataset], None]
 
-_MAX_PARALLEL_READS = 16
-_MAX_ATTEMPTS = 5
 # Parameters that training chooses anew, or that describe the layout of the old codebook.
 _TRAINED = ("ivf_centroids", "pq_codebook", "rabitq_model", "num_partitions", "skip_transpose")
 
@@ -464,10 +462,9 @@ class IndexMigration:
 
         retry_lost_races(
             attempt,
-            attempts=_MAX_ATTEMPTS,
+            attempts=5,  # each trains anew
             exhausted=ConflictError(
-                f"{doing} of {self.location} failed in {_MAX_ATTEMPTS} attempts; other commits "
-                "kept getting in between, try again"
+                f"{doing} of {self.location} met other commits in each attempt; try again"
             ),
         )
 
@@ -490,8 +487,7 @@ def _generations_without(base: BaseTable, index: str) -> tuple[tuple[UUID, int],
         return index not in {description.name for description in dataset.describe_indices()}
 
     folders = [generation_dir(region_id, flushed.path) for region_id, flushed in stored]
-    with ThreadPoolExecutor(_MAX_PARALLEL_READS) as pool:
-        lacking = list(pool.map(lacks_index, folders))
+    lacking = map_parallel(lacks_index, folders)
     return tuple(
         (region_id, flushed.generation)
         for (region_id, flushed), is_lacking in zip(stored, lacking, strict=True)

@@ -38,9 +38,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_MAX_ATTEMPTS = 20
-_CONFLICT_WAIT_SECONDS = 0.2
-
 # Lance takes it from the type of the column.
 _TOKENIZER = "lance_tokenizer"
 _GRANULARITY = "document_granularity"
@@ -141,12 +138,9 @@ def rebuild_index(
 
     return retry_lost_races(
         attempt,
-        attempts=_MAX_ATTEMPTS,
-        seconds=_CONFLICT_WAIT_SECONDS,
-        exhausted=ConflictError(
-            f"{doing} failed in {_MAX_ATTEMPTS} attempts; other commits kept getting in between, "
-            "try again later"
-        ),
+        attempts=20,
+        seconds=0.2,
+        exhausted=ConflictError(f"{doing} met other commits in each attempt; try again later"),
     )
 
 

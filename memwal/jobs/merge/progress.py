@@ -46,8 +46,6 @@ from memwal.util.retry import retry_lost_races
 
 logger = logging.getLogger(__name__)
 
-_ATTEMPTS = 50
-_WAIT_SECONDS = 0.05
 # Commits that take no row away.
 _KEEPS_ROWS = frozenset({"Append", DETAILS_CHANGE, REWRITE, "UpdateConfig", "ReserveFragments"})
 
@@ -71,11 +69,9 @@ def record_progress(location: TableLocation, version: int, merged: Mapping[UUID,
 
     return retry_lost_races(
         attempt,
-        attempts=_ATTEMPTS,
-        seconds=_WAIT_SECONDS,
         exhausted=ConflictError(
-            f"the rows are in {location} since version {version}, and each of {_ATTEMPTS} attempts "
-            "to record the progress met another commit; the next merge records it"
+            f"the rows are in {location} since version {version}, and every attempt to record the "
+            "progress met another commit; the next merge records it"
         ),
     )
 

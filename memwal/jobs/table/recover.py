@@ -20,7 +20,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from uuid import UUID
@@ -43,6 +42,7 @@ from memwal.region.manifest_store import parallel_reads
 from memwal.storage.location import TableLocation
 from memwal.storage.object_store import ObjectStore
 from memwal.util.clock import in_seconds
+from memwal.util.concurrency import map_parallel
 from memwal.util.log import safe_error_text
 from memwal.util.retry import MAX_LOST_WRITES, retry_lost_races
 from memwal.writer.region_writer.options import WriterOptions, WriterSettings
@@ -147,8 +147,8 @@ def _unflushed_regions(
             return has_no_writer(base, manifest, unflushed, now=now)
         return is_unchanged(store, manifest, unflushed, seconds=in_seconds(min_age), now=now)
 
-    with ThreadPoolExecutor(parallel_reads(store)) as pool:
-        looks = dict(zip(manifests, pool.map(look, manifests.values()), strict=True))
+    answers = map_parallel(look, manifests.values(), threads=parallel_reads(store))
+    looks = dict(zip(manifests, answers, strict=True))
     return {region: answer for region, answer in looks.items() if answer is not None}
 
 

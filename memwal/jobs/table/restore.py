@@ -37,7 +37,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, TypeVar
+from typing import TypeVar
 from uuid import UUID
 
 from lance.dataset import LanceOperation
@@ -63,8 +63,6 @@ from memwal.region.manifest_store import RegionManifestStore, read_manifests
 from memwal.storage.location import TableLocation
 from memwal.storage.object_store import ObjectStore
 from memwal.util.retry import LostRaceError, retry_lost_races
-
-_ATTEMPTS: Final = 50
 
 Result = TypeVar("Result")
 
@@ -172,9 +170,8 @@ def restore(
 def _retry(location: TableLocation, attempt: Callable[[], Result]) -> Result:
     return retry_lost_races(
         attempt,
-        attempts=_ATTEMPTS,
         exhausted=ConflictError(
-            f"other commits to {location} came first in each of {_ATTEMPTS} attempts; try again"
+            f"other commits to {location} came first in each attempt; try again"
         ),
     )
 

@@ -14,7 +14,6 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from uuid import UUID
@@ -50,6 +49,7 @@ from memwal.region.manifest_store import (
     read_manifests,
 )
 from memwal.storage.location import TableLocation
+from memwal.util.concurrency import map_parallel
 
 logger = logging.getLogger(__name__)
 
@@ -175,8 +175,8 @@ def run_snapshot_task(task: SnapshotTask, *, guard: Guard | None = None) -> Snap
     manifests = read_manifests(task.location.store, task.regions)
     if guard is not None:
         guard()
-    with ThreadPoolExecutor(parallel_reads(task.location.store)) as pool:
-        results = list(pool.map(partial(_with_tip, task.location), manifests.values()))
+    threads = parallel_reads(task.location.store)
+    results = map_parallel(partial(_with_tip, task.location), manifests.values(), threads=threads)
     return SnapshotOutcome(
         tuple(manifest for manifest, _ in results), sum(updated for _, updated in results)
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,11 +30,11 @@ from memwal.lsm.memtable.hashing import hash_rows
 from memwal.region.rows import key_column
 from memwal.storage.location import TableLocation
 from memwal.storage.object_store import ObjectInfo, ObjectStore
+from memwal.util.concurrency import map_parallel
 
 # Position, version and magic at the end of a manifest file.
 _FOOTER_BYTES = 16
 _MAGIC = b"LANC"
-_PARALLEL_READS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +85,11 @@ def check_older_versions(base: BaseTable) -> Iterator[Finding]:
     store = base.location.store
     stored = StoredVersions.list(base.location).manifests
     older = [(version, info) for version, info in stored.items() if version < base.version]
-    with ThreadPoolExecutor(_PARALLEL_READS) as pool:
-        complete = pool.map(lambda version: _has_footer(store, version[1]), older)
-        for (version, info), is_complete in zip(older, complete, strict=True):
-            if not is_complete:
-                text = f"version {version} has {info.size} bytes and no footer"
-                yield Finding("old-version-torn", info.key, text)
+    complete = map_parallel(lambda version: _has_footer(store, version[1]), older)
+    for (version, info), is_complete in zip(older, complete, strict=True):
+        if not is_complete:
+            text = f"version {version} has {info.size} bytes and no footer"
+            yield Finding("old-version-torn", info.key, text)
 
 
 def check_refs(base: BaseTable) -> Iterator[Finding]:

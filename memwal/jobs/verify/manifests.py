@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -22,8 +21,8 @@ from memwal.format.region_manifest import RegionManifest
 from memwal.jobs.verify.findings import Finding
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage.object_store import ObjectInfo, ObjectStore
+from memwal.util.concurrency import map_parallel
 
-_PARALLEL_READS = 8
 _COMMIT_SECONDS = timedelta(seconds=5)
 
 
@@ -63,8 +62,7 @@ def read_history(store: ObjectStore, region_id: UUID) -> History:
     while store.exists(manifest_key(region_id, versions[-1] + 1)):
         # Committed since the listing.
         versions.append(versions[-1] + 1)
-    with ThreadPoolExecutor(_PARALLEL_READS) as pool:
-        read = list(pool.map(lambda version: _read_manifest(store, region_id, version), versions))
+    read = map_parallel(lambda version: _read_manifest(store, region_id, version), versions)
     readable = tuple(manifest for manifest in read if isinstance(manifest, RegionManifest))
     damaged = tuple(finding for finding in read if isinstance(finding, Finding))
     history = History(region_id, readable, damaged)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
-from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from memwal.errors import MemWalError, OutcomeUnknownError, StoreError, StoreUnavailableError
 from memwal.format.wal_encoder import EncodedEntry, EntryEncoder
@@ -18,11 +17,10 @@ from memwal.lsm.wal.log import put_entry
 from memwal.region.rows import align_rows
 from memwal.storage.object_store import ObjectStore
 from memwal.util.clock import boot_seconds
+from memwal.util.retry import retry_unavailable
 
 ConvertEntry = Callable[[int, WalEntry], list[pa.RecordBatch]]
 StartCheck = Callable[[], Callable[[], object]]
-
-_MAX_CHECK_ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,14 +212,8 @@ class LogAppender:
             raise self._unverified_error() from error
 
     def _verify_again(self, check: Callable[[], object]) -> None:
-        retrying = Retrying(
-            retry=retry_if_exception_type(StoreUnavailableError),
-            stop=stop_after_attempt(_MAX_CHECK_ATTEMPTS - 1),
-            wait=wait_random_exponential(multiplier=0.05, max=2),
-            reraise=True,
-        )
         try:
-            retrying(check)
+            retry_unavailable(check, attempts=4)
         except StoreError as error:
             raise self._unverified_error() from error
 

@@ -7,13 +7,11 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
 
-from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
-
 from memwal.errors import ObjectNotFoundError, StoreUnavailableError
 from memwal.storage.object_store import ObjectStore
 from memwal.util.concurrency import ThreadPool
+from memwal.util.retry import retry_unavailable
 
-_MAX_ATTEMPTS = 5
 # Concurrent reads hide the latency of an object store; one at a time keeps a local disk busy.
 _REMOTE_READS = 16
 _LOCAL_READS = 1
@@ -80,13 +78,7 @@ def _read_object(store: ObjectStore, key: str) -> bytes | None:
         return read()
     except StoreUnavailableError:
         # Most reads succeed at once, without the cost of what retries them.
-        retrying = Retrying(
-            retry=retry_if_exception_type(StoreUnavailableError),
-            stop=stop_after_attempt(_MAX_ATTEMPTS),
-            wait=wait_random_exponential(multiplier=0.05, max=2),
-            reraise=True,
-        )
-        return retrying(read)
+        return retry_unavailable(read)
 
 
 def _get(store: ObjectStore, key: str) -> bytes | None:
