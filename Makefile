@@ -64,7 +64,7 @@ test-slow: setup $(VENV)/spark.jsa ## Run the slow tests in random order (AREA=a
 	$(BIN)/python scripts/build_ui.py --test
 	$(BIN)/python -m pytest -q -rs -m "slow and not soak" -p randomly -n 3 --dist loadgroup $(AREA_$(AREA))
 
-bench-test: setup ## Run the programs of bench/ on small tables, and compare their lines with docs/benchmarks.md
+bench-test: setup ## Run the programs of bench/ on small tables, and compare their lines with bench/figures
 	$(BIN)/python -m pytest -q -m bench -n 2 tests/test_bench.py
 
 test-all: test test-slow bench-test ## Run all tests
@@ -89,7 +89,7 @@ golden: setup ## Keep small tables as this version writes them; once for each re
 audit: setup ## Ask for known vulnerabilities of all that is locked (ADVISORIES=all.zip of OSV, else the index)
 	$(BIN)/python scripts/audit.py $(if $(ADVISORIES),--advisories $(ADVISORIES))
 
-licences: setup ## Write the page of licences from the locks
+licences: setup ## Write the licences of the images' packages from the locks
 	$(BIN)/python scripts/licences.py
 
 images: ## Build the container images (ENGINE=docker, podman or buildah)

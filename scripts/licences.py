@@ -1,4 +1,4 @@
-"""Write docs/licences.md: which packages the images hold, and under which licences.
+"""Write docker/LICENCES.md: which packages the images hold, and under which licences.
 
 Usage: ``python scripts/licences.py``, after ``make lock``. What a package says of itself is read
 where it is installed, else from the index that pip is configured for.
@@ -15,7 +15,7 @@ from importlib import metadata
 
 from package_index import REQUIREMENTS, ROOT, Index, Package, read_lock
 
-PAGE = ROOT / "docs" / "licences.md"
+PAGE = ROOT / "docker" / "LICENCES.md"
 IMAGES = {"memwal": "cli.lock", "memwal-spark": "spark.lock", "memwal-airflow": "airflow.lock"}
 UNKNOWN = "unknown"
 
@@ -42,13 +42,13 @@ _SPELT = {
 _HEAD = """\
 # Licences
 
-memwal is under the Apache License 2.0. The [images](kubernetes.md#images) hold these packages of
-PyPI besides, as `requirements/` locks them; what they say of their licences stands here, as SPDX
+memwal is under the Apache License 2.0. The [images](../docs/kubernetes.md#images) hold these
+packages of PyPI besides, as `requirements/` locks them; what they say of their licences stands here, as SPDX
 expressions where they do. Wheels hold libraries in other languages, whose licences are in the
 wheels. From Debian come Python, tini, the certificates and, with Spark, OpenJDK 17: their licences
 are in `/usr/share/doc` of an image.
 
-This page is written by `python scripts/licences.py`.
+This page is written by `make licences`; each image has it in `/usr/share/doc/memwal`.
 
 | package | licence | images |
 |---|---|---|

@@ -15,6 +15,7 @@ from typing import Any
 
 import commands
 import errors
+import figures
 import policies
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -28,6 +29,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "commands": commands.markdown,
     "exit codes": commands.exit_codes,
     "errors": errors.markdown,
+    "figures": figures.markdown,
     "policy": policies.markdown,
 }
 """What ``<!-- generated: NAME -->`` stands for."""

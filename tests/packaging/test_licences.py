@@ -10,7 +10,7 @@ from support.docs.pages import ROOT
 from support.docs.scripts import script
 
 LICENCES = script("licences")
-PAGE = (ROOT / "docs" / "licences.md").read_text()
+PAGE = (ROOT / "docker" / "LICENCES.md").read_text()
 ROWS = re.findall(r"^\| (?!package|---)(\S+) \| (.+) \| (.+) \|$", PAGE, re.MULTILINE)
 
 # What asks for notices alone, or concerns the files of the package itself.
@@ -44,6 +44,15 @@ def test_the_page_has_what_the_images_have() -> None:
         for image, lock in LICENCES.IMAGES.items()
     }
     assert listed == locked, "run: python scripts/licences.py"
+
+
+def test_every_image_holds_the_page() -> None:
+    dockerfile = (ROOT / "docker" / "Dockerfile").read_text()
+    stages = re.split(r"^FROM ", dockerfile, flags=re.MULTILINE)
+    for image in LICENCES.IMAGES:
+        (stage,) = (one for one in stages if one.partition("\n")[0].endswith(f" AS {image}"))
+        assert "COPY docker/LICENCES.md LICENSE /usr/share/doc/memwal/\n" in stage
+    assert "!docker/LICENCES.md" in (ROOT / ".dockerignore").read_text().splitlines()
 
 
 def test_all_may_be_shipped() -> None:
