@@ -43,8 +43,8 @@ _HEAD = """\
 # Licences
 
 memwal is under the Apache License 2.0. The [images](../docs/kubernetes.md#images) hold these
-packages of PyPI besides, as `requirements/` locks them; what they say of their licences stands here, as SPDX
-expressions where they do. Wheels hold libraries in other languages, whose licences are in the
+packages of PyPI besides, as `requirements/` locks them; what they say of their licences stands
+here, as SPDX expressions where they do. Wheels hold libraries in other languages, whose licences are in the
 wheels. From Debian come Python, tini, the certificates and, with Spark, OpenJDK 17: their licences
 are in `/usr/share/doc` of an image.
 
