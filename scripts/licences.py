@@ -44,9 +44,9 @@ _HEAD = """\
 
 memwal is under the Apache License 2.0. The [images](../docs/kubernetes.md#images) hold these
 packages of PyPI besides, as `requirements/` locks them; what they say of their licences stands
-here, as SPDX expressions where they do. Wheels hold libraries in other languages, whose licences are in the
-wheels. From Debian come Python, tini, the certificates and, with Spark, OpenJDK 17: their licences
-are in `/usr/share/doc` of an image.
+here, as SPDX expressions where they do. Wheels hold libraries in other languages, whose licences
+are in the wheels. From Debian come Python, tini, the certificates and, with Spark, OpenJDK 17:
+their licences are in `/usr/share/doc` of an image.
 
 This page is written by `make licences`; each image has it in `/usr/share/doc/memwal`.
 

@@ -16,6 +16,7 @@ from typing import Any
 import commands
 import errors
 import figures
+import findings
 import policies
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -30,6 +31,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "exit codes": commands.exit_codes,
     "errors": errors.markdown,
     "figures": figures.markdown,
+    "findings": findings.markdown,
     "policy": policies.markdown,
 }
 """What ``<!-- generated: NAME -->`` stands for."""
