@@ -46,7 +46,7 @@ from memwal_airflow.run_params import run_params
 from memwal_airflow.sensors.table import RegionsDueSensor
 from memwal_airflow.triggers.table import start_arguments
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 START = datetime(2025, 1, 1, tzinfo=UTC)
 MAX_JOB_DURATION = timedelta(hours=6)
@@ -88,7 +88,7 @@ def build_dags(snapshot: str | Path) -> dict[str, DAG]:
             # Otherwise Airflow refuses it later, and with it all DAGs of the file.
             dag.validate()  # type: ignore[no-untyped-call]
         except (AirflowException, MemWalError, TypeError, ValueError) as error:
-            log.exception("The DAG of %s cannot be built.", table.name)
+            logger.exception("The DAG of %s cannot be built.", table.name)
             record_dag_failure(f"{type(error).__name__}: {error}", table=table.name)
         else:
             dags[dag_id(table)] = dag

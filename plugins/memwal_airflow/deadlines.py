@@ -17,7 +17,7 @@ from memwal_airflow.notifications.failures import record_failure
 
 # The type stub of airflow.sdk leaves them out.
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 LATE = "late"
 """Name of a late run among the failed jobs of a table."""
@@ -40,5 +40,5 @@ async def record_late(*, table: str, seconds: float, context: dict[str, Any] | N
     """
     run = str((context or {}).get("dag_run", {}).get("dag_run_id", "?"))
     reason = f"the run {run} had not ended {seconds:g} s after it was queued"
-    log.error("%s: %s", table, reason)
+    logger.error("%s: %s", table, reason)
     await asyncio.to_thread(record_failure, table, LATE, reason)

@@ -48,7 +48,7 @@ UNWATCHED = timedelta(seconds=2 * MAX_REUSE_SECONDS)
 
 _DUE_ALIAS = "memwal:due"
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _DOC = """### Fleet-wide tasks
 
@@ -112,7 +112,7 @@ def discover(uri: str, storage_options_ref: str | None, enable: bool) -> list[st
     context: Any = get_current_context()
     context["place"] = uri
     tables = find_tables(uri, storage_options=read_options(storage_options_ref))
-    log.info(
+    logger.info(
         "%d Lance tables below %s, %d of them with MemWAL.",
         len(tables),
         uri,
@@ -120,14 +120,14 @@ def discover(uri: str, storage_options_ref: str | None, enable: bool) -> list[st
     )
     for candidate in tables:
         if candidate.problem is not None:
-            log.warning("%s cannot be opened: %s", candidate.uri, candidate.problem)
+            logger.warning("%s cannot be opened: %s", candidate.uri, candidate.problem)
     with closing(Catalog()) as catalog:
         added = register_tables(
             catalog, tables, storage_options_ref=storage_options_ref, enabled=enable
         )
     for table in added:
         state = "maintained" if enable else "disabled; enable it to have it maintained"
-        log.info("%s is registered as %s (%s).", table.uri, table.name, state)
+        logger.info("%s is registered as %s (%s).", table.uri, table.name, state)
     if not added:
         raise TaskSkipped(f"Nothing below {uri} is new.", reason=TaskSkipReason.NOTHING_TO_DO)
     return [table.name for table in added]
@@ -152,7 +152,7 @@ def start_unwatched(*, outlet_events: Any = None) -> list[str]:
                 options = read_options(table.storage_options_ref)
                 due = survey(catalog, table, storage_options=options).due
             except (AirflowException, MemWalError) as error:
-                log.warning("%s cannot be read: %s", table.name, error)
+                logger.warning("%s cannot be read: %s", table.name, error)
                 continue
             jobs = {job: decision.reason for job, decision in due.items() if decision.reason}
             if jobs:
@@ -162,7 +162,7 @@ def start_unwatched(*, outlet_events: Any = None) -> list[str]:
                 started.append(table.name)
     if not unwatched:
         raise TaskSkipped("Every table was looked at.", reason=TaskSkipReason.NOTHING_TO_DO)
-    log.error(
+    logger.error(
         "No triggerer has looked at %d tables for %.0f s; see whether one runs. Started here: %s.",
         len(unwatched),
         UNWATCHED.total_seconds(),

@@ -30,7 +30,7 @@ PAUSES_SECONDS = (0.2, 1.0, 3.0)
 _BAD_REQUEST, _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND = 400, 401, 403, 404
 _CONFLICT, _GONE, _TOO_MANY_REQUESTS = 409, 410, 429
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class KubernetesUnavailableError(AirflowException):
@@ -205,7 +205,7 @@ class Cluster:
             except config.ConfigException as error:
                 if self._context is not None:
                     raise InvalidInputError(f"The kubeconfig cannot be used: {error}") from None
-                log.info("No Kubernetes credentials found; requests to %s have none.", self.host)
+                logger.info("No Kubernetes credentials found; requests to %s have none.", self.host)
         # _send retries, and knows which errors are transient.
         configuration.retries = 0
         api_client = client.ApiClient(configuration)

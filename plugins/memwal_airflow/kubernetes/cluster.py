@@ -46,7 +46,7 @@ LEASE_LABEL = LABEL + "lease"
 _LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _HASH_DIGITS = 24
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +98,7 @@ class TaskDriver:
             why = "was not submitted completely"
         else:
             return driver, _merged_regions(pod)
-        log.info("The %s of an earlier try %s.", driver.name, why)
+        logger.info("The %s of an earlier try %s.", driver.name, why)
         delete_and_wait(self.cluster, pod)
         return None
 
@@ -164,7 +164,7 @@ class TaskDriver:
         """End the drivers of dead tasks: this process holds their lease, so they have lost it."""
         for pod in self.cluster.pods({LEASE_LABEL: self.lease_label(lease)}):
             if pod["metadata"]["name"] != self.pod_name and not PodState.of(pod).ended:
-                log.warning(
+                logger.warning(
                     "The driver pod %s has lost its lease, which is this task's now; it is ended.",
                     pod["metadata"]["name"],
                 )

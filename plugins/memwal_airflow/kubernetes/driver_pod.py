@@ -34,7 +34,7 @@ DELETE_SECONDS = 40.0
 POLL_SECONDS = 2.0
 DELETE_POLL_SECONDS = 0.25
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class DriverPod(RunningJob):
@@ -112,7 +112,7 @@ class DriverPod(RunningJob):
             if pod is not None:
                 delete_and_wait(self.cluster, pod)
         except (KubernetesUnavailableError, MemWalError) as error:
-            log.error("The %s may still run; delete it. %s", self.name, error)
+            logger.error("The %s may still run; delete it. %s", self.name, error)
 
     def clean_up(self) -> None:
         """Delete the pod, then the stored result, once the result is taken."""
@@ -127,7 +127,7 @@ class DriverPod(RunningJob):
             # Last: a pod that succeeded without a stored result would count as failed.
             delete_result(self.result_uri, self.result_options)
         except (KubernetesUnavailableError, MemWalError) as error:
-            log.warning("The %s or its result is deleted later: %s", self.name, error)
+            logger.warning("The %s or its result is deleted later: %s", self.name, error)
 
     def _find(self) -> JsonObject | None:
         """Return the pod of this driver, never another driver's pod of the same name."""
@@ -148,7 +148,9 @@ class DriverPod(RunningJob):
             self._outcome = f"{how}: another try has the {self.name}; the next one waits for it"
             return False
         if PodState.of(pod).started:
-            log.warning("spark-submit ended with exit code %s, and its %s runs.", code, self.name)
+            logger.warning(
+                "spark-submit ended with exit code %s, and its %s runs.", code, self.name
+            )
             return True
         # Incomplete: spark-submit creates what else the driver needs after the pod.
         delete_and_wait(self.cluster, pod)
@@ -177,10 +179,10 @@ class DriverPod(RunningJob):
                     return
                 if not state.started and state.message != logged:
                     logged = state.message
-                    log.info("The %s %s.", self.name, logged)
+                    logger.info("The %s %s.", self.name, logged)
             except KubernetesUnavailableError as error:
                 # The driver runs on without being watched; the next round asks again.
-                log.warning("%s", error)
+                logger.warning("%s", error)
             limits.pause()
 
     def _new_lines(self, state: PodState, position: LogPosition) -> Iterator[str]:
@@ -188,7 +190,7 @@ class DriverPod(RunningJob):
             text = self.cluster.log(self.pod_name, state.container, since=position.since)
         except KubernetesUnavailableError as error:
             # The log comes from the node, which can be gone while the API server has the pod.
-            log.warning("%s", error)
+            logger.warning("%s", error)
             return
         yield from position.new_lines(text, ended=state.ended)
 

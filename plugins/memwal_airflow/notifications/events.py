@@ -35,7 +35,7 @@ from memwal.util.records import JsonMapping
 from memwal.util.safe_json import read_json
 from memwal_airflow import SECTION
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 # Loggers of the libraries below, which log the address of a request.
 _LOGGERS_WITH_ADDRESSES = ("urllib3.connectionpool", "urllib3.util.retry", "requests", "slack_sdk")
@@ -77,7 +77,7 @@ def notify_events(
             for connection, names in recipients.items()
         )
     except MemWalError as error:
-        log.warning("No events were sent: %s", error)
+        logger.warning("No events were sent: %s", error)
         return 0
     finally:
         if catalog is None:
@@ -132,10 +132,10 @@ def _notify_connection(
     except (MemWalError, AirflowException, OSError, RuntimeError, ValueError) as error:
         # Only our own messages are known to be free of addresses.
         why = str(error) if isinstance(error, MemWalError) else type(error).__name__
-        log.warning("No events were sent to the connection %s: %s", conn_id, why)
+        logger.warning("No events were sent to the connection %s: %s", conn_id, why)
         return 0
     if events:
-        log.info("%d events were sent to the connection %s", len(events), conn_id)
+        logger.info("%d events were sent to the connection %s", len(events), conn_id)
     return len(events)
 
 

@@ -18,7 +18,7 @@ from memwal.errors import MemWalError
 from memwal.util.log import safe_error_text
 from memwal_airflow.spark.errors import SparkApplicationError
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 # The last line of a traceback, without the module of the error.
 _LAST_LINE = re.compile(r"(?:\w+\.)*(\w+(?:: .*)?)")
@@ -32,7 +32,7 @@ def record_failure(table: str, job: str, reason: str) -> None:
         with closing(Catalog()) as catalog:
             catalog.backoffs.record_failure(table, job, reason)
     except MemWalError as error:
-        log.warning("The failure of %s was not recorded: %s", job, error)
+        logger.warning("The failure of %s was not recorded: %s", job, error)
 
 
 def record_dag_failure(reason: str, *, table: str | None = None) -> None:
@@ -53,7 +53,7 @@ def record_dag_failure(reason: str, *, table: str | None = None) -> None:
             for name in set(tables) - recorded:
                 catalog.backoffs.record_failure(name, DAG_JOB, reason)
     except MemWalError as error:
-        log.warning("The failure to build DAGs was not recorded: %s", error)
+        logger.warning("The failure to build DAGs was not recorded: %s", error)
 
 
 def clear_failures(table: str, jobs: Iterable[str]) -> None:
@@ -65,7 +65,7 @@ def clear_failures(table: str, jobs: Iterable[str]) -> None:
             for job in jobs:
                 catalog.backoffs.clear_failure(table, job)
     except MemWalError as error:
-        log.warning("The success of %s was not recorded: %s", table, error)
+        logger.warning("The success of %s was not recorded: %s", table, error)
 
 
 def failure_reason(error: BaseException | str | None) -> str:

@@ -25,7 +25,7 @@ _FACTORY = "dag_factory.py"
 # regions that a merge skips are recorded with its run.
 _NO_NEWS = ("AirflowSensorTimeout", "TaskDeferralError", "RegionsSkipped")
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 # Imports are late: every process of Airflow loads its listeners, and few of them call these.
 
@@ -62,7 +62,7 @@ def on_task_instance_failed(previous_state: object, task_instance: Any, error: o
     # One attempt: the task ``notify`` sends what this call does not.
     sent = notify_events(tables=[table], attempts=1, timeout=_TIMEOUT_SECONDS)
     if sent:
-        log.info("%d events of %s were sent", sent, table)
+        logger.info("%d events of %s were sent", sent, table)
 
 
 @hookimpl

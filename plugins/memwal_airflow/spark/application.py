@@ -40,7 +40,7 @@ _POLL_SECONDS = 0.2
 MAX_READ_CHARACTERS = 1 << 20
 _PROCESS_FILE = "process.json"
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class RunningJob(Protocol):
@@ -245,5 +245,5 @@ def _remove_abandoned_folders(parent: Path) -> None:
         job = SparkJob.of(folder)
         if job is not None and (job.host != socket.gethostname() or job.running):
             continue
-        log.info("Removing %s, abandoned by its task.", folder)
+        logger.info("Removing %s, abandoned by its task.", folder)
         shutil.rmtree(folder, ignore_errors=True)

@@ -37,7 +37,7 @@ EARLIER_TRY_SECONDS = 60.0
 
 _POLL_SECONDS = 0.2
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class EarlierTry:
         if self.task is None:
             return
         if self.task.running:
-            log.info("The earlier try still runs as process %d.", self.task.pid)
+            logger.info("The earlier try still runs as process %d.", self.task.pid)
             return
         if self.task.replaced:
             # Another process has its pid, and may hold leases by the same name.
@@ -77,7 +77,7 @@ def save_state(context: Context, job: RunningJob, *, regions: Sequence[UUID] | N
     """Store what a retry needs to find an application."""
     store = context.get("task_state_store")
     if store is None:
-        log.warning("Airflow gives this task no state: a retry will not find its application.")
+        logger.warning("Airflow gives this task no state: a retry will not find its application.")
         return
     state: JsonObject = {
         "host": socket.gethostname(),
@@ -115,7 +115,9 @@ def find_earlier_try(
         merged = None if regions is None else tuple(UUID(region) for region in regions)
         name = None if "pod" in state else state["folder"]
     except (KeyError, TypeError, ValueError, AttributeError):
-        log.warning("The state of an earlier try is invalid, so its application is not waited for.")
+        logger.warning(
+            "The state of an earlier try is invalid, so its application is not waited for."
+        )
         clear_state(context)
         return None
     if "pod" in state:
@@ -127,7 +129,7 @@ def find_earlier_try(
             clear_state(context)
         return earlier
     if host != socket.gethostname():
-        log.info(
+        logger.info(
             "An earlier try started an application on %s, which cannot be watched from here; if "
             "its lease is in force, it is waited for.",
             host,
@@ -141,7 +143,7 @@ def find_earlier_try(
         clear_state(context)
         return None
     if not job.running and job.result() is None:
-        log.info("The application of an earlier try ended without a result.")
+        logger.info("The application of an earlier try ended without a result.")
         job.end()
         job.clean_up()
         clear_state(context)
@@ -166,7 +168,7 @@ def _wait_for_exit(task: ProcessId) -> None:
     """
     if task.pid == os.getpid() or not task.running:
         return
-    log.info("The earlier try still runs as process %d; Airflow ends it soon.", task.pid)
+    logger.info("The earlier try still runs as process %d; Airflow ends it soon.", task.pid)
     ends_at = time.monotonic() + EARLIER_TRY_SECONDS
     while task.running and time.monotonic() < ends_at:
         time.sleep(_POLL_SECONDS)

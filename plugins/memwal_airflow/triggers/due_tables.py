@@ -26,7 +26,7 @@ OPTIONS_SECONDS = 60.0
 RETRY_SECONDS = 60.0
 """Time after a failure within which the task tries again: its delay of 30 s, and its start."""
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 ReadOptions = Callable[[str | None], Awaitable[Mapping[str, str] | None]]
 
@@ -104,7 +104,7 @@ class DueTables:
                         _due_table, catalog, polls.failures, result
                     )
         except Exception as error:
-            log.warning("The poll failed, trying again: %s: %s", type(error).__name__, error)
+            logger.warning("The poll failed, trying again: %s: %s", type(error).__name__, error)
             return {}
         self._due = {name: due for name, due in self._due.items() if name in polls.tables}
         return {name: due for name, due in self._due.items() if due is not None}
