@@ -224,9 +224,8 @@ class MergeOptions(RunOptions):
         "together; so are more than commit_bytes for a single worker",
         low=0,
     )
-    # A task has a whole commit to make: a merge keeps all processors of a machine busy; and of two
-    # merges at once that each insert more than some dozens of new keys Lance refuses the second,
-    # which is then done again.
+    # A merge that is not divided has one task: of two merges at once that each insert more than
+    # some dozens of new keys Lance refuses the second, which is then done again.
     max_tasks: int | None = count(None, _REGION_TASKS_HELP)
     quality: QualityRules | None = option_field(None, _QUALITY)
 

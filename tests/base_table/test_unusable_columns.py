@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,8 @@ import memwal
 from memwal.errors import InvalidInputError, TableSetupError
 from memwal.format.paths import manifest_key
 from memwal.jobs.gc import collect_garbage
-from memwal.jobs.options import GcOptions
+from memwal.jobs.merge.job import merge
+from memwal.jobs.options import GcOptions, MergeOptions
 from memwal.region.manifest_store import RegionManifestStore
 
 FIELDS = {
@@ -90,7 +92,12 @@ def test_the_other_columns_go_on(filled: memwal.Table, tmp_path: Path, field: pa
     assert table.verify().clean
 
 
-def test_a_merge_keeps_the_values_of_rows_that_it_updates(filled: memwal.Table) -> None:
+@pytest.mark.parametrize("conflicts", [0, 5])
+def test_a_merge_keeps_the_values_of_rows_that_it_updates(
+    filled: memwal.Table, conflicts: int
+) -> None:
+    """Also where others commit so often that a divided merge would take over."""
+    numbers = iter(range(100, 100 + conflicts))
     dataset(filled).add_columns(FIELDS["blob"])
     blobs = pa.table(
         {"id": [1, 2, 6], "extra": pa.array([b"one", b"two", b"six"], pa.large_binary())},
@@ -98,10 +105,14 @@ def test_a_merge_keeps_the_values_of_rows_that_it_updates(filled: memwal.Table) 
     )
     dataset(filled).merge_insert("id").when_matched_update_all().execute(blobs)
 
-    filled.merge(divide_bytes=0)
+    def append() -> None:
+        for number in itertools.islice(numbers, 1):
+            lance.write_dataset(rows({number: number}), filled.uri, mode="append")
+
+    merge(filled.location, MergeOptions(divide_bytes=0, max_tasks=2, guard=append))
 
     now = dataset(filled)
-    found = now.to_table(columns=["id", "n"], with_row_id=True)
+    found = now.to_table(columns=["id", "n"], with_row_id=True, filter="id < 100")
     files = now.take_blobs("extra", ids=found["_rowid"].to_pylist())
     values = {key: file.readall() for key, file in zip(found["id"].to_pylist(), files, strict=True)}
     assert values == {1: b"one", 2: b"two", 6: b"six"}

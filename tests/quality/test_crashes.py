@@ -10,9 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from uuid import uuid4
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from lance.dataset import MergeInsertBuilder
@@ -27,8 +25,6 @@ from memwal.errors import MemWalError
 from memwal.jobs.merge.job import merge
 from memwal.jobs.options import MergeOptions
 from memwal.quality import quarantine as quarantining
-from memwal.quality.gate import RegionRows
-from memwal.quality.ledger import Ledger
 from memwal.quality.quarantine import origins_of
 from memwal.quarantine_review import discard
 from memwal.storage.location import TableLocation
@@ -331,29 +327,3 @@ def test_a_purged_row_does_not_come_back(play: Play, monkeypatch: pytest.MonkeyP
 
     assert quarantine(table).read(state=None).num_rows == 0
     assert base_state(table) == EXPECTED
-
-
-def test_what_is_decided_again_is_written_again(table: memwal.Table) -> None:
-    """Also when the new decision lies where the old one lay in memory."""
-    ledger = Ledger(rules("quarantine"), table.location)
-    regions = [uuid4(), uuid4()]
-    for turn in range(1, 20):
-        for region in regions:
-            keys = pa.array([turn])
-            ledger.screen(
-                RegionRows(
-                    region_id=region,
-                    generations=(turn,),
-                    folders=(f"0123abcd_gen_{turn}",),
-                    counts=(1,),
-                    keys=keys,
-                    newest=np.ones(1, np.bool_),
-                    deleted=np.zeros(1, np.bool_),
-                    take=lambda mask, columns, turn=turn: pa.table(
-                        {"id": [turn], "n": [-1]}
-                    ).filter(pa.array(mask)),
-                    primary_key=("id",),
-                )
-            )
-        assert ledger.write_quarantined(regions, still_pending=lambda: True)
-        assert quarantine(table).read().num_rows == 2 * turn

@@ -81,7 +81,7 @@ def _print_plan(plan: MergePlan, *, as_json: bool) -> None:
         ("region", "generation", "size", "age", "commit", "why"),
         ("region_id", "generation", _size, _age, "commit", "reason.text"),
     )
-    count = plural(len(plan.parts or plan.tasks), "task")
+    count = plural(len(plan.parts), "task")
     print_line(f"{plan.method.value}, {count}: {plan.method.text}")
     print_line("nothing was merged; the same command without --explain merges")
 

@@ -1,17 +1,16 @@
 """Merge flushed generations into the base table: candidates, tasks, and order of commits.
 
 :mod:`memwal.jobs.merge.picker` selects the generations. A large selection is divided into tasks
-(:mod:`memwal.jobs.merge.divided`). A small one is merged by one worker:
-:mod:`memwal.jobs.merge.commit` makes a single commit. Lance refuses it when rows were appended to
-the table meanwhile, since the appended rows may have the same keys. Next to a writer that appends
-faster than a large commit takes, commits shrink until they succeed.
+(:mod:`memwal.jobs.merge.divided`). A small one is merged by one worker, with a single commit for
+``commit_bytes``: :mod:`memwal.jobs.merge.commit`. Lance refuses this commit when rows were appended
+to the table meanwhile, since the appended rows may have the same keys. If that happens again and
+again, a divided merge takes over: after a conflict, it compares only the rows that were appended.
 """
 
 from __future__ import annotations
 
 import functools
 import random
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -36,6 +35,7 @@ from memwal.jobs.job import Guard, JobResult, guarded
 from memwal.jobs.merge.commit import MergeContentionError, MergeOutcome, merge_commit
 from memwal.jobs.merge.divided import merge_divided
 from memwal.jobs.merge.picker import (
+    MergeMethod,
     MergePicker,
     MergePlan,
     RegionCandidates,
@@ -51,25 +51,24 @@ from memwal.quality.report import combine_reports
 from memwal.quality.rules import QualityRules
 from memwal.storage.location import TableLocation
 
-# Attempts of a commit of several generations before it shrinks, and of one generation alone.
-_ATTEMPTS_BEFORE_SHRINKING = 4
+# Attempts of a commit before a divided merge takes over, and where none can.
+_ATTEMPTS_BEFORE_DIVIDING = 4
 _MAX_ATTEMPTS = 50
-_SHRINK = 4
-_GROW = 2
 
 
 @dataclass(frozen=True, slots=True)
 class MergeTask:
     """Regions that one worker merges, in commits of up to ``commit_bytes``.
 
-    A region is in one task only, so that the tasks do not conflict. That two runs may overlap is
-    what the commits themselves are safe against.
+    If a commit meets other commits again and again, a task that a divided merge ``can_divide``
+    leaves the rest to it; any other tries longer.
     """
 
     location: TableLocation
     regions: tuple[RegionSelection, ...]
     commit_bytes: int
     quality: QualityRules | None = None
+    can_divide: bool = True
 
 
 def merge(location: TableLocation, options: MergeOptions = MergeOptions()) -> JobResult:
@@ -97,7 +96,7 @@ def merge(location: TableLocation, options: MergeOptions = MergeOptions()) -> Jo
         job="merge",
         table=location.uri,
         version=open_base(location).version,
-        tasks=len(plan.parts or plan.tasks),
+        tasks=len(plan.parts),
         commits=merged.commits,
         seconds=time.monotonic() - started,
         metrics={
@@ -135,9 +134,7 @@ def explain_merge(
 
     candidates = read_candidates(found.base, found.manifests.values(), age=age)
     held = held_regions(found.base, found.manifests, options)
-    picker = MergePicker(
-        _fitting(options, found.base), held, divides=found.base.has_narrow_dictionaries
-    )
+    picker = MergePicker(options, held, _only_method(found.base))
     return picker.pick(candidates, seed=random.random())  # noqa: S311
 
 
@@ -157,31 +154,34 @@ def plan_merge(location: TableLocation, options: MergeOptions = MergeOptions()) 
         raise ProgressLostError.of({})
     marks = raise_marks(location.store, found.marks, progress)
     held = held_regions(base, manifests, options)
-    picker = MergePicker(_fitting(options, base), held, divides=base.has_narrow_dictionaries)
+    picker = MergePicker(options, held, _only_method(base))
     excluded = picker.excluded(manifests)
     included = [manifests[region_id] for region_id in manifests if region_id not in excluded]
     candidates = read_candidates(base, included, marks=marks)
     return picker.pick(candidates, seed=random.random())  # noqa: S311
 
 
-def _fitting(options: MergeOptions, base: BaseTable) -> MergeOptions:
-    """Return the options with which a table is merged.
+def _only_method(base: BaseTable) -> MergeMethod | None:
+    """Return the method with which a table has to be merged; None if any will do.
 
-    Values of unusable columns, which generations do not have, stay in a row that Lance's own merge
-    updates. A divided merge would write the row without them. Raises TableSetupError if other
-    columns need one.
+    Lance's own merge joins the dictionaries of all rows, and cannot write narrow ones. Values of
+    unusable columns, which generations do not have, stay in a row that it updates; a divided merge
+    would write the row without them. Raises TableSetupError if a table needs both.
     """
     if base.has_narrow_dictionaries:
         base.check_usable(base.unusable)
-    return replace(options, divide_bytes=sys.maxsize) if base.unusable else options
+        return MergeMethod.DIVIDED
+    return MergeMethod.UNUSABLE_COLUMNS if base.unusable else None
 
 
 def merge_tasks(
     location: TableLocation, plan: MergePlan, options: MergeOptions = MergeOptions()
 ) -> tuple[MergeTask, ...]:
-    """Return the tasks of a plan that is not divided."""
+    """Return the task of a plan that is not divided; none if nothing is selected."""
+    can_divide = plan.method is not MergeMethod.UNUSABLE_COLUMNS
     return tuple(
-        MergeTask(location, task, options.commit_bytes, _gate(options)) for task in plan.tasks
+        MergeTask(location, part.regions, options.commit_bytes, _gate(options), can_divide)
+        for part in plan.parts
     )
 
 
@@ -192,22 +192,28 @@ def _gate(options: MergeOptions) -> QualityRules | None:
 def _run(
     location: TableLocation, plan: MergePlan, options: MergeOptions, meter: Meter
 ) -> list[MergeOutcome]:
-    """Carry out a plan: return the outcome of each task, or of the divided merge."""
-    if plan.parts:
-        outcome = merge_divided(
-            location,
-            plan.selections,
-            task_bytes=options.commit_bytes,
-            max_tasks=options.max_tasks or 1,
-            run=options.run,
-            guard=options.guard,
-            rules=_gate(options),
-            meter=meter,
+    """Carry out a plan: return the outcomes of what was merged by one worker, and divided."""
+    if plan.method is MergeMethod.DIVIDED:
+        outcomes, left = [], plan.selections
+    else:
+        run_task = partial(guarded(run_merge_task, options.guard), meter=meter)
+        tasks = merge_tasks(location, plan, options)
+        outcomes = options.run(tasks, run_task) if tasks else []
+        left = tuple(region for outcome in outcomes for region in outcome.contended)
+    if left:
+        outcomes.append(
+            merge_divided(
+                location,
+                left,
+                task_bytes=options.commit_bytes,
+                max_tasks=options.max_tasks or 1,
+                run=options.run,
+                guard=options.guard,
+                rules=_gate(options),
+                meter=meter,
+            )
         )
-        return [outcome]
-    tasks = merge_tasks(location, plan, options)
-    run_task = partial(guarded(run_merge_task, options.guard), meter=meter)
-    return options.run(tasks, run_task) if tasks else []
+    return outcomes
 
 
 def read_candidates(
@@ -240,25 +246,20 @@ def run_merge_task(
     """
     total = MergeOutcome()
     remaining = list(task.regions)
-    commit_bytes = task.commit_bytes
     while remaining:
-        commit, later = split_commit(remaining, commit_bytes)
-        single = sum(len(selection.generations) for selection in commit) == 1
+        commit, later = split_commit(remaining, task.commit_bytes)
         try:
             outcome = merge_commit(
                 task.location,
                 commit,
-                attempts=_MAX_ATTEMPTS if single else _ATTEMPTS_BEFORE_SHRINKING,
+                attempts=_ATTEMPTS_BEFORE_DIVIDING if task.can_divide else _MAX_ATTEMPTS,
                 guard=guard,
                 rules=task.quality,
             )
         except MergeContentionError:
-            if single:
+            if not task.can_divide:
                 raise
-            # A smaller commit takes less time, in which fewer other commits come in between.
-            commit_bytes = max(sum(selection.bytes for selection in commit) // _SHRINK, 1)
-            continue
-        commit_bytes = min(commit_bytes * _GROW, task.commit_bytes)
+            return replace(total, contended=tuple(remaining))
         total = _add(total, outcome)
         meter.advance(sum(selection.bytes for selection in commit))
         stopped = {region.region_id for region in outcome.skipped}

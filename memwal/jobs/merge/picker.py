@@ -5,14 +5,15 @@ All decisions are here, without I/O; :mod:`memwal.jobs.merge.job` reads the cand
 
 * *candidate*: a flushed generation above the merge progress of its region;
 * *selection*: candidates of one region that are merged together, ascending without gaps;
-* *plan*: the selections of every task, and one decision for each candidate.
+* *plan*: the parts that tasks merge, and one decision for each candidate.
 
 Three rules hold whatever the limits are:
 
 1. a generation is selected only with or after all earlier candidates of its region: a newer row
    must never be merged before an older one of the same key;
 2. one run selects at least one generation, however large, so that every backlog gets merged;
-3. a region is in one task only, so that the tasks of a run do not conflict over its progress.
+3. one commit of the run moves the progress of a region at a time: a divided merge makes one for all
+   regions, and a merge that is not divided has one task.
 """
 
 from __future__ import annotations
@@ -37,8 +38,6 @@ from memwal.util.records import JsonObject, JsonRecord
 _CandidateKey = tuple[UUID, int]
 """Region and number of a candidate."""
 
-# Tasks of a merge that is not divided commit to the same table, and commits wait for one another.
-_MAX_COMMITTERS = 8
 # Starting a smaller part on another worker takes longer than what it does.
 _MIN_PART_BYTES = 32 << 20
 # Smaller parts that each worker gets at most.
@@ -132,7 +131,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Part of a divided merge: whole regions, or a share of the rows of one region."""
+    """What one task merges: whole regions, or a share of the rows of one region."""
 
     regions: tuple[RegionSelection, ...]
     share: Share = Share()
@@ -165,6 +164,10 @@ class MergeMethod(ReasonCode):
     DIVIDED = "divided", "tasks write and match the rows, and one commit adds them all"
     SMALL = "small", "less than divide_bytes: Lance merges the rows, commit by commit"
     SINGLE = "single", "one worker and one commit: Lance merges the rows"
+    UNUSABLE_COLUMNS = (
+        "unusable_columns",
+        "Lance merges the rows, and keeps values of other columns",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,8 +189,8 @@ class PickDecision(JsonRecord):
     task: int | None = None
     """Number of its task, from 1; None when left out."""
     commit: int | None = None
-    """Number of its commit within the task, from 1; None when left out. Commits get smaller when
-    they conflict with other commits of the table."""
+    """Number of its commit, from 1, provided that none meets other commits again and again; None
+    when left out."""
 
     @property
     def selected(self) -> bool:
@@ -199,13 +202,11 @@ class PickDecision(JsonRecord):
 class MergePlan:
     """What a merge selects, and the decision about every candidate."""
 
-    tasks: tuple[tuple[RegionSelection, ...], ...]
-    """Of each task its regions, in the order in which they go into commits; empty if the merge is
-    divided."""
+    parts: tuple[Part, ...]
+    """Regions and shares of each task. A merge that is not divided has one task; its regions are in
+    the order in which they go into commits."""
     decisions: tuple[PickDecision, ...]
     """By region in the order of the candidates, ascending within a region."""
-    parts: tuple[Part, ...] = ()
-    """Regions and shares of each task of a divided merge; empty if the merge is not divided."""
     method: MergeMethod = MergeMethod.SMALL
     """Method of the merge, with the reason for it."""
     held: tuple[SkippedRegion, ...] = ()
@@ -214,8 +215,8 @@ class MergePlan:
     @property
     def selections(self) -> tuple[RegionSelection, ...]:
         """Regions of all tasks, each once."""
-        tasks = [*self.tasks, *(part.regions for part in self.parts)]
-        return tuple({region.region_id: region for task in tasks for region in task}.values())
+        regions = (region for part in self.parts for region in part.regions)
+        return tuple({region.region_id: region for region in regions}.values())
 
     def to_dict(self) -> JsonObject:
         """Return plain values, for JSON, with sums in place of the tasks."""
@@ -225,16 +226,10 @@ class MergePlan:
             "selected": len(selected),
             "bytes": sum(decision.bytes for decision in selected),
             "method": self.method.value,
-            "tasks": len(self.parts or self.tasks),
-            "commits": self._commits(),
+            "tasks": len(self.parts),
+            "commits": len({decision.commit for decision in selected}),
             "decisions": [decision.to_dict() for decision in self.decisions],
         }
-
-    def _commits(self) -> int:
-        """Return the number of commits with rows, provided that none conflicts."""
-        if self.parts:
-            return 1
-        return len({(d.task, d.commit) for d in self.decisions if d.selected})
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,13 +237,12 @@ class MergePicker:
     """Selects generations within the limits of a merge: its sizes, its tasks and its regions.
 
     Of ``options``, the runner and the guard are not used. ``held`` are regions to leave out, each
-    with the reason. ``divides`` is for tables that Lance's own merge cannot write: it joins the
-    dictionaries of all rows.
+    with the reason. ``method`` is for tables that only one method can merge.
     """
 
     options: MergeOptions
     held: tuple[SkippedRegion, ...] = ()
-    divides: bool = False
+    method: MergeMethod | None = None
 
     def excluded(self, region_ids: Iterable[UUID]) -> dict[UUID, PickReason]:
         """Return those of ``region_ids`` of which no generation may be selected, and why."""
@@ -293,31 +287,27 @@ class MergePicker:
         method = self._method(sum(region.bytes for region in selections))
         if method is MergeMethod.DIVIDED:
             parts = divide(selections, commit_bytes, max_tasks)
-            places = {
-                (selection.region_id, generation.number): (task, 1)
-                for task, part in reversed([*enumerate(parts, start=1)])
-                for selection in part.regions
-                for generation in selection.generations
-            }
+            commits = [[list(part.regions)] for part in parts]
             limit = self.options.run_bytes
-            decisions = self._decisions(candidates, omitted, places, limit)
-            return MergePlan((), tuple(decisions), parts, method, self.held)
-        tasks = _assign(selections, commit_bytes, min(max_tasks, _MAX_COMMITTERS))
+        else:
+            parts = (Part(tuple(selections)),) if selections else ()
+            commits = [list(split_all(part.regions, commit_bytes)) for part in parts]
+            limit = min(commit_bytes, self.options.run_bytes or commit_bytes)
         places = {
-            (selection.region_id, generation.number): (task, commit)
-            for task, assigned in enumerate(tasks, start=1)
-            for commit, parts_of in enumerate(split_all(assigned, commit_bytes), start=1)
-            for selection in parts_of
-            for generation in selection.generations
+            (region.region_id, generation.number): (task, commit)
+            # Of a region that is divided, the first share counts.
+            for task, commits_of in reversed([*enumerate(commits, start=1)])
+            for commit, regions in enumerate(commits_of, start=1)
+            for region in regions
+            for generation in region.generations
         }
-        limit = min(commit_bytes, self.options.run_bytes or commit_bytes)
         decisions = self._decisions(candidates, omitted, places, limit)
-        return MergePlan(tasks, tuple(decisions), method=method, held=self.held)
+        return MergePlan(parts, tuple(decisions), method, self.held)
 
     def _method(self, total: int) -> MergeMethod:
         """Choose the merge method for ``total`` bytes."""
-        if self.divides:
-            return MergeMethod.DIVIDED
+        if self.method is not None:
+            return self.method
         if total < self.options.divide_bytes:
             return MergeMethod.SMALL
         # In one commit, a single worker is faster by Lance's own merge.
@@ -389,16 +379,6 @@ def _select_within_budget(
         if count
     ]
     return selected, omitted
-
-
-def _assign(
-    selections: Sequence[RegionSelection], commit_bytes: int, max_tasks: int
-) -> tuple[tuple[RegionSelection, ...], ...]:
-    """Assign the regions to tasks of about the same size, each with a whole commit to make."""
-    full_commits = -(-sum(selection.bytes for selection in selections) // max(commit_bytes, 1))
-    # No task for an empty backlog, and one where the sizes are unknown.
-    packed = _pack(selections, min(max_tasks, max(full_commits, 1)))
-    return tuple(part.regions for part in packed)
 
 
 def divide(

@@ -3,6 +3,8 @@
 The keys of all generations tell which row of each key is the newest. Rows are read afterwards in
 batches, and only those that enter the base table, so that a worker holds the keys and some batches.
 
+A small merge, which holds all its rows anyway, reads keys and rows at once (``whole``).
+
 A share of a region is a run of its rows, in the order in which they were written. Its task reads
 these rows, and the keys of all later rows: a row whose key comes again later is not the newest.
 """
@@ -33,6 +35,7 @@ from memwal.reader.base_rows import scan_in_groups
 from memwal.reader.sources.generation import open_to_merge
 from memwal.region.rows import key_column
 from memwal.storage.location import TableLocation
+from memwal.util.memory import native_memory_pool
 from memwal.util.retry import LostRaceError
 
 Rows = npt.NDArray[np.int64]
@@ -46,6 +49,9 @@ _BATCH_BYTES = 4 << 20
 _READ_AHEAD_BYTES = 32 << 20
 # To take a row of a generation by its position costs as much as to scan so many bytes more.
 _TAKE_BYTES = 1_000
+# merge_insert charges its memory pool with the whole buffer that a slice belongs to: batches that
+# are kept for it hold no buffer that is larger than this times their rows.
+_SLACK = 1.25
 
 
 class UnreadableGenerationError(Exception):
@@ -81,17 +87,19 @@ def open_region(
     skipped: dict[UUID, SkippedRegion],
     *,
     entering: Mask | None = None,
+    whole: bool = False,
 ) -> RegionReader | None:
     """Read the keys of a region up to the first generation that cannot be read; None if none can.
 
     That generation is added to ``skipped``. ``entering`` has the rows that enter, of all rows of
-    the region; by default the newest of each key does.
+    the region; by default the newest of each key does. With ``whole``, all columns are read at once
+    and held in memory.
     """
     opened = _open_generations(base, region, skipped)
     while opened:
         selection = replace(region, generations=tuple(generation for generation, *_ in opened))
         try:
-            return RegionReader(base, selection, _divide(opened, share), entering)
+            return RegionReader(base, selection, _divide(opened, share), entering, whole=whole)
         except UnreadableGenerationError as error:
             # The other generations are divided into shares without it.
             skip_from(base, region, error.generation, error.reason, skipped)
@@ -174,31 +182,44 @@ class RegionReader:
         selection: RegionSelection,
         parts: Sequence[SharedGeneration],
         entering: Mask | None,
+        *,
+        whole: bool = False,
     ) -> None:
         self.selection = selection
         self.schema = base.schema
         self._base = base
         self._parts = tuple(parts)
         self._key_schema = pa.schema([base.schema.field(name) for name in base.primary_key])
+        self._whole: list[pa.RecordBatch] = []
         tables = [self._key_schema.empty_table()]
         deleted = [np.empty(0, np.bool_)]
         for part in parts:
-            for rows in self._scan_keys(part, part.start, part.stop, with_tombstones=True):
+            for rows in self._scan_whole(part) if whole else self._scan_own_keys(part):
+                if whole:
+                    self._whole += rows.to_batches()
                 tables.append(self._keys_of(rows))
                 deleted.append(pc.fill_null(rows.column(TOMBSTONE), False).to_numpy())
         self._key_columns = pa.concat_tables(tables)
         self.deleted = np.concatenate(deleted).astype(np.bool_)
         self.newest = self._find_newest() if entering is None else entering[self._rows_of_region()]
 
+    def _scan_own_keys(self, part: SharedGeneration) -> Iterator[pa.Table]:
+        """Read the keys and tombstones of the share."""
+        return self._scan_keys(part, part.start, part.stop, [*self._key_schema.names, TOMBSTONE])
+
     def _scan_keys(
-        self, part: SharedGeneration, start: int, stop: int, *, with_tombstones: bool = False
+        self, part: SharedGeneration, start: int, stop: int, columns: Sequence[str]
     ) -> Iterator[pa.Table]:
-        """Read the key columns of a generation, from one row to another."""
+        """Read narrow columns of a generation, from one row to another."""
         if start == stop:
             return
-        columns = [*self._key_schema.names, *[TOMBSTONE] * with_tombstones]
         options = _range_options(part, start, stop)
         yield from self._reading(part, scan_in_groups(part.dataset, columns, **options))
+
+    def _scan_whole(self, part: SharedGeneration) -> Iterator[pa.Table]:
+        """Read all columns of the share."""
+        for batch in self._reading(part, _scan_rows(part, [*self.schema.names, TOMBSTONE])):
+            yield pa.Table.from_batches([batch])
 
     def _reading(self, part: SharedGeneration, read: Iterable[_Read]) -> Iterator[_Read]:
         """Yield what is read of a generation, and raise UnreadableGenerationError if it fails."""
@@ -227,7 +248,7 @@ class RegionReader:
     def _later_keys(self) -> Iterator[pa.Array]:
         """Read the keys of the rows behind the share."""
         for part in self._parts:
-            for rows in self._scan_keys(part, part.stop, part.count):
+            for rows in self._scan_keys(part, part.stop, part.count, self._key_schema.names):
                 yield key_column(self._keys_of(rows), self._base.primary_key)
 
     def _rows_of_region(self) -> Rows:
@@ -265,7 +286,13 @@ class RegionReader:
         Raises UnreadableGenerationError if the rows of one cannot be read.
         """
         at = 0
-        for part in self._parts:
+        for batch in self._whole:
+            end = at + batch.num_rows
+            own = np.flatnonzero(chosen[at:end])
+            at = end
+            if len(own):
+                yield _owning(batch.select(columns), own)
+        for part in self._parts if not self._whole else ():
             end = at + part.stop - part.start
             rows = np.flatnonzero(chosen[at:end]) + part.start
             at = end
@@ -280,6 +307,18 @@ class RegionReader:
             if version in VERSIONS_WITHOUT_NULL_STRUCTS:
                 columns = [*map(fill_null_structs, columns)]
             yield pa.RecordBatch.from_arrays(columns, schema=self._base.schema)
+
+
+def _scan_rows(part: SharedGeneration, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    options = _range_options(part, part.start, part.stop)
+    yield from part.dataset.scanner(columns=columns, batch_size=_BATCH_ROWS, **options).to_batches()
+
+
+def _owning(batch: pa.RecordBatch, rows: Rows) -> pa.RecordBatch:
+    """Return some rows in a batch that holds no larger buffer than it needs."""
+    if len(rows) < batch.num_rows or batch.get_total_buffer_size() > _SLACK * batch.nbytes:
+        return pc.take(batch, pa.array(rows), memory_pool=native_memory_pool())
+    return batch
 
 
 def _read_rows(part: SharedGeneration, rows: Rows, columns: list[str]) -> Iterator[pa.RecordBatch]:

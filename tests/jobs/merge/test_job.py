@@ -37,13 +37,16 @@ from support.faults.deaths import die_at_commit
 from support.stores.faulty_store import TABLE_MANIFEST, FaultyStore, FaultyStores, Killed, Pause
 
 import memwal
+from memwal.base_table.commit_records import commit_record
 from memwal.base_table.snapshot import open_base
 from memwal.errors import ConflictError, MemWalError, TableSetupError
 from memwal.format.paths import generation_dir
 from memwal.jobs.job import Guard, JobResult
+from memwal.jobs.merge import divided
 from memwal.jobs.merge import job as merging
 from memwal.jobs.merge.job import merge, run_merge_task
 from memwal.jobs.merge.read import read_source
+from memwal.jobs.merge.run_files import MERGES_DIR
 from memwal.jobs.options import MergeOptions
 from memwal.region.router import bucket_region_id
 from memwal.storage.location import TableLocation
@@ -204,36 +207,6 @@ class TestMerge:
         assert table.base().version == before + 1
         for number in range(8):
             check_merged(table, dict.fromkeys(range(100), 0), bucket_region_id(number))
-
-    def test_in_several_tasks_is_the_same(self, make_table: MakeTable) -> None:
-        table = make_table(buckets=5)
-        with table.writer() as writer:
-            for turn in range(3):
-                writer.upsert(numbered(0, 50, n=turn))
-                writer.flush()
-
-        def backwards(tasks: Any, function: Callable[[Any], Any]) -> list[Any]:
-            return [function(task) for task in reversed(tasks)][::-1]
-
-        result = table.merge(max_tasks=3, commit_bytes=500, run=backwards)
-
-        assert result.tasks == 3
-        for number in range(5):
-            check_merged(table, dict.fromkeys(range(50), 2), bucket_region_id(number))
-
-    def test_has_no_more_tasks_than_commits_to_make(self, make_table: MakeTable) -> None:
-        table = make_table(buckets=5)
-        with table.writer() as writer:
-            writer.upsert(numbered(0, 50))
-        waiting = table.status().backlog_bytes
-
-        def sizes(commit_bytes: int) -> list[int]:
-            tasks = undivided_tasks(table, MergeOptions(commit_bytes=commit_bytes, max_tasks=4))
-            return [len(task.regions) for task in tasks]
-
-        assert sizes(waiting) == [5]
-        assert len(sizes(waiting - 1)) == 2
-        assert len(sizes(waiting // 8)) == 4
 
     def test_does_what_it_explained(self, make_table: MakeTable) -> None:
         table = make_table(buckets=3)
@@ -800,25 +773,60 @@ def test_a_conflict_that_never_ends_is_reported(
     table: memwal.Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flush(table, {1: 1})
-    monkeypatch.setattr(merging, "_MAX_ATTEMPTS", 3)
+    monkeypatch.setattr(divided, "_COMMIT_ATTEMPTS", 3)
     guard, appended = crowd(table)
 
     with pytest.raises(ConflictError):
         merge(table.location, MergeOptions(guard=guard))
-    assert len(appended) == 3
+    assert len(appended) == merging._ATTEMPTS_BEFORE_DIVIDING + 3
     assert merged(table) == 0
 
 
-def test_commits_shrink_where_others_get_in_between(table: memwal.Table) -> None:
-    flush(table, *({key: key, 100: key} for key in range(1, 9)))
-    # As often as a commit of many generations is tried.
-    guard, appended = crowd(table, merging._ATTEMPTS_BEFORE_SHRINKING)
+@pytest.mark.parametrize(
+    ("commit_bytes", "each"),
+    [
+        pytest.param(200, 1, id="small commits"),
+        pytest.param(1 << 30, 1, id="before deletes"),
+        pytest.param(1 << 30, 2, id="after deletes"),
+    ],
+)
+def test_a_divided_merge_takes_over_where_others_get_in_between(
+    table: memwal.Table, commit_bytes: int, each: int
+) -> None:
+    """It finds a delete pass that was committed, and no progress."""
+    flush(table, {1: 0, 200: 0, 201: 0})
+    table.merge()
+    before = table.base().version
+    flush(table, *({key: key, 100: key} for key in range(1, 9)), [200, 5], {201: 1})
+    append, appended = crowd(table)
+    calls = itertools.count(1)
 
-    result = merge(table.location, MergeOptions(guard=guard))
+    def until_it_is_divided() -> None:
+        if not table.location.store.list_folders(MERGES_DIR) and next(calls) % each == 0:
+            append()
 
-    check_merged(table, {**{key: key for key in range(1, 9)}, 100: 8, **appended})
-    assert result.metrics["generations"] == 8
-    assert result.commits > 1
+    options = MergeOptions(guard=until_it_is_divided, commit_bytes=commit_bytes)
+    result = merge(table.location, options)
+
+    assert len(appended) >= merging._ATTEMPTS_BEFORE_DIVIDING
+    expected = {key: key for key in range(1, 9) if key != 5}
+    check_merged(table, {**expected, 100: 8, 201: 1, **appended})
+    assert result.metrics["generations"] == 10
+    versions = range(before + 1, table.base().version + 1)
+    records = [commit_record(table.base(), version) for version in versions]
+    assert sum(record is not None and record.rows is not None for record in records) == 1
+
+
+def test_a_task_that_cannot_be_divided_tries_longer(
+    table: memwal.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flush(table, {1: 1}, {2: 2})
+    monkeypatch.setattr(merging, "_MAX_ATTEMPTS", merging._ATTEMPTS_BEFORE_DIVIDING + 2)
+    (task,) = undivided_tasks(table)
+    others = [crowd(table, merging._ATTEMPTS_BEFORE_DIVIDING + 1)[0] for _ in range(2)]
+    assert run_merge_task(task, guard=others[0]).contended == task.regions
+    outcome = run_merge_task(replace(task, can_divide=False), guard=others[1])
+    assert (outcome.contended, outcome.generations) == ((), 2)
 
 
 @pytest.mark.few(2)

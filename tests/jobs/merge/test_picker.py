@@ -44,8 +44,8 @@ def selected(plan: MergePlan) -> dict[UUID, list[int]]:
     """Numbers of the selected generations by region."""
     return {
         selection.region_id: [generation.number for generation in selection.generations]
-        for task in plan.tasks
-        for selection in task
+        for part in plan.parts
+        for selection in part.regions
     }
 
 
@@ -77,7 +77,7 @@ class TestCandidates:
 
 
 def test_a_candidate_is_never_left_out_without_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("memwal.jobs.merge.picker._assign", lambda *limits: ())
+    monkeypatch.setattr("memwal.jobs.merge.picker.split_all", lambda *limits: ())
     with pytest.raises(KeyError):
         MergePicker(MergeOptions()).pick(candidates([10]), seed=0)
 
@@ -90,12 +90,14 @@ class TestWithoutABudget:
     def test_everything_is_selected_for_one_task(self) -> None:
         plan = picker_of().pick(candidates([1, 2], [3]), seed=0)
         assert selected(plan) == {A: [1, 2], B: [1]}
-        assert len(plan.tasks) == 1
+        assert len(plan.parts) == 1
         assert {d.commit for d in plan.decisions} == {1}
 
     def test_nothing_pending_makes_no_task(self) -> None:
         plan = picker_of(max_tasks=4).pick(candidates([], []), seed=0)
         assert plan == MergePlan((), ())
+        divided = picker_of(divide_bytes=0).pick(candidates([]), seed=0)
+        assert (divided.parts, divided.to_dict()["commits"]) == ((), 0)
 
     def test_the_order_is_that_of_the_candidates_whatever_the_seed(self) -> None:
         picker = picker_of(commit_bytes=5)
@@ -146,21 +148,6 @@ class TestRunBytes:
     def test_a_smaller_generation_never_passes_a_larger_one_before_it(self) -> None:
         plan = picker_of(run_bytes=5).pick(candidates([3, 9, 1]), seed=0)
         assert selected(plan) == {A: [1]}
-
-
-class TestTasks:
-    def test_get_about_the_same_size(self) -> None:
-        plan = picker_of(commit_bytes=5, max_tasks=2).pick(candidates([6], [4], [3]), seed=0)
-        sizes = [sum(selection.bytes for selection in task) for task in plan.tasks]
-        assert sorted(sizes) == [6, 7]
-
-    @pytest.mark.parametrize(("commit_bytes", "tasks"), [(30, 1), (29, 2), (15, 2), (5, 3)])
-    def test_are_no_more_than_commits_to_make(self, commit_bytes: int, tasks: int) -> None:
-        picker = picker_of(commit_bytes=commit_bytes, max_tasks=4)
-        assert len(picker.pick(candidates([10], [10], [10]), seed=0).tasks) == tasks
-
-    def test_one_is_made_where_sizes_are_unknown(self) -> None:
-        assert len(picker_of(max_tasks=4).pick(candidates([0], [0]), seed=0).tasks) == 1
 
 
 class TestCommits:
@@ -233,9 +220,8 @@ def test_every_plan_keeps_the_rules(
 
     # Ascending without gaps, and each region in one task only.
     assert all(numbers == list(range(1, len(numbers) + 1)) for numbers in selected(plan).values())
-    assert all(task for task in plan.tasks)
-    assert sum(map(len, plan.tasks)) == len(selected(plan))
-    assert len(plan.tasks) <= max_tasks
+    assert sum(len(part.regions) for part in plan.parts) == len(selected(plan))
+    assert len(plan.parts) == bool(taken)
 
     # At least one generation, and no more than fit unless it is that one.
     eligible = [r for r in regions if r.generations and r.region_id not in skip]
@@ -263,7 +249,6 @@ class TestDivided:
 
         plan = picker.pick(backlog, seed=0)
 
-        assert plan.tasks == ()
         assert {s.region_id: len(s.generations) for s in plan.selections} == {A: 2, B: 1}
         assert {decision.commit for decision in plan.decisions} == {1}
         told = plan.to_dict()
@@ -272,14 +257,13 @@ class TestDivided:
     def test_the_reason_of_an_undivided_merge(self) -> None:
         def method(*sizes: int, **options: Any) -> MergeMethod:
             picker = picker_of(**{"divide_bytes": 10, "commit_bytes": 40, **options})
-            plan = picker.pick(candidates([*sizes]), seed=0)
-            assert bool(plan.parts) is (plan.method is MergeMethod.DIVIDED)
-            return plan.method
+            return picker.pick(candidates([*sizes]), seed=0).method
 
         assert method(9) is MergeMethod.SMALL
         assert method(11) is MergeMethod.SINGLE
         assert method(11, max_tasks=2) is MergeMethod.DIVIDED
         assert method(41) is MergeMethod.DIVIDED
+        assert method(9, max_tasks=4) is MergeMethod.SMALL
 
     def test_within_a_budget(self) -> None:
         picker = picker_of(divide_bytes=0, run_bytes=3, commit_bytes=1, skip_regions=[B])
