@@ -17,6 +17,7 @@ import commands
 import errors
 import figures
 import findings
+import metric_tables
 import policies
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -32,6 +33,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "errors": errors.markdown,
     "figures": figures.markdown,
     "findings": findings.markdown,
+    "metrics": metric_tables.markdown,
     "policy": policies.markdown,
 }
 """What ``<!-- generated: NAME -->`` stands for."""

@@ -6,7 +6,6 @@ import gc
 import subprocess
 import sys
 import weakref
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -22,7 +21,6 @@ import memwal
 from memwal.errors import StoreFullError
 from memwal.region.router import bucket_region_id
 from memwal.storage.location import TableLocation
-from memwal.telemetry import MetricDefinition
 from memwal.writer import table_writer
 from memwal.writer.metrics import (
     COUNTERS,
@@ -30,14 +28,12 @@ from memwal.writer.metrics import (
     HISTOGRAMS,
     REGION_ID,
     TABLE_URI,
-    Gauge,
     WriterMetrics,
 )
 from memwal.writer.region_writer.stats import RegionStats, WriterCounters, WriterStats
 
 LAKE = TableLocation("/lake/flights")
 FIRST, SECOND = UUID(int=1), UUID(int=2)
-DOCUMENT = Path(__file__).parents[2] / "docs" / "metrics.md"
 
 
 class Collected:
@@ -307,27 +303,6 @@ for metric in scope.metrics:
         assert lines[0] == "memwal"
         assert "memwal.writer.rows 2" in lines
         assert "memwal.writer.append.duration 1" in lines
-
-
-def table_line(metric: MetricDefinition, kind: str) -> str:
-    """A line of the document's table."""
-    return f"| `{metric.name}` | {kind} | `{metric.unit}` | {metric.description} |"
-
-
-def kind_of(level: Gauge) -> str:
-    """The instrument of a level."""
-    return "gauge" if level.largest else "up-down counter"
-
-
-def test_the_document_lists_all_of_them() -> None:
-    lines: list[str] = [
-        *(table_line(metric, "counter") for metric in COUNTERS),
-        *(table_line(metric, kind_of(metric)) for metric in GAUGES),
-        *(table_line(metric, "histogram") for metric in HISTOGRAMS),
-    ]
-    lines_of = DOCUMENT.read_text().splitlines()
-    written = [line for line in lines_of if line.startswith("| `memwal.writer.")]
-    assert written == lines
 
 
 def test_names_are_said_once() -> None:
