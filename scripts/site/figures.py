@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "bench"))
+# Last: bench/airflow.py must not stand for the package.
+sys.path.append(str(ROOT / "bench"))
 
 from common.measure import Figure  # noqa: E402
 
