@@ -6,7 +6,7 @@ import ast
 from pathlib import Path
 
 import pytest
-from support.oracles.facts import FACTS, Fact, facts_of, table_of_facts, told
+from support.oracles.facts import FACTS, Fact, facts_of, told
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -25,11 +25,6 @@ def test_a_fact_has_tests_and_names_what_is_there(fact: Fact) -> None:
 
 def test_names_are_told_apart() -> None:
     assert len({fact.name for fact in FACTS}) == len(FACTS)
-
-
-def test_the_page_lists_them() -> None:
-    page = (ROOT / "docs" / "compatibility.md").read_text()
-    assert table_of_facts() in page, "put what table_of_facts() returns into the page"
 
 
 def test_tests_are_found_by_file_by_name_and_by_case() -> None:

@@ -1,7 +1,7 @@
 """What memwal takes for granted of Lance, LanceDB, Spark and Airflow, and which tests show it.
 
 When a test of a fact fails with another version of one of them, the fact may have changed: its
-report then says what leans on it and what to look at again. ``docs/compatibility.md`` has them.
+report then says what leans on it and what to look at again.
 """
 
 from __future__ import annotations
@@ -303,12 +303,3 @@ def told(fact: Fact) -> str:
         f"Code that depends on it: {', '.join(fact.leans)}\n"
         f"Look at: {fact.look}"
     )
-
-
-def table_of_facts() -> str:
-    """The facts as the table of ``docs/compatibility.md``."""
-    lines = ["| fact | of | what is so | code that depends on it |", "|---|---|---|---|"]
-    for fact in FACTS:
-        leans = ", ".join(f"`{path}`" for path in fact.leans)
-        lines.append(f"| `{fact.name}` | {fact.of} | {fact.says} | {leans} |")
-    return "\n".join(lines)
