@@ -319,11 +319,11 @@ class Nemesis:
 
         While all of it is away, jobs stand still: they write by paths, as all of Lance does.
         """
-        what, pattern = self._dice.choice(list(PARTS.items()))
+        what = self._dice.choice([part for part in PARTS if table.has(PARTS[part])])
         standing = [one for one in children if one.role in ("jobs", *OF_LANCE) and what == "table"]
         for one in standing:
             one.stop()
-        table.unmount(pattern, self._dice)
+        table.unmount(PARTS[what], self._dice)
         self.done[f"moves of a {what}"] += 1
 
         def mount() -> None:

@@ -40,6 +40,10 @@ class TableFolder:
         """Whether the table or a part of it is elsewhere."""
         return self._away is not None
 
+    def has(self, pattern: str) -> bool:
+        """Return whether a folder matches a pattern, from where the table is."""
+        return any(path.is_dir() for path in self._path.parent.glob(pattern))
+
     def unmount(self, pattern: str, dice: Random) -> None:
         """Move one of the folders elsewhere that match, from where the table is.
 

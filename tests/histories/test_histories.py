@@ -124,4 +124,4 @@ def test_a_missing_safeguard_is_noticed(without: str) -> None:
 
     with pytest.raises(BrokenPromise):
         for seed in range(20):
-            run_history(seed, SECONDS, cast)
+            run_history(seed, SECONDS, cast=cast)

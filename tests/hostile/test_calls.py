@@ -93,6 +93,9 @@ def valid(call: Call, folder: Path) -> dict[str, object]:
     values = call.valid()
     if "uri" in values:
         values["uri"] = str(folder / f"{uuid.uuid4()}.lance")
+    if call.attribute == "restore":
+        # An earlier version of the table is no wrong value.
+        values["dry_run"] = True
     return values
 
 

@@ -15,7 +15,8 @@ from support.oracles.native import everything
 
 import memwal
 from memwal.base_table.snapshot import open_base
-from memwal.region.manifest_store import read_manifests
+from memwal.format.region_manifest import RegionManifest
+from memwal.region.manifest_store import RegionManifestStore, read_manifests
 from memwal.region.router import UNSHARDED_ID
 
 MARKER = """
@@ -112,6 +113,11 @@ def progress(table: memwal.Table) -> list[dict[UUID, int]]:
 @pytest.mark.slow
 def test_native_mergers_and_our_snapshot_builder(table: memwal.Table, start: Start) -> None:
     regions = [UUID(int=1), UUID(int=2)]
+    for region_id in regions:
+        first = RegionManifest(
+            region_id=region_id, version=1, writer_epoch=1, current_generation=1_000_000
+        )
+        RegionManifestStore(table.location.store, region_id).commit(first)
     children = [
         start(MARKER, table.uri, str(region_id), str(number * 10_000))
         for number, region_id in enumerate(regions)

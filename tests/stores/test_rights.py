@@ -300,6 +300,13 @@ RARELY = {
     (Role.REPAIRER, Action.PUT, "_indices/*"),
     # A log has rows that cannot be stored, and its region is claimed to flush the others.
     (Role.REPAIRER, Action.CREATE, "_mem_wal/*/wal/*.arrow"),
+    # Rows cannot be indexed.
+    (Role.MERGER, Action.PUT, "_memwal/unindexable/*"),
+    (Role.MERGER, Action.DELETE, "_memwal/unindexable/*"),
+    # A region that another client claimed has no mark, or a merger died before it wrote it.
+    (Role.PUBLISHER, Action.CREATE, "_memwal_regions/*"),
+    (Role.COLLECTOR, Action.CREATE, "_memwal_regions/*"),
+    (Role.REPAIRER, Action.CREATE, "_memwal_regions/*"),
 }
 ACTIONS = {
     Action.CREATE: "s3:PutObject",
