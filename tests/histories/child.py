@@ -22,7 +22,7 @@ from histories.foreign import foreign, settle
 from histories.others import collector, jobs, lance_jobs, reader
 from histories.process import Process, Told
 from histories.safeguards import SAFEGUARDS
-from histories.writers import lances, ours
+from histories.writers import lance_contexts, lances, ours
 
 from memwal.reader.sources import log_tails, snapshot
 from memwal.region import manifest_store
@@ -32,6 +32,7 @@ _PR_SET_PDEATHSIG = 1
 ROLES: dict[str, Callable[[Process], None]] = {
     "writer": ours,
     "lance": lances,
+    "lance_context": lance_contexts,
     "reader": reader,
     "jobs": jobs,
     "lance_jobs": lance_jobs,

@@ -12,7 +12,7 @@ import lance
 import lancedb
 import pyarrow as pa
 from histories.events import Key, Level, Value
-from histories.process import FIRST_OWN_KEY, Process, Told, now
+from histories.process import FIRST_OWN_KEY, NEVER_CLAIMED, Process, Told, now
 from histories.toggle import log_suspended, undecided
 from lancedb import LsmWriteSpec
 from lancedb.table import Table as LanceTable
@@ -26,9 +26,6 @@ FIRST_KEY = 1_000_000
 
 INDEX = "id_idx"
 """The maintained one."""
-
-NEVER_CLAIMED = 1 << 62
-"""In place of the epoch of a write of which no claim tells that it is over."""
 
 ERRORS = (OSError, ValueError, RuntimeError)
 """Those by which Lance and LanceDB tell of conflicts with others, and more."""

@@ -38,7 +38,8 @@ PARTS = {
 }
 """Patterns of the folders that are moved, from where the table is."""
 
-OF_LANCE = ("lance", "lance_jobs", "foreign")
+WRITERS_OF_LANCE = ("lance", "lance_context", "foreign")
+OF_LANCE = (*WRITERS_OF_LANCE, "lance_jobs")
 """Roles that are Lance's own code, in which nothing looks at files before they are named."""
 
 
@@ -285,7 +286,7 @@ class Nemesis:
         # Lance's writer does not look at the manifest again: it must not oversleep the grace.
         lengths = (
             [0.1]
-            if one.role in ("lance", "foreign")
+            if one.role in WRITERS_OF_LANCE
             else [0.1, 0.5, 1.5 * self._grace, 3 * self._grace]
         )
         one.stop()

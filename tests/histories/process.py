@@ -40,6 +40,9 @@ BASE = (Level.MERGED, Level.MERGED)
 FIRST_OWN_KEY = 1_000_000_000_000
 """Keys from here on are written by one process alone."""
 
+NEVER_CLAIMED = 1 << 62
+"""In place of the epoch of a write of which no claim tells that it is over."""
+
 
 @dataclass(frozen=True)
 class Told:

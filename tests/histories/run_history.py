@@ -26,6 +26,7 @@ from histories.nemesis import LOST_WRITES, Child, EndedByItselfError, Nemesis
 from histories.others import collector, jobs, reader
 from histories.process import BASE, OWN, Process, Told, now, seen_of
 from histories.writers import ours
+from support.data.generic_store import REGION, STORE_SCHEMA
 from support.data.tables import SCHEMA
 from support.faults.full_disk import FullDisk
 from support.faults.lost_writes import bad_files
@@ -146,6 +147,10 @@ def cast_of(seed: int, play: str) -> Cast:
         return Cast(roles, grace=20.0, **kind)
     if play == "foreign":
         roles = ("writer", "writer", "reader", "jobs", "lance_jobs", "collector", "foreign")
+        if Random(f"lance-context {seed}").random() < 0.5:
+            # It has one region, which it names, and finds no index of tables with stable row ids.
+            roles = (*roles, "lance_context")
+            kind |= {"regions": 1, "foreign_names": True, "stable_row_ids": False}
         # LanceDB 0.40 does not read what pylance 14 writes in version 2.3.
         kind["file_version"] = dice.choice(FILE_VERSIONS[:3])
         return Cast(roles, grace=20.0, retention=20.0, **kind)
@@ -217,8 +222,9 @@ def _prepare(root: Path, seed: int, cast: Cast) -> Told:
     disk = root / "disk"
     disk.mkdir()
     uri = str(disk / "table.lance")
+    by_lance_context = "lance_context" in cast.roles
     base = lance.write_dataset(
-        SCHEMA.empty_table(),
+        (STORE_SCHEMA if by_lance_context else SCHEMA).empty_table(),
         uri,
         data_storage_version=cast.file_version,
         enable_stable_row_ids=cast.stable_row_ids,
@@ -231,7 +237,9 @@ def _prepare(root: Path, seed: int, cast: Cast) -> Told:
         maintained_indexes=[INDEX],
     )
     assert len(table.region_ids()) == cast.regions
-    if cast.foreign_names:
+    if by_lance_context:
+        claim_region(table.location.store, REGION, spec_id=0)
+    elif cast.foreign_names:
         for assignment in router_in_force(table.base()).assignments() or ():
             # Lance's writer records no values, which of a single region say nothing.
             values = assignment.field_values if cast.regions > 1 else ()

@@ -1,15 +1,18 @@
-"""Processes that write: with memwal's writer from several threads, and with Lance's own."""
+"""Processes that write: with memwal's writer from several threads, with Lance's, and others'."""
 
 from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from uuid import UUID
 
 import pyarrow as pa
 from histories.events import Key, Level, Value
-from histories.process import LOST, OWN, Process, now, seen_of
+from histories.process import LOST, NEVER_CLAIMED, OWN, Process, now, seen_of
+from lance_context import GenericStore
 from support.data.tables import keys, rows
 from support.oracles import native
 
@@ -40,7 +43,8 @@ def _one_writer(process: Process) -> None:
     chosen = dice.sample(process.regions, dice.randint(1, len(process.regions)))
     allowed = [assignment.region_id for assignment in chosen]
     with process.may_fail("opening a writer"):
-        writer = process.table.writer(options=OPTIONS, region_ids=allowed)
+        options = replace(OPTIONS, reopen=dice.random() < 0.3)
+        writer = process.table.writer(options=options, region_ids=allowed)
         with process.may_fail("claiming"):
             writer.claim()
             Tenure(process, writer).live(dice.choice([0.3, 2.0, 6.0]))
@@ -49,7 +53,11 @@ def _one_writer(process: Process) -> None:
 
 
 class Tenure:
-    """One writer from its claim until it is fenced or has enough."""
+    """One writer from its claim until it is fenced or has enough.
+
+    One that reopens goes on with later claims, of which nothing is written down: its writes may
+    take effect under any of them.
+    """
 
     def __init__(self, process: Process, writer: memwal.Writer) -> None:
         self._process = process
@@ -86,6 +94,8 @@ class Tenure:
         process = self._process
         epochs = process.by_key(self._epochs)
         written = process.new_rows(list(epochs), dice)
+        if self._writer.settings.reopen:
+            epochs = dict.fromkeys(epochs, NEVER_CLAIMED)
         begin = now()
         call = process.recorder.begin_write(written, {key: epochs[key] for key in written})
         try:
@@ -139,8 +149,11 @@ class Tenure:
                 found = self._writer.scan().to_table()
             end = now()
             held = self._still_held()
-            levels = {key: OWN if process.region_of[key] in held else LOST for key in mine}
-            process.record_read(begin, end, seen_of(found, wanted), levels=levels)
+            seen = seen_of(found, wanted)
+            # A later claim may have replayed rows of keys that this process does not know.
+            levels = dict.fromkeys(seen.keys() - process.region_of.keys(), LOST)
+            levels |= {key: OWN if process.region_of[key] in held else LOST for key in mine}
+            process.record_read(begin, end, seen, levels=levels)
         self._rest(dice, 0.0, 0.1)
 
     def _flush(self, dice: random.Random) -> None:
@@ -200,3 +213,33 @@ def _put_natively(process: Process, shard: native.ShardWriter, epochs: Mapping[U
     else:
         shard.delete(pa.table({"id": pa.array(list(written), pa.int64())}))
     process.recorder.end_write(call, done=written)
+
+
+def lance_contexts(process: Process) -> None:
+    """Open the table as a store of lance-context, add rows for a while, and leave it: for ever.
+
+    The package is the real one, with a Lance of its own, which claims its region again when another
+    writer has claimed it. That Lance does not replay entries of later ones, and so none of ours: a
+    region is handed over to it without unflushed rows, and its later claims may fail, which fence
+    all the same. Two things are not asked of it. ``cleanup_wal`` merges without recording the
+    progress. After ``flush``, if another writer has claimed the region since, it acknowledges an
+    addition that goes nowhere; so nothing is added then.
+    """
+    process.forever(lambda: _one_store(process), 1.0)
+
+
+def _one_store(process: Process) -> None:
+    dice = process.dice
+    with process.may_fail("lance-context's store", RuntimeError):
+        with process.table.writer() as writer:
+            writer.claim()
+        store = GenericStore.open_existing(process.told.uri)
+        for _ in range(dice.choice([1, 3, 30])):
+            chosen = dice.sample(range(process.told.keys), dice.choice([1, 2, 4]))
+            written = dict.fromkeys(chosen, process.new_value())
+            call = process.recorder.begin_write(written, dict.fromkeys(written, NEVER_CLAIMED))
+            store.add(rows(written).to_pylist())
+            process.recorder.end_write(call, done=written)
+            process.recorder.job("an addition of lance-context")
+            time.sleep(dice.uniform(0.0, 0.1) * process.told.rest)
+        store.flush()

@@ -9,10 +9,12 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from random import Random
+from uuid import UUID
 
 from simulation.jobs import GRACE, ORPHAN_AGE, RETENTION, Client
-from simulation.lake import Lake
+from simulation.lake import KINDS, Lake
 from simulation.world import CALM, Odds, Process, World
 from simulation.writers import Writer
 
@@ -65,7 +67,8 @@ def explore(seed: int, steps: int = STEPS, *, harsh: str | None = None) -> Explo
     dice = Random(f"world {seed}")
     world = World(seed, _odds(dice, harsh))
     # With few keys writes meet; with many a lost one is not covered by the next.
-    lake = Lake(world, dice.choice([1, 1, 2, 3]), dice.choice([5, 50]), RETENTION)
+    regions, keys, kind = dice.choice([1, 1, 2, 3]), dice.choice([5, 50]), dice.choice(KINDS)
+    lake = Lake(world, regions, keys, RETENTION, kind)
     try:
         _Cast(world, lake, crowded=harsh is not None).live(steps)
     except AssertionError as broken:
@@ -108,7 +111,7 @@ class _Cast:
             for number in range(dice.choice([1, 1, 2, 3])):
                 self._enter(
                     f"writer {region.int}.{number}",
-                    lambda process, region=region: Writer(lake, process, region).live(),
+                    partial(self._write, region, reopens=number == 1),
                 )
         for name, job, seconds, least, most in (
             ("merger", Client.merge, 60.0, 1, 3),
@@ -127,6 +130,9 @@ class _Cast:
                 )
         self._run(lambda: self._world.steps >= steps)
         self._end()
+
+    def _write(self, region: UUID, process: Process, *, reopens: bool) -> None:
+        Writer(self._lake, process, region, reopens=reopens).live()
 
     def _client(self, process: Process, job: Callable[[Client], None], seconds: float) -> None:
         client = Client(self._lake, process)

@@ -15,7 +15,7 @@ from random import Random
 from uuid import UUID
 
 from simulation.base import BaseClient, Version
-from simulation.lake import ROW_SCHEMA, Lake, Rows, rows_key, shown
+from simulation.lake import Lake, Rows, rows_key
 from simulation.reads import read_manifests, read_table, read_through
 from simulation.store import SimulatedStore
 from simulation.truth import DELETED
@@ -320,8 +320,9 @@ class Client:
     def _follow(self, log: UnflushedLog, *, listed: bool = False) -> list[Rows]:
         """Rows of a log, as :func:`memwal.reader.sources.log_tails.read_tails` reads them."""
         follower = self.followers.setdefault(log.region_id, LogFollower(self.store, log.region_id))
-        followed = follower.follow(log, ROW_SCHEMA, max_bytes=1 << 20, listed=listed)
-        return [shown(run.snapshot.view.batches) for run in followed.rows]
+        form = self.lake.format
+        followed = follower.follow(log, form.row_schema, max_bytes=1 << 26, listed=listed)
+        return [form.shown(run.snapshot.view.batches) for run in followed.rows]
 
     # Others
 

@@ -25,35 +25,62 @@ from memwal.format.region_manifest import FlushedGeneration, RegionManifest
 from memwal.format.wal_entry import WalEntry, decode_entry
 from memwal.lsm.row_schema import RowSchema
 
-_SCHEMA = pa.schema(
-    [
-        pa.field("id", pa.int64(), nullable=False, metadata={"lance:field_id": "0"}),
-        pa.field("v", pa.int64(), metadata={"lance:field_id": "1"}),
-    ]
+KINDS = (
+    None,
+    pa.string(),
+    pa.dictionary(pa.int32(), pa.string()),
+    pa.dictionary(pa.int8(), pa.string()),
 )
-ROW_SCHEMA = RowSchema(_SCHEMA, ["id"])
+"""Types of a column that tables have or not: those that categories of pandas are stored as."""
 
 Rows = dict[int, int]
 
 
-def stored(rows: Mapping[int, int]) -> list[pa.RecordBatch]:
-    """Rows as they go into the log."""
-    keys, values = list(rows), list(rows.values())
-    columns = [
-        pa.array(keys, pa.int64()),
-        pa.array([None if value == DELETED else value for value in values], pa.int64()),
-        pa.array([value == DELETED for value in values]),
-    ]
-    return [pa.record_batch(columns, schema=ROW_SCHEMA.schema)]
+class RowFormat:
+    """Rows as they go into the log, with a category for each value if the table has such a column.
+
+    Attributes
+    ----------
+    row_schema : RowSchema
+    """
+
+    def __init__(self, kind: pa.DataType | None) -> None:
+        fields = [pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.int64())]
+        fields += [] if kind is None else [pa.field("kind", kind)]
+        schema = _identified(fields)
+        if kind == KINDS[-1]:
+            plain = _identified([*fields[:2], pa.field("kind", pa.string())])
+            self.row_schema = RowSchema(plain, ["id"], logged=schema)
+        else:
+            self.row_schema = RowSchema(schema, ["id"])
+
+    def stored(self, rows: Mapping[int, int]) -> list[pa.RecordBatch]:
+        """Rows as they go into the log."""
+        schema = self.row_schema.schema
+        values = [None if value == DELETED else value for value in rows.values()]
+        kinds = [None if value is None else f"kind {value}" for value in values]
+        columns = [pa.array(rows, pa.int64()), pa.array(values, pa.int64())]
+        if len(schema) > 3:
+            columns.append(pa.array(kinds, pa.string()).cast(schema.field("kind").type))
+        columns.append(pa.array([value is None for value in values]))
+        return [pa.record_batch(columns, schema=schema)]
+
+    def shown(self, batches: Iterable[pa.RecordBatch]) -> Rows:
+        """The newest row of each key in stored batches."""
+        rows: Rows = {}
+        for batch in batches:
+            keys, values, *kinds, deleted = (column.to_pylist() for column in batch.columns)
+            rows |= {k: DELETED if d else v for k, v, d in zip(keys, values, deleted, strict=True)}
+            for column in kinds:
+                wanted = [None if value is None else f"kind {value}" for value in values]
+                assert column == wanted, f"categories of other rows: {column}, not {wanted}"
+        return rows
 
 
-def shown(batches: Iterable[pa.RecordBatch]) -> Rows:
-    """The newest row of each key in stored batches."""
-    rows: Rows = {}
-    for batch in batches:
-        keys, values, deleted = (column.to_pylist() for column in batch.columns)
-        rows |= {k: DELETED if d else v for k, v, d in zip(keys, values, deleted, strict=True)}
-    return rows
+def _identified(fields: Iterable[pa.Field]) -> pa.Schema:
+    return pa.schema(
+        field.with_metadata({"lance:field_id": str(number)}) for number, field in enumerate(fields)
+    )
 
 
 def rows_key(region: UUID, path: str) -> str:
@@ -72,10 +99,19 @@ class Lake:
     regions : tuple of UUID
     retention : timedelta
         For how long a version may be read after it was replaced.
+    format : RowFormat
     """
 
-    def __init__(self, world: World, regions: int, keys: int, retention: timedelta) -> None:
+    def __init__(
+        self,
+        world: World,
+        regions: int,
+        keys: int,
+        retention: timedelta,
+        kind: pa.DataType | None = None,
+    ) -> None:
         self.world = world
+        self.format = RowFormat(kind)
         self.retention = retention
         self._keys = keys
         self.objects: Objects = {}
@@ -156,9 +192,8 @@ class Lake:
         for number, position in enumerate(behind, manifest.replay_after + 1):
             assert number == position, f"entry {number} of the log is gone"
         entries = (self._entry(region, position) for position in behind)
-        return shown(
-            ROW_SCHEMA.convert_logged(b)[0] for e in entries for b in e.batches if b.num_rows
-        )
+        convert = self.format.row_schema.convert_logged
+        return self.format.shown(convert(b)[0] for e in entries for b in e.batches if b.num_rows)
 
     def _look_at_history(self, region: UUID, manifest: RegionManifest) -> None:
         before = self._seen.get(region)

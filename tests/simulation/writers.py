@@ -8,14 +8,19 @@ from functools import partial
 from uuid import UUID
 
 from simulation.base import BaseClient
-from simulation.lake import ROW_SCHEMA, Lake, Rows, rows_key, shown, stored
+from simulation.lake import Lake, Rows, rows_key
 from simulation.reads import read_table
 from simulation.store import SimulatedStore
 from simulation.truth import DELETED
 from simulation.world import Process
-from support.data.entries import append
 
-from memwal.errors import MemWalError, RegionFencedError, StoreError, StoreUnavailableError
+from memwal.errors import (
+    MemWalError,
+    OutcomeUnknownError,
+    RegionFencedError,
+    StoreError,
+    StoreUnavailableError,
+)
 from memwal.format.paths import (
     BLOOM_FILTER_NAME,
     generation_dir,
@@ -26,7 +31,8 @@ from memwal.format.region_manifest import FlushedGeneration
 from memwal.lsm.wal.appender import LogAppender
 from memwal.lsm.wal.claim import ClaimedRegion, claim_region
 from memwal.lsm.wal.logged_rows import convert_entry
-from memwal.lsm.wal.replay import replay
+from memwal.lsm.wal.replay import has_replayed, replay
+from memwal.writer.takeovers import is_not_logged
 
 CHECK_SECONDS = 10.0
 
@@ -41,13 +47,21 @@ class MemTable:
 
 
 class Writer:
-    """One process that wants a region, and claims it again whenever it loses it."""
+    """One process that wants a region, and claims it again whenever it loses it.
 
-    def __init__(self, lake: Lake, process: Process, region: UUID) -> None:
+    One that reopens does so within the write that was refused, as ``WriterOptions(reopen=True)``
+    has it.
+    """
+
+    def __init__(
+        self, lake: Lake, process: Process, region: UUID, *, reopens: bool = False
+    ) -> None:
         self._lake = lake
         self._world = lake.world
         self._process = process
         self._region = region
+        self._reopens = reopens
+        self._row_schema = lake.format.row_schema
         self._store = SimulatedStore(lake.world, process, lake.objects)
         self._base = BaseClient(lake.base, process)
         self._ended: Exception | None = None
@@ -68,11 +82,13 @@ class Writer:
         while self._sealed:
             self._flush_next()
 
-    def _own(self) -> None:
+    def _open(self) -> None:
         self._claim()
         self._process.threads = [t for t in self._process.threads if not t.dead]
-        mine = self._claimed
-        self._world.start(self._process, partial(self._flush_while, mine))
+        self._world.start(self._process, partial(self._flush_while, self._claimed))
+
+    def _own(self) -> None:
+        self._open()
         dice = self._world.dice
         for _ in range(dice.choice([3, 20, 100])):
             self._world.sleep(dice.choice([0.001, 0.01, 0.5, 5.0]) * dice.random())
@@ -92,40 +108,69 @@ class Writer:
         claim = claim_region(self._store, self._region, clock=self._world.clock)
         self._world.tell(f"claims {self._region.int} with epoch {claim.manifest.writer_epoch}")
         self._lake.truth.fenced(self._region, self._world.now)
+        self._claimed_manifest, self._writer_id = claim.manifest, claim.writer_id
         self._claimed = ClaimedRegion(self._store, claim.manifest)
         self._active = MemTable(claim.manifest.current_generation)
         self._sealed: list[MemTable] = []
         self._log = LogAppender(
             self._store,
             claim,
-            schema=ROW_SCHEMA.schema,
-            convert=partial(convert_entry, ROW_SCHEMA, self._region),
+            schema=self._row_schema.schema,
+            logged=self._row_schema.logged,
+            convert=partial(convert_entry, self._row_schema, self._region),
             verify_epoch=self._claimed.verify,
             start_check=lambda: lambda: None,
             check_interval=CHECK_SECONDS,
             clock=self._world.clock,
         )
-        for found in replay(self._store, claim, row_schema=ROW_SCHEMA, max_bytes=1 << 20):
+        for found in replay(self._store, claim, row_schema=self._row_schema, max_bytes=1 << 26):
             if self._active.rows:
                 self._sealed.append(self._active)
             assert found.batches is not None
-            rows = shown(found.batches)
+            rows = self._lake.format.shown(found.batches)
             self._active = MemTable(found.generation, rows, found.last_position)
 
     def _write(self) -> None:
         lake, dice = self._lake, self._world.dice
         keys = dice.sample(self._lake.keys(self._region), dice.randint(1, 3))
         rows = {key: DELETED if dice.random() < 0.25 else lake.new_value() for key in keys}
-        writes = lake.truth.begin(self._region, rows, self._world.now)
-        table = self._active
+        position = None
+        while position is None:
+            writes = lake.truth.begin(self._region, rows, self._world.now)
+            position = self._append(rows)
+        lake.truth.acknowledge(writes, position, self._world.now)
+
+    def _append(self, rows: Rows) -> int | None:
+        """Return the position of the rows in the log; None if they are to be written again."""
+        table, log, put = self._active, self._log, None
+        prepared = log.prepare(self._lake.format.stored(rows), generation=table.generation)
         try:
-            appended = append(self._log, stored(rows), generation=table.generation)
+            put = log.put(prepared)
+            appended = log.acknowledge(put)
         except MemWalError as error:
             self._ended = error
-            raise
-        table.rows |= shown(appended.batches)
+            if not (self._reopens and type(error) in (RegionFencedError, OutcomeUnknownError)):
+                raise
+            return self._find_again(log.next_position if put is None else put.position, error)
+        table.rows |= self._lake.format.shown(appended.batches)
         table.last_position = appended.position
-        lake.truth.acknowledge(writes, appended.position, self._world.now)
+        return appended.position
+
+    def _find_again(self, maybe_at: int, error: MemWalError) -> int | None:
+        """Claim the region back, as :mod:`memwal.writer.open_regions` does, and look for the rows.
+
+        They are in memory then if the claim has replayed them.
+        """
+        writer_id = self._writer_id
+        self._world.sleep(self._world.dice.uniform(0.01, 2))
+        self._open()
+        if is_not_logged(error):
+            return None
+        found = has_replayed(self._store, self._claimed_manifest, maybe_at, writer_id)
+        if found is None:
+            raise error
+        self._world.tell(f"reopens, and has entry {maybe_at} replayed: {found}")
+        return maybe_at if found else None
 
     def _seal(self) -> None:
         if self._active.rows:

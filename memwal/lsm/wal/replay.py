@@ -19,8 +19,11 @@ from uuid import UUID
 
 import pyarrow as pa
 
+from memwal.errors import MemWalError
+from memwal.format.paths import wal_key
+from memwal.format.region_manifest import RegionManifest
 from memwal.format.wal_encoder import encode_sentinel
-from memwal.format.wal_entry import WalEntry
+from memwal.format.wal_entry import TornEntryError, WalEntry, decode_entry
 from memwal.format.wal_layout import has_dictionaries
 from memwal.lsm.flush.rows import GenerationRows, TableRows
 from memwal.lsm.row_schema import RowSchema
@@ -217,6 +220,28 @@ def replay(
             ),
             batches=batches,
         )
+
+
+def has_replayed(
+    store: ObjectStore, claimed: RegionManifest, position: int, writer_id: str
+) -> bool | None:
+    """Return whether a claim found an entry that an earlier writer may have stored.
+
+    ``claimed`` is the manifest of the claim. ``position`` is the one at which that writer tried to;
+    the fence of a later claim is at or behind it. An entry there that every later claim replays is
+    durable. None if that is not known: the position is flushed, so that the entry may have been
+    stored behind a fence that was collected, where no claim replayed it.
+    """
+    if position <= claimed.replay_after:
+        return None
+    key = wal_key(claimed.region_id, position)
+    try:
+        entry = decode_entry(store.get(key), name=key)
+    except (MemWalError, TornEntryError):
+        return None  # flushed and collected since the claim, damaged, or out of reach
+    if entry.writer_id != writer_id:
+        return False
+    return needs_replay(entry, current_generation=claimed.current_generation) or None
 
 
 class _InMemoryRows:

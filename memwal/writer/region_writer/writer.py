@@ -14,13 +14,11 @@ import pyarrow as pa
 
 from memwal.errors import (
     BackPressureError,
-    MemWalError,
     RegionFencedError,
     WriterClosedError,
 )
 from memwal.format.memwal_index import StoredRegionSpec
-from memwal.format.paths import wal_dir, wal_key
-from memwal.format.wal_entry import TornEntryError, decode_entry
+from memwal.format.paths import wal_dir
 from memwal.lsm.flush.rows import TableRows
 from memwal.lsm.memtable.indexes import UnflushedRows
 from memwal.lsm.row_schema import RowSchema
@@ -34,9 +32,8 @@ from memwal.lsm.wal.claim import (
     claim_region,
     claimed_folders,
 )
-from memwal.lsm.wal.log import needs_replay
 from memwal.lsm.wal.logged_rows import convert_entry
-from memwal.lsm.wal.replay import replay
+from memwal.lsm.wal.replay import has_replayed, replay
 from memwal.storage.object_store import ObjectStore
 from memwal.util.concurrency import interpreter_is_ending
 from memwal.writer.region_writer.context import WriterContext
@@ -358,22 +355,9 @@ class RegionWriter:
     def has_replayed(self, position: int, writer_id: str) -> bool | None:
         """Return whether the claim found an entry that an earlier writer may have stored.
 
-        ``position`` is the one at which that writer tried to; the fence of a later claim is at or
-        behind it. An entry there that every later claim replays is durable. None if that is not
-        known: the position is flushed, so that the entry may have been stored behind a fence that
-        was collected, where no claim replayed it.
+        See :func:`memwal.lsm.wal.replay.has_replayed`.
         """
-        manifest = self._claimed_manifest
-        if position <= manifest.replay_after:
-            return None
-        key = wal_key(self.region_id, position)
-        try:
-            entry = decode_entry(self._context.store.get(key), name=key)
-        except (MemWalError, TornEntryError):
-            return None  # flushed and collected since the claim, damaged, or out of reach
-        if entry.writer_id != writer_id:
-            return False
-        return needs_replay(entry, current_generation=manifest.current_generation) or None
+        return has_replayed(self._context.store, self._claimed_manifest, position, writer_id)
 
     def seal(self) -> None:
         """Start to flush what is in memory."""
