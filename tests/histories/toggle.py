@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import time
 from pathlib import Path
@@ -15,16 +16,15 @@ class Toggle:
     Parameters
     ----------
     path : Path
-        File with the moments; there is none before the first.
+        File with the moments. It stays open: a process may have no descriptor left when it asks.
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self._file = path.open("a+b", buffering=0)
 
     def turn(self) -> None:
         """Note that it begins now, or ends now."""
-        with self._path.open("ab", buffering=0) as file:
-            file.write(_MOMENT.pack(time.monotonic_ns()))
+        self._file.write(_MOMENT.pack(time.monotonic_ns()))
 
     @property
     def is_on(self) -> bool:
@@ -38,9 +38,9 @@ class Toggle:
         return any(s <= end and e >= begin for s, e in zip(starts, ends, strict=False))
 
     def _moments(self) -> list[int]:
-        if not self._path.exists():
-            return []
-        return [moment for (moment,) in _MOMENT.iter_unpack(self._path.read_bytes())]
+        descriptor = self._file.fileno()
+        size = os.fstat(descriptor).st_size
+        return [moment for (moment,) in _MOMENT.iter_unpack(os.pread(descriptor, size, 0))]
 
 
 def parts_missing(folder: Path) -> Toggle:
