@@ -326,9 +326,10 @@ def read_table_manifest(location: TableLocation, version: int) -> bytes:
 
 def small_fragment_ids(base: BaseTable, *, target_rows: int) -> frozenset[int]:
     """Return the ids of the fragments that a compaction would join, whatever is deleted in them."""
-    plan = Compaction.plan(
-        base.dataset, {"target_rows_per_fragment": target_rows, "materialize_deletions": False}
-    )
+    with lance_errors(f"planning the compaction of {base.location}"):
+        plan = Compaction.plan(
+            base.dataset, {"target_rows_per_fragment": target_rows, "materialize_deletions": False}
+        )
     return frozenset().union(*map(planned_fragments, plan.tasks))
 
 

@@ -19,10 +19,16 @@ from histories.toggle import log_suspended, parts_missing, undecided
 from support.data.tables import rows, state
 
 import memwal
-from memwal.errors import CorruptDataError, InternalError, InvalidInputError, MemWalError
+from memwal.errors import (
+    CorruptDataError,
+    InternalError,
+    InvalidInputError,
+    MemWalError,
+    TableSetupError,
+)
 from memwal.lsm.region_places import router_in_force
 from memwal.region.manifest_store import read_manifests
-from memwal.region.router import RegionAssignment
+from memwal.region.router import RegionAssignment, Router
 
 OWN = (Level.STRONG, Level.STRONG)
 """What a read sees of a region that is certainly its process's own."""
@@ -109,7 +115,7 @@ class Process:
         self._undecided = undecided(Path(told.folder))
         self.table = _opened(told.uri)
         self._values = itertools.count(told.first_value)
-        self._router = router_in_force(self.table.base())
+        self._router = self._first_router()
         self.region_of: dict[Key, UUID] = {}
         self.regions = self._route(range(told.keys))
         self._told_keys = Path(told.folder) / "keys"
@@ -227,6 +233,16 @@ class Process:
             self.recorder.wrong(f"{what}: {type(error).__name__}: {error}")
         else:
             self.recorder.failed(what, error)
+
+    def _first_router(self) -> Router:
+        """Return how rows are divided into regions, once MemWAL is there."""
+        while True:
+            try:
+                return router_in_force(self.table.base())
+            except TableSetupError:
+                if not self._suspended.is_on:
+                    raise
+            time.sleep(0.1)
 
     def forever(self, act: Callable[[], None], pause: float) -> None:
         """Act again and again, with some rest in between, until somebody ends it."""

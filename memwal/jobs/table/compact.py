@@ -229,11 +229,9 @@ def _plan(
     """Plan the rewrites of the chosen fragments, and of those that Lance joins with them."""
 
     def tasks(limits: CompactionOptions) -> list[CompactionTask]:
-        return [
-            task
-            for task in Compaction.plan(base.dataset, {**whole, **limits}).tasks
-            if not planned_fragments(task).isdisjoint(chosen)
-        ]
+        with lance_errors(f"planning the compaction of {base.location}"):
+            planned = Compaction.plan(base.dataset, {**whole, **limits}).tasks
+        return [task for task in planned if not planned_fragments(task).isdisjoint(chosen)]
 
     whole: CompactionOptions = {
         "target_rows_per_fragment": options.target_rows,

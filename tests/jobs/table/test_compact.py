@@ -19,7 +19,12 @@ from support.stores.faulty_store import TABLE_MANIFEST, FaultyStores, Killed
 
 import memwal
 from memwal.base_table.snapshot import small_fragment_ids
-from memwal.errors import InvalidInputError, StoreAccessError, StoreUnavailableError
+from memwal.errors import (
+    InvalidInputError,
+    ResourceLimitError,
+    StoreAccessError,
+    StoreUnavailableError,
+)
 from memwal.jobs.index.job import build_indexes
 from memwal.jobs.job import JobResult
 from memwal.jobs.merge.job import merge
@@ -402,6 +407,17 @@ def test_who_dies_or_is_refused_when_it_clears_up_has_changed_nothing(
     assert compact(ten.location).commits == 1
     assert base_state(ten) == expected
     assert named_data(ten) <= stored_data(ten)
+
+
+def test_a_plan_that_lacks_descriptors_says_so(
+    ten: memwal.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def plan(*_: Any) -> Any:
+        raise OSError("LanceError(IO): Too many open files (os error 24)")
+
+    monkeypatch.setattr(Compaction, "plan", plan)
+    with pytest.raises(ResourceLimitError):
+        compact(ten.location)
 
 
 def test_ends_after_as_many_commits_as_it_may_make(ten: memwal.Table) -> None:
