@@ -100,7 +100,7 @@ def _awaited(
     return call
 
 
-def _read(query: Callable[Params, Result]) -> Callable[Params, pa.Table]:
+def _into_memory(query: Callable[Params, Result]) -> Callable[Params, pa.Table]:
     """Make a lazy query read its rows into memory."""
 
     @functools.wraps(query)
@@ -130,11 +130,11 @@ class AsyncQueries:
         self._queries = queries
         self._others = others
 
-    scan = _awaited(_read(Queries.scan))
-    lookup = _awaited(_read(Queries.lookup))
-    search = _awaited(_read(Queries.search))
-    search_text = _awaited(_read(Queries.search_text))
-    search_hybrid = _awaited(_read(Queries.search_hybrid))
+    scan = _awaited(_into_memory(Queries.scan))
+    lookup = _awaited(_into_memory(Queries.lookup))
+    search = _awaited(_into_memory(Queries.search))
+    search_text = _awaited(_into_memory(Queries.search_text))
+    search_hybrid = _awaited(_into_memory(Queries.search_hybrid))
     count_rows = _awaited(Queries.count_rows)
     head = _awaited(Queries.head)
     to_pandas = _awaited(Queries.to_pandas)

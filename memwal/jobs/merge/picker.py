@@ -131,7 +131,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one task merges: whole regions, or a share of the rows of one region."""
+    """Rows that one task merges: those of whole regions, or a share of those of one region."""
 
     regions: tuple[RegionSelection, ...]
     share: Share = Share()

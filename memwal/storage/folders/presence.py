@@ -1,8 +1,8 @@
 """Tell whether a file that was not found is absent from a local table, or the table was away.
 
 While the folder of a table is moved (``mv``) and moved back, or its disk is not mounted, nothing is
-found below its path. Whoever took that for absence would take the end of a log for a place before
-it, a region for one without rows, or a pin for released. So a path that was not found is looked at
+found below its path. A missing file must not be read as absence: the reader would stop before the
+end of the log, report an empty region, or drop a pin. So a path that was not found is looked at
 once more, relative to the folder of the table, which is open during that look. Whatever happens at
 each moment:
 
@@ -14,9 +14,9 @@ each moment:
   no versions of a data set, while the table had: StoreUnavailableError. A backup that was put there
   is a table, and answers for itself.
 
-The folder of a region may be a disk of its own. A caller that has seen the region, and for whom
-absence decides something, such as where a log ends, has the same look made from that folder:
-:meth:`TablePresence.is_absent_within`.
+The folder of a region may be a disk of its own. Before a reader of a log takes a missing entry for
+the end of the log, or a reader of manifests takes a missing version for one that was never written,
+it makes the same look from the folder of the region: :meth:`TablePresence.is_absent_within`.
 """
 
 from __future__ import annotations

@@ -409,11 +409,17 @@ def test_who_dies_or_is_refused_when_it_clears_up_has_changed_nothing(
     assert named_data(ten) <= stored_data(ten)
 
 
+@pytest.mark.parametrize("planned", [0, 1])
 def test_a_plan_that_lacks_descriptors_says_so(
-    ten: memwal.Table, monkeypatch: pytest.MonkeyPatch
+    ten: memwal.Table, planned: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def plan(*_: Any) -> Any:
-        raise OSError("LanceError(IO): Too many open files (os error 24)")
+    """First the small fragments are found, then their rewrite is planned."""
+    real, calls = Compaction.plan, itertools.count()
+
+    def plan(*arguments: Any) -> Any:
+        if next(calls) == planned:
+            raise OSError("LanceError(IO): Too many open files (os error 24)")
+        return real(*arguments)
 
     monkeypatch.setattr(Compaction, "plan", plan)
     with pytest.raises(ResourceLimitError):
