@@ -458,7 +458,7 @@ class FreshQueries(Queries):
             if self._at_least is not None and self._writer is not None:
                 # Before the MemTables are taken, so that these have the rows of the entries. The
                 # log of a region that the writer holds is not read.
-                held = self._writer.epochs()
+                held = self._writer.claims()
                 own = [entry for entry in self._at_least.entries if entry[0] in held]
                 check_logged(self.location.store, own)
             return open_once(filter=filter, keys=keys)
@@ -468,8 +468,7 @@ class FreshQueries(Queries):
     def _plan(self, *, filter: str | None, keys: KeyBuilder | None, reuse: bool) -> ReadPlan:
         return plan_fresh(
             self.location,
-            {} if self._writer is None else self._writer.memtables(),
-            {} if self._writer is None else self._writer.epochs(),
+            {} if self._writer is None else self._writer.claims(),
             at_least=self._at_least,
             filter=filter,
             # The position may be of a region that the keys leave out.

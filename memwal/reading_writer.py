@@ -105,7 +105,7 @@ class Writer(TableWriter, Queries):
         return f"Writer({self.location.uri!r}, {state}, {len(self._regions.all())} regions claimed)"
 
     def _plan(self, *, filter: str | None, keys: KeyBuilder | None, reuse: bool) -> ReadPlan:
-        return plan_read(self.location, self.memtables(), filter=filter, keys=keys, reuse=reuse)
+        return plan_read(self.location, self.claims(), filter=filter, keys=keys, reuse=reuse)
 
 
 # Those of this process.

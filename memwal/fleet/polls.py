@@ -360,6 +360,8 @@ class TablePolls:
                 result = await loop.run_in_executor(
                     self._threads, self._read, poll, table, poll.watch, options
                 )
+            # Not in the thread: a read that exceeds its limit may end later, and is a failure.
+            await asyncio.to_thread(self.failures.clear, table.name, STATUS_JOB)
         except Exception as error:
             # A thread that did not answer in time may still use the old one.
             poll.watch = _new_watch()
@@ -378,7 +380,6 @@ class TablePolls:
         options: Mapping[str, str] | None,
     ) -> Survey:
         reading = watch.poll(self._catalog, table, storage_options=options)
-        self.failures.clear(table.name, STATUS_JOB)
         if reading.is_fresh:
             poll.has_sample = False
         now = time.monotonic()

@@ -17,7 +17,7 @@ from memwal.boundary.public import public
 from memwal.errors import InvalidInputError, MemWalError, PartialWriteError, RegionFailure
 from memwal.format.paths import TOMBSTONE
 from memwal.inputs.rows import Keys, Rows, import_data
-from memwal.lsm.memtable.indexes import UnflushedRows
+from memwal.lsm.memtable.indexes import ClaimedRows
 from memwal.lsm.row_schema import RowSchema
 from memwal.lsm.wal.applied_steps import AppliedStep, Step
 from memwal.region.router import RegionAssignment, Router
@@ -339,14 +339,13 @@ class TableWriter:
 
     # State
 
-    def memtables(self) -> dict[UUID, list[UnflushedRows]]:
-        """Return the unflushed rows of this writer, per region."""
+    def claims(self) -> dict[UUID, ClaimedRows]:
+        """Return the claim of each region that this writer has open, with its unflushed rows."""
         self._guard.check()
-        return {region.region_id: region.memtables() for region in self._regions.all()}
-
-    def epochs(self) -> dict[UUID, int]:
-        """Return the epoch of this writer's claim of each region that it has open."""
-        return {region.region_id: region.epoch for region in self._regions.all()}
+        return {
+            region.region_id: ClaimedRows(region.epoch, region.memtables())
+            for region in self._regions.all()
+        }
 
     def stats(self) -> WriterStats:
         """Return a snapshot of the writer's counters and MemTables."""

@@ -71,7 +71,7 @@ def test_the_only_region_is_adopted(tmp_path: Path, kind: str, merge: Merge) -> 
     with table.writer() as writer:
         writer.upsert(rows({1: 2, 3: 2}))
         writer.delete(keys(2))
-        assert set(writer.memtables()) == {theirs}
+        assert set(writer.claims()) == {theirs}
     assert regions(table) == {theirs}
     assert state(table) == {1: 2, 3: 2}
     assert everything(table)

@@ -132,11 +132,9 @@ def test_regions_that_a_filter_rules_out_change_nothing(searched: Searched, filt
     with searched.table.writer() as writer:
         searched.delete(writer, [190])
         writer.upsert(searched.rows([3, 123]))
-        memtables = writer.memtables()
+        claims = writer.claims()
         every = searched.sources(writer)
-        some = open_newest(
-            lambda: collect_sources(searched.table.location, memtables, filter=filter)
-        )
+        some = open_newest(lambda: collect_sources(searched.table.location, claims, filter=filter))
         assert len(some[0].generations) <= len(every[0].generations)
         assert bool(some[0].plan.pruned) == ("IN" not in filter)
         found = search(*some, VECTOR, filter=filter, k=300)

@@ -82,7 +82,7 @@ class TestColumnsBesideTheKey:
     def test_deletes_give_them_with_the_key(self, table: memwal.Table) -> None:
         with table.writer() as writer:
             writer.upsert(self.rows((1, 0, 1), (2, 1, 2), (3, 2, 3), (4, 2, 4)))
-            assert len(writer.memtables()) == 3
+            assert len(writer.claims()) == 3
             writer.delete(self.rows((2, 1, 0), (3, 2, 0)).select(["at", "id"]))
             assert sorted(writer.scan().to_table().column("id").to_pylist()) == [1, 4]
             with pytest.raises(InvalidInputError, match=r"\bat\b"):
@@ -94,7 +94,9 @@ class TestColumnsBesideTheKey:
     def test_failures_tell_which_deletes_were_not_done(self, table: memwal.Table) -> None:
         with table.writer() as writer:
             writer.upsert(self.rows((1, 0, 1), (2, 1, 2), (3, 0, 3)))
-            (fenced,) = [i for i, held in writer.memtables().items() if held[0].rows.num_rows == 2]
+            (fenced,) = [
+                i for i, held in writer.claims().items() if held.memtables[0].rows.num_rows == 2
+            ]
             other = table.writer(region_ids=[fenced])
             other.upsert(self.rows((5, 0, 5)))
             with pytest.raises(PartialWriteError) as caught:
@@ -132,5 +134,5 @@ class TestDividedAnew:
         table = make_table(buckets=2)
         with table.writer() as writer:
             writer.upsert(rows({n: n for n in range(20)}))
-            held: set[UUID] = set(writer.memtables())
+            held: set[UUID] = set(writer.claims())
         assert held == {bucket_region_id(0), bucket_region_id(1)}

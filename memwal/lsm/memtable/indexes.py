@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -113,3 +114,10 @@ class UnflushedRows:
     def rows(self) -> pa.Table:
         """Return the stored rows, oldest first, with field ids in their schema."""
         return self.snapshot.view.to_table()
+
+
+class ClaimedRows(NamedTuple):
+    """A writer's claim of a region, and what it has there."""
+
+    epoch: int
+    memtables: Sequence[UnflushedRows]  # buffered rows included, oldest generation first

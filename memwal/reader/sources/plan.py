@@ -27,7 +27,7 @@ from memwal.errors import InvalidInputError
 from memwal.format.bloom import hash_keys
 from memwal.format.paths import region_dir
 from memwal.format.region_manifest import RegionManifest
-from memwal.lsm.memtable.indexes import UnflushedRows
+from memwal.lsm.memtable.indexes import ClaimedRows, UnflushedRows
 from memwal.lsm.wal.position import WritePosition
 from memwal.reader.cache.lru import LruCache
 from memwal.reader.sources.key_index import which_might_hold
@@ -40,7 +40,7 @@ from memwal.util.clock import boot_seconds
 logger = logging.getLogger(__name__)
 
 MemTables = Mapping[UUID, Sequence[UnflushedRows]]
-"""Unflushed rows of a writer of this process, or of the logs, by region."""
+"""Unflushed rows by region, of a writer of this process or of the logs."""
 
 # Lists of so many generations are kept.
 _MANY_GENERATIONS: Final = 16
@@ -223,7 +223,7 @@ class ReadPlan:
 
 def plan_read(
     location: TableLocation,
-    memtables: MemTables | None = None,
+    claims: Mapping[UUID, ClaimedRows] | None = None,
     *,
     regions: Collection[UUID] | None = None,
     filter: str | None = None,
@@ -237,22 +237,30 @@ def plan_read(
     in a manifest as well, a generation that was merged meanwhile is in the base table as well,
     and a row that is seen twice is the same row. The other way round, rows would be missed.
 
-    ``memtables`` are those of writers of this process: with them the read sees what these
-    acknowledged. Only generations of ``regions`` matter. Those in which no row can pass the
-    ``filter`` are left out, and so are generations that have none of the ``keys``, as far as this
-    process knows. ``keys`` and ``reuse`` are those of
-    :func:`memwal.reader.sources.snapshot.open_snapshot`.
+    ``claims`` are those of a writer of this process: with them the read sees what it acknowledged.
+    Where another writer has claimed since, the log is read in place of the MemTables: they may have
+    rows that never got into it, and numbers beyond the generation of newer rows.
+
+    Only generations of ``regions`` matter. Those in which no row can pass the ``filter`` are left
+    out, and so are generations that have none of the ``keys``, as far as this process knows.
+    ``keys`` and ``reuse`` are those of :func:`memwal.reader.sources.snapshot.open_snapshot`.
 
     TableSetupError: no table, no primary key, or no MemWAL.
     """
+    began = boot_seconds()
     snapshot = open_snapshot(location, regions=regions, keys=keys, reuse=reuse)
-    return plan_snapshot(snapshot, memtables, filter=filter, keys=keys)
+    if claims is None:
+        return plan_snapshot(snapshot, filter=filter, keys=keys)
+    unflushed = _held(claims, snapshot)
+    left_out = snapshot.manifests.keys() - (claims.keys() - unflushed.keys())
+    if left_out != snapshot.manifests.keys():
+        unflushed = _with_tails(snapshot, unflushed, left_out=left_out, began=began)
+    return plan_snapshot(snapshot, unflushed, filter=filter, keys=keys)
 
 
 def plan_fresh(
     location: TableLocation,
-    memtables: MemTables,
-    epochs: Mapping[UUID, int],
+    claims: Mapping[UUID, ClaimedRows],
     *,
     at_least: WritePosition | None = None,
     filter: str | None = None,
@@ -263,9 +271,9 @@ def plan_fresh(
 
     It reads the logs, behind the position up to which the manifests say that they are flushed, and
     these must have the entries of ``at_least``, else PositionNotReachedError is raised. Logs of
-    regions in which no row can pass the ``filter`` are left out. Of a writer's own ``memtables`` it
-    takes those of regions that the writer still holds by its ``epochs``. The other parameters, the
-    order and the errors are those of :func:`plan_read`.
+    regions in which no row can pass the ``filter`` are left out. The MemTables of a writer's own
+    ``claims`` replace the logs of the regions that it still holds. The other parameters, the order
+    and the errors are those of :func:`plan_read`.
 
     ObjectNotFoundError is raised if a region was flushed and merged, or its log was collected,
     between the steps: plan again.
@@ -279,8 +287,7 @@ def plan_fresh(
         left_out = ruled_out_regions(snapshot, filter, snapshot.manifests)
         unflushed = _with_tails(
             snapshot,
-            memtables,
-            epochs,
+            _held(claims, snapshot),
             at_least,
             left_out=left_out,
             began=began,
@@ -355,21 +362,19 @@ def plan_snapshot(
 
 def _with_tails(
     snapshot: TableSnapshot,
-    memtables: MemTables,
-    epochs: Mapping[UUID, int],
-    at_least: WritePosition | None,
+    own: MemTables,
+    at_least: WritePosition | None = None,
     *,
     left_out: Container[UUID],
     began: float,
-    unchecked: bool,
+    unchecked: bool = False,
 ) -> MemTables:
-    """Return the unflushed rows of all regions: a writer's own ones, and those of the logs.
+    """Return the unflushed rows of all regions: a writer's ``own`` ones, and those of the logs.
 
     Logs of regions that are ``left_out`` are read only if they have a position of ``at_least``.
     """
     from memwal.reader.sources.log_tails import read_tails
 
-    own = _own_memtables(memtables, epochs, snapshot)
     wanted = [entry for entry in (at_least.entries if at_least else ()) if entry[0] not in own]
     needed = {region_id for region_id, _ in wanted}
     others = {
@@ -388,9 +393,7 @@ def _with_tails(
     return {**own, **tails}
 
 
-def _own_memtables(
-    memtables: MemTables, epochs: Mapping[UUID, int], snapshot: TableSnapshot
-) -> MemTables:
+def _held(claims: Mapping[UUID, ClaimedRows], snapshot: TableSnapshot) -> MemTables:
     """Return the MemTables that have all unflushed rows of their regions.
 
     A writer whose claim is still the newest has them: nobody else wrote there before its manifest
@@ -398,10 +401,10 @@ def _own_memtables(
     superseded since.
     """
     return {
-        region_id: tables
-        for region_id, tables in memtables.items()
+        region_id: claim.memtables
+        for region_id, claim in claims.items()
         if (manifest := snapshot.manifests.get(region_id)) is not None
-        and manifest.writer_epoch == epochs.get(region_id)
+        and manifest.writer_epoch == claim.epoch
     }
 
 
@@ -411,8 +414,7 @@ def plan_version(
     """Plan a read of the base table alone, as it was at a version or a tag.
 
     A warning is logged if flushed generations of ``regions``, by default of all, are not merged in
-    it. Raises InvalidInputError for a tag that does not exist, and TableSetupError without such a
-    table or version.
+    it. InvalidInputError: no such tag. TableSetupError: no such table or version.
     """
     base = open_version(location, version)
     unmerged = [

@@ -65,7 +65,7 @@ def test_answers_are_those_of_all_rows_written(table: memwal.Table, indexed: boo
         writer.upsert(rows(1000, 10, seed=5))
         writer.delete(pa.array([1050, 1051]))
 
-        (unflushed,) = next(iter(writer.memtables().values()))
+        (unflushed,) = next(iter(writer.claims().values())).memtables
         snapshot = unflushed.snapshot
         alive = {
             row["id"]: row

@@ -17,9 +17,9 @@ from memwal.reader.scan import Scan
 
 
 def explained(table: memwal.Table, filter: str | None = None, **options: Any) -> Any:
-    memtables = options.pop("memtables", None)
+    claims = options.pop("claims", None)
     return Scan(
-        lambda: collect_sources(table.location, memtables, filter=filter, **options), filter=filter
+        lambda: collect_sources(table.location, claims, filter=filter, **options), filter=filter
     ).explain()
 
 
@@ -31,7 +31,7 @@ def test_a_plan_names_everything_that_is_read(table: memwal.Table) -> None:
         writer.upsert(rows({2: 22, 3: 33}))
         writer.flush()
         writer.delete(keys(1))
-        plan = explained(table, memtables=writer.memtables())
+        plan = explained(table, claims=writer.claims())
         assert plan.consistency == "strong"
         assert [(s.kind, s.generation, s.rows) for s in plan.sources] == [
             ("memtable", 3, 1),

@@ -374,13 +374,13 @@ def test_deleted_and_changed_rows_stay_so_under_a_filter(make_table: MakeTable) 
         }.items():
 
             def collect(predicate: str = predicate) -> Any:
-                return collect_sources(table.location, writer.memtables(), filter=predicate)
+                return collect_sources(table.location, writer.claims(), filter=predicate)
 
             found = Scan(collect, filter=predicate).to_table().to_pylist()
             assert sorted((r["tenant"], r["id"], r["n"]) for r in found) == sorted(
                 (t, i, n) for (t, i), n in model.items() if passes(t, i, n)
             ), predicate
-        kept = collect_sources(table.location, writer.memtables(), filter="tenant = 'a'")
+        kept = collect_sources(table.location, writer.claims(), filter="tenant = 'a'")
         assert len(kept.plan.pruned) == 2
         assert {source.region_id for source in kept.generations}.isdisjoint(
             region.region_id for region in kept.plan.pruned

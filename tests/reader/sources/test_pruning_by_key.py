@@ -25,8 +25,8 @@ def wanted(*values: int) -> Any:
     return of
 
 
-def looked_up(table: memwal.Table, *values: int, memtables: Any = None) -> dict[int, Any]:
-    sources = collect_sources(table.location, memtables, keys=wanted(*values))
+def looked_up(table: memwal.Table, *values: int, claims: Any = None) -> dict[int, Any]:
+    sources = collect_sources(table.location, claims, keys=wanted(*values))
     return state(lookup_rows(sources, pa.table({"id": keys(*values)})))
 
 
@@ -133,7 +133,7 @@ def test_unflushed_rows_are_found(divided: memwal.Table) -> None:
     with divided.writer() as writer:
         writer.upsert(rows({77: 7, 500: 5}))
         writer.delete(keys(78))
-        assert looked_up(divided, 77, 78, 500, memtables=writer.memtables()) == {77: 7, 500: 5}
+        assert looked_up(divided, 77, 78, 500, claims=writer.claims()) == {77: 7, 500: 5}
     assert looked_up(divided, 77, 78, 500) == {77: 7, 500: 5}
 
 

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
+from uuid import UUID
 
 import memwal
+from memwal.lsm.memtable.indexes import ClaimedRows
 from memwal.reader.sources.generation import ReadSources, open_sources
-from memwal.reader.sources.plan import MemTables, plan_read
+from memwal.reader.sources.plan import plan_read
 from memwal.storage.location import TableLocation
 from memwal.writer.table_writer import TableWriter
 
 
 def collect_sources(
-    location: TableLocation, memtables: MemTables | None = None, **options: Any
+    location: TableLocation, claims: Mapping[UUID, ClaimedRows] | None = None, **options: Any
 ) -> ReadSources:
     """Plan a read and open its sources; ``options`` are those of ``plan_read``."""
-    return open_sources(lambda reuse: plan_read(location, memtables, reuse=reuse, **options))
+    return open_sources(lambda reuse: plan_read(location, claims, reuse=reuse, **options))
 
 
 def sources_now(reads: memwal.Table | TableWriter) -> ReadSources:
     """Return the sources of a read that begins now."""
-    memtables = reads.memtables() if isinstance(reads, TableWriter) else None
-    return collect_sources(reads.location, memtables)
+    claims = reads.claims() if isinstance(reads, TableWriter) else None
+    return collect_sources(reads.location, claims)

@@ -419,6 +419,33 @@ class TestFencing:
 
         assert state(first) == {1: 11, 2: 2}
 
+    def test_a_later_memtable_of_a_fenced_writer_does_not_hide_newer_flushed_rows(
+        self, store: FaultyStore, table: memwal.Table
+    ) -> None:
+        first = table.writer()
+        first.upsert(rows({1: 1}))
+        with store.pause("create", REGION_MANIFEST).holding(first.flush):
+            first.upsert(rows({1: 2, 3: 3}))
+            first.delete(keys(2))
+            # All of it becomes its first generation.
+            with table.writer() as second:
+                second.upsert(rows({1: 11, 2: 2}))
+            assert state(first) == {1: 11, 2: 2, 3: 3}
+            with table.writer() as third:
+                third.delete(keys(3))
+                assert state(first) == {1: 11, 2: 2}
+        first.abort()
+
+    def test_a_fenced_writer_sees_what_it_acknowledged(self, table: memwal.Table) -> None:
+        first = table.writer()
+        first.upsert(rows({1: 1, 2: 1}))
+        second = table.writer()
+        second.upsert(rows({2: 2}))
+        assert state(first) == {1: 1, 2: 2}
+        assert state(table) == {}
+        second.abort()
+        first.abort()
+
 
 LOCAL_AND_REMOTE = pytest.mark.parametrize(
     "remote",
@@ -608,7 +635,7 @@ class TestReplay:
 
         assert {
             g: sorted(r.rows.column("id").to_pylist())
-            for r in again.memtables()[REGION]
+            for r in again.claims()[REGION].memtables
             for g in [r.generation]
         } == {2: [2, 3]}
         again.close()
