@@ -64,7 +64,10 @@ class DurableNamespace:
         self._version = version
         self._accept = accept
         self._inverted = self._has_inverted_names()
-        self._root = _object_path(location)
+        local = location.local_path
+        path = str(local) if local is not None else urlsplit(location.uri).path
+        # The table's folder in Lance's object store.
+        self._root = path.strip("/") + "/"
         self.outcome = CommitOutcome()
 
     def namespace_id(self) -> str:
@@ -86,7 +89,7 @@ class DurableNamespace:
 
     def create_table_version(self, request: Mapping[str, Any]) -> Response:
         version = request["version"]
-        staging = self._key_of(request["manifest_path"])
+        staging = _VERSIONS_FOLDER + request["manifest_path"].rpartition(_VERSIONS_FOLDER)[2]
         try:
             try:
                 self._check(version)
@@ -165,10 +168,6 @@ class DurableNamespace:
         inverted, plain = table_manifest_keys(version)
         return inverted if self._inverted else plain
 
-    @staticmethod
-    def _key_of(path: str) -> str:
-        return _VERSIONS_FOLDER + path.rpartition(_VERSIONS_FOLDER)[2]
-
 
 class PinnedNamespace(DurableNamespace):
     """A namespace whose latest version is the one that was read, so that Lance never rebases."""
@@ -204,13 +203,6 @@ class NewTableNamespace(PinnedNamespace):
 
     def _manifest_before(self, version: int) -> bytes | None:
         return None
-
-
-def _object_path(location: TableLocation) -> str:
-    """Return the path of the table's folder in Lance's object store, with a trailing slash."""
-    local = location.local_path
-    path = str(local) if local is not None else urlsplit(location.uri).path
-    return path.strip("/") + "/"
 
 
 def _conflict(message: str) -> Exception:

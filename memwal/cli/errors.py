@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Sequence
 
 import typer
 from typer.core import TyperGroup
@@ -28,11 +27,11 @@ class ReportingGroup(TyperGroup):
         for number, word in enumerate(args, start=1):
             if not is_unicode(word):
                 raise typer.BadParameter(f"word {number} of the command line is no UTF-8")
-        if "--" in args and _has_storage_option(args[args.index("--") :]):
+        surplus = args[args.index("--") :] if "--" in args else []
+        if any(word.startswith(("-o", "--storage-option")) for word in surplus):
             # An error message shows surplus arguments, and this one may be a secret.
             raise typer.BadParameter("storage options come in front of --, where they are read")
-        options = args[: args.index("--")] if "--" in args else args
-        ctx.meta[_AS_JSON] = "--json" in options
+        ctx.meta[_AS_JSON] = "--json" in args[: len(args) - len(surplus)]
         rest: list[str] = super().parse_args(ctx, args)
         return rest
 
@@ -51,10 +50,6 @@ class ReportingGroup(TyperGroup):
             # The last resort: no caller could report the error in one line.
             reason = f"{type(error).__name__}: {error}; memwal --debug shows where"
             raise _report(ctx, error, reason, ExitCode.FAILED) from error
-
-
-def _has_storage_option(words: Sequence[str]) -> bool:
-    return any(word.startswith(("-o", "--storage-option")) for word in words)
 
 
 def _print_as_json(ctx: typer.Context, error: Exception, reason: str, code: int) -> None:

@@ -82,7 +82,10 @@ class EntryEncoder:
         messages = self._encode_batches(batches)
         data = head.join(messages)
         if not self._is_simple:
-            return EncodedEntry(data, self._read_stream(data))
+            metadata = self._schema.metadata
+            with pa.ipc.open_stream(data, options=ALIGNED) as reader:
+                batches = [batch.replace_schema_metadata(metadata) for batch in reader]
+            return EncodedEntry(data, tuple(batches))
         buffer = pa.py_buffer(data)
         rows = []
         start = head.size
@@ -91,11 +94,6 @@ class EntryEncoder:
             rows.append(pa.ipc.read_record_batch(buffer[start:end], self._schema))
             start = end
         return EncodedEntry(data, tuple(rows))
-
-    def _read_stream(self, data: bytes) -> tuple[pa.RecordBatch, ...]:
-        metadata = self._schema.metadata
-        with pa.ipc.open_stream(data, options=ALIGNED) as reader:
-            return tuple(batch.replace_schema_metadata(metadata) for batch in reader)
 
     def _make_head(self, generation: int, extra: Mapping[bytes, bytes] | None = None) -> _Head:
         number = _decimal("generation", generation)

@@ -68,9 +68,9 @@ def between(values: pa.Array, kwargs: JsonMapping) -> Mask:
         if pa.types.is_integer(values.type) and isinstance(bound, int | float):
             # Arrow would compare as floats, and fails if a value has no exact float.
             bound = math.ceil(bound) if up is not is_strict else math.floor(bound)
-            low, high = _integer_range(values.type)
-            if not low <= bound <= high:
-                if (bound < low) is not up:
+            limits = np.iinfo(values.type.to_pandas_dtype())
+            if not limits.min <= bound <= limits.max:
+                if (bound < limits.min) is not up:
                     inside = pc.and_(inside, False)
                 continue
         compare = tight if is_strict else loose
@@ -246,7 +246,7 @@ UNIQUE_CHECKS: dict[str, Check] = {
 def _vector_not_null(column: pa.Array, kwargs: JsonMapping) -> Mask:
     """Mark missing vectors, and vectors with a missing element."""
     return to_mask(column.is_null()) | _rows_with_element(
-        column, to_mask(_elements(column).is_null())
+        column, to_mask(column.flatten().is_null())
     )
 
 
@@ -258,7 +258,7 @@ def _vector_dimension(column: pa.Array, kwargs: JsonMapping) -> Mask:
 
 def _vector_finite(column: pa.Array, kwargs: JsonMapping) -> Mask:
     """Mark vectors with an element that is NaN or infinite."""
-    values = _elements(column)
+    values = column.flatten()
     if not pa.types.is_floating(values.type):
         return np.zeros(len(column), np.bool_)
     return _rows_with_element(column, ~np.isfinite(_to_numpy(pc.fill_null(values, 0))))
@@ -282,7 +282,7 @@ def _vector_norm(column: pa.Array, kwargs: JsonMapping) -> Mask:
 
 def _norms(column: pa.Array) -> npt.NDArray[np.float64]:
     # The square of a float16 or float32 may overflow.
-    numbers = _to_numpy(pc.fill_null(_elements(column), 0)).astype(np.float64)
+    numbers = _to_numpy(pc.fill_null(column.flatten(), 0)).astype(np.float64)
     if _is_dense(column):
         rows = numbers.reshape(len(column), column.type.list_size)
         return np.asarray(np.sqrt(np.einsum("ij,ij->i", rows, rows)))
@@ -303,11 +303,6 @@ def _element_rows(column: pa.Array) -> npt.NDArray[np.int64]:
     """Return the row number of each element."""
     lengths = _to_numpy(pc.fill_null(pc.list_value_length(column), 0))
     return np.repeat(np.arange(len(column)), lengths)
-
-
-def _elements(column: pa.Array) -> pa.Array:
-    """Return the elements of all vectors that are not null."""
-    return column.flatten()
 
 
 def _is_dense(column: pa.Array) -> bool:
@@ -402,12 +397,6 @@ def _bound_scalar(value: object, kind: pa.DataType) -> pa.Scalar:
 def _widen_number(value: object, kind: pa.DataType) -> object:
     """Convert an integer to float for float columns, since it may be too large for Arrow."""
     return float(value) if isinstance(value, int) and pa.types.is_floating(kind) else value
-
-
-def _integer_range(kind: pa.DataType) -> tuple[int, int]:
-    """Return the least and the largest value of an integer type."""
-    limits = np.iinfo(kind.to_pandas_dtype())
-    return int(limits.min), int(limits.max)
 
 
 def _parse_time(text: str, kind: pa.DataType) -> pa.Scalar:

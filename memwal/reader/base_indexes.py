@@ -209,7 +209,9 @@ def find_gap(sources: ReadSources, index: IndexDescription) -> Gap | None:
     fragments = tuple(sorted(set(base.dataset.fragment_ids()) - covered))
     if not fragments:
         return None
-    merged = _uncovered_generations(base, sources.plan.merged, index.name)
+    progress = caught_up(base, index.name)
+    uncovered = [m for m in sources.plan.merged if m.generation > progress.get(m.region_id, 0)]
+    merged = tuple(sorted(uncovered, key=lambda m: m.generation))
     segments = tuple(segment.uuid for segment in index.segments)
     key = (version_key(base), options_key(base), segments, merged)
     return _gaps.get(key, lambda: _find_gap(base, merged, fragments, key))
@@ -218,14 +220,6 @@ def find_gap(sources: ReadSources, index: IndexDescription) -> Gap | None:
 def options_key(base: BaseTable) -> Hashable:
     """Return a cache key that differs for data sets opened with different credentials."""
     return tuple(sorted(base.location.storage_options.items()))
-
-
-def _uncovered_generations(
-    base: BaseTable, merged: Sequence[StoredGeneration], index: str
-) -> tuple[StoredGeneration, ...]:
-    covered = caught_up(base, index)
-    uncovered = (m for m in merged if m.generation > covered.get(m.region_id, 0))
-    return tuple(sorted(uncovered, key=lambda m: m.generation))
 
 
 def _find_gap(

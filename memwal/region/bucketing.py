@@ -114,18 +114,6 @@ def _hash_words_32(rows: pa.Array) -> Words:
     return hash_32(value_buffer(rows, "<u4"))
 
 
-def _hash_booleans(rows: pa.Array) -> Words:
-    return hash_32(value_buffer(rows.cast(pa.uint8()), "u1").astype("<u4"))
-
-
-def _hash_floats(rows: pa.Array) -> Words:
-    return hash_32(canonical_bits(value_buffer(rows, "<u4")))
-
-
-def _hash_doubles(rows: pa.Array) -> Words:
-    return hash_64(canonical_bits(value_buffer(rows, "<u8")))
-
-
 def _text_hasher(offset_dtype: str) -> _Hasher:
     """Return a hasher of UTF-8 text with offsets of this dtype."""
 
@@ -146,7 +134,7 @@ _TEXT: Final = frozenset({pa.string(), pa.large_string()})
 _WORDS: Final = frozenset({pa.int32(), pa.uint32(), pa.date32(), pa.int64(), pa.uint64()})
 
 _HASHERS: Final[dict[pa.DataType, _Hasher]] = {
-    pa.bool_(): _hash_booleans,
+    pa.bool_(): lambda rows: hash_32(value_buffer(rows.cast(pa.uint8()), "u1").astype("<u4")),
     pa.int8(): _widening("i1"),
     pa.int16(): _widening("<i2"),
     pa.uint8(): _widening("u1"),
@@ -160,8 +148,8 @@ _HASHERS: Final[dict[pa.DataType, _Hasher]] = {
     pa.uint64(): _hash_words_64,
     pa.time64("us"): _hash_words_64,
     pa.time64("ns"): _hash_words_64,
-    pa.float32(): _hash_floats,
-    pa.float64(): _hash_doubles,
+    pa.float32(): lambda rows: hash_32(canonical_bits(value_buffer(rows, "<u4"))),
+    pa.float64(): lambda rows: hash_64(canonical_bits(value_buffer(rows, "<u8"))),
     pa.string(): _text_hasher("<i4"),
     pa.large_string(): _text_hasher("<i8"),
 }

@@ -71,7 +71,10 @@ class Engine:
         inner = [self._with_hashes(argument) for argument in arguments]
         name = f"hash_{uuid.uuid4().hex}"
         types = [self._type_of(argument) for argument in inner]
-        self._context.register_udf(udf(_hash, types, pa.int32(), "immutable", name))
+        hash_columns = udf(
+            lambda *columns: murmur3_multi(columns), types, pa.int32(), "immutable", name
+        )
+        self._context.register_udf(hash_columns)
         call = f"cast({name}({', '.join(inner)}) as bigint)"
         return self._with_hashes([*tokens[:at], call, *tokens[end:]])
 
@@ -79,10 +82,6 @@ class Engine:
         return InvalidInputError(
             f"the region expression {self._text!r} has no value: {first_line(error)}"
         )
-
-
-def _hash(*columns: pa.Array) -> pa.Array:
-    return murmur3_multi(columns)
 
 
 def _arguments(tokens: Sequence[str], start: int) -> tuple[list[list[str]], int]:

@@ -280,7 +280,16 @@ def _print_decisions(result: CollectionResult) -> None:
     print_records(
         sorted(result.decisions, key=order),
         ("region", "kind", "what", "objects", "size", "", "why", "until"),
-        ("region_id", "kind", "what", "objects", _size, _action, "message", "until"),
+        (
+            "region_id",
+            "kind",
+            "what",
+            "objects",
+            _size,
+            lambda decision: "delete" if decision.delete else "keep",
+            "message",
+            "until",
+        ),
     )
 
 
@@ -290,7 +299,3 @@ def _size(decision: Decision | PickDecision) -> str:
 
 def _age(decision: PickDecision) -> str:
     return age(decision.age_seconds)
-
-
-def _action(decision: Decision) -> str:
-    return "delete" if decision.delete else "keep"

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
-from uuid import UUID
 
 from memwal.base_table.refs import delete_torn_tags
 from memwal.base_table.region_marks import check_progress, lost_progress, read_marks
@@ -76,10 +75,9 @@ def collect_garbage(
         location.store.barrier()
     sent = replace(options, run=run_in_process, guard=None, progress=None)
     context = GcContext(options=sent, now=now, pins=pins, marks=marks)
-    tasks = [
-        GcTask(location, share, context.of_regions(share))
-        for share in _shares(regions, options.max_tasks or 1)
-    ]
+    count = min(options.max_tasks or 1, len(regions))
+    shares = [tuple(regions[start::count]) for start in range(count)]
+    tasks = [GcTask(location, share, context.of_regions(share)) for share in shares]
     tally = Tally(explain=options.explain)
     tally.warnings += pins.problems
     tally.warnings += [pin.message for pin in pins.pins if pin.reason is Reason.UNREADABLE]
@@ -122,8 +120,3 @@ def table_collectors(location: TableLocation) -> list[Collector]:
         TemporaryFileCollector(location),
         BaseVersionCollector(location),
     ]
-
-
-def _shares(regions: Sequence[UUID], tasks: int) -> list[tuple[UUID, ...]]:
-    count = min(tasks, len(regions))
-    return [tuple(regions[start::count]) for start in range(count)]

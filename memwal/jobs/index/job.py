@@ -324,7 +324,8 @@ def _plan(
         task = IndexTask(base.location, name, progress, options.max_segments, fragments)
         if _is_done(base, task):
             continue
-        rows = _uncovered_rows(base, name)
+        index = describe_index(base, name)
+        rows = {} if index is None else dict(index_coverage(base, index).uncovered)
         groups = _part_fragments(base, name, options.max_tasks or 1, options.part_rows)
         if len(groups) > 1:
             plan += [
@@ -336,12 +337,6 @@ def _plan(
         else:
             plan.append(replace(task, rows=sum(rows.values())))
     return plan
-
-
-def _uncovered_rows(base: BaseTable, name: str) -> dict[int, int]:
-    """Return the rows of each fragment that an index does not cover."""
-    description = describe_index(base, name)
-    return {} if description is None else dict(index_coverage(base, description).uncovered)
 
 
 def _part_fragments(

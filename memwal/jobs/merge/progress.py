@@ -113,7 +113,8 @@ def finish_runs(location: TableLocation) -> None:
     """
     for run_id, intent in read_intents(location.store).items():
         try:
-            if not _is_merged(open_base(location), intent):
+            merged = open_base(location).details.merged
+            if any(merged.get(region_id, 0) < last for region_id, last in intent.merged.items()):
                 version = _find_commit(location, run_id, intent)
                 if version is None:
                     continue
@@ -123,12 +124,6 @@ def finish_runs(location: TableLocation) -> None:
         except MemWalError as error:
             # The generations stay pending, and are merged again.
             logger.warning("the progress of merge %s is not recorded: %s", run_id, error)
-
-
-def _is_merged(base: BaseTable, intent: Intent) -> bool:
-    """Return whether the progress covers all that a run was to merge."""
-    merged = base.details.merged
-    return all(merged.get(region_id, 0) >= last for region_id, last in intent.merged.items())
 
 
 def _find_commit(location: TableLocation, run_id: UUID, intent: Intent) -> int | None:

@@ -104,7 +104,10 @@ def run_rewrite_task(task: RewriteTask, *, meter: Meter | NoMeter = NO_METER) ->
             if skipped and task.decisions is not None:
                 # The gate has to decide anew, without the generation that cannot be read.
                 readers = []
-            fragments = [] if task.keys_only else _write(base, _upserted(readers), task.bytes)
+            fragments = []
+            if not task.keys_only:
+                rows = [(reader, reader.upserted) for reader in readers]
+                fragments = _write(base, rows, task.bytes)
             break
         except UnreadableGenerationError as error:
             # Its keys could be read, and its rows cannot: all start over without it.
@@ -165,10 +168,6 @@ def run_rows_task(task: RowsTask, *, meter: Meter | NoMeter = NO_METER) -> Writt
         skipped={},
         bytes_written=base.stored.io_stats_snapshot().written_bytes,
     )
-
-
-def _upserted(readers: Sequence[RegionReader]) -> list[tuple[RegionReader, Mask]]:
-    return [(reader, reader.upserted) for reader in readers]
 
 
 def _open_regions(

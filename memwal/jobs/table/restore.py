@@ -54,7 +54,6 @@ from memwal.base_table.region_marks import (
 )
 from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.errors import ConflictError, InvalidInputError
-from memwal.format.memwal_index import IndexDetails
 from memwal.format.region_manifest import RegionManifest
 from memwal.jobs.job import JobResult
 from memwal.jobs.unflushed import find_unflushed
@@ -238,7 +237,15 @@ def _decide(
     loss = _loss(base, None)
     if discard_pending:
         loss = _with_pending(loss, read_manifests(location.store))
-    details = _with_settings(base.details, before.details)
+    settings = before.details
+    details = replace(
+        base.details,
+        region_specs=settings.region_specs,
+        num_regions=settings.num_regions,
+        snapshot_ts_millis=settings.snapshot_ts_millis,
+        inline_snapshots=settings.inline_snapshots,
+        writer_config_defaults=settings.writer_config_defaults,
+    )
     if loss.lost and merge_again:
         _check(loss, read_manifests(location.store, loss.lost))
         _merge_again(location.store, loss)
@@ -271,18 +278,6 @@ def _with_pending(loss: _Loss, manifests: Mapping[UUID, RegionManifest]) -> _Los
     newest = {r: max(f.generation for f in m.flushed) for r, m in manifests.items() if m.flushed}
     pending = {r: n for r, n in newest.items() if n > loss.lost.get(r, loss.merged.get(r, 0))}
     return replace(loss, lost={**loss.lost, **pending})
-
-
-def _with_settings(details: IndexDetails, now: IndexDetails) -> IndexDetails:
-    """Return the details of a restored version with region specs and settings of now."""
-    return replace(
-        details,
-        region_specs=now.region_specs,
-        num_regions=now.num_regions,
-        snapshot_ts_millis=now.snapshot_ts_millis,
-        inline_snapshots=now.inline_snapshots,
-        writer_config_defaults=now.writer_config_defaults,
-    )
 
 
 def _merge_again(store: ObjectStore, loss: _Loss) -> None:

@@ -64,7 +64,9 @@ from memwal.storage.location import TableLocation
 
 def check_table(task: VerifyTask, base: BaseTable | None) -> Iterator[Finding]:
     """Check the base table, and what it records of the regions; list the links in its folder."""
-    yield from _check_links(task.location)
+    store = task.location.store
+    for link in store.list_links(""):
+        yield Finding("link-broken" if link.is_broken else "link", link.key, f"to {link.target}")
     if base is None:
         return
     for name, problem in base.unusable.items():
@@ -80,9 +82,11 @@ def check_table(task: VerifyTask, base: BaseTable | None) -> Iterator[Finding]:
     if task.options.deep and not (damaged or unreadable):
         yield from check_index_contents(base)
     if task.all_regions:
-        # Read after the base table: merge progress follows what is flushed.
-        manifests = _read_manifests(task.location, discover_regions(task.location.store))
-        yield from check_known(base, manifests, read_marks(task.location.store))
+        # Read after the base table: merge progress follows what is flushed. Damaged manifests are
+        # left out.
+        newest = {region_id: read_newest(store, region_id) for region_id in discover_regions(store)}
+        manifests = {key: manifest for key, manifest in newest.items() if manifest is not None}
+        yield from check_known(base, manifests, read_marks(store))
         yield from check_snapshot(base, manifests)
         yield from check_places(base, manifests)
         if not (task.options.quick or damaged):
@@ -104,17 +108,6 @@ def _has_broken_link(location: TableLocation, region_id: UUID) -> bool:
     folder = f"{region_dir(region_id)}/"
     links = (f"{link.key}/" for link in location.store.list_links("") if link.is_broken)
     return any(link.startswith(folder) or folder.startswith(link) for link in links)
-
-
-def _check_links(location: TableLocation) -> Iterator[Finding]:
-    for link in location.store.list_links(""):
-        yield Finding("link-broken" if link.is_broken else "link", link.key, f"to {link.target}")
-
-
-def _read_manifests(location: TableLocation, regions: Sequence[UUID]) -> dict[UUID, RegionManifest]:
-    """Read the newest manifest of each region, except those that are damaged."""
-    newest = ((region_id, read_newest(location.store, region_id)) for region_id in regions)
-    return {region_id: manifest for region_id, manifest in newest if manifest is not None}
 
 
 def check_regions(

@@ -137,7 +137,12 @@ def combined_hits(
             mine = next(remaining)
             at[term].append(mine)
             counts[term][mine] += weight * field.postings[term].counts
-    statistics = _combined_statistics(query, columns, fields, terms)
+    weighted = zip(query.weights, columns, strict=True)
+    statistics = TextStatistics(
+        max(column.documents for column in columns),
+        sum(weight * column.tokens for weight, column in weighted),
+        {term: max(len(field.postings[term].documents) for field in fields) for term in terms},
+    )
     lengths = _weighted_lengths(query, columns, rows)
     scores = np.zeros(len(rows))
     for term in terms:
@@ -159,20 +164,6 @@ def _read_field(column: TextColumn, terms: Sequence[str]) -> _FieldPostings:
         term: document_hits(column, one.documents, one.counts) for term, one in postings.items()
     }
     return _FieldPostings(postings, rows)
-
-
-def _combined_statistics(
-    query: CombinedFieldsQuery,
-    columns: Sequence[TextColumn],
-    fields: Sequence[_FieldPostings],
-    terms: Sequence[str],
-) -> TextStatistics:
-    weighted = zip(query.weights, columns, strict=True)
-    return TextStatistics(
-        max(column.documents for column in columns),
-        sum(weight * column.tokens for weight, column in weighted),
-        {term: max(len(field.postings[term].documents) for field in fields) for term in terms},
-    )
 
 
 def _weighted_lengths(

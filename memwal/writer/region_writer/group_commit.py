@@ -131,7 +131,7 @@ class LogQueue:
         if not leads:
             self._follow(write)
         if not write.done:
-            self._lead(write)
+            self._lead(lambda: not write.done)
 
     def try_reserve(self, write: PendingWrite) -> bool:
         """Give the log to a write if it is idle, and return whether it was.
@@ -171,9 +171,9 @@ class LogQueue:
                     self._choose_next_leader()
             raise
 
-    def _lead(self, own: PendingWrite) -> None:
+    def _lead(self, has_work: Callable[[], bool]) -> None:
         try:
-            while not own.done:
+            while has_work():
                 self._write_next()
         finally:
             with self._lock:
@@ -183,20 +183,12 @@ class LogQueue:
         try:
             # At the end of the interpreter this thread leads, with the lock: the lock is reentrant,
             # and a leader waits for no other thread.
-            self._executor.submit(self._lead_while_due)
+            self._executor.submit(self._lead, lambda: self._due > 0)
         except RuntimeError:
             # The table's writer shut the executor down while this region was being claimed.
             self._led = False
             for write in self.take_waiting():
                 write.finish(WriterClosedError("the writer was closed before it could write"))
-
-    def _lead_while_due(self) -> None:
-        try:
-            while self._due:
-                self._write_next()
-        finally:
-            with self._lock:
-                self._choose_next_leader()
 
     def _choose_next_leader(self) -> None:
         """Hand the log over. The caller holds the lock and leads."""
