@@ -28,7 +28,7 @@ from memwal.jobs.options import (
     SnapshotOptions,
     VerifyOptions,
 )
-from memwal.jobs.progress import Progress
+from memwal.jobs.progress import ProgressOption
 from memwal.lsm.indexes.listing import TableIndex, list_indices
 from memwal.lsm.wal.position import WritePosition
 from memwal.queries import FreshQueries, Queries, StaleQueries, VersionQueries
@@ -518,7 +518,7 @@ class Table(Queries):
         uri: str | os.PathLike[str],
         *,
         storage_options: Mapping[str, str] | None = None,
-        progress: Progress = None,
+        progress: ProgressOption = None,
     ) -> JobResult:
         """Copy the table, in use or not: :func:`memwal.jobs.table.copy.copy_table`.
 

@@ -14,7 +14,7 @@ from memwal.errors import InvalidInputError
 from memwal.jobs.options import VerifyOptions
 from memwal.jobs.verify import VerifyReport, repair
 from memwal.jobs.verify import verify as check
-from memwal.spark.application import Application, Result, job_parser, run_application
+from memwal.spark.application import Application, JobReport, job_parser, run_application
 
 
 def main() -> int:
@@ -39,7 +39,7 @@ class VerifyResult:
         return {"job": "verify", **self.report.to_dict(), "repairs": self.repairs}
 
 
-def verify(application: Application[VerifyOptions]) -> Result:
+def verify(application: Application[VerifyOptions]) -> JobReport:
     arguments, location = application.arguments, application.table.location
     if arguments.yes and not arguments.repair:
         raise InvalidInputError("--yes only goes with --repair")

@@ -13,7 +13,7 @@ import pyarrow as pa
 import memwal
 from load_test.rows import ABSENT, Counts, torn
 from load_test.state import Truth
-from memwal.jobs.verify.findings import Severity
+from memwal.jobs.verify.findings import FindingSeverity
 
 _SHOWN = 3
 
@@ -67,7 +67,7 @@ def final_checks(table: memwal.Table, truth: Truth) -> Iterator[Check]:
         f"{dataset.count_rows():,} rows",
     )
     findings = table.verify().findings
-    bad = [found.text for found in findings if found.severity is not Severity.INFORMATION]
+    bad = [found.text for found in findings if found.severity is not FindingSeverity.INFORMATION]
     yield Check.none_of("verify finds the table clean", bad, "errors and warnings")
 
 

@@ -33,7 +33,7 @@ MARKED = "Update"
 
 
 @dataclass(frozen=True, slots=True)
-class MergedRows:
+class AddedRows:
     """Rows of a divided merge that a commit added."""
 
     run_id: UUID
@@ -45,7 +45,7 @@ class CommitRecord:
     """Operation that made a version, and the rows of a merge that it added."""
 
     kind: str  # name of the Lance operation
-    rows: MergedRows | None = None  # of a divided merge
+    rows: AddedRows | None = None  # of a divided merge
 
 
 def commit_record(base: BaseTable, version: int) -> CommitRecord | None:
@@ -110,19 +110,19 @@ def _row_files(manifest: bytes) -> set[str]:
     return {file.key for file in named_files(manifest) if file.key.startswith(folders)}
 
 
-def merge_message(rows: MergedRows) -> str:
+def merge_message(rows: AddedRows) -> str:
     """Return the message of the commit that adds these rows."""
     merged = {str(region_id): rows.merged[region_id] for region_id in sorted(rows.merged)}
     values = {"run": str(rows.run_id), "merged": merged}
     return _PREFIX + json.dumps(values, separators=(",", ":"))
 
 
-def _parse(message: str | None) -> MergedRows | None:
+def _parse(message: str | None) -> AddedRows | None:
     if message is None or not message.startswith(_PREFIX):
         return None
     try:
         values = json.loads(message.removeprefix(_PREFIX))
         merged = {UUID(region_id): int(number) for region_id, number in values["merged"].items()}
-        return MergedRows(UUID(values["run"]), merged)
+        return AddedRows(UUID(values["run"]), merged)
     except (ValueError, KeyError, TypeError, AttributeError):
         return None

@@ -49,7 +49,7 @@ _CONTAINERS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class ArgumentCheck:
     """Values that an annotation accepts."""
 
     accepts: Callable[[Any], bool]
@@ -70,7 +70,9 @@ class Arguments:
         self._function = function
         self._owner = owner  # class that the function constructs, if it is a constructor
         self._name = name
-        self._checks: dict[str, Check | None] | None = None  # by parameter, from the first call on
+        self._checks: dict[str, ArgumentCheck | None] | None = (
+            None  # by parameter, from the first call on
+        )
         self._positional: list[str] = []
         self._rest = ""  # name of *args
         self._closed = False  # whether **kwargs may have no other names than these
@@ -107,9 +109,9 @@ class Arguments:
         problem = str(error).partition("() ")[2] or str(error)
         return ArgumentTypeError(f"{self._name} {problem}; {advice}")
 
-    def _compile(self) -> dict[str, Check | None]:
+    def _compile(self) -> dict[str, ArgumentCheck | None]:
         hints = _hints(self._function, self._owner)
-        checks: dict[str, Check | None] = {}
+        checks: dict[str, ArgumentCheck | None] = {}
         positional = []
         for name, parameter in inspect.signature(self._function).parameters.items():
             hint = hints.get(name, Any)
@@ -129,7 +131,7 @@ class Arguments:
         return checks
 
 
-def check_of(annotation: Any) -> Check | None:
+def check_of(annotation: Any) -> ArgumentCheck | None:
     """Return the check of an annotation; None if it accepts everything."""
     simple = _SIMPLE.get(annotation) if isinstance(annotation, type) else None
     if simple is not None:
@@ -137,46 +139,46 @@ def check_of(annotation: Any) -> Check | None:
     origin, inner = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         check = check_of(inner[0])
-        return check and Check(check.accepts, str(inner[1]))
+        return check and ArgumentCheck(check.accepts, str(inner[1]))
     if origin in (Union, types.UnionType):
         others = [part for part in inner if part is not types.NoneType]
         if len(others) > 1 and any(isinstance(part, _ByName) for part in others):
             return None  # beside other types, a name may be that of a union
         return _any_of([check_of(part) for part in inner])
     if origin is Literal:
-        return Check(lambda value: value in inner, " or ".join(map(repr, inner)))
+        return ArgumentCheck(lambda value: value in inner, " or ".join(map(repr, inner)))
     if origin is collections.abc.Callable:
-        return Check(callable, "a function")
+        return ArgumentCheck(callable, "a function")
     if origin in _CONTAINERS:
         # The function names a wrong key or value: here it could not be told from a secret.
         is_dict = issubclass(origin, Mapping)
         return _instances(Mapping, "a dict") if is_dict else _elements(origin, inner)
     if getattr(annotation, "_is_protocol", False):
         is_function = "__call__" in vars(annotation) and callable(vars(annotation)["__call__"])
-        return Check(callable, "a function") if is_function else None
+        return ArgumentCheck(callable, "a function") if is_function else None
     return _instances(origin or annotation)
 
 
-def _instances(kind: Any, expected: str | None = None) -> Check | None:
+def _instances(kind: Any, expected: str | None = None) -> ArgumentCheck | None:
     if not isinstance(kind, type) or kind in (object, Any) or is_typeddict(kind):
         return None
     if issubclass(kind, Enum) and issubclass(kind, str):
         values = [member.value for member in kind]
-        return Check(
+        return ArgumentCheck(
             lambda value: isinstance(value, str) and value in values, " or ".join(map(repr, values))
         )
     module = kind.__module__.partition(".")[0]
     name = kind.__qualname__ if module == "builtins" else f"{module}.{kind.__qualname__}"
-    return Check(lambda value: isinstance(value, kind), expected or f"a {name}")
+    return ArgumentCheck(lambda value: isinstance(value, kind), expected or f"a {name}")
 
 
-def _any_of(checks: list[Check | None]) -> Check | None:
+def _any_of(checks: list[ArgumentCheck | None]) -> ArgumentCheck | None:
     if None in checks:
         return None
     # None is named last, and tried first: most options are None.
     parts = sorted(filter(None, checks), key=lambda check: check is _NONE)
     expected = ", ".join(part.expected for part in parts if part is not _NONE)
-    return Check(
+    return ArgumentCheck(
         functools.reduce(_either, [part.accepts for part in reversed(parts)]),
         f"{expected}, or None" if _NONE in parts else expected,
     )
@@ -186,7 +188,7 @@ def _either(one: Callable[[Any], bool], other: Callable[[Any], bool]) -> Callabl
     return lambda value: one(value) or other(value)
 
 
-def _elements(kind: Any, inner: tuple[Any, ...]) -> Check:
+def _elements(kind: Any, inner: tuple[Any, ...]) -> ArgumentCheck:
     element = check_of(inner[0]) if inner and inner[0] is not ... else None
     if kind is tuple and not (len(inner) == 2 and inner[1] is ...):
         element = None
@@ -203,7 +205,7 @@ def _elements(kind: Any, inner: tuple[Any, ...]) -> Check:
         return element is None or all(element.accepts(item) for item in value)
 
     of = "" if element is None else f" of {element.expected.removeprefix('a ')}"
-    return Check(accepts, f"a list{of}")
+    return ArgumentCheck(accepts, f"a list{of}")
 
 
 def _is_integer(value: Any) -> bool:
@@ -224,13 +226,13 @@ def _is_bool(value: Any) -> bool:
     return isinstance(value, bool) or type(value).__name__ in ("bool_", "bool")
 
 
-_NONE: Final = Check(lambda value: value is None, "None")
-_SIMPLE: Final[dict[Any, Check]] = {
+_NONE: Final = ArgumentCheck(lambda value: value is None, "None")
+_SIMPLE: Final[dict[Any, ArgumentCheck]] = {
     type(None): _NONE,
-    bool: Check(_is_bool, "True or False"),
-    int: Check(_is_integer, "an int of 64 bits"),
-    float: Check(_is_number, "a number other than NaN"),
-    str: Check(lambda value: isinstance(value, str), "a str"),
+    bool: ArgumentCheck(_is_bool, "True or False"),
+    int: ArgumentCheck(_is_integer, "an int of 64 bits"),
+    float: ArgumentCheck(_is_number, "a number other than NaN"),
+    str: ArgumentCheck(lambda value: isinstance(value, str), "a str"),
 }
 
 

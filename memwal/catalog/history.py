@@ -49,7 +49,7 @@ _RUNS_PER_JOB = 3
 
 
 @dataclass(frozen=True, slots=True)
-class MergedRows:
+class MergedRowCount:
     """Rows that one merge wrote to the base table."""
 
     table: str
@@ -103,7 +103,7 @@ class History(RunHistory):
         with self._database.reading() as session:
             return [record_of(BacklogSample, row) for row in session.scalars(query)]
 
-    def merges(self, since: datetime, *, table: str | None = None) -> list[MergedRows]:
+    def merges(self, since: datetime, *, table: str | None = None) -> list[MergedRowCount]:
         """Return the rows of each merge (of ``table``) that succeeded since a time, oldest first.
 
         ``since`` is aware.
@@ -118,7 +118,7 @@ class History(RunHistory):
         )
         with self._database.reading() as session:
             return [
-                MergedRows(name, at, rows or 0)
+                MergedRowCount(name, at, rows or 0)
                 for name, at, rows in session.execute(query)
                 if at is not None
             ]

@@ -38,20 +38,20 @@ from memwal.cli.options import (
     storage_options,
 )
 from memwal.jobs.arguments import flag_of, help_of, metavar_of
-from memwal.jobs.options import JobOptions, Kind, Option, options_of
+from memwal.jobs.options import JobOptions, Option, OptionKind, options_of
 from memwal.quality.rules import read_rules
 
 Command = TypeVar("Command", bound=Callable[..., None])
 Changes = dict[str, Any]
 Storage = dict[str, str]
 
-_TYPES: dict[Kind, object] = {
-    Kind.COUNT: int | None,
-    Kind.SECONDS: float | None,
-    Kind.SWITCH: bool,
-    Kind.REGIONS: list[UUID] | None,
-    Kind.NAMES: list[str] | None,
-    Kind.RULES: Path | None,
+_TYPES: dict[OptionKind, object] = {
+    OptionKind.COUNT: int | None,
+    OptionKind.SECONDS: float | None,
+    OptionKind.SWITCH: bool,
+    OptionKind.REGIONS: list[UUID] | None,
+    OptionKind.NAMES: list[str] | None,
+    OptionKind.RULES: Path | None,
 }
 
 
@@ -178,24 +178,24 @@ def _option_parameter(job: type[JobOptions], name: str, option: Option) -> Param
     """Return the parameter for an option of a job, with its flag and its help for typer."""
     help = help_of(job, name, option)
     settings: dict[str, Any] = {"help": f"{help[0].upper()}{help[1:]}."}
-    if option.kind is not Kind.SWITCH:
-        settings["metavar"] = "FILE" if option.kind is Kind.RULES else metavar_of(option)
-    if option.kind in (Kind.COUNT, Kind.SECONDS):
+    if option.kind is not OptionKind.SWITCH:
+        settings["metavar"] = "FILE" if option.kind is OptionKind.RULES else metavar_of(option)
+    if option.kind in (OptionKind.COUNT, OptionKind.SECONDS):
         settings["min"] = option.low
-    if option.kind is Kind.REGIONS:
+    if option.kind is OptionKind.REGIONS:
         settings["autocompletion"] = region_ids
     annotation: object = Annotated[
         _TYPES[option.kind], typer.Option(flag_of(name, option), **settings)
     ]
-    return _parameter(name, annotation, False if option.kind is Kind.SWITCH else None)
+    return _parameter(name, annotation, False if option.kind is OptionKind.SWITCH else None)
 
 
 def _value(option: Option, value: object) -> object:
     """Return the value of an option; None when it was not set."""
-    if option.kind is Kind.SWITCH:
+    if option.kind is OptionKind.SWITCH:
         return value or None
     if value is None:
         return None
-    if option.kind is Kind.RULES:
+    if option.kind is OptionKind.RULES:
         return read_rules(f"@{value}")
     return tuple(value) if isinstance(value, list) else value

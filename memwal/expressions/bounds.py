@@ -24,7 +24,7 @@ _UNITS: Final = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _SECONDS_PER_DAY: Final = 86_400
 _INT64: Final = np.iinfo(np.int64)
 
-Condition = tuple[Operator, tuple[Any, ...]]
+ValueTest = tuple[Operator, tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +36,16 @@ class ColumnBounds:
     """
 
     data_type: pa.DataType  # of the column
-    conditions: tuple[Condition, ...]  # operator and plain values
+    conditions: tuple[ValueTest, ...]  # operator and plain values
     # Conditions on parts of a date: the part, and operator and integers.
-    parts: tuple[tuple[DatePart, Condition], ...] = ()
+    parts: tuple[tuple[DatePart, ValueTest], ...] = ()
     comparisons: tuple[Comparison, ...] = ()  # those of the predicate that led to these conditions
 
     @classmethod
     def of(cls, data_type: pa.DataType, comparisons: Sequence[Comparison]) -> ColumnBounds:
         """Derive conditions from the comparisons whose constants have the same meaning in SQL."""
-        conditions: list[Condition] = []
-        parts: list[tuple[DatePart, Condition]] = []
+        conditions: list[ValueTest] = []
+        parts: list[tuple[DatePart, ValueTest]] = []
         used = []
         for comparison in comparisons:
             before = len(conditions) + len(parts)
@@ -114,7 +114,7 @@ class ColumnBounds:
                 return False
         return True
 
-    def _part_holds(self, part: DatePart, condition: Condition, value: object) -> bool:
+    def _part_holds(self, part: DatePart, condition: ValueTest, value: object) -> bool:
         if value is None:
             return False
         number = date_part(part, array_of([value], self.data_type))[0].as_py()
@@ -166,7 +166,7 @@ def _holds(operator: Operator, values: tuple[Any, ...], value: Any) -> bool:
     return True
 
 
-def _conditions(comparison: Comparison, data_type: pa.DataType) -> list[Condition]:
+def _conditions(comparison: Comparison, data_type: pa.DataType) -> list[ValueTest]:
     """Return the condition of a comparison; none if SQL may interpret its constants otherwise."""
     if "start" in comparison.operator and not is_text(data_type):
         return []
@@ -174,7 +174,7 @@ def _conditions(comparison: Comparison, data_type: pa.DataType) -> list[Conditio
     return [] if None in values else [(comparison.operator, values)]
 
 
-def _day_conditions(comparison: Comparison, data_type: pa.DataType) -> list[Condition]:
+def _day_conditions(comparison: Comparison, data_type: pa.DataType) -> list[ValueTest]:
     """Return the conditions on a date or timestamp from a comparison of its day."""
     if pt.is_date32(data_type):
         return _conditions(comparison, data_type)
@@ -184,8 +184,8 @@ def _day_conditions(comparison: Comparison, data_type: pa.DataType) -> list[Cond
     if not days or None in days:
         return []
     day_length = _SECONDS_PER_DAY * _UNITS[data_type.unit]
-    low: Condition = (">=", (min(days) * day_length,))
-    high: Condition = ("<", ((max(days) + 1) * day_length,))
+    low: ValueTest = (">=", (min(days) * day_length,))
+    high: ValueTest = ("<", ((max(days) + 1) * day_length,))
     match comparison.operator:
         case "=" | "in":
             return [low, high]

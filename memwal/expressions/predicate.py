@@ -22,7 +22,7 @@ Operator = Literal[
     "does not start with",
 ]
 
-Part = DatePart | Literal["date"]
+ComparedPart = DatePart | Literal["date"]
 """Part of a date or timestamp that is compared; ``date`` is everything but the time of day."""
 
 FLIPPED: Final[dict[Operator, Operator]] = {
@@ -76,7 +76,7 @@ class Comparison:
     operator: Operator
     # One; several for ``in``; none for ``is null`` and ``is not null``.
     values: tuple[Constant, ...] = ()
-    part: Part | None = None
+    part: ComparedPart | None = None
 
     def negated(self) -> Comparison:
         """Return the comparison that holds where this one is false."""
@@ -97,7 +97,7 @@ class Column:
     """A column, or a part of its dates, as an operand."""
 
     name: str
-    part: Part | None = None
+    part: ComparedPart | None = None
 
 
 @dataclass(frozen=True, slots=True)

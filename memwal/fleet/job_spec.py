@@ -14,7 +14,7 @@ from memwal.jobs.arguments import to_arguments
 from memwal.jobs.due import Due
 from memwal.jobs.job import Guard, JobResult, TaskRunner, run_in_process
 from memwal.jobs.options import JobOptions, MergeOptions, RunOptions
-from memwal.jobs.progress import Progress
+from memwal.jobs.progress import ProgressOption
 from memwal.util.clock import Duration
 from memwal.util.records import JsonObject
 
@@ -148,7 +148,7 @@ def run_locally(
     *,
     run: TaskRunner = run_in_process,
     guard: Guard | None = None,
-    progress: Progress = None,
+    progress: ProgressOption = None,
 ) -> JobResult:
     """Execute a job spec, with its tasks on a runner."""
     options = spec.options

@@ -26,12 +26,12 @@ from memwal.util.records import JsonObject, plain_value
 if TYPE_CHECKING:
     from memwal.catalog import Catalog
     from memwal.catalog.backoff import FailedJob, SkippedRegionRecord
-    from memwal.catalog.history import MergedRows
+    from memwal.catalog.history import MergedRowCount
 
 # Time window of the current rates.
 WINDOW = timedelta(minutes=15)
 
-Record = TypeVar("Record", "MergedRows", "FailedJob", "SkippedRegionRecord")
+Record = TypeVar("Record", "MergedRowCount", "FailedJob", "SkippedRegionRecord")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ class HistoryPoint:
 def current_rates(
     first: BacklogSample | None,
     last: BacklogSample | None,
-    merges: Iterable[MergedRows],
+    merges: Iterable[MergedRowCount],
     *,
     window: timedelta = WINDOW,
 ) -> Rates:
@@ -83,7 +83,7 @@ def current_rates(
 
 
 def history_points(
-    samples: Sequence[BacklogSample], merges: Sequence[MergedRows]
+    samples: Sequence[BacklogSample], merges: Sequence[MergedRowCount]
 ) -> list[HistoryPoint]:
     """Compute the rates between the samples of one table; samples and merges are oldest first."""
     times = [merge.at for merge in merges]

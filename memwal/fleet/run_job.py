@@ -28,7 +28,7 @@ from memwal.jobs.options import (
     MergeOptions,
     SnapshotOptions,
 )
-from memwal.jobs.progress import Progress
+from memwal.jobs.progress import ProgressOption
 from memwal.telemetry.spans import JOB, TABLE, span
 from memwal.util.clock import Duration, duration
 
@@ -75,7 +75,7 @@ class Runtime:
     storage_options: Mapping[str, str] | None = None
     external_id: str | None = None
     ttl: Duration | None = None
-    progress: Progress = None
+    progress: ProgressOption = None
 
 
 # Runtime of a job whose tasks run one after another in this process.

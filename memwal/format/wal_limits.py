@@ -59,7 +59,7 @@ def _claimed_sizes(metadata: memoryview, body: memoryview) -> tuple[int, int, in
 
     The decompressed size is 0 if the buffers are not compressed.
     """
-    message = _Table(metadata, _U32.unpack_from(metadata)[0])
+    message = _FlatTable(metadata, _U32.unpack_from(metadata)[0])
     size = message.number(3, _I64)
     if not 0 <= size <= len(body):
         raise struct.error(f"its body has {size} bytes, and {len(body)} are there")
@@ -83,7 +83,7 @@ def _claimed_sizes(metadata: memoryview, body: memoryview) -> tuple[int, int, in
     return size, claimed, batch.number(0, _I64)
 
 
-class _Table:
+class _FlatTable:
     """Reader of a flatbuffer table. An absent number is 0.
 
     Raises struct.error if an offset leads outside of the buffer.
@@ -108,9 +108,9 @@ class _Table:
         at = self._position(field)
         return int(kind.unpack_from(self._buffer, at)[0]) if at else 0
 
-    def table(self, field: int) -> _Table:
+    def table(self, field: int) -> _FlatTable:
         """Return the table in a field."""
-        return _Table(self._buffer, self._target(field))
+        return _FlatTable(self._buffer, self._target(field))
 
     def buffers(self, field: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the offsets and lengths of a list of buffers."""

@@ -12,7 +12,7 @@ from collections.abc import Collection
 from typing import Any, TypeVar
 from uuid import UUID
 
-from memwal.jobs.options import JobOptions, Kind, Option, default_of, options_of
+from memwal.jobs.options import JobOptions, Option, OptionKind, default_of, options_of
 from memwal.quality.rules import read_rules
 
 Options = TypeVar("Options", bound=JobOptions)
@@ -28,16 +28,16 @@ def flag_of(name: str, option: Option) -> str:
 def help_of(cls: type[JobOptions], name: str, option: Option) -> str:
     """Return the help text of an option, with its default if that is a number."""
     default = default_of(cls, name)
-    if option.kind is Kind.REGIONS or option.kind is Kind.NAMES:
+    if option.kind is OptionKind.REGIONS or option.kind is OptionKind.NAMES:
         return f"{option.help}; can be given again"
-    if option.kind in (Kind.COUNT, Kind.SECONDS) and default is not None:
+    if option.kind in (OptionKind.COUNT, OptionKind.SECONDS) and default is not None:
         return f"{option.help} (default: {default:.15g})"
     return option.help
 
 
 def metavar_of(option: Option) -> str:
     """Return what stands for the value in a help text."""
-    names = {Kind.REGIONS: "UUID", Kind.NAMES: "NAME", Kind.RULES: "JSON"}
+    names = {OptionKind.REGIONS: "UUID", OptionKind.NAMES: "NAME", OptionKind.RULES: "JSON"}
     return names.get(option.kind, "N")
 
 
@@ -50,17 +50,17 @@ def add_arguments(
             continue
         more: dict[str, Any] = {"metavar": metavar_of(option)}
         match option.kind:
-            case Kind.COUNT:
+            case OptionKind.COUNT:
                 more["type"] = _integer
-            case Kind.SECONDS:
+            case OptionKind.SECONDS:
                 more["type"] = float
-            case Kind.SWITCH:
+            case OptionKind.SWITCH:
                 more = {"action": BooleanOptionalAction}
-            case Kind.REGIONS:
+            case OptionKind.REGIONS:
                 more |= {"type": UUID, "action": "append"}
-            case Kind.NAMES:
+            case OptionKind.NAMES:
                 more["action"] = "append"
-            case Kind.RULES:
+            case OptionKind.RULES:
                 more["required"] = not option.optional
         parser.add_argument(
             flag_of(name, option),
@@ -86,9 +86,9 @@ def parse_options(cls: type[Options], arguments: Namespace) -> Options:
             continue
         value = getattr(arguments, name)
         match option.kind:
-            case Kind.RULES:
+            case OptionKind.RULES:
                 values[name] = read_rules(value)
-            case Kind.REGIONS | Kind.NAMES:
+            case OptionKind.REGIONS | OptionKind.NAMES:
                 values[name] = tuple(value)
             case _:
                 values[name] = value
@@ -109,16 +109,16 @@ def to_arguments(options: JobOptions) -> list[str]:
                 arguments += [flag, _NONE]
             continue
         match option.kind:
-            case Kind.SWITCH:
+            case OptionKind.SWITCH:
                 arguments.append(flag if value else f"--no-{flag.removeprefix('--')}")
-            case Kind.REGIONS | Kind.NAMES:
+            case OptionKind.REGIONS | OptionKind.NAMES:
                 for element in value:
                     arguments += [flag, str(element)]
-            case Kind.RULES:
+            case OptionKind.RULES:
                 arguments += [flag, json.dumps(value.to_dict())]
-            case Kind.COUNT:
+            case OptionKind.COUNT:
                 arguments += [flag, str(value)]
-            case Kind.SECONDS:
+            case OptionKind.SECONDS:
                 # Every digit counts: "g" alone rounds from a million on.
                 arguments += [flag, f"{value:.15g}"]
     return arguments

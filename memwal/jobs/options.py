@@ -21,7 +21,7 @@ from uuid import UUID
 from memwal.boundary.public import public
 from memwal.errors import InvalidInputError
 from memwal.jobs.job import Guard, TaskRunner, run_in_process
-from memwal.jobs.progress import Progress
+from memwal.jobs.progress import ProgressOption
 from memwal.quality.rules import QualityRules
 from memwal.util.clock import MAX_SECONDS, Duration, in_seconds
 
@@ -36,7 +36,7 @@ Count = TypeVar("Count", bound=int | None)
 Seconds = TypeVar("Seconds", bound=Duration | None)
 
 
-class Kind(Enum):
+class OptionKind(Enum):
     """Kind of value that an option takes."""
 
     COUNT = "count"
@@ -52,7 +52,7 @@ class Kind(Enum):
 class Option:
     """Limits and help text of one field."""
 
-    kind: Kind
+    kind: OptionKind
     # What the value means, in words that fit a command line: a phrase without a full stop.
     help: str
     low: float = 0  # least and greatest value of a number
@@ -69,11 +69,11 @@ class Option:
         if self.optional and value is None:
             return
         match self.kind:
-            case Kind.COUNT:
+            case OptionKind.COUNT:
                 self._check_count(name, value)
-            case Kind.SECONDS:
+            case OptionKind.SECONDS:
                 self._check_seconds(name, value)
-            case Kind.RULES if not isinstance(value, QualityRules):
+            case OptionKind.RULES if not isinstance(value, QualityRules):
                 raise InvalidInputError(f"{name} is not a QualityRules.")
 
     def _check_count(self, name: str, value: object) -> None:
@@ -117,22 +117,22 @@ def count(
 ) -> Count:
     """Define a whole number from ``low`` to ``high``; None is a value if it is the default."""
     optional = optional or default is None
-    option = Option(kind=Kind.COUNT, help=help, low=low, high=high, optional=optional)
+    option = Option(kind=OptionKind.COUNT, help=help, low=low, high=high, optional=optional)
     return option_field(default, option)
 
 
 def seconds(default: Seconds, help: str, *, low: float = 0) -> Seconds:
     """Define a duration in seconds of at least ``low``; None is a value if it is the default."""
-    option = Option(kind=Kind.SECONDS, help=help, low=low, optional=default is None)
+    option = Option(kind=OptionKind.SECONDS, help=help, low=low, optional=default is None)
     return option_field(default, option)
 
 
 def _switch(default: bool, help: str) -> bool:
-    return option_field(default, Option(kind=Kind.SWITCH, help=help))
+    return option_field(default, Option(kind=OptionKind.SWITCH, help=help))
 
 
 def _regions(default: Value, help: str, *, argument: str) -> Value:
-    return option_field(default, Option(kind=Kind.REGIONS, help=help, argument=argument))
+    return option_field(default, Option(kind=OptionKind.REGIONS, help=help, argument=argument))
 
 
 def options_of(cls: Any) -> dict[str, Option]:
@@ -158,7 +158,7 @@ class JobOptions:
     def __post_init__(self) -> None:
         for name, option in options_of(self).items():
             value = getattr(self, name)
-            if option.kind is Kind.SECONDS and isinstance(value, timedelta):
+            if option.kind is OptionKind.SECONDS and isinstance(value, timedelta):
                 value = in_seconds(value)
                 object.__setattr__(self, name, value)
             option.check(name, value)
@@ -183,7 +183,7 @@ class RunOptions(JobOptions):
     guard: Guard | None = None
     """Called right before each commit and each deletion by what runs in this process; what it
     raises stops the job."""
-    progress: Progress = None
+    progress: ProgressOption = None
     """Called with a :class:`~memwal.jobs.progress.JobProgress` at each step of what runs in this
     process, or True for a bar on a terminal; what it raises stops the job."""
 
@@ -193,7 +193,7 @@ _COMMIT_BYTES_HELP: Final = (
     "about three times as much memory, and a single larger generation still goes alone"
 )
 _QUALITY: Final = Option(
-    kind=Kind.RULES,
+    kind=OptionKind.RULES,
     help="rules for the rows that enter, and what is done about rows that break them; without "
     "rules, all rows enter",
     optional=True,
@@ -276,7 +276,7 @@ class IndexOptions(RunOptions):
     indexes: Collection[str] | None = option_field(
         None,
         Option(
-            kind=Kind.NAMES,
+            kind=OptionKind.NAMES,
             help="build this index only; by default all indexes of the table",
             argument="index",
         ),
@@ -421,7 +421,9 @@ class QualityOptions(JobOptions):
     """Options of a quality check: :func:`memwal.jobs.table.quality_check.check_quality`."""
 
     quality: QualityRules = field(
-        metadata={_METADATA: Option(kind=Kind.RULES, help="rules whose suite the rows are held to")}
+        metadata={
+            _METADATA: Option(kind=OptionKind.RULES, help="rules whose suite the rows are held to")
+        }
     )
     sample_rows: int | None = count(
         None, "look at so many rows, chosen at random; by default at all rows"
@@ -457,7 +459,7 @@ class VerifyOptions(JobOptions):
     run: TaskRunner = run_in_process
     """Runs the tasks; by default one after another in this process. A verification commits nothing,
     and has no guard."""
-    progress: Progress = None
+    progress: ProgressOption = None
     """As of the other jobs."""
 
     def __post_init__(self) -> None:

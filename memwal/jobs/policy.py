@@ -16,9 +16,9 @@ from memwal.jobs.options import (
     CompactOptions,
     GcOptions,
     JobOptions,
-    Kind,
     MergeOptions,
     Option,
+    OptionKind,
     Options,
     QualityOptions,
     RecoverOptions,
@@ -44,7 +44,7 @@ MAX_REUSE_SECONDS: Final = 600.0
 _PRESETS = frozenset({WHEN_DUE, "@hourly", "@daily", "@weekly", "@monthly", "@yearly"})
 _CRON_FIELD = re.compile(r"[0-9A-Za-z*/,\-#?]+")
 _TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}")
-_SCHEDULE_SECONDS = Option(kind=Kind.SECONDS, help="pause between two runs", low=1)
+_SCHEDULE_SECONDS = Option(kind=OptionKind.SECONDS, help="pause between two runs", low=1)
 
 
 def check_schedule(key: str, value: object) -> None:
@@ -159,7 +159,7 @@ def _from_job(
     return option_field(default, replace(option, low=low, help=help))
 
 
-def _key(kind: Kind, default: Value, help: str) -> Value:
+def _key(kind: OptionKind, default: Value, help: str) -> Value:
     return option_field(default, Option(kind=kind, help=help, optional=default is None))
 
 
@@ -248,7 +248,7 @@ class Policy(JsonRecord):
         note="A compaction is due when so many percent of the rows of the base table are deleted.",
     )
     quiet_hours: tuple[str, ...] = _key(
-        Kind.NAMES,
+        OptionKind.NAMES,
         (),
         "Windows such as ``22:00-06:00 Europe/Berlin`` in which only what is overdue by "
         "``quiet_critical_seconds`` runs.",
@@ -265,7 +265,7 @@ class Policy(JsonRecord):
         7 * _DAY, "How long the catalog keeps a sample of the backlog."
     )
     schedule: str | float | None = _key(
-        Kind.TEXT,
+        OptionKind.TEXT,
         WHEN_DUE,
         "When a maintenance run starts: ``@due``, as soon as a limit of the policy is reached; a "
         "cron expression (five fields, or ``@hourly`` ...); a number of seconds between two runs; "
@@ -306,24 +306,26 @@ class Policy(JsonRecord):
         high=1000,
     )
     pool: str | None = _key(
-        Kind.TEXT, None, "Airflow's pool for the jobs of the table; None takes its default pool."
+        OptionKind.TEXT,
+        None,
+        "Airflow's pool for the jobs of the table; None takes its default pool.",
     )
     spark_session: str | None = _key(
-        Kind.TEXT,
+        OptionKind.TEXT,
         None,
         "Name of the session on a Spark Connect server in which the jobs of the table run. Tables "
         "that give the same name share its Python workers, which each session keeps some 50 MiB "
         "for; None takes one for the table alone.",
     )
     retries: int = count(2, "How often Airflow tries a job again that failed.", low=0, high=20)
-    tags: tuple[str, ...] = _key(Kind.NAMES, (), "Shown beside the table, to filter by.")
+    tags: tuple[str, ...] = _key(OptionKind.NAMES, (), "Shown beside the table, to filter by.")
     priority: int = count(
         1,
         "Tables with a higher one get free task slots first, merges before other jobs.",
         high=100,
     )
     allow_external: tuple[str, ...] = _key(
-        Kind.NAMES,
+        OptionKind.NAMES,
         (),
         "Addresses of folders outside of the table below which files of it may be, as those of a "
         "shallow clone are. They are read with the storage options of the table.",
@@ -331,7 +333,7 @@ class Policy(JsonRecord):
     quality: QualityRules | None = option_field(
         None,
         Option(
-            kind=Kind.RULES,
+            kind=OptionKind.RULES,
             help="What the rows of the table must be like, and what a merge does about those that "
             "are not.",
             optional=True,

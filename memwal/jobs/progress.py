@@ -52,12 +52,12 @@ class JobProgress:
 
 
 Report = Callable[[JobProgress], None]
-Progress = Report | bool | None
+ProgressOption = Report | bool | None
 """Value of the option ``progress``: called at each step, or True for a bar on stderr."""
 
 
 @contextmanager
-def reporting(progress: Progress) -> Iterator[Report]:
+def reporting(progress: ProgressOption) -> Iterator[Report]:
     """Yield the function that a job calls at each step.
 
     A bar is there while the block runs, on a terminal and in a notebook only. MissingExtraError is

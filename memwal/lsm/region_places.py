@@ -28,7 +28,7 @@ from memwal.region.manifest_store import discover_regions, read_manifests
 from memwal.region.router import RegionValues, Router
 from memwal.region.spec import RegionSpec
 
-Place = tuple[int, RegionValues]
+RegionPlace = tuple[int, RegionValues]
 """Spec id and encoded region values."""
 
 _NAME_BASED = 5
@@ -61,7 +61,7 @@ class RegionPlaces:
         self._newest = max((spec.spec_id for spec in base.details.region_specs), default=0)
         self._routers: dict[int, Router | None] = {}
 
-    def place(self, manifest: RegionManifest) -> Place | None:
+    def place(self, manifest: RegionManifest) -> RegionPlace | None:
         """Return the place of a region; None if its manifest does not tell it."""
         spec_id = manifest.spec_id or self._newest
         router = self._router(spec_id)
@@ -97,7 +97,7 @@ class RegionPlaces:
             return False
         return manifest.status == RegionStatus.ACTIVE or self.is_pending(manifest)
 
-    def of_several(self) -> tuple[set[Place], list[RegionManifest]]:
+    def of_several(self) -> tuple[set[RegionPlace], list[RegionManifest]]:
         """Return the places that several regions have or had, and the regions of unknown places.
 
         Of the newest spec. Costs what :func:`router_in_force` does.
@@ -107,7 +107,7 @@ class RegionPlaces:
             return set(), []
         store = self._base.location.store
         stored = discover_regions(store)
-        found: dict[Place, set[UUID]] = {}
+        found: dict[RegionPlace, set[UUID]] = {}
         unknown = []
         for manifest in read_manifests(store, _foreign(router, stored)).values():
             if manifest.spec_id in (0, self._newest):
@@ -137,7 +137,7 @@ class RegionPlaces:
         change of the spec by memwal merges those of the earlier specs first.
         """
         regions = list(manifests)
-        by_place: dict[Place | None, list[RegionManifest]] = {}
+        by_place: dict[RegionPlace | None, list[RegionManifest]] = {}
         for manifest in regions:
             by_place.setdefault(self.place(manifest), []).append(manifest)
         specs = {place[0] for place in by_place if place is not None}
@@ -202,7 +202,7 @@ def router_in_force(
     if not foreign:
         return router
     places = RegionPlaces(base)
-    found: dict[Place, list[UUID]] = {}
+    found: dict[RegionPlace, list[UUID]] = {}
     for manifest in read_manifests(store, foreign).values():
         if not places.is_in_use(manifest, spec_id):
             if manifest.status == RegionStatus.SEALED or 0 < manifest.spec_id < spec_id:

@@ -33,7 +33,7 @@ _MAX_CACHED_PLANS: Final = 4
 # Most batches use slices of these: a row's flag takes as long to make as the row.
 _TOMBSTONES: Final = {flag: pa.repeat(pa.scalar(flag), 1 << 16) for flag in (False, True)}
 
-Check: TypeAlias = Callable[[pa.Array], str | None]
+ValueCheck: TypeAlias = Callable[[pa.Array], str | None]
 """Returns what is wrong with the values of a column; None if nothing is."""
 
 
@@ -289,7 +289,7 @@ class _ConversionPlan:
     casts: tuple[Cast | None, ...]
     misfits: tuple[int, ...]  # indices of the columns whose type does not fit at all
     required: tuple[int, ...]  # indices of the columns that must not have nulls
-    checks: tuple[tuple[int, tuple[Check, ...]], ...]  # columns whose values must be checked
+    checks: tuple[tuple[int, tuple[ValueCheck, ...]], ...]  # columns whose values must be checked
     is_identity: bool  # whether the rows have exactly these columns, in this order and these types
 
     def columns_of(self, batch: pa.RecordBatch, start: int) -> list[pa.Array]:
@@ -337,9 +337,9 @@ def _misfit(plan: _ConversionPlan, given: pa.Table | pa.RecordBatch) -> InvalidI
     return misfit(field.name, row, column[row], field.type)
 
 
-def _checks_for(field: pa.Field, *, null_structs: bool) -> tuple[Check, ...]:
+def _checks_for(field: pa.Field, *, null_structs: bool) -> tuple[ValueCheck, ...]:
     """Return the checks that the values of a column need; none for most types."""
-    checks: list[Check] = []
+    checks: list[ValueCheck] = []
     if _contains_type(field.type, lambda kind: pt.is_string(kind) or pt.is_large_string(kind)):
         checks.append(_find_invalid_utf8)
     if _contains_type(field.type, lambda kind: isinstance(kind, pa.JsonType)):
@@ -349,7 +349,7 @@ def _checks_for(field: pa.Field, *, null_structs: bool) -> tuple[Check, ...]:
     return tuple(checks)
 
 
-def _check_values(name: str, values: pa.Array, checks: Iterable[Check]) -> None:
+def _check_values(name: str, values: pa.Array, checks: Iterable[ValueCheck]) -> None:
     """Refuse values that a flush could not write; the message shows none."""
     for check in checks:
         problem = check(values)

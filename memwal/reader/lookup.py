@@ -54,7 +54,7 @@ Positions = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Keys:
+class _WantedKeys:
     """Keys of a lookup."""
 
     columns: pa.Table  # Key columns in key order, in one chunk each.
@@ -66,12 +66,12 @@ class _Keys:
         """Hash keys."""
         return cls(columns, encoded, hash_keys(columns.columns))
 
-    def take(self, positions: Positions) -> _Keys:
+    def take(self, positions: Positions) -> _WantedKeys:
         """Return the keys at some positions."""
         if len(positions) == len(self.encoded):
             return self
         at = pa.array(positions)
-        return _Keys(
+        return _WantedKeys(
             self.columns.take(at).combine_chunks(), self.encoded.take(at), self.hashes[positions]
         )
 
@@ -103,7 +103,7 @@ def lookup_rows(
     names = list(dict.fromkeys([*schema.names, *base.primary_key]))
     with lance_errors(f"looking up rows of {base.location}"):
         if sources.generations:
-            parts = _from_all(sources, _Keys.of(columns_of_key, encoded), names)
+            parts = _from_all(sources, _WantedKeys.of(columns_of_key, encoded), names)
         else:
             parts = [_from_base(base, columns_of_key, encoded, names)]
     if not parts:
@@ -151,7 +151,7 @@ def _positions_by_values(
     }
 
 
-def _from_all(sources: ReadSources, keys: _Keys, names: Sequence[str]) -> list[pa.Table]:
+def _from_all(sources: ReadSources, keys: _WantedKeys, names: Sequence[str]) -> list[pa.Table]:
     """Read rows from the generations and the base table.
 
     Keys that no generation can have are looked up in the base table at the same time.
@@ -171,9 +171,9 @@ def _from_all(sources: ReadSources, keys: _Keys, names: Sequence[str]) -> list[p
     for search in searches:
         undecided[search.candidates] = True
 
-    def look_up(at: Positions) -> list[_Hits]:
+    def look_up(at: Positions) -> list[_FoundKeys]:
         chosen = keys.take(at)
-        return [_Hits(None, at, _from_base(base, chosen.columns, chosen.encoded, names))]
+        return [_FoundKeys(None, at, _from_base(base, chosen.columns, chosen.encoded, names))]
 
     tasks = [
         functools.partial(search.run, keys, names) for search in searches if len(search.candidates)
@@ -193,7 +193,7 @@ def _from_all(sources: ReadSources, keys: _Keys, names: Sequence[str]) -> list[p
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Hits:
+class _FoundKeys:
     """Keys that a source has, and the rows of those that it did not delete."""
 
     source: GenerationSource | None  # None for the base table, for keys that no generation has.
@@ -201,7 +201,9 @@ class _Hits:
     rows: pa.Table | None
 
 
-def _newest_of_regions(sources: ReadSources, hits: Sequence[_Hits], keys: _Keys) -> list[_Hits]:
+def _newest_of_regions(
+    sources: ReadSources, hits: Sequence[_FoundKeys], keys: _WantedKeys
+) -> list[_FoundKeys]:
     """Drop the rows of keys that another region has in a newer source, by the order of a scan.
 
     Regions have the same keys only if clients made several for the same rows.
@@ -220,7 +222,7 @@ def _newest_of_regions(sources: ReadSources, hits: Sequence[_Hits], keys: _Keys)
             rows = rows.filter(
                 pc.invert(pc.is_in(of_rows, value_set=keys.encoded.take(pa.array(stale))))
             )
-        kept.append(_Hits(hit.source, hit.at, rows))
+        kept.append(_FoundKeys(hit.source, hit.at, rows))
     return kept
 
 
@@ -238,7 +240,7 @@ class _RegionSearch:
         cls,
         base: BaseTable,
         generations: Sequence[GenerationSource],
-        keys: _Keys,
+        keys: _WantedKeys,
         positions: Positions,
     ) -> Self:
         """Test the keys at some positions by the filters that have been read."""
@@ -258,10 +260,10 @@ class _RegionSearch:
                 found.append((source, mask))
         return cls(base, found, np.flatnonzero(is_candidate))
 
-    def run(self, keys: _Keys, names: Sequence[str]) -> list[_Hits]:
+    def run(self, keys: _WantedKeys, names: Sequence[str]) -> list[_FoundKeys]:
         """Return the keys that each generation has and no newer one, deleted ones too."""
         remaining = self.candidates
-        hits: list[_Hits] = []
+        hits: list[_FoundKeys] = []
         for source, mask in self.generations:
             possible = remaining if mask is None else remaining[mask[remaining]]
             folder = _filter_folder(source)
@@ -270,7 +272,7 @@ class _RegionSearch:
             if not len(possible):
                 continue
             at, rows = _from_generation(self.base, source, keys.take(possible), names)
-            hits.append(_Hits(source, possible[at], rows))
+            hits.append(_FoundKeys(source, possible[at], rows))
             remaining = np.setdiff1d(remaining, possible[at], assume_unique=True)
         return hits
 
@@ -281,7 +283,7 @@ def _filter_folder(source: GenerationSource) -> str | None:
 
 
 def _from_generation(
-    base: BaseTable, source: GenerationSource, keys: _Keys, names: Sequence[str]
+    base: BaseTable, source: GenerationSource, keys: _WantedKeys, names: Sequence[str]
 ) -> tuple[Positions, pa.Table | None]:
     """Return the keys that the generation has, and the rows of those that it did not delete."""
     columns = [*names, TOMBSTONE]
@@ -301,7 +303,9 @@ def _from_generation(
     return at, rows.filter(pc.invert(pc.fill_null(rows.column(TOMBSTONE), False)))
 
 
-def _check_keys(rows: pa.Table, keys: _Keys, base: BaseTable, source: GenerationSource) -> None:
+def _check_keys(
+    rows: pa.Table, keys: _WantedKeys, base: BaseTable, source: GenerationSource
+) -> None:
     """Check that the rows have the keys: nothing else verifies the sidecar."""
     at = pc.index_in(key_column(rows, base.primary_key), value_set=keys.encoded)
     if pc.count_distinct(at).as_py() != len(keys.encoded) or len(at) != len(keys.encoded):
@@ -315,7 +319,9 @@ def _wrong_index(source: GenerationSource) -> CorruptDataError:
     )
 
 
-def _addresses(base: BaseTable, source: GenerationSource, keys: _Keys) -> tuple[Positions, RowIds]:
+def _addresses(
+    base: BaseTable, source: GenerationSource, keys: _WantedKeys
+) -> tuple[Positions, RowIds]:
     """Return the keys that a flushed generation has, and the addresses of their newest rows."""
     if source.folder is not None:
         fragments = source.dataset.get_fragments()
@@ -334,7 +340,7 @@ def _addresses(base: BaseTable, source: GenerationSource, keys: _Keys) -> tuple[
     return np.flatnonzero(exists), newest.addresses[position.drop_null().to_numpy()]
 
 
-def _indexed_rows(base: BaseTable, folder: str, keys: _Keys) -> Positions | None:
+def _indexed_rows(base: BaseTable, folder: str, keys: _WantedKeys) -> Positions | None:
     """Return row numbers from the sidecar; None if there is none that can be read."""
     try:
         return key_positions(base.location, folder, keys.encoded)

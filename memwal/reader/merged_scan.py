@@ -30,7 +30,7 @@ from memwal.reader.latest import ROW_ADDRESS, Addresses, NewestRows
 from memwal.reader.row_set import ROW_ID, contains, group_batches, read_rows, without_rows
 from memwal.reader.sources.generation import GenerationSource, ReadSources, write_in_memory
 from memwal.reader.sources.narrow_columns import (
-    Layout,
+    FragmentLayout,
     group_generations,
     layout_of,
     passing_together,
@@ -146,7 +146,7 @@ RereadKeys = Callable[[pa.Array], Iterator[pa.RecordBatch]]
 """Reads the rows of some keys from a new snapshot."""
 
 
-class MergedRows:
+class MergedScan:
     """Newest row of each key over all sources of a read.
 
     ``sources`` and ``newest`` are those of :func:`memwal.reader.scan.open_newest`, ``filter`` is in
@@ -268,7 +268,7 @@ class MergedRows:
         return find_index(indexes, name, lambda kind: kind.finds_keys) is not None
 
     def _live_mask(
-        self, positions: Sequence[int], layouts: Sequence[Layout]
+        self, positions: Sequence[int], layouts: Sequence[FragmentLayout]
     ) -> npt.NDArray[np.bool_]:
         """Mark the rows of flushed generations that are the newest of their keys."""
 

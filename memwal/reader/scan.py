@@ -15,7 +15,7 @@ from memwal.boundary.public import public_items, public_methods
 from memwal.errors import ConflictError, InvalidInputError
 from memwal.lsm.indexes.trust import doubted_indexes
 from memwal.reader.latest import ROW_ADDRESS, NewestRows, find_newest, keys_of
-from memwal.reader.merged_scan import GENERATION, MergedRows, with_extra
+from memwal.reader.merged_scan import GENERATION, MergedScan, with_extra
 from memwal.reader.predicate import parenthesize_filter, translate_filter_errors
 from memwal.reader.result import Result
 from memwal.reader.sources.generation import ReadSources, retry_if_collected
@@ -139,7 +139,7 @@ class Scan(Result):
         *,
         keys: pa.Array | None = None,
         retries: int = _MAX_RETRIES,
-    ) -> MergedRows:
+    ) -> MergedScan:
         """Merge the rows of ``keys`` (default: all keys).
 
         If a generation is collected during the scan, the keys of its rows that were not emitted
@@ -159,7 +159,7 @@ class Scan(Result):
             )
             yield from rows.batches(None)
 
-        return MergedRows(
+        return MergedScan(
             sources,
             newest,
             schema,
@@ -169,7 +169,7 @@ class Scan(Result):
             reread_keys=reread_keys if retries else None,
         )
 
-    def _limited_batches(self, rows: MergedRows) -> Iterator[pa.RecordBatch]:
+    def _limited_batches(self, rows: MergedScan) -> Iterator[pa.RecordBatch]:
         skip = self._offset
         remaining = self._limit
         if remaining == 0:

@@ -60,7 +60,7 @@ class Application(Generic[Options]):
     arguments: Namespace  # The command line.
 
 
-class Result(Protocol):
+class JobReport(Protocol):
     """Result of a job."""
 
     def to_dict(self) -> dict[str, object]:
@@ -148,7 +148,7 @@ def _positive(text: str) -> int:
 def run_application(
     parser: ArgumentParser,
     options: type[Options],
-    job: Callable[[Application[Options]], Result],
+    job: Callable[[Application[Options]], JobReport],
     *,
     failure_of: Callable[[Any], str | None] = lambda result: None,
     in_any_state: bool = False,
@@ -195,10 +195,10 @@ def run_application(
 def _run_job(
     arguments: Namespace,
     options: Options,
-    job: Callable[[Application[Options]], Result],
+    job: Callable[[Application[Options]], JobReport],
     *,
     in_any_state: bool,
-) -> Result:
+) -> JobReport:
     file = arguments.storage_options_file
     # Read before the session starts, so that invalid options fail without waiting for Spark.
     storage_options = allow_external(

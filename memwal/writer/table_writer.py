@@ -27,8 +27,8 @@ from memwal.writer.metrics import process_metrics
 from memwal.writer.open_regions import OpenRegions, RoutingSchema
 from memwal.writer.region_writer.context import WriterContext
 from memwal.writer.region_writer.handle import (
-    Part,
     PendingWrite,
+    RegionWrite,
     WriteHandle,
     copy_error,
     finished_write,
@@ -439,7 +439,7 @@ class TableWriter:
         parts: Sequence[tuple[RegionAssignment, list[pa.RecordBatch]]],
         rows_of: Callable[[RowSchema, list[pa.RecordBatch]], WholeRows | PartialRows],
         wait: bool,
-        raise_parts: Callable[[Sequence[Part]], None],
+        raise_parts: Callable[[Sequence[RegionWrite]], None],
     ) -> WriteHandle:
         """Write the parts of several regions concurrently, and acknowledge them as one write."""
         # An error of a claim is ignored here: the write to its region fails with it again.
@@ -472,14 +472,16 @@ class TableWriter:
         self._unclosed_warning.detach()
 
 
-def _raise_failure(parts: Sequence[Part]) -> None:
+def _raise_failure(parts: Sequence[RegionWrite]) -> None:
     """Raise the error of a write to one region, if it failed."""
     for _, part in parts:
         if part.error is not None:
             raise copy_error(part.error)
 
 
-def _raise_failures(route: Route, batches: Iterable[pa.RecordBatch], parts: Sequence[Part]) -> None:
+def _raise_failures(
+    route: Route, batches: Iterable[pa.RecordBatch], parts: Sequence[RegionWrite]
+) -> None:
     """Raise one error for the regions whose part of a write failed, if any did."""
     errors = {region_id: copy_error(w.error) for region_id, w in parts if w.error is not None}
     if not errors:

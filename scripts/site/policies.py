@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any, Final
 
 from memwal.errors import InvalidInputError
-from memwal.jobs.options import Kind, Option, default_of, options_of
+from memwal.jobs.options import Option, OptionKind, default_of, options_of
 from memwal.jobs.policy import Policy
 
 # Of the command line. Keys without one here have a number, and take twice its default.
@@ -49,7 +49,7 @@ def markdown() -> str:
         unit = next((unit for unit in _UNITS if key.endswith(f"_{unit}")), "")
         words = _in_words(unit, default)
         rows = {"default": _default(default) + words, "unit": unit}
-        if option.kind is not Kind.RULES:
+        if option.kind is not OptionKind.RULES:
             setting = f"{key}={_EXAMPLES.get(key) or f'{2 * default:.15g}'}"
             quoted = f"'{setting}'" if " " in setting else setting
             rows["may be"] = _bounds(key)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from memwal.catalog import Catalog, RunState
-from memwal.catalog.history import MergedRows
+from memwal.catalog.history import MergedRowCount
 from memwal.catalog.models import BacklogSampleRow, JobRunRow
 from memwal.jobs.job import JobResult
 
@@ -102,8 +102,8 @@ def test_merges(each_catalog: Catalog) -> None:
     run(each_catalog, "b", "merge", 4, RunState.FAILED, rows=4)
     run(each_catalog, "b", "gc", 3, rows=5)
     assert each_catalog.merges(ago(15)) == [
-        MergedRows("a", ago(10), 2),
-        MergedRows("b", ago(5), 3),
+        MergedRowCount("a", ago(10), 2),
+        MergedRowCount("b", ago(5), 3),
     ]
     assert [one.rows for one in each_catalog.merges(ago(60), table="a")] == [1, 2]
     assert each_catalog.merges(ago(15), table="c") == []

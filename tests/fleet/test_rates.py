@@ -3,7 +3,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from memwal.catalog import BacklogSample
-from memwal.catalog.history import MergedRows
+from memwal.catalog.history import MergedRowCount
 from memwal.fleet.overview import Rates, current_rates, history_points
 
 NOW = datetime(2026, 11, 1, 12, tzinfo=UTC)
@@ -14,8 +14,8 @@ def sample(minutes: float, rows: int) -> BacklogSample:
     return BacklogSample(table="a", at=at, generations=1, rows=rows, bytes=0, wal_entries=0)
 
 
-def merged(minutes: float, rows: int) -> MergedRows:
-    return MergedRows("a", NOW - timedelta(minutes=minutes), rows)
+def merged(minutes: float, rows: int) -> MergedRowCount:
+    return MergedRowCount("a", NOW - timedelta(minutes=minutes), rows)
 
 
 def test_what_comes_in_is_the_growth_and_what_was_merged_meanwhile() -> None:

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import memwal
-from memwal.jobs.verify import Severity
+from memwal.jobs.verify import FindingSeverity
 
 FOLDER = Path(__file__).resolve().parent
 VERSIONS = sorted(path.name for path in FOLDER.iterdir() if (path / "tables.json").is_file())
@@ -96,7 +96,7 @@ def test_they_are_read(golden: Golden, facts: dict[str, Any]) -> None:
 def problems(table: memwal.Table) -> list[str]:
     """Findings of a verification that are more than information."""
     findings = table.verify().findings
-    return [str(one) for one in findings if one.severity is not Severity.INFORMATION]
+    return [str(one) for one in findings if one.severity is not FindingSeverity.INFORMATION]
 
 
 @pytest.mark.few(3)

@@ -35,7 +35,7 @@ from support.oracles import native
 import memwal
 from memwal.jobs.options import VerifyOptions
 from memwal.jobs.verify import verify
-from memwal.jobs.verify.findings import Severity
+from memwal.jobs.verify.findings import FindingSeverity
 from memwal.lsm.region_places import router_in_force
 from memwal.lsm.wal.claim import claim_region
 
@@ -337,7 +337,7 @@ def _end(told: Told) -> None:
             process.recorder.wrong(f"a file that is not whole is named: {bad}")
         report = verify(table.location, VerifyOptions(deep=True))
         for finding in report.findings:
-            if finding.severity is Severity.INFORMATION:
+            if finding.severity is FindingSeverity.INFORMATION:
                 continue
             if finding.code == "merged-row-changed" and may_write_directly(told):
                 continue

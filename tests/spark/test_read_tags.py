@@ -20,7 +20,7 @@ import memwal.spark
 from memwal.base_table.read_tags import ReadTag, list_read_tags
 from memwal.base_table.snapshot import BaseTable
 from memwal.errors import ConflictError, MemWalError, StoreAccessError, StoreUnavailableError
-from memwal.jobs.gc import Kind, collect_garbage
+from memwal.jobs.gc import GarbageKind, collect_garbage
 from memwal.jobs.options import GcOptions
 from memwal.spark import partition_reader, scan_plan
 from memwal.spark import read_tags as protection
@@ -114,10 +114,10 @@ class TestProtected:
         replace_everything(table)
         decisions = collect(table, 1, 2)
         assert read(made) == EXPECTED
-        (told,) = [d for d in decisions if d.kind is Kind.READ][1:]
+        (told,) = [d for d in decisions if d.kind is GarbageKind.READ][1:]
         assert not told.delete
         assert f"version {made.snapshot.version}" in told.message
-        assert {d.reason for d in decisions if d.kind is Kind.GENERATION} >= {"read"}
+        assert {d.reason for d in decisions if d.kind is GarbageKind.GENERATION} >= {"read"}
 
     def test_until_it_ends(self, table: memwal.Table, monkeypatch: pytest.MonkeyPatch) -> None:
         made = plan(table)
@@ -126,7 +126,7 @@ class TestProtected:
         assert read(made) == EXPECTED
         monkeypatch.undo()
         decisions = collect(table, 11, 12)
-        assert [d.what for d in decisions if d.kind is Kind.READ and d.delete] == [
+        assert [d.what for d in decisions if d.kind is GarbageKind.READ and d.delete] == [
             made.protection.name
         ]
         assert tags(table) == []

@@ -21,7 +21,7 @@ import memwal
 from memwal.catalog import Catalog
 from memwal.cli.commands.app import app
 from memwal.jobs.table import store_check
-from memwal.jobs.table.store_check import Check, CheckState, Diagnosis, diagnose
+from memwal.jobs.table.store_check import CheckState, Diagnosis, StoreCheck, diagnose
 from memwal.storage.location import TableLocation
 
 CHECKS = [
@@ -46,7 +46,7 @@ def few_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_check, "_SAMPLES", 3)
 
 
-def checks(diagnosis: Diagnosis) -> dict[str, Check]:
+def checks(diagnosis: Diagnosis) -> dict[str, StoreCheck]:
     return {check.name: check for check in diagnosis.checks}
 
 

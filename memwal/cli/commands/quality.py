@@ -48,7 +48,7 @@ Origins = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class _Opened:
+class _OpenedRules:
     catalog: Catalog
     managed: ManagedTable
     table: Table
@@ -62,13 +62,13 @@ class _Opened:
 
 
 @contextmanager
-def _opened(name: str, url: str | None) -> Iterator[_Opened]:
+def _opened(name: str, url: str | None) -> Iterator[_OpenedRules]:
     from memwal.fleet.tables import open_managed
 
     with open_catalog(url) as catalog:
         managed = catalog.get(name)
         rules = managed.policy.quality or QualityRules()
-        yield _Opened(catalog, managed, open_managed(managed), rules)
+        yield _OpenedRules(catalog, managed, open_managed(managed), rules)
 
 
 @app.callback()
@@ -307,7 +307,7 @@ def read_suite_file(file: Path) -> object:
         raise InvalidInputError(f"the suite {file} is not {form}: {error}") from error
 
 
-def _origins(rows: list[str], opened: _Opened) -> list[RowOrigin]:
+def _origins(rows: list[str], opened: _OpenedRules) -> list[RowOrigin]:
     from memwal.quality.quarantine import RowOrigin, origins_of
     from memwal.quarantine_review import waiting_rows
 

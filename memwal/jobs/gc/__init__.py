@@ -32,13 +32,13 @@ there is nothing to delete.
 
 from __future__ import annotations
 
-from memwal.jobs.gc.decision import CollectionResult, Decision, Kind, Reason
+from memwal.jobs.gc.decision import CollectionResult, Decision, GarbageKind, Reason
 from memwal.jobs.gc.job import collect_garbage
 
 __all__ = [
     "collect_garbage",
     "CollectionResult",
     "Decision",
-    "Kind",
+    "GarbageKind",
     "Reason",
 ]

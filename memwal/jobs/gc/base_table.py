@@ -43,7 +43,7 @@ from memwal.format.paths import (
     parse_region_name,
 )
 from memwal.jobs.gc.collector import GcContext, carry_out, refuse_link
-from memwal.jobs.gc.decision import Decision, Kind, Reason, moment
+from memwal.jobs.gc.decision import Decision, GarbageKind, Reason, moment
 from memwal.jobs.gc.generations import measure
 from memwal.jobs.gc.history import StoredVersions
 from memwal.jobs.gc.pins import list_read_tags, protection_end
@@ -64,7 +64,7 @@ class ReadTagCollector:
     An expired tag is checked again before it is deleted, since its reader may have renewed it.
     """
 
-    kind: ClassVar[Kind] = Kind.READ
+    kind: ClassVar[GarbageKind] = GarbageKind.READ
     location: TableLocation
 
     def collect(self, context: GcContext) -> Iterator[Decision]:
@@ -107,7 +107,7 @@ class ReadTagCollector:
 class IndexFileCollector:
     """Deletes the folders of indexes that no stored version names."""
 
-    kind: ClassVar[Kind] = Kind.INDEX
+    kind: ClassVar[GarbageKind] = GarbageKind.INDEX
     location: TableLocation
     # If more versions are stored, they are not read and nothing is deleted.
     max_versions: int = MAX_VERSIONS
@@ -221,7 +221,7 @@ def _region_snapshot_ids(entries: Iterable[IndexEntry]) -> set[UUID]:
 class StagedManifestCollector:
     """Deletes the staged manifests of the table that are old enough."""
 
-    kind: ClassVar[Kind] = Kind.STAGING
+    kind: ClassVar[GarbageKind] = GarbageKind.STAGING
     location: TableLocation
 
     def collect(self, context: GcContext) -> Iterator[Decision]:
@@ -246,7 +246,7 @@ class MergeRunCollector:
     names them: Lance's clean-up of old versions deletes them by age.
     """
 
-    kind: ClassVar[Kind] = Kind.STAGING
+    kind: ClassVar[GarbageKind] = GarbageKind.STAGING
     location: TableLocation
 
     def collect(self, context: GcContext) -> Iterator[Decision]:
@@ -267,7 +267,7 @@ class MergeRunCollector:
 class TemporaryFileCollector:
     """Deletes old temporary files of a local table, at any depth; object stores have none."""
 
-    kind: ClassVar[Kind] = Kind.STAGING
+    kind: ClassVar[GarbageKind] = GarbageKind.STAGING
     location: TableLocation
 
     def collect(self, context: GcContext) -> Iterator[Decision]:
@@ -282,7 +282,9 @@ class TemporaryFileCollector:
             store.delete_stale_temporaries("", older_than=age)
 
 
-def _decide_by_age(kind: Kind, what: str, size: int, end: datetime, now: datetime) -> Decision:
+def _decide_by_age(
+    kind: GarbageKind, what: str, size: int, end: datetime, now: datetime
+) -> Decision:
     """Decide about an object that a write may still need until ``end``."""
     old = end <= now
     return Decision(
@@ -300,7 +302,7 @@ def _decide_by_age(kind: Kind, what: str, size: int, end: datetime, now: datetim
 class BaseVersionCollector:
     """Has Lance clean up old versions of the base table, if the options give them an age."""
 
-    kind: ClassVar[Kind] = Kind.BASE_VERSIONS
+    kind: ClassVar[GarbageKind] = GarbageKind.BASE_VERSIONS
     location: TableLocation
 
     def collect(self, context: GcContext) -> Iterator[Decision]:

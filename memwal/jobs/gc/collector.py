@@ -3,7 +3,7 @@
 A new rule of garbage collection is a class with a ``collect`` method, one line in the list of
 :func:`memwal.jobs.gc.region.region_collectors` or :func:`memwal.jobs.gc.job.table_collectors`, and,
 if it has an age, a field of the options. A new kind of garbage also needs a member of
-:class:`memwal.jobs.gc.decision.Kind`, and a new path its right to delete in
+:class:`memwal.jobs.gc.decision.GarbageKind`, and a new path its right to delete in
 :mod:`memwal.permissions`.
 """
 
@@ -17,8 +17,8 @@ from uuid import UUID
 
 from memwal.base_table.region_marks import RegionMark
 from memwal.errors import LinkRefusedError
-from memwal.jobs.gc.decision import Decision, Kind, Reason
-from memwal.jobs.gc.history import History
+from memwal.jobs.gc.decision import Decision, GarbageKind, Reason
+from memwal.jobs.gc.history import ManifestVersions
 from memwal.jobs.gc.pins import Pins
 from memwal.jobs.options import GcOptions
 from memwal.region.manifest_store import RegionManifestStore
@@ -52,7 +52,7 @@ class RegionState:
 
     store: ObjectStore
     manifests: RegionManifestStore
-    history: History
+    history: ManifestVersions
     folders: tuple[str, ...]  # names of the region's folders, listed before its manifests were
 
     @property
@@ -101,7 +101,7 @@ def refuse_link(decision: Decision, store: ObjectStore, folder: str) -> Decision
 class Collector(Protocol):
     """Collects one kind of garbage. A collector keeps no state besides the table."""
 
-    kind: ClassVar[Kind]
+    kind: ClassVar[GarbageKind]
 
     def collect(self, context: GcContext) -> Iterator[Decision]:
         """Decide about each object, folder or range, and delete garbage unless it is a dry run.

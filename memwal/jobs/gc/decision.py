@@ -12,7 +12,7 @@ from memwal.jobs.job import JobResult, ReasonCode
 from memwal.util.records import JsonObject, plain_value
 
 
-class Kind(StrEnum):
+class GarbageKind(StrEnum):
     """Kinds of garbage, and the metrics that count what is deleted of each.
 
     A generation that is dropped from the manifest frees no bytes yet, and a region is never
@@ -76,7 +76,7 @@ class Reason(ReasonCode):
 class Decision:
     """Decision to delete or keep one object, folder or range of objects, with its reason."""
 
-    kind: Kind
+    kind: GarbageKind
     """Kind of garbage that the object may be."""
     what: str
     """Name in its region, or below the table if it belongs to no region; ``a..b`` for a range."""
@@ -115,15 +115,15 @@ class CollectionResult(JobResult):
 
 
 METRICS = (
-    *(kind.count_metric for kind in Kind if kind.count_metric is not None),
+    *(kind.count_metric for kind in GarbageKind if kind.count_metric is not None),
     "bytes",
-    *(kind.bytes_metric for kind in Kind if kind.bytes_metric is not None),
+    *(kind.bytes_metric for kind in GarbageKind if kind.bytes_metric is not None),
 )
 """Names of the metrics of a collection."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Tally:
+class CollectionTally:
     """Metrics of many decisions, the warnings, and the decisions themselves if ``explain``."""
 
     explain: bool
@@ -142,14 +142,14 @@ class Tally:
         kind = decision.kind
         if kind.count_metric is not None:
             self.metrics[kind.count_metric] += decision.objects if kind.counts_objects else 1
-        if kind is Kind.ORPHAN:
+        if kind is GarbageKind.ORPHAN:
             # An orphan is one of the folders too; its own metric counts those never in a manifest.
             self.metrics["folders"] += 1
         if kind.bytes_metric is not None:
             self.metrics[kind.bytes_metric] += decision.bytes
             self.metrics["bytes"] += decision.bytes
 
-    def merge(self, other: Tally) -> None:
+    def merge(self, other: CollectionTally) -> None:
         """Add the metrics, decisions and warnings of another tally."""
         for name, number in other.metrics.items():
             self.metrics[name] += number
@@ -162,7 +162,7 @@ class Tally:
 class DecisionGroup:
     """Totals of the decisions of one kind and one reason."""
 
-    kind: Kind
+    kind: GarbageKind
     reason: Reason
     count: int  # number of objects; a generation or folder counts as one
     bytes: int  # their size, where it is known
@@ -202,7 +202,7 @@ def summarise(decisions: Iterable[Decision], *, examples: int = 50) -> Summary:
 
     Gives at most so many ``examples`` of what is deleted, and of what is kept.
     """
-    groups: dict[tuple[bool, Kind, Reason], list[Decision]] = {}
+    groups: dict[tuple[bool, GarbageKind, Reason], list[Decision]] = {}
     for decision in decisions:
         groups.setdefault((decision.delete, decision.kind, decision.reason), []).append(decision)
     deleted = [group for (delete, _, _), group in groups.items() if delete]

@@ -39,8 +39,8 @@ from memwal.format.region_manifest import (
 )
 from memwal.jobs.foreign_claims import are_protected, find_foreign_claim, protected_from
 from memwal.jobs.gc.collector import GcContext, RegionState, carry_out
-from memwal.jobs.gc.decision import Decision, Kind, Reason, moment
-from memwal.jobs.gc.history import History
+from memwal.jobs.gc.decision import Decision, GarbageKind, Reason, moment
+from memwal.jobs.gc.history import ManifestVersions
 from memwal.jobs.gc.pins import Pin
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage.object_store import ObjectStore
@@ -70,7 +70,7 @@ def measure(store: ObjectStore, prefix: str) -> Extent:
 class GenerationCollector:
     """Drops generations from the manifest that are merged and that nothing pins."""
 
-    kind: ClassVar[Kind] = Kind.GENERATION
+    kind: ClassVar[GarbageKind] = GarbageKind.GENERATION
     region: RegionState
 
     def collect(self, context: GcContext) -> Iterator[Decision]:
@@ -160,7 +160,7 @@ class GenerationCollector:
 
 
 def _decision(
-    kind: Kind,
+    kind: GarbageKind,
     region: RegionState,
     folder: str,
     extent: Extent,
@@ -212,7 +212,7 @@ class DroppedFolderCollector:
     the latest one names, was named by none in between and never will be.
     """
 
-    kind: ClassVar[Kind] = Kind.FOLDER
+    kind: ClassVar[GarbageKind] = GarbageKind.FOLDER
     region: RegionState
 
     def collect(self, context: GcContext) -> Iterator[Decision]:
@@ -245,7 +245,7 @@ class DroppedFolderCollector:
         return _decision(self.kind, region, name, extent, reason, message, until)
 
 
-def _is_past_grace(name: str, generation: int, history: History) -> bool:
+def _is_past_grace(name: str, generation: int, history: ManifestVersions) -> bool:
     """Return whether the manifest of one grace period ago had already dropped a folder."""
     then = history.then
     return (
@@ -300,7 +300,7 @@ def delete_folder(store: ObjectStore, region_id: UUID, name: str) -> None:
 class OrphanCollector:
     """Deletes old folders that the manifest does not name and may never have named."""
 
-    kind: ClassVar[Kind] = Kind.ORPHAN
+    kind: ClassVar[GarbageKind] = GarbageKind.ORPHAN
     region: RegionState
 
     def collect(self, context: GcContext) -> Iterator[Decision]:

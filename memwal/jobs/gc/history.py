@@ -27,7 +27,7 @@ _ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class History:
+class ManifestVersions:
     """Versions of one region's manifest at one listing."""
 
     objects: Mapping[int, ObjectInfo]  # every stored version, also those before a gap
@@ -53,7 +53,7 @@ class History:
         return self.objects[version].modified
 
 
-def read_history(manifests: RegionManifestStore, *, expired: datetime) -> History | None:
+def read_history(manifests: RegionManifestStore, *, expired: datetime) -> ManifestVersions | None:
     """List a region's manifests and read those that decide what is garbage.
 
     These are the newest version, the one that was the newest a grace period ago (``expired``) and,
@@ -75,15 +75,15 @@ def read_history(manifests: RegionManifestStore, *, expired: datetime) -> Histor
 
 def _read_listed(
     manifests: RegionManifestStore, objects: Mapping[int, ObjectInfo], expired: datetime
-) -> History:
+) -> ManifestVersions:
     read = cache(manifests.read)
     versions = contiguous_versions(objects, max(objects))
     latest = read(versions[-1])
     # Times of the store's clock. If it jumped back, the newest version that is old counts.
     then = next((v for v in reversed(versions) if objects[v].modified <= expired), None)
     if then is None:
-        return History(objects=objects, latest=latest, then=None, settled=None)
-    return History(
+        return ManifestVersions(objects=objects, latest=latest, then=None, settled=None)
+    return ManifestVersions(
         objects=objects,
         latest=latest,
         then=read(then),

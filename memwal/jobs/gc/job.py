@@ -21,7 +21,7 @@ from memwal.jobs.gc.base_table import (
     TemporaryFileCollector,
 )
 from memwal.jobs.gc.collector import Collector, GcContext
-from memwal.jobs.gc.decision import CollectionResult, Reason, Tally
+from memwal.jobs.gc.decision import CollectionResult, CollectionTally, Reason
 from memwal.jobs.gc.pins import read_pins
 from memwal.jobs.gc.region import GcTask, run_gc_task
 from memwal.jobs.job import guarded, run_in_process
@@ -78,13 +78,13 @@ def collect_garbage(
     count = min(options.max_tasks or 1, len(regions))
     shares = [tuple(regions[start::count]) for start in range(count)]
     tasks = [GcTask(location, share, context.of_regions(share)) for share in shares]
-    tally = Tally(explain=options.explain)
+    tally = CollectionTally(explain=options.explain)
     tally.warnings += pins.problems
     tally.warnings += [pin.message for pin in pins.pins if pin.reason is Reason.UNREADABLE]
     with span("memwal.collect.regions", location), reporting(options.progress) as report:
         meter = Meter(report, job="gc", step="collecting", unit=Unit.REGIONS, total=len(regions))
         run_task = guarded(run_gc_task, options.guard)
-        outcomes: list[Tally] = run_metered(
+        outcomes: list[CollectionTally] = run_metered(
             options, tasks, run_task, meter, lambda task: len(task.regions)
         )
     for outcome in outcomes:

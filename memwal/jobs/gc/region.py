@@ -16,7 +16,7 @@ from memwal.base_table.required_regions import region_error
 from memwal.errors import LinkRefusedError, MemWalError
 from memwal.format.paths import manifest_dir, region_dir
 from memwal.jobs.gc.collector import Collector, GcContext, RegionState
-from memwal.jobs.gc.decision import Decision, Kind, Reason, Tally
+from memwal.jobs.gc.decision import CollectionTally, Decision, GarbageKind, Reason
 from memwal.jobs.gc.generations import (
     DroppedFolderCollector,
     GenerationCollector,
@@ -95,13 +95,13 @@ class GcTask:
     context: GcContext  # with the pins of these regions when the job was planned
 
 
-def run_gc_task(task: GcTask, *, guard: Guard | None = None) -> Tally:
+def run_gc_task(task: GcTask, *, guard: Guard | None = None) -> CollectionTally:
     """Collect the task's regions in parallel. One that cannot be read is reported and skipped.
 
     ``guard`` is called before each group of regions. Raises MemWalError if tags or branches changed
     and the pins cannot be read again.
     """
-    tally = Tally(explain=task.context.options.explain)
+    tally = CollectionTally(explain=task.context.options.explain)
     context = task.context
     for start in range(0, len(task.regions), _REGIONS_PER_CHECK):
         if guard is not None:
@@ -123,10 +123,12 @@ def _with_current_pins(task: GcTask, context: GcContext) -> GcContext:
     return replace(context, pins=pins.of_regions(task.regions))
 
 
-def _collect_region(location: TableLocation, context: GcContext, region_id: UUID) -> Tally:
+def _collect_region(
+    location: TableLocation, context: GcContext, region_id: UUID
+) -> CollectionTally:
     """Collect a region, and report a failure instead of raising it."""
     store = location.store
-    tally = Tally(explain=context.options.explain)
+    tally = CollectionTally(explain=context.options.explain)
     try:
         for decision in collect_region(store, RegionManifestStore(store, region_id), context):
             tally.add(decision)
@@ -141,7 +143,7 @@ def _collect_region(location: TableLocation, context: GcContext, region_id: UUID
 
 def _skipped(region_id: UUID, reason: Reason, message: str) -> Decision:
     return Decision(
-        kind=Kind.REGION,
+        kind=GarbageKind.REGION,
         what=str(region_id),
         region_id=str(region_id),
         reason=reason,

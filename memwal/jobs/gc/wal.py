@@ -20,7 +20,7 @@ import numpy.typing as npt
 from memwal.format.paths import APPLIED_DIR, manifest_dir, parse_wal_name, wal_dir, wal_key
 from memwal.format.region_manifest import INCARNATION_NUMBERS
 from memwal.jobs.gc.collector import GcContext, RegionState, carry_out
-from memwal.jobs.gc.decision import Decision, Kind, Reason, moment
+from memwal.jobs.gc.decision import Decision, GarbageKind, Reason, moment
 from memwal.lsm.wal.applied_steps import write_book_before_delete
 from memwal.lsm.wal.log import lost_log_error
 from memwal.storage.object_store import ObjectStore
@@ -59,7 +59,7 @@ class LogEntries:
 class LogCollector:
     """Deletes log entries that neither a kept generation nor a replay needs."""
 
-    kind: ClassVar[Kind] = Kind.LOG
+    kind: ClassVar[GarbageKind] = GarbageKind.LOG
     region: RegionState
 
     def collect(self, context: GcContext) -> Iterator[Decision]:
@@ -163,7 +163,7 @@ class ManifestCollector:
     by this, a process that was paused tells the end of the history from a gap in it.
     """
 
-    kind: ClassVar[Kind] = Kind.MANIFESTS
+    kind: ClassVar[GarbageKind] = GarbageKind.MANIFESTS
     region: RegionState
 
     def collect(self, context: GcContext) -> Iterator[Decision]:

@@ -128,7 +128,7 @@ class IndexOutcome:
 
 
 @dataclass(slots=True)
-class _Tally:
+class _BuildTally:
     tasks: int = 0
     commits: int = 0
     indexes: set[str] = field(default_factory=set)
@@ -175,7 +175,7 @@ def _build_indexes(location: TableLocation, options: IndexOptions, report: Repor
     built = [name for name in selected if name in existing]
     repairs = rebuild_damaged(location, built, guard=options.guard)
     built = [name for name in built if name not in repairs.lost]
-    tally = _Tally(
+    tally = _BuildTally(
         commits=len(repairs.rebuilt),
         indexes=set(repairs.rebuilt),
         warnings=list(repairs.warnings),
@@ -361,7 +361,7 @@ def _run_plan(
     base: BaseTable,
     plan: Sequence[IndexTask | PartTask],
     options: IndexOptions,
-    tally: _Tally,
+    tally: _BuildTally,
     report: Report,
 ) -> bool:
     """Run tasks and commit the parts. Returns True if an index may still be behind."""

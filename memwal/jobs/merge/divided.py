@@ -43,7 +43,7 @@ from lance.dataset import LanceOperation
 from lance.fragment import FragmentMetadata
 
 from memwal.base_table.commit import commit_strictly
-from memwal.base_table.commit_records import MergedRows, merge_message
+from memwal.base_table.commit_records import AddedRows, merge_message
 from memwal.base_table.region_marks import raise_marks
 from memwal.base_table.snapshot import BaseTable, is_version_stored, open_base
 from memwal.errors import CorruptDataError, MemWalError, ObjectNotFoundError, TableSetupError
@@ -181,7 +181,7 @@ class _DividedMerge:
                     skipped=tuple(self.skipped.values()),
                     quality=self._reports(()),
                 )
-            return self._commit(_Run(run_id, base, parts))
+            return self._commit(_Attempt(run_id, base, parts))
         finally:
             if not self.is_unrecorded:
                 self._delete_run(run_id)
@@ -249,7 +249,7 @@ class _DividedMerge:
             if earlier is None or region.generation < earlier.generation:
                 self.skipped[region_id] = region
 
-    def _commit(self, run: _Run) -> MergeOutcome:
+    def _commit(self, run: _Attempt) -> MergeOutcome:
         """Match and commit until no other commit comes first, then record the progress."""
         write_intent(self.location.store, run.run_id, Intent(run.base.version, run.merged))
         latest = run.base
@@ -304,7 +304,7 @@ class _DividedMerge:
             quality=self._reports(run.selections),
         )
 
-    def _try_commit(self, latest: BaseTable, run: _Run) -> int:
+    def _try_commit(self, latest: BaseTable, run: _Attempt) -> int:
         """Commit the rows on the version that was matched; LostRaceError if it is not the latest.
 
         Until it is certain that nothing was committed, the next merge needs the files of the run.
@@ -317,7 +317,7 @@ class _DividedMerge:
             fields_modified=[],
         )
         self.is_unrecorded = True
-        message = merge_message(MergedRows(run.run_id, run.merged))
+        message = merge_message(AddedRows(run.run_id, run.merged))
         try:
             with span(
                 "memwal.merge.commit",
@@ -329,7 +329,7 @@ class _DividedMerge:
             self.is_unrecorded = False
             raise
 
-    def _latest(self, run: _Run) -> BaseTable:
+    def _latest(self, run: _Attempt) -> BaseTable:
         """Return the latest version, if what was rewritten may still be committed."""
         latest = open_base(self.location)
         if still_pending(run.selections, latest.details.merged) != run.selections:
@@ -340,7 +340,7 @@ class _DividedMerge:
             raise LostRaceError("the columns of the base table changed")
         return latest
 
-    def _match(self, base: BaseTable, run: _Run) -> None:
+    def _match(self, base: BaseTable, run: _Attempt) -> None:
         """Match the keys with the fragments that were not matched as they are now."""
         first = not run.matches.by_fragment
         sizes = run.matches.unmatched(base)
@@ -357,7 +357,7 @@ class _DividedMerge:
     def _match_fragments(
         self,
         base: BaseTable,
-        run: _Run,
+        run: _Attempt,
         sizes: Mapping[int, int],
         keys: Sequence[KeyFile],
         *,
@@ -403,7 +403,7 @@ class _DividedMerge:
             run_delete_task,
         )
 
-    def _write_rows(self, base: BaseTable, run: _Run) -> None:
+    def _write_rows(self, base: BaseTable, run: _Attempt) -> None:
         """Write rows with stable ids, where they were not written with the ids that were matched.
 
         Raises LostRaceError if a generation cannot be read any more: the merge goes without it.
@@ -500,7 +500,7 @@ class _Matches:
 
 
 @dataclass(slots=True)
-class _Run:
+class _Attempt:
     """State of one attempt: the parts that were rewritten, matches, and rows with stable ids."""
 
     run_id: UUID

@@ -59,7 +59,7 @@ _ABOVE = 0.999
 
 
 @dataclass(frozen=True, slots=True)
-class RewriteTask:
+class CompactTask:
     """Fragments of one version to rewrite into one, or into a few full ones."""
 
     location: TableLocation
@@ -173,7 +173,7 @@ def _record_catch_up(base: BaseTable, options: CompactOptions) -> BaseTable:
         return base
 
 
-def run_rewrite_task(task: RewriteTask) -> RewriteResult | None:
+def run_rewrite_task(task: CompactTask) -> RewriteResult | None:
     """Write the new fragments, which no version names yet.
 
     None if a dictionary has too many values for one file: Lance would write one that cannot be
@@ -184,7 +184,7 @@ def run_rewrite_task(task: RewriteTask) -> RewriteResult | None:
         return task.plan.execute(stored) if _fit_together(task, stored) else None
 
 
-def _fit_together(task: RewriteTask, stored: lance.LanceDataset) -> bool:
+def _fit_together(task: CompactTask, stored: lance.LanceDataset) -> bool:
     """Return whether the values of each narrow dictionary fit into one file."""
     narrow = _narrow_columns(stored)
     if not narrow:
@@ -225,7 +225,7 @@ def _choose(base: BaseTable, options: CompactOptions) -> frozenset[int]:
 
 def _plan(
     base: BaseTable, options: CompactOptions, budget: int, chosen: Collection[int]
-) -> tuple[RewriteTask, ...]:
+) -> tuple[CompactTask, ...]:
     """Plan the rewrites of the chosen fragments, and of those that Lance joins with them."""
 
     def tasks(limits: CompactionOptions) -> list[CompactionTask]:
@@ -242,12 +242,12 @@ def _plan(
     planned = tasks({"max_source_bytes": budget}) or tasks({})[:1]
     rows = {part.fragment_id: int(part.physical_rows) for part in base.dataset.get_fragments()}
     return tuple(
-        RewriteTask(base.location, base.version, task, numbers, sum(rows[n] for n in numbers))
+        CompactTask(base.location, base.version, task, numbers, sum(rows[n] for n in numbers))
         for task, numbers in ((task, planned_fragments(task)) for task in planned)
     )
 
 
-def _are_unchanged(base: BaseTable, rewrites: Sequence[RewriteTask]) -> bool:
+def _are_unchanged(base: BaseTable, rewrites: Sequence[CompactTask]) -> bool:
     """Return whether the fragments are as they were when the rewrite was planned.
 
     Checked before the commit: one that must fail writes index files of the whole table first, and

@@ -59,7 +59,7 @@ from memwal.format.paths import (
 )
 from memwal.format.region_manifest import RegionManifest
 from memwal.jobs.job import JobResult
-from memwal.jobs.progress import NO_METER, Meter, NoMeter, Progress, Report, Unit, reporting
+from memwal.jobs.progress import NO_METER, Meter, NoMeter, ProgressOption, Report, Unit, reporting
 from memwal.lsm.wal.abandon import abandoned_dir
 from memwal.lsm.wal.log import lost_log_error, survey_log
 from memwal.region.manifest_store import RegionManifestStore, read_manifests
@@ -84,7 +84,7 @@ class _Region:
 
 
 def copy_table(
-    source: TableLocation, target: TableLocation, *, progress: Progress = None
+    source: TableLocation, target: TableLocation, *, progress: ProgressOption = None
 ) -> JobResult:
     """Copy a table with all acknowledged writes, while it is read, written and maintained.
 

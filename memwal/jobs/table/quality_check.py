@@ -76,7 +76,7 @@ def _report(
     }
     sampled = sample_rows is not None and sample_rows < row_count
     totals = {
-        number: _Totals(expectation)
+        number: _RunningTally(expectation)
         for number, expectation in enumerate(suite)
         if number not in from_metadata
         and (sampled or (expectation.kind == ExpectationKind.ROW and expectation.rule.in_arrow))
@@ -117,7 +117,7 @@ def _report(
 
 
 @dataclass(slots=True)
-class _Totals:
+class _RunningTally:
     """Totals of one expectation over the batches so far."""
 
     expectation: Expectation

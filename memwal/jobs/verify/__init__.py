@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memwal.jobs.verify.findings import CODES, Finding, Repair, Severity, VerifyReport
+from memwal.jobs.verify.findings import CODES, Finding, FindingSeverity, Repair, VerifyReport
 from memwal.jobs.verify.job import verify
 from memwal.jobs.verify.repair import RepairAction, repair
 
@@ -11,7 +11,7 @@ __all__ = [
     "Finding",
     "Repair",
     "RepairAction",
-    "Severity",
+    "FindingSeverity",
     "VerifyReport",
     "repair",
     "verify",

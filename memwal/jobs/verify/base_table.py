@@ -38,7 +38,7 @@ _MAGIC = b"LANC"
 
 
 @dataclass(frozen=True, slots=True)
-class NewestBase:
+class ReadableBase:
     """Newest version of the base table that can be read."""
 
     # None if no version can be read, or the version has no MemWAL index or primary key.
@@ -46,7 +46,7 @@ class NewestBase:
     findings: tuple[Finding, ...]  # damaged versions that are newer
 
 
-def open_newest(location: TableLocation) -> NewestBase:
+def open_newest(location: TableLocation) -> ReadableBase:
     """Open the newest version of a table that is not damaged.
 
     Raises TableSetupError if there is no table, or it has no MemWAL.
@@ -76,8 +76,8 @@ def open_newest(location: TableLocation) -> NewestBase:
         if not torn:
             base.require_mem_wal()
         usable = base.index is not None and bool(base.primary_key)
-        return NewestBase(base if usable else None, tuple(torn))
-    return NewestBase(None, tuple(torn))
+        return ReadableBase(base if usable else None, tuple(torn))
+    return ReadableBase(None, tuple(torn))
 
 
 def check_older_versions(base: BaseTable) -> Iterator[Finding]:

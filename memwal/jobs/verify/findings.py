@@ -13,7 +13,7 @@ from memwal.boundary.text import plural
 from memwal.util.records import JsonRecord
 
 
-class Severity(Enum):
+class FindingSeverity(Enum):
     """Severity of a finding."""
 
     ERROR = "error"
@@ -39,13 +39,13 @@ class Repair(Enum):
 class Code:
     """One kind of finding."""
 
-    severity: Severity
+    severity: FindingSeverity
     meaning: str  # what such a finding says
     advice: str  # what the repair does; if no repair is safe, what to do
     repair: Repair | None = None  # the repair that is safe
 
 
-_E, _W, _I = Severity.ERROR, Severity.WARNING, Severity.INFORMATION
+_E, _W, _I = FindingSeverity.ERROR, FindingSeverity.WARNING, FindingSeverity.INFORMATION
 _BACKUP = "stop the writers of the region, keep every object, and restore this one from a backup"
 _ASK = "keep every object and find out who wrote it before anything else is written"
 _REPLAY = (
@@ -377,7 +377,7 @@ class Finding(JsonRecord):
     """None for the table itself."""
 
     @property
-    def severity(self) -> Severity:
+    def severity(self) -> FindingSeverity:
         """Severity of its code."""
         return CODES[self.code].severity
 
@@ -436,22 +436,22 @@ class VerifyReport(JsonRecord):
     @property
     def errors(self) -> int:
         """Number of errors."""
-        return sum(finding.severity is Severity.ERROR for finding in self.findings)
+        return sum(finding.severity is FindingSeverity.ERROR for finding in self.findings)
 
     @property
     def warnings(self) -> int:
         """Number of warnings."""
-        return sum(finding.severity is Severity.WARNING for finding in self.findings)
+        return sum(finding.severity is FindingSeverity.WARNING for finding in self.findings)
 
     @property
     def clean(self) -> bool:
         """Return whether all findings are only information."""
-        return all(finding.severity is Severity.INFORMATION for finding in self.findings)
+        return all(finding.severity is FindingSeverity.INFORMATION for finding in self.findings)
 
 
 def worst_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Sort findings, errors before warnings before information, and drop repeated ones."""
-    order = list(Severity)
+    order = list(FindingSeverity)
     return tuple(
         sorted(
             dict.fromkeys(findings),

@@ -24,7 +24,7 @@ from memwal.format.region_manifest import RegionManifest
 from memwal.jobs.options import GcOptions, VerifyOptions
 from memwal.jobs.progress import Meter, Unit, reporting, run_metered
 from memwal.jobs.verify.base_table import (
-    NewestBase,
+    ReadableBase,
     check_files,
     check_older_versions,
     check_refs,
@@ -35,7 +35,7 @@ from memwal.jobs.verify.findings import Finding, VerifyReport, worst_first
 from memwal.jobs.verify.generations import GenerationCheck, check_generation
 from memwal.jobs.verify.indexes import check_index_contents, check_index_files
 from memwal.jobs.verify.manifests import (
-    History,
+    StoredManifests,
     check_hint,
     check_history,
     read_history,
@@ -111,7 +111,7 @@ def _has_broken_link(location: TableLocation, region_id: UUID) -> bool:
 
 
 def check_regions(
-    task: VerifyTask, newest: NewestBase, regions: Sequence[UUID]
+    task: VerifyTask, newest: ReadableBase, regions: Sequence[UUID]
 ) -> Iterator[Finding]:
     """Check regions one by one, and then their merged rows together."""
     base = newest.base
@@ -138,7 +138,9 @@ def check_regions(
         yield from check_merged_rows(base, manifests, sampled=sampled)
 
 
-def _check_region(task: VerifyTask, newest: NewestBase, history: History) -> Iterator[Finding]:
+def _check_region(
+    task: VerifyTask, newest: ReadableBase, history: StoredManifests
+) -> Iterator[Finding]:
     location, base = task.location, newest.base
 
     def merged_now() -> Mapping[UUID, int]:
@@ -166,7 +168,7 @@ def _check_region(task: VerifyTask, newest: NewestBase, history: History) -> Ite
         yield from check_values(base, manifest)
 
 
-def _check_orphans(task: VerifyTask, history: History) -> Iterator[Finding]:
+def _check_orphans(task: VerifyTask, history: StoredManifests) -> Iterator[Finding]:
     store, region_id = task.location.store, history.region_id
     named = {flushed.path for manifest in history.manifests for flushed in manifest.flushed}
     for name in store.list_folders(region_dir(region_id)):
@@ -253,7 +255,7 @@ def run_verify_task(task: VerifyTask) -> tuple[int, tuple[Finding, ...]]:
     """Run a task. Returns the version of the base table that was read, and the findings."""
     first = open_newest(task.location)
 
-    def check(newest: NewestBase, regions: Sequence[UUID]) -> list[Finding]:
+    def check(newest: ReadableBase, regions: Sequence[UUID]) -> list[Finding]:
         if task.regions:
             return list(check_regions(task, newest, regions))
         return [*newest.findings, *check_table(task, newest.base)]

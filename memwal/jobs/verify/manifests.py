@@ -27,7 +27,7 @@ _COMMIT_SECONDS = timedelta(seconds=5)
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class StoredManifests:
     """Stored manifest versions of a region."""
 
     region_id: UUID
@@ -52,12 +52,12 @@ class History:
         return not self.manifests and all(f.code == "region-empty" for f in self.findings)
 
 
-def read_history(store: ObjectStore, region_id: UUID) -> History:
+def read_history(store: ObjectStore, region_id: UUID) -> StoredManifests:
     """Read every stored manifest, and check that none is missing between them."""
     manifests = RegionManifestStore(store, region_id)
     objects = manifests.list_versions()
     if not objects:
-        return History(region_id, (), tuple(_check_without_manifest(store, region_id)))
+        return StoredManifests(region_id, (), tuple(_check_without_manifest(store, region_id)))
     versions = sorted(objects)
     while store.exists(manifest_key(region_id, versions[-1] + 1)):
         # Committed since the listing.
@@ -65,13 +65,13 @@ def read_history(store: ObjectStore, region_id: UUID) -> History:
     read = map_parallel(lambda version: _read_manifest(store, region_id, version), versions)
     readable = tuple(manifest for manifest in read if isinstance(manifest, RegionManifest))
     damaged = tuple(finding for finding in read if isinstance(finding, Finding))
-    history = History(region_id, readable, damaged)
+    history = StoredManifests(region_id, readable, damaged)
     return replace(history, findings=(*_check_gaps(store, history, objects, versions), *damaged))
 
 
 def _check_gaps(
     store: ObjectStore,
-    history: History,
+    history: StoredManifests,
     objects: Mapping[int, ObjectInfo],
     versions: Sequence[int],
 ) -> Iterator[Finding]:
@@ -181,7 +181,7 @@ def check_hint(store: ObjectStore, region_id: UUID, *, now: datetime) -> list[Fi
 
 
 def check_history(
-    history: History, merged_now: Callable[[], Mapping[UUID, int]]
+    history: StoredManifests, merged_now: Callable[[], Mapping[UUID, int]]
 ) -> Iterator[Finding]:
     """Check that what may only grow does, and that no generation was dropped that is not merged.
 
@@ -227,7 +227,7 @@ def _check_flushed(manifest: RegionManifest) -> Iterator[Finding]:
 
 
 def _check_lost(
-    history: History, merged_now: Callable[[], Mapping[UUID, int]]
+    history: StoredManifests, merged_now: Callable[[], Mapping[UUID, int]]
 ) -> Iterator[Finding]:
     newest = history.newest
     if newest is None:

@@ -165,7 +165,7 @@ Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class _StoredGeneration:
+class _OpenGeneration:
     """A generation that is named by the manifest and stored."""
 
     source: GenerationSource
@@ -176,16 +176,16 @@ class _StoredGeneration:
 class _RegionGenerations:
     """Stored generations of a region, oldest first: merged ones, and those still to be merged."""
 
-    merged: tuple[_StoredGeneration, ...]
-    pending: tuple[_StoredGeneration, ...]
+    merged: tuple[_OpenGeneration, ...]
+    pending: tuple[_OpenGeneration, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _NewestMerged:
     """Newest merged row of each key, and the row of that key in the base table."""
 
-    stored: tuple[_StoredGeneration, ...]  # merged generations, to which ``source`` refers
-    pending: tuple[_StoredGeneration, ...]
+    stored: tuple[_OpenGeneration, ...]  # merged generations, to which ``source`` refers
+    pending: tuple[_OpenGeneration, ...]
     keys: pa.Array  # encoded keys; the arrays below have one element for each
     source: Numbers  # index of the generation that has the newest row, in ``stored``
     addresses: npt.NDArray[np.uint64]  # address of that row in the generation
@@ -253,7 +253,7 @@ def _open_region(base: BaseTable, manifest: RegionManifest) -> _RegionGeneration
                 read_keys(source, base.primary_key)
         except (Unreadable, CorruptDataError):
             return None
-        generations.append(_StoredGeneration(source, folder))
+        generations.append(_OpenGeneration(source, folder))
     return _RegionGenerations(
         tuple(stored for stored in generations if stored.source.generation <= merged),
         tuple(stored for stored in generations if stored.source.generation > merged),
@@ -335,7 +335,7 @@ def _find_newest_merged(base: BaseTable, regions: Sequence[_RegionGenerations]) 
 
 
 def _find_quarantined(
-    base: BaseTable, stored: Sequence[_StoredGeneration], newest: NewestRows
+    base: BaseTable, stored: Sequence[_OpenGeneration], newest: NewestRows
 ) -> npt.NDArray[np.bool_]:
     """Mark rows that a merge quarantined: the base table has an older row of their key, or none."""
     rows = Quarantine.of(base.location).read(state=None)
@@ -434,7 +434,7 @@ def _keys_of_pending(
 
 
 def _find_differing(
-    base: BaseTable, newest: _NewestMerged, stored: _StoredGeneration, live: Numbers
+    base: BaseTable, newest: _NewestMerged, stored: _OpenGeneration, live: Numbers
 ) -> Numbers:
     """Select the keys that have other values in the base table."""
     columns = _comparable_columns(base, stored)
@@ -467,7 +467,7 @@ def _without_null_structs(rows: pa.Table) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=rows.schema)
 
 
-def _comparable_columns(base: BaseTable, stored: _StoredGeneration) -> list[str]:
+def _comparable_columns(base: BaseTable, stored: _OpenGeneration) -> list[str]:
     """Return the columns that the generation was flushed with and whose type is the same now."""
     if stored.source.folder is not None:
         return list(base.schema.names)

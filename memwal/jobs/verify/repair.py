@@ -76,7 +76,7 @@ from memwal.format.memwal_index import IndexDetails
 from memwal.format.paths import BLOOM_FILTER_NAME, PK_INDEX_DIR, generation_dir
 from memwal.jobs.index.rebuild import rebuild_index
 from memwal.jobs.table.snapshot import build_snapshot
-from memwal.jobs.verify.findings import Finding, Repair, Severity, VerifyReport
+from memwal.jobs.verify.findings import Finding, FindingSeverity, Repair, VerifyReport
 from memwal.jobs.verify.generations import (
     GenerationCheck,
     StoredKeys,
@@ -169,7 +169,7 @@ def _repair_hint(location: TableLocation, finding: Finding, now: datetime) -> bo
     ):
         return False
     history = read_history(location.store, finding.region)
-    if history.newest is None or any(f.severity is Severity.ERROR for f in history.findings):
+    if history.newest is None or any(f.severity is FindingSeverity.ERROR for f in history.findings):
         raise StoreError(
             f"the manifests of region {finding.region} have gaps or cannot be read, so the newest "
             "one is not certain; repair them first"

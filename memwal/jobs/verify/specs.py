@@ -24,7 +24,7 @@ from memwal.lsm.indexes.catchup import (
     unmaintainable_index_names,
 )
 from memwal.lsm.indexes.trust import find_doubts
-from memwal.lsm.region_places import Place, RegionPlaces, spec_of
+from memwal.lsm.region_places import RegionPlace, RegionPlaces, spec_of
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.region.router import RegionAssignment, Router
 from memwal.region.spec import RegionSpec
@@ -101,7 +101,7 @@ def check_places(base: BaseTable, manifests: Mapping[UUID, RegionManifest]) -> I
     if spec_of(base, newest) is None:
         # The check of the specs reports it.
         return
-    first: dict[Place, UUID] = {}
+    first: dict[RegionPlace, UUID] = {}
     for region_id, manifest in manifests.items():
         place = places.place(manifest)
         key = manifest_key(region_id, manifest.version)

@@ -45,7 +45,7 @@ from memwal.format.region_manifest import FlushedGeneration
 from memwal.format.values import VERSIONS_WITHOUT_NULL_STRUCTS
 from memwal.inputs.dictionaries import divide_by_values
 from memwal.lsm.flush.key_index import KEY_INDEX_FILES, NewestKeys, write_key_index
-from memwal.lsm.flush.rows import GenerationRows, NewestRows, TableRows
+from memwal.lsm.flush.rows import GenerationRows, NewestRowStream, TableRows
 from memwal.lsm.indexes.maintained import MaintainedIndex, build_generation_indexes
 from memwal.region.rows import stored_schema
 from memwal.storage.object_store import ObjectStore
@@ -64,7 +64,7 @@ _MAX_BYTES = 1 << 62
 _OLDEST_VERSION: Final = "2.1"
 
 
-def write_dataset(base: BaseTable, uri: str, rows: NewestRows) -> lance.LanceDataset:
+def write_dataset(base: BaseTable, uri: str, rows: NewestRowStream) -> lance.LanceDataset:
     """Write rows as a new Lance dataset with the field ids of the base table.
 
     Raises OSError and ValueError of pylance.
@@ -186,7 +186,7 @@ def write_generation(
     if isinstance(contents, pa.Table):
         contents = TableRows(contents, base.primary_key)
     newest = NewestKeys.of(contents.keys())
-    rows = NewestRows(contents, newest.positions, base)
+    rows = NewestRowStream(contents, newest.positions, base)
     uri = location.child(folder)
     try:
         dataset = write_dataset(base, uri, rows)

@@ -77,7 +77,7 @@ class TableRows:
             yield from part.to_batches()
 
 
-class NewestRows:
+class NewestRowStream:
     """Stream of the newest row of each key, in the columns of the base table.
 
     Counts the rows that were read, and builds their bloom filters. ``positions`` are those of the

@@ -31,7 +31,7 @@ _SameKey = Callable[[Rows, Rows], Mask]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _State:
+class _SortedRuns:
     """Sorted runs of entries over the first ``rows`` rows; a later run has newer rows."""
 
     runs: tuple[Hashes, ...] = ()
@@ -54,7 +54,7 @@ class KeyIndex:
     def __init__(self, primary_key: Sequence[str]) -> None:
         self.primary_key = tuple(primary_key)
         self._lock = threading.Lock()
-        self._state = _State()
+        self._state = _SortedRuns()
         # Number of the next row with the same key, by row.
         self._successors = np.empty(0, np.int32)
 
@@ -107,7 +107,7 @@ class KeyIndex:
         newest: Mask = self._successors[: view.rows] >= view.rows
         return newest
 
-    def _extended(self, state: _State, view: RowView) -> _State:
+    def _extended(self, state: _SortedRuns, view: RowView) -> _SortedRuns:
         if view.rows > int(_ROW_MASK):
             raise InvalidInputError(
                 f"a MemTable has {view.rows} rows and can index {int(_ROW_MASK)}; flush it earlier"
@@ -128,7 +128,7 @@ class KeyIndex:
         replaces = replaced >= 0
         successors[replaced[replaces]] = rows[replaces]
         self._successors = successors
-        return _State(_join_runs([*state.runs, entries]), view.rows)
+        return _SortedRuns(_join_runs([*state.runs, entries]), view.rows)
 
     def _keys_of(self, view: RowView, rows: Rows) -> list[pa.Array]:
         return [view.take_column(name, rows) for name in self.primary_key]

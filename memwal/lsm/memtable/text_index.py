@@ -19,7 +19,7 @@ Number = TypeVar("Number", bound=np.number)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _State:
+class _HashedTokens:
     """Hashed tokens of the first ``rows`` rows; those of row i end at ``ends[i]``.
 
     Both arrays have room for more rows, which the next call that indexes fills.
@@ -54,7 +54,7 @@ class TextIndex:
         self.column = column
         self._tokenizer = Tokenizer(options)
         self._lock = threading.Lock()
-        self._state = _State(np.empty(0, np.uint64), np.empty(0, np.int64))
+        self._state = _HashedTokens(np.empty(0, np.uint64), np.empty(0, np.int64))
 
     @property
     def rows(self) -> int:
@@ -102,7 +102,7 @@ class TextIndex:
             if state.rows < view.rows:
                 self._state = self._extended(state, view)
 
-    def _extended(self, state: _State, view: RowView) -> _State:
+    def _extended(self, state: _HashedTokens, view: RowView) -> _HashedTokens:
         self.check(view)
         hashes, ends = state.hashes, state.ends
         rows, tokens = state.rows, state.tokens(state.rows)
@@ -113,7 +113,7 @@ class TextIndex:
             hashes[tokens : tokens + len(added.hashes)] = added.hashes
             ends[rows : rows + len(chunk)] = tokens + np.cumsum(added.counts)
             rows, tokens = rows + len(chunk), tokens + len(added.hashes)
-        return _State(hashes, ends, rows)
+        return _HashedTokens(hashes, ends, rows)
 
 
 def _count_term(

@@ -294,7 +294,7 @@ def place(
 
 
 @dataclass(slots=True, eq=False)
-class _Run:
+class _ReplayedRun:
     """Adjacent entries that go into one generation."""
 
     generation: int
@@ -313,7 +313,7 @@ class _Run:
         if self.in_memory is not None:
             self.in_memory.add(batches)
 
-    def join(self, later: _Run) -> None:
+    def join(self, later: _ReplayedRun) -> None:
         """Append the entries of the next run."""
         self.last_position = later.last_position
         self.rows += later.rows
@@ -323,10 +323,12 @@ class _Run:
             self.in_memory.add(later.in_memory.finish())
 
 
-def _read_runs(log: LogReader, claim: Claim, max_bytes: int) -> tuple[list[_Run], list[int]]:
+def _read_runs(
+    log: LogReader, claim: Claim, max_bytes: int
+) -> tuple[list[_ReplayedRun], list[int]]:
     """Read the whole log; return its runs, and the positions of torn entries."""
     joiner = BatchJoiner(log.row_schema.schema)
-    runs: list[_Run] = []
+    runs: list[_ReplayedRun] = []
     torn: list[int] = []
     total, expected = 0, claim.manifest.replay_after + 1
     for position, entry in log.entries(after=expected - 1, last=claim.next_position - 1):
@@ -338,8 +340,8 @@ def _read_runs(log: LogReader, claim: Claim, max_bytes: int) -> tuple[list[_Run]
         cost = joiner.cost(batches)
         total += cost
 
-        def new_run(number: int, after: int = position - 1) -> _Run:
-            return _Run(number, after, _InMemoryRows(log.row_schema.schema))
+        def new_run(number: int, after: int = position - 1) -> _ReplayedRun:
+            return _ReplayedRun(number, after, _InMemoryRows(log.row_schema.schema))
 
         run = place(runs, entry.generation, first=log.generation, new=new_run)
         if total > max_bytes:

@@ -50,7 +50,7 @@ Addresses = npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class FragmentLayout:
     """Fragments of the data set of a generation, with their rows."""
 
     fragments: tuple[tuple[int, int], ...]  # Number and rows of each, in the order of a scan.
@@ -93,12 +93,12 @@ class Layout:
         return mask
 
 
-def layout_of(source: GenerationSource) -> Layout:
+def layout_of(source: GenerationSource) -> FragmentLayout:
     """Return the layout of a flushed generation, which never changes."""
 
-    def read() -> Layout:
+    def read() -> FragmentLayout:
         fragments = source.dataset.get_fragments()
-        return Layout(
+        return FragmentLayout(
             tuple((int(part.fragment_id), int(part.physical_rows)) for part in fragments),
             any(part.metadata.deletion_file for part in fragments),
             sum(
@@ -257,7 +257,7 @@ def _weigh(column: tuple[pa.ChunkedArray | None]) -> int:
     return 0 if column[0] is None else int(column[0].nbytes)
 
 
-_layouts: LruCache[Layout] = LruCache(_LAYOUTS)
+_layouts: LruCache[FragmentLayout] = LruCache(_LAYOUTS)
 _takes: LruCache[Iterator[int]] = LruCache(_KNOWN_TAKES)
 _columns: LruCache[tuple[pa.ChunkedArray | None]] = LruCache(_COLUMNS_BYTES, _weigh)
 _together: LruCache[pa.Table] = LruCache(_TOGETHER_BYTES, lambda rows: rows.nbytes)

@@ -39,7 +39,7 @@ from memwal.util.clock import boot_seconds
 
 logger = logging.getLogger(__name__)
 
-MemTables = Mapping[UUID, Sequence[UnflushedRows]]
+UnflushedByRegion = Mapping[UUID, Sequence[UnflushedRows]]
 """Unflushed rows by region, of a writer of this process or of the logs."""
 
 # Lists of so many generations are kept.
@@ -303,7 +303,7 @@ def plan_fresh(
 
 def plan_snapshot(
     snapshot: TableSnapshot,
-    memtables: MemTables | None = None,
+    memtables: UnflushedByRegion | None = None,
     *,
     filter: str | None = None,
     keys: KeyBuilder | None = None,
@@ -362,13 +362,13 @@ def plan_snapshot(
 
 def _with_tails(
     snapshot: TableSnapshot,
-    own: MemTables,
+    own: UnflushedByRegion,
     at_least: WritePosition | None = None,
     *,
     left_out: Container[UUID],
     began: float,
     unchecked: bool = False,
-) -> MemTables:
+) -> UnflushedByRegion:
     """Return the unflushed rows of all regions: a writer's ``own`` ones, and those of the logs.
 
     Logs of regions that are ``left_out`` are read only if they have a position of ``at_least``.
@@ -393,7 +393,7 @@ def _with_tails(
     return {**own, **tails}
 
 
-def _held(claims: Mapping[UUID, ClaimedRows], snapshot: TableSnapshot) -> MemTables:
+def _held(claims: Mapping[UUID, ClaimedRows], snapshot: TableSnapshot) -> UnflushedByRegion:
     """Return the MemTables that have all unflushed rows of their regions.
 
     A writer whose claim is still the newest has them: nobody else wrote there before its manifest

@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 
 from memwal.errors import InvalidInputError
 
-Operator: TypeAlias = Literal["or", "and"]
+MatchOperator: TypeAlias = Literal["or", "and"]
 Occur: TypeAlias = Literal["should", "must", "must_not"]
 
 
@@ -41,7 +41,7 @@ class MatchQuery:
     query: str
     column: str
     boost: float = field(default=1.0, kw_only=True)
-    operator: Operator = field(default="or", kw_only=True)
+    operator: MatchOperator = field(default="or", kw_only=True)
     fuzziness: int | None = field(default=0, kw_only=True)
     max_expansions: int = field(default=50, kw_only=True)
     prefix_length: int = field(default=0, kw_only=True)
@@ -105,7 +105,7 @@ class MultiMatchQuery:
     query: str
     columns: Sequence[str]
     boosts: Sequence[float] | None = field(default=None, kw_only=True)
-    operator: Operator = field(default="or", kw_only=True)
+    operator: MatchOperator = field(default="or", kw_only=True)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "operator", _parse_choice(self.operator, ("or", "and")))
@@ -148,7 +148,7 @@ class CombinedFieldsQuery:
     query: str
     columns: Sequence[str]
     boosts: Sequence[float] | None = field(default=None, kw_only=True)
-    operator: Operator = field(default="or", kw_only=True)
+    operator: MatchOperator = field(default="or", kw_only=True)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "operator", _parse_choice(self.operator, ("or", "and")))

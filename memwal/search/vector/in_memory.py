@@ -87,7 +87,7 @@ def index_partitions(
 
 def cached_layouts(
     stored: Sequence[StoredRows], column: str, partitions: Partitions
-) -> list[Layout | None]:
+) -> list[VectorLayout | None]:
     """Return the cached layouts of stored rows, None where there is none; read some more first.
 
     Rows beyond 512 MiB together, or beyond half of the cache budget of the process, are searched
@@ -95,7 +95,7 @@ def cached_layouts(
     """
     dimension = partitions.centroids.shape[1]
     room, work = min(_MEMORY_BYTES, cache_budget() // 2), _LAYOUT_WORK
-    layouts: list[Layout | None] = []
+    layouts: list[VectorLayout | None] = []
     missing: list[tuple[int, Hashable, StoredRows]] = []
     for number, rows in enumerate(stored):
         layouts.append(None)
@@ -116,12 +116,12 @@ def cached_layouts(
     tables = run_all([rows.read for _, _, rows in missing])
     for (number, name, _), table in zip(missing, tables, strict=True):
         # One after the other: the matrix product has threads of its own.
-        layouts[number] = _layout_cache.get(name, partial(Layout.of, table, partitions))
+        layouts[number] = _layout_cache.get(name, partial(VectorLayout.of, table, partitions))
     return layouts
 
 
 def nearest_in_memory(
-    warm: Sequence[tuple[LiveRows, Layout]], query: VectorQuery, partitions: Partitions
+    warm: Sequence[tuple[LiveRows, VectorLayout]], query: VectorQuery, partitions: Partitions
 ) -> Candidates:
     """Find the nearest rows among cached layouts, with exact distances."""
     parts, layouts = zip(*warm, strict=True)
@@ -141,7 +141,7 @@ def nearest_in_memory(
 
 def _nearest(
     parts: Sequence[LiveRows],
-    layouts: Sequence[Layout],
+    layouts: Sequence[VectorLayout],
     query: VectorQuery,
     estimates: Estimates,
 ) -> Hits:
@@ -166,7 +166,7 @@ def _nearest(
 
 def _select_live(
     parts: Sequence[LiveRows],
-    layouts: Sequence[Layout],
+    layouts: Sequence[VectorLayout],
     estimates: Estimates,
     best: npt.NDArray[np.int64],
 ) -> Iterator[tuple[int, RowIds, npt.NDArray[np.float32]]]:
@@ -185,7 +185,7 @@ _partition_cache: LruCache[tuple[Partitions | None]] = LruCache(
     _PARTITION_BYTES, lambda entry: entry[0].centroids.nbytes if entry[0] else 0
 )
 _search_counts: LruCache[Iterator[int]] = LruCache(_KNOWN_NAMES)
-_layout_cache: LruCache[Layout] = LruCache(_MEMORY_BYTES, lambda layout: layout.nbytes)
+_layout_cache: LruCache[VectorLayout] = LruCache(_MEMORY_BYTES, lambda layout: layout.nbytes)
 
 
 _BLOCK_ROWS = 4096
@@ -240,7 +240,7 @@ class Partitions:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Layout:
+class VectorLayout:
     """Rows of a generation with their vectors, sorted by partition."""
 
     vectors: npt.NDArray[np.float32]  # Shape (rows, dimension).
@@ -255,7 +255,7 @@ class Layout:
         return sum(int(part.nbytes) for part in parts)
 
     @classmethod
-    def of(cls, rows: pa.Table, partitions: Partitions) -> Layout:
+    def of(cls, rows: pa.Table, partitions: Partitions) -> VectorLayout:
         """Sort rows (a column of vectors, with nulls, and ``_rowid``) by partition."""
         rows = rows.filter(rows.column(0).is_valid())
         vectors = as_matrix(rows.column(0)).astype(np.float32, copy=False)
@@ -286,7 +286,7 @@ class Estimates:
     @classmethod
     def of(
         cls,
-        layouts: Sequence[Layout],
+        layouts: Sequence[VectorLayout],
         probes: npt.NDArray[np.int64],
         vector: npt.NDArray[np.float32],
         metric: str,

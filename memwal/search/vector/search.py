@@ -31,8 +31,8 @@ from memwal.search.vector.candidates import (
     unmerged_rows,
 )
 from memwal.search.vector.in_memory import (
-    Layout,
     StoredRows,
+    VectorLayout,
     cached_layouts,
     index_partitions,
     nearest_in_memory,
@@ -109,7 +109,7 @@ def _search_tasks(
             )
         )
     partitions = None if index is None or query.filter else index_partitions(base, index, query)
-    layouts: list[Layout | None] = [None] * len(stored)
+    layouts: list[VectorLayout | None] = [None] * len(stored)
     if partitions is not None:
         layouts = cached_layouts(stored, query.column, partitions)
         warm = [(rows.live, layout) for rows, layout in zip(stored, layouts, strict=True) if layout]

@@ -31,7 +31,7 @@ _COARSE_SECONDS: Final = 1.0
 _FILE: Final = os.O_RDONLY | system.O_CLOEXEC | system.O_NONBLOCK
 
 # Device, inode, and time of the last change in nanoseconds.
-_State = tuple[int, int, int]
+_FileState = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class FolderSync:
     def __init__(self) -> None:
         # By folder: when its last sync began, and what was durable when that ended. A value is
         # replaced as a whole: no lock needed.
-        self._synced: dict[str, tuple[ClockReading, frozenset[_State]]] = {}
+        self._synced: dict[str, tuple[ClockReading, frozenset[_FileState]]] = {}
 
     def sync(self, folder: str) -> None:
         """Make a folder durable as :func:`sync_folder` does, apart from what is known to be."""
@@ -78,9 +78,9 @@ class FolderSync:
         )
         self._synced[folder] = (started, settled)
 
-    def _known(self, folder: str) -> frozenset[_State]:
+    def _known(self, folder: str) -> frozenset[_FileState]:
         """Return what earlier syncs of the folder, or of one above it, made durable."""
-        known: frozenset[_State] = frozenset()
+        known: frozenset[_FileState] = frozenset()
         above = ""
         while folder != above:
             started, states = self._synced.get(folder, (None, known))
@@ -90,7 +90,7 @@ class FolderSync:
         return known
 
 
-def sync_folder(folder: str, known: Set[_State] = frozenset()) -> set[_State]:
+def sync_folder(folder: str, known: Set[_FileState] = frozenset()) -> set[_FileState]:
     """Make everything below a folder durable, also behind links, and the names in the folder.
 
     Files and folders in one of the ``known`` states are left out. Returns the states of all. The
@@ -98,7 +98,7 @@ def sync_folder(folder: str, known: Set[_State] = frozenset()) -> set[_State]:
     not exist.
     """
     os.stat(folder)
-    durable: set[_State] = set()
+    durable: set[_FileState] = set()
     with _Drives() as drives:
         for path, state in _below(folder):
             if state in known:
@@ -110,7 +110,7 @@ def sync_folder(folder: str, known: Set[_State] = frozenset()) -> set[_State]:
     return durable
 
 
-def _below(folder: str) -> Iterator[tuple[str, _State]]:
+def _below(folder: str) -> Iterator[tuple[str, _FileState]]:
     """Yield the files below a folder, then the folders, children first, with their states."""
     files, folders = list_tree(folder)
     for entry in files:
@@ -122,7 +122,7 @@ def _below(folder: str) -> Iterator[tuple[str, _State]]:
             yield path, _state(os.stat(path))
 
 
-def _state(status: os.stat_result) -> _State:
+def _state(status: os.stat_result) -> _FileState:
     return (status.st_dev, status.st_ino, status.st_ctime_ns)
 
 
@@ -144,7 +144,7 @@ class _Drives:
         for descriptor in self._opened.values():
             os.close(descriptor)
 
-    def write(self, path: str) -> _State:
+    def write(self, path: str) -> _FileState:
         """Hand a file or folder over; return the state that it had before."""
         descriptor = os.open(path, _FILE)
         try:

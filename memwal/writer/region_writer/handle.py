@@ -123,7 +123,7 @@ def finished_write(error: BaseException | None = None) -> PendingWrite:
     return write
 
 
-Part = tuple[UUID, PendingWrite]
+RegionWrite = tuple[UUID, PendingWrite]
 """One region's part of a write."""
 
 
@@ -145,8 +145,8 @@ class WriteHandle:
 
     def __init__(
         self,
-        parts: Sequence[Part],
-        raise_failures: Callable[[Sequence[Part]], None],
+        parts: Sequence[RegionWrite],
+        raise_failures: Callable[[Sequence[RegionWrite]], None],
     ) -> None:
         self._parts = parts
         self._raise_failures = raise_failures

@@ -28,7 +28,7 @@ RETRY_SECONDS = 60.0
 
 logger = logging.getLogger(__name__)
 
-ReadOptions = Callable[[str | None], Awaitable[Mapping[str, str] | None]]
+OptionsReader = Callable[[str | None], Awaitable[Mapping[str, str] | None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ class DueTables:
         self,
         *,
         catalog: Catalog | None = None,
-        read_options: ReadOptions = read_options_async,
+        read_options: OptionsReader = read_options_async,
         limits: ReadLimits | None = None,
     ) -> None:
         self._catalog = catalog

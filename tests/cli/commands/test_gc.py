@@ -9,7 +9,7 @@ from support.data.tables import generations, state
 
 from memwal.jobs import gc
 from memwal.jobs.gc import CollectionResult
-from memwal.jobs.gc.decision import Kind
+from memwal.jobs.gc.decision import GarbageKind
 from memwal.jobs.options import GcOptions
 from memwal.region.manifest_store import read_manifests
 
@@ -88,8 +88,8 @@ def test_gc_explains_to_people(cli, backlog):
     ]
     found = cli("gc", backlog.uri, *COLLECT_NOW, "--explain", "--json").json["decisions"]
     assert {(one["kind"], one["delete"]) for one in found} >= {
-        (Kind.GENERATION, True),
-        (Kind.LOG, False),
+        (GarbageKind.GENERATION, True),
+        (GarbageKind.LOG, False),
     }
     # A row for each; a long cell takes several lines.
     assert sum(row[1] != "" for row in cells) == len(found)

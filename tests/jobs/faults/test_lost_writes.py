@@ -19,7 +19,7 @@ from support.faults.preloaded import preload
 import memwal
 from memwal.errors import MemWalError
 from memwal.jobs.options import VerifyOptions
-from memwal.jobs.verify import Severity, verify
+from memwal.jobs.verify import FindingSeverity, verify
 
 TESTS = Path(__file__).parents[2]
 ROUNDS = 40
@@ -57,7 +57,7 @@ def test_writes_that_fail_for_a_moment(make_table: MakeTable, tmp_path: Path, se
     assert report["counts"]["flush"] > 10
     assert bad_files(table) == []
     findings = verify(table.location, VerifyOptions(deep=True)).findings
-    assert [f for f in findings if f.severity is Severity.ERROR] == []
+    assert [f for f in findings if f.severity is FindingSeverity.ERROR] == []
     with table.writer() as writer:
         writer.claim()
     table.checkpoint()

@@ -20,7 +20,7 @@ from memwal.base_table.refs import list_refs
 from memwal.base_table.region_snapshot import read_snapshot
 from memwal.errors import MemWalError
 from memwal.format.memwal_index import IndexDetails
-from memwal.jobs.gc import Kind, Reason
+from memwal.jobs.gc import GarbageKind, Reason
 from memwal.jobs.gc.base_table import IndexFileCollector
 from memwal.jobs.gc.collector import GcContext
 from memwal.jobs.gc.pins import Pins
@@ -223,7 +223,7 @@ class TestStagedFiles:
 
     def test_say_until_when_they_stay(self, littered: memwal.Table) -> None:
         result = collect(littered, explain=True)
-        staged = [d for d in result.decisions if d.kind is Kind.STAGING]
+        staged = [d for d in result.decisions if d.kind is GarbageKind.STAGING]
         assert {decision.what for decision in staged} == set(self.NAMES)
         assert {decision.reason for decision in staged} == {Reason.TOO_YOUNG}
         assert all(decision.until is not None for decision in staged)

@@ -8,7 +8,7 @@ from support.data.tables import manifests
 from support.faults.collecting import flush
 
 import memwal
-from memwal.jobs.gc import Kind
+from memwal.jobs.gc import GarbageKind
 from memwal.jobs.gc.base_table import BaseVersionCollector
 from memwal.jobs.gc.collector import GcContext, RegionState
 from memwal.jobs.gc.history import read_history
@@ -18,7 +18,7 @@ from memwal.jobs.gc.region import region_collectors
 from memwal.jobs.options import GcOptions
 
 
-def kinds_of_region(table: memwal.Table) -> list[Kind]:
+def kinds_of_region(table: memwal.Table) -> list[GarbageKind]:
     """Kinds of garbage that the collectors of a region collect, in their order."""
     store = manifests(table)
     history = read_history(store, expired=datetime.now(UTC))
@@ -32,13 +32,13 @@ def test_every_kind_of_garbage_has_a_collector(table: memwal.Table) -> None:
     of_table = table_collectors(table.location)
     kinds = {*kinds_of_region(table), *(collector.kind for collector in of_table)}
     # A region is never garbage: decisions about one report that it cannot be read.
-    assert kinds == set(Kind) - {Kind.REGION}
+    assert kinds == set(GarbageKind) - {GarbageKind.REGION}
 
 
 def test_what_a_run_drops_from_the_manifest_it_cannot_delete(table: memwal.Table) -> None:
     """Whatever the clocks say: generations are dropped after all folders were decided about."""
     flush(table, {1: 1})
-    assert kinds_of_region(table)[-1] is Kind.GENERATION
+    assert kinds_of_region(table)[-1] is GarbageKind.GENERATION
 
 
 def test_versions_of_the_base_table_stay_unless_an_age_is_given(table: memwal.Table) -> None:

@@ -13,7 +13,7 @@ from support.faults.collecting import DAY, GRACE, HOUR, collect, drop, flush
 
 import memwal
 from memwal.format.paths import manifest_key, region_dir
-from memwal.jobs.gc import Decision, Kind, Reason, collect_garbage
+from memwal.jobs.gc import Decision, GarbageKind, Reason, collect_garbage
 from memwal.jobs.gc.decision import METRICS
 
 
@@ -22,7 +22,7 @@ def explain(table: memwal.Table, seconds: float = 0.0, **options: object) -> lis
     return list(collect(table, seconds, explain=True, **options).decisions)
 
 
-def reasons(decisions: list[Decision], kind: Kind) -> dict[str, Reason]:
+def reasons(decisions: list[Decision], kind: GarbageKind) -> dict[str, Reason]:
     """Reason of each thing of a kind; generations by their number."""
     return {
         d.what.rpartition("_gen_")[2] if "_gen_" in d.what else d.what: d.reason
@@ -34,7 +34,7 @@ def reasons(decisions: list[Decision], kind: Kind) -> dict[str, Reason]:
 class TestGenerations:
     def test_not_merged(self, table: memwal.Table) -> None:
         flush(table, {1: 1}, {2: 2})
-        assert reasons(explain(table, DAY), Kind.GENERATION) == {
+        assert reasons(explain(table, DAY), GarbageKind.GENERATION) == {
             "1": Reason.NOT_MERGED,
             "2": Reason.NOT_MERGED,
         }
@@ -44,7 +44,7 @@ class TestGenerations:
         flush(table, {1: 1})
         table.merge()
         table.base().dataset.optimize.optimize_indices(index_names=["id_idx"])
-        (decision,) = [d for d in explain(table, DAY) if d.kind is Kind.GENERATION]
+        (decision,) = [d for d in explain(table, DAY) if d.kind is GarbageKind.GENERATION]
         assert decision.reason is Reason.INDEX_BEHIND
         assert "n_idx" in decision.message
         assert decision.region_id == str(REGION)
@@ -58,7 +58,7 @@ class TestGenerations:
             if lance.dataset(table.uri, version=v).count_rows() == 1
         )
         table.base().dataset.tags.create("monthly", version)
-        decisions = {d.what[-1]: d for d in explain(table, DAY) if d.kind is Kind.GENERATION}
+        decisions = {d.what[-1]: d for d in explain(table, DAY) if d.kind is GarbageKind.GENERATION}
         assert decisions["1"].delete
         assert (decisions["2"].delete, decisions["2"].reason) == (False, Reason.TAG)
         assert "monthly" in decisions["2"].message
@@ -71,7 +71,7 @@ class TestGenerations:
         table.base().dataset.create_branch("trial")
         flush(table, {2: 2})
         table.merge()
-        decisions = {d.what[-1]: d for d in explain(table, DAY) if d.kind is Kind.GENERATION}
+        decisions = {d.what[-1]: d for d in explain(table, DAY) if d.kind is GarbageKind.GENERATION}
         assert decisions["1"].delete
         assert decisions["2"].reason is Reason.BRANCH
         assert "trial" in decisions["2"].message
@@ -80,7 +80,9 @@ class TestGenerations:
         flush(table, {1: 1})
         table.merge()
         (decision,) = [
-            d for d in explain(table, HOUR, retention_seconds=10_800) if d.kind is Kind.GENERATION
+            d
+            for d in explain(table, HOUR, retention_seconds=10_800)
+            if d.kind is GarbageKind.GENERATION
         ]
         assert decision.reason is Reason.RETENTION
         assert decision.until is not None
@@ -92,7 +94,7 @@ class TestGenerations:
 
     def test_sizes_are_told(self, table: memwal.Table) -> None:
         flush(table, {1: 1})
-        (decision,) = [d for d in explain(table) if d.kind is Kind.GENERATION]
+        (decision,) = [d for d in explain(table) if d.kind is GarbageKind.GENERATION]
         assert decision.objects > 3
         assert decision.bytes > 1000
 
@@ -102,17 +104,17 @@ class TestFolders:
         flush(table, {1: 1})
         table.merge()
         drop(table)
-        (decision,) = [d for d in explain(table) if d.kind is Kind.FOLDER]
+        (decision,) = [d for d in explain(table) if d.kind is GarbageKind.FOLDER]
         assert (decision.delete, decision.reason) == (False, Reason.GRACE)
         assert decision.until is not None
         until = datetime.fromisoformat(decision.until).timestamp()
         assert 0 < until - later(0)() <= GRACE.total_seconds()
-        assert reasons(explain(table, 2 * HOUR), Kind.FOLDER) == {"1": Reason.UNNEEDED}
+        assert reasons(explain(table, 2 * HOUR), GarbageKind.FOLDER) == {"1": Reason.UNNEEDED}
 
     def test_one_that_nobody_named_stays_for_the_age_guard(self, table: memwal.Table) -> None:
         flush(table, {1: 1})
         table.location.store.put(f"{region_dir(REGION)}/0badf00d_gen_2/data/x.lance", b"12345")
-        (decision,) = [d for d in explain(table) if d.kind is Kind.ORPHAN]
+        (decision,) = [d for d in explain(table) if d.kind is GarbageKind.ORPHAN]
         assert (decision.reason, decision.bytes) == (Reason.TOO_YOUNG, 5)
         assert decision.until is not None
         metrics = collect(table, DAY + HOUR).metrics
@@ -123,8 +125,8 @@ class TestFolders:
         """Its number is that of a generation that is named by another folder, or was."""
         flush(table, {1: 1})
         table.location.store.put(f"{region_dir(REGION)}/0badf00d_gen_1/data/x.lance", b"12345")
-        assert reasons(explain(table, HOUR), Kind.ORPHAN) == {"1": Reason.TOO_YOUNG}
-        assert reasons(explain(table, DAY + HOUR), Kind.ORPHAN) == {"1": Reason.UNNEEDED}
+        assert reasons(explain(table, HOUR), GarbageKind.ORPHAN) == {"1": Reason.TOO_YOUNG}
+        assert reasons(explain(table, DAY + HOUR), GarbageKind.ORPHAN) == {"1": Reason.UNNEEDED}
         assert manifest(table).flushed[0].path != "0badf00d_gen_1"
 
 
@@ -139,7 +141,7 @@ class TestLog:
             writer.upsert(rows({key: key}))
         writer.abort()
         positions = sorted(log(table))
-        reason_of = reasons(explain(table, 2 * HOUR), Kind.LOG)
+        reason_of = reasons(explain(table, 2 * HOUR), GarbageKind.LOG)
         assert list(reason_of.values()) == [
             Reason.UNNEEDED,
             Reason.GENERATION_KEPT,
@@ -153,7 +155,7 @@ class TestLog:
         flush(table, {1: 1}, {2: 2})
         table.merge()
         drop(table)
-        decisions = {d.reason: d for d in explain(table) if d.kind is Kind.LOG}
+        decisions = {d.reason: d for d in explain(table) if d.kind is GarbageKind.LOG}
         assert decisions.keys() == {Reason.GRACE, Reason.NEWEST_ENTRY}
         assert decisions[Reason.GRACE].until is not None
 
@@ -169,7 +171,7 @@ class TestManifests:
         table.merge()
         drop(table)
         stored = sorted(manifests(table).list_versions())
-        reason_of = reasons(explain(table, 2 * HOUR), Kind.MANIFESTS)
+        reason_of = reasons(explain(table, 2 * HOUR), GarbageKind.MANIFESTS)
         assert reason_of == {
             f"{stored[0]}..{stored[-2]}": Reason.UNNEEDED,
             str(stored[-1]): Reason.MANIFEST_NEEDED,
@@ -183,7 +185,7 @@ class TestRegion:
         newest = max(manifests(table).list_versions())
         table.location.store.put(manifest_key(REGION, newest), b"\xff\xff")
         result = collect(table, DAY, explain=True)
-        (decision,) = [d for d in result.decisions if d.kind is Kind.REGION]
+        (decision,) = [d for d in result.decisions if d.kind is GarbageKind.REGION]
         assert (decision.delete, decision.reason) == (False, Reason.UNREADABLE)
         assert len(result.warnings) == 1
         assert set(result.metrics.values()) == {0}
@@ -204,7 +206,7 @@ class TestResult:
         kinds = {name: n for name, n in result.metrics.items() if name.startswith("bytes_")}
         assert result.metrics["bytes"] == sum(kinds.values()) > 0
         assert kinds["bytes_folders"] == sum(
-            d.bytes for d in result.decisions if d.kind is Kind.FOLDER and d.delete
+            d.bytes for d in result.decisions if d.kind is GarbageKind.FOLDER and d.delete
         )
 
     def test_a_dry_run_decides_as_a_real_one(self, collected_twice: memwal.Table) -> None:

@@ -13,7 +13,7 @@ from support.stores.faulty_store import FaultyStore
 from memwal.errors import ObjectNotFoundError
 from memwal.format.paths import generation_name, manifest_key
 from memwal.format.region_manifest import FlushedGeneration, RegionManifest
-from memwal.jobs.gc.history import History, read_history
+from memwal.jobs.gc.history import ManifestVersions, read_history
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage.local import LocalStore
 from memwal.storage.object_store import ObjectInfo
@@ -61,7 +61,7 @@ def version(number: int, *, current: int, named: Sequence[int] = ()) -> RegionMa
     )
 
 
-def read(manifests: Dated, *, minutes: float) -> History:
+def read(manifests: Dated, *, minutes: float) -> ManifestVersions:
     history = read_history(manifests, expired=NOW - timedelta(minutes=minutes))
     assert history is not None
     return history

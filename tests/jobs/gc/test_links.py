@@ -11,7 +11,7 @@ from support.data.tables import REGION, age, folder, listing, numbered, rows, st
 
 import memwal
 from memwal.errors import CorruptDataError, MemWalError
-from memwal.jobs.gc.decision import CollectionResult, Kind, Reason
+from memwal.jobs.gc.decision import CollectionResult, GarbageKind, Reason
 
 MakeTable = Callable[..., memwal.Table]
 DAY = 24 * 3600
@@ -167,7 +167,7 @@ def test_old_versions_are_not_cleaned_up_behind_a_link(table: memwal.Table, tmp_
     result = collect(table)
 
     assert listing(disk) == before
-    (decision,) = [one for one in result.decisions if one.kind is Kind.BASE_VERSIONS]
+    (decision,) = [one for one in result.decisions if one.kind is GarbageKind.BASE_VERSIONS]
     assert decision.reason is Reason.LINK
 
 

@@ -14,7 +14,7 @@ from support.stores.s3_emulator import S3Emulator, running_emulator
 
 import memwal
 from memwal.format.paths import region_dir
-from memwal.jobs.gc import Kind, Reason
+from memwal.jobs.gc import GarbageKind, Reason
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def test_everything_that_may_goes(table: memwal.Table, faults: FaultyStores) -> 
     assert first.metrics["orphaned_folders"] == 1
     assert first.metrics["index_files"] == 1
     assert first.metrics["staging_files"] == 1
-    assert {d.reason for d in first.decisions if d.kind is Kind.GENERATION} == {
+    assert {d.reason for d in first.decisions if d.kind is GarbageKind.GENERATION} == {
         Reason.UNNEEDED,
         Reason.NOT_MERGED,
     }

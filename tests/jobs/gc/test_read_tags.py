@@ -14,7 +14,7 @@ from support.stores.faulty_store import TABLE_MANIFEST, FaultyStores, Rule
 import memwal
 from memwal.base_table.read_tags import ReadTag, place_tag
 from memwal.base_table.snapshot import BaseTable
-from memwal.jobs.gc import Decision, Kind, Reason
+from memwal.jobs.gc import Decision, GarbageKind, Reason
 from memwal.jobs.gc.pins import read_pins
 from memwal.jobs.options import GcOptions
 
@@ -34,7 +34,9 @@ def read(table: memwal.Table) -> ReadTag:
     return tag
 
 
-def decided(table: memwal.Table, seconds: float, kind: Kind, **options: Any) -> list[Decision]:
+def decided(
+    table: memwal.Table, seconds: float, kind: GarbageKind, **options: Any
+) -> list[Decision]:
     result = collect(table, seconds, explain=True, **options)
     assert result.warnings == ()
     return [d for d in result.decisions if d.kind is kind]
@@ -46,7 +48,7 @@ def assert_placed(base: BaseTable, tag: ReadTag) -> None:
 
 class TestHolding:
     def test_what_its_version_needs_for_its_time(self, table: memwal.Table, read: ReadTag) -> None:
-        first, second = decided(table, HOURS, Kind.GENERATION)
+        first, second = decided(table, HOURS, GarbageKind.GENERATION)
         assert (first.delete, second.delete) == (True, False)
         assert second.reason is Reason.READ
         assert str(read.version) in second.message
@@ -96,7 +98,7 @@ class TestHolding:
         self, table: memwal.Table, read: ReadTag
     ) -> None:
         table.base().dataset.tags.create("report", read.version)
-        _, second = decided(table, HOURS, Kind.GENERATION)
+        _, second = decided(table, HOURS, GarbageKind.GENERATION)
         assert second.reason is Reason.TAG
         collect(table, DAY)
         assert generations(table) == [2]
@@ -110,7 +112,7 @@ class TestHolding:
                 path.unlink()
         collect(table, HOURS)
         assert generations(table) == []
-        (decision,) = decided(table, HOURS, Kind.READ)
+        (decision,) = decided(table, HOURS, GarbageKind.READ)
         assert not decision.delete
 
 
@@ -121,7 +123,7 @@ class TestEnding:
         place_tag(base, live)
         for name in OTHERS:
             base.dataset.tags.create(name, base.version)
-        dry = decided(table, 5 * HOURS, Kind.READ, dry_run=True)
+        dry = decided(table, 5 * HOURS, GarbageKind.READ, dry_run=True)
         assert {d.what: d.delete for d in dry} == {read.name: True, live.name: False}
         assert len(base.dataset.tags.list()) == 6
 
@@ -138,14 +140,14 @@ class TestEnding:
         age(table, 4 * HOURS, pattern="_refs/tags/*")
         # The last look at it comes after everything else is done.
         store._add(Rule("head", read.key, (folder(table) / read.key).touch, False, 0, 1))
-        (decision,) = decided(table, 0, Kind.READ)
+        (decision,) = decided(table, 0, GarbageKind.READ)
         assert (decision.delete, decision.reason) == (False, Reason.READ)
         assert read.name in table.base().dataset.tags.list()
 
     def test_two_collectors(self, faults: FaultyStores, table: memwal.Table, read: ReadTag) -> None:
         store = faults.of(table.location)
         store._add(Rule("head", read.key, (folder(table) / read.key).unlink, False, 0, 1))
-        assert decided(table, DAY, Kind.READ) == []
+        assert decided(table, DAY, GarbageKind.READ) == []
 
     def test_its_requests(self, faults: FaultyStores, table: memwal.Table, read: ReadTag) -> None:
         store = faults.of(table.location)

@@ -21,7 +21,7 @@ from memwal.format.paths import generation_dir
 from memwal.format.region_manifest import FlushedGeneration
 from memwal.lsm.flush.generation import write_generation
 from memwal.lsm.flush.key_index import NewestKeys
-from memwal.lsm.flush.rows import GenerationRows, NewestRows, TableRows
+from memwal.lsm.flush.rows import GenerationRows, NewestRowStream, TableRows
 from memwal.lsm.indexes.maintained import maintained_indexes
 from memwal.lsm.row_schema import RowSchema
 from memwal.region.rows import key_column
@@ -269,7 +269,7 @@ def test_rows_for_lance_are_not_in_the_memory_of_arrow(make_table: MakeTable) ->
     table = make_table()
     batches = stored(table, *(numbered(start, 500) for start in range(0, 5_000, 250)))
     contents = TableRows(pa.Table.from_batches(batches), ("id",))
-    newest = NewestRows(contents, NewestKeys.of(contents.keys()).positions, table.base())
+    newest = NewestRowStream(contents, NewestKeys.of(contents.keys()).positions, table.base())
     usual = pa.default_memory_pool()
     handed_on, before = pa.system_memory_pool().bytes_allocated(), usual.bytes_allocated()
     rows = list(newest.reader())

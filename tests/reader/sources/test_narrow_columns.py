@@ -12,7 +12,7 @@ from support.data.tables import MakeTable, keys, numbered, state
 
 import memwal
 from memwal.reader.sources import narrow_columns
-from memwal.reader.sources.narrow_columns import Layout
+from memwal.reader.sources.narrow_columns import FragmentLayout
 
 OPTIONS: list[dict[str, Any]] = [
     {},
@@ -109,7 +109,7 @@ def test_wide_columns_are_streamed(tmp_path: Any) -> None:
 
 
 def test_rows_of_several_fragments_are_marked_by_their_addresses() -> None:
-    layout = Layout(((0, 3), (4, 2)), has_deletions=False, file_bytes=1)
+    layout = FragmentLayout(((0, 3), (4, 2)), has_deletions=False, file_bytes=1)
     addresses = layout.addresses()
     assert addresses.tolist() == [0, 1, 2, 4 << 32, (4 << 32) + 1]
     assert layout.mask(addresses[[1, 4]]).tolist() == [False, True, False, False, True]

@@ -76,8 +76,10 @@ def test_a_search_reads_no_more_than_its_share(
     searched: Searched, monkeypatch: pytest.MonkeyPatch, search_in_memory: Callable[[bool], None]
 ) -> None:
     made = []
-    layout_of = in_memory.Layout.of
-    monkeypatch.setattr(in_memory.Layout, "of", lambda *args: made.append(args) or layout_of(*args))
+    layout_of = in_memory.VectorLayout.of
+    monkeypatch.setattr(
+        in_memory.VectorLayout, "of", lambda *args: made.append(args) or layout_of(*args)
+    )
     search_in_memory(True)
     monkeypatch.setattr(in_memory, "_LAYOUT_WORK", 1)
     for number in range(1, 4):

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from memwal.search.vector.in_memory import Estimates, Layout, Partitions, as_arrow, as_matrix
+from memwal.search.vector.in_memory import Estimates, Partitions, VectorLayout, as_arrow, as_matrix
 
 DIMENSION = 8
 
@@ -40,7 +40,7 @@ def _distances(vectors: np.ndarray, query: np.ndarray, metric: str) -> np.ndarra
 def test_the_nearest_are_among_the_best_estimates(metric: str) -> None:
     partitions = _partitions(metric)
     tables = [_rows(200, 1), _rows(1, 2), _rows(150, 3)]
-    layouts = [Layout.of(rows, partitions) for rows in tables]
+    layouts = [VectorLayout.of(rows, partitions) for rows in tables]
     query = np.random.default_rng(9).standard_normal(DIMENSION, np.float32)
     probes = partitions.nearest(query[None], 6)[0]
     assert sorted(probes) == list(range(6))
@@ -59,7 +59,9 @@ def test_the_nearest_are_among_the_best_estimates(metric: str) -> None:
 
 def test_only_the_probed_partitions_are_estimated() -> None:
     partitions = _partitions("l2")
-    layouts = [Layout.of(rows, partitions) for rows in (_rows(200, 1), _rows(1, 2), _rows(90, 3))]
+    layouts = [
+        VectorLayout.of(rows, partitions) for rows in (_rows(200, 1), _rows(1, 2), _rows(90, 3))
+    ]
     query = np.random.default_rng(9).standard_normal(DIMENSION, np.float32)
     for probes in ([0], [5], [0, 1, 2], [1, 3, 4], [0, 2, 4, 5]):
         found = Estimates.of(layouts, np.array(probes), query, "l2")
@@ -82,7 +84,7 @@ def test_only_the_probed_partitions_are_estimated() -> None:
 def test_a_layout_has_every_row_in_its_nearest_partition(metric: str) -> None:
     partitions = _partitions(metric)
     rows = _rows(300, 4)
-    layout = Layout.of(rows, partitions)
+    layout = VectorLayout.of(rows, partitions)
     assert sorted(layout.addresses) == rows["_rowid"].to_pylist()
     given = as_matrix(rows["v"])
     np.testing.assert_array_equal(layout.vectors, given[(layout.addresses // 3).astype(int)])
@@ -104,7 +106,7 @@ def test_rows_without_a_vector_or_a_distance_are_left_out() -> None:
         pa.list_(pa.float32(), DIMENSION),
     )
     rows = pa.table({"v": vectors, "_rowid": pa.array([1, 2, 3, 4], pa.uint64())})
-    layout = Layout.of(rows, partitions)
+    layout = VectorLayout.of(rows, partitions)
     assert sorted(layout.addresses) == [2, 3, 4]
     found = Estimates.of([layout], np.arange(6), np.ones(DIMENSION, np.float32), "cosine")
     best = found.best(10)
