@@ -110,7 +110,7 @@ def key_seconds(keys: float) -> float:
     return keys / 1e6 * KEYS_SECONDS_PER_MILLION + keys * KEY_BYTES / BYTES_PER_SECOND
 
 
-def lines(latency: float) -> Iterator[str]:
+def lines(latency: float = 0.02) -> Iterator[str]:
     """Yield the table."""
     yield (
         "| executors | rewrite | match | of it the keys of the backlog | commits | all "

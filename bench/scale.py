@@ -99,11 +99,12 @@ LIFE = {
 def main() -> None:
     """Print the tables."""
     arguments = _arguments()
-    for line in _lines(arguments.latency / 1e3, arguments.indexes):
+    for line in lines(arguments.latency / 1e3, arguments.indexes):
         print(line)
 
 
-def _lines(latency: float, indexes: int) -> Iterator[str]:
+def lines(latency: float = 0.02, indexes: int = 2) -> Iterator[str]:
+    """Return the tables; ``latency`` is that of a request, in seconds."""
     yield "| regions | job | requests of a run | $ of a run | minutes | every | $ a month |"
     yield "|---|---|---|---|---|---|---|"
     totals = []

@@ -19,6 +19,8 @@ ROOT = Path(__file__).resolve().parents[2]
 # Last: bench/airflow.py must not stand for the package.
 sys.path.append(str(ROOT / "bench"))
 
+import merge_scale  # noqa: E402
+import scale  # noqa: E402
 from common.measure import Figure  # noqa: E402
 
 PAGE = ROOT / "docs" / "benchmarks.md"
@@ -55,7 +57,8 @@ ASKED = (
 
 _TABLE = re.compile(r"(<!-- figures: (\w+) -->\n).*?(<!-- end of figures -->)", re.DOTALL)
 _COLUMNS = ("what", "ours", "other", "of", "ratio", "target", "samples", "load", "note")
-_FEW_COLUMNS = ("what", "ours", "other", "ratio (target)")
+_ASKED_COLUMNS = ("what", "ours", "other", "ratio (target)")
+_MISSED_COLUMNS = ("what", "compared with", "ratio (target)")
 
 
 def markdown() -> str:
@@ -63,10 +66,15 @@ def markdown() -> str:
     return "\n".join(_section(name) for name in PROGRAMS)
 
 
+def costs() -> str:
+    """The models of costs: of many regions, and of one large merge."""
+    return "\n".join([*scale.lines(), "", *merge_scale.lines(), ""])
+
+
 def written(page: str) -> str:
     """The page, with its tables of stored figures."""
     tables = {"missed": _missed, "asked": _asked}
-    return _TABLE.sub(lambda table: f"{table[1]}{_few(tables[table[2]]())}{table[3]}", page)
+    return _TABLE.sub(lambda table: f"{table[1]}{_table(tables[table[2]]())}{table[3]}", page)
 
 
 def worst_first(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -87,25 +95,29 @@ def _section(name: str) -> str:
     return "\n".join([*lines, ""])
 
 
-def _missed() -> Iterator[dict[str, Any]]:
+def _missed() -> Iterator[Iterable[str]]:
+    yield _MISSED_COLUMNS
     for name in PROGRAMS:
-        yield from (line for line in worst_first(_report(name)["lines"]) if line["met"] is False)
+        for line in worst_first(_report(name)["lines"]):
+            if line["met"] is False:
+                yield line["what"], line["against"], f"{_ratio(line)} ({line['target']})"
 
 
-def _asked() -> Iterator[dict[str, Any]]:
+def _asked() -> Iterator[Iterable[str]]:
+    yield _ASKED_COLUMNS
     for name, what, against in ASKED:
         (line,) = (
             line
             for line in _report(name)["lines"]
             if (line["what"], line["against"]) == (what, against) and line["target"]
         )
-        yield line
+        yield _asked_cells(line)
 
 
-def _few(lines: Iterable[dict[str, Any]]) -> str:
-    rows = [_row(_FEW_COLUMNS), _row("---" for _ in _FEW_COLUMNS)]
-    rows += [_row(_few_cells(line)) for line in lines]
-    return "\n".join(["", *rows, "", ""])
+def _table(rows: Iterator[Iterable[str]]) -> str:
+    head = [*next(rows)]
+    lines = [_row(head), _row("---" for _ in head), *map(_row, rows)]
+    return "\n".join(["", *lines, "", ""])
 
 
 def _machine(report: dict[str, Any]) -> str:
@@ -118,7 +130,7 @@ def _machine(report: dict[str, Any]) -> str:
     )
 
 
-def _few_cells(line: dict[str, Any]) -> Iterator[str]:
+def _asked_cells(line: dict[str, Any]) -> Iterator[str]:
     ours, other = (Figure(*[line[side]["median"]] * 3) for side in ("ours", "other"))
     yield line["what"]
     yield f"{ours} {line['unit']}"

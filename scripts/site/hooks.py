@@ -29,6 +29,7 @@ ELSEWHERE = {"index.md": "README.md", "contributing.md": "CONTRIBUTING.md"}
 
 GENERATED: dict[str, Callable[[], str]] = {
     "commands": commands.markdown,
+    "costs": figures.costs,
     "exit codes": commands.exit_codes,
     "errors": errors.markdown,
     "figures": figures.markdown,
