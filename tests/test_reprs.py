@@ -10,7 +10,7 @@ import pytest
 from support.data.tables import MakeTable, rows
 
 import memwal
-from memwal.boundary.notebook import html_table
+from memwal.boundary.text import html_table
 from memwal.jobs.job import JobResult
 
 SHOWN: dict[str, Callable[[memwal.Table], Any]] = {

@@ -1,9 +1,12 @@
-"""Numbers and times as people read them: in the terminal, in notebooks, in messages."""
+"""Numbers, times and tables as people read them: in the terminal, in notebooks, in messages."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from datetime import datetime
+from html import escape
 
+_MAX_ROWS = 50
 _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -33,3 +36,29 @@ def age(seconds: float | None) -> str:
 def plural(number: int, noun: str) -> str:
     """Format a number of things."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def html_table(
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    *,
+    notes: Iterable[str] = (),
+) -> str:
+    """Format a table for ``_repr_html_``, with a title and notes; rows beyond fifty are counted."""
+    cells = "".join(f"<th>{escape(column)}</th>" for column in columns)
+    lines = [
+        "<tr>" + "".join(f"<td>{_cell(value)}</td>" for value in row) + "</tr>"
+        for row in rows[:_MAX_ROWS]
+    ]
+    more = len(rows) - _MAX_ROWS
+    below = [*notes, *([f"and {more} more"] if more > 0 else [])]
+    return (
+        f"<p>{escape(title)}</p><table><thead><tr>{cells}</tr></thead>"
+        f"<tbody>{''.join(lines)}</tbody></table>"
+        + "".join(f"<p>{escape(note)}</p>" for note in below)
+    )
+
+
+def _cell(value: object) -> str:
+    return "" if value is None else escape(str(value))

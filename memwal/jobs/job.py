@@ -16,8 +16,7 @@ from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 
-from memwal.boundary.notebook import html_table
-from memwal.boundary.text import plural, size
+from memwal.boundary.text import html_table, plural, size
 from memwal.errors import InvalidInputError
 from memwal.util.records import JsonMapping, JsonObject, JsonRecord
 

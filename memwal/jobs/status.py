@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields, replace
 from typing import ClassVar, Self
 
-from memwal.boundary.notebook import html_table
-from memwal.boundary.text import age, plural, size
+from memwal.boundary.text import age, html_table, plural, size
 from memwal.errors import ProgressLostError
 from memwal.util.records import JsonMapping, JsonObject, JsonRecord
 

@@ -42,8 +42,7 @@ from memwal.base_table.commit import commit_durably, update_details
 from memwal.base_table.region_marks import check_progress, find_lost_progress
 from memwal.base_table.snapshot import BaseTable, lance_errors, open_base
 from memwal.errors import ConflictError, InvalidInputError, TableSetupError
-from memwal.jobs.index.parts import commit_parts
-from memwal.jobs.index.rebuild import rebuild_damaged
+from memwal.jobs.index.rebuild import commit_parts, rebuild_damaged
 from memwal.jobs.index.unindexable import (
     REFUSALS,
     build_without_unindexable,

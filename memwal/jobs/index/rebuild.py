@@ -11,18 +11,21 @@ version that was read, and is extended over the others as any.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import lance
+from lance.dataset import Index
 from lance.query import DocumentGranularity
 
 from memwal.base_table.commit import commit_durably
-from memwal.base_table.named_files import BadFile, find_bad_index_files
-from memwal.base_table.snapshot import BaseTable, open_base
+from memwal.base_table.named_files import BadFile, find_bad_files, find_bad_index_files, refuse
+from memwal.base_table.snapshot import BaseTable, lance_errors, open_base
 from memwal.errors import ConflictError, CorruptDataError, InvalidInputError, ObjectNotFoundError
-from memwal.jobs.index.parts import commit_parts
+from memwal.format.lance_files import FileKind, NamedFile
+from memwal.format.paths import index_file_key
 from memwal.jobs.index.unindexable import REFUSALS, build_without_unindexable
 from memwal.jobs.job import Guard
 from memwal.lsm.indexes.kinds import kind_of
@@ -171,3 +174,26 @@ def _readable_spec(
         key: value for key, value in details.items() if key != _TOKENIZER and value is not None
     }
     return IndexSpec(kind, parameters)
+
+
+def commit_parts(base: BaseTable, index: MaintainedIndex, parts: Sequence[Index]) -> None:
+    """Join parts that were built on ``base`` and add them to their index, durably.
+
+    They replace the segments that cover the same fragments.
+
+    Raises LostRaceError if another commit rewrote fragments of the parts, or replaced the index,
+    LostWriteError if a file of a part or of the joined segment was not written whole.
+    """
+    doing = f"adding parts to index {index.name}"
+    segment = parts[0]
+    folders = [index_file_key(UUID(part.uuid), "").rstrip("/") for part in parts]
+    written = [NamedFile(folder, FileKind.SEGMENT) for folder in folders]
+    refuse(find_bad_files(base.location.store, written))
+    if len(parts) > 1 or index.kind.parts_need_merge:
+        with lance_errors(doing):
+            segment = base.dataset.merge_existing_index_segments(list(parts))
+
+    def commit(dataset: lance.LanceDataset) -> None:
+        dataset.commit_existing_index_segments(index.name, index.column, [segment])
+
+    commit_durably(base, commit, doing=doing)

@@ -8,8 +8,7 @@ from enum import Enum
 from typing import ClassVar, Final
 from uuid import UUID
 
-from memwal.boundary.notebook import html_table
-from memwal.boundary.text import plural
+from memwal.boundary.text import html_table, plural
 from memwal.util.records import JsonRecord
 
 

@@ -32,7 +32,7 @@ from memwal.base_table.snapshot import open_base
 from memwal.errors import MemWalError, TableSetupError
 from memwal.jobs.index import job
 from memwal.jobs.index.job import PartTask, build_indexes, run_part_task
-from memwal.jobs.index.parts import commit_parts
+from memwal.jobs.index.rebuild import commit_parts
 from memwal.jobs.options import IndexOptions
 from memwal.lsm.indexes.catchup import caught_up
 from memwal.lsm.indexes.maintained import index_of
