@@ -27,7 +27,7 @@ a merge that ends between the two reads is not lost progress.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID
@@ -110,21 +110,17 @@ def raise_marks(
     return in_force
 
 
-def marks_of(base: BaseTable, regions: Collection[UUID] | None = None) -> dict[UUID, RegionMark]:
+def marks_of(base: BaseTable) -> dict[UUID, RegionMark]:
     """Read marks that may be compared with the merge progress of ``base``, which is open already.
 
-    Costs one listing, or one for each of ``regions``. If the base table seems to lack progress, its
-    newest version is opened: a merge may have ended since ``base`` was, which is then no loss. A
-    table without MemWAL has no progress that it could lose.
+    Costs one listing. If the base table seems to lack progress, its newest version is opened: a
+    merge may have ended since ``base`` was, which is then no loss. A table without MemWAL has no
+    progress that it could lose.
     """
     if base.index is None:
         return {}
     store = base.location.store
-    if regions is None:
-        marks = read_marks(store)
-    else:
-        found = {region_id: read_mark(store, region_id) for region_id in regions}
-        marks = {region_id: mark for region_id, mark in found.items() if mark is not None}
+    marks = read_marks(store)
     seems = lost_progress(marks, base.details.merged)
     lost = seems and lost_progress(marks, open_base(base.location).details.merged)
     for region_id in seems.keys() - lost.keys():

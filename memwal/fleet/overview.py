@@ -69,12 +69,10 @@ def current_rates(
     first: BacklogSample | None,
     last: BacklogSample | None,
     merges: Iterable[MergedRowCount],
-    *,
-    window: timedelta = WINDOW,
 ) -> Rates:
-    """Compute the rates of a time window from the merges and the first and last sample in it."""
+    """Compute the rates of ``WINDOW`` from the merges and the first and last sample in it."""
     merges = list(merges)
-    merged = sum(merge.rows for merge in merges) / window.total_seconds()
+    merged = sum(merge.rows for merge in merges) / WINDOW.total_seconds()
     rows_in = None
     if first is not None and last is not None and last.at > first.at:
         meanwhile = sum(merge.rows for merge in merges if first.at < merge.at <= last.at)

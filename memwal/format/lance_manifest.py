@@ -60,6 +60,7 @@ _NAMED_FLAGS: Final = {
     2048: "row lineage in files of its own",
 }
 
+_MANIFEST: Final = "the table's manifest"
 # A name or a type with a zero byte in the repr of a schema.
 _ZERO_BYTE: Final = re.compile(r'(?:name: |LogicalType\()"(?:[^"\\]|\\[^0])*\\0')
 
@@ -99,7 +100,7 @@ class IndexEntry:
     fragment_bitmap: bytes | None  # fragments it covers, as a serialised 32-bit roaring bitmap
 
 
-def read_index_section(manifest: bytes, *, name: str = "the table's manifest") -> list[IndexEntry]:
+def read_index_section(manifest: bytes, *, name: str = _MANIFEST) -> list[IndexEntry]:
     """Return every index entry of a table's manifest file, in the order of the file.
 
     ``name`` is the name of the file in error messages: its key. Raises CorruptDataError if the
@@ -109,7 +110,7 @@ def read_index_section(manifest: bytes, *, name: str = "the table's manifest") -
     return [_entry_from(entry, name) for entry in _index_entries(message, manifest, name)]
 
 
-def find_mem_wal_index(manifest: bytes, *, name: str = "the table's manifest") -> IndexEntry | None:
+def find_mem_wal_index(manifest: bytes, *, name: str = _MANIFEST) -> IndexEntry | None:
     """Return the entry of the MemWAL index in a table's manifest file; None if it has none.
 
     Raises CorruptDataError as :func:`read_index_section`, or if there are several.
@@ -127,7 +128,7 @@ def find_mem_wal_index(manifest: bytes, *, name: str = "the table's manifest") -
     return entries[0] if entries else None
 
 
-def named_files(manifest: bytes, *, name: str = "the table's manifest") -> list[NamedFile]:
+def named_files(manifest: bytes, *, name: str = _MANIFEST) -> list[NamedFile]:
     """Return every file that a table's manifest file names, apart from those outside of the table.
 
     Keys are relative to the table. Lance's own indexes, such as the MemWAL index, have no files
@@ -149,29 +150,27 @@ class BasePath:
         return file.key if self.is_table else file.key.partition("/")[2]
 
 
-def external_files(
-    manifest: bytes, *, name: str = "the table's manifest"
-) -> list[tuple[NamedFile, BasePath]]:
+def external_files(manifest: bytes) -> list[tuple[NamedFile, BasePath]]:
     """Return every file outside of the table that a manifest file names, and where it is.
 
     Each has the key that it would have in the table. Raises CorruptDataError as
     :func:`read_index_section`, or if a file is nowhere.
     """
-    message = _parse_manifest(manifest, name)
+    message = _parse_manifest(manifest, _MANIFEST)
     bases = {base.id: BasePath(base.path, base.is_dataset_root) for base in message.base_paths}
-    files = [(file, n) for file, n in _files(message, manifest, name) if n is not None]
+    files = [(file, n) for file, n in _files(message, manifest, _MANIFEST) if n is not None]
     unknown = {number for _, number in files} - bases.keys()
     if unknown:
-        raise CorruptDataError(f"{name} lacks the base path {min(unknown)}, where files of it are")
+        raise CorruptDataError(f"{_MANIFEST} lacks the base path {min(unknown)} of some files")
     return [(file, bases[number]) for file, number in files]
 
 
-def without_base_paths(manifest: bytes, *, name: str = "the table's manifest") -> bytes:
+def without_base_paths(manifest: bytes) -> bytes:
     """Return a manifest file that names all files as those of the table itself."""
-    message = _parse_manifest(manifest, name)
+    message = _parse_manifest(manifest, _MANIFEST)
     if not message.base_paths:
         return manifest
-    indexes = _index_entries(message, manifest, name)
+    indexes = _index_entries(message, manifest, _MANIFEST)
     for fragment in message.fragments:
         for file in (*fragment.files, *(overlay.data_file for overlay in fragment.overlays)):
             file.ClearField("base_id")
@@ -185,22 +184,22 @@ def without_base_paths(manifest: bytes, *, name: str = "the table's manifest") -
     return _with_indexes(manifest, message, indexes)
 
 
-def external_segments(manifest: bytes, *, name: str = "the table's manifest") -> frozenset[UUID]:
+def external_segments(manifest: bytes) -> frozenset[UUID]:
     """Return the ids of the index segments whose files are outside of the table, by a manifest."""
-    entries = _index_entries(_parse_manifest(manifest, name), manifest, name)
+    entries = _index_entries(_parse_manifest(manifest, _MANIFEST), manifest, _MANIFEST)
     return frozenset(
-        parse_uuid(entry.uuid.uuid, name=name) for entry in entries if entry.HasField("base_id")
+        parse_uuid(entry.uuid.uuid, name=_MANIFEST)
+        for entry in entries
+        if entry.HasField("base_id")
     )
 
 
-def with_own_segments(
-    manifest: bytes, own: Collection[UUID], *, name: str = "the table's manifest"
-) -> bytes:
+def with_own_segments(manifest: bytes, own: Collection[UUID]) -> bytes:
     """Return a manifest file by which the files of some index segments are in the table itself."""
-    message = _parse_manifest(manifest, name)
-    indexes = _index_entries(message, manifest, name)
+    message = _parse_manifest(manifest, _MANIFEST)
+    indexes = _index_entries(message, manifest, _MANIFEST)
     for entry in indexes:
-        if parse_uuid(entry.uuid.uuid, name=name) in own:
+        if parse_uuid(entry.uuid.uuid, name=_MANIFEST) in own:
             entry.ClearField("base_id")
     return _with_indexes(manifest, message, indexes)
 
@@ -285,7 +284,7 @@ def _segment_files(entry: lance_manifest_pb2.IndexMetadata, name: str) -> list[N
 
 def data_files(manifest: bytes) -> list[str]:
     """Return the name of every data file that a table's manifest file names."""
-    fragments = _parse_manifest(manifest, "the table's manifest").fragments
+    fragments = _parse_manifest(manifest, _MANIFEST).fragments
     return [file.path for fragment in fragments for file in fragment.files]
 
 
@@ -293,12 +292,11 @@ def has_dictionary_fields(manifest: bytes) -> bool:
     """Return whether a column, or a part of one, is a dictionary in a table's manifest file."""
     if _DICTIONARY not in manifest:
         return False
-    name = "the table's manifest"
-    schema = parse_message(lance_schema_pb2.Schema, manifest_message(manifest), name=name)
+    schema = parse_message(lance_schema_pb2.Schema, manifest_message(manifest), name=_MANIFEST)
     return any(_DICTIONARY.decode() in field.logical_type for field in schema.fields)
 
 
-def manifest_message(manifest: bytes, *, name: str = "the table's manifest") -> bytes:
+def manifest_message(manifest: bytes, *, name: str = _MANIFEST) -> bytes:
     """Return the message of a manifest file, which Lance opens as a data set.
 
     Raises CorruptDataError as :func:`read_index_section`.
@@ -319,7 +317,7 @@ def manifest_message(manifest: bytes, *, name: str = "the table's manifest") -> 
 
 def as_version(manifest: bytes, version: int) -> bytes:
     """Return the message of a manifest file with another version number."""
-    message = _parse_manifest(manifest, "the table's manifest")
+    message = _parse_manifest(manifest, _MANIFEST)
     message.version = version
     return message.SerializeToString(deterministic=True)
 
@@ -332,7 +330,7 @@ class VersionTraits:
     has_overlays: bool  # whether values of its data files were replaced by data overlay files
 
 
-def read_traits(manifest: bytes, *, name: str = "the table's manifest") -> VersionTraits:
+def read_traits(manifest: bytes, *, name: str = _MANIFEST) -> VersionTraits:
     """Read the traits of a version; raises CorruptDataError as :func:`read_index_section`."""
     message = _parse_manifest(manifest, name)
     return VersionTraits(
@@ -371,14 +369,13 @@ def plain_manifest(manifest: bytes) -> bytes | None:
     they tell how they are encoded. Files of a format before 2.1 do not, and Lance would read other
     values: None if the manifest names one of these.
     """
-    name = "the table's manifest"
-    files = parse_message(lance_manifest_pb2.Manifest, manifest, name=name).fragments
+    files = parse_message(lance_manifest_pb2.Manifest, manifest, name=_MANIFEST).fragments
     versions = (
         (file.file_major_version, file.file_minor_version) for part in files for file in part.files
     )
     if any(version < _TELLS_ENCODING for version in versions):
         return None
-    message = parse_message(lance_schema_pb2.Schema, manifest, name=name)
+    message = parse_message(lance_schema_pb2.Schema, manifest, name=_MANIFEST)
     for field in message.fields:
         narrow = _NARROW_DICTIONARY.fullmatch(f'LogicalType("{field.logical_type}")')
         if narrow is not None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from argparse import SUPPRESS, ArgumentParser, BooleanOptionalAction, Namespace
-from collections.abc import Collection
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -41,13 +40,9 @@ def metavar_of(option: Option) -> str:
     return names.get(option.kind, "N")
 
 
-def add_arguments(
-    parser: ArgumentParser, cls: type[JobOptions], *, leave_out: Collection[str] = ()
-) -> None:
-    """Add the options of a job to a parser, without the fields in ``leave_out``."""
+def add_arguments(parser: ArgumentParser, cls: type[JobOptions]) -> None:
+    """Add the options of a job to a parser."""
     for name, option in options_of(cls).items():
-        if name in leave_out:
-            continue
         more: dict[str, Any] = {"metavar": metavar_of(option)}
         match option.kind:
             case OptionKind.COUNT:

@@ -157,8 +157,6 @@ class ReplayedGeneration:
     rows: int
     bytes: int
     log_batches: int
-    # Whether no generation follows: new rows may join this one unless it has to be flushed.
-    is_last: bool
     contents: GenerationRows  # source of the rows for a flush
     # The rows, if those of all generations together fit the budget. If None, the caller has to
     # flush and publish this generation before it asks for the next one.
@@ -197,9 +195,8 @@ def replay(
     )
     runs, torn = _read_runs(log, claim, max_bytes)
     _replace_torn(store, claim, torn)
-    for number, run in enumerate(runs):
-        is_last = number == len(runs) - 1
-        if is_last and run.in_memory is None and run.bytes <= max_bytes:
+    for run in runs:
+        if run is runs[-1] and run.in_memory is None and run.bytes <= max_bytes:
             # The generations before it are flushed, and their rows are out of memory.
             run.in_memory = _InMemoryRows(row_schema.schema)
             run.in_memory.add(log.rows(after=run.after, last=run.last_position))
@@ -210,7 +207,6 @@ def replay(
             rows=run.rows,
             bytes=run.bytes,
             log_batches=run.batches,
-            is_last=is_last,
             contents=(
                 LoggedRows(log, run.after, run.last_position)
                 if batches is None

@@ -47,7 +47,6 @@ def notify_events(
     tables: Sequence[str] | None = None,
     attempts: int = ATTEMPTS,
     timeout: float = TIMEOUT_SECONDS,
-    catalog: Catalog | None = None,
 ) -> int:
     """Send new events to all configured connections, and return the number of sent events.
 
@@ -64,24 +63,21 @@ def notify_events(
         Maximum attempts to deliver a message.
     timeout : float, default 10
         Seconds to wait for an answer.
-    catalog : Catalog, optional
-        Default: that of ``$MEMWAL_CATALOG_URL``.
     """
     if conn_id is None and configured_connection() is None and not _configured_owners():
         return 0
-    opened = catalog or Catalog()
+    catalog = Catalog()
     try:
-        recipients = {conn_id: tables} if conn_id else _tables_by_connection(opened, tables)
+        recipients = {conn_id: tables} if conn_id else _tables_by_connection(catalog, tables)
         return sum(
-            _notify_connection(opened, connection, names, attempts=attempts, timeout=timeout)
+            _notify_connection(catalog, connection, names, attempts=attempts, timeout=timeout)
             for connection, names in recipients.items()
         )
     except MemWalError as error:
         logger.warning("No events were sent: %s", error)
         return 0
     finally:
-        if catalog is None:
-            opened.close()
+        catalog.close()
 
 
 def configured_connection() -> str | None:

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 
 from memwal.catalog import Catalog
 from memwal.catalog.records import ManagedTable
-from memwal.fleet.polls import FailureTracker, Outcome, ReadLimits, TablePolls
+from memwal.fleet.polls import FailureTracker, Outcome, TablePolls
 from memwal.fleet.tables import Survey
 from memwal.jobs.job import JobRun, RunState
 from memwal_airflow.hooks.storage_options import read_options_async
@@ -61,7 +61,6 @@ class DueTables:
         By default that of ``$MEMWAL_CATALOG_URL``, opened with the first poll.
     read_options : callable
         Resolves a reference to storage options, without blocking the event loop.
-    limits : ReadLimits, optional
     """
 
     def __init__(
@@ -69,11 +68,9 @@ class DueTables:
         *,
         catalog: Catalog | None = None,
         read_options: OptionsReader = read_options_async,
-        limits: ReadLimits | None = None,
     ) -> None:
         self._catalog = catalog
         self._read_options = read_options
-        self._limits = limits
         self._polls: TablePolls | None = None
         self._options: dict[str, tuple[float, Mapping[str, str]]] = {}
         self._due: dict[str, DueTable | None] = {}
@@ -93,7 +90,6 @@ class DueTables:
                 storage_options=self._options_of,
                 select=lambda table: table.starts_when_due,
                 refresh_seconds=REFRESH_SECONDS,
-                limits=self._limits,
             )
             await polls.turn()
             for result in polls.finished():

@@ -109,9 +109,6 @@ def replayed(
     claim = claim or claim_region(store, REGION)
     found = {}
     generations = list(replay(store, claim, row_schema=ROW_SCHEMA, max_bytes=max_bytes))
-    assert [g.is_last for g in generations] == [*[False] * (len(generations) - 1), True][
-        : len(generations)
-    ]
     for generation in generations:
         positions = [position for _, position in rows_of(generation)]
         assert positions == sorted(positions)
