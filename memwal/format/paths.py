@@ -32,7 +32,10 @@ indexes still have these rows where they were."""
 SYSTEM_INDEX_PREFIX = "__lance_"
 """Beginning of the names of indexes that Lance keeps for itself: the MemWAL index, and others."""
 
+_MANIFEST_DIR = "manifest"
 _MANIFEST_SUFFIX = ".binpb"
+ANY_MANIFEST = f"{_MANIFEST_DIR}/*{_MANIFEST_SUFFIX}"
+"""Pattern in the folder of a region, by which any version of its manifest is found."""
 _WAL_SUFFIX = ".arrow"
 _APPLIED_SUFFIX = ".json"
 _VERSION_HINT = "version_hint.json"
@@ -85,7 +88,7 @@ def parse_region_name(name: str) -> UUID | None:
 
 def manifest_dir(region_id: UUID) -> str:
     """Return the key of the folder that holds a region's manifests."""
-    return f"{region_dir(region_id)}/manifest"
+    return f"{region_dir(region_id)}/{_MANIFEST_DIR}"
 
 
 def wal_dir(region_id: UUID) -> str:

@@ -36,7 +36,6 @@ from memwal.format.paths import (
     manifest_key,
     parse_manifest_name,
     parse_region_name,
-    region_dir,
     version_hint_key,
 )
 from memwal.format.region_manifest import RegionManifest
@@ -136,8 +135,9 @@ class RegionManifestStore:
         """Return whether a newer version was written, by one request.
 
         False also if it was trimmed, which is so only if more than :data:`RECENT_SECONDS` have
-        passed since ``manifest`` was the newest. Raises ObjectNotFoundError if the folder of the
-        region is not in its place.
+        passed since ``manifest`` was the newest. Raises ObjectNotFoundError if a local disk does
+        not have ``manifest`` any more: it was trimmed, or the folder of the region is not in its
+        place.
         """
         return self._has_next(manifest.version)
 
@@ -343,12 +343,13 @@ class RegionManifestStore:
     def _has_next(self, version: int) -> bool:
         """Return whether the version after one that was read exists, by one request.
 
-        Raises ObjectNotFoundError if the folder of the region is not in its place.
+        Raises ObjectNotFoundError if the folder of the region is not in its place, where it has the
+        version that was read.
         """
         key = manifest_key(self.region_id, version + 1)
-        return self._store.exists(key) or not self._store.is_absent(
-            key, within=region_dir(self.region_id)
-        )
+        folder = manifest_dir(self.region_id)
+        proof = manifest_key(self.region_id, version).removeprefix(f"{folder}/")
+        return self._store.exists(key) or not self._store.is_absent(key, within=folder, proof=proof)
 
     def _probe_from(self, version: int) -> RegionManifest | None:
         try:

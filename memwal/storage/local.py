@@ -170,10 +170,10 @@ class LocalStore(ObjectStore):
         with _translated("look at", path):
             return self._presence.find(partial(_is_file, path), path) is not None
 
-    def is_absent(self, key: str, *, within: str) -> bool:
+    def is_absent(self, key: str, *, within: str, proof: str) -> bool:
         folder = self._folder_path(within)
         with _translated("look at", folder):
-            return self._presence.is_absent_within(folder, self._path(key))
+            return self._presence.is_absent_within(folder, self._path(key), proof)
 
     def folder_stamp(self, prefix: str) -> int | None:
         folder = self._folder_path(prefix)

@@ -237,10 +237,11 @@ class Process:
     def _first_router(self) -> Router:
         """Return how rows are divided into regions, once MemWAL is there."""
         while True:
+            begin = now()
             try:
                 return router_in_force(self.table.base())
             except TableSetupError:
-                if not self._suspended.is_on:
+                if not self._suspended.was_on(begin, now()):
                     raise
             time.sleep(0.1)
 

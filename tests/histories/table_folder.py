@@ -55,7 +55,8 @@ class TableFolder:
         self._missing.turn()
         path.rename(self._away[1])
         if dice.random() < 0.5:
-            path.mkdir()
+            # A process may have begun to write there.
+            path.mkdir(exist_ok=True)
 
     def mount(self) -> None:
         """Put it back, if it is away. What was written in its place meanwhile is gone."""

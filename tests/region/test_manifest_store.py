@@ -266,8 +266,13 @@ def test_an_exclusive_commit_never_shares_its_version(manifests: RegionManifestS
 
 @pytest.mark.parametrize("has_hint", [False, True])
 @pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("instead", [None, ["manifest/version_hint.json"]])
 def test_a_newer_version_is_not_missed_while_the_region_is_away(
-    store: FaultyStore, manifests: RegionManifestStore, has_hint: bool, known: bool
+    store: FaultyStore,
+    manifests: RegionManifestStore,
+    has_hint: bool,
+    known: bool,
+    instead: list[str] | None,
 ) -> None:
     newest = fill(manifests, 3)
     older = replace(newest, version=2)
@@ -281,7 +286,7 @@ def test_a_newer_version_is_not_missed_while_the_region_is_away(
     path = Path(store.uri) / region_dir(REGION)
     for first, last in moments_away(path, look):
         with (
-            away_between(path, first, last),
+            away_between(path, first, last, instead=instead),
             suppress(CorruptDataError, ObjectNotFoundError, StoreUnavailableError),
         ):
             assert look()

@@ -18,7 +18,7 @@ from memwal.errors import (
     RegionFencedError,
     TableReplacedError,
 )
-from memwal.format.paths import parse_wal_name, region_dir, wal_dir, wal_key
+from memwal.format.paths import ANY_MANIFEST, parse_wal_name, region_dir, wal_dir, wal_key
 from memwal.format.wal_encoder import encode_sentinel
 from memwal.format.wal_entry import (
     EntryHead,
@@ -116,7 +116,9 @@ def is_free(store: ObjectStore, region_id: UUID, position: int) -> bool:
     entry cannot be known then. No request to an object store.
     """
     try:
-        return store.is_absent(wal_key(region_id, position), within=region_dir(region_id))
+        return store.is_absent(
+            wal_key(region_id, position), within=region_dir(region_id), proof=ANY_MANIFEST
+        )
     except ObjectNotFoundError as error:
         raise lost_error(store, [region_id]) from error
 

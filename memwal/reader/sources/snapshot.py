@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from memwal.base_table.read_tags import user_tag_names
-from memwal.base_table.region_marks import RegionMark, lost_progress, marks_of
+from memwal.base_table.region_marks import RegionMark, lost_progress, read_marks
 from memwal.base_table.region_snapshot import (
     MAX_CLOCK_SKEW_SECONDS,
     read_usable_snapshot,
@@ -135,6 +135,8 @@ def open_snapshot(
             raise StoreUnavailableError(f"regions of {location} are not in their place; try again")
         seen_marks = _read_marks(base, manifests, regions=regions, left_out=left_out)
         check_regions(base, seen_marks.marks, manifests, regions=regions, left_out=left_out)
+    if seen_marks.lost and _newest(location).version != base.version:
+        return open_snapshot(location, regions=regions, keys=keys, reuse=reuse)
     return TableSnapshot(base, manifests, None, seen_marks.marks, seen_marks.lost)
 
 
@@ -160,6 +162,8 @@ def open_stale_snapshot(
     if published is None:
         return open_snapshot(location, keys=keys, reuse=reuse)
     seen_marks = _read_marks(base, published)
+    if seen_marks.lost and _newest(location).version != base.version:
+        return open_stale_snapshot(location, max_age, keys=keys, reuse=reuse, clock=clock)
     snapshot_time = datetime.fromtimestamp(base.details.snapshot_ts_millis / 1000, UTC)
     return TableSnapshot(base, published, snapshot_time, seen_marks.marks, seen_marks.lost)
 
@@ -179,6 +183,9 @@ def _read_marks(
     the loss of such a region is noticed by processes that have found it, which list them again.
 
     ``found`` was found of ``regions``, by default of all but those that were ``left_out``.
+
+    If progress is lost and a newer version exists, the caller begins again with it: a merge ended
+    since ``base`` was opened, whose rows it lacks, or the progress of rows that it has was decided.
     """
     key = version_key(base)
     seen = _region_marks.peek(key)
@@ -193,7 +200,7 @@ def _read_marks(
     if stamp is not None and time.time_ns() - stamp < STAMP_SETTLES_NS:
         # Another mark may get the same time.
         stamp = None
-    at, marks = boot_seconds(), marks_of(base)
+    at, marks = boot_seconds(), read_marks(base.location.store)
     lost = lost_progress(marks, base.details.merged)
     seen = _SeenMarks(at, marks, lost, frozenset(found), stamp)
     _region_marks.put(key, seen)

@@ -22,6 +22,7 @@ it makes the same look from the folder of the region: :meth:`TablePresence.is_ab
 from __future__ import annotations
 
 import errno
+import glob
 import os
 import stat
 from collections.abc import Callable
@@ -85,14 +86,16 @@ class TablePresence:
                     raise
         raise self._unsettled(folder)
 
-    def is_absent_within(self, folder: str, path: str) -> bool:
+    def is_absent_within(self, folder: str, path: str, proof: str) -> bool:
         """Return whether a folder of the table has no file at a path below it, as of now.
 
         The folder is open while the file is looked for, so the answer is right wherever the folder
-        is moved, as it is for the folder of the table.
+        is moved, as it is for the folder of the table. Nothing that matches ``proof`` in it shows
+        that it stands where a folder was moved away or is not mounted: it may have what a process
+        wrote there since.
 
-        Raises FileNotFoundError if the folder is missing or empty, as the place of a folder is that
-        was moved away or is not mounted, and StoreUnavailableError as :meth:`find` does.
+        Raises FileNotFoundError then or if it is missing, and StoreUnavailableError as :meth:`find`
+        does.
         """
         try:
             opened = os.open(folder, _LISTED_FOLDER)
@@ -103,9 +106,8 @@ class TablePresence:
             with suppress(FileNotFoundError, NotADirectoryError):
                 os.stat(os.path.relpath(path, folder), dir_fd=opened)
                 return False
-            with os.scandir(opened) as entries:
-                if next(entries, None) is None:
-                    raise FileNotFoundError(errno.ENOENT, "an empty folder", folder)
+            if not glob.glob(proof, dir_fd=opened):
+                raise FileNotFoundError(errno.ENOENT, "another folder in its place", folder)
             return True
         finally:
             os.close(opened)

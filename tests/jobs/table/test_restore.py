@@ -123,6 +123,24 @@ class TestDecide:
         table.restore()
         check(table, MERGED)
 
+    @pytest.mark.parametrize("view", ["now", "at_most"])
+    def test_a_read_that_began_before_the_rows_were_kept(
+        self, faults: FaultyStores, table: memwal.Table, view: str
+    ) -> None:
+        """It has opened the base table, and pauses before it reads the marks."""
+        store = faults.of(table.location)
+        table.build_snapshot()
+        lance.dataset(table.uri).drop_index("__lance_mem_wal")
+        lance.dataset(table.uri).delete("id = 2")
+        memwal.enable(table.uri, region_spec=memwal.RegionSpec.unsharded())
+        wanted = {key: value for key, value in MERGED.items() if key != 2}
+        assert state(table) == wanted
+        table.build_snapshot()
+        rule = store.act("list", table.restore, key="_memwal_regions*")
+        assert state(table if view == "now" else table.at_most(3600)) == wanted
+        assert rule.hits == 1
+        check(table, wanted)
+
 
 class TestRestore:
     def test_rows_of_a_version(self, table: memwal.Table) -> None:

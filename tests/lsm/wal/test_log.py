@@ -45,7 +45,12 @@ EPOCH = 5
 
 @pytest.fixture
 def store(tmp_path: Path) -> FaultyStore:
-    return FaultyStore(open_store(tmp_path / "table", durable=False))
+    """Store with a region that was claimed once."""
+    inner = open_store(tmp_path / "table", durable=False)
+    RegionManifestStore(inner, REGION).commit(
+        RegionManifest(region_id=REGION, version=1, writer_epoch=1)
+    )
+    return FaultyStore(inner)
 
 
 def batch(*ids: int) -> pa.RecordBatch:
@@ -116,12 +121,18 @@ class TestFindTip:
 
         assert find_tip(log, REGION, start=start) == taken + 1  # type: ignore[arg-type]
 
-    def test_while_the_folder_of_the_region_is_away(self, store: FaultyStore) -> None:
+    @pytest.mark.parametrize("instead", [None, ["manifest/version_hint.json", "wal/x"]])
+    def test_while_the_folder_of_the_region_is_away(
+        self, store: FaultyStore, instead: list[str] | None
+    ) -> None:
         for position in (1, 2, 3):
             put(store, position, b"x")
         path = Path(store.uri) / region_dir(REGION)
         for first, last in moments_away(path, lambda: find_tip(store, REGION, start=2)):
-            with away_between(path, first, last), suppress(RegionLostError, StoreUnavailableError):
+            with (
+                away_between(path, first, last, instead=instead),
+                suppress(RegionLostError, StoreUnavailableError),
+            ):
                 assert find_tip(store, REGION, start=2) == 4
 
     def test_asks_a_logarithmic_number_of_times(self, store: FaultyStore) -> None:
@@ -149,6 +160,7 @@ class TestSurvey:
 
     @pytest.mark.parametrize(("after", "hint"), [(0, 0), (7, 0), (7, 7), (7, 3)])
     def test_of_an_empty_log_is_whole(self, store: FaultyStore, after: int, hint: int) -> None:
+        store.inner.delete(manifest_key(REGION, 1))
         with pytest.raises(RegionLostError):
             survey_log(store, REGION, after=after, hint=hint)
         assert survey_log(store, REGION, after=0, is_new=True).tip == 1
@@ -231,7 +243,7 @@ class StubLog:
     def exists(self, key: str) -> bool:
         return key in self._taken
 
-    def is_absent(self, key: str, *, within: str) -> bool:
+    def is_absent(self, key: str, *, within: str, proof: str) -> bool:
         return not self.exists(key)
 
     def list(self, prefix: str) -> list[ObjectInfo]:
@@ -602,7 +614,7 @@ class TestReadLog:
         survey = survey_log(store, REGION, after=0)
         store.inner.delete(wal_key(REGION, 1))
         RegionManifestStore(store, REGION).commit(
-            RegionManifest(region_id=REGION, version=1, writer_epoch=2, replay_after=2)
+            RegionManifest(region_id=REGION, version=2, writer_epoch=2, replay_after=2)
         )
 
         with pytest.raises(RegionFencedError):

@@ -319,12 +319,23 @@ class TestReplacedTables:
             assert fresh(table) == {1: 1, 3: 3, 4: 4}
 
     @pytest.mark.parametrize(
-        ("part", "empty"),
-        [("", False), (MEM_WAL_DIR, True), (region_dir(REGION), False), (region_dir(REGION), True)],
-        ids=["table", "all regions", "region", "region, empty"],
+        ("part", "instead"),
+        [
+            ("", None),
+            (MEM_WAL_DIR, []),
+            (MEM_WAL_DIR, [f"{REGION}/manifest/version_hint.json"]),
+            (region_dir(REGION), None),
+            (region_dir(REGION), []),
+            (region_dir(REGION), ["manifest/version_hint.json"]),
+        ],
+        ids=["table", "all", "all, with a hint", "region", "region, empty", "region, with a hint"],
     )
     def test_one_that_is_away_for_a_moment_of_the_read(
-        self, table: memwal.Table, part: str, empty: bool, monkeypatch: pytest.MonkeyPatch
+        self,
+        table: memwal.Table,
+        part: str,
+        instead: list[str] | None,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         """What was flushed and what was not, both since this process looked last."""
         path = folder(table) / part
@@ -340,7 +351,7 @@ class TestReplacedTables:
                 writer.upsert(rows({2: first}))
                 writer.flush()
                 writer.upsert(rows({3: first}))
-                with away_between(path, first, first + 1 + first % 3, empty=empty):
+                with away_between(path, first, first + 1 + first % 3, instead=instead):
                     try:
                         seen = fresh(table)
                     except (StoreUnavailableError, TableSetupError, RegionLostError):

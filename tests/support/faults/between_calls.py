@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,18 +36,26 @@ def before_call(name: str, number: int, act: Callable[[], object]) -> Iterator[C
 
 
 @contextmanager
-def away_between(root: Path, first: int, last: int, *, empty: bool = False) -> Iterator[Calls]:
+def away_between(
+    root: Path, first: int, last: int, *, instead: Sequence[str] | None = None
+) -> Iterator[Calls]:
     """Have a folder be elsewhere from one look at files to another one, both from 0.
 
-    Looks are calls of ``os`` that open, list or look at something, of all threads. With ``empty``,
-    an empty folder is in its place then.
+    Looks are calls of ``os`` that open, list or look at something, of all threads. With
+    ``instead``, a folder with these files alone is in its place then.
     """
     calls, lock = Calls(), threading.Lock()
     place = root.with_name("away")
+    other = root.with_name("instead")
+    if instead is not None:
+        other.mkdir(exist_ok=True)
+        for name in instead:
+            (other / name).parent.mkdir(parents=True, exist_ok=True)
+            (other / name).write_bytes(b"")
 
     def come_back() -> None:
-        if empty:
-            root.rmdir()
+        if instead is not None:
+            root.rename(other)
         place.rename(root)
 
     def acting(real: Callable[..., Any]) -> Callable[..., Any]:
@@ -55,8 +63,8 @@ def away_between(root: Path, first: int, last: int, *, empty: bool = False) -> I
             with lock:
                 if calls.count == first:
                     root.rename(place)
-                    if empty:
-                        root.mkdir()
+                    if instead is not None:
+                        other.rename(root)
                 if calls.count == last:
                     come_back()
                 calls.count += 1
