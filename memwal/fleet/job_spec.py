@@ -16,7 +16,7 @@ from memwal.jobs.job import Guard, JobResult, TaskRunner, run_in_process
 from memwal.jobs.options import JobOptions, MergeOptions, RunOptions
 from memwal.jobs.progress import ProgressOption
 from memwal.util.clock import Duration
-from memwal.util.records import JsonObject
+from memwal.util.records import JsonObject, JsonRecord
 
 if TYPE_CHECKING:
     from memwal.jobs.status import TableStatus
@@ -34,7 +34,7 @@ class SkipReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Skipped:
+class Skipped(JsonRecord):
     """A job that was not done, and need not be tried again at once.
 
     Attributes

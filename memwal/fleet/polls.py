@@ -22,7 +22,7 @@ from memwal.fleet.tables import Survey
 from memwal.jobs.job import JobResult
 from memwal.jobs.policy import WHEN_DUE
 from memwal.util.log import safe_error_text
-from memwal.util.records import JsonObject
+from memwal.util.records import JsonRecord
 
 if TYPE_CHECKING:
     from memwal.catalog import Catalog
@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Outcome(JsonRecord):
     """Outcome of a job, or of a failed survey of a table.
 
     Attributes
@@ -68,19 +68,7 @@ class Outcome:
     reason: str
     result: JobResult | Skipped | None = None
     failed_job: FailedJob | None = None
-
     failed: bool = False
-
-    def to_dict(self) -> JsonObject:
-        """Return plain values, for JSON."""
-        return {
-            "table": self.table,
-            "job": self.job,
-            "reason": self.reason,
-            "result": self.result and self.result.to_dict(),
-            "failed_job": self.failed_job and self.failed_job.to_dict(),
-            "failed": self.failed,
-        }
 
 
 class FailureTracker:

@@ -14,7 +14,7 @@ import itertools
 import logging
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal
 from uuid import UUID
@@ -36,6 +36,7 @@ from memwal.reader.sources.snapshot import TableSnapshot, open_snapshot, open_ve
 from memwal.region.manifest_store import read_manifests
 from memwal.storage.location import TableLocation
 from memwal.util.clock import boot_seconds
+from memwal.util.records import plain_value
 
 logger = logging.getLogger(__name__)
 
@@ -201,9 +202,9 @@ class ReadPlan:
             "version": self.version,
             "consistency": self.consistency,
             "snapshot_time": self.snapshot_time and self.snapshot_time.isoformat(),
-            "sources": [_to_json(source) for source in self.sources],
-            "pruned": [_to_json(omitted) for omitted in self.pruned],
-            "newer": [_to_json(omitted) for omitted in self.newer],
+            "sources": plain_value(self.sources),
+            "pruned": plain_value(self.pruned),
+            "newer": plain_value(self.newer),
             "base_plan": self.base_plan,
         }
 
@@ -543,16 +544,6 @@ def _is_unflushed(rows: UnflushedRows, manifest: RegionManifest | None) -> bool:
     wrote newer rows beside.
     """
     return manifest is None or rows.generation >= manifest.current_generation
-
-
-def _to_json(value: PlannedSource | OmittedGenerations) -> dict[str, object]:
-    fields = asdict(value)
-    region_id = fields["region_id"]
-    return (
-        fields
-        | {"region_id": None if region_id is None else str(region_id)}
-        | {name: list(part) for name, part in fields.items() if isinstance(part, tuple)}
-    )
 
 
 _listed: LruCache[tuple[RegionManifest, Sequence[StoredGeneration]]] = LruCache(

@@ -10,13 +10,14 @@ import logging
 import os
 import weakref
 from collections.abc import Iterable
-from dataclasses import KW_ONLY, asdict, dataclass, fields
-from typing import Protocol
+from dataclasses import KW_ONLY, dataclass, fields
+from typing import ClassVar, Protocol
 from uuid import UUID
 
 from memwal.storage.location import TableLocation
 from memwal.util.concurrency import ForkGuard
 from memwal.util.log import safe_error_text
+from memwal.util.records import JsonRecord
 from memwal.util.redaction import secret_values
 
 logger = logging.getLogger(__name__)
@@ -53,7 +54,7 @@ TOTAL_NAMES = tuple(f.name for f in fields(Totals))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RegionStats:
+class RegionStats(JsonRecord):
     """Snapshot of one region of a writer.
 
     Attributes
@@ -100,13 +101,9 @@ class RegionStats:
     last_error: str | None
     fenced: bool
 
-    def to_dict(self) -> dict[str, object]:
-        """Return the fields as JSON values."""
-        return {**asdict(self), "region_id": str(self.region_id)}
-
 
 @dataclass(frozen=True, slots=True)
-class WriterStats:
+class WriterStats(JsonRecord):
     """Snapshot of a table writer.
 
     Attributes
@@ -119,6 +116,14 @@ class WriterStats:
         Open regions, ordered by id.
     closed : bool
     """
+
+    json_properties: ClassVar[tuple[str, ...]] = (
+        "memtable_bytes",
+        "sealed_memtables",
+        "buffered_writes",
+        "buffered_bytes",
+        "unflushed_age_seconds",
+    )
 
     uri: str
     totals: Totals
@@ -149,20 +154,6 @@ class WriterStats:
     def unflushed_age_seconds(self) -> float:
         """Age of the oldest row that no generation has yet; 0 without one."""
         return max((r.unflushed_age_seconds for r in self.regions), default=0.0)
-
-    def to_dict(self) -> dict[str, object]:
-        """Return the fields and sums as JSON values."""
-        return {
-            "uri": self.uri,
-            "closed": self.closed,
-            "totals": asdict(self.totals),
-            "memtable_bytes": self.memtable_bytes,
-            "sealed_memtables": self.sealed_memtables,
-            "buffered_writes": self.buffered_writes,
-            "buffered_bytes": self.buffered_bytes,
-            "unflushed_age_seconds": self.unflushed_age_seconds,
-            "regions": [region.to_dict() for region in self.regions],
-        }
 
 
 class Durations(Protocol):
