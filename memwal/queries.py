@@ -386,7 +386,6 @@ class Queries:
         return Result(run, schema)
 
     def _open_base(self) -> BaseTable:
-        """Open the version of the base table that queries read."""
         return open_base(self.location)
 
     def _open_sources(

@@ -96,7 +96,6 @@ def open(
 
 
 def _seconds_left(timeout: Duration | None, started: float) -> float | None:
-    """Return the seconds until a timeout that began at ``started``."""
     if timeout is None:
         return None
     return max(started + in_seconds(timeout) - time.monotonic(), 0.0)

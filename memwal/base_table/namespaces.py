@@ -137,7 +137,6 @@ class DurableNamespace:
             )
 
     def _manifest_before(self, version: int) -> bytes | None:
-        """Return the manifest that a version follows."""
         try:
             return read_table_manifest(self._location, version - 1)
         except TableSetupError as error:

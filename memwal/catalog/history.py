@@ -347,7 +347,6 @@ def _latest_run_id(
 
 
 def _replace_state(session: Session, table: str, at: datetime, status: JsonObject) -> None:
-    """Replace the stored status of a table."""
     query = sa.update(TableStateRow).where(TableStateRow.table == table)
     if not _row_count(session.execute(query.values(at=at, status=status))):
         # Another process may have inserted it just now, with a status that is as new.

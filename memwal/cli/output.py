@@ -145,7 +145,6 @@ def _cell(value: object) -> str:
 
 
 def _json_value(value: object) -> object:
-    """Convert a value to types that JSON has."""
     match value:
         case Mapping():
             return {str(key): _json_value(item) for key, item in value.items()}

@@ -175,7 +175,6 @@ def _parameter(name: str, annotation: object, default: object = Parameter.empty)
 
 
 def _option_parameter(job: type[JobOptions], name: str, option: Option) -> Parameter:
-    """Return the parameter for an option of a job, with its flag and its help for typer."""
     help = help_of(job, name, option)
     settings: dict[str, Any] = {"help": f"{help[0].upper()}{help[1:]}."}
     if option.kind is not OptionKind.SWITCH:

@@ -175,7 +175,6 @@ def _conditions(comparison: Comparison, data_type: pa.DataType) -> list[ValueTes
 
 
 def _day_conditions(comparison: Comparison, data_type: pa.DataType) -> list[ValueTest]:
-    """Return the conditions on a date or timestamp from a comparison of its day."""
     if pt.is_date32(data_type):
         return _conditions(comparison, data_type)
     if not pt.is_timestamp(data_type) or data_type.tz not in (None, "UTC"):

@@ -345,7 +345,6 @@ def _tokenize(text: str) -> list[tuple[str, str]]:
 
 
 def _unquote(token: str, quote: str) -> str:
-    """Return the content of a quoted token."""
     return token[1:-1].replace(quote * 2, quote)
 
 
@@ -407,7 +406,6 @@ def _cast(node: Truth | Value, type_name: str) -> Value:
 
 
 def _call(name: str, arguments: Sequence[Truth | Value]) -> Truth | Value:
-    """Return the result of a function."""
     match name, arguments:
         case "starts_with", [text, prefix]:
             return _starts_with(text, prefix)

@@ -352,7 +352,6 @@ def run_job(
 def _run_spec(
     catalog: Catalog, table: Table, spec: JobSpec, lease: Lease, runtime: Runtime
 ) -> JobResult:
-    """Run a job under its lease, and record it."""
     from memwal.fleet.exclusive import lost_all_rewrites
 
     name, job, guard = spec.table.name, spec.job, _guard([lease], runtime)

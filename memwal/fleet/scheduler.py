@@ -224,7 +224,6 @@ class Fleet:
             logger.warning("old rows of the catalog were not deleted, trying again: %s", error)
 
     def _start_jobs(self, polls: TablePolls, pool: ThreadPoolExecutor) -> None:
-        """Start the due jobs that the queue chooses."""
         slots = self._budget.jobs - len(self._working)
         busy = self._working.keys() | polls.running.keys()
         free = [due for (table, _), due in self._due_jobs.items() if table not in busy]

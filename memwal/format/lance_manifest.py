@@ -209,7 +209,6 @@ def _with_indexes(
     message: lance_manifest_pb2.Manifest,
     indexes: list[lance_manifest_pb2.IndexMetadata],
 ) -> bytes:
-    """Return a manifest file with another manifest message and other indexes."""
     position, major, minor, magic = _FOOTER.unpack_from(manifest, len(manifest) - _FOOTER.size)
     # Other messages before the manifest stay where they are.
     parts = [manifest[:position]]

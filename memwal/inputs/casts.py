@@ -209,7 +209,6 @@ def _plan_list(source: pa.DataType, target: pa.DataType) -> Cast | None:
 
 
 def _plan_map(source: pa.DataType, target: pa.DataType) -> Cast | None:
-    """Plan the cast of maps, or of lists of pairs, to maps."""
     is_map = pt.is_map(source)
     pair = pa.struct([source.key_field, source.item_field]) if is_map else source.value_type
     if pt.is_null(pair):

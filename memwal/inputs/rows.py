@@ -294,7 +294,6 @@ def _is_list(value: object) -> TypeGuard[Sequence[Any]]:
 
 
 def _is_row(value: object) -> bool:
-    """Return whether an object is a row that names its columns."""
     return isinstance(value, Mapping) or _is_model(value)
 
 
@@ -309,7 +308,6 @@ def _is_pandas(value: object) -> bool:
 
 
 def _is_frame(value: object) -> bool:
-    """Return whether an object of pandas is a data frame."""
     return hasattr(value, "columns")
 
 

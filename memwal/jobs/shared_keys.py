@@ -109,7 +109,6 @@ def held_regions(
 
 
 def _pending_keys(base: BaseTable, manifest: RegionManifest) -> pa.Array:
-    """Return the distinct keys of the generations that are not merged."""
     schema = pa.schema([base.schema.field(name) for name in base.primary_key])
     parts: Sequence[pa.Array] = [key_column(schema.empty_table(), base.primary_key)]
     for flushed in manifest.flushed:

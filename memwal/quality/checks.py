@@ -291,7 +291,6 @@ def _norms(column: pa.Array) -> npt.NDArray[np.float64]:
 
 
 def _rows_with_element(column: pa.Array, elements: Mask) -> Mask:
-    """Mark rows that have a marked element."""
     if _is_dense(column):
         return np.asarray(elements.reshape(len(column), column.type.list_size).any(axis=1))
     rows = np.zeros(len(column), np.bool_)
@@ -300,7 +299,6 @@ def _rows_with_element(column: pa.Array, elements: Mask) -> Mask:
 
 
 def _element_rows(column: pa.Array) -> npt.NDArray[np.int64]:
-    """Return the row number of each element."""
     lengths = _to_numpy(pc.fill_null(pc.list_value_length(column), 0))
     return np.repeat(np.arange(len(column)), lengths)
 

@@ -176,7 +176,6 @@ def _hold_region(region: RegionRows, rules: QualityRules) -> GateDecision:
 
 
 def _first_generations(region: RegionRows, generations: int) -> RegionRows:
-    """Return the region reduced to its first generations."""
     end = int(region.ends[generations - 1])
     keys = region.keys.slice(0, end)
 

@@ -115,8 +115,6 @@ def _hash_words_32(rows: pa.Array) -> Words:
 
 
 def _text_hasher(offset_dtype: str) -> _Hasher:
-    """Return a hasher of UTF-8 text with offsets of this dtype."""
-
     def hash_rows(rows: pa.Array) -> Words:
         _, offset_buffer, data = rows.buffers()
         item = np.dtype(offset_dtype)

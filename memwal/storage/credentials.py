@@ -329,7 +329,6 @@ def parse_options(content: object, what: str) -> dict[str, str]:
 
 
 def _option_names(scheme: str) -> set[str]:
-    """Return all names of the storage options with credentials of a scheme."""
     return {name for key, others in NAMES[scheme].items() for name in (key, *others)}
 
 

@@ -57,7 +57,6 @@ def is_unicode(text: str) -> bool:
 
 
 def _children(level: list[object], *, limit: int) -> list[object]:
-    """Return the values inside the lists and objects of one level."""
     children: list[object] = []
     for item in level:
         if isinstance(item, dict):

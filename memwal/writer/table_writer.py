@@ -377,7 +377,6 @@ class TableWriter:
             return routing, convert(routing.row_schema, data)
 
     def _refresh_routing(self) -> RoutingSchema:
-        """Return the routing schema of the latest version of the table."""
         base = open_base(self._context.location)
         with self._refreshing:
             if not base.identified_schema.equals(
@@ -500,7 +499,6 @@ def _raise_failures(
 
 
 def _row_positions(route: Route, batches: Iterable[pa.RecordBatch]) -> dict[UUID, pa.Array]:
-    """Return the positions of each region's rows among all rows."""
     positions: dict[UUID, list[pa.Array]] = {}
     start = 0
     for batch in batches:

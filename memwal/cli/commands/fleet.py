@@ -220,7 +220,6 @@ def _runners(remote: str | None) -> Callable[[ManagedTable], TaskRunner]:
 
 
 def _check_names(catalog: Catalog, tables: list[str] | None) -> None:
-    """Raise if one of these tables is not registered."""
     for name in tables or ():
         catalog.get(name, allow_problem=True)
 

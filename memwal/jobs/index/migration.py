@@ -507,7 +507,6 @@ def _details_maintaining(base: BaseTable, names: Sequence[str]) -> IndexDetails:
 
 
 def _details_without(base: BaseTable, index: str) -> IndexDetails:
-    """Return the details without an index that is about to be dropped."""
     names = [name for name in base.details.maintained_indexes if name != index]
     catchup = {name: covered for name, covered in base.details.catchup.items() if name != index}
     return replace(base.details, maintained_indexes=tuple(names), catchup=catchup)

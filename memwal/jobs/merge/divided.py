@@ -232,7 +232,6 @@ class _DividedMerge:
         return still_pending(self.selections, base.details.merged, stops=stops)
 
     def _decisions(self, regions: Sequence[RegionSelection]) -> dict[UUID, str] | None:
-        """Return the decisions of the gate about some regions."""
         if self.gate is None:
             return None
         return {region.region_id: self.gate.decisions[region.region_id] for region in regions}

@@ -162,7 +162,6 @@ def with_ids(fragments: Sequence[FragmentMetadata], ids: RowIds) -> list[Fragmen
 def _stable_ids(
     fragments: Sequence[lance.LanceFragment], addresses: RowIds, numbers: npt.NDArray[np.uint32]
 ) -> RowIds:
-    """Return the row id at each address."""
     ids = np.zeros(len(addresses), np.uint64)
     for fragment in fragments:
         own = np.flatnonzero(numbers == fragment.fragment_id)

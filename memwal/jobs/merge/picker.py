@@ -305,7 +305,6 @@ class MergePicker:
         return MergePlan(parts, tuple(decisions), method, self.held)
 
     def _method(self, total: int) -> MergeMethod:
-        """Choose the merge method for ``total`` bytes."""
         if self.method is not None:
             return self.method
         if total < self.options.divide_bytes:

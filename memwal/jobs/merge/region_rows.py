@@ -204,7 +204,6 @@ class RegionReader:
         self.newest = self._find_newest() if entering is None else entering[self._rows_of_region()]
 
     def _scan_own_keys(self, part: SharedGeneration) -> Iterator[pa.Table]:
-        """Read the keys and tombstones of the share."""
         return self._scan_keys(part, part.start, part.stop, [*self._key_schema.names, TOMBSTONE])
 
     def _scan_keys(
@@ -217,7 +216,6 @@ class RegionReader:
         yield from self._reading(part, scan_in_groups(part.dataset, columns, **options))
 
     def _scan_whole(self, part: SharedGeneration) -> Iterator[pa.Table]:
-        """Read all columns of the share."""
         for batch in self._reading(part, _scan_rows(part, [*self.schema.names, TOMBSTONE])):
             yield pa.Table.from_batches([batch])
 

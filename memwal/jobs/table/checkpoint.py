@@ -169,6 +169,5 @@ def _count_unmerged(merged: Mapping[UUID, int], target: Mapping[UUID, int]) -> i
 
 
 def _unmerged_regions(location: TableLocation, target: Mapping[UUID, int]) -> list[UUID]:
-    """Return the regions that are not merged up to their target."""
     merged = open_base(location).details.merged
     return [region for region, generation in target.items() if merged.get(region, 0) < generation]

@@ -143,7 +143,6 @@ def _build(
 
 
 def _column_paths(dataset: LanceDataset) -> dict[int, str]:
-    """Return the path of each column and child of a column by its field id."""
     paths = {}
     pending = [(field.name(), field) for field in dataset.lance_schema.fields()]
     while pending:

@@ -119,7 +119,6 @@ class TextIndex:
 def _count_term(
     hashes: npt.NDArray[np.uint64], ends: npt.NDArray[np.int64], term: np.uint64
 ) -> Rows:
-    """Count the occurrences of one term in each row."""
     rows = ends.searchsorted(np.flatnonzero(hashes == term), side="right")
     return np.bincount(rows, minlength=len(ends))
 

@@ -159,7 +159,6 @@ class LogFollower:
             return False
 
     def _beginning(self, position: int) -> bytes:
-        """Read the first bytes of an entry."""
         key = wal_key(self._region_id, position)
         return self._store.get_range(key, start=0, length=_COMPARED_BYTES)
 

@@ -466,7 +466,6 @@ def _is_torn(store: ObjectStore, region_id: UUID, position: int, epoch: int) -> 
 
 
 def _read_entry(store: ObjectStore, region_id: UUID, position: int, epoch: int) -> WalEntry | None:
-    """Read the entry at a position; None if there is none."""
     key = wal_key(region_id, position)
     try:
         entry = decode_entry(store.get(key), name=key)

@@ -348,7 +348,6 @@ def _read_runs(
 
 
 def _replace_torn(store: ObjectStore, claim: Claim, positions: Sequence[int]) -> None:
-    """Replace torn entries by sentinels."""
     if not positions:
         return
     region_id = claim.manifest.region_id

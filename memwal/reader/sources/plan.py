@@ -465,7 +465,6 @@ def _omit_regions(
     unflushed: Sequence[tuple[UUID, UnflushedRows]],
     reasons: Mapping[UUID, str],
 ) -> list[OmittedGenerations]:
-    """List the generations of the regions that are ruled out."""
     numbers_of = _by_region(
         [(key, s.generation) for key, stored in unmerged.items() if key in reasons for s in stored]
         + [(key, rows.generation) for key, rows in unflushed if key in reasons]

@@ -115,7 +115,6 @@ class RegionPruner:
 
 
 def _column_bounds(alternative: Alternative, schema: pa.Schema) -> dict[str, ColumnBounds]:
-    """Return the bounds that an alternative sets to each column that it names."""
     names = [name.casefold() for name in schema.names]
     by_column: dict[str, ColumnBounds] = {}
     for column in dict.fromkeys(comparison.column for comparison in alternative):

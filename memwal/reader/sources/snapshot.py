@@ -232,7 +232,6 @@ def open_version(location: TableLocation, version: int | str) -> BaseTable:
 
 
 def _read_region_snapshot(base: BaseTable) -> dict[UUID, RegionManifest] | None:
-    """Return the region snapshot of a version; None if there is none."""
     data = base.details.inline_snapshots
 
     def read() -> dict[UUID, RegionManifest]:

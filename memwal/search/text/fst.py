@@ -236,7 +236,6 @@ class TokenMap:
 
 
 def _ends_character(data: bytes) -> bool:
-    """Return whether UTF-8 data ends with a complete character."""
     back = 1
     while back < len(data) and data[-back] & 0xC0 == 0x80:
         back += 1

@@ -208,7 +208,6 @@ def _decode_varint_tails(
 def _decode_plain_tails(
     data: _Bytes, starts: Numbers, ends: Numbers, counts: Numbers
 ) -> tuple[Numbers, Numbers]:
-    """Decode tails in numbers of 32 bits: the documents, then the counts."""
     sizes = 2 * _NUMBER_BYTES * counts
     if (starts + sizes > ends).any():
         raise ValueError("a block has too few numbers")

@@ -214,7 +214,6 @@ def _search_leaf(leaf: Leaf, opened: Mapping[str, TextColumn], *, k: int | None 
 
 
 def _combine_leaves(query: TextQuery, hits: Mapping[Leaf, Hits]) -> Hits:
-    """Combine the hits of a query's leaves to its own."""
     rows, numbers = number_rows(list(hits.values()))
     scored = {}
     for (leaf, found), mine in zip(hits.items(), numbers, strict=True):

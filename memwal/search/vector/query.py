@@ -193,7 +193,6 @@ def _is_multivector(kind: pa.DataType) -> bool:
 
 
 def _element_type(kind: pa.DataType) -> pa.DataType:
-    """Return the element type of vectors or multivectors."""
     return kind.value_type.value_type if pt.is_list(kind) else kind.value_type
 
 

@@ -120,7 +120,6 @@ def _search_tasks(
 
 
 def _with_exact_distances(sources: ReadSources, query: VectorQuery, hits: Hits) -> Hits:
-    """Replace the estimated distances of hits by exact ones."""
     by_source = hits.by_source()
     results = run_all(
         [

@@ -201,7 +201,6 @@ def _azure_options(connection: AirflowConnection) -> dict[str, str]:
 
 
 def _azure_parts(text: str) -> dict[str, str]:
-    """Return the options of the account in a connection string."""
     pairs = (part.partition("=") for part in text.split(";"))
     named = {name.strip().lower(): value.strip() for name, _, value in pairs}
     return {option: named[name] for name, option in _AZURE_PARTS.items() if named.get(name)}

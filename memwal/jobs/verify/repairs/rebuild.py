@@ -82,7 +82,6 @@ def _read_logged_rows(
     latest: RegionManifest,
     lost: FlushedGeneration,
 ) -> LoggedRows:
-    """Read all rows of a generation from the log."""
     store, region_id = base.location.store, manifests.region_id
     after, last = _log_range(manifests, latest, lost)
     survey = survey_log(store, region_id, after=after, hint=last)
