@@ -58,32 +58,53 @@ _HINT: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """Options of a load."""
+    """Options of a load.
 
-    uri: str  # ``path``, the argument of ``load()``: address of the table.
-    # Columns in this order, as a JSON list or separated by commas; None for all, empty if
-    # rows are only counted.
+    Attributes
+    ----------
+    uri : str
+        Address of the table; ``path``, the argument of ``load()``.
+    columns : tuple of str, optional
+        Columns in this order, as a JSON list or separated by commas; all by default, empty if rows
+        are only counted.
+    filter : str, optional
+        SQL predicate in the dialect of Lance, over any columns of the table. Timestamps in it are
+        UTC.
+    version, tag : int, str, optional
+        Read the base table alone, as it was then.
+    regions : frozenset of UUID, optional
+        Only rows of these regions, separated by commas.
+    fresh : bool, default False
+        Whether to see what any writer acknowledged before the load, flushed or not.
+    partitions : int, optional
+        Maximum number of partitions; it overrides the next option.
+    target_partition_bytes : int, default 128 MiB
+        Approximate number of stored bytes that one partition reads. Neither a fragment nor the
+        flushed generations of a region are ever split.
+    omit_unsupported : bool, default False
+        Leave out columns of types that Spark does not have; otherwise they are an error.
+    truncate_nanoseconds : bool, default False
+        Cut times to the microseconds that Spark has; otherwise a more precise value is an error.
+    protect_seconds : int, default 6 hours
+        How long the snapshot of the load stays stored while it is not read, up to 30 days: each
+        query and each task restarts the time. It needs a tag on the table, and permission to write
+        one. 0 places no tag.
+    storage_options_file : Path, optional
+        JSON object of storage options, as Lance takes them; read by the driver.
+    """
+
+    uri: str
     columns: tuple[str, ...] | None = None
-    # SQL predicate in the dialect of Lance, over any columns of the table.
     filter: str | None = None
-    version: int | None = None  # With this or a tag, the base table alone is read, as it was then.
+    version: int | None = None
     tag: str | None = None
-    regions: frozenset[UUID] | None = None  # Only rows of these regions, separated by commas.
-    # Whether to see what any writer acknowledged before the load, flushed or not.
+    regions: frozenset[UUID] | None = None
     fresh: bool = False
-    partitions: int | None = None  # Maximum number of partitions; it overrides the next option.
-    # Approximate number of stored bytes that one partition reads. Neither a fragment nor the
-    # flushed generations of a region are ever split.
+    partitions: int | None = None
     target_partition_bytes: int = DEFAULT_PARTITION_BYTES
-    omit_unsupported: bool = False  # Leave out columns of types that Spark does not have.
-    # Cut times to the microseconds that Spark has; otherwise a more precise value is an
-    # error.
+    omit_unsupported: bool = False
     truncate_nanoseconds: bool = False
-    # How long the snapshot of the load stays stored while it is not read: each query and each
-    # task restarts the time. It needs a tag on the table, and permission to write one. 0
-    # places no tag.
     protect_seconds: int = DEFAULT_PROTECT_SECONDS
-    # JSON object of storage options, as Lance takes them; read by the driver.
     storage_options_file: Path | None = None
 
 

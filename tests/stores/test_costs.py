@@ -1,4 +1,4 @@
-"""How many requests operations make; ``docs/stores.md`` has the figures, ``-s`` prints them."""
+"""How many requests operations make; ``docs/stores.md`` has some, ``-s`` prints them."""
 
 from __future__ import annotations
 
