@@ -23,6 +23,7 @@ from support.data.tables import SCHEMA, MakeTable
 from support.groups import WaitingFirst, is_slow_run, make_scheduler, rank
 from support.leftovers import Belongings, leftovers
 from support.oracles.facts import FACTS, facts_of, told
+from support.renderings import Stored
 from support.stores.faulty_store import FaultyStores
 
 import memwal
@@ -46,6 +47,11 @@ settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 # The last Spark gateway says goodbye when the interpreter ends, to a stream that is closed by then.
 logging.getLogger("py4j").setLevel(logging.WARNING)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that stores renderings anew."""
+    parser.addoption("--renew", action="store_true", help="store renderings in place of checking")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -187,6 +193,12 @@ def _no_catalog_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.delenv("MEMWAL_CATALOG_URL", raising=False)
     monkeypatch.delenv("MEMWAL_CATALOG_SNAPSHOT", raising=False)
+
+
+@pytest.fixture
+def stored(request: pytest.FixtureRequest) -> Stored:
+    """Return what holds renderings against those in the folder ``renderings`` beside the test."""
+    return Stored(request.path.parent / "renderings", request.config.getoption("renew"))
 
 
 @pytest.fixture

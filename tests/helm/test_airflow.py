@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 import yaml
-from support.kubernetes.chart import Object, Release, airflow_values, named, of_kind
-from support.kubernetes.chart_values import MATRIX, SPARK
+from support.kubernetes.chart import Object, airflow_values, of_kind
+from support.kubernetes.chart_values import MATRIX
 from support.kubernetes.kubernetes_schemas import NEWEST, problem_of_part
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -124,66 +124,11 @@ def test_nothing_in_it_is_a_template(case: str) -> None:
     assert "{{" not in found["data"]["values.yaml"]
 
 
-@pytest.mark.parametrize(
-    ("executor", "tasks"),
-    [
-        ("LocalExecutor", "scheduler"),
-        ("CeleryExecutor", "workers"),
-        ("KubernetesExecutor", "workers"),
-    ],
-)
-def test_whatever_parses_dags_has_the_snapshot(executor: str, tasks: str) -> None:
-    objects = Release(values={"airflow": {"executor": executor}}).objects()
-    values = airflow_values(objects)
-    assert values["executor"] == executor
-    (of_dags,) = values["dagProcessor"]["extraInitContainers"]
-    (of_tasks,) = values[tasks]["extraInitContainers"]
-    assert of_dags == of_tasks
-    assert {"scheduler", "workers"} & set(values) == {tasks}
-    path = Path(named(objects, "ConfigMap", "memwal-airflow")["data"]["MEMWAL_CATALOG_SNAPSHOT"])
-    folder = {"name": "memwal-snapshot", "mountPath": str(path.parent)}
-    assert folder in of_dags["volumeMounts"]
-    assert folder in values["volumeMounts"]
-    # The same user writes it there and in Airflow's own container.
-    assert of_dags["image"].partition(":")[0] == values["images"]["airflow"]["repository"]
-
-
 def environment(objects: list[Object]) -> dict[str, str]:
     data: dict[str, str]
     (data,) = (one["data"] for one in objects if "MEMWAL_CATALOG_SNAPSHOT" in one.get("data", {}))
     assert all(isinstance(value, str) for value in data.values())
     return data
-
-
-def test_environment_without_spark() -> None:
-    found = environment(MATRIX["defaults"].objects())
-    assert found["AIRFLOW__MEMWAL__SPARK_APPS_FOLDER"] == "/opt/memwal/spark_apps"
-    assert "AIRFLOW__MEMWAL__DEPLOY_MODE" not in found
-
-
-def test_environment_with_spark() -> None:
-    objects = MATRIX["everything"].objects()
-    found = environment(objects)
-    assert {name: value for name, value in found.items() if "MEMWAL__" in name} == {
-        "AIRFLOW__MEMWAL__DEPLOY_MODE": "cluster",
-        "AIRFLOW__MEMWAL__SPARK_MASTER": "k8s://https://kubernetes.default.svc",
-        "AIRFLOW__MEMWAL__SPARK_APPS_FOLDER": "local:///opt/memwal/spark_apps",
-        "AIRFLOW__MEMWAL__SPARK_PROPERTIES_FILE": "/etc/memwal/spark/spark.properties",
-        "AIRFLOW__MEMWAL__KUBERNETES_NAMESPACE": "jobs",
-        "AIRFLOW__MEMWAL__RESULTS_URI": "s3://lake/memwal/results",
-        "AIRFLOW__MEMWAL__VERIFY_TABLES_PER_DAY": "10",
-        "AIRFLOW__MEMWAL__DISCOVER_ENABLE": "true",
-    }
-    assert found["AWS_REGION"] == "eu-central-1"
-    mounts = {one["name"]: one["mountPath"] for one in airflow_values(objects)["volumeMounts"]}
-    (spark,) = (
-        one["name"]
-        for one in airflow_values(objects)["volumes"]
-        if one.get("configMap", {}).get("name") == "prod-spark"
-    )
-    file = Path(found["AIRFLOW__MEMWAL__SPARK_PROPERTIES_FILE"])
-    assert str(file.parent) == mounts[spark]
-    assert file.name in named(objects, "ConfigMap", "prod-spark")["data"]
 
 
 @pytest.mark.slow
@@ -207,11 +152,6 @@ def test_airflow_finds_both_folders_of_dags(tmp_path: Path) -> None:
         check=True,
     ).stdout
     assert said.splitlines()[-1] == f"dags-folder={tmp_path}/dags memwal=/opt/memwal/dags"
-
-
-def test_settings_that_the_chart_makes_are_not_made_twice() -> None:
-    release = Release(values={"spark": SPARK, "airflow": {"settings": {"deploy_mode": "client"}}})
-    assert "deploy_mode" in release.refusal()
 
 
 def test_the_version_is_that_of_the_lock() -> None:

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 from support.data.tables import MakeTable
 from support.kubernetes.chart import Release, airflow_values, containers, named, pods
-from support.kubernetes.chart_values import MATRIX, VERIFY
+from support.kubernetes.chart_values import MATRIX
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -55,21 +55,6 @@ def arguments(release: Release, name: str) -> list[str]:
     return words[1:] if words[0] == "memwal" else words
 
 
-def entry_point(release: Release, name: str) -> tuple[str, str]:
-    """Image of the pods of an object, and the first word of their arguments."""
-    (found,) = (pod for of, _, pod in pods(release.objects()) if of == name)
-    (container,) = containers(found)
-    return container["image"].partition(":")[0], container["args"][0]
-
-
-def test_a_fleet_on_spark_has_the_image_of_spark_whose_entry_point_runs_any_command() -> None:
-    assert entry_point(MATRIX["fleet"], "memwal-fleet") == ("memwal", "fleet")
-    release = MATRIX["Spark Connect for the fleet"]
-    assert entry_point(release, "memwal-fleet") == ("memwal-spark", "memwal")
-    _, found = parsed(arguments(release, "memwal-fleet"))
-    assert (found["spark_remote"], found["tasks"]) == ("sc://memwal-connect:15002", 2)
-
-
 @pytest.mark.parametrize("case", MATRIX)
 def test_every_command_line_is_understood(case: str) -> None:
     for name, _, pod in pods(MATRIX[case].objects()):
@@ -83,36 +68,6 @@ def test_every_command_line_is_understood(case: str) -> None:
                 "verify",
             }
             assert pod["spec"].get("restartPolicy", "Always") in {"Always", "Never"}
-
-
-def test_what_the_values_say_of_the_fleet() -> None:
-    values = {
-        "fleet": {
-            "enabled": True,
-            "jobs": 3,
-            "bytes": 2 << 30,
-            "leaseSeconds": 90,
-            "tables": ["flights", "eu_orders"],
-        }
-    }
-    command, found = parsed(arguments(Release(values=values), "memwal-fleet"))
-    assert command == "fleet run"
-    assert (found["jobs"], found["max_bytes"], found["lease_seconds"]) == (3, 2 << 30, 90)
-    assert list(found["table"]) == ["flights", "eu_orders"]
-    assert not found["once"]
-    _, by_the_clock = parsed(arguments(MATRIX["fleet by the clock"], "memwal-fleet"))
-    assert by_the_clock["once"]
-    _, many = parsed(arguments(MATRIX["many tables"], "memwal-fleet"))
-    assert len(many["table"]) == 200
-
-
-def test_what_the_values_say_of_the_check_of_a_table() -> None:
-    _, quick = parsed(arguments(Release(values={"tests": VERIFY}), "memwal-test-verify"))
-    assert quick["table"] == "s3://lake/flights.lance"
-    assert quick["quick"]
-    _, whole = parsed(arguments(MATRIX["everything"], "prod-test-verify"))
-    assert not whole["quick"]
-    assert whole["storage_options_file"] == Path("/etc/memwal/lake/lake.json")
 
 
 @pytest.mark.slow

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 from support.kubernetes.chart import CHART, Object, Release, helm, named, of_kind
 from support.kubernetes.chart_values import MATRIX
@@ -80,28 +79,3 @@ def test_labels_and_runbooks() -> None:
                 **original["annotations"],
                 "runbook_url": f"https://docs.example/runbooks/{rule['alert']}.html",
             }
-
-
-@pytest.mark.parametrize("case", ["defaults", "fleet"])
-def test_without_the_operator_there_is_nothing_of_it(case: str) -> None:
-    groups = {one["apiVersion"] for one in MATRIX[case].objects()}
-    assert not {group for group in groups if group.startswith("monitoring.coreos.com")}
-
-
-def test_the_scrape() -> None:
-    (monitor,) = of_kind(MATRIX["Prometheus operator"].objects(), "ServiceMonitor")
-    assert monitor["metadata"]["labels"]["release"] == "prometheus"
-    assert monitor["spec"]["endpoints"] == [
-        {"port": "metrics", "path": "/metrics", "interval": "30s", "scrapeTimeout": "10s"}
-    ]
-
-
-def test_ingress() -> None:
-    (plain,) = of_kind(MATRIX["ingress"].objects(), "Ingress")
-    assert "tls" not in plain["spec"]
-    assert "ingressClassName" not in plain["spec"]
-    (whole,) = of_kind(MATRIX["everything"].objects(), "Ingress")
-    assert whole["spec"]["ingressClassName"] == "nginx"
-    assert whole["spec"]["tls"] == [{"hosts": ["metrics.example"], "secretName": "metrics-tls"}]
-    service = named(MATRIX["everything"].objects(), "Service", "prod-metrics")
-    assert service["metadata"]["annotations"]["prometheus.io/scrape"] == "true"
