@@ -56,7 +56,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for: Lance takes a second, which a help text need not wait for."""
+    """Import a name on first use: Lance takes a second, which a help text need not wait for."""
     if name in ("aio", "errors"):
         return import_module(f"memwal.{name}")
     if name not in _MODULES:
@@ -65,7 +65,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Return the public names, which are what a shell completes."""
+    """Return the public names, for completion in a shell."""
     return sorted(__all__)
 
 

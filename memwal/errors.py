@@ -147,7 +147,7 @@ class SparkUnavailableError(MemWalError):
 
 
 class LinkRefusedError(StoreError):
-    """A symbolic link lies on the way to what was to be deleted; nothing behind it was deleted.
+    """A symbolic link lies on the way to an object to delete; nothing behind it was deleted.
 
     What to do: mount the other disk in place of the link (``mount --bind``), or delete by hand what
     the table does not need any more.

@@ -17,7 +17,7 @@ from memwal.storage import uris
 
 
 class Role(StrEnum):
-    """What a process does with a table. A process can have several roles."""
+    """Task of a process at a table. A process can have several roles."""
 
     READER = "reader"
     """Reads rows and status, and verifies without repairs."""

@@ -127,7 +127,7 @@ def discard(quarantine: Quarantine, origins: Collection[RowOrigin]) -> int:
 
 
 def _unwritable(table: Table, rows: pa.Table) -> list[tuple[str, ...]]:
-    """Return per row why no writer takes it, e.g. its null key, as reasons."""
+    """Return per row the reasons why no writer takes it, such as a null key."""
     row_schema = RowSchema.of(table.base())
     columns = [single_array(rows.column(name)) for name in row_schema.base_schema.names]
     flags = pa.repeat(pa.scalar(False), rows.num_rows)

@@ -427,7 +427,7 @@ class StaleQueries(Queries):
 
 
 class FreshQueries(Queries):
-    """Queries that see what any writer acknowledged, flushed or not.
+    """Queries that see the rows that any writer acknowledged, flushed or not.
 
     ``at_least`` and ``timeout`` are those of :meth:`memwal.Table.fresh`. The MemTables of
     ``writer`` replace the logs of the regions that it holds.

@@ -21,7 +21,7 @@ from memwal.writer.table_writer import TableWriter
 
 @public
 class Writer(TableWriter, Queries):
-    """A table's writer, which also reads: its reads see what it acknowledged.
+    """A table's writer, which also reads: its reads see the rows that it acknowledged.
 
     Made by :meth:`memwal.Table.writer`.
 
@@ -41,7 +41,7 @@ class Writer(TableWriter, Queries):
     def fresh(
         self, *, at_least: WritePosition | str | None = None, timeout: Duration = 10.0
     ) -> Queries:
-        """Return queries that also see what other writers acknowledged and did not flush.
+        """Return queries that also see the unflushed rows that other writers acknowledged.
 
         Parameters
         ----------

@@ -118,7 +118,7 @@ class TableCheckpointOptions(CheckpointOptions):
 
 @public
 class Table(Queries):
-    """A table with MemWAL. Its reads see what is in storage."""
+    """A table with MemWAL. Its reads see the stored rows."""
 
     @property
     def uri(self) -> str:
@@ -335,7 +335,7 @@ class Table(Queries):
         return {region_id: step.version for region_id, step in steps.items()}
 
     def at(self, version: int | str) -> Queries:
-        """Query a version of the base table, or a tag: exactly what was merged by then.
+        """Query a version of the base table, or a tag: exactly the rows that were merged by then.
 
         Parameters
         ----------
@@ -546,7 +546,7 @@ class Table(Queries):
 
     @keywords_of(TableCheckpointOptions)
     def checkpoint(self, options: TableCheckpointOptions) -> JobResult:
-        """Merge and index what is written now: :func:`memwal.jobs.table.checkpoint.checkpoint`."""
+        """Merge and index the rows of now: :func:`memwal.jobs.table.checkpoint.checkpoint`."""
         from memwal.reading_writer import open_writers
 
         started = time.monotonic()

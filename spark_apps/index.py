@@ -1,4 +1,4 @@
-"""Catches the maintained indexes of a MemWAL table up with what was merged.
+"""Catches the maintained indexes of a MemWAL table up with the merged rows.
 
 For example::
 

@@ -30,7 +30,7 @@ def main() -> int:
 
 @dataclass(frozen=True, slots=True)
 class VerifyResult:
-    """A report, and what was repaired."""
+    """A report, and the repairs."""
 
     report: VerifyReport
     repairs: list[dict[str, object]]

@@ -105,7 +105,7 @@ def was_taken_away(base: BaseTable) -> bool:
 
 
 def _row_files(manifest: bytes) -> set[str]:
-    """Return the files with the rows of a version, and those that tell which are deleted."""
+    """Return the data files and the deletion files of a version."""
     folders = ("data/", "_deletions/")
     return {file.key for file in named_files(manifest) if file.key.startswith(folders)}
 

@@ -45,7 +45,7 @@ _MAX_SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class BadFile:
-    """A file that is not what names it says."""
+    """File that differs from the manifest that names it."""
 
     key: str
     problem: str | None  # None if the file is missing

@@ -325,7 +325,7 @@ def read_table_manifest(location: TableLocation, version: int) -> bytes:
 
 
 def small_fragment_ids(base: BaseTable, *, target_rows: int) -> frozenset[int]:
-    """Return the ids of the fragments that a compaction would join, whatever is deleted in them."""
+    """Return the ids of the fragments that a compaction would join, by their size alone."""
     with lance_errors(f"planning the compaction of {base.location}"):
         plan = Compaction.plan(
             base.dataset, {"target_rows_per_fragment": target_rows, "materialize_deletions": False}
@@ -349,7 +349,7 @@ def data_files(fragment: lance.LanceFragment) -> list[DataFile]:
 
 
 def sparse_fragment_ids(base: BaseTable, *, deleted_percent: float) -> frozenset[int]:
-    """Return the ids of the fragments of which at least so many percent is deleted."""
+    """Return the ids of the fragments with at least ``deleted_percent`` % deleted rows."""
     return frozenset(
         fragment.fragment_id
         for fragment in base.dataset.get_fragments()

@@ -1,4 +1,4 @@
-"""Decorator of what is public: it checks arguments, and lets out no error but MemWalError.
+"""Decorator of public calls: it checks arguments, and lets out no error but MemWalError.
 
 Three kinds of errors reach the decorator:
 
@@ -86,7 +86,7 @@ def is_public(target: object) -> bool:
 
 
 def public_items(items: Iterable[Item], name: str) -> Iterator[Item]:
-    """Yield items behind the boundary: for what is read after the call has returned."""
+    """Yield items behind the boundary, for reads after the call has returned."""
     return _iterate(iter(items), name, None, (), {})
 
 
@@ -208,7 +208,7 @@ def _is_of_the_caller(error: BaseException, values: Iterable[object]) -> bool:
 
 
 def _with_fields(values: Iterable[object]) -> Iterator[object]:
-    """Yield values, and what is in the fields of those that hold options."""
+    """Yield values, and the fields of option objects among them."""
     for value in values:
         yield value
         if is_dataclass(value) and not isinstance(value, type):

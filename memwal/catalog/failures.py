@@ -1,4 +1,4 @@
-"""Failures of a table's maintenance that last: since when, why, and what to do about them.
+"""Lasting failures of a table's maintenance: their begin, reason and remedy.
 
 The page, the command line, the events and the metrics all show these. A failure lasts until the
 same thing succeeds once: a job, the reading of the status, or the building of the DAG.

@@ -64,7 +64,7 @@ def exclusive_lease(
 def wait_for_exclusive(
     leases: Leases, table_name: str, *, wait: Duration | None
 ) -> timedelta | None:
-    """Wait until no job holds the exclusive lease of a table; return what remains of ``wait``.
+    """Wait until no job holds the exclusive lease of a table; return the rest of ``wait``.
 
     None does not wait. Raises ``ConflictError`` if the lease was not released in time.
     """

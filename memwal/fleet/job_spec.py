@@ -67,7 +67,7 @@ class Skipped(JsonRecord):
 @public
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """What the caller of :func:`memwal.fleet.run_job` asks for.
+    """Request of a caller of :func:`memwal.fleet.run_job`.
 
     Attributes
     ----------

@@ -82,7 +82,7 @@ class FailureTracker:
         self._failed_jobs: dict[tuple[str, str], FailedJob] = {}
 
     def read(self) -> None:
-        """Reload what all processes recorded; raises ``StoreUnavailableError``."""
+        """Reload the failures that all processes recorded; raises ``StoreUnavailableError``."""
         self._failed_jobs = {
             (failed.table, failed.job): failed for failed in self._catalog.backoffs.failed_jobs()
         }

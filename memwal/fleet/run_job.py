@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 @public
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
-    """What a job runs with: who runs it, under which leases, and with which credentials.
+    """Surroundings of a job: its task runner, leases and credentials.
 
     Attributes
     ----------
@@ -174,14 +174,14 @@ class _Resolver:
     runtime: Runtime
 
     def resolve(self) -> tuple[Table, JobSpec | Skipped]:
-        """Open the table and decide what to do."""
+        """Open the table and decide about the job."""
         table = open_managed(self.managed, storage_options=self.runtime.storage_options)
         if self.request.regions is not None:
             check_regions(table, self.request.regions)
         return table, self._decide(table)
 
     def dry_run(self) -> JobResult | Skipped:
-        """Return what would be done; a collection can count it itself."""
+        """Return the planned work; a collection can count it itself."""
         table, spec = self.resolve()
         if isinstance(spec, Skipped):
             return spec

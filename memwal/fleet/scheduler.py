@@ -40,7 +40,7 @@ _GIB = 1 << 30
 @public
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """Limits of what a fleet uses at a time.
+    """Limits of the resources that a fleet uses at a time.
 
     Attributes
     ----------
@@ -149,7 +149,7 @@ class Fleet:
         return self._polls is not None and self._polls.catalog_answers
 
     def run_once(self) -> list[Outcome]:
-        """Survey every table, whatever its schedule, and run each due job once.
+        """Survey every table, regardless of its schedule, and run each due job once.
 
         Raises ``StoreUnavailableError`` if the catalog does not answer.
         """
@@ -273,7 +273,7 @@ class Fleet:
             )
 
     async def _collect(self, polls: TablePolls, *, keep: bool) -> list[Outcome]:
-        """Wait a moment, and return the outcomes of what has ended."""
+        """Wait a moment, and return the outcomes of the jobs and polls that ended."""
         futures: list[asyncio.Future[Any]] = [future for _, future in self._working.values()]
         futures += polls.running.values()
         if futures:

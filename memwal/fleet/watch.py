@@ -134,7 +134,7 @@ class TableWatch:
         return not _due_jobs(last.survey) and not _due_jobs(_aged(last, datetime.now(UTC)))
 
     def _unchanged(self, managed: ManagedTable) -> _Remembered | None:
-        """Forget what is remembered; return it if nothing happened to the table since."""
+        """Forget the last survey; return it if the table has not changed since."""
         last, polled_at = self._last, self._polled_at
         self._last, self._polled_at = None, boot_seconds()
         # A pause of the process can be longer than manifests are kept: then a next version that
@@ -159,7 +159,7 @@ def _due_jobs(survey: Survey) -> set[str]:
 
 
 def _with_runs(last: _Remembered, catalog: Catalog) -> _Remembered:
-    """Return what is remembered with the runs and the skipped regions that the catalog has now."""
+    """Return the last survey with the runs and skipped regions that the catalog has now."""
     name = last.survey.table.name
     survey = replace(
         last.survey,

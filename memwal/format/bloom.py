@@ -56,7 +56,7 @@ Hashes = npt.NDArray[np.uint64]
 
 
 class FilterBuilder:
-    """Builds the filters of so many keys from parts of them."""
+    """Builds the fixed and the sized bloom filter of ``keys`` keys, batch by batch."""
 
     def __init__(self, keys: int) -> None:
         self._fixed = _empty_bits(FILTER_BYTES // _BLOCK_BYTES)

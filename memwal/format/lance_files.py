@@ -62,7 +62,7 @@ class NamedFile:
 
 
 def end_problem(end: bytes, size: int) -> str | None:
-    """Return what is wrong with a data or index file of ``size`` bytes, or None.
+    """Return the problem of a data or index file of ``size`` bytes, or None.
 
     ``end`` are its last bytes, at least as many as :data:`FILE_FOOTER` has, or all of them.
     """
@@ -130,7 +130,7 @@ def encode_deleted_rows(rows: int) -> bytes:
 
 
 def deletion_problem(data: bytes, file: NamedFile) -> str | None:
-    """Return what is wrong with the content of a file of deleted rows, or None."""
+    """Return the problem of the content of a file of deleted rows, or None."""
     if not data:
         return "it is empty"
     rows = _arrow_rows(data) if file.kind is FileKind.DELETED_ROWS else _bitmap_rows(data)

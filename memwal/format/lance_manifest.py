@@ -140,7 +140,7 @@ def named_files(manifest: bytes, *, name: str = _MANIFEST) -> list[NamedFile]:
 
 @dataclass(frozen=True, slots=True)
 class BasePath:
-    """Folder outside of a table with files of it."""
+    """Folder outside of a table with some of its files."""
 
     uri: str  # or an absolute path
     is_table: bool  # whether it is a table, with ``data`` below it, or the folder of the files

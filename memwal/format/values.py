@@ -47,7 +47,7 @@ def check_storable(schema: pa.Schema, version: str) -> None:
 
 
 def unstorable_columns(schema: pa.Schema, version: str) -> dict[str, str]:
-    """Return what is wrong with each column that Lance cannot store in a file version."""
+    """Return the problem of each column that Lance cannot store in a file version."""
     problems = {}
     for field in schema:
         reason = _why_unstorable(field, version)

@@ -49,7 +49,7 @@ Result = TypeVar("Result")
 
 
 def import_data(data: Any) -> Any:
-    """Return what Arrow can import as an object of pyarrow, and any other object unchanged.
+    """Return an object that Arrow can import as one of pyarrow, and any other unchanged.
 
     A stream, which may have no length, is read to its end. Raises InvalidInputError if that fails.
     """
@@ -321,7 +321,7 @@ def _columns_of(array: pa.Array | pa.ChunkedArray) -> ArrowData:
 
 
 def _import_column(data: Any) -> pa.Array | pa.ChunkedArray | None:
-    """Import what has Arrow's C interface, structs for rows; None for anything else."""
+    """Import an object with Arrow's C interface, structs for rows; None for anything else."""
     if isinstance(data, (pa.Array, pa.ChunkedArray)):
         return data
     # A data frame of pandas adds its index to its columns here.

@@ -35,7 +35,7 @@ def help_of(cls: type[JobOptions], name: str, option: Option) -> str:
 
 
 def metavar_of(option: Option) -> str:
-    """Return what stands for the value in a help text."""
+    """Return the placeholder of the value in a help text."""
     names = {OptionKind.REGIONS: "UUID", OptionKind.NAMES: "NAME", OptionKind.RULES: "JSON"}
     return names.get(option.kind, "N")
 
@@ -71,7 +71,7 @@ def _integer(text: str) -> int | None:
 
 
 def parse_options(cls: type[Options], arguments: Namespace) -> Options:
-    """Make the options of a job from what a parser with :func:`add_arguments` read.
+    """Make the options of a job from the namespace of a parser with :func:`add_arguments`.
 
     What is absent takes its default. Raises InvalidInputError if a value is out of its limits.
     """

@@ -72,7 +72,7 @@ def due(
 def measure(
     status: TableStatus, *, now: datetime, last_runs: Mapping[str, datetime]
 ) -> Measurements:
-    """Return what a status and the last runs contain; the rest stays None."""
+    """Return the measures in a status and the last runs; the others stay None."""
     return Measurements(
         base_rows=status.base_rows,
         index_generations=max((lag.generations for lag in status.indexes), default=0),
@@ -199,7 +199,7 @@ def _merge(
 
 
 def _is_cheap(regions: Iterable[RegionBacklog], measured: Measurements, policy: Policy) -> bool:
-    """Return whether a merge compares few enough keys of the base table for what is pending."""
+    """Return whether a merge compares few enough keys of the base table for the pending rows."""
     if policy.merge_max_keys_per_row is None or measured.base_rows is None:
         return True
     pending = sum(region.backlog_rows for region in regions)

@@ -98,7 +98,7 @@ class UnindexableRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobResult(JsonRecord):
-    """What one run of one maintenance job did."""
+    """Result of one run of one maintenance job."""
 
     job: str
     """``merge``, ``index``, ``compact``, ``snapshot``, ``gc``, ``quality``, ``copy`` or
@@ -205,7 +205,7 @@ def summary(
 
 
 def _metric(name: str, number: int) -> str:
-    """Return a metric as words: bytes as a size, with what was done with them."""
+    """Return a metric as words: bytes as a size, with their use."""
     unit, _, rest = name.partition("_")
     if unit != "bytes":
         return f"{number} {name.replace('_', ' ')}"

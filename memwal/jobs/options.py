@@ -168,7 +168,7 @@ Options = TypeVar("Options", bound=JobOptions)
 
 
 def with_max_tasks(options: Options, max_tasks: int) -> Options:
-    """Return options of a job that is divided into so many tasks at most, if they do not say."""
+    """Return options with ``max_tasks``, unless they set it."""
     if getattr(options, "max_tasks", max_tasks) is not None:
         return options
     return replace(options, max_tasks=max_tasks)  # type: ignore[type-var]
@@ -176,7 +176,7 @@ def with_max_tasks(options: Options, max_tasks: int) -> Options:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions(JobOptions):
-    """How a job runs, whatever it does."""
+    """Options of the run of every job."""
 
     run: TaskRunner = run_in_process
     """Runs the tasks of the job; by default one after another in this process."""

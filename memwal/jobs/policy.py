@@ -82,7 +82,7 @@ def check_tags(key: str, value: object) -> None:
 
 
 def check_name(key: str, value: object, what: str) -> None:
-    """Raise unless the value is a name or None; ``what`` says of what, and what None means."""
+    """Raise unless the value is a name or None; ``what`` names it, and the meaning of None."""
     if value is None or (isinstance(value, str) and 0 < len(value.strip()) <= 256):
         return
     raise InvalidInputError(f"Policy key {key!r} is {value!r}; give {what}.")

@@ -78,7 +78,7 @@ def reporting(progress: ProgressOption) -> Iterator[Report]:
 
 
 class Meter:
-    """Counts what is done of one step. Thread-safe; a copy that is sent elsewhere counts nothing.
+    """Counts the work done of one step. Thread-safe; a copy that is sent elsewhere counts nothing.
 
     ``report`` is called at once, and for each amount that is done.
     """
@@ -92,7 +92,7 @@ class Meter:
         self.advance(0)
 
     def advance(self, amount: int) -> None:
-        """Add an amount; what is above the total does not count."""
+        """Add an amount; the surplus above the total does not count."""
         with self._lock:
             self._done = min(self._done + amount, self._total)
             self._report(
@@ -115,7 +115,7 @@ class Meter:
 
 
 class NoMeter:
-    """Meter of tasks that run on another machine, where nobody sees a report."""
+    """Meter of tasks that run on another machine, whose reports are not shown."""
 
     def advance(self, amount: int) -> None:
         """Count nothing."""

@@ -91,7 +91,7 @@ class RowOrigin:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse what :meth:`__str__` returns: REGION/FOLDER/ROW; else InvalidInputError."""
+        """Parse the text of :meth:`__str__`, REGION/FOLDER/ROW; else InvalidInputError."""
         try:
             region, folder, row = text.split("/")
             origin = cls(UUID(region), folder, int(row))

@@ -131,7 +131,7 @@ def read_rules(text: str) -> QualityRules:
 
 
 def read_yaml(text: str) -> object:
-    """Parse a YAML text of plain values; ValueError for tags, aliases and what check_data refuses.
+    """Parse a YAML text of plain values; ValueError for tags, aliases and other values.
 
     A few lines of nested aliases expand to more than fits into memory, already during parsing.
     """

@@ -248,7 +248,7 @@ def note_compared_rows(sources: ReadSources, rows: int) -> None:
 
 
 def _state_key(sources: ReadSources) -> Hashable | None:
-    """Return what names the version and its generations; None with a MemTable, which changes."""
+    """Return a key of the version and its generations; None with a MemTable, which changes."""
     identities = tuple(source.identity for source in sources.generations)
     return None if None in identities else (version_key(sources.base), *identities)
 

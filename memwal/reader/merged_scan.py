@@ -175,7 +175,7 @@ class MergedScan:
         self._reread_keys = reread_keys
 
     def batches(self, limit: int | None) -> Iterator[pa.RecordBatch]:
-        """Read the rows. ``limit`` (rows that the caller takes) only bounds what is read ahead.
+        """Read the rows. ``limit`` (rows that the caller takes) only bounds the read-ahead.
 
         Raises ObjectNotFoundError if the version of the base table was cleaned up.
         """

@@ -191,7 +191,7 @@ def translate_filter_errors(filter: str | None, schema: pa.Schema) -> Iterator[N
 
 
 def _is_refusal(error: Exception) -> bool:
-    """Return whether Lance refused what it was asked for, rather than failed to read."""
+    """Return whether Lance refused the request, rather than failed to read."""
     if isinstance(error, MemWalError):
         return False
     translated = translate_lance_error(error, "reading")
@@ -201,7 +201,7 @@ def _is_refusal(error: Exception) -> bool:
 
 
 def _reason(error: Exception) -> str:
-    """Return what Lance says of a predicate, without the steps in which it happened.
+    """Return Lance's message about a predicate, without the steps in which it happened.
 
     Lance lists columns as well, but only those of the source that it reads.
     """

@@ -57,7 +57,7 @@ def leave_out(where: str, segments: Iterable[str], error: BaseException) -> Unre
 
 
 def num_left_out() -> int:
-    """Return how many segments were left out so far: part of the key of what is cached of some."""
+    """Return the number of segments left out so far: part of the cache keys of some reads."""
     return len(_unreadable)
 
 

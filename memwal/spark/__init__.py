@@ -18,7 +18,7 @@ __all__ = ["foreach_batch", "register", "release"]
 
 @public
 def foreach_batch(uri: str, **options: Any) -> BatchSink:
-    """Return what ``DataStreamWriter.foreachBatch`` calls to write a stream into a table.
+    """Return a function for ``DataStreamWriter.foreachBatch`` that writes a stream into a table.
 
     See :func:`memwal.spark.streaming.foreach_batch`.
     """
@@ -49,7 +49,7 @@ def register(spark: SparkSession, *, storage_options: Mapping[str, str] | None =
 
 @public
 def release(uri: str, *, storage_options: Mapping[str, str] | None = None) -> int:
-    """End the protection of what the loads of this process read of a table.
+    """End the protection of the versions that the loads of this process read.
 
     Without it a protection ends by itself, ``protect_seconds`` after the last query or task that
     read it. Data frames that were loaded before may fail after this call, as soon as the

@@ -135,7 +135,7 @@ def _token_variable(token: str | None) -> Iterator[None]:
 
 
 def _details(error: Exception) -> str:
-    """Return what a server answered, without the lines around it."""
+    """Return a server's answer, without the lines around it."""
     text = str(error).strip()
     found = re.search(r'details = "(.*)"', text)
     return found[1] if found is not None else text.partition("\n")[0]
@@ -175,7 +175,7 @@ def _session_ids(name: str) -> Iterator[UUID]:
 
 
 def _digest(py_files: Sequence[Path]) -> str:
-    """Return what the name of a session ends with: its files can never be replaced by others."""
+    """Return the end of the name of a session: its files can never be replaced by others."""
     digest = sha256()
     for path in py_files:
         try:

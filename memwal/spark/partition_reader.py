@@ -51,7 +51,7 @@ class LaterSnapshot:
 
 
 def find_later_snapshot(plan: LoadPlan) -> LaterSnapshot | None:
-    """Find the newest version that shows what the plan shows.
+    """Find the newest version that shows the same rows as the plan.
 
     A row may be missing there that was deleted after the plan was made: by hand from the base
     table, or by a merge whose deletes came in between. Returns None if the next version already
@@ -371,7 +371,7 @@ def _of_regions(
 
 
 def _empty_rows(count: int) -> Iterator[pa.RecordBatch]:
-    """Return batches without columns, with so many rows together."""
+    """Return batches without columns, with ``count`` rows together."""
     for start in range(0, count, _COUNTED_ROWS):
         rows = pa.nulls(min(_COUNTED_ROWS, count - start))
         yield pa.record_batch([rows], names=["rows"]).select([])

@@ -87,7 +87,7 @@ def find_java(environ: Mapping[str, str] = os.environ) -> JavaRuntime:
 
 
 def ensure_java(environ: MutableMapping[str, str] = os.environ) -> JavaRuntime:
-    """Set ``JAVA_HOME`` to what :func:`find_java` finds, in this or a child's environment."""
+    """Set ``JAVA_HOME`` to the answer of :func:`find_java`, in this or a child's environment."""
     runtime = find_java(environ)
     environ["JAVA_HOME"] = str(runtime.home)
     return runtime

@@ -284,7 +284,7 @@ class LocalStore(ObjectStore):
                 self._sync_file_systems([_folder_of(self._path(up_to))])
 
     def _sync_files(self, scope: str) -> None:
-        """Sync a folder of the table, or all of it (``""``), and the names of the folders above."""
+        """Sync a folder of the table, ``""`` for the whole, and the names of the folders above."""
         folder = self._folder_path(scope)
         self._folder_sync.sync(folder)
         while folder != self._root:
@@ -480,7 +480,7 @@ class LocalStore(ObjectStore):
             ) from error
 
     def _sync_object(self, path: str, *, content: bool = False) -> None:
-        """Fsync the folder of an object, unless another process deleted it meanwhile."""
+        """Fsync the folder of an object, unless another process has deleted it."""
         if self._durable:
             try:
                 if content:

@@ -54,7 +54,7 @@ _NAME = frozenset({errno.ENAMETOOLONG, errno.EINVAL, errno.ENOTDIR, errno.EISDIR
 
 
 def read_file(path: str, *, start: int = 0, length: int | None = None) -> bytes | None:
-    """Read a file, or up to ``length`` bytes of it from ``start``; None if there is no file."""
+    """Read a file, or up to ``length`` bytes from ``start``; None if there is no file."""
     try:
         # O_NONBLOCK: opening a pipe in the place of a file would wait for its writer.
         descriptor = os.open(path, os.O_RDONLY | system.O_CLOEXEC | system.O_NONBLOCK)

@@ -263,7 +263,7 @@ class ObjectStore(ABC):
         return self
 
     def expect_new_table(self) -> None:
-        """Take what is not found for absent, although a table was here before.
+        """Take a missing object for absent, although a table was here before.
 
         Called before a new table is written to this address. Without it, a local store whose table
         is gone raises StoreUnavailableError. Object stores do nothing.

@@ -1,4 +1,4 @@
-"""Open the store of a table, and check that it supports what the protocol needs."""
+"""Open the store of a table, and check that it supports the operations of the protocol."""
 
 from __future__ import annotations
 

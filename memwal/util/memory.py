@@ -47,7 +47,7 @@ def release_free_memory() -> None:
 
 
 class MemoryLimit:
-    """Keeps what tasks leave behind in a process within a limit.
+    """Releases memory that allocators retain after tasks, above a limit.
 
     Allocators and libraries hold some memory back after each task, and more with each task that
     runs on other threads. To return all of it after every task would take a quarter of its time, so

@@ -101,7 +101,7 @@ def sync_file_range() -> Callable[[int, int, int, int], int] | None:
 
 @functools.cache
 def statfs() -> Callable[[bytes, ctypes.Array[ctypes.c_long]], int] | None:
-    """Return ``statfs(2)``; None without it. What it writes is not the same everywhere."""
+    """Return ``statfs(2)``; None without it. Its structure differs between systems."""
     function: Callable[[bytes, ctypes.Array[ctypes.c_long]], int] | None = _c_function(
         "statfs", [ctypes.c_char_p, ctypes.c_void_p]
     )

@@ -418,7 +418,7 @@ class OpenRegions:
             raise errors[0]
 
     def _flushes_again(self, writer: RegionWriter, first: Exception, *, deadline: float) -> bool:
-        """Claim a region back, and flush what the claim replays.
+        """Claim a region back, and flush the rows that the claim replays.
 
         All that was acknowledged is flushed then. A buffered write may have failed with the claim
         of the recovery, so that a writer that buffers must tell.

@@ -53,5 +53,5 @@ def reset_writer_defaults(location: TableLocation, options: Collection[str]) -> 
 
 
 def writer_defaults(base: BaseTable) -> dict[str, bool | int | float]:
-    """Return what a version of a table sets, by option; durations in seconds."""
+    """Return the settings of a version of a table, by option; durations in seconds."""
     return read_writer_defaults(base.details.writer_config_defaults)

@@ -24,7 +24,7 @@ LATE = "late"
 
 
 def run_deadline(table: str, *, seconds: float) -> DeadlineAlert:
-    """Return the deadline of a table's runs: so many seconds after they are queued."""
+    """Return the deadline of a table's runs: ``seconds`` after they are queued."""
     return DeadlineAlert(
         reference=DeadlineReference.DAGRUN_QUEUED_AT,
         interval=timedelta(seconds=seconds),

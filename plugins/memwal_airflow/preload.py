@@ -1,4 +1,4 @@
-"""Import in long-lived processes of Airflow what their children need, so that these start sooner.
+"""Import modules in long-lived processes of Airflow, so that their children start sooner.
 
 The scheduler forks the workers of a LocalExecutor, and each worker forks its tasks; the DAG
 processor forks the processes that parse, the triggerer the one that runs triggers. A child has

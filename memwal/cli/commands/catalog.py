@@ -310,7 +310,7 @@ def set_policy(
     catalog: Catalog,
     as_json: AsJson = False,
 ) -> None:
-    """Change keys of a policy; the others stay as they are. Prints what changed.
+    """Change keys of a policy; the others stay as they are. Prints the changes.
 
     A policy that cannot be read is replaced: its other keys take their defaults.
     """

@@ -251,7 +251,7 @@ def doctor(
     table: TableLocation,
     as_json: AsJson = False,
 ) -> None:
-    """Check whether a store is fit for tables, and what to do where it is not.
+    """Check whether a store is fit for tables, with advice for each failed check.
 
     The table need not exist.
     Checks permissions, put-if-absent under a small race, clocks, latencies, Lance's own commits,

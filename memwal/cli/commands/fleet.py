@@ -207,7 +207,7 @@ def events(
 
 
 def _runners(remote: str | None) -> Callable[[ManagedTable], TaskRunner]:
-    """Return what gives each table its runner: in this process, or on a Spark Connect server."""
+    """Return the factory of task runners: in this process, or on a Spark Connect server."""
     if remote is None:
         return lambda table: run_in_process
     from memwal.spark.connect import divide_url

@@ -161,7 +161,7 @@ def restore(
     yes: Annotated[bool, Option("--yes", help="Restore; otherwise only count.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Restore the base table to a version. Only counts what is lost without --yes."""
+    """Restore the base table to a version. Without --yes, only counts the losses."""
     number = int(version) if version.isdecimal() else version
     _restore(table, number, then, yes=yes, as_json=as_json)
 
@@ -269,7 +269,7 @@ def gc(
 
 
 def _print_decisions(result: CollectionResult) -> None:
-    """Print what is deleted and what stays, by region; the table's own files come last."""
+    """Print the decisions by region; those about the table's own files come last."""
 
     def order(decision: Decision) -> tuple[bool, str, bool]:
         return decision.region_id is None, decision.region_id or "", decision.delete

@@ -115,7 +115,7 @@ def set_rules(
     url: CatalogUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Set the suite of a table, and what a merge does about rows that fail it."""
+    """Set the suite of a table, and how a merge treats rows that fail it."""
     with _opened(name, url) as opened:
         changes: dict[str, Any] = {}
         if suite is not None:

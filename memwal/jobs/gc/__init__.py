@@ -1,4 +1,4 @@
-"""Garbage collection: delete what no reader, writer or merger needs (spec: Garbage Collector).
+"""Garbage collection: delete objects that no reader, writer or merger needs (spec: Garbage Collector).
 
 Each kind of garbage has a :class:`~memwal.jobs.gc.collector.Collector`, which decides about one
 object or folder after another, states the reason, and deletes; it keeps no state besides the table.

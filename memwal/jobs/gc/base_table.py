@@ -306,7 +306,7 @@ class BaseVersionCollector:
     location: TableLocation
 
     def collect(self, context: GcContext) -> Iterator[Decision]:
-        """Clean up, or ask Lance what it would delete; nothing is yielded if that is nothing."""
+        """Clean up, or ask Lance for the files that it would delete; yields nothing without any."""
         age = context.options.version_retention
         if age is None:
             return

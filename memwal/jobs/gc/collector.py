@@ -1,4 +1,4 @@
-"""Interface of the garbage collectors, and what a run gives to them.
+"""Interface of the garbage collectors, and their context and region.
 
 A new rule of garbage collection is a class with a ``collect`` method, one line in the list of
 :func:`memwal.jobs.gc.region.region_collectors` or :func:`memwal.jobs.gc.job.table_collectors`, and,
@@ -41,7 +41,7 @@ class GcContext:
         return self.now - self.options.grace
 
     def of_regions(self, regions: Collection[UUID]) -> GcContext:
-        """Return the context with what concerns some regions only, which is less to send."""
+        """Return the context reduced to some regions, which is less to send."""
         marks = {region: self.marks[region] for region in regions if region in self.marks}
         return replace(self, pins=self.pins.of_regions(regions), marks=marks)
 
@@ -69,7 +69,7 @@ def carry_out(
     *,
     dry_run: bool,
 ) -> Decision:
-    """Delete what a decision is about, unless it is kept or this is a dry run; return the decision.
+    """Delete the object of a decision, unless it is kept or this is a dry run; return the decision.
 
     ``folder`` is the one in which ``delete`` deletes; it returns False if the garbage came into use
     meanwhile. If a symbolic link leads to the folder, nothing is deleted, the decision says so, and

@@ -13,7 +13,7 @@ from memwal.util.records import JsonObject, plain_value
 
 
 class GarbageKind(StrEnum):
-    """Kinds of garbage, and the metrics that count what is deleted of each.
+    """Kinds of garbage, and the metrics that count the deletions of each.
 
     A generation that is dropped from the manifest frees no bytes yet, and a region is never
     deleted.

@@ -114,7 +114,7 @@ class GenerationCollector:
         return is_new_era
 
     def _protection(self, removable: int, context: GcContext) -> Pin | None:
-        """Return the pin of a claim by another client, if it keeps what could be dropped."""
+        """Return the pin of a claim by another client, if it keeps a droppable generation."""
         region, latest = self.region, self.region.history.latest
         may_drop = any(flushed.generation <= removable for flushed in latest.flushed)
         if not may_drop or not are_protected(context.options):
@@ -334,7 +334,7 @@ class OrphanCollector:
         return _decision(self.kind, self.region, name, extent, reason, message, until)
 
     def _delete(self, name: str, generation: int) -> bool:
-        """Delete a folder unless a flush names it meanwhile. Returns whether it is gone."""
+        """Delete a folder unless a concurrent flush names it. Returns whether it is gone."""
         region = self.region
         if _may_be_named(generation, region.history.latest):
             if not self._prevent_naming(name, generation):
@@ -363,7 +363,7 @@ class OrphanCollector:
         return False
 
     def _empty(self, folder: str) -> None:
-        """Delete what is in a folder except its bloom filter and the mark, which are deleted last.
+        """Delete the contents of a folder, its bloom filter and the mark last.
 
         A flush that was paused before it wrote the filter may do so while this runs, or later: it
         then finds that what it wrote first is gone, or the filter itself.

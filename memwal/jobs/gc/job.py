@@ -38,7 +38,7 @@ def collect_garbage(
     *,
     clock: Callable[[], float] = time.time,
 ) -> CollectionResult:
-    """Collect merged generations, their log entries, old manifests, and what crashes left.
+    """Collect merged generations, their log entries, old manifests, and leftovers of crashes.
 
     By default a dry run. The guard is called before each part of the regions, and before the
     table's own files are deleted. ``clock`` returns seconds since the epoch, and must agree with
@@ -111,7 +111,7 @@ def collect_garbage(
 
 
 def table_collectors(location: TableLocation) -> list[Collector]:
-    """Return the collectors of what belongs to no region, in the order in which they run."""
+    """Return the collectors of objects of no region, in the order in which they run."""
     return [
         ReadTagCollector(location),
         IndexFileCollector(location),

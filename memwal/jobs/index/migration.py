@@ -159,7 +159,7 @@ class MigrationStatus:
 
     @property
     def missing(self) -> str | None:
-        """What the next step waits for; None if it can be taken, or there is none."""
+        """Obstacle of the next step; None if it can be taken, or there is none."""
         both_maintained = self.step in (MigrationStep.STARTED, MigrationStep.SWITCHED)
         if both_maintained and not self.caught_up:
             return f"index {self.new} has not caught up with what is merged; build the indexes"

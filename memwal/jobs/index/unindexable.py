@@ -1,4 +1,4 @@
-"""Rows that an index cannot hold: found by halving, left out of it, recorded and reported.
+"""Rows that an index cannot hold: found by halving, left out, recorded and reported.
 
 Some values are stored, and then refused by the build of an index: Lance finds no partition for a
 vector that is so long that its distances are infinite. One such row would keep the index behind for

@@ -85,7 +85,7 @@ class MergeContentionError(ConflictError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeOutcome:
-    """What one commit did, or all commits of a task together."""
+    """Outcome of one commit, or of all commits of a task together."""
 
     version: int = 0
     commits: int = 0
@@ -109,7 +109,7 @@ def merge_commit(
     guard: Guard | None = None,
     rules: QualityRules | None = None,
 ) -> MergeOutcome:
-    """Merge what the base table does not have yet of a selection, with one marked commit.
+    """Merge the pending generations of a selection, with one marked commit.
 
     Raises MergeContentionError if every attempt met another commit.
     """
@@ -127,7 +127,7 @@ def merge_commit(
 
 @dataclass(slots=True)
 class _MergeCommit:
-    """What the attempts of one commit share: rows that were read, and regions to skip."""
+    """State that the attempts of one commit share: rows that were read, and regions to skip."""
 
     location: TableLocation
     selections: Sequence[RegionSelection]
@@ -168,7 +168,7 @@ class _MergeCommit:
         return self._outcome(base, source)
 
     def _pending_source(self, base: BaseTable) -> MergeSource:
-        """Return the rows of all that is pending; those of the last attempt if they still are."""
+        """Return the pending rows; those of the last attempt while these are unchanged."""
         stops = {region_id: region.generation for region_id, region in self.skipped.items()}
         pending = still_pending(self.selections, base.details.merged, stops=stops)
         source = self.source
@@ -331,7 +331,7 @@ def _execute(
     rows: pa.Table,
     use_index: bool,
 ) -> Counter[str]:
-    """Run a pass; return what Lance counted, and the bytes that it read and wrote."""
+    """Run a pass; return Lance's counts, and the bytes that it read and wrote."""
     # Lance's own retries would run the pass on a version whose progress was not checked.
     builder = builder.conflict_retries(0).use_index(use_index)
     metrics = builder.execute(rows)

@@ -109,7 +109,7 @@ def merge_divided(
     rules: QualityRules | None = None,
     meter: Meter | NoMeter,
 ) -> MergeOutcome:
-    """Merge what the base table does not have yet of a selection, in one commit and its progress.
+    """Merge the pending generations of ``selections`` in one commit, and its progress in another.
 
     Each task takes about ``task_bytes`` of memory; if there are cores for them, ``max_tasks`` run
     at once.
@@ -164,7 +164,7 @@ class _DividedMerge:
     is_unrecorded: bool = False  # whether rows may be committed whose progress is not
 
     def attempt(self) -> MergeOutcome:
-        """Merge what is pending at the latest version, or raise LostRaceError."""
+        """Merge the generations pending at the latest version, or raise LostRaceError."""
         base = open_base(self.location)
         base.require_mem_wal()
         run_id = uuid4()
@@ -187,7 +187,7 @@ class _DividedMerge:
                 self._delete_run(run_id)
 
     def _rewrite(self, base: BaseTable, run_id: UUID) -> list[Rewritten]:
-        """Rewrite what is pending. All tasks of a region read it up to the same generation."""
+        """Rewrite pending generations. All tasks of a region read up to the same generation."""
         numbers = 0
         while True:
             if self.gate is not None:
@@ -227,7 +227,7 @@ class _DividedMerge:
             self._skip(skipped)
 
     def _pending(self, base: BaseTable) -> list[RegionSelection]:
-        """Return what a version does not have, without what is to be skipped."""
+        """Return the selections that a version does not have, without skipped regions."""
         stops = {region_id: region.generation for region_id, region in self.skipped.items()}
         return still_pending(self.selections, base.details.merged, stops=stops)
 
@@ -237,7 +237,7 @@ class _DividedMerge:
         return {region.region_id: self.gate.decisions[region.region_id] for region in regions}
 
     def _reports(self, merged: Sequence[RegionSelection]) -> tuple[QualityReport, ...]:
-        """Return what the gate found, of merged regions and of those on hold."""
+        """Return the gate's reports, of merged regions and of those on hold."""
         report = self.gate.report(merged) if self.gate is not None else None
         return () if report is None else (report,)
 
@@ -329,7 +329,7 @@ class _DividedMerge:
             raise
 
     def _latest(self, run: _Attempt) -> BaseTable:
-        """Return the latest version, if what was rewritten may still be committed."""
+        """Return the latest version, if the rewritten parts may still be committed."""
         latest = open_base(self.location)
         if still_pending(run.selections, latest.details.merged) != run.selections:
             raise LostRaceError("another merger merged some of the generations")
@@ -437,7 +437,7 @@ class _DividedMerge:
 
 
 def _checksum(kept: Sequence[KeptIds]) -> int:
-    """Return a checksum of ids, in whatever fragments their rows are."""
+    """Return a checksum of ids that does not depend on the fragments of their rows."""
     return sum(part.checksum for part in kept) % (1 << 64)
 
 
@@ -477,7 +477,7 @@ class _Matches:
         }
 
     def add(self, base: BaseTable, fragments: dict[int, int], matches: Sequence[Match]) -> None:
-        """Keep what was found in some fragments of a version."""
+        """Keep the matches in some fragments of a version."""
         found = {match.fragment: match for match in matches}
         for fragment in base.dataset.get_fragments():
             number = fragment.fragment_id

@@ -139,7 +139,7 @@ def explain_merge(
 
 
 def plan_merge(location: TableLocation, options: MergeOptions = MergeOptions()) -> MergePlan:
-    """Select what a merge takes, divided into tasks; see :func:`merge`.
+    """Select the generations of a merge, divided into tasks; see :func:`merge`.
 
     Writes the marks of regions that have none, and those that are behind the merge progress. Raises
     ProgressLostError if the base table is behind the marks, or MemWAL was enabled anew.
@@ -192,7 +192,7 @@ def _gate(options: MergeOptions) -> QualityRules | None:
 def _run(
     location: TableLocation, plan: MergePlan, options: MergeOptions, meter: Meter
 ) -> list[MergeOutcome]:
-    """Carry out a plan: return the outcomes of what was merged by one worker, and divided."""
+    """Carry out a plan: return the outcomes of the small merge and of the divided one."""
     if plan.method is MergeMethod.DIVIDED:
         outcomes, left = [], plan.selections
     else:
@@ -223,7 +223,7 @@ def read_candidates(
     age: Callable[[UUID, FlushedGeneration], float | None] | None = None,
     marks: Mapping[UUID, RegionMark] | None = None,
 ) -> list[RegionCandidates]:
-    """Return what may be merged of some regions. Lists folders whose size was not recorded."""
+    """Return the merge candidates of some regions. Lists folders whose size was not recorded."""
     return [
         pending_candidates(
             manifest,

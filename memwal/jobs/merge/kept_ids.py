@@ -107,7 +107,7 @@ def store_ids(
     fragments: Sequence[lance.LanceFragment],
     matched: MatchedRows,
 ) -> dict[int, tuple[KeptIds, ...]]:
-    """Store the ids of matched rows, and return what there is of each fragment.
+    """Store the ids of matched rows, and return the stored files of each fragment.
 
     ``number`` is that of the match task. A repetition of the task replaces its files.
     """

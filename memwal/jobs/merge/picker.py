@@ -1,4 +1,4 @@
-"""Pick the flushed generations of a merge: what may be merged, what is selected, and why.
+"""Pick the flushed generations of a merge: candidates, selection and reasons.
 
 All decisions are here, without I/O; :mod:`memwal.jobs.merge.job` reads the candidates and
 :mod:`memwal.jobs.merge.commit` makes the commits. Names:
@@ -77,7 +77,7 @@ def pending_candidates(
     age: Callable[[FlushedGeneration], float | None] | None = None,
     mark: RegionMark = UNMARKED,
 ) -> RegionCandidates:
-    """Return what may be merged of a region: flushed, above its merge progress, ascending.
+    """Return the merge candidates of a region: flushed, above its merge progress, ascending.
 
     ``merged`` is the newest generation of the region that the base table has, or 0. ``size`` and
     ``age`` return the bytes of a generation, and the seconds since its flush.
@@ -200,7 +200,7 @@ class PickDecision(JsonRecord):
 
 @dataclass(frozen=True, slots=True)
 class MergePlan:
-    """What a merge selects, and the decision about every candidate."""
+    """Selection of a merge, and the decision about every candidate."""
 
     parts: tuple[Part, ...]
     """Regions and shares of each task. A merge that is not divided has one task; its regions are in
@@ -245,7 +245,7 @@ class MergePicker:
     method: MergeMethod | None = None
 
     def excluded(self, region_ids: Iterable[UUID]) -> dict[UUID, PickReason]:
-        """Return those of ``region_ids`` of which no generation may be selected, and why."""
+        """Return the regions of which no generation may be selected, and why."""
         included = None if self.options.regions is None else frozenset(self.options.regions)
         skipped = frozenset(self.options.skip_regions)
         held = frozenset(UUID(region.region_id) for region in self.held)
@@ -416,7 +416,7 @@ def divide(
 
 
 def _pack(selections: Sequence[RegionSelection], count: int) -> list[Part]:
-    """Return up to so many parts of whole regions, of about the same size."""
+    """Bin-pack regions into at most ``count`` parts by bytes. Does not keep the order."""
     groups: list[list[RegionSelection]] = [[] for _ in range(min(count, len(selections)))]
     for selection in sorted(selections, key=lambda selection: selection.bytes, reverse=True):
         min(groups, key=lambda group: sum(other.bytes for other in group)).append(selection)
@@ -426,7 +426,7 @@ def _pack(selections: Sequence[RegionSelection], count: int) -> list[Part]:
 def split_commit(
     selections: Sequence[RegionSelection], commit_bytes: int
 ) -> tuple[list[RegionSelection], list[RegionSelection]]:
-    """Split off what goes into the next commit; returns it, and what remains for later ones.
+    """Split off the selections of the next commit; returns them, and the remaining ones.
 
     The commit gets at least one generation, however large, and never a later generation of a
     region before an earlier one.
@@ -463,7 +463,7 @@ def still_pending(
     *,
     stops: Mapping[UUID, int] | None = None,
 ) -> list[RegionSelection]:
-    """Return what of a selection is not merged in a version with this merge progress.
+    """Return the generations of a selection beyond the merge progress of a version.
 
     ``stops`` are those of :func:`stop_before`. Raises ProgressLostError if the base table went back
     since the merge was planned: the generations before the selected ones are not in it any more.

@@ -220,7 +220,7 @@ class RegionReader:
             yield pa.Table.from_batches([batch])
 
     def _reading(self, part: SharedGeneration, read: Iterable[_Read]) -> Iterator[_Read]:
-        """Yield what is read of a generation, and raise UnreadableGenerationError if it fails."""
+        """Yield the rows read of a generation, and raise UnreadableGenerationError if it fails."""
         try:
             with lance_errors(part.generation.reading):
                 yield from read

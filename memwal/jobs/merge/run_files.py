@@ -109,14 +109,14 @@ def read_stored(store: ObjectStore, path: str) -> pa.Table:
 
 
 def write_intent(store: ObjectStore, run_id: UUID, intent: Intent) -> None:
-    """Store what a run is about to commit."""
+    """Store the intent of a run before its commit."""
     merged = {str(region_id): generation for region_id, generation in intent.merged.items()}
     data = json.dumps({"version": intent.version, "merged": merged}).encode()
     store.put(f"{run_dir(run_id)}/{_INTENT}", data)
 
 
 def read_intents(store: ObjectStore) -> dict[UUID, Intent]:
-    """Return what runs that have not ended are about to commit. Costs a listing without any."""
+    """Return the intents of runs that have not ended. Costs a listing without any."""
     intents = {}
     for name in store.list_folders(MERGES_DIR):
         try:

@@ -115,7 +115,7 @@ class Gate:
         regions: Sequence[tuple[RegionSelection, ...]],
         run: TaskRunner,
     ) -> list[Mapping[UUID, SkippedRegion]]:
-        """Decide about the regions of each task, and return what is to be skipped."""
+        """Decide about the regions of each task, and return the regions to skip."""
         tasks = [
             ScreenTask(
                 location=self._location,
@@ -142,7 +142,7 @@ class Gate:
                 (self._held if held else self._reports)[region_id] = report
 
     def settle(self, merged: Sequence[RegionSelection]) -> None:
-        """Delete what other mergers kept out of the merged generations."""
+        """Delete quarantined rows that other mergers kept out of the merged generations."""
         quarantine = Quarantine.of(self._location, self.rules.quarantine_uri)
         folders = {
             region.region_id: [generation.path for generation in region.generations]

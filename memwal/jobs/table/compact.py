@@ -160,7 +160,7 @@ def _compact(location: TableLocation, options: CompactOptions, report: Report) -
 
 
 def _record_catch_up(base: BaseTable, options: CompactOptions) -> BaseTable:
-    """Record what the indexes cover, which the commits made Lance forget; return the table then."""
+    """Record the coverage of the indexes, which Lance forgot in the commits; return the table."""
     if with_complete_coverage(base) == base.details:
         return base
     if options.guard is not None:

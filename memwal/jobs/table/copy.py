@@ -77,7 +77,7 @@ _MAX_ATTEMPTS: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class _Region:
-    """What to copy of a region."""
+    """Objects to copy of a region."""
 
     manifest: RegionManifest  # as stored at the target: without merged generations
     log: range  # positions of the log entries
@@ -198,7 +198,7 @@ def _copy(
 
 
 def _plan_region(base: BaseTable, manifest: RegionManifest) -> _Region:
-    """Plan what to copy of a region: all that the base table's version does not have."""
+    """Plan the copy of a region: generations and entries that the base table's version lacks."""
     region_id, after = manifest.region_id, manifest.replay_after
     merged = base.details.merged.get(region_id, 0)
     survey = survey_log(base.location.store, region_id, after=after, hint=manifest.wal_last_seen)

@@ -40,7 +40,7 @@ from memwal.storage.location import TableLocation
 
 
 def start_over(location: TableLocation, region_id: UUID, *, dry_run: bool = True) -> JobResult:
-    """Give up what a lost region had besides the base table, and start it over.
+    """Give up the unmerged rows of a lost region, and start it over.
 
     By default a dry run. Stop the writers of the region before. Readers that use the region
     snapshot (``Table.at_most``) need a new one afterwards.

@@ -30,7 +30,7 @@ _SCHEMAS = (
 
 
 def check_quality(location: TableLocation, options: QualityOptions) -> JobResult:
-    """Check the rows of the base table against a suite, whatever the mode of the rules.
+    """Check the rows of the base table against a suite, regardless of the mode of the rules.
 
     Without a sample, expectations about single rows are evaluated in one pass over batches; each
     other expectation loads the columns that it names into memory. With a sample, expectations about

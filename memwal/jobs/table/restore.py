@@ -176,7 +176,7 @@ def _retry(location: TableLocation, attempt: Callable[[], Result]) -> Result:
 
 
 def _loss(base: BaseTable, target: BaseTable | None) -> _Loss:
-    """Return what is lost, or what would be by a restore of ``target``."""
+    """Return the loss of merged generations, or that of a restore of ``target``."""
     marks = marks_of(base)
     if target is None:
         merged = base.details.merged
@@ -228,7 +228,7 @@ def _restore_rows(location: TableLocation, target: BaseTable) -> tuple[BaseTable
 def _decide(
     location: TableLocation, before: BaseTable, *, merge_again: bool, discard_pending: bool
 ) -> int:
-    """Decide about what is lost, and return the number of commits.
+    """Decide about the lost generations, and return the number of commits.
 
     ``before`` is the version whose region specs and settings stay.
     """
@@ -281,7 +281,7 @@ def _with_pending(loss: _Loss, manifests: Mapping[UUID, RegionManifest]) -> _Los
 
 
 def _merge_again(store: ObjectStore, loss: _Loss) -> None:
-    """Write marks by which lost generations are pending, unless a collection drops them meanwhile.
+    """Write marks by which lost generations are pending, unless a concurrent collection drops them.
 
     Raises LostRaceError if it does; they are lost then as before.
     """

@@ -130,7 +130,7 @@ class _StoreChecks:
         return Diagnosis(self._location.uri, tuple(self._checks), self._latencies)
 
     def _run_check(self, name: str, check: Callable[[], _CheckResult]) -> bool:
-        """Run a check; False if it raised. The error's message says what to do."""
+        """Run a check; False if it raised. The error's message has the advice."""
         try:
             self._checks.append(StoreCheck(name, *check()))
         except MemWalError as error:

@@ -387,7 +387,7 @@ class Finding(JsonRecord):
 
     @property
     def advice(self) -> str:
-        """What the repair does; if no repair is safe, what to do."""
+        """Effect of the repair; advice if no repair is safe."""
         return CODES[self.code].advice
 
     @property

@@ -55,7 +55,7 @@ class StoredKeys:
 def check_bloom(
     location: TableLocation, folder: str, keys: StoredKeys, *, name: str = BLOOM_FILTER_NAME
 ) -> str | None:
-    """Check a Bloom filter of a generation. Returns what is wrong; None if it is right or missing.
+    """Check a Bloom filter of a generation. Returns its problem; None if it is right or missing.
 
     ``name`` is that of the file: of Lance's filter, or of the sized one.
     """
@@ -73,7 +73,7 @@ def check_bloom(
 
 
 def check_key_index(location: TableLocation, folder: str, keys: StoredKeys) -> str | None:
-    """Check a generation's key index, both files of which exist. Returns what is wrong, or None.
+    """Check a generation's key index, both files of which exist. Returns its problem, or None.
 
     The index holds every row that was written, including rows that were deleted from the data set.
     """

@@ -50,7 +50,7 @@ def check_index_contents(base: BaseTable) -> Iterator[Finding]:
 
 
 def index_problems(dataset: lance.LanceDataset) -> Iterator[tuple[str, str]]:
-    """Yield the name of each index that does not fit the rows of its data set, and what is wrong.
+    """Yield the name and the problem of each index that does not fit the rows of its data set.
 
     Lance opens every segment and counts the rows that it covers. A scalar index is asked for the
     values of some rows, and must find the rows that a scan without it finds. One scan of its column

@@ -63,7 +63,7 @@ from memwal.storage.location import TableLocation
 
 
 def check_table(task: VerifyTask, base: BaseTable | None) -> Iterator[Finding]:
-    """Check the base table, and what it records of the regions; list the links in its folder."""
+    """Check the base table and its records of the regions; list the links in its folder."""
     store = task.location.store
     for link in store.list_links(""):
         yield Finding("link-broken" if link.is_broken else "link", link.key, f"to {link.target}")

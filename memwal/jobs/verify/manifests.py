@@ -183,7 +183,7 @@ def check_hint(store: ObjectStore, region_id: UUID, *, now: datetime) -> list[Fi
 def check_history(
     history: StoredManifests, merged_now: Callable[[], Mapping[UUID, int]]
 ) -> Iterator[Finding]:
-    """Check that what may only grow does, and that no generation was dropped that is not merged.
+    """Check that counters only grow, and that no generation was dropped that is not merged.
 
     ``merged_now`` reads the current merge progress; it is called only if a generation was dropped.
     """

@@ -280,7 +280,7 @@ def _check_group(
 
 
 def _find_newest_stored(base: BaseTable, regions: Sequence[_RegionGenerations]) -> _NewestMerged:
-    """Find the newest merged rows, without regions that are collected meanwhile."""
+    """Find the newest merged rows, without regions that are collected during the check."""
     while True:
         try:
             return _find_newest_merged(base, regions)

@@ -54,7 +54,7 @@ class Unreadable(Exception):
 
 @contextmanager
 def damage_as_unreadable(store: ObjectStore, folder: str | None) -> Iterator[None]:
-    """Translate what Lance raises at damaged data to :class:`Unreadable`.
+    """Translate Lance's errors about damaged data to :class:`Unreadable`.
 
     Lance does not distinguish a damaged file from a store that fails, and at some bytes it panics
     instead of raising. Therefore all files of the folder are read again as bytes: if that fails,

@@ -43,7 +43,7 @@ CorruptDataError
 
 
 class Family(Enum):
-    """What an index answers: conditions on values, full-text queries, or nearest vectors."""
+    """Queries that an index answers: conditions on values, full text, or nearest vectors."""
 
     SCALAR = "scalar"
     TEXT = "text"
@@ -52,7 +52,7 @@ class Family(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexKind:
-    """Kind of index, and what memwal may do with it."""
+    """Kind of index, and its use in memwal."""
 
     lance_name: str  # ``IndexDescription.index_type``, such as ``BTree``
     # In pylance's ``create_scalar_index`` and ``create_index``, such as ``BTREE``.

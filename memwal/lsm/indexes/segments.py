@@ -55,7 +55,7 @@ def segment_location(base: BaseTable, segment: IndexSegmentDescription) -> Table
 
 
 def index_coverage(base: BaseTable, description: IndexDescription) -> IndexCoverage:
-    """Compute from the manifest what an index covers; sends no request."""
+    """Compute the coverage of an index from the manifest; sends no request."""
     rows = {
         fragment.fragment_id: int(fragment.metadata.physical_rows)
         for fragment in base.dataset.get_fragments()

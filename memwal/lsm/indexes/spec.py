@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IndexSpec:
-    """Kind and parameters of an index: what it takes to build another one like it."""
+    """Kind and parameters of an index, enough to build another one like it."""
 
     kind: IndexKind
     # By the names that pylance gives them; of a vector index the metric and the model are among

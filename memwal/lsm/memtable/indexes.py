@@ -117,7 +117,7 @@ class UnflushedRows:
 
 
 class ClaimedRows(NamedTuple):
-    """A writer's claim of a region, and what it has there."""
+    """A writer's claim of a region, and its MemTables there."""
 
     epoch: int
     memtables: Sequence[UnflushedRows]  # buffered rows included, oldest generation first

@@ -1,4 +1,4 @@
-"""Abandon the unflushed rows of a region, and keep a record of it (see docs/design/0004).
+"""Abandon the unflushed rows of a region, and keep a record (see docs/design/0004).
 
 The record is written before the manifest changes, and marked as carried out afterwards.
 """

@@ -76,7 +76,7 @@ class Step:
             )
 
     def after(self, newest: NewestStep | None) -> NewestStep | None:
-        """Return what a region records of this step after its newest step of the source.
+        """Return the record of this step in a region after its newest step of the source.
 
         None if the region has the step. A region whose newest step has no incarnation takes a
         higher version of any. Raises SourceRestartedError if its newest step is of an incarnation

@@ -77,7 +77,7 @@ class UnflushedLog:
         )
 
     def is_behind(self, manifest: RegionManifest | None) -> bool:
-        """Return whether nothing of it was flushed by the time of a manifest."""
+        """Return whether no row of the log was flushed by the time of a manifest."""
         return (
             manifest is not None
             and manifest.replay_after == self.after
@@ -261,7 +261,7 @@ class _CachedTail:
         return sum(run.rows.nbytes for run in self.runs)
 
     def is_due(self) -> bool:
-        """Return whether it has to be compared with what is stored, and the log to be listed."""
+        """Return whether to compare the entries with the store, and to list the log."""
         return boot_seconds() - self.listed_at >= _BELIEVED_SECONDS
 
     def fits(self, log: UnflushedLog, row_schema: RowSchema) -> bool:

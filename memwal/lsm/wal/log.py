@@ -143,7 +143,7 @@ class LogSurvey:
 
     @property
     def last_listed(self) -> int:
-        """Last position up to which the listing told what exists."""
+        """Last position up to which the listing is complete."""
         return int(self.entries["position"][-1]) if len(self.entries) else self.after
 
     def size(self, position: int) -> int:

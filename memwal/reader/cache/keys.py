@@ -48,7 +48,7 @@ CacheTag = VersionTag | GenerationTag | SegmentTag
 
 
 def version_key(base: BaseTable) -> VersionTag:
-    """Return the tag of a version, which is part of the cache keys of what belongs to it."""
+    """Return the tag of a version, which is part of the cache keys of its values."""
     return VersionTag(base.location.uri, base.version, base.digest)
 
 

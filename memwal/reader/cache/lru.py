@@ -163,7 +163,7 @@ class LruCache(Generic[Value]):
             return frozenset(self._keys_by_tag)
 
     def invalidate(self, tags: Collection[CacheTag]) -> int:
-        """Remove the values whose keys have any of these tags; return how many those were."""
+        """Remove the values whose keys have any of these tags; return their number."""
         with self._lock:
             keys = {key for tag in tags for key in self._keys_by_tag.get(tag, ())}
             removed = [self._remove(key) for key in keys]

@@ -322,7 +322,7 @@ Result = TypeVar("Result")
 
 
 def retry_if_collected(read: Callable[[], Result]) -> Result:
-    """Run a read, and run it again when an object that it needs was collected meanwhile.
+    """Run a read, and run it again if an object that it needs was collected during the read.
 
     ``read`` opens its sources anew each time. ObjectNotFoundError is raised if an object is gone
     each time: the table is damaged. If it is one of a generation, :func:`open_sources` says so, as

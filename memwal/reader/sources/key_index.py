@@ -174,7 +174,7 @@ class PageHits:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _SortedKeys:
-    """Values of a B-tree, or of a page of it, that are integers, in order and without nulls."""
+    """Values of a B-tree, or of one of its pages, that are integers, in order and without nulls."""
 
     values: npt.NDArray[np.integer]
     ids: npt.NDArray[np.uint64]
@@ -263,7 +263,7 @@ def _ranges_of(location: TableLocation, folder: str) -> PageRanges:
 
 
 def _pays_to_keep_whole(uri: str, ranges: PageRanges, asked: int) -> bool:
-    """Return whether lookups have asked for so many pages that all are kept as one array.
+    """Return whether lookups have asked for enough pages to keep all as one array.
 
     Reading all takes as long as reading an eighth of them one by one; after that, a lookup takes a
     tenth of the time.

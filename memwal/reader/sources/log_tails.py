@@ -120,7 +120,7 @@ def find_tails(base: BaseTable, manifests: Mapping[UUID, RegionManifest]) -> lis
 
 
 def read_tail(base: BaseTable, log: UnflushedLog, *, listed: bool = False) -> Followed:
-    """Read what a part of a log has; this process keeps it. See :meth:`LogFollower.follow`."""
+    """Read the rows of a part of a log; this process keeps them. See :meth:`LogFollower.follow`."""
     key = _key(base, log.region_id)
     follower = _followers.get(key, lambda: LogFollower(base.location.store, log.region_id))
     followed = follower.follow(log, RowSchema.of(base), max_bytes=_MAX_REGION_BYTES, listed=listed)

@@ -268,7 +268,7 @@ def plan_fresh(
     keys: KeyBuilder | None = None,
     reuse: bool = True,
 ) -> ReadPlan:
-    """Plan a read that also sees what other writers acknowledged and did not flush.
+    """Plan a read that also sees the unflushed rows that other writers acknowledged.
 
     It reads the logs, behind the position up to which the manifests say that they are flushed, and
     these must have the entries of ``at_least``, else PositionNotReachedError is raised. Logs of
@@ -443,7 +443,7 @@ def plan_version(
 def ruled_out_regions(
     snapshot: TableSnapshot, filter: str | None, regions: Iterable[UUID]
 ) -> dict[UUID, str]:
-    """Find those of some regions in which no row can pass a filter, each with the reason.
+    """Find the regions in which no row can pass a filter, each with the reason.
 
     A region may be left out only if it hides no row of the base table that the read returns; see
     :mod:`memwal.reader.sources.pruning`. Neither its generations nor its log need to be read then.
@@ -478,7 +478,7 @@ def _omit_regions(
 def _rule_out_by_keys(
     base: BaseTable, unmerged: dict[UUID, list[StoredGeneration]], keys: KeyBuilder
 ) -> list[OmittedGenerations]:
-    """Remove the generations that have none of the keys of a lookup; return what was removed.
+    """Remove the generations that have none of the keys of a lookup; return the removed ones.
 
     Bloom filters that this process has read tell so, of all generations of a region at once. The
     lookup itself tests the generations that remain, key by key.

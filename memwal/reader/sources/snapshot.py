@@ -286,7 +286,7 @@ def _cached_past(base: BaseTable) -> BaseTable:
 
 
 def cached_base(base: BaseTable) -> BaseTable:
-    """Return the version as it was first opened: Lance caches what it reads in its data set."""
+    """Return the version as it was first opened: Lance keeps its caches in the data set."""
     return _bases.get((version_key(base), _location_key(base.location)), lambda: base)
 
 

@@ -32,7 +32,7 @@ def term_scores(
     lengths: _Numbers,
     statistics: TextStatistics,
 ) -> npt.NDArray[np.float64]:
-    """Compute what a term of the statistics adds to the scores of documents.
+    """Compute the part of a term in the scores of documents.
 
     ``counts`` and ``lengths`` are the occurrences of the term in each document, and its number of
     tokens. The statistics are of all documents that are ranked together, at least one.

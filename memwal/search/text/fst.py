@@ -176,7 +176,7 @@ class TokenMap:
         return self._wide_node(state, address)
 
     def _state(self, address: int) -> int:
-        """Return the state byte of a node, which is stored behind the rest of it."""
+        """Return the state byte of a node, which is stored behind its other bytes."""
         if address < _HEADER:
             raise IndexError(f"there is no node at byte {address}")
         return self._data[address]

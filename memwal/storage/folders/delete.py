@@ -94,7 +94,7 @@ def open_without_links(root: str, folder: str) -> Iterator[int]:
 
 
 def link_refused(path: str) -> LinkRefusedError:
-    """Return the error for a symbolic link on the way to what was to be deleted."""
+    """Return the error for a symbolic link on the way to an object to delete."""
     return LinkRefusedError(
         f"{path} is a symbolic link, and memwal deletes nothing behind a link: delete there by "
         "hand what the table does not need any more, or mount the other disk at this path (mount "

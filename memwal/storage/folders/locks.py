@@ -1,4 +1,4 @@
-"""Locks on folders, by which replacements of a file exclude other changes of it.
+"""Locks on folders, by which replacements of a file exclude its other changes.
 
 A lock is held for a few system calls. A process that is stopped in between holds it until it goes
 on, or ends. Nobody waits for that: after :data:`PATIENCE_SECONDS` the change is not made, and the

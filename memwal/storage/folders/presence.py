@@ -42,7 +42,7 @@ Found = TypeVar("Found")
 
 
 class TablePresence:
-    """Second looks at what was not found in one table. Thread-safe.
+    """Second looks for files that were not found in one table. Thread-safe.
 
     A folder without versions of a data set may be absent: nothing was there that could be missed.
     """
@@ -58,7 +58,7 @@ class TablePresence:
         self._was_table = os.path.isdir(os.path.join(self._root, VERSIONS_DIR))
 
     def find(self, look: Callable[[], Found | None], path: str) -> Found | None:
-        """Return what a look at the path of a file finds; None only if the table has no such file.
+        """Return the answer of ``look``; None only if the table has no such file.
 
         Raises StoreUnavailableError if the table is not in its place.
         """

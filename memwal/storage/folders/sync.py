@@ -60,7 +60,7 @@ class ClockReading:
 
 
 class FolderSync:
-    """Syncs folders again and again, and remembers what is durable."""
+    """Syncs folders again and again, and remembers the durable ones."""
 
     def __init__(self) -> None:
         # By folder: when its last sync began, and what was durable when that ended. A value is
@@ -68,7 +68,7 @@ class FolderSync:
         self._synced: dict[str, tuple[ClockReading, frozenset[_FileState]]] = {}
 
     def sync(self, folder: str) -> None:
-        """Make a folder durable as :func:`sync_folder` does, apart from what is known to be."""
+        """Make a folder durable as :func:`sync_folder` does, without the parts known as such."""
         started = ClockReading.now()
         known = self._known(folder)
         durable = sync_folder(folder, known)
@@ -79,7 +79,7 @@ class FolderSync:
         self._synced[folder] = (started, settled)
 
     def _known(self, folder: str) -> frozenset[_FileState]:
-        """Return what earlier syncs of the folder, or of one above it, made durable."""
+        """Return the files that earlier syncs of the folder, or of one above it, made durable."""
         known: frozenset[_FileState] = frozenset()
         above = ""
         while folder != above:
@@ -160,7 +160,7 @@ class _Drives:
         return _state(status)
 
     def flush(self) -> None:
-        """Make durable what was handed over."""
+        """Make the submitted files durable."""
         if system.F_FULLFSYNC is not None:
             for descriptor in self._opened.values():
                 system.fsync(descriptor)

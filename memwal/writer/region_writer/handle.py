@@ -241,7 +241,7 @@ class WriteHandle:
 
 
 class FailureLatch:
-    """First error that stopped a region writer, and refuses what comes later.
+    """First error that stopped a region writer, and refuses later writes.
 
     Callers hold the region's lock.
     """

@@ -360,7 +360,7 @@ class RegionWriter:
         return has_replayed(self._context.store, self._claimed_manifest, position, writer_id)
 
     def seal(self) -> None:
-        """Start to flush what is in memory."""
+        """Start to flush the MemTables."""
         with self._lock:
             self._log_queue.enqueue(PendingWrite([], seals=True), due=True)
 

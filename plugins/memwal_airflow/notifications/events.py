@@ -195,7 +195,7 @@ def _http_post(conn_id: str, timeout: float, path: str | None) -> tuple[Post, st
 
 @contextmanager
 def _redact_logs(url: str) -> Iterator[None]:
-    """Redact an address in what the libraries log meanwhile."""
+    """Redact an address in the logs of libraries, within the block."""
     host_and_path = re.sub(r"^\w+://", "", url)
     secrets = [part for part in (url, "/" + host_and_path.partition("/")[2]) if len(part) > 1]
 

@@ -1,4 +1,4 @@
-"""Record in the catalog what failed in Airflow, so that it is the table's last error everywhere.
+"""Record failures in Airflow in the catalog, as the table's last error everywhere.
 
 A failure to write to the catalog is logged, and fails nothing else: the caller has a failure of its
 own, or none.

@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 @hookimpl
 def on_starting(component: object) -> None:
-    """Import what the children of the scheduler, the DAG processor or the triggerer need."""
+    """Import modules for the children of the scheduler, the DAG processor or the triggerer."""
     # Tasks call this as well, with a component of another type.
     if type(component).__name__ == "Job" and "LocalExecutor" in conf.get("core", "executor"):
         from memwal_airflow.preload import preload

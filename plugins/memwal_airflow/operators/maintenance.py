@@ -245,7 +245,7 @@ class MemWalSnapshotOperator(MemWalJobOperator):
 
 
 class MemWalCollectOperator(MemWalJobOperator):
-    """Deletes what no reader needs any more; with ``dry_run`` it counts that, and succeeds."""
+    """Deletes objects that no reader needs; with ``dry_run`` it counts them, and succeeds."""
 
     job = "gc"
 

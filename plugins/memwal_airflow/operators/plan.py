@@ -20,7 +20,7 @@ from memwal_airflow.skips import TaskSkipped
 
 
 class MergeAndPlanOperator(MemWalMergeOperator):
-    """Merges what is due, and skips the jobs that are not due after it.
+    """Merges due regions, and skips the jobs that are not due after it.
 
     Merging does not wait for a plan, and jobs that are not due start no process: this is the only
     process of a run beside those of the jobs that are due. When nothing is merged, the task is

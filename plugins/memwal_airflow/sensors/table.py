@@ -310,7 +310,7 @@ class IndexCaughtUpSensor(TableSensor):
 
 
 class RegionsDueSensor(BaseSensorOperator):
-    """Tells whether a region of its share is due for a merge, and what the merge waits for.
+    """Tells whether a region of its share is due for a merge, and why not yet.
 
     Looks once, in the triggerer: succeeds if a region is due, and is skipped otherwise, with the
     reason in its log and under the XCom key ``reason``. Map it over ``share``. ``DAG.test()``,

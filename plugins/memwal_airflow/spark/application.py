@@ -79,7 +79,7 @@ class RunningJob(Protocol):
         """End the application and its processes; safe to call when it has ended."""
 
     def clean_up(self) -> None:
-        """Remove what an ended application left, once its result is taken."""
+        """Remove the files of an ended application, once its result is taken."""
 
 
 def state_folder() -> Path:

@@ -60,7 +60,7 @@ class TableDueTrigger(BaseEventTrigger):
     async def open_shared_stream(
         cls, kwargs: dict[str, Any]
     ) -> AsyncIterator[Mapping[str, DueTable]]:
-        """Yield again and again what is due, by table.
+        """Yield the due jobs by table, again and again.
 
         Never raises: an exception would end the triggers of all tables at once.
         """
@@ -94,7 +94,7 @@ class TableDueTrigger(BaseEventTrigger):
 
 
 class Announcements:
-    """Decides when what is due is announced, and announced again.
+    """Decides when due jobs are announced, and announced again.
 
     The first announcement is immediate, also by a trigger that has just started: it cannot know
     what an earlier one announced. Afterwards,

@@ -53,7 +53,7 @@ class DueTable:
 
 
 class DueTables:
-    """The tables of a catalog that start when due, and what is due for each.
+    """The tables of a catalog that start when due, and the due jobs of each.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ class DueTables:
         self._due: dict[str, DueTable | None] = {}
 
     async def poll(self) -> Mapping[str, DueTable]:
-        """Start the polls whose time has come, and return what the finished ones found due.
+        """Start the polls whose time has come, and return the due jobs that finished ones found.
 
         Does not wait for a table, so that a slow one delays no other. Never raises: while the
         catalog does not answer, the tables that were read last are polled.

@@ -53,7 +53,7 @@ class TableSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedSource:
-    """Address of a table, with what the catalog records about it."""
+    """Address of a table, with its record in the catalog."""
 
     uri: str
     storage_options_ref: str | None

@@ -209,7 +209,7 @@ def check_share(reading: TableReading, *, share: int, shares: int) -> ConditionR
 
 
 def start_arguments(table: str, *, shares: int) -> StartTriggerArgs:
-    """Return what lets Airflow start the trigger of a sensor without a worker."""
+    """Return the arguments by which Airflow starts the trigger of a sensor without a worker."""
     return StartTriggerArgs(
         trigger_cls=f"{RegionsDueTrigger.__module__}.{RegionsDueTrigger.__qualname__}",
         # The trigger ends the sensor itself.

@@ -36,7 +36,7 @@ _cache_lock = threading.Lock()
 
 
 def explain_collection(table: ManagedTable) -> JsonObject:
-    """Return what a collection would delete and keep, at most 30 s old; 502 for a broken table."""
+    """Return the decisions of a collection, at most 30 s old; 502 for a broken table."""
     entry = _cache_entry(table)
     with entry.lock:
         if entry.answer is None or time.monotonic() >= entry.until:

@@ -59,7 +59,7 @@ def regions(
     catalog: CatalogDep,
     if_none_match: Annotated[str | None, Header()] = None,
 ) -> Response:
-    """Return the regions of the latest status; 304 for the entity tag of what the client has."""
+    """Return the regions of the latest status; 304 for the entity tag that the client has."""
     state = next(iter(catalog.states(table=managed.name)), None)
     found = region_rows(state)
     tag = f'"{found["at"]}"'
@@ -95,5 +95,5 @@ def runs(
 
 @router.get("/tables/{name}/collection")
 def explain_garbage(managed: ReadableTable) -> JsonObject:
-    """Return what a collection would delete now, what it would keep, and why."""
+    """Return the decisions of a collection now, with their reasons."""
     return collection.explain_collection(managed)
