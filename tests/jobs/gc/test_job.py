@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -27,16 +26,14 @@ from support.data.tables import (
     manifest,
     manifest_versions,
     manifests,
-    merged,
     numbered,
     region_folders,
     rows,
     state,
 )
 from support.faults.collecting import DAY, GRACE, HOUR, collect, drop, flush
-from support.faults.fault_schedule import CHANGES
 from support.oracles.read_sources import collect_sources
-from support.stores.faulty_store import REGION_MANIFEST, TABLE_MANIFEST, FaultyStores, Killed
+from support.stores.faulty_store import REGION_MANIFEST, FaultyStores, Killed
 
 import memwal
 from memwal.base_table.commit import update_details
@@ -52,8 +49,7 @@ from memwal.format.paths import (
 )
 from memwal.format.region_manifest import RegionStatus
 from memwal.jobs.gc import collect_garbage
-from memwal.jobs.merge.job import merge
-from memwal.jobs.options import GcOptions, MergeOptions
+from memwal.jobs.options import GcOptions
 from memwal.region.router import bucket_region_id
 
 
@@ -569,64 +565,6 @@ class TestManifests:
         assert names <= named
 
 
-class TestDeath:
-    @pytest.mark.parametrize(
-        "after",
-        [pytest.param(False, id="before", marks=pytest.mark.slow), pytest.param(True, id="after")],
-    )
-    def test_at_any_request_leaves_a_whole_table_and_the_next_run_completes(
-        self,
-        quick_faults: FaultyStores,
-        make_table: MakeTable,
-        tmp_path: Path,
-        after: bool,
-    ) -> None:
-        original = make_table()
-        flush(original, {1: 1}, {2: 2}, {1: 11})
-        original.merge()
-        drop(original)
-        writer = original.writer()
-        writer.upsert(rows({3: 3}))
-        writer.flush()
-        writer.upsert(rows({4: 4}))
-        writer.abort()
-        strong = {1: 11, 2: 2, 3: 3, 4: 4}
-
-        def copy(number: int) -> memwal.Table:
-            path = tmp_path / f"copy-{number}"
-            shutil.copytree(folder(original), path, copy_function=shutil.copy2)
-            return memwal.open(str(path))
-
-        counted = copy(0)
-        store = quick_faults.of(counted.location)
-        store.clear()
-        collect(counted, DAY)
-        steps = [
-            number
-            for number, (operation, _) in enumerate(store.calls)
-            if operation in CHANGES | {"barrier"}
-        ]
-        assert len(steps) > 10
-        remaining = set(listing(folder(counted)))
-        for number in steps:
-            table = copy(number + 1)
-            store = quick_faults.of(table.location)
-            store.clear()
-            store.kill("*", skip=number, after=after)
-            with pytest.raises(Killed):
-                collect(table, DAY)
-
-            assert state(table) == {1: 11, 2: 2, 3: 3}, f"died at request {number}"
-            collect(table, DAY)
-            assert set(listing(folder(table))) == remaining, f"died at request {number}"
-            with table.writer() as again:
-                assert state(again) == {1: 11, 2: 2, 3: 3}
-                again.claim()
-                assert state(again) == strong
-            assert state(table) == strong
-            shutil.rmtree(folder(table))
-
-
 class TestConcurrency:
     def test_two_collectors_at_once(self, make_table: MakeTable) -> None:
         table = make_table(buckets=4)
@@ -714,37 +652,6 @@ class TestConcurrency:
                     collect(table, step * DAY)
                 pause.release()
                 assert reading.result() == {1: 11, 2: 2}, f"request {number}"
-
-    def test_between_any_two_steps_of_a_merger(
-        self, faults: FaultyStores, table: memwal.Table
-    ) -> None:
-        flush(table, {1: 1, 2: 2})
-        table.merge()
-        flush(table, {1: 11}, {3: 3})
-        with table.writer() as writer:
-            writer.delete(keys(2))
-        store = faults.of(table.location)
-        collections: list[int] = []
-        under_way: list[bool] = []
-
-        def step() -> None:
-            if not under_way:
-                under_way.append(True)
-                for days in (1, 2):
-                    collect(table, days * DAY)
-                collections.append(len(generations(table)))
-                under_way.clear()
-
-        # Whenever it has read the base table, and before each of its commits.
-        store.act("get", step, key=TABLE_MANIFEST, after=True, times=1 << 30)
-        result = merge(table.location, MergeOptions(commit_bytes=1, guard=step))
-        store.clear()
-        assert len(collections) >= 10
-        assert (collections[0], collections[-1]) == (3, 0)
-        assert result.warnings == ()
-        assert state(table) == {1: 11, 3: 3}
-        assert table.base().dataset.count_rows() == 2
-        assert merged(table) == 4
 
 
 class TestDamagedRegion:

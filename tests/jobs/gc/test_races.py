@@ -24,7 +24,6 @@ from support.data.tables import (
     state,
 )
 from support.faults.collecting import DAY, GRACE, HOUR, collect, drop, flush
-from support.faults.fault_schedule import CHANGES
 from support.oracles import native
 from support.oracles.read_sources import collect_sources
 from support.stores.faulty_store import VERSION_HINT, FaultyStore, FaultyStores, Killed, Pause
@@ -196,47 +195,6 @@ class TestTagBetweenPlanAndDelete:
             lambda: store.inner.put("_refs/tags/torn.json", b"no JSON"),
         )
         assert generations(table) == [1, 2, 3]
-
-
-def changing_requests(store: FaultyStore) -> list[int]:
-    """Which of the recorded requests changed something."""
-    return [number for number, (operation, _) in enumerate(store.calls) if operation in CHANGES]
-
-
-class TestTwoCollectors:
-    def test_a_second_one_runs_between_any_two_changes_of_the_first(
-        self, quick_faults: FaultyStores, make_table: MakeTable
-    ) -> None:
-        def prepared() -> memwal.Table:
-            table = make_table()
-            flush(table, {1: 1}, {2: 2})
-            table.merge()
-            drop(table)
-            flush(table, {3: 3})
-            table.merge()
-            return table
-
-        table = prepared()
-        store = quick_faults.of(table.location)
-        store.clear()
-        collect(table, DAY)
-        numbers = changing_requests(store)
-        assert len(numbers) > 8
-        for number in numbers[::2]:
-            table = prepared()
-            store = quick_faults.of(table.location)
-            store.clear()
-            pause = store.pause("*", skip=number)
-            first = meanwhile(
-                store, pause, lambda t=table: collect(t, DAY), lambda t=table: collect(t, DAY)
-            )
-            assert first.warnings == (), number
-            assert state(table) == {1: 1, 2: 2, 3: 3}
-            for step in (2, 3):
-                collect(table, step * DAY)
-            assert region_folders(table) == set()
-            assert len(log(table)) == 1
-            assert state(table) == state(native.scan(table)) == {1: 1, 2: 2, 3: 3}
 
 
 class TestWriterThatSleepsInItsClaim:

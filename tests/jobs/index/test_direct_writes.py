@@ -11,11 +11,8 @@ import lance
 import lancedb
 import pytest
 from support.data.indexed import answers, indexed_copy, merge_rows, models, rows
-from support.faults.deaths import die_at_commit
-from support.stores.faulty_store import FaultyStores, Killed
 
 import memwal
-from memwal.errors import MemWalError
 from memwal.jobs.due import due
 from memwal.jobs.policy import Policy
 
@@ -104,21 +101,6 @@ def test_the_model_of_a_vector_index_stays(
 
     assert behind(table) == 0
     assert models(table) == before
-
-
-def test_a_build_that_dies_is_repeated(faults: FaultyStores, tmp_path: Path) -> None:
-    table = indexed_copy(tmp_path, "BTREE")
-    append(table.uri)
-    store = faults.of(table.location)
-    die_at_commit(store, after=False)
-    with pytest.raises((Killed, MemWalError)):
-        table.build_indexes()
-    store.clear()
-    assert behind(table) == 40
-
-    table.build_indexes()
-
-    assert behind(table) == 0
 
 
 def test_rows_that_come_during_a_build_belong_to_the_next(tmp_path: Path) -> None:

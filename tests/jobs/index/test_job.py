@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +9,11 @@ import lance
 import numpy as np
 import pyarrow as pa
 import pytest
-from support.data.tables import REGION, MakeTable, keys, merged, rows, state
-from support.faults.deaths import die_at_commit
-from support.stores.faulty_store import TABLE_MANIFEST, FaultyStores, Killed
+from support.data.tables import REGION, MakeTable, keys, rows, state
 
 import memwal
 from memwal.errors import ConflictError, MemWalError
 from memwal.jobs.index import job
-from memwal.jobs.index.job import build_indexes
 from memwal.jobs.job import JobResult
 from memwal.lsm.indexes.catchup import caught_up, covers
 
@@ -173,47 +169,6 @@ def test_all_of_them_when_the_table_says_so(tmp_path: Any) -> None:
     base = table.base()
     for name in ("n_idx", "text_idx"):
         assert caught_up(base, name) == {REGION: 2}
-
-
-def test_a_build_that_dies_is_repeated(faults: FaultyStores, indexed: memwal.Table) -> None:
-    flush(indexed, {1: 1})
-    indexed.merge()
-    store = faults.of(indexed.location)
-    for after in (False, True):
-        store.clear()
-        die_at_commit(store, after=after)
-        with pytest.raises((Killed, MemWalError)):
-            indexed.build_indexes()
-        assert store.count("create", TABLE_MANIFEST) == 1
-    store.clear()
-    assert coverage(indexed) == {"id_idx": 1, "n_idx": 0}
-
-    indexed.build_indexes()
-
-    assert coverage(indexed) == {"id_idx": 1, "n_idx": 1}
-
-
-def test_a_build_beside_a_merger_takes_nothing_back(
-    faults: FaultyStores, indexed: memwal.Table
-) -> None:
-    flush(indexed, {0: 0, 1: 0, 2: 0})
-    indexed.merge()
-    # In the task: the version is read, and the index is not extended yet.
-    pause = faults.of(indexed.location).pause("get", TABLE_MANIFEST, after=True, skip=1)
-    with ThreadPoolExecutor(1) as pool:
-        building = pool.submit(build_indexes, indexed.location)
-        assert pause.wait_until_reached(building)
-        flush(indexed, {3: 3}, {4: 4})
-        indexed.merge()
-        pause.release()
-        result = building.result()
-
-    assert result.warnings == ()
-    assert merged(indexed) == 3
-    assert all(1 <= generation <= 3 for generation in coverage(indexed).values())
-    indexed.build_indexes()
-    assert coverage(indexed) == {"id_idx": 3, "n_idx": 3}
-    assert state(indexed) == {0: 0, 1: 0, 2: 0, 3: 3, 4: 4}
 
 
 def test_an_index_that_never_catches_up_is_reported(

@@ -477,27 +477,6 @@ def run_here(tasks: Sequence[Any], function: Callable[[Any], Any]) -> list[Any]:
 
 
 class TestDeath:
-    @pytest.mark.few(2)
-    @pytest.mark.parametrize("place", PLACES)
-    def test_leaves_a_whole_table_and_the_next_run_completes(
-        self, faults: FaultyStores, table: memwal.Table, place: str
-    ) -> None:
-        fill(table)
-        store = faults.of(table.location)
-
-        def die() -> None:
-            raise Killed
-
-        guard = at(place, store, die)
-        store.kill("delete_folder")
-        with pytest.raises((Killed, MemWalError)):
-            divided(table, guard=guard, run=run_here)
-        store.clear()
-
-        assert state(table) == EXPECTED
-        divided(table)
-        check_merged(table, EXPECTED)
-
     def test_before_the_progress_is_made_good_by_the_next_run(
         self, faults: FaultyStores, table: memwal.Table
     ) -> None:
@@ -854,23 +833,6 @@ class TestPartsOfTheKeys:
 
     def test_travel(self, table: memwal.Table) -> None:
         fill(table)
-        divided(table, **self.OPTIONS)
-        check_merged(table, EXPECTED)
-
-    def test_are_collected_if_the_run_dies(self, faults: FaultyStores, table: memwal.Table) -> None:
-        fill(table)
-        store = faults.of(table.location)
-        store.kill("put", self.FOUND, after=True, skip=1)
-        store.kill("delete_folder")
-        with pytest.raises((Killed, MemWalError)):
-            divided(table, run=run_here, **self.OPTIONS)
-        store.clear()
-        assert state(table) == EXPECTED
-        assert table.verify(deep=True).clean
-
-        options = GcOptions(dry_run=False, grace_seconds=0, orphan_grace_seconds=1000)
-        collect_garbage(table.location, options, clock=later(2000))
-        assert not list(table.location.store.list(MERGES_DIR))
         divided(table, **self.OPTIONS)
         check_merged(table, EXPECTED)
 

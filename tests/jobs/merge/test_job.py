@@ -33,8 +33,7 @@ from support.data.tables import (
     state,
     undivided_tasks,
 )
-from support.faults.deaths import die_at_commit
-from support.stores.faulty_store import TABLE_MANIFEST, FaultyStore, FaultyStores, Killed, Pause
+from support.stores.faulty_store import TABLE_MANIFEST, FaultyStore, FaultyStores, Pause
 
 import memwal
 from memwal.base_table.commit_records import commit_record
@@ -73,9 +72,6 @@ def check_merged(table: memwal.Table, expected: Rows, region_id: UUID = REGION) 
     newest = max((f.generation for f in manifest(table, region_id).flushed), default=0)
     assert merged(table, region_id) == newest
 
-
-PLACES = ("planned", "opened", "read", "deleted", "opened again")
-"""Of a merge that has keys to delete, in order: see :func:`at`."""
 
 BEFORE_COMMITS = ("read", "opened again")
 """Right before the delete pass, and right before the marked commit."""
@@ -354,101 +350,7 @@ class TestOrder:
         assert {batch.region_id for (batch,) in taken} == set(regions)
 
 
-class TestDeath:
-    def test_at_any_step_leaves_a_whole_table_and_the_next_run_completes(
-        self, faults: FaultyStores, make_table: MakeTable, tmp_path: Path
-    ) -> None:
-        original = make_table()
-        flush(original, {1: 1, 2: 2, 3: 3})
-        original.merge()
-        flush(original, {1: 11, 4: 4}, [2, 4], {2: 22}, [3])
-        expected: Rows = {1: 11, 2: 22}
-
-        def copy(number: int) -> tuple[memwal.Table, FaultyStore]:
-            path = tmp_path / f"copy-{number}"
-            shutil.copytree(folder(original), path)
-            table = memwal.open(str(path))
-            store = faults.of(table.location)
-            store.clear()
-            return table, store
-
-        # One generation a commit: there are deaths between commits as well.
-        table, store = copy(0)
-        guards = itertools.count()
-        merge(table.location, MergeOptions(commit_bytes=1, guard=lambda: next(guards) and None))
-        commits = store.count("create", TABLE_MANIFEST)
-        # Two delete passes, and four marked commits.
-        assert next(guards) == commits == 6
-        check_merged(table, expected)
-
-        def die() -> None:
-            raise Killed
-
-        for number in range(1, 2 * commits + 1):
-            table, store = copy(number)
-            commit, after = divmod(number - 1, 2)
-            guard = None
-            if after:
-                die_at_commit(store, after=True, skip=commit)
-            else:
-                guard = at_call(commit, die)
-            with pytest.raises((Killed, MemWalError)):
-                merge(table.location, MergeOptions(commit_bytes=1, guard=guard))
-            store.clear()
-
-            assert state(table) == expected, f"died at commit {commit}, after it: {after == 1}"
-            merge(table.location, MergeOptions(commit_bytes=1))
-            check_merged(table, expected)
-
-
 class TestTwoMergers:
-    @pytest.mark.few(4)
-    @pytest.mark.parametrize(
-        ("at_once", "place"),
-        [
-            *((False, place) for place in PLACES),
-            *((True, place) for place in BEFORE_COMMITS),
-            *(
-                pytest.param(True, place, marks=pytest.mark.slow)
-                for place in PLACES
-                if place not in BEFORE_COMMITS
-            ),
-        ],
-    )
-    def test_one_sleeps_while_the_other_does_all(
-        self, faults: FaultyStores, table: memwal.Table, place: str, at_once: bool
-    ) -> None:
-        """The other one merges further, and brings back what the sleeper wants to delete."""
-        flush(table, {1: 1, 2: 2, 10: 10})
-        table.merge()
-        flush(table, {1: 11, 3: 3}, [2, 10])
-        with standing_at(place, faults, table) as slow:
-            if not at_once:
-                table.merge()
-            # At once, the keys that the sleeper deletes are updated and never gone.
-            flush(table, {10: 100, 2: 200}, {50: 50}, {3: 33})
-            table.merge()
-
-        assert slow.result().warnings == ()
-        check_merged(table, {1: 11, 2: 200, 3: 33, 10: 100, 50: 50})
-
-    @pytest.mark.parametrize("place", BEFORE_COMMITS)
-    def test_one_sleeps_while_the_other_does_some_of_the_same(
-        self, faults: FaultyStores, table: memwal.Table, place: str
-    ) -> None:
-        """Their commits overlap: new keys must not be inserted by both."""
-        flush(table, {1: 1, 2: 2})
-        table.merge()
-        flush(table, {3: 3, 1: 11}, {4: 4}, [2])
-        (whole,) = undivided_tasks(table)
-        first = replace(whole.regions[0], generations=whole.regions[0].generations[:2])
-        with standing_at(place, faults, table, run_merge_task, task=whole) as slow:
-            run_merge_task(replace(whole, regions=(first,)))
-            assert merged(table) == 3
-        slow.result()
-
-        check_merged(table, {1: 11, 3: 3, 4: 4})
-
     def test_one_brings_back_what_the_other_has_deleted_before_its_rows(
         self, faults: FaultyStores, table: memwal.Table
     ) -> None:

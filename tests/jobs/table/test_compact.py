@@ -15,7 +15,7 @@ import lance
 import pytest
 from lance.optimize import Compaction
 from support.data.tables import SCHEMA, MakeTable, base_state, folder, keys, numbered, rows
-from support.stores.faulty_store import TABLE_MANIFEST, FaultyStores, Killed
+from support.stores.faulty_store import TABLE_MANIFEST, FaultyStores
 
 import memwal
 from memwal.base_table.snapshot import small_fragment_ids
@@ -159,24 +159,6 @@ def test_progress_and_catch_up_stay(ten: memwal.Table) -> None:
 class TestBeforeTheCatchUp:
     """Lance forgets it in the commit of a compaction, and another commit records it."""
 
-    def test_a_process_that_dies_leaves_it_to_the_next_index_build(self, ten: memwal.Table) -> None:
-        build_indexes(ten.location)
-        merged = ten.base().details.merged
-        calls = itertools.count()
-
-        def die() -> None:
-            if next(calls):
-                raise Killed
-
-        with pytest.raises(Killed):
-            compact(ten.location, CompactOptions(guard=die))
-
-        assert len(ten.base().dataset.get_fragments()) == 1
-        assert not covers(ten.base(), "id_idx", merged)
-        assert base_state(ten) == TEN
-        build_indexes(ten.location)
-        assert covers(ten.base(), "id_idx", merged)
-
     def test_a_merge_leaves_the_indexes_behind(self, ten: memwal.Table) -> None:
         build_indexes(ten.location)
         calls = itertools.count()
@@ -221,19 +203,6 @@ def test_small_commits_do_it_piece_by_piece(ten: memwal.Table) -> None:
     result = compact(ten.location, CompactOptions(target_rows=20, commit_bytes=1))
     assert result.commits > 1
     assert len(ten.base().dataset.get_fragments()) < 10
-    assert base_state(ten) == expected
-
-
-def test_a_process_that_dies_before_its_commit_has_changed_nothing(ten: memwal.Table) -> None:
-    expected = dict(TEN)
-
-    def die() -> None:
-        raise Killed
-
-    with pytest.raises(Killed):
-        compact(ten.location, CompactOptions(guard=die))
-    assert base_state(ten) == expected
-    assert ten.compact().commits == 1
     assert base_state(ten) == expected
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from fnmatch import fnmatch
@@ -21,17 +20,16 @@ from support.data.tables import (
     MakeTable,
     keys,
     later,
-    merged,
     numbered,
     rows,
     state,
 )
-from support.stores.faulty_store import REGION_MANIFEST, TABLE_MANIFEST, FaultyStores, Killed
+from support.stores.faulty_store import REGION_MANIFEST, TABLE_MANIFEST, FaultyStores
 
 import memwal
 from memwal.base_table.commit import update_details
 from memwal.base_table.region_snapshot import external_key, read_snapshot
-from memwal.errors import CorruptDataError, MemWalError, OutcomeUnknownError
+from memwal.errors import CorruptDataError, OutcomeUnknownError
 from memwal.format.paths import manifest_key
 from memwal.format.region_manifest import FlushedGeneration, RegionManifest
 from memwal.jobs.options import SnapshotOptions
@@ -175,65 +173,6 @@ def test_one_of_a_clock_that_was_far_ahead_is_replaced(make_table: MakeTable) ->
     assert result.commits == 1
 
 
-def test_a_slow_one_does_not_replace_one_that_was_taken_later(
-    faults: FaultyStores, make_table: MakeTable
-) -> None:
-    """The time that counts is the one before the first manifest was read."""
-    table = make_table(buckets=2)
-    flush(table, 0)
-    pause = faults.of(table.location).pause("get", REGION_MANIFEST)
-    with ThreadPoolExecutor(1) as pool:
-        slow = pool.submit(table.build_snapshot)
-        pause.wait_until_reached()
-        flush(table, 1)
-        table.build_snapshot()
-        newer = published(table)
-        flush(table, 2)
-        pause.release()
-        slow.result()
-
-    assert published(table) == newer
-
-
-def test_merges_that_land_meanwhile_are_kept(faults: FaultyStores, make_table: MakeTable) -> None:
-    table = make_table()
-    flush(table, 0)
-    pause = faults.of(table.location).pause("create", TABLE_MANIFEST)
-    with ThreadPoolExecutor(1) as pool:
-        slow = pool.submit(table.build_snapshot)
-        pause.wait_until_reached()
-        table.merge()
-        version = table.base().version
-        pause.release()
-        result = slow.result()
-
-    assert result.version == version + 1
-    assert merged(table) == 1
-    assert len(published(table)) == 1
-    assert table.base().dataset.count_rows() == 20
-
-
-@pytest.mark.parametrize("kind", ["not there", "there", "our own"])
-def test_an_ambiguous_commit_is_settled(
-    faults: FaultyStores, make_table: MakeTable, kind: str
-) -> None:
-    table = make_table()
-    flush(table, 0)
-    table.merge()
-    version = table.base().version
-    store = faults.of(table.location)
-    if kind == "our own":
-        store.claim_exists("create", TABLE_MANIFEST)
-    else:
-        store.fail("create", TABLE_MANIFEST, after=kind == "there")
-
-    result = table.build_snapshot()
-
-    assert result.version == version + 1 == table.base().version
-    assert published(table) == stored(table)
-    assert merged(table) == 1
-
-
 @pytest.mark.parametrize("after", [False, True], ids=["not there", "there"])
 def test_a_commit_whose_outcome_stays_unknown_is_reported(
     faults: FaultyStores, make_table: MakeTable, after: bool
@@ -251,24 +190,6 @@ def test_a_commit_whose_outcome_stays_unknown_is_reported(
     assert bool(published(table)) == after
     table.build_snapshot()
     assert published(table) == stored(table)
-
-
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_one_that_dies_in_the_commit_is_repeated(
-    faults: FaultyStores, make_table: MakeTable, after: bool
-) -> None:
-    table = make_table()
-    flush(table, 0)
-    faults.of(table.location).kill("create", TABLE_MANIFEST, after=after)
-
-    # Lance calls us back, and does not let everything through that is raised there.
-    with suppress(Killed, MemWalError):
-        table.build_snapshot()
-
-    table.build_snapshot()
-    assert published(table) == stored(table)
-    table.merge()
-    assert merged(table) == 1
 
 
 def test_many_at_once_leave_the_newest(make_table: MakeTable) -> None:
