@@ -14,6 +14,7 @@ from lancedb.table import Table as LanceTable
 from support.data.merging import DIVIDED
 from support.data.tables import REGION, base_state, generations, keys, rows, state
 from support.oracles.native import collect_all
+from support.stores.faulty_store import FaultyStores
 
 import memwal
 from memwal import RegionSpec
@@ -98,6 +99,21 @@ def test_merged_generations_stay_merged_for_reads(went_back: memwal.Table) -> No
     plan = went_back.explain()
     assert [(o.region_id, o.generations) for o in plan.newer] == [(REGION, (1, 2))]
     assert not plan.merged
+
+
+@pytest.mark.parametrize("view", ["now", "at_most"])
+def test_a_merge_that_ends_after_a_read_opened_the_table(
+    faults: FaultyStores, table: memwal.Table, view: str
+) -> None:
+    """The version that the read has opened lacks what the marks then say is merged."""
+    store = faults.of(table.location)
+    table.upsert(rows({1: 7, 9: 9}))
+    table.upsert(rows({1: 8}))
+    wanted = state(table)
+    table.build_snapshot()
+    rule = store.act("list", table.merge, key="_memwal_regions*")
+    assert state(table if view == "now" else table.at_most(3600)) == wanted
+    assert rule.hits == 1
 
 
 def test_new_writes_are_seen(went_back: memwal.Table) -> None:
