@@ -195,20 +195,14 @@ class OutcomeUnknownError(MemWalError):
 
 @dataclass(frozen=True, slots=True)
 class RegionFailure:
-    """Rows of a write that one region did not take.
-
-    Attributes
-    ----------
-    region_id : UUID
-    error : MemWalError
-        The reason, and what to do.
-    rows : pyarrow.Array of int64
-        Positions of the rows in the data of the call.
-    """
+    """Rows of a write that one region did not take."""
 
     region_id: UUID
+    """The region."""
     error: MemWalError
+    """The reason, and what to do."""
     rows: pa.Array
+    """Positions of the rows in the data of the call."""
 
 
 class PartialWriteError(MemWalError):

@@ -53,17 +53,12 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Permission:
-    """Permission for one operation on some objects.
-
-    Attributes
-    ----------
-    action : Action
-    keys : tuple of str
-        Patterns of keys below the root of the table; ``*`` matches anything, including slashes.
-    """
+    """Permission for one operation on some objects."""
 
     action: Action
+    """The action."""
     keys: tuple[str, ...]
+    """Patterns of keys below the root of the table; ``*`` matches anything, including slashes."""
 
 
 _EVERYTHING: Final = ("*",)

@@ -33,18 +33,12 @@ from memwal.table import Table
 
 @dataclass(frozen=True, slots=True)
 class ReleaseResult:
-    """Result of a release.
-
-    Attributes
-    ----------
-    released : tuple of RowOrigin
-        Rows written to the table again.
-    failing : dict
-        Rows that were not released because they still fail: origin to reasons.
-    """
+    """Result of a release."""
 
     released: tuple[RowOrigin, ...]
+    """Rows written to the table again."""
     failing: dict[RowOrigin, tuple[str, ...]]
+    """Rows that were not released because they still fail: origin to reasons."""
 
 
 @public

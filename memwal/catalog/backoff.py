@@ -43,60 +43,48 @@ _REASON_LENGTH = 2_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkippedRegionRecord(JsonRecord):
-    """A region that merges skip until its next try, as stored in the catalog.
-
-    Attributes
-    ----------
-    table, region_id : str
-        Name of the managed table, and UUID as text.
-    generation : int
-        First generation that cannot be merged.
-    reason : str
-        Why it cannot be merged, and what to do.
-    since : datetime
-        When this generation failed first, in UTC.
-    attempts : int
-        How often it was tried.
-    next_try_at : datetime
-        In UTC.
-    waiting : bool
-        Whether ``next_try_at`` was in the future when the record was read.
-    """
+    """A region that merges skip until its next try, as stored in the catalog."""
 
     table: str
+    """Name of the managed table."""
     region_id: str
+    """UUID as text."""
     generation: int
+    """First generation that cannot be merged."""
     reason: str
+    """Why it cannot be merged, and what to do."""
     since: datetime
+    """When this generation failed first, in UTC."""
     attempts: int
+    """How often it was tried."""
     next_try_at: datetime
+    """In UTC."""
     waiting: bool
+    """Whether ``next_try_at`` was in the future when the record was read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedJob(JsonRecord):
-    """A job of a table that failed; the other jobs of the table go on.
-
-    Attributes
-    ----------
-    table, job : str
-        Name of the managed table, and the job; ``status`` when the status of the table could not be
-        read, without which no job of the table is started; ``log`` when a log lacks an entry, and
-        ``dag`` when Airflow could not build its DAG.
-    error_type : ErrorKind or None
-        Kind of the newest error; None if it is not recorded.
-    reason, since, attempts, next_try_at, waiting
-        As in :class:`SkippedRegionRecord`.
-    """
+    """A job of a table that failed; the other jobs of the table go on."""
 
     table: str
+    """Name of the managed table."""
     job: str
+    """The job; ``status`` when the status of the table could not be read, without which no job of
+    the table is started; ``log`` when a log lacks an entry, and ``dag`` when Airflow could not
+    build its DAG."""
     reason: str
+    """As in :class:`SkippedRegionRecord`."""
     error_type: ErrorKind | None
+    """Kind of the newest error; None if it is not recorded."""
     since: datetime
+    """As in :class:`SkippedRegionRecord`."""
     attempts: int
+    """As in :class:`SkippedRegionRecord`."""
     next_try_at: datetime
+    """As in :class:`SkippedRegionRecord`."""
     waiting: bool
+    """As in :class:`SkippedRegionRecord`."""
 
 
 @public

@@ -109,40 +109,28 @@ ADVICE_BY_ERROR: Final[Mapping[ErrorKind, Advice]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobError(JsonRecord):
-    """Failure of a job of a table that has not succeeded since.
-
-    Attributes
-    ----------
-    job : str
-        Name of the job; ``status`` for reading the status of the table, ``log`` for a log that
-        lacks an entry, ``progress`` for a base table that went back behind merged generations,
-        ``dag`` for building the DAG in Airflow, ``policy`` for reading the policy, ``region`` for
-        the regions that merges skip.
-    reason : str
-        The latest error, with its type. Of several skipped regions, that of the first one.
-    error_type : ErrorKind or None
-        Its kind, by which the advice is chosen; None if it is not recorded.
-    at : datetime
-        When the last try ended, in UTC, or since when the job fails if only that is recorded.
-    since : datetime
-        Since when the job fails, in UTC.
-    attempts : int or None
-        How often it failed; None if that is not recorded.
-    run_id : int or None
-        Number of the latest failed run; None if no run was started.
-    next_try_at : datetime or None
-        When it is tried again, in UTC; in the past if that waits for its turn. None if that is not
-        recorded.
-    """
+    """Failure of a job of a table that has not succeeded since."""
 
     job: str
+    """Name of the job; ``status`` for reading the status of the table, ``log`` for a log that lacks
+    an entry, ``progress`` for a base table that went back behind merged generations, ``dag`` for
+    building the DAG in Airflow, ``policy`` for reading the policy, ``region`` for the regions that
+    merges skip."""
     reason: str
+    """The latest error, with its type. Of several skipped regions, that of the first one."""
     at: datetime
+    """When the last try ended, in UTC, or since when the job fails if only that is recorded."""
     since: datetime
+    """Since when the job fails, in UTC."""
     error_type: ErrorKind | None = None
+    """Its kind, by which the advice is chosen; None if it is not recorded."""
     attempts: int | None = None
+    """How often it failed; None if that is not recorded."""
     run_id: int | None = None
+    """Number of the latest failed run; None if no run was started."""
     next_try_at: datetime | None = None
+    """When it is tried again, in UTC; in the past if that waits for its turn. None if that is not
+    recorded."""
 
     json_properties: ClassVar[tuple[str, ...]] = ("action", "runbook")
 

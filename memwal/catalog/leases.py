@@ -188,29 +188,22 @@ _CLOCK_SLACK = timedelta(seconds=5)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseRecord(JsonRecord):
-    """Lease as stored in the catalog.
-
-    Attributes
-    ----------
-    resource, holder : str
-        The leased resource, and its current or last holder.
-    token : int
-        Number of the lease; every later one of the same resource has a higher one.
-    ttl_seconds : float
-        How long it lasts without a renewal.
-    acquired_at, expires_at : datetime
-        In UTC; ``expires_at`` is None if it was released.
-    held : bool
-        Whether it was in force when the record was read.
-    """
+    """Lease as stored in the catalog."""
 
     resource: str
+    """The leased resource."""
     holder: str
+    """Its current or last holder."""
     token: int
+    """Number of the lease; every later one of the same resource has a higher one."""
     ttl_seconds: float
+    """How long it lasts without a renewal."""
     acquired_at: datetime
+    """In UTC."""
     expires_at: datetime | None
+    """In UTC; None if it was released."""
     held: bool
+    """Whether it was in force when the record was read."""
 
 
 @public

@@ -112,42 +112,30 @@ _TIMES = ("created_at", "updated_at")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManagedTable(JsonRecord):
-    """One table that is registered for maintenance.
-
-    Attributes
-    ----------
-    name : str
-        1 to 63 lower-case letters, digits, ``_`` and ``-``; unique in the catalog.
-    uri : str
-        Where the table is. Must not hold credentials.
-    storage_options_ref : str or None
-        Where the storage options are, never the options themselves: the absolute path of a JSON
-        file, or ``airflow:{connection id}`` for the extra of an Airflow connection.
-    policy : Policy
-        When and how it is maintained.
-    owner : str
-        Who to ask.
-    enabled : bool
-        False keeps the table registered and stops its maintenance.
-    created_at, updated_at : datetime
-        In UTC.
-    regions : int or None
-        Number of regions when the status was last read; None if it was never read.
-    problem : str or None
-        Why the policy in the catalog cannot be read, and what to do. ``policy`` is the default one
-        then, and no job of the table runs.
-    """
+    """One table that is registered for maintenance."""
 
     name: str
+    """1 to 63 lower-case letters, digits, ``_`` and ``-``; unique in the catalog."""
     uri: str
+    """Where the table is. Must not hold credentials."""
     storage_options_ref: str | None
+    """Where the storage options are, never the options themselves: the absolute path of a JSON
+    file, or ``airflow:{connection id}`` for the extra of an Airflow connection."""
     policy: Policy
+    """When and how it is maintained."""
     owner: str
+    """Who to ask."""
     enabled: bool
+    """False keeps the table registered and stops its maintenance."""
     created_at: datetime
+    """In UTC."""
     updated_at: datetime
+    """In UTC."""
     regions: int | None = None
+    """Number of regions when the status was last read; None if it was never read."""
     problem: str | None = None
+    """Why the policy in the catalog cannot be read, and what to do. ``policy`` is the default one
+    then, and no job of the table runs."""
 
     @property
     def starts_when_due(self) -> bool:
@@ -190,74 +178,59 @@ class ManagedTable(JsonRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pruned:
-    """Number of rows that :meth:`memwal.catalog.Catalog.prune` deleted from the catalog.
-
-    Attributes
-    ----------
-    runs, samples : int
-        Job runs, and backlog samples.
-    """
+    """Number of rows that :meth:`memwal.catalog.Catalog.prune` deleted from the catalog."""
 
     runs: int
+    """Job runs."""
     samples: int
+    """Backlog samples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BacklogSample:
-    """Backlog of a table at one moment, summed over its regions.
-
-    Attributes
-    ----------
-    table : str
-    at : datetime
-        In UTC.
-    generations, rows, bytes : int
-        Flushed and not merged.
-    wal_entries : int
-        Entries of the write-ahead logs that no flushed generation covers; 0 if all rows are
-        flushed.
-    version, base_rows, regions : int or None
-        Version and rows of the base table, and the number of regions. These attributes and the
-        following ones are None in samples of a memwal version that did not record them.
-    oldest_seconds : float or None
-        Age of the oldest generation of the backlog; None when there is no backlog.
-    lag_generations, lag_rows : int or None
-        Merged generations, and rows of the base table, that the index furthest behind does not
-        cover; None when no index is maintained.
-    reclaimable_bytes : int or None
-        Bytes in memory of generations that only retention keeps.
-    """
+    """Backlog of a table at one moment, summed over its regions."""
 
     table: str
+    """Name of the managed table."""
     at: datetime
+    """In UTC."""
     generations: int
+    """Generations that are flushed and not merged."""
     rows: int
+    """Their rows."""
     bytes: int
+    """Their bytes."""
     wal_entries: int
+    """Entries of the write-ahead logs that no flushed generation covers; 0 if all rows are
+    flushed."""
     version: int | None = None
+    """Version of the base table. This attribute and the following ones are None in samples of a
+    memwal version that did not record them."""
     base_rows: int | None = None
+    """Rows of the base table."""
     regions: int | None = None
+    """Number of regions."""
     oldest_seconds: float | None = None
+    """Age of the oldest generation of the backlog; None when there is no backlog."""
     lag_generations: int | None = None
+    """Merged generations that the index furthest behind does not cover; None when no index is
+    maintained."""
     lag_rows: int | None = None
+    """Rows of the base table that it does not cover."""
     reclaimable_bytes: int | None = None
+    """Bytes in memory of generations that only retention keeps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableState:
-    """The latest status of a table.
-
-    Attributes
-    ----------
-    table : str
-    at : datetime
-        When the status was read, in UTC. Ages in the status count up to this time.
-    status : TableStatus
-    """
+    """The latest status of a table."""
 
     table: str
+    """Name of the managed table."""
     at: datetime
+    """When the status was read, in UTC. Ages in the status count up to this time."""
     status: TableStatus
+    """The status."""
 
 
 def read_policy(name: str, values: object) -> tuple[Policy, str | None]:

@@ -142,35 +142,26 @@ class ConditionKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition(JsonRecord):
-    """A problem of a managed table.
-
-    Attributes
-    ----------
-    kind : ConditionKind
-    table, owner : str
-        Name of the managed table, and who to ask.
-    topic, subject : str
-        What the condition concerns: ``region`` and its UUID, ``backlog`` and an empty subject,
-        ``job`` or ``lease`` and the job.
-    mark : str
-        Distinguishes this occurrence from others of its kind.
-    since : datetime
-        When the condition began, in UTC.
-    text : str
-        Description, and what to do, in one line.
-    runbook : str
-        Path of the runbook in the documentation; empty when the condition has ended.
-    """
+    """A problem of a managed table."""
 
     kind: ConditionKind
+    """Kind of the problem."""
     table: str
+    """Name of the managed table."""
     owner: str
+    """Who to ask."""
     topic: str
+    """``region``, ``backlog``, ``job`` or ``lease``."""
     subject: str
+    """UUID of the region; empty for the backlog; the job."""
     mark: str
+    """Distinguishes this occurrence from others of its kind."""
     since: datetime
+    """When the condition began, in UTC."""
     text: str
+    """Description, and what to do, in one line."""
     runbook: str = ""
+    """Path of the runbook in the documentation; empty when the condition has ended."""
 
     json_properties: ClassVar[tuple[str, ...]] = ("critical",)
 

@@ -35,21 +35,16 @@ class SkipReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skipped(JsonRecord):
-    """A job that was not done, and need not be tried again at once.
-
-    Attributes
-    ----------
-    job, table : str
-        Which job of which managed table.
-    reason_code : SkipReason
-    reason : str
-        The same for people, with figures.
-    """
+    """A job that was not done, and need not be tried again at once."""
 
     job: str
+    """The job."""
     table: str
+    """Name of the managed table."""
     reason_code: SkipReason
+    """Code for programs."""
     reason: str
+    """The same for people, with figures."""
 
     def __str__(self) -> str:
         return f"{self.job} of {self.table} skipped: {self.reason}"
@@ -67,64 +62,46 @@ class Skipped(JsonRecord):
 @public
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """Request of a caller of :func:`memwal.fleet.run_job`.
-
-    Attributes
-    ----------
-    table, job : str
-        Name of the managed table, and one of :data:`memwal.jobs.due.JOBS`.
-    force : bool, default False
-        Run it now: due or not, in quiet hours, and also the regions that are skipped.
-    dry_run : bool, default False
-        Change nothing: a collection counts, other jobs are skipped with what they would do.
-    regions : collection of UUID or None
-        Merge only these, as far as they are due.
-    index : str or None
-        Build only this index, under a lease of its own: several can be built at once. A build of
-        all indexes may run at the same time, which costs work and nothing else.
-    max_tasks : int or None
-        Into how many tasks it is divided at most; None leaves that to what runs the job.
-    run_bytes : int or None
-        Most bytes that a merge takes in, beside the policy's ``merge_run_bytes``.
-    due : Due or None
-        Why the job is due, if the caller knows; by default it follows from the table's status and
-        policy.
-    wait : float, timedelta or None
-        How long to wait for the lease if another process runs the job. None does not wait.
-    """
+    """Request of a caller of :func:`memwal.fleet.run_job`."""
 
     table: str
+    """Name of the managed table."""
     job: str
+    """One of :data:`memwal.jobs.due.JOBS`."""
     _: KW_ONLY
     force: bool = False
+    """Run it now: due or not, in quiet hours, and also the regions that are skipped."""
     dry_run: bool = False
+    """Change nothing: a collection counts, other jobs are skipped with what they would do."""
     regions: Collection[UUID] | None = None
+    """Merge only these, as far as they are due."""
     index: str | None = None
+    """Build only this index, under a lease of its own: several can be built at once. A build of all
+    indexes may run at the same time, which costs work and nothing else."""
     max_tasks: int | None = None
+    """Into how many tasks it is divided at most; None leaves that to what runs the job."""
     run_bytes: int | None = None
+    """Most bytes that a merge takes in, beside the policy's ``merge_run_bytes``."""
     due: Due | None = None
+    """Why the job is due, if the caller knows; by default it follows from the table's status and
+    policy."""
     wait: Duration | None = None
+    """How long to wait for the lease if another process runs the job. None does not wait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
-    """A job that is to run, with all of its options.
-
-    Attributes
-    ----------
-    job : str
-    table : ManagedTable
-    options : JobOptions
-        Options of this job, from the policy of the table and from the request.
-    status : TableStatus or None
-        Status by which the job is due; None for one that was forced, or whose caller knew why it
-        is due.
-    """
+    """A job that is to run, with all of its options."""
 
     job: str
+    """The job."""
     table: ManagedTable
+    """The managed table."""
     options: JobOptions
+    """Options of this job, from the policy of the table and from the request."""
     status: TableStatus | None = None
+    """Status by which the job is due; None for one that was forced, or whose caller knew why it is
+    due."""
 
     @property
     def regions(self) -> tuple[UUID, ...] | None:

@@ -105,46 +105,33 @@ def _inflow(first: BacklogSample, last: BacklogSample, merged: int) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableOverview:
-    """Maintenance state of one table.
-
-    Attributes
-    ----------
-    managed : ManagedTable
-    health : Health
-    reasons : tuple of str
-        All reasons for the health, the worst first.
-    backlog : BacklogSample or None
-        Latest sample; None if none was taken yet.
-    oldest_seconds : float or None
-        Current age of the oldest unmerged generation; None without a backlog.
-    rates : Rates
-        Over the last 15 minutes.
-    running : tuple of JobRun
-    last_runs : dict of str to datetime
-        When each job last succeeded, in UTC.
-    skipped_regions : int
-        Number of skipped regions.
-    unindexable_rows : int
-        Rows that an index cannot hold, as of the last index build that succeeded.
-    failed_jobs : tuple of FailedJob
-        Failed jobs that are retried after a delay.
-    errors : tuple of JobError
-        Failures that last, newest first: of the failed jobs, of jobs whose last run failed, of the
-        skipped regions, and of the policy if it cannot be read.
-    """
+    """Maintenance state of one table."""
 
     managed: ManagedTable
+    """The managed table."""
     health: Health
+    """Its worst state."""
     reasons: tuple[str, ...]
+    """All reasons for the health, the worst first."""
     backlog: BacklogSample | None
+    """Latest sample; None if none was taken yet."""
     oldest_seconds: float | None
+    """Current age of the oldest unmerged generation; None without a backlog."""
     rates: Rates
+    """Over the last 15 minutes."""
     running: tuple[JobRun, ...]
+    """Active runs."""
     last_runs: dict[str, datetime]
+    """When each job last succeeded, in UTC."""
     skipped_regions: int
+    """Number of skipped regions."""
     unindexable_rows: int
+    """Rows that an index cannot hold, as of the last index build that succeeded."""
     failed_jobs: tuple[FailedJob, ...]
+    """Failed jobs that are retried after a delay."""
     errors: tuple[JobError, ...]
+    """Failures that last, newest first: of the failed jobs, of jobs whose last run failed, of the
+    skipped regions, and of the policy if it cannot be read."""
 
     @property
     def table(self) -> str:

@@ -46,29 +46,20 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome(JsonRecord):
-    """Outcome of a job, or of a failed survey of a table.
-
-    Attributes
-    ----------
-    table, job : str
-        Name of the managed table, and the job; ``status`` when the status of the table could not
-        be read.
-    reason : str
-        Why the job was due.
-    result : JobResult or Skipped or None
-        None when the job failed, or was ended by a shutdown.
-    failed_job : FailedJob or None
-        What went wrong, and when it is tried again; None also when it could not be recorded.
-    failed : bool
-        Whether the job, or the survey, failed; a shutdown is no failure.
-    """
+    """Outcome of a job, or of a failed survey of a table."""
 
     table: str
+    """Name of the managed table."""
     job: str
+    """The job; ``status`` when the status of the table could not be read."""
     reason: str
+    """Why the job was due."""
     result: JobResult | Skipped | None = None
+    """None when the job failed, or was ended by a shutdown."""
     failed_job: FailedJob | None = None
+    """What went wrong, and when it is tried again; None also when it could not be recorded."""
     failed: bool = False
+    """Whether the job, or the survey, failed; a shutdown is no failure."""
 
 
 class FailureTracker:

@@ -43,39 +43,28 @@ if TYPE_CHECKING:
 @public
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
-    """Surroundings of a job: its task runner, leases and credentials.
-
-    Attributes
-    ----------
-    run : callable
-        Runs the tasks, here or elsewhere. Tasks that run elsewhere do not see the lease; what they
-        commit is fenced by compare-and-swap alone.
-    execute : callable or None
-        Does the whole job instead of this process: gets the :class:`JobSpec` (whose
-        ``arguments()`` are those of the Spark application) and a guard that raises
-        ``ConflictError`` when the lease is lost, to be called while it waits. It returns None to
-        leave the job to this process after all.
-    guard : callable or None
-        Called before each commit, beside the check of the lease: for a caller that may want the
-        job to stop.
-    storage_options : mapping or None
-        By default those that the catalog refers to. A reference to an Airflow connection can only
-        be resolved by Airflow, which gives the options here.
-    external_id : str or None
-        Id of the run where it was started.
-    ttl : float, timedelta or None
-        Time to live of the leases, 60 s by default.
-    progress : callable or bool, optional
-        As for :class:`memwal.jobs.options.MergeOptions`.
-    """
+    """Surroundings of a job: its task runner, leases and credentials."""
 
     run: TaskRunner = run_in_process
+    """Runs the tasks, here or elsewhere. Tasks that run elsewhere do not see the lease; what they
+    commit is fenced by compare-and-swap alone."""
     execute: JobExecutor | None = None
+    """Does the whole job instead of this process: gets the :class:`JobSpec` (whose ``arguments()``
+    are those of the Spark application) and a guard that raises ``ConflictError`` when the lease is
+    lost, to be called while it waits. It returns None to leave the job to this process after
+    all."""
     guard: Guard | None = None
+    """Called before each commit, beside the check of the lease: for a caller that may want the job
+    to stop."""
     storage_options: Mapping[str, str] | None = None
+    """By default those that the catalog refers to. A reference to an Airflow connection can only be
+    resolved by Airflow, which gives the options here."""
     external_id: str | None = None
+    """Id of the run where it was started."""
     ttl: Duration | None = None
+    """Time to live of the leases, 60 s by default."""
     progress: ProgressOption = None
+    """As for :class:`memwal.jobs.options.MergeOptions`."""
 
 
 # Runtime of a job whose tasks run one after another in this process.

@@ -42,16 +42,6 @@ _GIB = 1 << 30
 class Budget:
     """Limits of the resources that a fleet uses at a time.
 
-    Attributes
-    ----------
-    jobs : int, default 2
-        Jobs that run at once, each in a thread of this process.
-    bytes : int or None, default 4 GiB
-        Bytes in memory that the running merges take in together; a merge that does not fit is
-        done in part. None sets no limit. A single generation above the limit is still merged.
-    surveys : int, default 8
-        Tables whose status is read at once.
-
     Raises
     ------
     InvalidInputError
@@ -59,8 +49,12 @@ class Budget:
     """
 
     jobs: int = 2
+    """Jobs that run at once, each in a thread of this process."""
     bytes: int | None = 4 * _GIB
+    """Bytes in memory that the running merges take in together; a merge that does not fit is done
+    in part. None sets no limit. A single generation above the limit is still merged."""
     surveys: int = 8
+    """Tables whose status is read at once."""
 
     def __post_init__(self) -> None:
         if min(self.jobs, self.surveys, self.bytes if self.bytes is not None else 1) < 1:

@@ -34,25 +34,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """Status of a managed table, with its due jobs.
-
-    Attributes
-    ----------
-    table : ManagedTable
-    status : TableStatus
-    due : mapping of str to Due
-        By job. For merges, skipped regions that wait for their next try do not count.
-    skipped_regions : tuple of SkippedRegionRecord
-        All skipped regions, whether their next try is due or not.
-    last_runs : mapping of str to datetime
-        When each job last succeeded, in UTC; jobs that never did are absent.
-    """
+    """Status of a managed table, with its due jobs."""
 
     table: ManagedTable
+    """The managed table."""
     status: TableStatus
+    """Its status."""
     due: Mapping[str, Due]
+    """By job. For merges, skipped regions that wait for their next try do not count."""
     skipped_regions: tuple[SkippedRegionRecord, ...]
+    """All skipped regions, whether their next try is due or not."""
     last_runs: Mapping[str, datetime]
+    """When each job last succeeded, in UTC; jobs that never did are absent."""
 
     @property
     def backlog_bytes(self) -> int:
@@ -202,20 +195,14 @@ _UNFIT: Final = re.compile(r"[^a-z0-9_-]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiscoveredTable(JsonRecord):
-    """Lance table that :func:`find_tables` discovered.
-
-    Attributes
-    ----------
-    uri : str
-    mem_wal : bool
-        Whether MemWAL is enabled on the table.
-    problem : str or None
-        Why the table could not be opened; ``mem_wal`` is False then.
-    """
+    """Lance table that :func:`find_tables` discovered."""
 
     uri: str
+    """Address of the table."""
     mem_wal: bool
+    """Whether MemWAL is enabled on the table."""
     problem: str | None = None
+    """Why the table could not be opened; ``mem_wal`` is False then."""
 
 
 @public

@@ -58,54 +58,39 @@ _HINT: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """Options of a load.
-
-    Attributes
-    ----------
-    uri : str
-        Address of the table; ``path``, the argument of ``load()``.
-    columns : tuple of str, optional
-        Columns in this order, as a JSON list or separated by commas; all by default, empty if rows
-        are only counted.
-    filter : str, optional
-        SQL predicate in the dialect of Lance, over any columns of the table. Timestamps in it are
-        UTC.
-    version, tag : int, str, optional
-        Read the base table alone, as it was then.
-    regions : frozenset of UUID, optional
-        Only rows of these regions, separated by commas.
-    fresh : bool, default False
-        Whether to see what any writer acknowledged before the load, flushed or not.
-    partitions : int, optional
-        Maximum number of partitions; it overrides the next option.
-    target_partition_bytes : int, default 128 MiB
-        Approximate number of stored bytes that one partition reads. Neither a fragment nor the
-        flushed generations of a region are ever split.
-    omit_unsupported : bool, default False
-        Leave out columns of types that Spark does not have; otherwise they are an error.
-    truncate_nanoseconds : bool, default False
-        Cut times to the microseconds that Spark has; otherwise a more precise value is an error.
-    protect_seconds : int, default 6 hours
-        How long the snapshot of the load stays stored while it is not read, up to 30 days: each
-        query and each task restarts the time. It needs a tag on the table, and permission to write
-        one. 0 places no tag.
-    storage_options_file : Path, optional
-        JSON object of storage options, as Lance takes them; read by the driver.
-    """
+    """Options of a load."""
 
     uri: str
+    """Address of the table; ``path``, the argument of ``load()``."""
     columns: tuple[str, ...] | None = None
+    """Columns in this order, as a JSON list or separated by commas; all by default, empty if rows
+    are only counted."""
     filter: str | None = None
+    """SQL predicate in the dialect of Lance, over any columns of the table. Timestamps in it are
+    UTC."""
     version: int | None = None
+    """Read the base table alone, of this version."""
     tag: str | None = None
+    """Read the base table alone, of the version of this tag."""
     regions: frozenset[UUID] | None = None
+    """Only rows of these regions, separated by commas."""
     fresh: bool = False
+    """Whether to see what any writer acknowledged before the load, flushed or not."""
     partitions: int | None = None
+    """Maximum number of partitions; it overrides the next option."""
     target_partition_bytes: int = DEFAULT_PARTITION_BYTES
+    """Approximate number of stored bytes that one partition reads, by default 128 MiB. Neither a
+    fragment nor the flushed generations of a region are ever split."""
     omit_unsupported: bool = False
+    """Leave out columns of types that Spark does not have; otherwise they are an error."""
     truncate_nanoseconds: bool = False
+    """Cut times to the microseconds that Spark has; otherwise a more precise value is an error."""
     protect_seconds: int = DEFAULT_PROTECT_SECONDS
+    """How long the snapshot of the load stays stored while it is not read: 6 hours by default, at
+    most 30 days; each query and each task restarts the time. It needs a tag on the table, and
+    permission to write one. 0 places no tag."""
     storage_options_file: Path | None = None
+    """JSON object of storage options, as Lance takes them; read by the driver."""
 
 
 def parse_options(options: Mapping[str, str]) -> ReadOptions:

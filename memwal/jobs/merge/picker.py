@@ -245,7 +245,7 @@ class MergePicker:
     method: MergeMethod | None = None
 
     def excluded(self, region_ids: Iterable[UUID]) -> dict[UUID, PickReason]:
-        """Return the regions of which no generation may be selected, and why."""
+        """Return the regions of ``region_ids`` without a selectable generation, and why."""
         included = None if self.options.regions is None else frozenset(self.options.regions)
         skipped = frozenset(self.options.skip_regions)
         held = frozenset(UUID(region.region_id) for region in self.held)

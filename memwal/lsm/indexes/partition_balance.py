@@ -22,30 +22,24 @@ _MIN_ROWS_PER_PARTITION = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionBalance:
-    """Rows per partition of a vector index, summed over its segments.
-
-    Attributes
-    ----------
-    index : str
-    partitions, empty : int
-        Number of partitions, and of those without rows.
-    rows, largest : int
-        Rows in all partitions, and in the largest.
-    segments : int
-        Segments that a search reads.
-    same_model : bool
-        Whether all segments have the same number of partitions. They may differ if the index was
-        extended by other means than these jobs; then the partitions of each segment count on their
-        own.
-    """
+    """Rows per partition of a vector index, summed over its segments."""
 
     index: str
+    """Name of the index."""
     partitions: int
+    """Number of partitions."""
     empty: int
+    """Number of partitions without rows."""
     rows: int
+    """Rows in all partitions."""
     largest: int
+    """Rows in the largest partition."""
     segments: int
+    """Segments that a search reads."""
     same_model: bool = True
+    """Whether all segments have the same number of partitions. They may differ if the index was
+    extended by other means than these jobs; then the partitions of each segment count on their
+    own."""
 
     @property
     def unevenness(self) -> float:

@@ -70,20 +70,14 @@ class StoredGeneration:
 
 @dataclass(frozen=True, slots=True)
 class OmittedGenerations:
-    """Generations of a region that a read leaves out.
-
-    Attributes
-    ----------
-    region_id : UUID
-    generations : tuple of int
-        Empty if only its log is left out, by a fresh read.
-    reason : str
-        Why the read does not need them, in words.
-    """
+    """Generations of a region that a read leaves out."""
 
     region_id: UUID
+    """The region."""
     generations: tuple[int, ...]
+    """Empty if only its log is left out, by a fresh read."""
     reason: str
+    """Why the read does not need them, in words."""
 
     def __str__(self) -> str:
         numbers = ", ".join(map(str, self.generations))
@@ -93,23 +87,16 @@ class OmittedGenerations:
 
 @dataclass(frozen=True, slots=True)
 class PlannedSource:
-    """A source that a read uses.
-
-    Attributes
-    ----------
-    kind : {"memtable", "generation", "base"}
-    region_id : UUID or None
-        None for the base table.
-    generation : int
-        0 for the base table.
-    rows : int or None
-        Stored rows, superseded ones and tombstones included; None if not recorded.
-    """
+    """A source that a read uses."""
 
     kind: Literal["memtable", "generation", "base"]
+    """Kind of the source."""
     region_id: UUID | None
+    """None for the base table."""
     generation: int
+    """0 for the base table."""
     rows: int | None
+    """Stored rows, superseded ones and tombstones included; None if not recorded."""
 
     def __str__(self) -> str:
         rows = "" if self.rows is None else f", {self.rows} rows"
@@ -120,43 +107,30 @@ class PlannedSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadPlan:
-    """Everything that a read uses and leaves out. Printing it explains the read.
-
-    Attributes
-    ----------
-    snapshot : TableSnapshot
-        Pinned version of the base table, and the manifests that were read before it.
-    consistency : {"fresh", "strong", "flushed", "eventual", "version"}
-        Whether the read sees the unflushed rows of all writers, those of a writer of this process,
-        all flushed rows, those flushed up to ``snapshot_time``, or the base table alone.
-    filter : str or None
-        Predicate that ruled generations out. Rows of the sources still have to be filtered by it.
-    generations : tuple of StoredGeneration
-        Flushed generations that the read uses: none of them is in the base table. Oldest first.
-    memtables : tuple of (UUID, UnflushedRows)
-        MemTables that the read uses, with their regions.
-    merged : tuple of StoredGeneration
-        Generations that the base table contains and that are still stored. Until an index of the
-        base table has caught up, the generation's own index answers for its rows (spec: Indexed
-        Read Plan).
-    pruned : tuple of OmittedGenerations
-        Generations that the read may leave out, such as those that the filter rules out.
-    newer : tuple of OmittedGenerations
-        Generations that a read of a version does not see, since that version does not contain them;
-        those that were merged into the base table before it went back to an older state.
-    base_plan : str
-        How Lance reads the base table; empty unless the plan was made by ``explain()``.
-    """
+    """Everything that a read uses and leaves out. Printing it explains the read."""
 
     snapshot: TableSnapshot
+    """Pinned version of the base table, and the manifests that were read before it."""
     consistency: Consistency
+    """Whether the read sees the unflushed rows of all writers, those of a writer of this process,
+    all flushed rows, those flushed up to ``snapshot_time``, or the base table alone."""
     filter: str | None = None
+    """Predicate that ruled generations out. Rows of the sources still have to be filtered by it."""
     generations: tuple[StoredGeneration, ...] = ()
+    """Flushed generations that the read uses: none of them is in the base table. Oldest first."""
     memtables: tuple[tuple[UUID, UnflushedRows], ...] = ()
+    """MemTables that the read uses, with their regions."""
     merged: tuple[StoredGeneration, ...] = ()
+    """Generations that the base table contains and that are still stored. Until an index of the
+    base table has caught up, the generation's own index answers for its rows (spec: Indexed Read
+    Plan)."""
     pruned: tuple[OmittedGenerations, ...] = ()
+    """Generations that the read may leave out, such as those that the filter rules out."""
     newer: tuple[OmittedGenerations, ...] = ()
+    """Generations that a read of a version does not see, since that version does not contain them;
+    those that were merged into the base table before it went back to an older state."""
     base_plan: str = ""
+    """How Lance reads the base table; empty unless the plan was made by ``explain()``."""
 
     @property
     def base(self) -> BaseTable:

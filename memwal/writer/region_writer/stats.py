@@ -55,67 +55,45 @@ TOTAL_NAMES = tuple(f.name for f in fields(Totals))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionStats(JsonRecord):
-    """Snapshot of one region of a writer.
-
-    Attributes
-    ----------
-    region_id : UUID
-    epoch : int
-        Epoch of this writer's claim.
-    generation : int
-        Generation number of the active MemTable.
-    next_position : int
-        Log position of the next entry.
-    totals : Totals
-        Sums over all claims of this region by this writer.
-    memtable_rows, memtable_bytes, memtable_batches : int
-        Size of the active MemTable, including superseded rows.
-    memtable_age_seconds : float
-        Time since its first row; 0 while it is empty.
-    sealed_memtables, sealed_bytes : int
-        MemTables that wait for their flush or are being flushed.
-    unflushed_age_seconds : float
-        Age of the oldest row that no generation has yet; 0 without one.
-    buffered_writes, buffered_bytes : int
-        Writes that are not durable yet. They are lost if the process dies now.
-    last_error : str or None
-        Newest failure of an append or a flush, without secrets or data.
-    fenced : bool
-        Whether another writer is known to have claimed the region.
-    """
+    """Snapshot of one region of a writer."""
 
     region_id: UUID
+    """The region."""
     epoch: int
+    """Epoch of this writer's claim."""
     generation: int
+    """Generation number of the active MemTable."""
     next_position: int
+    """Log position of the next entry."""
     totals: Totals
+    """Sums over all claims of this region by this writer."""
     memtable_rows: int
+    """Rows of the active MemTable, including superseded ones."""
     memtable_bytes: int
+    """Their size in memory."""
     memtable_batches: int
+    """Their batches."""
     memtable_age_seconds: float
+    """Time since its first row; 0 while it is empty."""
     sealed_memtables: int
+    """MemTables that wait for their flush or are being flushed."""
     sealed_bytes: int
+    """Their size in memory."""
     unflushed_age_seconds: float
+    """Age of the oldest row that no generation has yet; 0 without one."""
     buffered_writes: int
+    """Writes that are not durable yet. They are lost if the process dies now."""
     buffered_bytes: int
+    """Their size."""
     last_error: str | None
+    """Newest failure of an append or a flush, without secrets or data."""
     fenced: bool
+    """Whether another writer is known to have claimed the region."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriterStats(JsonRecord):
-    """Snapshot of a table writer.
-
-    Attributes
-    ----------
-    uri : str
-        Address of the table.
-    totals : Totals
-        Sums over all regions, including those that were released when idle.
-    regions : tuple of RegionStats
-        Open regions, ordered by id.
-    closed : bool
-    """
+    """Snapshot of a table writer."""
 
     json_properties: ClassVar[tuple[str, ...]] = (
         "memtable_bytes",
@@ -126,9 +104,13 @@ class WriterStats(JsonRecord):
     )
 
     uri: str
+    """Address of the table."""
     totals: Totals
+    """Sums over all regions, including those that were released when idle."""
     regions: tuple[RegionStats, ...]
+    """Open regions, ordered by id."""
     closed: bool
+    """Whether the writer is closed."""
 
     @property
     def memtable_bytes(self) -> int:

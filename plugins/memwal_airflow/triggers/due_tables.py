@@ -33,23 +33,16 @@ OptionsReader = Callable[[str | None], Awaitable[Mapping[str, str] | None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DueTable:
-    """Due jobs of a table, as of one poll.
-
-    Attributes
-    ----------
-    jobs : mapping of str to str
-        The jobs that are due, with the limit that each has reached. A job that failed is left out
-        until its next try.
-    succeeded : mapping of str to int
-        The run of each job that succeeded last, by its number in the catalog.
-    is_served : bool
-        Whether a job of the table is running, or failed less than :data:`RETRY_SECONDS` ago, so
-        that the same run of the DAG tries it again. After its last try, it is left out of ``jobs``.
-    """
+    """Due jobs of a table, as of one poll."""
 
     jobs: Mapping[str, str]
+    """The jobs that are due, with the limit that each has reached. A job that failed is left out
+    until its next try."""
     succeeded: Mapping[str, int] = field(default_factory=dict)
+    """The run of each job that succeeded last, by its number in the catalog."""
     is_served: bool = False
+    """Whether a job of the table is running, or failed less than :data:`RETRY_SECONDS` ago, so that
+    the same run of the DAG tries it again. After its last try, it is left out of ``jobs``."""
 
 
 class DueTables:
