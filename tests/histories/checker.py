@@ -128,7 +128,9 @@ def _seen_by(read: Read, flushed: _Bounds, merged: _Bounds) -> tuple[float, floa
     in_base = merged.before(now)
     if read.level == Level.MERGED:
         return flushed.before(in_base), in_base, now
-    return max(flushed.before(then), flushed.before(in_base)), max(then, in_base), now
+    # Lance's own reader sees the rows of a divided merge a moment before they count as merged.
+    seen = max(then, in_base)
+    return max(flushed.before(then), flushed.before(in_base)), seen, seen
 
 
 def _between(events: Sequence[Read | Write], flushed: _Bounds, merged: _Bounds) -> Iterator[Bound]:

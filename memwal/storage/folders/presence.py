@@ -22,11 +22,11 @@ it makes the same look from the folder of the region: :meth:`TablePresence.is_ab
 from __future__ import annotations
 
 import errno
-import glob
 import os
 import stat
 from collections.abc import Callable
 from contextlib import suppress
+from fnmatch import fnmatch
 from typing import TypeVar
 
 from memwal.errors import StoreUnavailableError
@@ -106,7 +106,7 @@ class TablePresence:
             with suppress(FileNotFoundError, NotADirectoryError):
                 os.stat(os.path.relpath(path, folder), dir_fd=opened)
                 return False
-            if not glob.glob(proof, dir_fd=opened):
+            if not _has_match(opened, proof):
                 raise FileNotFoundError(errno.ENOENT, "another folder in its place", folder)
             return True
         finally:
@@ -150,3 +150,22 @@ class TablePresence:
             f"{path} was there and then it was not: the table was moved, or the file replaced "
             "again and again, during the look; try again"
         )
+
+
+def _has_match(folder: int, pattern: str) -> bool:
+    """Return whether a name in an open folder matches; the last part of it may be a wildcard.
+
+    glob takes a folder that cannot be opened, for lack of descriptors, for an empty one.
+    """
+    above, _, name = pattern.rpartition("/")
+    with suppress(FileNotFoundError, NotADirectoryError):
+        if "*" not in name:
+            os.stat(pattern, dir_fd=folder)
+            return True
+        listed = os.open(above, _LISTED_FOLDER, dir_fd=folder)
+        try:
+            with os.scandir(listed) as entries:
+                return any(fnmatch(entry.name, name) for entry in entries)
+        finally:
+            os.close(listed)
+    return False
