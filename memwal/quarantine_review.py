@@ -14,7 +14,6 @@ import pyarrow.compute as pc
 from memwal.boundary.public import public
 from memwal.format.values import single_array
 from memwal.lsm.row_schema import RowSchema
-from memwal.quality.checks import Mask
 from memwal.quality.evaluate import evaluate
 from memwal.quality.expectations import Severity
 from memwal.quality.quarantine import (
@@ -29,6 +28,7 @@ from memwal.quality.registry import ExpectationKind
 from memwal.quality.rules import QualityRules
 from memwal.region.rows import key_column
 from memwal.table import Table
+from memwal.util.arrays import Mask
 
 
 @dataclass(frozen=True, slots=True)

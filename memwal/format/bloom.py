@@ -22,6 +22,7 @@ import xxhash
 from memwal.errors import CorruptDataError
 from memwal.format import keys
 from memwal.format.keys import Fixed, Piece
+from memwal.util.arrays import Hashes, Mask
 
 FILTER_BYTES = 32_768
 
@@ -51,8 +52,6 @@ _FEW_ROWS = 16
 _MASK = 2**64 - 1
 # The state of SipHash with the key (0, 0).
 _SIP_STATE = (0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x7465646279746573)
-
-Hashes = npt.NDArray[np.uint64]
 
 
 class FilterBuilder:
@@ -86,7 +85,7 @@ class FilterBuilder:
         return content + xxhash.xxh64_digest(content)
 
 
-def _empty_bits(blocks: int) -> npt.NDArray[np.bool_]:
+def _empty_bits(blocks: int) -> Mask:
     return np.zeros(blocks * 8 * _BLOCK_BYTES, np.bool_)
 
 
@@ -150,9 +149,7 @@ class BloomFilter:
         """Number of bits that are set."""
         return int(np.bitwise_count(self._bytes).sum(dtype=np.int64))
 
-    def might_contain(
-        self, key_columns: Sequence[pa.Array | pa.ChunkedArray]
-    ) -> npt.NDArray[np.bool_]:
+    def might_contain(self, key_columns: Sequence[pa.Array | pa.ChunkedArray]) -> Mask:
         """Return for each key whether the generation may contain it. False is certain.
 
         The columns are in key order, with exactly the types of the table: an int32 and an int64 of
@@ -161,7 +158,7 @@ class BloomFilter:
         """
         return self.might_contain_hashes(hash_keys(key_columns))
 
-    def might_contain_hashes(self, hashes: Hashes) -> npt.NDArray[np.bool_]:
+    def might_contain_hashes(self, hashes: Hashes) -> Mask:
         """Return the same for keys by their :func:`hash_keys`."""
         data = self._bytes
         hits = np.ones(len(hashes), np.bool_)
@@ -179,9 +176,7 @@ class BloomFilter:
         return np.frombuffer(self.data, np.uint8)
 
 
-def which_might_contain(
-    filters: Sequence[BloomFilter | None], hashes: Hashes
-) -> npt.NDArray[np.bool_]:
+def which_might_contain(filters: Sequence[BloomFilter | None], hashes: Hashes) -> Mask:
     """Return for each filter whether any of a few keys may be in it; of None, every key may.
 
     The block of a key is taken from each filter, and the blocks of all filters of a size are tested
@@ -245,7 +240,7 @@ def _pieces(column: pa.Array) -> list[Piece]:
     return [Fixed(flags[:, np.newaxis]), *_value_pieces(column, valid)]
 
 
-def _value_pieces(column: pa.Array, valid: keys.Mask | None) -> list[Piece]:
+def _value_pieces(column: pa.Array, valid: Mask | None) -> list[Piece]:
     if column.type in (pa.int32(), pa.int64()):
         return [Fixed(_little_endian(keys.integers(column)), valid)]
     if column.type == pa.string():

@@ -19,11 +19,11 @@ import pyarrow as pa
 
 from memwal.errors import InvalidInputError
 from memwal.format.values import is_binary, is_text
+from memwal.util.arrays import Mask
 
 SLICE_ROWS = 16_384
 Bytes = npt.NDArray[np.uint8]
 Counts = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 
 # Arrow's binary arrays count their bytes in 32 bits.
 _MAX_ARRAY_BYTES = (1 << 31) - 1

@@ -14,9 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from memwal.format.keys import Runs, byte_runs, integers
-from memwal.lsm.memtable.hashing import Hashes, hash_rows
-
-Positions = npt.NDArray[np.int64]
+from memwal.lsm.memtable.hashing import hash_rows
+from memwal.util.arrays import Hashes, Positions
 
 _WORD = 8
 # Mask of a word by the number of its bytes that belong to the value.

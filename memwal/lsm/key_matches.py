@@ -17,20 +17,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from memwal.lsm.key_hashes import (
-    ROUNDS,
-    Positions,
-    hash_ends,
-    hash_tails,
-    hash_whole,
-    mixed,
-    signed,
-    slots,
-)
-from memwal.lsm.memtable.hashing import Hashes
+from memwal.lsm.key_hashes import ROUNDS, hash_ends, hash_tails, hash_whole, mixed, signed, slots
+from memwal.util.arrays import Hashes, Mask, Positions
 
 Ids = npt.NDArray[np.uint64]
-Marks = npt.NDArray[np.bool_]
 
 # For the second look at a hash.
 _SECOND = np.uint64(0xC2B2AE3D27D4EB4F)
@@ -65,7 +55,7 @@ def match_keys(keys: pa.Array, pieces: Iterable[tuple[pa.Array, Ids]]) -> tuple[
     return np.concatenate(found), np.concatenate(positions)
 
 
-def keys_among(keys: pa.Array, pieces: Iterable[pa.Array]) -> Marks:
+def keys_among(keys: pa.Array, pieces: Iterable[pa.Array]) -> Mask:
     """Return which of the keys, which are distinct, any of the pieces has.
 
     However many rows the pieces have, this takes memory for the keys and some pieces.
@@ -132,7 +122,7 @@ class _Range:
     """Marks of integers that lie close together, by their value."""
 
     low: np.int64
-    marked: Marks  # the last one is that of all other integers
+    marked: Mask  # the last one is that of all other integers
 
     @classmethod
     def of(cls, keys: pa.Array) -> Self | None:
@@ -160,8 +150,8 @@ class _Range:
 class _Slots:
     """Marks of hashes: by their upper bits, and again by others for those that pass."""
 
-    marked: Marks
-    marked_again: Marks
+    marked: Mask
+    marked_again: Mask
 
     @classmethod
     def of(cls, hashes: Hashes) -> Self:
@@ -224,15 +214,13 @@ class _Places:
         order = np.argsort(rows, kind="stable")
         return rows[order], np.concatenate(positions)[order]
 
-    def _are_equal(
-        self, values: pa.Array, rows: Positions, keys: npt.NDArray[np.int32]
-    ) -> npt.NDArray[np.bool_]:
+    def _are_equal(self, values: pa.Array, rows: Positions, keys: npt.NDArray[np.int32]) -> Mask:
         """Return for rows and keys with the same hash whether they have the same value."""
         if pa.types.is_integer(values.type) and not values.null_count:
             # Different integers have different hashes.
             return np.ones(len(rows), np.bool_)
         same = pc.equal(values.take(pa.array(rows)), self.keys.take(pa.array(keys)))
-        mask: npt.NDArray[np.bool_] = pc.fill_null(same, False).to_numpy(zero_copy_only=False)
+        mask: Mask = pc.fill_null(same, False).to_numpy(zero_copy_only=False)
         return mask
 
 

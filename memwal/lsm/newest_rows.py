@@ -15,7 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from memwal.format.values import is_binary, is_text
-from memwal.lsm.key_hashes import ROUNDS, Positions, hash_ends, hash_tails, mixed, slots
+from memwal.lsm.key_hashes import ROUNDS, hash_ends, hash_tails, mixed, slots
+from memwal.util.arrays import Mask, Positions
 
 Rows = npt.NDArray[np.int32]
 
@@ -55,9 +56,9 @@ def newest_row_positions(keys: pa.Array) -> Positions:
     return np.sort(np.concatenate(newest)).astype(np.int64)
 
 
-def _are_equal(keys: pa.Array, some: Rows, others: Rows) -> npt.NDArray[np.bool_]:
+def _are_equal(keys: pa.Array, some: Rows, others: Rows) -> Mask:
     same = pc.equal(keys.take(pa.array(some)), keys.take(pa.array(others)))
-    mask: npt.NDArray[np.bool_] = same.to_numpy(zero_copy_only=False)
+    mask: Mask = same.to_numpy(zero_copy_only=False)
     return mask
 
 

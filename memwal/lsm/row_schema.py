@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
@@ -25,6 +24,7 @@ from memwal.inputs.casts import Cast, cast_column, misfit, plan_cast
 from memwal.inputs.dictionaries import to_dictionaries
 from memwal.inputs.rows import Keys, Rows, to_keys, to_rows
 from memwal.region.rows import align_rows, stored_schema
+from memwal.util.arrays import Mask
 
 # Up to this many values, converting them to Python is cheaper than releasing the GIL.
 _FEW_VALUES = 4
@@ -433,7 +433,7 @@ def _null_count(array: pa.Array) -> int:
     return int(array.null_count)
 
 
-def _null_mask(array: pa.Array) -> npt.NDArray[np.bool_]:
+def _null_mask(array: pa.Array) -> Mask:
     """Mark the null values, including those that point to a null in their dictionary."""
     decoded = array.dictionary_decode() if isinstance(array, pa.DictionaryArray) else array
     return np.asarray(decoded.is_null().to_numpy(zero_copy_only=False), np.bool_)

@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from memwal.errors import InvalidInputError
+from memwal.util.arrays import Mask
 from memwal.util.records import JsonMapping
 
-Mask = npt.NDArray[np.bool_]
 Check = Callable[[pa.Table, JsonMapping], tuple[Mask, Mask]]
 """Returns two masks over the rows: failing, and evaluated."""
 Whole = Callable[[pa.Table, JsonMapping], bool]

@@ -23,13 +23,13 @@ from memwal.quality.checks import (
     UNIQUE_CHECKS,
     VECTOR_CHECKS,
     WHOLE_CHECKS,
-    Mask,
     combine_column,
     is_vector,
     vector_failures,
 )
 from memwal.quality.expectations import Expectation
 from memwal.quality.registry import EXPECTATION_RULES, ExpectationKind
+from memwal.util.arrays import Mask
 from memwal.util.optional_deps import requires_extra
 from memwal.util.records import JsonMapping, JsonObject
 

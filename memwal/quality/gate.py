@@ -13,19 +13,16 @@ from dataclasses import dataclass, replace
 from uuid import UUID
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from memwal.errors import InvalidInputError
 from memwal.lsm.newest_rows import newest_row_positions
-from memwal.quality.checks import Mask
 from memwal.quality.evaluate import ExpectationResult, evaluate
 from memwal.quality.expectations import Expectation, Severity
 from memwal.quality.registry import ExpectationKind
 from memwal.quality.report import QualityReport, tally_result
 from memwal.quality.rules import Mode, QualityRules
-
-Positions = npt.NDArray[np.int64]
+from memwal.util.arrays import Mask, Positions
 
 
 class QualityHold(InvalidInputError):

@@ -25,10 +25,10 @@ from memwal.lsm.indexes.trust import doubted_indexes
 from memwal.reader.cache.keys import VersionTag, version_key
 from memwal.reader.cache.lru import LruCache
 from memwal.reader.latest import ROW_ADDRESS, find_newest, keys_of
-from memwal.reader.row_set import RowIds
 from memwal.reader.sources.generation import GenerationSource, ReadSources, open_generation
 from memwal.reader.sources.plan import StoredGeneration
 from memwal.reader.unreadable_indexes import is_readable
+from memwal.util.arrays import RowIds
 
 if TYPE_CHECKING:
     from lance.lance.indices import IndexDescription

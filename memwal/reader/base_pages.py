@@ -21,9 +21,10 @@ from memwal.lsm.indexes.segments import segment_location
 from memwal.reader.base_indexes import find_index
 from memwal.reader.cache.keys import version_key
 from memwal.reader.cache.lru import LruCache
-from memwal.reader.row_set import RowIds, contains
+from memwal.reader.row_set import contains
 from memwal.reader.sources.key_index import MAX_KEPT_BYTES, kept_bytes, page_hits
 from memwal.storage.location import TableLocation
+from memwal.util.arrays import RowIds
 from memwal.util.log import warn_once
 
 if TYPE_CHECKING:

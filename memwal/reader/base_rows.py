@@ -22,13 +22,11 @@ from memwal.reader.base_indexes import covered_fragments, find_index
 from memwal.reader.cache.keys import version_key
 from memwal.reader.cache.lru import LruCache
 from memwal.reader.latest import ROW_ADDRESS, read_keys
-from memwal.reader.row_set import ROW_ID, RowIds, contains, group_batches
+from memwal.reader.row_set import ROW_ID, contains, group_batches
 from memwal.reader.sources.generation import GenerationSource, ReadSources
 from memwal.reader.unreadable_indexes import scan_table
 from memwal.region.rows import key_column
-from memwal.util.arrays import distinct
-
-Positions = npt.NDArray[np.int64]
+from memwal.util.arrays import Positions, RowIds, distinct
 
 # Finding a key in the index takes as long as comparing this many keys of the table (measured on
 # integers: 2 us and 20 ns).

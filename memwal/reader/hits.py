@@ -12,17 +12,16 @@ import pyarrow as pa
 
 from memwal.lsm.indexes.trust import doubted_indexes
 from memwal.reader.merged_scan import passing_rows
-from memwal.reader.row_set import RowIds, encode_row_set
+from memwal.reader.row_set import encode_row_set
 from memwal.reader.sources.generation import ReadSources
 from memwal.reader.sources.narrow_columns import take_from_memory
 from memwal.reader.unreadable_indexes import scan_table
-from memwal.util.arrays import distinct
+from memwal.util.arrays import Mask, Numbers, RowIds, distinct
 from memwal.util.concurrency import run_all
 
 BASE = -1
 """Number of the base table among the sources; generations count from 0."""
 
-_Numbers = npt.NDArray[np.int64]
 _Values = npt.NDArray[np.float64]
 
 
@@ -30,7 +29,7 @@ _Values = npt.NDArray[np.float64]
 class Hits:
     """Rows that a search found."""
 
-    source: _Numbers  # :data:`BASE`, or a position among the generations.
+    source: Numbers  # :data:`BASE`, or a position among the generations.
     rows: RowIds  # Row ids in that source.
     values: _Values  # Distance or score of each row.
 
@@ -57,16 +56,16 @@ class Hits:
             np.concatenate([part.values for part in parts]),
         )
 
-    def by_source(self) -> list[tuple[int, _Numbers]]:
+    def by_source(self) -> list[tuple[int, Numbers]]:
         """Return each source of hits, and the positions of its hits."""
         numbers = distinct(self.source).tolist()
         return [(number, np.flatnonzero(self.source == number)) for number in numbers]
 
-    def take(self, positions: _Numbers | npt.NDArray[np.bool_]) -> Hits:
+    def take(self, positions: Numbers | Mask) -> Hits:
         """Return some of the hits, by position or mask."""
         return Hits(self.source[positions], self.rows[positions], self.values[positions])
 
-    def order(self, k: int | None, *, smallest: bool) -> _Numbers:
+    def order(self, k: int | None, *, smallest: bool) -> Numbers:
         """Return the positions of the ``k`` best hits, best first; ties by source, then by row."""
         values = np.asarray(self.values, np.float32)
         values = values if smallest else -values
@@ -121,7 +120,7 @@ def _read_source(sources: ReadSources, number: int, rows: RowIds, names: list[st
     return pa.Table.from_arrays(table.columns, schema=schema)
 
 
-def filter_hits(sources: ReadSources, hits: Hits, predicate: str) -> npt.NDArray[np.bool_]:
+def filter_hits(sources: ReadSources, hits: Hits, predicate: str) -> Mask:
     """Return for each hit whether it passes a SQL predicate; only rows of hits are read."""
     by_source = hits.by_source()
     masks = run_all(
@@ -133,9 +132,7 @@ def filter_hits(sources: ReadSources, hits: Hits, predicate: str) -> npt.NDArray
     return mask
 
 
-def _passing(
-    sources: ReadSources, number: int, rows: RowIds, predicate: str
-) -> npt.NDArray[np.bool_]:
+def _passing(sources: ReadSources, number: int, rows: RowIds, predicate: str) -> Mask:
     base = sources.base
     if number != BASE and not sources.generations[number].is_flushed:
         return passing_rows(sources.generations[number], predicate, base)[rows.astype(np.int64)]

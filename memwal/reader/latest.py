@@ -17,6 +17,7 @@ from memwal.lsm.newest_rows import newest_row_positions
 from memwal.reader.cache.lru import LruCache
 from memwal.reader.sources.generation import GenerationSource
 from memwal.region.rows import key_column
+from memwal.util.arrays import Addresses, Mask
 from memwal.util.concurrency import map_parallel
 
 ROW_ADDRESS = "_rowaddr"
@@ -24,15 +25,13 @@ ROW_ADDRESS = "_rowaddr"
 _KEYS_BYTES = 256 << 20
 _NEWEST_BYTES = 128 << 20
 
-Addresses = npt.NDArray[np.uint64]
-
 
 @dataclass(frozen=True, slots=True)
 class GenerationKeys:
     """Keys of one generation."""
 
     keys: pa.Array  # One per row, oldest row first.
-    deleted: npt.NDArray[np.bool_]  # Which rows are tombstones.
+    deleted: Mask  # Which rows are tombstones.
     addresses: npt.NDArray[np.uint64]
 
     @property
@@ -49,7 +48,7 @@ class NewestRows:
     # Position of the generation that has the newest row of each key, ascending.
     source: npt.NDArray[np.int64]
     addresses: npt.NDArray[np.uint64]  # Address of that row in its generation.
-    deleted: npt.NDArray[np.bool_]  # Whether that row is a tombstone.
+    deleted: Mask  # Whether that row is a tombstone.
 
     @property
     def nbytes(self) -> int:

@@ -31,7 +31,7 @@ from memwal.reader.base_pages import addresses_in_pages
 from memwal.reader.base_rows import key_predicate, rows_of_keys
 from memwal.reader.latest import find_newest
 from memwal.reader.merged_scan import project
-from memwal.reader.row_set import RowIds, read_rows
+from memwal.reader.row_set import read_rows
 from memwal.reader.scan import output_schema
 from memwal.reader.sources.generation import GenerationSource, ReadSources
 from memwal.reader.sources.key_index import key_positions, might_hold, might_hold_if_read
@@ -40,6 +40,7 @@ from memwal.reader.sources.pruning import key_routing
 from memwal.reader.unreadable_indexes import scan_table
 from memwal.region.router import Router
 from memwal.region.rows import key_column
+from memwal.util.arrays import Mask, Positions, RowIds
 from memwal.util.concurrency import run_all
 
 logger = logging.getLogger(__name__)
@@ -49,8 +50,6 @@ _POSITION: Final = "key"
 _MAX_PREDICATE_KEYS: Final = 5_000
 # Up to this many rows are taken one by one.
 _MAX_TAKEN_ROWS: Final = 100
-
-Positions = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -232,7 +231,7 @@ class _RegionSearch:
 
     base: BaseTable
     # Newest first, each with a mask of the keys that it may have; None if its filter is not read.
-    generations: Sequence[tuple[GenerationSource, npt.NDArray[np.bool_] | None]]
+    generations: Sequence[tuple[GenerationSource, Mask | None]]
     candidates: Positions  # Positions of the keys that any of them may have.
 
     @classmethod
@@ -246,7 +245,7 @@ class _RegionSearch:
         """Test the keys at some positions by the filters that have been read."""
         asked = keys.take(positions)
         is_candidate = np.zeros(len(keys.encoded), np.bool_)
-        found: list[tuple[GenerationSource, npt.NDArray[np.bool_] | None]] = []
+        found: list[tuple[GenerationSource, Mask | None]] = []
         for source in generations:
             folder = _filter_folder(source)
             might = None if folder is None else might_hold_if_read(base, folder, asked.hashes)

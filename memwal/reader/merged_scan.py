@@ -26,7 +26,7 @@ from memwal.reader.base_rows import (
     rows_of_keys,
 )
 from memwal.reader.cache.lru import LruCache
-from memwal.reader.latest import ROW_ADDRESS, Addresses, NewestRows
+from memwal.reader.latest import ROW_ADDRESS, NewestRows
 from memwal.reader.row_set import ROW_ID, contains, group_batches, read_rows, without_rows
 from memwal.reader.sources.generation import GenerationSource, ReadSources, write_in_memory
 from memwal.reader.sources.narrow_columns import (
@@ -40,9 +40,10 @@ from memwal.reader.sources.narrow_columns import (
 from memwal.reader.sources.uncovered_rows import filter_uncovered
 from memwal.reader.unreadable_indexes import count_rows, scan_batches
 from memwal.region.rows import key_column
+from memwal.util.arrays import Addresses, Mask
 
 
-def passing_rows(source: GenerationSource, filter: str, base: BaseTable) -> npt.NDArray[np.bool_]:
+def passing_rows(source: GenerationSource, filter: str, base: BaseTable) -> Mask:
     """Evaluate a SQL predicate over the rows of a MemTable; return a mask of shape (rows,).
 
     Lance evaluates it. Only the columns that the predicate names are copied for Lance, unless the
@@ -267,12 +268,10 @@ class MergedScan:
         indexes = self.sources.base.dataset.describe_indices()
         return find_index(indexes, name, lambda kind: kind.finds_keys) is not None
 
-    def _live_mask(
-        self, positions: Sequence[int], layouts: Sequence[FragmentLayout]
-    ) -> npt.NDArray[np.bool_]:
+    def _live_mask(self, positions: Sequence[int], layouts: Sequence[FragmentLayout]) -> Mask:
         """Mark the rows of flushed generations that are the newest of their keys."""
 
-        def find() -> npt.NDArray[np.bool_]:
+        def find() -> Mask:
             return np.concatenate(
                 [
                     layout.mask(self._newest.live_addresses(position))
@@ -480,4 +479,4 @@ def _numbered(batch: pa.RecordBatch, rows: Addresses) -> pa.RecordBatch:
 
 
 # Rows of flushed generations that are the newest of their keys, as all generations of a read say.
-_live_masks: LruCache[npt.NDArray[np.bool_]] = LruCache(_LIVE_BYTES, lambda mask: mask.nbytes)
+_live_masks: LruCache[Mask] = LruCache(_LIVE_BYTES, lambda mask: mask.nbytes)

@@ -12,9 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from memwal.reader.unreadable_indexes import scan_batches
-from memwal.util.arrays import distinct
-
-RowIds = npt.NDArray[np.uint64]
+from memwal.util.arrays import Mask, RowIds, distinct
 
 # Portable roaring format without run containers.
 _COOKIE = 12346
@@ -68,7 +66,7 @@ def _container(values: npt.NDArray[np.uint16]) -> bytes:
     return np.packbits(bits, bitorder="little").tobytes()
 
 
-def contains(ordered: RowIds, rows: RowIds) -> npt.NDArray[np.bool_]:
+def contains(ordered: RowIds, rows: RowIds) -> Mask:
     """Return for each of ``rows`` whether it is in the ascending array ``ordered``."""
     if not len(ordered) or not len(rows):
         return np.zeros(len(rows), np.bool_)
@@ -82,7 +80,7 @@ def contains(ordered: RowIds, rows: RowIds) -> npt.NDArray[np.bool_]:
         # To mark them by their distance takes a fraction of the time of a search.
         marks = np.zeros(span, np.bool_)
         marks[(inside - low).view(np.int64)] = True
-        mask: npt.NDArray[np.bool_] = marks[(rows - low).view(np.int64)]
+        mask: Mask = marks[(rows - low).view(np.int64)]
     else:
         mask = inside[np.minimum(np.searchsorted(inside, rows), len(inside) - 1)] == rows
     return mask

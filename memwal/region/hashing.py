@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from memwal.errors import InvalidInputError
 from memwal.format.values import is_binary, is_text, value_buffer
+from memwal.util.arrays import Mask
 
 Bits = TypeVar("Bits", np.uint32, np.uint64)
 Words: TypeAlias = NDArray[np.uint32]
@@ -277,11 +278,11 @@ def _joined(parts: Sequence[pa.LargeBinaryArray]) -> pa.LargeBinaryArray:
     return pc.binary_join_element_wise(*filled, pa.scalar(b"", pa.large_binary()))
 
 
-def _all_null(columns: Sequence[pa.Array]) -> NDArray[np.bool_] | None:
+def _all_null(columns: Sequence[pa.Array]) -> Mask | None:
     if not all(column.null_count for column in columns):
         return None
     nulls = [column.is_null().to_numpy(zero_copy_only=False) for column in columns]
-    result: NDArray[np.bool_] = np.logical_and.reduce(nulls)
+    result: Mask = np.logical_and.reduce(nulls)
     return result
 
 

@@ -1,4 +1,4 @@
-"""Operations on NumPy arrays."""
+"""Types of NumPy arrays, and operations on them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,16 @@ import numpy as np
 import numpy.typing as npt
 
 Number = TypeVar("Number", bound=np.generic)
+
+Mask = npt.NDArray[np.bool_]
+Numbers = npt.NDArray[np.int64]
+Positions = npt.NDArray[np.int64]
+"""Positions of rows, keys or entries."""
+Hashes = npt.NDArray[np.uint64]
+RowIds = npt.NDArray[np.uint64]
+"""Lance's row ids, or addresses where a table has no stable ids."""
+Addresses = npt.NDArray[np.uint64]
+"""Row addresses: the fragment in the upper 32 bits, the row in it in the lower ones."""
 
 
 def distinct(values: npt.NDArray[Number]) -> npt.NDArray[Number]:

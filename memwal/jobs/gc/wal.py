@@ -24,15 +24,16 @@ from memwal.jobs.gc.decision import Decision, GarbageKind, Reason, moment
 from memwal.lsm.wal.applied_steps import write_book_before_delete
 from memwal.lsm.wal.log import lost_log_error
 from memwal.storage.object_store import ObjectStore
+from memwal.util.arrays import Mask
 
-Positions = npt.NDArray[np.uint64]
+LogPositions = npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True, slots=True)
 class LogEntries:
     """Entries of a log, oldest first, in 24 bytes each."""
 
-    positions: Positions
+    positions: LogPositions
     sizes: npt.NDArray[np.uint64]  # in bytes
     times: npt.NDArray[np.float64]  # in seconds since the epoch
 
@@ -81,7 +82,7 @@ class LogCollector:
                 dry_run=context.options.dry_run,
             )
 
-    def _delete(self, positions: Positions) -> None:
+    def _delete(self, positions: LogPositions) -> None:
         region = self.region
         # If the region had no such folder when it was listed, no entry that is old enough to be
         # deleted is a step.
@@ -96,7 +97,7 @@ class LogCollector:
 
     def _decide(
         self, entries: LogEntries, context: GcContext
-    ) -> Iterator[tuple[Positions, Decision]]:
+    ) -> Iterator[tuple[LogPositions, Decision]]:
         """Yield each range of entries with the decision about it."""
         history, grace = self.region.history, context.options.grace
         bound = history.settled.replay_after if history.settled is not None else 0
@@ -135,11 +136,11 @@ class LogCollector:
     def _range(
         self,
         entries: LogEntries,
-        selected: npt.NDArray[np.bool_],
+        selected: Mask,
         reason: Reason,
         message: str,
         until: str | None = None,
-    ) -> tuple[Positions, Decision]:
+    ) -> tuple[LogPositions, Decision]:
         positions = entries.positions[selected]
         first, last = positions[[0, -1]].tolist()
         return positions, Decision(

@@ -26,14 +26,11 @@ from lance.fragment import FragmentMetadata, RowIdSequence
 
 from memwal.jobs.merge.run_files import read_stored, run_dir, write_stored
 from memwal.lsm.memtable.hashing import hash_rows
-from memwal.quality.checks import Mask
 from memwal.reader.latest import ROW_ADDRESS
-from memwal.reader.row_set import ROW_ID, RowIds
+from memwal.reader.row_set import ROW_ID
 from memwal.storage.location import TableLocation
 from memwal.storage.object_store import ObjectStore
-from memwal.util.arrays import distinct
-
-Positions = npt.NDArray[np.int64]
+from memwal.util.arrays import Mask, Positions, RowIds, distinct
 
 _SCHEMA = pa.schema([("fragment", pa.uint32()), ("position", pa.int64()), ("row_id", pa.uint64())])
 _MATCHED = pa.schema(

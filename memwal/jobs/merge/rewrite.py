@@ -35,8 +35,8 @@ from memwal.jobs.merge.region_rows import (
 )
 from memwal.jobs.merge.run_files import KeyFile, read_decision, write_keys
 from memwal.jobs.progress import NO_METER, Meter, NoMeter
-from memwal.quality.checks import Mask
 from memwal.storage.location import TableLocation
+from memwal.util.arrays import Mask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

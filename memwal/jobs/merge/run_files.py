@@ -16,10 +16,10 @@ import pyarrow as pa
 
 from memwal.errors import CorruptDataError, ObjectNotFoundError
 from memwal.format.paths import TOMBSTONE
-from memwal.quality.checks import Mask
 from memwal.region.rows import key_column
 from memwal.storage.location import TableLocation
 from memwal.storage.object_store import ObjectStore
+from memwal.util.arrays import Mask
 
 MERGES_DIR = "_memwal/merges"
 _INTENT = "commit.json"

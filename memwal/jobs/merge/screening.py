@@ -50,13 +50,13 @@ from memwal.jobs.merge.region_rows import (
     skip_from,
 )
 from memwal.jobs.merge.run_files import write_decision
-from memwal.quality.checks import Mask
 from memwal.quality.gate import GateDecision, RegionRows, screen
 from memwal.quality.quarantine import Quarantine, RowOrigin, quarantined_rows
 from memwal.quality.report import QualityReport, combine_reports
 from memwal.quality.rules import QualityRules
 from memwal.storage.location import TableLocation
 from memwal.telemetry.spans import VERSION, span
+from memwal.util.arrays import Mask
 from memwal.util.retry import LostRaceError
 
 logger = logging.getLogger(__name__)

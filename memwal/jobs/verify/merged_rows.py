@@ -32,7 +32,7 @@ from memwal.reader.base_indexes import covered_fragments
 from memwal.reader.latest import NewestRows, find_newest, read_keys
 from memwal.reader.sources.generation import GenerationSource, open_generation
 from memwal.region.rows import key_column
-from memwal.util.arrays import distinct
+from memwal.util.arrays import Mask, Numbers, distinct
 
 _UNSIGNED = {16: pa.uint16(), 32: pa.uint32(), 64: pa.uint64()}
 
@@ -54,9 +54,7 @@ def differing_rows(left: pa.Table, right: pa.Table) -> npt.NDArray[np.int64]:
     return np.flatnonzero(differs)
 
 
-def _mark_differing(
-    left: pa.Array, right: pa.Array, differs: npt.NDArray[np.bool_], start: int
-) -> None:
+def _mark_differing(left: pa.Array, right: pa.Array, differs: Mask, start: int) -> None:
     if left.equals(right):
         return
     if len(left) == 1:
@@ -161,8 +159,6 @@ _GROUP_ROWS: Final = 2_000_000
 _SCANNED_ROWS: Final = 1_000_000
 _COMPARED_ROWS: Final = 8_192
 
-Numbers = npt.NDArray[np.int64]
-
 
 @dataclass(frozen=True, slots=True)
 class _OpenGeneration:
@@ -189,7 +185,7 @@ class _NewestMerged:
     keys: pa.Array  # encoded keys; the arrays below have one element for each
     source: Numbers  # index of the generation that has the newest row, in ``stored``
     addresses: npt.NDArray[np.uint64]  # address of that row in the generation
-    deleted: npt.NDArray[np.bool_]  # whether that row is a tombstone
+    deleted: Mask  # whether that row is a tombstone
     base_row: Numbers  # row id in the base table; -1 if it does not have the key
     fragment: Numbers  # fragment of the base table; -1 if it does not have the key
     row_count: Numbers  # number of rows of the key in the base table
@@ -336,7 +332,7 @@ def _find_newest_merged(base: BaseTable, regions: Sequence[_RegionGenerations]) 
 
 def _find_quarantined(
     base: BaseTable, stored: Sequence[_OpenGeneration], newest: NewestRows
-) -> npt.NDArray[np.bool_]:
+) -> Mask:
     """Mark rows that a merge quarantined: the base table has an older row of their key, or none."""
     rows = Quarantine.of(base.location).read(state=None)
     mask = np.zeros(len(newest.keys), np.bool_)
@@ -383,7 +379,7 @@ def _locate_in_base(base: BaseTable, keys: pa.Array) -> tuple[Numbers, Numbers, 
 
 
 def _check_generation(
-    base: BaseTable, newest: _NewestMerged, number: int, unchanged: npt.NDArray[np.bool_]
+    base: BaseTable, newest: _NewestMerged, number: int, unchanged: Mask
 ) -> Iterator[Finding]:
     """Compare the rows of one generation that are the newest of their keys."""
     stored = newest.stored[number]
@@ -423,7 +419,7 @@ def _check_generation(
 
 def _keys_of_pending(
     newest: _NewestMerged, region_id: UUID, last: int, primary_key: tuple[str, ...]
-) -> npt.NDArray[np.bool_]:
+) -> Mask:
     """Mark the keys that pending generations of a region have, up to the one numbered ``last``."""
     mask = np.zeros(len(newest.keys), np.bool_)
     for generation in newest.pending:
@@ -480,9 +476,7 @@ def _comparable_columns(base: BaseTable, stored: _OpenGeneration) -> list[str]:
     return [field.name for field in base.schema if kinds.get(ids[field.name]) == field.type]
 
 
-def _check_coverage(
-    base: BaseTable, newest: _NewestMerged, unchanged: npt.NDArray[np.bool_]
-) -> Iterator[Finding]:
+def _check_coverage(base: BaseTable, newest: _NewestMerged, unchanged: Mask) -> Iterator[Finding]:
     """Check that indexes cover the rows that their recorded catch-up includes.
 
     Only rows that are as the merge wrote them count: a row that was updated directly is in a

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from lance.file import LanceFileWriter
 
 from memwal.storage.location import TableLocation
+from memwal.util.arrays import Positions
 
 PAGE_ROWS = 8192
 
@@ -21,8 +21,6 @@ KEY_INDEX_FILES: Final = (PAGES, DIRECTORY)
 """Names of the files of a key index, in the order in which they are written."""
 
 _FILE_VERSION = "2.0"
-
-Positions = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

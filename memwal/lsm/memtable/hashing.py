@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
 from memwal.errors import InvalidInputError
 from memwal.format.keys import SLICE_ROWS, byte_runs, integers
-
-Hashes = npt.NDArray[np.uint64]
+from memwal.util.arrays import Hashes
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FIRST = np.uint64(0xBF58476D1CE4E5B9)

@@ -9,8 +9,9 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from memwal.lsm.memtable.key_index import KeyIndex
-from memwal.lsm.memtable.rows import Mask, RowBuffer, Rows, RowView
+from memwal.lsm.memtable.rows import RowBuffer, Rows, RowView
 from memwal.lsm.memtable.text_index import TextIndex
+from memwal.util.arrays import Mask
 
 
 class MemTableIndexes:

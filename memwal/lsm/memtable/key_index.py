@@ -13,8 +13,9 @@ import pyarrow.compute as pc
 
 from memwal.errors import InvalidInputError
 from memwal.format.values import single_array
-from memwal.lsm.memtable.hashing import Hashes, hash_rows
-from memwal.lsm.memtable.rows import Mask, Rows, RowView
+from memwal.lsm.memtable.hashing import hash_rows
+from memwal.lsm.memtable.rows import Rows, RowView
+from memwal.util.arrays import Hashes, Mask
 
 # An entry consists of the upper bits of a key's hash and, below them, the number of its row. The
 # newest row of a key among the first n rows is therefore the entry before (hash, n), which one

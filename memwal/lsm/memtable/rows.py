@@ -14,7 +14,6 @@ from memwal.errors import InvalidInputError
 from memwal.format.values import single_array
 
 Rows = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 
 # Batches of at least this size are never copied; smaller ones are joined, 16 at a time.
 LARGE_ROWS = 1024

@@ -15,7 +15,8 @@ import pyarrow.types as pt
 
 from memwal.boundary.lance_errors import first_line
 from memwal.errors import InvalidInputError
-from memwal.lsm.memtable.hashing import Hashes, hash_rows
+from memwal.lsm.memtable.hashing import hash_rows
+from memwal.util.arrays import Hashes
 
 _OPTIONS: Final = (
     "analyzer",

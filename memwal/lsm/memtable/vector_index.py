@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from memwal.errors import InvalidInputError
-from memwal.lsm.memtable.rows import Mask, Rows, RowView
+from memwal.lsm.memtable.rows import Rows, RowView
+from memwal.util.arrays import Mask
 
 _Vectors = npt.NDArray[Any]
 _Distance = Callable[[_Vectors, _Vectors], _Vectors]

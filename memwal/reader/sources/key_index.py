@@ -31,6 +31,7 @@ from memwal.lsm.indexes.btree_pages import (
 from memwal.lsm.key_matches import match_keys
 from memwal.reader.cache.lru import LruCache
 from memwal.storage.location import TableLocation
+from memwal.util.arrays import Hashes, Mask, Positions
 
 logger = logging.getLogger(__name__)
 
@@ -51,9 +52,6 @@ MAX_KEPT_BYTES = 64 << 20
 _WORTH_OF_PAGE = 8
 
 _NEXT_STEP = "memwal verify --repair writes it anew"
-
-Positions = npt.NDArray[np.int64]
-Hashes = npt.NDArray[np.uint64]
 
 
 class _RegionFilters:
@@ -85,7 +83,7 @@ _ranges: LruCache[PageRanges] = LruCache(_FOLDERS)
 _pages: LruCache[pa.Table] = LruCache(_PAGE_BYTES, lambda page: int(page.nbytes))
 
 
-def might_hold(base: BaseTable, folder: str, hashes: Hashes) -> npt.NDArray[np.bool_]:
+def might_hold(base: BaseTable, folder: str, hashes: Hashes) -> Mask:
     """Return for each key whether the generation in ``folder`` may have it; False is certain.
 
     The generation has the table's present schema. ``hashes`` are those of the keys by
@@ -104,9 +102,7 @@ def might_hold(base: BaseTable, folder: str, hashes: Hashes) -> npt.NDArray[np.b
     return _test(bloom, hashes)
 
 
-def might_hold_if_read(
-    base: BaseTable, folder: str, hashes: Hashes
-) -> npt.NDArray[np.bool_] | None:
+def might_hold_if_read(base: BaseTable, folder: str, hashes: Hashes) -> Mask | None:
     """Return the same as :func:`might_hold`, or None if the filter has not been read yet."""
     region, _, name = folder.rpartition("/")
     filters = _filters.use(_filters_key(base, region))
@@ -115,13 +111,11 @@ def might_hold_if_read(
     return _test(filters.read[name], hashes)
 
 
-def _test(bloom: BloomFilter | None, hashes: Hashes) -> npt.NDArray[np.bool_]:
+def _test(bloom: BloomFilter | None, hashes: Hashes) -> Mask:
     return np.ones(len(hashes), np.bool_) if bloom is None else bloom.might_contain_hashes(hashes)
 
 
-def which_might_hold(
-    base: BaseTable, region: str, names: Sequence[str], hashes: Hashes
-) -> npt.NDArray[np.bool_]:
+def which_might_hold(base: BaseTable, region: str, names: Sequence[str], hashes: Hashes) -> Mask:
     """Return for each generation of a region whether it may have any of a few keys.
 
     ``names`` are those of the folders of all unmerged generations, below ``region``. Nothing is

@@ -24,6 +24,7 @@ import pyarrow.types as pt
 from memwal.base_table.snapshot import lance_errors
 from memwal.reader.cache.lru import LruCache
 from memwal.reader.sources.generation import GenerationSource, write_in_memory
+from memwal.util.arrays import Addresses, Mask
 from memwal.util.concurrency import run_all
 
 _COLUMNS_BYTES: Final = 256 << 20
@@ -44,9 +45,6 @@ _TAKES_BEFORE: Final = 2
 _KNOWN_TAKES: Final = 10_000
 # An index takes as long as some thirty filters over all rows, and each filter a fifth from then on.
 _USES_BEFORE_INDEX: Final = 8
-
-Mask = npt.NDArray[np.bool_]
-Addresses = npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True, slots=True)

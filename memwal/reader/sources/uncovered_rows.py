@@ -14,7 +14,6 @@ from typing import Final
 
 import lance
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from memwal.base_table.snapshot import BaseTable
@@ -22,6 +21,7 @@ from memwal.reader.cache.keys import version_key
 from memwal.reader.cache.lru import LruCache
 from memwal.reader.sources.generation import write_in_memory
 from memwal.reader.sources.narrow_columns import is_narrow, without_key_mark
+from memwal.util.arrays import RowIds
 
 _ROW_ID: Final = "_rowid"
 _ROW_ADDRESS: Final = "_rowaddr"
@@ -34,8 +34,6 @@ _FILTERS_BEFORE: Final = 2
 _KNOWN_VERSIONS: Final = 1_000
 # If a larger share of the rows passes, they are scanned.
 _FEW_OF: Final = 8
-
-RowIds = npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -26,7 +26,7 @@ from memwal.reader.cache.keys import version_key
 from memwal.reader.cache.lru import LruCache
 from memwal.reader.hits import BASE
 from memwal.reader.latest import NewestRows
-from memwal.reader.row_set import RowIds, contains
+from memwal.reader.row_set import contains
 from memwal.reader.sources.generation import GenerationSource, ReadSources
 from memwal.reader.unreadable_indexes import is_readable, num_left_out
 from memwal.search.text.documents import (
@@ -40,7 +40,7 @@ from memwal.search.text.documents import (
     phrase_matcher,
 )
 from memwal.search.text.index_files import LanceTextIndex, TextPartition
-from memwal.search.text.postings import Numbers
+from memwal.util.arrays import Numbers, RowIds
 from memwal.util.concurrency import run_all
 from memwal.util.log import warn_once
 

@@ -26,14 +26,13 @@ from memwal.reader.base_rows import ReplacedRows
 from memwal.reader.cache.keys import version_key
 from memwal.reader.cache.lru import LruCache
 from memwal.reader.hits import BASE
-from memwal.reader.row_set import RowIds, contains
+from memwal.reader.row_set import contains
 from memwal.reader.unreadable_indexes import is_index_damage, leave_out
 from memwal.search.text.index_files import TextPartition
-from memwal.search.text.postings import Numbers, decode_postings
+from memwal.search.text.postings import decode_postings
 from memwal.search.text.query import PhraseQuery
-from memwal.util.arrays import distinct
+from memwal.util.arrays import Mask, Numbers, RowIds, distinct
 
-Mask = npt.NDArray[np.bool_]
 _MASK_BYTES = 64 << 20
 _PHRASE_BYTES = 32 << 20
 _POSTING_BYTES = 256 << 20

@@ -19,18 +19,17 @@ from lance.file import LanceFileReader
 from memwal.base_table.snapshot import lance_errors
 from memwal.errors import CorruptDataError
 from memwal.reader.cache.lru import LruCache
-from memwal.reader.row_set import RowIds
 from memwal.reader.unreadable_indexes import is_index_damage, leave_out
 from memwal.search.text.fst import TokenMap
 from memwal.search.text.postings import (
     BLOCK_DOCUMENTS,
     POSTING_COLUMNS,
-    Numbers,
     PostingList,
     StoredPostingLists,
     decode_postings,
 )
 from memwal.storage.location import TableLocation
+from memwal.util.arrays import Numbers, RowIds
 from memwal.util.concurrency import Lazy
 from memwal.util.safe_json import read_json
 

@@ -20,9 +20,9 @@ from memwal.reader.cache.lru import LruCache
 from memwal.reader.hits import Hits
 from memwal.search.text.bm25 import TextStatistics, term_scores
 from memwal.search.text.column import TextColumn
-from memwal.search.text.documents import DocumentSet, Mask, Postings
-from memwal.search.text.postings import Numbers
+from memwal.search.text.documents import DocumentSet, Postings
 from memwal.search.text.query import MatchQuery, PhraseQuery
+from memwal.util.arrays import Mask, Numbers
 from memwal.util.concurrency import run_all
 
 _GATHERED_BYTES = 128 << 20

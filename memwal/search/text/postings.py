@@ -16,8 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from memwal.errors import CorruptDataError
-
-Numbers = npt.NDArray[np.int64]
+from memwal.util.arrays import Numbers
 
 POSTING_COLUMNS: Final = ["_posting", "_length"]
 """Columns of the file of posting lists; scores here do not depend on the others."""
@@ -34,7 +33,7 @@ _WIDEST: Final = 32
 _VARINT_BYTES: Final = 5
 _NUMBER_BYTES: Final = 4
 
-_Bytes = npt.NDArray[np.uint8]
+Bytes = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -131,7 +130,7 @@ def _decode(lists: Sequence[PostingList]) -> tuple[Numbers, Numbers]:
     return ids, counts
 
 
-def _decode_full(data: _Bytes, starts: Numbers, ends: Numbers) -> tuple[Numbers, Numbers]:
+def _decode_full(data: Bytes, starts: Numbers, ends: Numbers) -> tuple[Numbers, Numbers]:
     """Decode full blocks: documents and counts, shape (blocks, 128)."""
     at = starts + _SCORE_BYTES
     firsts = _numbers_at(data, at, _FIRST_BYTES)[:, 0]
@@ -142,7 +141,7 @@ def _decode_full(data: _Bytes, starts: Numbers, ends: Numbers) -> tuple[Numbers,
     return np.cumsum(ids, axis=1), counts
 
 
-def _unpack(data: _Bytes, starts: Numbers, ends: Numbers) -> tuple[Numbers, Numbers]:
+def _unpack(data: Bytes, starts: Numbers, ends: Numbers) -> tuple[Numbers, Numbers]:
     """Unpack 128 numbers from each start: a byte with their width in bits, then the numbers.
 
     Numbers stand in four lanes in turn; the words of a lane are every fourth. Returns the numbers,
@@ -165,7 +164,7 @@ def _unpack(data: _Bytes, starts: Numbers, ends: Numbers) -> tuple[Numbers, Numb
     return values, stops
 
 
-def _numbers_at(data: _Bytes, starts: Numbers, size: int) -> npt.NDArray[np.uint64]:
+def _numbers_at(data: Bytes, starts: Numbers, size: int) -> npt.NDArray[np.uint64]:
     """Return the 32-bit numbers in ``size`` bytes from each start, one row for each."""
     numbers: npt.NDArray[np.uint64] = (
         data[starts[:, None] + np.arange(size)].view("<u4").astype(np.uint64)
@@ -174,7 +173,7 @@ def _numbers_at(data: _Bytes, starts: Numbers, size: int) -> npt.NDArray[np.uint
 
 
 def _decode_varint_tails(
-    data: _Bytes, starts: Numbers, ends: Numbers, counts: Numbers
+    data: Bytes, starts: Numbers, ends: Numbers, counts: Numbers
 ) -> tuple[Numbers, Numbers]:
     """Decode tails in numbers of variable length: the gaps between documents, then the counts."""
     sizes = ends - starts
@@ -206,7 +205,7 @@ def _decode_varint_tails(
 
 
 def _decode_plain_tails(
-    data: _Bytes, starts: Numbers, ends: Numbers, counts: Numbers
+    data: Bytes, starts: Numbers, ends: Numbers, counts: Numbers
 ) -> tuple[Numbers, Numbers]:
     sizes = 2 * _NUMBER_BYTES * counts
     if (starts + sizes > ends).any():

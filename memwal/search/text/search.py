@@ -30,7 +30,6 @@ from memwal.search.text.matching import (
     number_rows,
     top_positions,
 )
-from memwal.search.text.postings import Numbers
 from memwal.search.text.query import (
     BooleanQuery,
     BoostQuery,
@@ -41,7 +40,7 @@ from memwal.search.text.query import (
     TextQuery,
     leaves,
 )
-from memwal.util.arrays import distinct
+from memwal.util.arrays import Numbers, distinct
 
 # A filter is applied to this many of the best rows first, then to this many times more each time.
 _FILTERED = 64

@@ -28,7 +28,7 @@ from memwal.reader.cache.lru import LruCache
 from memwal.reader.hits import BASE, Hits
 from memwal.reader.latest import NewestRows
 from memwal.reader.merged_scan import passing_rows
-from memwal.reader.row_set import RowIds, contains, encode_row_set
+from memwal.reader.row_set import contains, encode_row_set
 from memwal.reader.sources.generation import GenerationSource, ReadSources
 from memwal.reader.unreadable_indexes import (
     is_index_damage,
@@ -38,6 +38,7 @@ from memwal.reader.unreadable_indexes import (
 )
 from memwal.region.rows import key_column
 from memwal.search.vector.query import VectorQuery, canonical_metric, index_metric
+from memwal.util.arrays import Mask, RowIds
 from memwal.util.log import warn_once
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def nearest_multivectors(
     *,
     k: int,
     metric: str,
-    allowed: npt.NDArray[np.bool_] | None = None,
+    allowed: Mask | None = None,
 ) -> Neighbours:
     """Find the nearest rows of a multivector column, with the distances that Lance computes.
 
@@ -95,7 +96,7 @@ def rank_vectors(
     query: VectorQuery,
     *,
     k: int,
-    allowed: npt.NDArray[np.bool_] | None = None,
+    allowed: Mask | None = None,
 ) -> Neighbours:
     """Rank vectors that were read by their exact distance."""
     if query.is_multi:
@@ -319,7 +320,7 @@ def _search_dataset(
         raise leave_out(str(dataset.uri), segments, error) from error
 
 
-def _find_replaced(newest: NewestRows, keys: pa.Array) -> npt.NDArray[np.bool_]:
+def _find_replaced(newest: NewestRows, keys: pa.Array) -> Mask:
     """Mark the keys that a generation has. There are few ``keys``, so these are hashed."""
     matches = pc.index_in(newest.keys, value_set=keys).drop_null().to_numpy()
     replaced = np.zeros(len(keys), np.bool_)

@@ -26,10 +26,10 @@ from memwal.lsm.memtable.vector_index import nearest_rows
 from memwal.reader.base_indexes import covered_fragments
 from memwal.reader.cache.lru import LruCache, cache_budget
 from memwal.reader.hits import Hits
-from memwal.reader.row_set import RowIds
 from memwal.reader.unreadable_indexes import is_index_damage, leave_out
 from memwal.search.vector.candidates import Candidates, LiveRows
 from memwal.search.vector.query import VectorQuery
+from memwal.util.arrays import RowIds
 from memwal.util.concurrency import run_all
 
 if TYPE_CHECKING:

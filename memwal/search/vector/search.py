@@ -13,7 +13,6 @@ import pyarrow as pa
 from memwal.reader.base_indexes import find_gap
 from memwal.reader.hits import BASE, Hits, filter_hits
 from memwal.reader.latest import NewestRows
-from memwal.reader.row_set import RowIds
 from memwal.reader.sources.generation import ReadSources
 from memwal.reader.sources.narrow_columns import layout_of
 from memwal.reader.unreadable_indexes import readable, retry_unreadable
@@ -38,6 +37,7 @@ from memwal.search.vector.in_memory import (
     nearest_in_memory,
 )
 from memwal.search.vector.query import SearchOptions, VectorQuery
+from memwal.util.arrays import RowIds
 from memwal.util.concurrency import run_all
 
 
