@@ -26,6 +26,6 @@ def read_by_the_code() -> set[str]:
 
 def test_the_guide_lists_all_settings() -> None:
     table = GUIDE.partition("### Settings\n")[2].partition("\n#")[0]
-    listed = re.findall(r"^\| `(\w+)` \|", table, flags=re.MULTILINE)
+    listed = re.findall(r"^- `(\w+)`", table, flags=re.MULTILINE)
     assert len(listed) == len(set(listed))
     assert set(listed) == read_by_the_code() != set()
