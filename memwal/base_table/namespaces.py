@@ -109,15 +109,13 @@ class DurableNamespace:
                 self._taken(version)
             self.outcome.created = True
         finally:
-            self._delete_staged(staging)
+            try:
+                self._store.delete(staging)
+            except LinkRefusedError as error:
+                # The commit is not affected. The staged manifest takes space, and is never a
+                # version.
+                logger.warning("%s is not deleted: %s", staging, error)
         return {"version": self._table_version(version)}
-
-    def _delete_staged(self, staging: str) -> None:
-        try:
-            self._store.delete(staging)
-        except LinkRefusedError as error:
-            # The commit is not affected. The staged manifest takes space, and is never a version.
-            logger.warning("%s is not deleted: %s", staging, error)
 
     def _has_inverted_names(self) -> bool:
         """Return whether manifests are named so that the newest comes first in a listing."""

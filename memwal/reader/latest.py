@@ -12,7 +12,6 @@ import pyarrow.compute as pc
 
 from memwal.base_table.snapshot import lance_errors
 from memwal.format.paths import TOMBSTONE
-from memwal.lsm.memtable.indexes import MemTableSnapshot
 from memwal.lsm.newest_rows import newest_row_positions
 from memwal.reader.cache.lru import LruCache
 from memwal.reader.sources.generation import GenerationSource
@@ -128,7 +127,14 @@ def _find_newest(
 def read_keys(source: GenerationSource, primary_key: Sequence[str]) -> GenerationKeys:
     """Read the keys of a generation; those of a flushed one never change and are cached."""
     if source.snapshot is not None:
-        return _unflushed_keys(source.snapshot, primary_key)
+        view = source.snapshot.view
+        rows = np.flatnonzero(source.snapshot.newest())
+        keys = pa.table({name: view.take_column(name, rows) for name in primary_key})
+        return GenerationKeys(
+            keys=key_column(keys, primary_key),
+            deleted=view.take_column(TOMBSTONE, rows).to_numpy(zero_copy_only=False),
+            addresses=rows.astype(np.uint64),
+        )
     if source.identity is None:
         return _flushed_keys(source, primary_key)
     return _generation_keys.get(source.identity, lambda: _flushed_keys(source, primary_key))
@@ -144,15 +150,6 @@ def _flushed_keys(source: GenerationSource, primary_key: Sequence[str]) -> Gener
         keys=key_column(table, primary_key),
         deleted=pc.fill_null(table.column(TOMBSTONE), False).to_numpy(),
         addresses=addresses,
-    )
-
-
-def _unflushed_keys(snapshot: MemTableSnapshot, primary_key: Sequence[str]) -> GenerationKeys:
-    rows = np.flatnonzero(snapshot.newest())
-    keys = pa.table({name: snapshot.view.take_column(name, rows) for name in primary_key})
-    deleted = snapshot.view.take_column(TOMBSTONE, rows).to_numpy(zero_copy_only=False)
-    return GenerationKeys(
-        keys=key_column(keys, primary_key), deleted=deleted, addresses=rows.astype(np.uint64)
     )
 
 

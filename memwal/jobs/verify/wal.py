@@ -46,7 +46,11 @@ def check_log(
     except CorruptDataError as error:
         folder = f"{region_dir(region_id)}/abandoned"
         yield Finding("abandoned-unreadable", folder, str(error), region=region_id)
-    objects = _list_entries(store, region_id)
+    objects = {}
+    for info in store.list(wal_dir(region_id)):
+        position = parse_wal_name(info.key.rpartition("/")[2])
+        if position is not None:
+            objects[position] = info
     findings = list(_check_positions(store, manifest, objects, collected))
     if rows:
         findings += _check_entries(store, manifest, objects, row_schema)
@@ -62,15 +66,6 @@ def _is_abandoned(key: str, records: Sequence[AbandonedRows]) -> bool:
     return position is not None and any(
         record.first_position <= position <= record.last_position for record in records
     )
-
-
-def _list_entries(store: ObjectStore, region_id: UUID) -> dict[int, ObjectInfo]:
-    entries = {}
-    for info in store.list(wal_dir(region_id)):
-        position = parse_wal_name(info.key.rpartition("/")[2])
-        if position is not None:
-            entries[position] = info
-    return entries
 
 
 def _check_positions(

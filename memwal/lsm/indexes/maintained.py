@@ -103,7 +103,12 @@ def build_generation_indexes(
     failed. An index that does not accept the rows is left out with a warning, so that the rows are
     flushed anyway.
     """
-    paths = _column_paths(dataset)
+    paths = {}
+    pending = [(field.name(), field) for field in dataset.lance_schema.fields()]
+    while pending:
+        path, field = pending.pop()
+        paths[field.id()] = path
+        pending += [(f"{path}.{child.name()}", child) for child in field.children()]
     builds = [
         _build(location, folder, int(dataset.version), index, paths[index.field_id])
         for index in indexes
@@ -140,16 +145,6 @@ def _build(
             raise problem from error
     logger.warning("generation %s is flushed without index %s: %s", folder, index.name, problem)
     return None
-
-
-def _column_paths(dataset: LanceDataset) -> dict[int, str]:
-    paths = {}
-    pending = [(field.name(), field) for field in dataset.lance_schema.fields()]
-    while pending:
-        path, field = pending.pop()
-        paths[field.id()] = path
-        pending += [(f"{path}.{child.name()}", child) for child in field.children()]
-    return paths
 
 
 class _SpecCache:

@@ -173,7 +173,13 @@ class TokenMap:
         if kind == 0b10:
             byte, at = self._single_input(state, address)
             return False, 0, [(byte, *self._single_target(at))]
-        return self._wide_node(state, address)
+        wide = self._wide(state, address)
+        transitions = [
+            (self._data[wide.inputs - 1 - i], self._output(wide, i), self._next(wide, i))
+            for i in range(wide.fan_out)
+        ]
+        last = self._number(wide.end, wide.output_size) if wide.final else 0
+        return wide.final, last, transitions
 
     def _state(self, address: int) -> int:
         """Return the state byte of a node, which is stored behind its other bytes."""
@@ -193,15 +199,6 @@ class TokenMap:
         target_size, output_size = divmod(self._data[at - 1], 16)
         end = at - 1 - target_size - output_size
         return self._number(end, output_size), self._target(at - 1 - target_size, target_size, end)
-
-    def _wide_node(self, state: int, address: int) -> _Node:
-        wide = self._wide(state, address)
-        transitions = [
-            (self._data[wide.inputs - 1 - i], self._output(wide, i), self._next(wide, i))
-            for i in range(wide.fan_out)
-        ]
-        last = self._number(wide.end, wide.output_size) if wide.final else 0
-        return wide.final, last, transitions
 
     def _wide(self, state: int, address: int) -> _WideNode:
         data = self._data

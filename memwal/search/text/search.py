@@ -136,13 +136,18 @@ def combined_hits(
             mine = next(remaining)
             at[term].append(mine)
             counts[term][mine] += weight * field.postings[term].counts
-    weighted = zip(query.weights, columns, strict=True)
+    weighted = list(zip(query.weights, columns, strict=True))
     statistics = TextStatistics(
         max(column.documents for column in columns),
         sum(weight * column.tokens for weight, column in weighted),
         {term: max(len(field.postings[term].documents) for field in fields) for term in terms},
     )
-    lengths = _weighted_lengths(query, columns, rows)
+    lengths = np.zeros(len(rows))
+    for weight, column in weighted:
+        for docs in column.document_sets:
+            # Rows are ordered by source.
+            first, last = np.searchsorted(rows.source, [docs.source, docs.source + 1])
+            lengths[first:last] += weight * docs.lengths_of(rows.rows[first:last])
     scores = np.zeros(len(rows))
     for term in terms:
         here = np.flatnonzero(counts[term])
@@ -163,18 +168,6 @@ def _read_field(column: TextColumn, terms: Sequence[str]) -> _FieldPostings:
         term: document_hits(column, one.documents, one.counts) for term, one in postings.items()
     }
     return _FieldPostings(postings, rows)
-
-
-def _weighted_lengths(
-    query: CombinedFieldsQuery, columns: Sequence[TextColumn], rows: Hits
-) -> _Weights:
-    """Sum the weighted token counts of each row over all columns; rows are ordered by source."""
-    lengths = np.zeros(len(rows))
-    for weight, column in zip(query.weights, columns, strict=True):
-        for docs in column.document_sets:
-            first, last = np.searchsorted(rows.source, [docs.source, docs.source + 1])
-            lengths[first:last] += weight * docs.lengths_of(rows.rows[first:last])
-    return lengths
 
 
 def _parse_query(

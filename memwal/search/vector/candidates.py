@@ -222,7 +222,9 @@ def base_candidates(
         if known is not None:
             replaced = contains(known.rows, rows)
         elif keys:
-            replaced = _find_replaced(newest, key_column(found, keys))
+            # There are few of these keys, so they are hashed, and not those of the generations.
+            few = key_column(found, keys)
+            replaced[pc.index_in(newest.keys, value_set=few).drop_null().to_numpy()] = True
             note_compared_rows(sources, len(newest.keys))
         if len(rows) < count or np.count_nonzero(~replaced) >= wanted:
             break
@@ -318,14 +320,6 @@ def _search_dataset(
             raise
         segments = [segment.uuid for segment in index.segments]
         raise leave_out(str(dataset.uri), segments, error) from error
-
-
-def _find_replaced(newest: NewestRows, keys: pa.Array) -> Mask:
-    """Mark the keys that a generation has. There are few ``keys``, so these are hashed."""
-    matches = pc.index_in(newest.keys, value_set=keys).drop_null().to_numpy()
-    replaced = np.zeros(len(keys), np.bool_)
-    replaced[matches] = True
-    return replaced
 
 
 def _warn_no_index(source: GenerationSource, column: str) -> None:

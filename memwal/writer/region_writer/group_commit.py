@@ -326,7 +326,11 @@ class EntryWriter:
                 self.add_to_memtable(appended.batches, position=appended.position, nbytes=nbytes)
                 self._count_group(group, nbytes, time.perf_counter() - started)
         if self._settings.indexed:
-            self._index_memtable()
+            try:
+                self._tables.active.catch_up()
+            except MemWalError as error:
+                # The write is durable, so this must not fail it.
+                logger.warning("rows of region %s are not indexed yet: %s", self._region_id, error)
         if self._tables.is_full() or group[-1].seals:
             self.seal_memtable()
 
@@ -339,13 +343,6 @@ class EntryWriter:
             for write in group:
                 self._count_unbuffered(write)
         return group
-
-    def _index_memtable(self) -> None:
-        """Index the rows of the active MemTable. The write is durable, so this must not fail it."""
-        try:
-            self._tables.active.catch_up()
-        except MemWalError as error:
-            logger.warning("rows of region %s are not indexed yet: %s", self._region_id, error)
 
     def _count_group(self, group: list[PendingWrite], nbytes: int, seconds: float) -> None:
         """Count a group that is in the log. The caller holds the lock."""
