@@ -1,7 +1,7 @@
 """The figures of the benchmarks, as Markdown: ``python scripts/site/figures.py [--check]``.
 
 bench/figures has a file for each program of bench/: its output with ``--json``. The site's page
-of all figures has every line of them. docs/benchmarks.md has two tables, which this program
+of all figures has every line of them. docs/benchmarks.md has two parts, which this program
 writes: the lines whose target was missed, and those that are asked for most.
 """
 
@@ -58,7 +58,6 @@ ASKED = (
 _TABLE = re.compile(r"(<!-- figures: (\w+) -->\n).*?(<!-- end of figures -->)", re.DOTALL)
 _COLUMNS = ("what", "ours", "other", "of", "ratio", "target", "samples", "load", "note")
 _ASKED_COLUMNS = ("what", "ours", "other", "ratio (target)")
-_MISSED_COLUMNS = ("what", "compared with", "ratio (target)")
 
 
 def markdown() -> str:
@@ -72,9 +71,14 @@ def costs() -> str:
 
 
 def written(page: str) -> str:
-    """The page, with its tables of stored figures."""
+    """The page, with its parts of stored figures."""
     tables = {"missed": _missed, "asked": _asked}
-    return _TABLE.sub(lambda table: f"{table[1]}{_table(tables[table[2]]())}{table[3]}", page)
+
+    def filled(table: re.Match[str]) -> str:
+        lines = "\n".join(tables[table[2]]())
+        return f"{table[1]}\n{lines}\n\n{table[3]}"
+
+    return _TABLE.sub(filled, page)
 
 
 def worst_first(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -95,29 +99,24 @@ def _section(name: str) -> str:
     return "\n".join([*lines, ""])
 
 
-def _missed() -> Iterator[Iterable[str]]:
-    yield _MISSED_COLUMNS
+def _missed() -> Iterator[str]:
     for name in PROGRAMS:
         for line in worst_first(_report(name)["lines"]):
             if line["met"] is False:
-                yield line["what"], line["against"], f"{_ratio(line)} ({line['target']})"
+                compared = f"{line['what']}, against {line['against']}"
+                yield f"- {compared}: {_ratio(line)} ({line['target']})"
 
 
-def _asked() -> Iterator[Iterable[str]]:
-    yield _ASKED_COLUMNS
+def _asked() -> Iterator[str]:
+    yield _row(_ASKED_COLUMNS)
+    yield _row("---" for _ in _ASKED_COLUMNS)
     for name, what, against in ASKED:
         (line,) = (
             line
             for line in _report(name)["lines"]
             if (line["what"], line["against"]) == (what, against) and line["target"]
         )
-        yield _asked_cells(line)
-
-
-def _table(rows: Iterator[Iterable[str]]) -> str:
-    head = [*next(rows)]
-    lines = [_row(head), _row("---" for _ in head), *map(_row, rows)]
-    return "\n".join(["", *lines, "", ""])
+        yield _row(_asked_cells(line))
 
 
 def _machine(report: dict[str, Any]) -> str:
