@@ -205,13 +205,13 @@ def prune() -> dict[str, int]:
 @task
 def clean_up() -> dict[str, int]:
     """Delete results and ended pods of drivers that no retry fetched within a week."""
-    from memwal_airflow.kubernetes.cluster import connect_cluster, delete_old_drivers
+    from memwal_airflow.kubernetes.cluster import delete_old_drivers, driver_pods
     from memwal_airflow.spark.submit import submit_hook
 
     results = ResultsFolder.configured()
     deleted_results = 0 if results is None else clean_results(results.uri, results.options)
     hook = submit_hook()
-    deleted_pods = delete_old_drivers(connect_cluster(hook)) if is_kubernetes(hook.master) else 0
+    deleted_pods = delete_old_drivers(driver_pods(hook)) if is_kubernetes(hook.master) else 0
     return {"results": deleted_results, "pods": deleted_pods}
 
 

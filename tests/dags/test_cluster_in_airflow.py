@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 from airflow_demo.standalone import AirflowStandalone
-from support.kubernetes.kubernetes_server import Pod, running_kubernetes
+from support.kubernetes.kubernetes_server import Pod, kubeconfig, running_kubernetes
 
 import memwal
 from memwal.catalog import RunState
@@ -86,7 +86,7 @@ def test_a_driver_outlives_its_task_and_ends_with_it(tmp_path: Path, registered:
             env={
                 **registered.env,
                 "AIRFLOW_CONN_FAR": json.dumps(connection),
-                "KUBECONFIG": str(tmp_path / "no-kubeconfig"),
+                "KUBECONFIG": str(kubeconfig(tmp_path)),
                 "PATH": os.pathsep.join(
                     [str(binaries), str(Path(sys.executable).parent), os.environ["PATH"]]
                 ),

@@ -18,7 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from support.kubernetes.kubernetes_server import KubernetesServer, running_kubernetes
+from support.kubernetes.kubernetes_server import KubernetesServer, kubeconfig, running_kubernetes
 
 import memwal
 from memwal.catalog import Catalog, Policy
@@ -31,6 +31,9 @@ os.environ["AIRFLOW__CORE__DAGS_FOLDER"] = str(HOME / "dags")
 os.environ["AIRFLOW__CORE__UNIT_TEST_MODE"] = "True"
 # Tables of tests are small, and most tests are about the Spark that their jobs run on.
 os.environ["AIRFLOW__MEMWAL__LOCAL_BELOW_BYTES"] = "0"
+# The Kubernetes provider reads how long it waits between attempts when it is imported.
+os.environ["AIRFLOW__WORKERS__API_RETRY_WAIT_MIN"] = "0.01"
+os.environ["AIRFLOW__WORKERS__API_RETRY_WAIT_MAX"] = "0.02"
 os.environ["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"] = f"sqlite:///{HOME / 'airflow.db'}"
 
 
@@ -267,7 +270,7 @@ def in_cluster(
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setattr(submit, "job_environment", lambda **_: dict(os.environ))
     monkeypatch.setattr(driver_pod, "POLL_SECONDS", 0.05)
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "no-kubeconfig"))
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig(tmp_path)))
     return kubernetes
 
 

@@ -17,26 +17,24 @@ from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
 
 from airflow.sdk.configuration import conf
+from kubernetes.client import V1Pod
 
 from memwal.catalog.records import CONNECTION_PREFIX
 from memwal.errors import InvalidInputError
 from memwal.spark.result_store import KEEP
 from memwal.spark.runner import trace_environment
-from memwal.util.records import JsonMapping
 from memwal_airflow import SECTION
-from memwal_airflow.kubernetes.api import Cluster, own_namespace
 from memwal_airflow.kubernetes.driver_pod import (
     ATTEMPT_LABEL,
     LABEL,
     RUN_LABEL,
     DriverPod,
     attempt_of,
-    delete_and_wait,
-    is_complete,
 )
-from memwal_airflow.kubernetes.pod_state import PodState
+from memwal_airflow.kubernetes.pods import Pods, describe, has_ended, has_started, own_namespace
 from memwal_airflow.kubernetes.results_folder import ResultsFolder
 from memwal_airflow.spark.application import SparkJob, new_job_folder
+from memwal_airflow.spark.reattach import EarlierTry
 
 if TYPE_CHECKING:
     from memwal_airflow.spark.submit import JobSubmitHook
@@ -54,7 +52,7 @@ class TaskDriver:
     """Submits the driver of one task instance, or finds the driver of its earlier try."""
 
     hook: JobSubmitHook
-    cluster: Cluster
+    pods: Pods
     results: ResultsFolder
     run: str  # Hash of the task instance, the same for all of its tries.
     job: str
@@ -70,7 +68,7 @@ class TaskDriver:
             )
         return cls(
             hook=hook,
-            cluster=connect_cluster(hook),
+            pods=driver_pods(hook),
             results=results,
             run=_name_hash(results, external_id),
             job=job,
@@ -80,26 +78,26 @@ class TaskDriver:
     def pod_name(self) -> str:
         return f"memwal-{self.job}-{self.run}"
 
-    def find(self) -> tuple[DriverPod, tuple[UUID, ...] | None] | None:
-        """Return the driver of an earlier try, with its regions, if it runs or has a result.
+    def find(self) -> EarlierTry | None:
+        """Return the driver of an earlier try, if it runs or has a result.
 
-        Deletes the pod of a driver that died without a result, or that cannot start.
+        Deletes the pod of a driver that died without a result, or that has not started: its
+        submission may have died before it created what else the driver needs. No work is lost.
         """
-        pod = self.cluster.pod(self.pod_name)
+        pod = self.pods.find(self.pod_name)
         if pod is None:
             return None
-        driver = self._driver(attempt_of(pod) or "", uid=pod["metadata"]["uid"])
-        state = PodState.of(pod)
-        if pod["metadata"].get("deletionTimestamp"):
+        driver = self._driver(attempt_of(pod) or "")
+        if pod.metadata.deletion_timestamp is not None:
             why = "is being deleted"
-        elif state.ended and driver.result() is None:
-            why = f"{state.message}, without a result"
-        elif not state.started and not is_complete(self.cluster, pod):
-            why = "was not submitted completely"
+        elif has_ended(pod) and driver.result() is None:
+            why = f"ended without a result ({describe(pod)})"
+        elif not has_started(pod):
+            why = f"has not started ({describe(pod)})"
         else:
-            return driver, _merged_regions(pod)
+            return EarlierTry(job=driver, regions=_merged_regions(pod))
         logger.info("The %s of an earlier try %s.", driver.name, why)
-        delete_and_wait(self.cluster, pod)
+        self.pods.delete(pod)
         return None
 
     def submit(
@@ -138,7 +136,7 @@ class TaskDriver:
             # Kubernetes expands $(NAME) in arguments, and reads $$ as $.
             [argument.replace("$", "$$") for argument in [*common, *arguments]],
             conf={
-                "spark.kubernetes.namespace": self.cluster.namespace,
+                "spark.kubernetes.namespace": self.pods.namespace,
                 "spark.kubernetes.driver.pod.name": self.pod_name,
                 "spark.kubernetes.submission.waitAppCompletion": "false",
                 **{
@@ -162,39 +160,38 @@ class TaskDriver:
 
     def _end_without_lease(self, lease: str, check_lease: Callable[[], None]) -> None:
         """End the drivers of dead tasks: this process holds their lease, so they have lost it."""
-        for pod in self.cluster.pods({LEASE_LABEL: self.lease_label(lease)}):
-            if pod["metadata"]["name"] != self.pod_name and not PodState.of(pod).ended:
+        for pod in self.pods.labelled({LEASE_LABEL: self.lease_label(lease)}):
+            if pod.metadata.name != self.pod_name and not has_ended(pod):
                 logger.warning(
                     "The driver pod %s has lost its lease, which is this task's now; it is ended.",
-                    pod["metadata"]["name"],
+                    pod.metadata.name,
                 )
                 check_lease()
-                delete_and_wait(self.cluster, pod)
+                self.pods.delete(pod)
 
-    def _driver(
-        self, attempt: str, *, submission: SparkJob | None = None, uid: str | None = None
-    ) -> DriverPod:
+    def _driver(self, attempt: str, *, submission: SparkJob | None = None) -> DriverPod:
         return DriverPod(
-            self.cluster,
+            self.pods,
             pod_name=self.pod_name,
             attempt=attempt,
             result_uri=self._result_uri(attempt),
             result_options=self.results.options,
             submission=submission,
-            uid=uid,
         )
 
     def _result_uri(self, attempt: str) -> str:
         return f"{self.results.uri}/{self.run}-{attempt}.json"
 
 
-def connect_cluster(hook: JobSubmitHook) -> Cluster:
-    """Connect to the namespace of the drivers: that of Spark's configuration, else ``[memwal]
-    kubernetes_namespace``, else the namespace of this pod.
+def driver_pods(hook: JobSubmitHook) -> Pods:
+    """Return the pods in the namespace of the drivers.
+
+    It is that of Spark's configuration, else ``[memwal] kubernetes_namespace``, else that of the
+    pod of this process.
     """
     configured = conf.get(SECTION, "kubernetes_namespace", fallback=None)
     namespace = hook.namespace or configured or own_namespace()
-    return Cluster(hook.master, namespace, context=hook.context)
+    return Pods(hook.master, namespace, context=hook.context)
 
 
 def _name_hash(results: ResultsFolder, name: str) -> str:
@@ -202,19 +199,19 @@ def _name_hash(results: ResultsFolder, name: str) -> str:
     return sha256(f"{results.uri} {name}".encode()).hexdigest()[:_HASH_DIGITS]
 
 
-def delete_old_drivers(cluster: Cluster) -> int:
+def delete_old_drivers(pods: Pods) -> int:
     """Delete the pods of drivers that ended longer ago than results are kept; return how many."""
-    old = [pod for pod in cluster.pods({"spark-role": "driver"}) if _is_old(pod)]
+    before = datetime.now(UTC) - KEEP
+    old = [
+        pod
+        for pod in pods.labelled({"spark-role": "driver"})
+        if attempt_of(pod) is not None
+        and has_ended(pod)
+        and pod.metadata.creation_timestamp < before
+    ]
     for pod in old:
-        delete_and_wait(cluster, pod)
+        pods.delete(pod)
     return len(old)
-
-
-def _is_old(pod: JsonMapping) -> bool:
-    if attempt_of(pod) is None or not PodState.of(pod).ended:
-        return False
-    created = datetime.fromisoformat(pod["metadata"]["creationTimestamp"])
-    return datetime.now(UTC) - created > KEEP
 
 
 def _options_arguments(ref: str | None) -> list[str]:
@@ -230,8 +227,8 @@ def _options_arguments(ref: str | None) -> list[str]:
     return ["--storage-options-file", ref]
 
 
-def _merged_regions(pod: JsonMapping) -> tuple[UUID, ...] | None:
+def _merged_regions(pod: V1Pod) -> tuple[UUID, ...] | None:
     """Return the regions in a driver's arguments; None for all, or for another job."""
-    arguments: list[str] = pod["spec"]["containers"][0].get("args") or []
+    arguments: list[str] = pod.spec.containers[0].args or []
     regions = [value for flag, value in pairwise(arguments) if flag == "--region"]
     return tuple(map(UUID, regions)) or None

@@ -6,33 +6,41 @@ time, which keeps two tries of a task from having two drivers.
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator
+from queue import Empty, SimpleQueue
 
+from airflow.providers.cncf.kubernetes.kubernetes_helper_functions import PodLaunchFailedException
+from airflow.providers.cncf.kubernetes.utils.pod_manager import (
+    PodLaunchTimeoutException,
+    PodManager,
+)
 from airflow.sdk.configuration import conf
+from kubernetes.client import V1Pod
 
 from memwal.errors import MemWalError
-from memwal.spark.result_store import delete_result, read_result
-from memwal.util.records import JsonMapping, JsonObject
+from memwal.spark.result_store import KEEP, delete_result, read_result
+from memwal.util.records import JsonObject
 from memwal_airflow import SECTION
-from memwal_airflow.kubernetes.api import Cluster, KubernetesUnavailableError
-from memwal_airflow.kubernetes.pod_log import LogPosition
-from memwal_airflow.kubernetes.pod_state import PodState, config_maps
+from memwal_airflow.kubernetes.pods import (
+    NOT_FOUND,
+    KubernetesUnavailableError,
+    Pods,
+    describe,
+    driver_container,
+    has_ended,
+    has_started,
+    has_succeeded,
+)
 from memwal_airflow.spark.application import LEASE_CHECK_SECONDS, RunningJob, SparkJob
 
 LABEL = "memwal.io/"
 RUN_LABEL, ATTEMPT_LABEL = LABEL + "run", LABEL + "attempt"
 DEFAULT_START_SECONDS = 600
-BLOCKED_SECONDS = 120.0
-"""How long a driver may wait for its image or for a Secret before it is deleted."""
-
-GRACE_SECONDS = 10
-DELETE_SECONDS = 40.0
-"""How long to wait for the end of a pod after its deletion was requested."""
-
-POLL_SECONDS = 2.0
-DELETE_POLL_SECONDS = 0.25
+POLL_SECONDS = 2
 
 logger = logging.getLogger(__name__)
 
@@ -46,44 +54,45 @@ class DriverPod(RunningJob):
 
     def __init__(
         self,
-        cluster: Cluster,
+        pods: Pods,
         *,
         pod_name: str,
         attempt: str,
         result_uri: str,
         result_options: dict[str, str] | None,
         submission: SparkJob | None = None,
-        uid: str | None = None,
     ) -> None:
-        self.cluster = cluster
+        self.pods = pods
         self.pod_name = pod_name
         self.attempt = attempt
         self.result_uri = result_uri
         self.result_options = result_options
         self.submission = submission
-        self._uid = uid
-        self._ended: PodState | None = None
+        self._ended: V1Pod | None = None
         self._outcome = "was not submitted"
+        self._failure: BaseException | None = None
         self._result: JsonObject | None = None
         self._settled = False
 
     @property
     def name(self) -> str:
-        return f"driver pod {self.cluster.namespace}/{self.pod_name}"
+        return f"driver pod {self.pods.namespace}/{self.pod_name}"
 
     @property
     def outcome(self) -> str:
-        if self._ended is not None and self._ended.succeeded:
-            return f"succeeded without a result at {self.result_uri}; look at its log above"
-        return self._outcome
+        if self._ended is None:
+            return self._outcome
+        if self.failed:
+            return f"failed: {describe(self._ended)}"
+        return f"succeeded without a result at {self.result_uri}; look at its log above"
 
     @property
     def failed(self) -> bool:
-        return self._ended is not None and not self._ended.succeeded
+        return self._ended is not None and not has_succeeded(self._ended)
 
     @property
     def reattach_state(self) -> dict[str, str]:
-        return {"namespace": self.cluster.namespace, "pod": self.pod_name}
+        return {"namespace": self.pods.namespace, "pod": self.pod_name}
 
     def exists(self) -> bool:
         return self._find() is not None or self.result() is not None
@@ -94,7 +103,25 @@ class DriverPod(RunningJob):
             yield from self.submission.lines(check_lease)
             if not self._is_submitted(self.submission):
                 return
-        yield from self._follow(_StartLimits(check_lease))
+        lines: SimpleQueue[str | None] = SimpleQueue()
+        # The provider waits for pods and logs without a check of the lease in between. The thread
+        # ends with the pod: whoever stops reading here, for example for a lost lease, deletes it.
+        threading.Thread(target=self._watch, args=(lines,), name=self.name, daemon=True).start()
+        checked_at = time.monotonic()
+        while True:
+            try:
+                line = lines.get(timeout=LEASE_CHECK_SECONDS)
+            except Empty:
+                pass
+            else:
+                if line is None:
+                    break
+                yield line
+            if time.monotonic() - checked_at >= LEASE_CHECK_SECONDS:
+                check_lease()
+                checked_at = time.monotonic()
+        if self._failure is not None:
+            raise self._failure
 
     def result(self) -> JsonObject | None:
         if self._result is None:
@@ -110,7 +137,7 @@ class DriverPod(RunningJob):
         try:
             pod = self._find()
             if pod is not None:
-                delete_and_wait(self.cluster, pod)
+                self.pods.delete(pod)
         except (KubernetesUnavailableError, MemWalError) as error:
             logger.error("The %s may still run; delete it. %s", self.name, error)
 
@@ -123,15 +150,15 @@ class DriverPod(RunningJob):
         try:
             pod = self._find()
             if pod is not None:
-                delete_and_wait(self.cluster, pod)
+                self.pods.delete(pod)
             # Last: a pod that succeeded without a stored result would count as failed.
             delete_result(self.result_uri, self.result_options)
         except (KubernetesUnavailableError, MemWalError) as error:
             logger.warning("The %s or its result is deleted later: %s", self.name, error)
 
-    def _find(self) -> JsonObject | None:
+    def _find(self) -> V1Pod | None:
         """Return the pod of this driver, never another driver's pod of the same name."""
-        pod = self.cluster.pod(self.pod_name)
+        pod = self.pods.find(self.pod_name)
         return pod if pod is not None and attempt_of(pod) == self.attempt else None
 
     def _is_submitted(self, submission: SparkJob) -> bool:
@@ -140,119 +167,101 @@ class DriverPod(RunningJob):
         if code == 0:
             return True
         how = f"was not started: spark-submit ended with exit code {code}"
-        pod = self.cluster.pod(self.pod_name)
+        pod = self.pods.find(self.pod_name)
         if pod is None:
             self._outcome = f"{how} and made no driver pod"
             return False
         if attempt_of(pod) != self.attempt:
             self._outcome = f"{how}: another try has the {self.name}; the next one waits for it"
             return False
-        if PodState.of(pod).started:
+        if has_started(pod):
             logger.warning(
                 "spark-submit ended with exit code %s, and its %s runs.", code, self.name
             )
             return True
         # Incomplete: spark-submit creates what else the driver needs after the pod.
-        delete_and_wait(self.cluster, pod)
+        self.pods.delete(pod)
         self._outcome = f"{how}; the pod that it left had not started, and was deleted"
         return False
 
-    def _follow(self, limits: _StartLimits) -> Iterator[str]:
-        position = LogPosition()
-        logged = ""
-        while True:
-            try:
-                pod = self._find()
-                if pod is None or (self._uid is not None and pod["metadata"]["uid"] != self._uid):
-                    self._outcome = "is gone: its pod was deleted, by a user or with its node"
-                    return
-                self._uid = pod["metadata"]["uid"]
-                state = PodState.of(pod)
-                if state.started:
-                    yield from self._new_lines(state, position)
-                if state.ended:
-                    self._ended, self._outcome = state, state.message
-                    return
-                if not state.started and limits.exceeded(state):
-                    delete_and_wait(self.cluster, pod)
-                    self._outcome = f"was deleted, since it {state.message}"
-                    return
-                if not state.started and state.message != logged:
-                    logged = state.message
-                    logger.info("The %s %s.", self.name, logged)
-            except KubernetesUnavailableError as error:
-                # The driver runs on without being watched; the next round asks again.
-                logger.warning("%s", error)
-            limits.pause()
-
-    def _new_lines(self, state: PodState, position: LogPosition) -> Iterator[str]:
+    def _watch(self, lines: SimpleQueue[str | None]) -> None:
+        """Wait for the end of the driver, and hand over the lines of its log and then None."""
         try:
-            text = self.cluster.log(self.pod_name, state.container, since=position.since)
+            log = _LogReader(self.pods, lines)
+            while not self._is_over(log):
+                time.sleep(POLL_SECONDS)
+        except BaseException as error:
+            # Raised again by the thread that reads the lines.
+            self._failure = error
+        finally:
+            lines.put(None)
+
+    def _is_over(self, log: _LogReader) -> bool:
+        try:
+            pod = self._find()
+            if pod is not None:
+                log.read(pod)
+                pod = self._find()
+            if pod is None:
+                self._outcome = "is gone: its pod was deleted, by a user or with its node"
+                return True
+            if has_ended(pod):
+                self._ended = pod
+                return True
+        except (PodLaunchFailedException, PodLaunchTimeoutException) as error:
+            reason = str(error)
+            pod = self._find()
+            if pod is not None:
+                reason += f" ({describe(pod)})"
+                self.pods.delete(pod)
+            self._outcome = f"was deleted, since it did not start: {reason}"
+            return True
+        except KubernetesUnavailableError as error:
+            # The driver runs on without being watched; the next round asks again.
+            logger.warning("%s", error)
+            self.pods.connect()
+        return False
+
+
+class _LogReader(PodManager):
+    """Waits for the start of a driver and reads its log into a queue, not into the task's log."""
+
+    def __init__(self, pods: Pods, lines: SimpleQueue[str | None]) -> None:
+        super().__init__(pods.client)
+        self._pods = pods
+        self._lines = lines
+
+    def read(self, pod: V1Pod) -> None:
+        """Read the log until the driver ends, from where the last call left off.
+
+        Raises PodLaunchFailedException or PodLaunchTimeoutException if the driver does not start.
+        """
+        seconds = int(
+            conf.getfloat(SECTION, "driver_start_seconds", fallback=DEFAULT_START_SECONDS)
+        )
+        container = driver_container(pod)
+        read = (pod.metadata.namespace, pod.metadata.name, container)
+        self._client = self._pods.client
+        with self._pods.errors("get pods", missing=(NOT_FOUND,)):
+            asyncio.run(self.await_pod_start(pod, seconds, seconds, POLL_SECONDS))
+        try:
+            with self._pods.errors("get pods/log", missing=(NOT_FOUND,)):
+                self.fetch_container_logs(
+                    pod,
+                    container,
+                    follow=True,
+                    since_time=self.container_log_times.get(read),
+                    post_termination_timeout=int(KEEP.total_seconds()),
+                )
         except KubernetesUnavailableError as error:
             # The log comes from the node, which can be gone while the API server has the pod.
             logger.warning("%s", error)
-            return
-        yield from position.new_lines(text, ended=state.ended)
+
+    def _log_message(self, message: str, *_: object) -> None:
+        self._lines.put(message)
 
 
-class _StartLimits:
-    """Limits on the start of a driver, and the pause between two polls of its pod."""
-
-    def __init__(self, check_lease: Callable[[], None]) -> None:
-        self._check_lease = check_lease
-        self._started_at = self._checked_at = time.monotonic()
-        self._blocked_since: float | None = None
-        seconds = conf.getfloat(SECTION, "driver_start_seconds", fallback=DEFAULT_START_SECONDS)
-        self._start_seconds = float(seconds)
-
-    def exceeded(self, state: PodState) -> bool:
-        """Return whether a driver that has not started has used up its time."""
-        now = time.monotonic()
-        if not state.blocked:
-            self._blocked_since = None
-        elif self._blocked_since is None:
-            self._blocked_since = now
-        blocked_for = 0.0 if self._blocked_since is None else now - self._blocked_since
-        return now - self._started_at >= self._start_seconds or blocked_for >= BLOCKED_SECONDS
-
-    def pause(self) -> None:
-        """Sleep until the next poll, and check the lease every few seconds."""
-        time.sleep(POLL_SECONDS)
-        if time.monotonic() - self._checked_at >= LEASE_CHECK_SECONDS:
-            self._check_lease()
-            self._checked_at = time.monotonic()
-
-
-def attempt_of(pod: JsonMapping) -> str | None:
+def attempt_of(pod: V1Pod) -> str | None:
     """Return the attempt that a pod belongs to, from its label."""
-    attempt: str | None = (pod["metadata"].get("labels") or {}).get(ATTEMPT_LABEL)
+    attempt: str | None = (pod.metadata.labels or {}).get(ATTEMPT_LABEL)
     return attempt
-
-
-def is_complete(cluster: Cluster, pod: JsonMapping) -> bool:
-    """Return whether everything that a pod needs to start exists, as far as it may be read.
-
-    ``spark-submit`` creates the driver's config map last. If it died before, the pod waits for the
-    config map for ever.
-    """
-    return all(cluster.has_config_map(name) is not False for name in config_maps(pod))
-
-
-def delete_and_wait(cluster: Cluster, pod: JsonMapping) -> None:
-    """Delete a pod and wait until it is gone.
-
-    Raises KubernetesUnavailableError if it may still exist: the API server or the pod's node does
-    not answer.
-    """
-    meta = pod["metadata"]
-    cluster.delete(pod, grace_seconds=GRACE_SECONDS)
-    ends_at = time.monotonic() + DELETE_SECONDS
-    while time.monotonic() < ends_at:
-        current = cluster.pod(meta["name"])
-        if current is None or current["metadata"]["uid"] != meta["uid"]:
-            return
-        time.sleep(DELETE_POLL_SECONDS)
-    raise KubernetesUnavailableError(
-        f"The pod {meta['name']} still exists {DELETE_SECONDS:g} s after the request to delete it; "
-        "its node may be out of reach."
-    )

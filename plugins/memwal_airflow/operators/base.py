@@ -31,7 +31,6 @@ from memwal_airflow.skips import TaskSkipped, TaskSkipReason
 from memwal_airflow.spark.application import RESULT_FILE, RunningJob, SparkJob, new_job_folder
 from memwal_airflow.spark.errors import SparkApplicationError, error_of_line
 from memwal_airflow.spark.reattach import (
-    ClusterDriver,
     EarlierTry,
     clear_state,
     find_earlier_try,
@@ -348,7 +347,7 @@ class MemWalOperator(BaseOperator):
             command, env = hook.command(f"{self.job}.py", [*common, *arguments])
             return SparkJob.start(command, env=env, folder=folder)
 
-    def _find_driver(self, context: Context) -> ClusterDriver | None:
+    def _find_driver(self, context: Context) -> EarlierTry | None:
         hook = self.hook()
         return self._task_driver(hook, context).find() if hook.is_cluster_mode else None
 

@@ -14,7 +14,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -27,9 +27,6 @@ from memwal_airflow.spark.processes import ProcessId
 
 if TYPE_CHECKING:
     from memwal.catalog import Catalog
-
-ClusterDriver = tuple[RunningJob, tuple[UUID, ...] | None]
-"""A driver in a cluster that an earlier try left, and the regions that it merges."""
 
 STATE_KEY = "memwal_spark_job"
 EARLIER_TRY_SECONDS = 60.0
@@ -45,10 +42,10 @@ class EarlierTry:
     """The application that a killed try of a task left behind: it runs, or has left its result."""
 
     job: RunningJob
-    host: str  # The machine that the task ran on.
-    task: ProcessId | None  # The process of the task, if it ran on this machine.
     # Regions that a merge was restricted to; None for a merge of all, or for another job.
     regions: tuple[UUID, ...] | None
+    host: str = ""  # The machine that the task ran on, if it is known.
+    task: ProcessId | None = None  # The process of the task, if it ran on this machine.
 
     def release_leases(self, catalog: Catalog, table: str) -> None:
         """Release the leases on a table that the process of the task held, if it is dead.
@@ -96,7 +93,7 @@ def clear_state(context: Context) -> None:
 
 
 def find_earlier_try(
-    context: Context, find_in_cluster: Callable[[], ClusterDriver | None]
+    context: Context, find_in_cluster: Callable[[], EarlierTry | None]
 ) -> EarlierTry | None:
     """Return the application that an earlier try left, if it runs or has a result.
 
@@ -108,7 +105,7 @@ def find_earlier_try(
     if not state:
         # The driver of a try that stored no state can still be found by the name of its pod.
         later = getattr(context["ti"], "try_number", 1) > 1
-        return _earlier_driver(find_in_cluster(), host="", task=None) if later else None
+        return find_in_cluster() if later else None
     try:
         host, regions = state["host"], state["regions"]
         task = ProcessId.from_dict(state["task"])
@@ -124,10 +121,11 @@ def find_earlier_try(
         local_task = task if host == socket.gethostname() else None
         if local_task is not None:
             _wait_for_exit(local_task)
-        earlier = _earlier_driver(find_in_cluster(), host=host, task=local_task)
+        earlier = find_in_cluster()
         if earlier is None:
             clear_state(context)
-        return earlier
+            return None
+        return replace(earlier, host=host, task=local_task)
     if host != socket.gethostname():
         logger.info(
             "An earlier try started an application on %s, which cannot be watched from here; if "
@@ -149,15 +147,6 @@ def find_earlier_try(
         clear_state(context)
         return None
     return EarlierTry(job=job, host=host, task=task, regions=merged)
-
-
-def _earlier_driver(
-    driver: ClusterDriver | None, *, host: str, task: ProcessId | None
-) -> EarlierTry | None:
-    if driver is None:
-        return None
-    job, regions = driver
-    return EarlierTry(job=job, host=host, task=task, regions=regions)
 
 
 def _wait_for_exit(task: ProcessId) -> None:

@@ -23,7 +23,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from memwal_airflow import fleet_dag
 from memwal_airflow.assets import merged_asset
-from memwal_airflow.kubernetes import api, driver_pod
+from memwal_airflow.kubernetes import driver_pod, pods
 from memwal_airflow.kubernetes.cluster import TaskDriver
 from memwal_airflow.kubernetes.results_folder import ResultsFolder
 from memwal_airflow.operators.base import external_id
@@ -41,7 +41,7 @@ from memwal_airflow.spark import application
 from memwal_airflow.spark.processes import ProcessId
 from memwal_airflow.spark.reattach import STATE_KEY
 from support.airflow.skips import skips
-from support.kubernetes.kubernetes_server import Fault, KubernetesServer, Pod
+from support.kubernetes.kubernetes_server import Fault, KubernetesServer, Pod, kubeconfig
 
 import memwal
 from memwal.catalog import Catalog, RunState
@@ -54,9 +54,8 @@ pytestmark = pytest.mark.usefixtures("managed")
 
 @pytest.fixture(autouse=True)
 def quick(in_cluster: KubernetesServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api, "PAUSES_SECONDS", (0.01,))
-    monkeypatch.setattr(driver_pod, "DELETE_SECONDS", 5.0)
-    monkeypatch.setattr(driver_pod, "DELETE_POLL_SECONDS", 0.02)
+    monkeypatch.setattr(pods, "DELETE_SECONDS", 5.0)
+    monkeypatch.setattr(pods, "DELETE_POLL_SECONDS", 0.02)
     monkeypatch.setattr(application, "LEASE_CHECK_SECONDS", 0.1)
     monkeypatch.setattr(driver_pod, "LEASE_CHECK_SECONDS", 0.1)
 
@@ -209,11 +208,17 @@ def test_a_merge_is_submitted_followed_leased_recorded_and_cleaned_up(
     assert link.get_link(operator, ti_key=None) == "https://history/history/spark-1/"
 
 
-def test_arguments_reach_the_driver_as_they_are(made: Any, context: Any) -> None:
+def test_arguments_reach_the_driver_as_they_are(
+    made: Any, context: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = tmp_path / "options.json"
+    options.write_text('{"timeout": "5s"}')
+    monkeypatch.setenv("AIRFLOW__MEMWAL__RESULTS_OPTIONS_FILE", str(options))
     place = driver_place(context)
+    assert place.results.options == {"timeout": "5s"}
     driver = place.submit(
         ["--quality", '{"regex": "^$(HOME)$"}'],
-        table="t",
+        table=None,
         table_uri="s3://lake/a$b",
         storage_options_ref="/etc/lake/options.json",
         leases=(),
@@ -225,8 +230,10 @@ def test_arguments_reach_the_driver_as_they_are(made: Any, context: Any) -> None
     assert given(pod, "--quality") == '{"regex": "^$(HOME)$"}'
     assert given(pod, "--table") == "s3://lake/a$b"
     assert given(pod, "--storage-options-file") == "/etc/lake/options.json"
+    assert given(pod, "--result-options-file") == str(options)
     # Else Kubernetes would put the value of a variable there.
     assert "$$(HOME)$$" in " ".join(pod.arguments)
+    assert "memwal.io/table" not in pod.labels
     driver.end()
     driver.clean_up()
 
@@ -375,7 +382,6 @@ def test_a_driver_that_fails_says_which_way_and_what_to_do(
     drive: Callable[[Pod], None],
     said: str | None,
 ) -> None:
-    monkeypatch.setattr(driver_pod, "BLOCKED_SECONDS", 0.3)
     monkeypatch.setenv("AIRFLOW__MEMWAL__DRIVER_START_SECONDS", "2")
 
     def play(pod: Pod) -> None:
@@ -436,10 +442,18 @@ def test_a_result_that_cannot_be_read_now_is_read_by_the_retry(
     assert (made.server.pods, left(tmp_path)) == ([], [])
 
 
-def test_an_api_server_that_is_away_for_a_while_ends_nothing(made: Any, context: Any) -> None:
+@pytest.mark.parametrize("why", ["503", "a token that has run out"])
+def test_an_api_server_that_is_away_for_a_while_ends_nothing(
+    made: Any, context: Any, tmp_path: Path, why: str
+) -> None:
     def drive(pod: Pod) -> None:
         until(lambda: pod.server.asked("PATCH", "configmaps") > 0)
-        made.server.faults.append(Fault(method="GET", path="/pods/", status=503, times=9))
+        if why == "503":
+            made.server.faults.append(Fault(method="GET", path="/pods/", status=503, times=9))
+        else:
+            made.server.token = "second"
+            until(lambda: pod.server.refused > 0)
+            kubeconfig(tmp_path, token="second")
         merge(pod)
 
     made.server.on_pod = drive
@@ -576,14 +590,14 @@ def test_a_driver_that_does_not_end_is_named(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(driver_pod, "DELETE_SECONDS", 0.2)
+    monkeypatch.setattr(pods, "DELETE_SECONDS", 0.2)
     stuck = threading.Event()
     made.server.on_delete = lambda pod: print(stuck.wait(20))
     pod = leave_driver(made, context)
     pod.run()
     found = driver_place(context).find()
     assert found is not None
-    found[0].end()
+    found.job.end()
     stuck.set()
     (error,) = [one for one in caplog.records if one.levelno == logging.ERROR]
     assert pod.name in error.getMessage()
@@ -627,30 +641,6 @@ def test_where_results_go(monkeypatch: pytest.MonkeyPatch, given: str, address: 
         return
     found = ResultsFolder.configured()
     assert (found and found.uri) == address
-
-
-def test_options_of_the_results_are_read_here_and_there(
-    made: Any, context: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    options = tmp_path / "options.json"
-    options.write_text('{"timeout": "5s"}')
-    monkeypatch.setenv("AIRFLOW__MEMWAL__RESULTS_OPTIONS_FILE", str(options))
-    place = driver_place(context)
-    assert place.results.options == {"timeout": "5s"}
-    driver = place.submit(
-        [],
-        table=None,
-        table_uri="/t",
-        storage_options_ref=None,
-        leases=(),
-        check_lease=lambda: None,
-    )
-    assert next(driver.lines(lambda: None)) == "submitting"
-    until(lambda: len(made.server.pods) == 1)
-    assert given(made.server.pod, "--result-options-file") == str(options)
-    assert "memwal.io/table" not in made.server.pod.labels
-    driver.end()
-    driver.clean_up()
 
 
 def test_a_connection_may_ask_for_cluster_mode(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -718,17 +708,17 @@ def test_a_try_that_is_killed_at_any_step_is_gone_on_with(
 ) -> None:
     """By a process of its own, with no time to end anything."""
     go = threading.Event()
+    # No work of a driver that has not started is lost, and it may wait for ever.
+    again = step in ("submitting", "made")
 
     def drive(pod: Pod) -> None:
-        if step == "made":
-            go.wait(60)
-        elif step == "runs":
+        if step == "runs":
             pod.run()
             go.wait(60)
         elif step == "ended":
             # It does not get to hear of that.
             children[0].send_signal(signal.SIGSTOP)
-        if step != "submitting" or len(children) == 2:
+        if not again or len(children) == 2:
             merge(pod)
 
     children: list[psutil.Popen] = []
@@ -760,7 +750,6 @@ def test_a_try_that_is_killed_at_any_step_is_gone_on_with(
     result = task().execute(context)
     assert result["metrics"]["generations"] == 4
     assert waiting(made) == {made.hot: 0, made.cold: 1}
-    again = step == "submitting"
     assert made.server.asked("POST", "/pods") == (2 if again else 1)
     assert made.server.pods == []
     assert [run.state for run in catalog.runs()] == [RunState.SUCCEEDED, RunState.ABANDONED]

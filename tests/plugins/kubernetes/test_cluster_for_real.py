@@ -16,7 +16,7 @@ from memwal_airflow.assets import merged_asset
 from memwal_airflow.kubernetes.driver_pod import DriverPod
 from memwal_airflow.operators.maintenance import MemWalMergeOperator
 from support.kubernetes.kubelet import Kubelet
-from support.kubernetes.kubernetes_server import KubernetesServer, Pod
+from support.kubernetes.kubernetes_server import KubernetesServer, Pod, kubeconfig
 from support.stores.s3_emulator import SECRET_KEY, running_emulator
 
 from memwal.catalog import Catalog, Policy, RunState
@@ -51,7 +51,7 @@ def node(kubernetes: KubernetesServer, tmp_path: Path, monkeypatch: pytest.Monke
     }
     for name, value in settings.items():
         monkeypatch.setenv(f"AIRFLOW__MEMWAL__{name}", value)
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "no-kubeconfig"))
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig(tmp_path)))
     # What the task's environment has must not reach the driver.
     monkeypatch.setenv("AIRFLOW_CONN_LAKE", "generic://:left-behind@host")
     image = {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}

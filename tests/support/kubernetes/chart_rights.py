@@ -18,7 +18,6 @@ SUBMIT = {
     ("pods/log", "get"),
     ("configmaps", "create"),
     ("configmaps", "patch"),
-    ("configmaps", "get"),
     ("configmaps", "delete"),
     ("services", "create"),
     ("services", "patch"),

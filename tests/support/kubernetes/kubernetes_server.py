@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import json
 import re
-import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 from uuid import uuid4
@@ -47,8 +47,6 @@ class Fault:
         What it is answered; 0 closes the connection without an answer.
     after : bool
         Whether it takes effect all the same.
-    seconds : float
-        How long the answer takes.
     times : int
         How often.
     """
@@ -57,7 +55,6 @@ class Fault:
     path: str
     status: int = 500
     after: bool = False
-    seconds: float = 0.0
     times: int = 1
 
 
@@ -150,7 +147,7 @@ class KubernetesServer:
     Attributes
     ----------
     address : str
-        ``http://127.0.0.1:port``, or with https.
+        ``http://127.0.0.1:port``.
     objects : dict
         What it knows, by kind, namespace and name.
     faults : list of Fault
@@ -159,6 +156,8 @@ class KubernetesServer:
         Method and path of what it was asked.
     token : str or None
         The only one that it takes; None takes everybody.
+    refused : int
+        How many requests had another token.
     on_pod : callable, optional
         Called, in a thread of its own, with every pod that is made.
     on_delete : callable, optional
@@ -171,6 +170,7 @@ class KubernetesServer:
     faults: list[Fault] = field(default_factory=list)
     requests: list[tuple[str, str]] = field(default_factory=list)
     token: str | None = None
+    refused: int = 0
     on_pod: Callable[[Pod], None] | None = None
     on_delete: Callable[[Pod], None] | None = None
     lock: threading.RLock = field(default_factory=threading.RLock)
@@ -264,13 +264,12 @@ class _Handler(BaseHTTPRequestHandler):
         with self.found.lock:
             self.found.requests.append((self.command, self.path))
         fault = self.found.fault(self.command, self.path)
-        if fault is not None:
-            time.sleep(fault.seconds)
-            if not fault.after and fault.status != 200:
-                self._fail(fault.status)
-                return
+        if fault is not None and not fault.after:
+            self._fail(fault.status)
+            return
         token = self.headers.get("Authorization", "").removeprefix("Bearer ")
         if self.found.token is not None and token != self.found.token:
+            self.found.refused += 1
             self._fail(401)
             return
         address = urlsplit(self.path)
@@ -286,7 +285,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._watch()
         else:
             status, answer = getattr(self, f"_{self.command.lower()}")()
-            if fault is not None and fault.status != 200:
+            if fault is not None:
                 self._fail(fault.status)
             else:
                 self._answer(status, answer)
@@ -358,8 +357,6 @@ class _Handler(BaseHTTPRequestHandler):
     def _log(self) -> None:
         with self.found.lock:
             body = self.found.objects.get(self._key())
-            known = [] if body is None else self.found.logs.get(body["metadata"]["uid"], [])
-            lines = list(known)
         if body is None:
             self._answer(404, _status(404, f"{self.name} not found"))
             return
@@ -367,36 +364,57 @@ class _Handler(BaseHTTPRequestHandler):
         if not states or "waiting" in states[0]:
             self._answer(400, _status(400, "the container is waiting to start"))
             return
-        since = self.query.get("sinceTime")
-        if since is not None:
-            # It knows no parts of a second here.
-            first = datetime.fromisoformat(since).replace(microsecond=0)
-            lines = [(at, line) for at, line in lines if at >= first]
-        stamped = self.query.get("timestamps") in ("true", "True")
-        text = "".join(
-            (f"{at:%Y-%m-%dT%H:%M:%S.%f}000Z {line}\n" if stamped else f"{line}\n")
-            for at, line in lines
-        )
-        self._answer(200, text.encode(), kind="text/plain")
+        self._start_stream("text/plain")
+        ends_at = time.monotonic() + _WATCH_SECONDS
+        seconds = float(self.query.get("sinceSeconds") or "inf")
+        first = time.time() - seconds
+        uid, sent = body["metadata"]["uid"], 0
+        try:
+            while True:
+                with self.found.lock:
+                    now = self.found.objects.get(self._key())
+                    lines = list(self.found.logs.get(uid, []))[sent:]
+                sent += len(lines)
+                text = "".join(
+                    f"{at:%Y-%m-%dT%H:%M:%S.%f}000Z {line}\n"
+                    for at, line in lines
+                    if at.timestamp() >= first
+                )
+                self._send_chunk(text.encode())
+                statuses = [] if now is None else now["status"].get("containerStatuses", ())
+                if not any("running" in one["state"] for one in statuses):
+                    break
+                if time.monotonic() >= ends_at:
+                    break
+                time.sleep(0.02)
+            self.wfile.write(b"0\r\n\r\n")
+        except OSError:
+            self.close_connection = True
 
     def _watch(self) -> None:
         version = int(self.query.get("resourceVersion") or 0)
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Transfer-Encoding", "chunked")
-        self.end_headers()
+        self._start_stream("application/json")
         ends_at = time.monotonic() + _WATCH_SECONDS
         try:
             while time.monotonic() < ends_at:
                 for number, event, body in self.found.events_after(version, self.kind, self._fits):
                     version = number
-                    line = json.dumps({"type": event, "object": body}).encode() + b"\n"
-                    self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
-                    self.wfile.flush()
+                    self._send_chunk(json.dumps({"type": event, "object": body}).encode() + b"\n")
                 time.sleep(0.05)
             self.wfile.write(b"0\r\n\r\n")
         except OSError:
             self.close_connection = True
+
+    def _start_stream(self, kind: str) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", kind)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+
+    def _send_chunk(self, data: bytes) -> None:
+        if data:
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
+            self.wfile.flush()
 
     def _fits(self, body: dict[str, Any]) -> bool:
         fields = self.query.get("fieldSelector", "")
@@ -409,11 +427,11 @@ class _Handler(BaseHTTPRequestHandler):
                 return False
         return True
 
-    def _answer(self, status: int, body: Any, *, kind: str = "application/json") -> None:
-        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    def _answer(self, status: int, body: Any) -> None:
+        data = json.dumps(body).encode()
         try:
             self.send_response(status)
-            self.send_header("Content-Type", kind)
+            self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
             self.wfile.write(data)
@@ -439,16 +457,29 @@ def _now() -> str:
     return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
+def kubeconfig(folder: Path, *, token: str = "none") -> Path:
+    """Write a kubeconfig with a token, and with another server than that of the Spark master."""
+    path = folder / "kubeconfig"
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "here",
+        "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}],
+        "users": [{"name": "u", "user": {"token": token}}],
+    }
+    path.write_text(json.dumps(config))
+    return path
+
+
 @contextmanager
-def running_kubernetes(tls: ssl.SSLContext | None = None) -> Iterator[KubernetesServer]:
+def running_kubernetes() -> Iterator[KubernetesServer]:
     """Run a server on 127.0.0.1."""
     found = KubernetesServer()
     handler = type("Handler", (_Handler,), {"found": found})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
-    if tls is not None:
-        server.socket = tls.wrap_socket(server.socket, server_side=True)
-    found.address = f"http{'s' if tls else ''}://127.0.0.1:{server.server_port}"
+    found.address = f"http://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     try:
