@@ -162,14 +162,14 @@ NEEDS_PAUSES = {
 # search then goes on to the next.
 NOTICED = {
     no_grace: 95,
-    no_look_after_a_pause: 40,
-    no_look_behind_a_first_manifest: 25,
-    no_look_for_the_folder: 13,
-    no_mark_in_orphans: 6,
-    no_pinned_deletes: 75,
-    no_progress_at_the_commit: 22,
-    no_retention: 7,
-    no_tags: 60,
+    no_look_after_a_pause: 75,
+    no_look_behind_a_first_manifest: 272,
+    no_look_for_the_folder: 18,
+    no_mark_in_orphans: 32,
+    no_pinned_deletes: 95,
+    no_progress_at_the_commit: 30,
+    no_retention: 11,
+    no_tags: 82,
 }
 
 
