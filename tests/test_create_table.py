@@ -152,8 +152,7 @@ class TestCreate:
         assert values == {field.field_id for field in spec.fields} or spec == UNSHARDED
         assert {m.spec_id for m in manifests.values()} == {1}
         table.merge()
-        with memwal.open(uri).writer() as writer:
-            writer.upsert(wide_rows({3: 3}))
+        memwal.open(uri).upsert(wide_rows({3: 3}))
         assert set(read_manifests(table.location.store)) == set(manifests)
         assert wide_state(table) == {1: 1, 2: 2, 3: 3}
 
@@ -169,21 +168,18 @@ class TestCreate:
         """A column of the key cannot be renamed while MemWAL is on."""
         spec = memwal.RegionSpec.hour("at", immutable=True)
         table = create(uri, schema=WIDE, primary_key=["part", "id"], region_spec=spec)
-        with table.writer() as writer:
-            writer.upsert(wide_rows({1: 1, 2: 1}))
+        table.upsert(wide_rows({1: 1, 2: 1}))
         regions = set(read_manifests(table.location.store))
         table.base().dataset.alter_columns({"path": "at", "name": "moment"})
         assert table.region_spec() == (1, memwal.RegionSpec.hour("moment", immutable=True))
-        with table.writer() as writer:
-            writer.upsert(wide_rows({1: 2, 2: 2}).rename_columns(["part", "id", "n", "moment"]))
+        table.upsert(wide_rows({1: 2, 2: 2}).rename_columns(["part", "id", "n", "moment"]))
         assert set(read_manifests(table.location.store)) == regions
         assert wide_state(table) == {1: 2, 2: 2}
 
     def test_a_dropped_region_column_takes_no_writes(self, uri: str) -> None:
         spec = memwal.RegionSpec.year("at", immutable=True)
         table = create(uri, schema=WIDE, primary_key=["part", "id"], region_spec=spec)
-        with table.writer() as writer:
-            writer.upsert(wide_rows({1: 1}))
+        table.upsert(wide_rows({1: 1}))
         table.base().dataset.drop_columns(["at"])
         with pytest.raises(TableSetupError):
             table.writer()
@@ -191,8 +187,7 @@ class TestCreate:
         table.merge()
         assert wide_state(table) == {1: 1}
         table = add_region_spec(uri, memwal.RegionSpec.identity("part"))
-        with table.writer() as writer:
-            writer.upsert(wide_rows({1: 2}).drop_columns(["at"]))
+        table.upsert(wide_rows({1: 2}).drop_columns(["at"]))
         assert wide_state(table) == {1: 2}
 
     def test_keeps_metadata_of_the_schema(self, uri: str) -> None:
@@ -279,8 +274,7 @@ class TestCreate:
 
     def test_refuses_where_a_table_is(self, uri: str) -> None:
         table = create(uri)
-        with table.writer() as writer:
-            writer.upsert(rows({1: 1}))
+        table.upsert(rows({1: 1}))
         before = everything(uri)
         with pytest.raises(TableSetupError):
             create(uri)
@@ -324,8 +318,7 @@ class TestEnable:
         except MemWalError:
             assert everything(uri) == before
             return
-        with table.writer() as writer:
-            writer.upsert(rows({2: 2}))
+        table.upsert(rows({2: 2}))
         table.merge()
         assert state(table) == {1: 1, 2: 2}
 
@@ -338,8 +331,7 @@ class TestEnable:
             assert table.base().details.region_specs == ()
             return
         assert table.region_spec() == (1, spec)
-        with table.writer() as writer:
-            writer.upsert(wide_rows({1: 2, 2: 2}))
+        table.upsert(wide_rows({1: 2, 2: 2}))
         table.merge()
         assert wide_state(table) == {1: 2, 2: 2}
 

@@ -92,8 +92,7 @@ class Scene:
 
 def use(table: memwal.Table, expected: dict[int, int]) -> None:
     """Everything is there, and everybody can go on."""
-    with table.writer() as writer:
-        writer.upsert(rows({99: 99}))
+    table.upsert(rows({99: 99}))
     native.everything(table)
     table.merge()
     assert state(table) == {**expected, 99: 99}
@@ -105,8 +104,7 @@ def create(path: Path, **options: object) -> memwal.Table:
 
 
 def create_full(path: Path) -> None:
-    with create(path).writer() as writer:
-        writer.upsert(rows(ROWS))
+    create(path).upsert(rows(ROWS))
 
 
 def is_created(path: Path, crash: Crash[int]) -> None:
@@ -176,8 +174,7 @@ def has_a_version(path: Path, crash: Crash[int]) -> None:
 
 def create_with_backlog(path: Path) -> None:
     create_merged(path)
-    with memwal.open(str(path)).writer() as writer:
-        writer.upsert(rows({3: 3}))
+    memwal.open(str(path)).upsert(rows({3: 3}))
 
 
 def tag_and_collect(stage: Stage) -> None:
@@ -229,8 +226,7 @@ def has_no_half_copy(path: Path, crash: Crash[int]) -> None:
 
 
 def create_doubtful(path: Path) -> None:
-    with create(path).writer() as writer:
-        writer.upsert(rows({**ROWS, 3: -3}))
+    create(path).upsert(rows({**ROWS, 3: -3}))
 
 
 def quarantine(stage: Stage) -> None:
@@ -253,8 +249,7 @@ def take_steps(stage: Stage) -> None:
             stage.done()
     table.merge()
     native.collect_all(table)
-    with table.writer() as writer:
-        writer.upsert(rows({5: 5}))
+    table.upsert(rows({5: 5}))
     table.merge()
     native.collect_all(table)
     assert min(log(table)) > 2, "the steps are told by a book"
@@ -293,8 +288,7 @@ def can_be_claimed(path: Path, crash: Crash[int]) -> None:
 def create_indexed(kind: str, path: Path) -> None:
     path.mkdir()
     table = indexed_table(path, kind)
-    with table.writer() as writer:
-        writer.upsert(indexed.rows(1_000, 4))
+    table.upsert(indexed.rows(1_000, 4))
 
 
 def flush_and_index(stage: Stage) -> None:

@@ -31,8 +31,7 @@ SHOWN: dict[str, Callable[[memwal.Table], Any]] = {
 @pytest.mark.parametrize("name", SHOWN)
 def test_fits_on_a_line(make_table: MakeTable, name: str) -> None:
     table = make_table(buckets=2)
-    with table.writer() as writer:
-        writer.upsert(rows({number: number for number in range(8)}))
+    table.upsert(rows({number: number for number in range(8)}))
 
     text = repr(SHOWN[name](table))
 
@@ -52,8 +51,7 @@ def test_of_a_writer_that_is_closed(make_table: MakeTable) -> None:
 @pytest.mark.parametrize("name", ["status", "merge", "collection", "checkpoint", "verify"])
 def test_a_notebook_shows_a_table(make_table: MakeTable, name: str) -> None:
     table = make_table(buckets=2)
-    with table.writer() as writer:
-        writer.upsert(rows({number: number for number in range(8)}))
+    table.upsert(rows({number: number for number in range(8)}))
 
     document = ElementTree.fromstring(f"<div>{SHOWN[name](table)._repr_html_()}</div>")
 

@@ -53,15 +53,13 @@ def test_knows_its_regions_before_they_are_claimed(make_table: MakeTable) -> Non
     table = make_table(buckets=3)
     known = sorted(bucket_region_id(number) for number in range(3))
     assert table.region_ids() == known
-    with table.writer() as writer:
-        writer.upsert(numbered(0, 50))
+    table.upsert(numbered(0, 50))
     assert table.region_ids() == known
 
 
 def test_lists_regions_that_somebody_else_made(make_table: MakeTable) -> None:
     table = make_table()
-    with table.writer() as writer:
-        writer.upsert(rows({1: 1}))
+    table.upsert(rows({1: 1}))
     other = uuid4()
     made = replace(manifest(table), region_id=other, version=1, flushed=())
     RegionManifestStore(table.location.store, other).commit(made)
@@ -91,8 +89,7 @@ def test_a_whole_life(make_table: MakeTable) -> None:
 
 def test_jobs_run_where_they_are_told_to(make_table: MakeTable) -> None:
     table = make_table(buckets=4)
-    with table.writer() as writer:
-        writer.upsert(numbered(0, 40))
+    table.upsert(numbered(0, 40))
     sent = []
 
     def elsewhere(tasks, function):  # type: ignore[no-untyped-def]
@@ -112,8 +109,7 @@ def test_jobs_run_where_they_are_told_to(make_table: MakeTable) -> None:
 
 def test_tasks_can_be_sent_to_other_processes(make_table: MakeTable) -> None:
     table = make_table()
-    with table.writer() as writer:
-        writer.upsert(rows({1: 1}))
+    table.upsert(rows({1: 1}))
     (task,) = pickle.loads(pickle.dumps(undivided_tasks(table)))
     assert pickle.loads(pickle.dumps(run_merge_task(task))).generations == 1
 
@@ -187,8 +183,7 @@ def test_columns_that_were_added_later(make_table: MakeTable) -> None:
 
 def test_a_branch_is_refused(make_table: MakeTable) -> None:
     table = make_table()
-    with table.writer() as writer:
-        writer.upsert(rows({1: 1}))
+    table.upsert(rows({1: 1}))
     table.merge()
     side = table.base().dataset.create_branch("side")
 

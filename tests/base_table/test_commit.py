@@ -74,8 +74,7 @@ def test_makes_the_next_version(table: memwal.Table) -> None:
 
 def test_changes_nothing_else(make_table: MakeTable) -> None:
     table = make_table(maintained_indexes=["id_idx"])
-    with table.writer() as writer:
-        writer.upsert(rows({1: 1, 2: 2}))
+    table.upsert(rows({1: 1, 2: 2}))
     table.merge()
     before = table.base()
 
@@ -88,8 +87,7 @@ def test_changes_nothing_else(make_table: MakeTable) -> None:
     assert {index.name for index in after.dataset.describe_indices()} == {
         index.name for index in before.dataset.describe_indices()
     }
-    with table.writer() as writer:
-        writer.delete(keys(1))
+    table.delete(keys(1))
     table.merge()
     assert state(table) == {2: 2}
 
@@ -108,8 +106,7 @@ def test_changes_nothing_else(make_table: MakeTable) -> None:
 def test_is_refused_when_anything_landed_since(
     table: memwal.Table, act: Callable[[memwal.Table], object]
 ) -> None:
-    with table.writer() as writer:
-        writer.upsert(rows({1: 1}))
+    table.upsert(rows({1: 1}))
     base = table.base()
     act(table)
     now = table.base()
@@ -127,8 +124,7 @@ def test_is_refused_when_anything_landed_since(
 def test_is_refused_when_something_lands_in_the_last_moment(
     store: FaultyStore, table: memwal.Table
 ) -> None:
-    with table.writer() as writer:
-        writer.upsert(rows({1: 1}))
+    table.upsert(rows({1: 1}))
     base = table.base()
     pause = store.pause("create", TABLE_MANIFEST)
     with ThreadPoolExecutor(1) as pool:
@@ -160,8 +156,7 @@ def test_an_ambiguous_answer_of_a_race_that_was_lost_is_settled(
     store: FaultyStore, table: memwal.Table
 ) -> None:
     """The request failed, and somebody else took the version meanwhile."""
-    with table.writer() as writer:
-        writer.upsert(rows({1: 1}))
+    table.upsert(rows({1: 1}))
     base = table.base()
     store.fail("create", TABLE_MANIFEST)
     pause = store.pause("create", TABLE_MANIFEST)
@@ -218,8 +213,7 @@ def test_a_table_with_the_older_names_of_versions(tmp_path: Path) -> None:
     uri = str(tmp_path / "table")
     lance.write_dataset(rows({1: 1}), uri, enable_v2_manifest_paths=False)
     table = memwal.enable(uri, region_spec=memwal.RegionSpec.unsharded(), primary_key=["id"])
-    with table.writer() as writer:
-        writer.upsert(rows({2: 2}))
+    table.upsert(rows({2: 2}))
     base = table.base()
 
     version = commit_details(base, stamped(base, 7))
@@ -235,8 +229,7 @@ class TestUpdate:
     def test_starts_over_on_what_landed_meanwhile(
         self, store: FaultyStore, table: memwal.Table
     ) -> None:
-        with table.writer() as writer:
-            writer.upsert(rows({1: 1}))
+        table.upsert(rows({1: 1}))
         seen: list[dict[UUID, int]] = []
 
         def change(base: BaseTable) -> IndexDetails:

@@ -82,8 +82,7 @@ def table(make_table: MakeTable) -> memwal.Table:
     """A table of four fragments, with a generation to merge."""
     table = make_table(maintained_indexes=["id_idx"])
     for start in range(0, 40, 10):
-        with table.writer() as writer:
-            writer.upsert(numbered(start, 10))
+        table.upsert(numbered(start, 10))
         table.merge()
     table.build_indexes()
     with table.writer() as writer:

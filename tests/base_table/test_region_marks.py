@@ -157,9 +157,7 @@ class TestMerge:
     def test_marks_what_it_merged(self, make_table: MakeTable, how: dict[str, int]) -> None:
         table = make_table()
         for number in range(3):
-            with table.writer() as writer:
-                writer.upsert(rows({number: number}))
-                writer.flush()
+            table.upsert(rows({number: number}))
         table.merge(**how)
 
         assert read_marks(table.location.store) == {REGION: RegionMark(merged=3)}
@@ -168,8 +166,7 @@ class TestMerge:
         self, make_table: MakeTable, how: dict[str, int], quick_faults: FaultyStores
     ) -> None:
         table = make_table()
-        with table.writer() as writer:
-            writer.upsert(rows({1: 1}))
+        table.upsert(rows({1: 1}))
         quick_faults.of(table.location).kill("create", MARK)
         with pytest.raises(Killed):
             table.merge(**how)
@@ -186,8 +183,7 @@ class TestMerge:
         self, make_table: MakeTable, how: dict[str, int], quick_faults: FaultyStores
     ) -> None:
         table = make_table()
-        with table.writer() as writer:
-            writer.upsert(rows({1: 1}))
+        table.upsert(rows({1: 1}))
         pause = quick_faults.of(table.location).pause("create", MARK)
         with pause.holding(table.merge, **how):
             write_marks(table.location.store, {REGION: RegionMark(era=2)})
@@ -211,8 +207,7 @@ def test_a_collection_marks_before_it_drops(
     make_table: MakeTable, quick_faults: FaultyStores
 ) -> None:
     table = make_table()
-    with table.writer() as writer:
-        writer.upsert(rows({1: 1}))
+    table.upsert(rows({1: 1}))
     table.merge()
     shutil.rmtree(folder(table) / REGION_MARKS_DIR)
     quick_faults.of(table.location).kill("create", MARK)
@@ -228,8 +223,7 @@ def test_a_collection_marks_before_it_drops(
 
 def test_a_copy_has_the_marks(make_table: MakeTable, tmp_path: Path) -> None:
     table = make_table()
-    with table.writer() as writer:
-        writer.upsert(rows({1: 1}))
+    table.upsert(rows({1: 1}))
     table.merge()
 
     copy = table.copy_to(str(tmp_path / "copy.lance"))
@@ -240,8 +234,7 @@ def test_a_copy_has_the_marks(make_table: MakeTable, tmp_path: Path) -> None:
 
 def test_clients_of_lance_pass_over_marks(make_table: MakeTable) -> None:
     table = make_table()
-    with table.writer() as writer:
-        writer.upsert(rows({1: 1}))
+    table.upsert(rows({1: 1}))
     table.merge()
     dataset = lance.dataset(table.uri)
 

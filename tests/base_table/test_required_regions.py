@@ -100,8 +100,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
         primary_key=["id"],
         region_spec=memwal.RegionSpec.unsharded(),
     )
-    with table.writer() as writer:
-        writer.upsert(rows(dict.fromkeys(range(10), 0)))
+    table.upsert(rows(dict.fromkeys(range(10), 0)))
     table.merge()
     with table.writer() as writer:
         writer.upsert(rows(dict.fromkeys(range(5), 1)))
@@ -254,8 +253,7 @@ def test_regions_that_are_sealed_abandoned_and_trimmed_are_no_loss(table: memwal
 def test_the_worst_story(make_table: MakeTable) -> None:
     """Rows that were acknowledged and flushed, a disk that is away, and comes back."""
     table = make_table()
-    with table.writer() as writer:
-        writer.upsert(rows(dict.fromkeys(range(20), 0)))
+    table.upsert(rows(dict.fromkeys(range(20), 0)))
     table.merge()
     with table.writer() as writer:
         writer.upsert(rows(dict.fromkeys(range(10), 1)))
@@ -385,8 +383,7 @@ def test_a_region_that_is_merged_between_the_reads_is_not_lost(
 
     def flush_and_merge() -> None:
         native_free = memwal.open(table.uri)
-        with native_free.writer() as writer:
-            writer.upsert(rows({8: 8}))
+        native_free.upsert(rows({8: 8}))
         native_free.merge()
 
     store.act("get", flush_and_merge, key="_mem_wal/*/manifest/*.binpb", after=True)

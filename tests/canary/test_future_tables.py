@@ -204,9 +204,7 @@ class TestDataOverlays:
     def overlaid(self, table: memwal.Table, monkeypatch: pytest.MonkeyPatch) -> memwal.Table:
         """Two fragments; the row of key 1 has its text from an overlay."""
         for values in ({1: 0, 2: 2}, {3: 3}):
-            with table.writer() as writer:
-                writer.upsert(rows(values))
-                writer.flush()
+            table.upsert(rows(values))
             table.merge()
         monkeypatch.setenv(OVERLAYS, "1")
         add_overlay(folder(table), "text", "overlaid")
@@ -240,9 +238,7 @@ class TestDataOverlays:
 
     @pytest.mark.parametrize("divide_bytes", [0, 1 << 30])
     def test_a_merge_keeps_the_values(self, overlaid: memwal.Table, divide_bytes: int) -> None:
-        with overlaid.writer() as writer:
-            writer.upsert(rows({2: 5, 4: 4}))
-            writer.flush()
+        overlaid.upsert(rows({2: 5, 4: 4}))
         overlaid.merge(divide_bytes=divide_bytes)
 
         assert self.texts(overlaid) == {**self.VALUES, 2: "2=5", 4: "4=4"}

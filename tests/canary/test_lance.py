@@ -99,8 +99,7 @@ def test_a_later_column_takes_the_id_that_a_tombstone_has(table: memwal.Table) -
     def ids(dataset: lance.LanceDataset) -> list[int]:
         return [field.id() for field in dataset.lance_schema.fields()]
 
-    with table.writer() as writer:
-        writer.upsert(rows({1: 1}))
+    table.upsert(rows({1: 1}))
     (flushed,) = manifest(table).flushed
     generation = lance.dataset(table.location.child(generation_dir(REGION, flushed.path)))
     tombstone = max(ids(generation))

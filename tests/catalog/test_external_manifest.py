@@ -424,8 +424,7 @@ def test_a_table_lives_in_such_a_store(
     table.checkpoint()
     table.collect_garbage(dry_run=False, grace_seconds=0, retention_seconds=0)
     assert base_state(table) == expected
-    with table.writer() as writer:
-        writer.upsert(rows({100: 5}))
+    table.upsert(rows({100: 5}))
     assert state(table) == {**expected, 100: 5}
     (inner,) = careless_tables.values()
     assert inner.count("create") == 0

@@ -27,8 +27,7 @@ def test_plain(text: str, shown: str) -> None:
 
 def test_owners_and_rows(cli, catalog, table):
     catalog.register("t", uri=table.uri, owner=CLEARS)
-    with table.writer() as writer:
-        writer.upsert(pa.table({"id": [1], "n": [1], "text": [CLEARS]}))
+    table.upsert(pa.table({"id": [1], "n": [1], "text": [CLEARS]}))
     region = table.region_ids()[0]
     for words in (
         ["catalog", "show", "t"],
@@ -74,8 +73,7 @@ def test_a_reason_and_a_code(cli, catalog, words):
 
 
 def test_numbers_beyond_what_there_is(cli, table):
-    with table.writer() as writer:
-        writer.upsert(pa.table({"id": [1], "n": [1], "text": ["x"]}))
+    table.upsert(pa.table({"id": [1], "n": [1], "text": ["x"]}))
     region = table.region_ids()[0]
     assert cli("inspect", "wal", table.uri, region, "--rows", 10**30).code == 0
     assert cli("inspect", "details", table.uri, "--version", 10**30).code == 2

@@ -28,8 +28,7 @@ def fragmented(catalog: Catalog, managed: Managed) -> memwal.Table:
     """A managed table of many small fragments, with nothing that waits for a merge."""
     table = managed(generations=0)
     for number in range(FRAGMENTS):
-        with table.writer() as writer:
-            writer.upsert(numbered(10 * number, 10, n=number))
+        table.upsert(numbered(10 * number, 10, n=number))
         table.merge()
     return table
 

@@ -199,9 +199,7 @@ def test_unchanged_local_tables_share_one_check(
 
     async def work(loop: Loop) -> None:
         await _rest(loop, read, table, catalog)
-        with table.writer() as writer:
-            writer.upsert(numbered(0, 1, n=9))
-            writer.flush()
+        table.upsert(numbered(0, 1, n=9))
         before = len(read)
         await loop.until(lambda: len(read) > before)
 

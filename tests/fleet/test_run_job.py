@@ -347,8 +347,7 @@ class TestSkippedRegions:
         assert len(catalog.runs()) == 1
 
         # The others go on.
-        with table.writer() as writer:
-            writer.upsert(numbered(0, 20, n=9))
+        table.upsert(numbered(0, 20, n=9))
         result = done(run_job(catalog, JobRequest("flights", "merge")))
         assert result.skipped_regions == ()
         assert (merged(table, BAD), merged(table, GOOD)) == (1, 4)
@@ -385,8 +384,7 @@ class TestSkippedRegions:
         assert len(catalog.backoffs.skipped_regions("flights")) == 1
         repair()
         table.merge()
-        with table.writer() as writer:
-            writer.upsert(numbered(0, 20, n=9))
+        table.upsert(numbered(0, 20, n=9))
         done(run_job(catalog, JobRequest("flights", "merge")))
         assert catalog.backoffs.skipped_regions("flights") == []
         assert open_base(table.location).details.merged[GOOD] == 4
@@ -396,9 +394,7 @@ def test_one_index_is_judged_and_built_alone_under_its_own_lease(
     catalog: Catalog, make_table: Any
 ) -> None:
     table = make_table(maintained_indexes=["n_idx", "id_idx"])
-    with table.writer() as writer:
-        writer.upsert(numbered(0, 5))
-        writer.flush()
+    table.upsert(numbered(0, 5))
     table.merge()
     catalog.register("flights", uri=table.uri)
 

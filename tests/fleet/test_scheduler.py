@@ -59,8 +59,7 @@ def many(make_table: MakeTable, catalog: Catalog) -> dict[str, memwal.Table]:
     found = {}
     for number in range(10):
         table = make_table()
-        with table.writer() as writer:
-            writer.upsert(numbered(0, 3, n=number))
+        table.upsert(numbered(0, 3, n=number))
         name = f"t{number:02}"
         catalog.register(name, uri=table.uri, policy=Policy(merge_at_generations=1))
         found[name] = table
@@ -277,8 +276,7 @@ class TestForever:
         region = bucket_region_id(0)
         try:
             until(lambda: merged(table, region) == 3)
-            with table.writer() as writer:
-                writer.upsert(numbered(0, 20, n=7))
+            table.upsert(numbered(0, 20, n=7))
             # Of both regions: a run that is stopped between them leaves one, and fails.
             until(lambda: base_state(table) == dict.fromkeys(range(20), 7))
             until(lambda: {one.state for one in catalog.runs()} == {RunState.SUCCEEDED})

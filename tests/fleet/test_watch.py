@@ -100,9 +100,7 @@ def test_an_idle_table_is_read_once(flights: Watched, clock: Clock) -> None:
 
 
 def _flush(flights: Watched) -> None:
-    with flights.table.writer() as writer:
-        writer.upsert(numbered(0, 1, n=9))
-        writer.flush()
+    flights.table.upsert(numbered(0, 1, n=9))
 
 
 def _append_to_the_base_table(flights: Watched) -> None:

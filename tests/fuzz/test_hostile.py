@@ -52,8 +52,7 @@ from memwal.storage.local import LocalStore
 def test_no_generation_leads_out_of_the_table(
     table: memwal.Table, path: str, tmp_path: Path
 ) -> None:
-    with table.writer() as writer:
-        writer.upsert(rows({1: 1}))
+    table.upsert(rows({1: 1}))
     outside = tmp_path / "outside"
     lance.write_dataset(table.scan().to_table(), str(outside))
     kept = listing(outside)
@@ -101,8 +100,7 @@ def test_no_filter_is_made_of_what_stands_in_a_quarantine(origin: tuple[Any, ...
 def test_a_snapshot_leads_to_no_other_file(table: memwal.Table) -> None:
     from memwal.base_table.region_snapshot import encode_pointer, external_key
 
-    with table.writer() as writer:
-        writer.upsert(rows({1: 1}))
+    table.upsert(rows({1: 1}))
     schema = snapshot_rows([manifest(table)], ()).schema
     for key in ("../secret", "/etc/passwd", "data/x", "index.lance", "_indices//index.lance"):
         details = replace(table.base().details, inline_snapshots=encode_pointer(key, schema))
@@ -127,8 +125,7 @@ def test_what_is_no_file_is_no_object(tmp_path: Path) -> None:
 
 
 def test_odd_names_beside_the_regions_are_passed_over(table: memwal.Table) -> None:
-    with table.writer() as writer:
-        writer.upsert(rows({1: 1}))
+    table.upsert(rows({1: 1}))
     regions = folder(table) / "_mem_wal"
     for name in (str(REGION).upper(), "..x", "x" * 200, "\u202e", "a\nb", os.fsdecode(b"\xff")):
         (regions / name / "manifest").mkdir(parents=True)
@@ -148,15 +145,13 @@ def test_odd_names_beside_the_regions_are_passed_over(table: memwal.Table) -> No
         assert unexpected(told) is None
         assert told.exit_code in (0, 1)
         assert "\x1b" not in told.output
-    with again.writer() as writer:
-        writer.upsert(rows({2: 2}))
+    again.upsert(rows({2: 2}))
     assert state(again) == {1: 1, 2: 2}
 
 
 def test_a_folder_in_the_place_of_a_hint_stops_nobody(table: memwal.Table) -> None:
     (folder(table) / paths.version_hint_key(REGION)).mkdir(parents=True)
-    with table.writer() as writer:
-        writer.upsert(rows({1: 1}))
+    table.upsert(rows({1: 1}))
     assert state(table) == {1: 1}
 
 
@@ -184,13 +179,11 @@ def test_a_newest_manifest_of_zeros_is_told(table: memwal.Table) -> None:
     ],
 )
 def test_a_hint_is_never_needed(table: memwal.Table, hint: bytes) -> None:
-    with table.writer() as writer:
-        writer.upsert(rows({1: 1}))
+    table.upsert(rows({1: 1}))
     table.location.store.put(paths.version_hint_key(REGION), hint)
     again = memwal.open(table.uri)
     assert RegionManifestStore(again.location.store, REGION).read_latest() == manifest(table)
-    with again.writer() as writer:
-        writer.upsert(rows({2: 2}))
+    again.upsert(rows({2: 2}))
     assert state(again) == {1: 1, 2: 2}
 
 
@@ -205,8 +198,7 @@ def test_a_manifest_counts_no_further_than_names_go(field: str) -> None:
 
 
 def test_the_manifest_of_another_region_is_refused(table: memwal.Table) -> None:
-    with table.writer() as writer:
-        writer.upsert(rows({1: 1}))
+    table.upsert(rows({1: 1}))
     newest = manifest(table)
     other = replace(newest, version=newest.version + 1, region_id=UUID(int=7), raw=b"")
     table.location.store.create(paths.manifest_key(REGION, other.version), other.encode())
@@ -217,8 +209,7 @@ def test_the_manifest_of_another_region_is_refused(table: memwal.Table) -> None:
 @pytest.mark.parametrize("position", ["8", "9" * 30])
 def test_progress_that_nobody_made_takes_no_generation(table: memwal.Table, position: str) -> None:
     """A number in the details is all that says which generations may go."""
-    with table.writer() as writer:
-        writer.upsert(rows({1: 1}))
+    table.upsert(rows({1: 1}))
     kept = region_folders(table)
     generation = min(int(position), paths.MAX_COUNTER)
     update_details(table.location, lambda base: replace(base.details, merged={REGION: generation}))
@@ -265,8 +256,7 @@ def test_rows_that_do_not_fit_the_table_are_told(tmp_path: Path) -> None:
 def wide_table(make_table: Any) -> memwal.Table:
     """A generation of 1,000 keys."""
     table: memwal.Table = make_table()
-    with table.writer() as writer:
-        writer.upsert(rows({number: number for number in range(1_000)}))
+    table.upsert(rows({number: number for number in range(1_000)}))
     return table
 
 
@@ -310,8 +300,7 @@ def test_a_key_index_that_leads_elsewhere_is_told(make_table: Any) -> None:
 
 
 def test_a_snapshot_that_cannot_be_read_is_done_without(table: memwal.Table) -> None:
-    with table.writer() as writer:
-        writer.upsert(rows({1: 1}))
+    table.upsert(rows({1: 1}))
     table.build_snapshot()
     update_details(
         table.location, lambda base: replace(base.details, inline_snapshots=b"no Lance file")

@@ -125,8 +125,7 @@ def tenants(uri: str) -> memwal.Table:
     table = memwal.create(
         uri, schema, primary_key=["tenant"], region_spec=memwal.RegionSpec.identity("tenant")
     )
-    with table.writer() as writer:
-        writer.upsert(pa.table({"tenant": range(12), "note": ["x"] * 12}, schema=schema))
+    table.upsert(pa.table({"tenant": range(12), "note": ["x"] * 12}, schema=schema))
     build_snapshot(table.location, SnapshotOptions(inline_regions=4))
     return table
 
@@ -148,8 +147,7 @@ def divided_anew(uri: str) -> memwal.Table:
         now = table.schema
         days = [datetime(2026, 1 + i % 3, 1) for i in ids]
         data = {"day": days, "id": list(ids), "n": [i * 2 for i in ids], **more}
-        with table.writer() as writer:
-            writer.upsert(pa.table(data, schema=pa.schema([now.field(name) for name in data])))
+        table.upsert(pa.table(data, schema=pa.schema([now.field(name) for name in data])))
 
     write(range(20))
     months = memwal.RegionSpec.month("day", immutable=True)

@@ -77,8 +77,7 @@ def test_one_after_another(
     """From an empty database to a merged table, by the commands of the chart alone."""
     monkeypatch.setenv("MEMWAL_CATALOG_URL", url)
     table = make_table()
-    with table.writer() as writer:
-        writer.upsert(pa.table({"id": [1, 2], "n": [1, 2], "text": ["a", "b"]}))
+    table.upsert(pa.table({"id": [1, 2], "n": [1, 2], "text": ["a", "b"]}))
     release = Release(
         values={
             "fleet": {"enabled": True, "schedule": "@hourly"},

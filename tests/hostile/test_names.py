@@ -50,8 +50,7 @@ def test_more_lives(tmp_path: Path, name: str) -> None:
 @pytest.mark.slow
 def test_a_quote_beside_the_key(tmp_path: Path) -> None:
     table = make(tmp_path, 'a"b', key="id")
-    with table.writer() as writer:
-        writer.upsert(pa.table({"id": ["x"], 'a"b': ["y"], "v": [1]}))
+    table.upsert(pa.table({"id": ["x"], 'a"b': ["y"], "v": [1]}))
     table.merge()
     table.build_indexes()
     assert table.scan(filter="`a\"b` = 'y'").to_table()["id"].to_pylist() == ["x"]

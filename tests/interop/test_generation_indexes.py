@@ -534,8 +534,7 @@ def test_on_an_object_store(tmp_path: Path) -> None:
             maintained_indexes=None,
             storage_options=options,
         )
-        with table.writer() as writer:
-            writer.upsert(data(range(BASE_ROWS, BASE_ROWS + 20)))
+        table.upsert(data(range(BASE_ROWS, BASE_ROWS + 20)))
         found = lance.dataset(
             table.location.child(generation_dir(REGION, manifest(table).flushed[-1].path)),
             storage_options=options,

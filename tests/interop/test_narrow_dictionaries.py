@@ -111,8 +111,7 @@ def test_few_values_stay_in_one_file_and_are_compacted(table: memwal.Table) -> N
     for _ in range(3):
         upsert(table, 0, STEP)
         table.merge()
-        with table.writer() as writer:
-            writer.upsert(categories(100, 120))
+        table.upsert(categories(100, 120))
         table.merge()
     assert len(lance.dataset(table.uri).get_fragments()) > 1
     result = table.compact(min_fragments=2)

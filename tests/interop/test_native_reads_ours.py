@@ -195,8 +195,7 @@ def test_values_of_sixteen_bytes(make_table: MakeTable, merge: Merge) -> None:
             for n, value in enumerate([decimal.Decimal("0.25"), decimal.Decimal("-3.50")])
         ]
         data = pa.Table.from_pylist(wanted, schema=schema)
-        with table.writer() as writer:
-            writer.upsert(data)
+        table.upsert(data)
         assert everything(table) == ordered(wanted)
         writer = table.writer()
         writer.upsert(data)
@@ -258,8 +257,7 @@ def test_filters(table: memwal.Table) -> None:
             schema=pa.schema([("id", pa.int64()), ("n", pa.int64()), ("text", pa.string())]),
         )
 
-    with table.writer() as writer:
-        writer.upsert(rows({key: key for key in range(8)}, "old"))
+    table.upsert(rows({key: key for key in range(8)}, "old"))
     table.merge()
     with table.writer() as writer:
         writer.upsert(rows({1: 10, 2: None, 7: 0}, "new"))

@@ -190,8 +190,7 @@ def test_a_merger_gets_half_way_before_another(
     upserted: dict[int, int | None],
 ) -> None:
     """A key that one generation brings and the next deletes must not come back."""
-    with table.writer() as writer:
-        writer.upsert(rows(base))
+    table.upsert(rows(base))
     table.merge()
     with table.writer() as writer:
         writer.upsert(rows({1: 1}))

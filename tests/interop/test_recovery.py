@@ -39,8 +39,7 @@ def shown(table: memwal.Table) -> dict[int, int | None]:
 
 def leave_unflushed(table: memwal.Table, kind: str) -> None:
     """Flush rows 0 and 1, and leave rows 2 to 5 in the log, one to an entry."""
-    with table.writer() as writer:
-        writer.upsert(rows({0: 0, 1: 1}))
+    table.upsert(rows({0: 0, 1: 1}))
     if kind == "ours":
         writer = table.writer()
         for key in range(2, 6):
@@ -215,8 +214,7 @@ class TestTornTip:
 
 class TestSealed:
     def test_takes_no_writer_of_either_kind(self, table: memwal.Table) -> None:
-        with table.writer() as writer:
-            writer.upsert(rows({1: 1}))
+        table.upsert(rows({1: 1}))
         shard = native.writer(table)
 
         seal_region(table.location.store, REGION)
@@ -233,8 +231,7 @@ class TestSealed:
     def test_is_read_merged_and_collected_as_before(
         self, table: memwal.Table, merge: Merge
     ) -> None:
-        with table.writer() as writer:
-            writer.upsert(rows({1: 1}))
+        table.upsert(rows({1: 1}))
         seal_region(table.location.store, REGION)
 
         assert shown(table) == {1: 1}
@@ -297,8 +294,7 @@ class TestLargeLog:
         assert generations(table) == list(range(1, flushed + 1))
 
         if taker == "ours":
-            with table.writer() as writer:
-                writer.upsert(rows({100: 100}))
+            table.upsert(rows({100: 100}))
         else:
             with native.writer(table) as shard:
                 native.put(shard, table, rows({100: 100}))

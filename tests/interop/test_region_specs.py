@@ -116,8 +116,7 @@ def test_a_table_that_stores_the_name_of_a_transform_is_converted(
 
 def test_lancedb_reads_what_ours_wrote_and_merged(tmp_path: Path, merge: Merge) -> None:
     table = create(tmp_path, OURS["two fields"])
-    with table.writer() as writer:
-        writer.upsert(rows({1: 1, 2: 2, 3: 3}))
+    table.upsert(rows({1: 1, 2: 2, 3: 3}))
     wanted = {1: 1, 2: 2, 3: 3}
     assert {row["id"]: row["n"] for row in everything(table)} == wanted
     merge(table)
@@ -151,8 +150,7 @@ def test_a_writer_of_lance_that_is_open_is_fenced(tmp_path: Path) -> None:
     assert state(table) == {1: 1, 2: 2}
     with pytest.raises((OSError, RuntimeError), match=r"fenced|[Ss]ealed|epoch"):
         native.put(rows({1: 9}))
-    with table.writer() as writer:
-        writer.upsert(rows({2: 3}))
+    table.upsert(rows({2: 3}))
     with pytest.raises((OSError, RuntimeError)):
         native.close()
     assert state(table) == {1: 1, 2: 3}
@@ -197,8 +195,7 @@ def test_identity_of_a_type_that_lancedb_does_not_divide_by(
     builder = theirs.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
     with pytest.raises(ValueError, match="identity sharding does not support column dtype"):
         builder.execute(data)
-    with table.writer() as writer:
-        writer.upsert(data)
+    table.upsert(data)
     merge(table)
     assert table.scan().to_table().to_pylist() == data.to_pylist()
 
@@ -213,8 +210,7 @@ def test_manual_regions_are_shared_with_pylance(tmp_path: Path) -> None:
     assert read_manifests(table.location.store)[shard].spec_id == 0
     assert state(table) == {1: 1}
     add_region_spec(table.uri, RegionSpec.bucket("id", 2))
-    with table.writer() as writer:
-        writer.upsert(rows({1: 2, 2: 2}))
+    table.upsert(rows({1: 2, 2: 2}))
     assert state(table) == {1: 2, 2: 2}
     # The first spec of a table is one that LanceDB knows.
     upsert(tmp_path, {2: 3})

@@ -176,8 +176,7 @@ def first_old(tmp_path_factory: pytest.TempPathFactory) -> str:
         primary_key=["id"],
         region_spec=memwal.RegionSpec.unsharded(),
     )
-    with table.writer() as writer:
-        writer.upsert(rows(OLD))
+    table.upsert(rows(OLD))
     table.merge()
     return table.uri
 
@@ -284,14 +283,12 @@ def test_rows_from_before_and_after(old: memwal.Table, who: str, merge: Merge) -
     dataset.add_columns(pa.field("c", pa.string()))
     added = old_rows.append_column("c", pa.array(["one"] * old_rows.num_rows))
     first = added.filter(pc.equal(added["id"], 1))
-    with old.writer() as writer:
-        writer.upsert(first)
+    old.upsert(first)
     rename(native.dataset(old), "c", "a")
     renamed = added.rename_columns([n if n != "c" else "a" for n in added.column_names])
     second = renamed.filter(pc.equal(renamed["id"], 2))
     if who == "ours":
-        with old.writer() as writer:
-            writer.upsert(second)
+        old.upsert(second)
     else:
         with native.writer(old) as shard:
             native.put(shard, old, second)

@@ -241,8 +241,7 @@ def test_a_killed_writer_loses_nothing(
     rest = child.communicate()[0].split()
     acknowledged = int(rest[-1]) if rest else 47
     if taker == "ours":
-        with table.writer() as writer:
-            writer.upsert(rows({-2: 0}))
+        table.upsert(rows({-2: 0}))
     else:
         with native.writer(table) as shard:
             native.put(shard, table, rows({-2: 0}))

@@ -151,8 +151,7 @@ def check_lance_replays_ours(make_table: MakeTable, data: pa.Table) -> None:
 def test_json(make_table: MakeTable, merge: Merge) -> None:
     column = next(column for column in STORED if column.name == "json")
     table = make_table(column.schema())
-    with table.writer() as writer:
-        writer.upsert(column.rows())
+    table.upsert(column.rows())
     as_bytes = shown(native.scan(table))
     merge(table)
     assert shown(native.dataset(table).to_table()) == shown(column.rows())

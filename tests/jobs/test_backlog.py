@@ -89,8 +89,7 @@ def test_the_age_is_of_the_oldest_generation(table: memwal.Table) -> None:
 
 
 def test_the_age_is_never_below_zero(table: memwal.Table) -> None:
-    with table.writer() as writer:
-        writer.upsert(rows({1: 1}))
+    table.upsert(rows({1: 1}))
     table.build_snapshot()
     found = read_status(table.location, clock=later(-30))
     assert found.regions[0].oldest_backlog_seconds == 0
@@ -168,8 +167,7 @@ def test_an_index_whose_files_are_not_whole(make_table: MakeTable, missing: bool
 def test_fragments_that_could_be_joined(table: memwal.Table) -> None:
     assert table.status().small_fragments == 0
     for start in (0, 20, 40):
-        with table.writer() as writer:
-            writer.upsert(numbered(start, 20))
+        table.upsert(numbered(start, 20))
         table.merge()
     assert table.status().small_fragments == 3
     table.compact(min_fragments=2)
@@ -179,8 +177,7 @@ def test_fragments_that_could_be_joined(table: memwal.Table) -> None:
 def test_deleted_rows_that_are_still_stored(table: memwal.Table) -> None:
     assert table.status().deleted_percent == 0
     for start, count in ((0, 20), (5, 10)):
-        with table.writer() as writer:
-            writer.upsert(numbered(start, count))
+        table.upsert(numbered(start, count))
         table.merge()
     status = table.status()
     assert (status.base_rows, status.deleted_rows) == (20, 10)
@@ -190,8 +187,7 @@ def test_deleted_rows_that_are_still_stored(table: memwal.Table) -> None:
 
 
 def test_memory_that_reads_keep(table: memwal.Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    with table.writer() as writer:
-        writer.upsert(numbered(0, 1_000))
+    table.upsert(numbered(0, 1_000))
     before = table.status()
     assert before.read_cache_bytes is not None
     assert table.scan().count_rows() == 1_000
@@ -239,8 +235,7 @@ def test_costs_a_handful_of_requests_per_region(
     faults: FaultyStores, make_table: MakeTable
 ) -> None:
     table = make_table(buckets=8)
-    with table.writer() as writer:
-        writer.upsert(numbered(0, 100))
+    table.upsert(numbered(0, 100))
     store = faults.of(table.location)
     store.clear()
 
@@ -268,8 +263,7 @@ def test_a_look_a_moment_later_takes_fewer_requests(
     faults: FaultyStores, make_table: MakeTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = make_table(buckets=3)
-    with table.writer() as writer:
-        writer.upsert(numbered(0, 30))
+    table.upsert(numbered(0, 30))
     store = faults.of(table.location)
 
     def requests() -> list[tuple[str, str]]:

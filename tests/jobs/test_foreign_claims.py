@@ -34,8 +34,7 @@ from memwal.jobs.options import GcOptions
 def table(quick_faults: FaultyStores, make_table: MakeTable) -> memwal.Table:
     """Return a table on a disk that does not sync, with one merged generation of memwal."""
     table = make_table()
-    with table.writer() as writer:
-        writer.upsert(rows({1: 0, 2: 0}))
+    table.upsert(rows({1: 0, 2: 0}))
     table.merge()
     return table
 

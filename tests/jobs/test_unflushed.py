@@ -111,8 +111,7 @@ class TestMissingEntries:
 
     def test_what_a_flush_covers_may_be_gone(self, make_table: MakeTable) -> None:
         table = make_table()
-        with table.writer() as writer:
-            writer.upsert(rows({1: 1}))
+        table.upsert(rows({1: 1}))
         *flushed, _ = sorted(log(table))
         for position in flushed:
             (folder(table) / wal_key(REGION, position)).unlink()
@@ -120,8 +119,7 @@ class TestMissingEntries:
 
     def test_the_newest_entry_is_never_collected(self, make_table: MakeTable) -> None:
         table = make_table()
-        with table.writer() as writer:
-            writer.upsert(rows({1: 1}))
+        table.upsert(rows({1: 1}))
         newest = max(log(table))
         for position in log(table):
             (folder(table) / wal_key(REGION, position)).unlink()
@@ -152,8 +150,7 @@ class TestMissingEntries:
         self.log(table)
         store = table.location.store
         before = read_manifests(store)[REGION]
-        with table.writer() as writer:
-            writer.upsert(rows({1: 2}))
+        table.upsert(rows({1: 2}))
         for path in (folder(table) / wal_dir(REGION)).iterdir():
             path.unlink()
         assert find_missing_entry(store, before) is None

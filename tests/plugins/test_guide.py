@@ -99,9 +99,7 @@ def test_what_is_written_is_waited_for_and_counted(flights: memwal.Table, load_d
 
 @pytest.mark.slow
 def test_regions_are_watched_by_themselves(flights: memwal.Table, load_dag: Any) -> None:
-    with flights.writer() as writer:
-        writer.upsert(pa.table({"id": range(100), "state": ["late"] * 100}))
-        writer.flush()
+    flights.upsert(pa.table({"id": range(100), "state": ["late"] * 100}))
     run = load_dag(MAPPED, "watch").test()
     states = {(ti.task_id, ti.map_index): ti.state for ti in run.get_task_instances()}
     assert states == {

@@ -31,8 +31,7 @@ def run(program: str, *arguments: str) -> str:
 
 def test_children_of_a_process_that_imported_all_of_it(make_table: MakeTable) -> None:
     table = make_table()
-    with table.writer() as writer:
-        writer.upsert(rows({1: 1, 2: 2}))
+    table.upsert(rows({1: 1, 2: 2}))
 
     told = run(
         """

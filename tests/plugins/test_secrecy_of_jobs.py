@@ -238,9 +238,7 @@ def test_no_secret_is_seen_anywhere(
         region_spec=memwal.RegionSpec.bucket("id", 2),
         storage_options={**emulator.storage_options, **SECRETS},
     )
-    with table.writer() as writer:
-        writer.upsert(pa.table({"id": range(100), "v": ["new"] * 100}))
-        writer.flush()
+    table.upsert(pa.table({"id": range(100), "v": ["new"] * 100}))
     catalog = Catalog(f"sqlite:///{tmp_path / 'catalog.db'}")
     catalog.migrate()
     catalog.register("flights", uri=table.uri, storage_options_ref="airflow:lake")

@@ -238,10 +238,9 @@ def test_the_quarantine_grows_with_the_table(play: Play) -> None:
     table = play.copy()
     at_once(table.location)
     table.base().dataset.add_columns(pa.schema([("more", pa.int64())]))
-    with table.writer() as writer:
-        writer.upsert(
-            pa.table({"id": [7], "n": [-7], "text": ["7=-7"], "more": [1]}, schema=table.schema)
-        )
+    table.upsert(
+        pa.table({"id": [7], "n": [-7], "text": ["7=-7"], "more": [1]}, schema=table.schema)
+    )
     at_once(table.location)
     rows = quarantine(table).read().to_pylist()
     assert [row["more"] for row in rows] == [None, None, 1]

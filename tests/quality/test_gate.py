@@ -249,8 +249,7 @@ class TestQuarantine:
     @pytest.mark.parametrize("options", [{"max_tasks": 3, "commit_bytes": 1}, DIVIDED])
     def test_in_tasks_of_many_regions(self, make_table: MakeTable, options: Options) -> None:
         table = make_table(region_spec=memwal.RegionSpec.bucket("id", 4))
-        with table.writer() as writer:
-            writer.upsert(rows({key: -1 if key % 3 else key for key in range(60)}))
+        table.upsert(rows({key: -1 if key % 3 else key for key in range(60)}))
         result = table.merge(quality=rules("quarantine"), **options)
         assert base_state(table) == {key: key for key in range(0, 60, 3)}
         assert len(waiting(table)) == 40
@@ -325,8 +324,7 @@ class TestHold:
 
     def test_leaves_other_regions_alone(self, make_table: MakeTable, method: Options) -> None:
         table = make_table(region_spec=memwal.RegionSpec.bucket("id", 4))
-        with table.writer() as writer:
-            writer.upsert(rows({key: -1 if key == 7 else key for key in range(40)}))
+        table.upsert(rows({key: -1 if key == 7 else key for key in range(40)}))
         result = table.merge(quality=rules("skip"), **method)
         assert len(result.skipped_regions) == 1
         there = base_state(table)
@@ -419,8 +417,7 @@ def test_a_checkpoint_tells_of_all_its_merges(table: memwal.Table) -> None:
 def test_of_large_keys_a_part_is_told(make_table: MakeTable, method: Options) -> None:
     schema = pa.schema([pa.field("id", pa.binary(), nullable=False), ("n", pa.int64())])
     table = make_table(schema)
-    with table.writer() as writer:
-        writer.upsert(pa.table({"id": [b"\xff" * 100_000], "n": [-1]}, schema=schema))
+    table.upsert(pa.table({"id": [b"\xff" * 100_000], "n": [-1]}, schema=schema))
     result = table.merge(quality=rules("quarantine"), **method)
     assert result.quality is not None
     ((key,),) = ([one["id"] for one in e["examples"]] for e in result.quality["expectations"])

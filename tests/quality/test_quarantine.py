@@ -153,8 +153,7 @@ def test_a_column_that_changed_its_type(kept: memwal.Table) -> None:
 def test_a_table_whose_columns_have_the_names_of_ours(make_table: MakeTable) -> None:
     schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("quarantine_at", pa.int64())])
     table = make_table(schema)
-    with table.writer() as writer:
-        writer.upsert(pa.table({"id": [1], "quarantine_at": [None]}, schema=schema))
+    table.upsert(pa.table({"id": [1], "quarantine_at": [None]}, schema=schema))
     null = {
         "type": "expect_column_values_to_not_be_null",
         "kwargs": {"column": "quarantine_at"},
@@ -175,8 +174,7 @@ def test_vectors_and_several_keys(make_table: MakeTable) -> None:
     table = make_table(schema, primary_key=("a", "b"))
     vectors = [[1.0, 0.0], [float("nan"), 0.0], None]
     some = pa.table({"a": ["x", "x", "y"], "b": [b"1", b"2", b"3"], "v": vectors}, schema=schema)
-    with table.writer() as writer:
-        writer.upsert(some)
+    table.upsert(some)
     suite = [
         {"type": f"expect_vector_values_to_{what}", "kwargs": {"column": "v"}}
         for what in ("not_be_null", "be_finite")
@@ -193,8 +191,7 @@ def test_vectors_and_several_keys(make_table: MakeTable) -> None:
 
 
 def test_later_rows_are_not_hidden_by_equal_keys(kept: memwal.Table) -> None:
-    with kept.writer() as writer:
-        writer.upsert(rows({3: 5}))
+    kept.upsert(rows({3: 5}))
     assert waiting_rows(kept, quarantine(kept)).num_rows == 3
 
 

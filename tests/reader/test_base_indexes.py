@@ -29,8 +29,7 @@ def table(make_table: MakeTable) -> memwal.Table:
 
 
 def merge(table: memwal.Table, number: int) -> None:
-    with table.writer() as writer:
-        writer.upsert(rows(dict.fromkeys(range(10 * number, 10 * number + 5), number)))
+    table.upsert(rows(dict.fromkeys(range(10 * number, 10 * number + 5), number)))
     table.merge()
 
 
@@ -133,14 +132,12 @@ def test_searches_see_what_was_updated_by_hand(
             searched.check_nearest(searched.table, least=10, refine_factor=40, nprobes=10)
             searched.check_text(searched.table, searched.query())
 
-    with searched.table.writer() as writer:
-        writer.upsert(searched.rows(range(100, 150)))
+    searched.table.upsert(searched.rows(range(100, 150)))
     searched.table.merge()
     check()
     searched.update_by_hand(range(105, 145))
     check()
-    with searched.table.writer() as writer:
-        writer.upsert(searched.rows(range(140, 160)))
+    searched.table.upsert(searched.rows(range(140, 160)))
     searched.table.merge()
     check()
     compact(searched.table)

@@ -106,8 +106,7 @@ def test_composite_keys_are_compared(make_table: MakeTable) -> None:
     )
     table = make_table(schema, primary_key=("a", "b"))
     data = pa.table({"a": [1, 1, 2, 2], "b": ["x", "y", "x", "y"]}, schema=schema)
-    with table.writer() as writer:
-        writer.upsert(data)
+    table.upsert(data)
     table.merge()
     base = table.base()
     asked = base_rows_module.key_column(data.slice(1, 2), ["a", "b"])

@@ -280,8 +280,7 @@ class TestSkipping:
     def paged(self, make_table: MakeTable) -> memwal.Table:
         """A table of one generation, whose key index has five pages."""
         table = make_table()
-        with table.writer() as writer:
-            writer.upsert(numbered(0, 40_000))
+        table.upsert(numbered(0, 40_000))
         return table
 
     def test_reads_neither_all_keys_nor_the_rows_of_others(
@@ -326,8 +325,7 @@ class TestSkipping:
         self, make_table: MakeTable, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         table = make_table(buckets=4)
-        with table.writer() as writer:
-            writer.upsert(numbered(0, 1000))
+        table.upsert(numbered(0, 1000))
         folders: list[str] = []
 
         def filters(base: Any, folder: str, hashes: Any) -> Any:
@@ -415,8 +413,7 @@ class TestSkipping:
         self, make_table: MakeTable, spoil: str
     ) -> None:
         table = make_table()
-        with table.writer() as writer:
-            writer.upsert(numbered(0, 100_000))
+        table.upsert(numbered(0, 100_000))
         (path,) = folder(table).glob("_mem_wal/*/*_gen_*/bloom_filter.bin")
         assert BloomFilter.from_bytes(path.read_bytes()).bits_set > 0.9 * 8 * FILTER_BYTES
         sized = path.with_name("memwal_bloom.bin")

@@ -44,8 +44,7 @@ def test_are_refused_whether_or_not_there_is_something_to_merge(
     make_table: MakeTable, filter: str, merged: bool
 ) -> None:
     table = make_table()
-    with table.writer() as writer:
-        writer.upsert(rows({1: 1, 2: 2}))
+    table.upsert(rows({1: 1, 2: 2}))
     if merged:
         table.merge()
     with pytest.raises(MemWalError):

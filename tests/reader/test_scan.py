@@ -217,8 +217,7 @@ class TestEmptyTable:
         table.merge()
         assert state(table) == {}
         assert table.scan().count_rows() == 0
-        with table.writer() as writer:
-            writer.upsert(rows({1: 11}))
+        table.upsert(rows({1: 11}))
         assert state(table) == {1: 11}
 
     def test_reading_writes_nothing(self, table: memwal.Table) -> None:
@@ -256,11 +255,9 @@ def test_many_rows_in_many_places(make_table: MakeTable) -> None:
 def test_rows_that_were_written_straight_into_the_base_table_are_shown(
     table: memwal.Table,
 ) -> None:
-    with table.writer() as writer:
-        writer.upsert(rows({1: 1}))
+    table.upsert(rows({1: 1}))
     lance.write_dataset(rows({2: 2, 3: 3}), table.uri, mode="append")
-    with table.writer() as writer:
-        writer.upsert(rows({3: 33}))
+    table.upsert(rows({3: 33}))
 
     assert state(table) == {1: 1, 2: 2, 3: 33}
 

@@ -160,8 +160,7 @@ class TestCollectedGenerations:
             writer.delete(keys(*range(_ROWS, 2 * _ROWS, 3)))
             writer.upsert(rows({5_000_000: 5}))
         merge_and_collect(filled)
-        with filled.writer() as writer:
-            writer.upsert(numbered(_ROWS, _ROWS // 2, n=4))
+        filled.upsert(numbered(_ROWS, _ROWS // 2, n=4))
         found = state(joined(first, others))
         now = state(filled)
         for key, n in expected().items():
@@ -229,15 +228,13 @@ class TestCollectedGenerations:
             numbered(0, _ROWS), uri, enable_stable_row_ids=True, max_rows_per_file=10_000
         )
         table = memwal.enable(uri, region_spec=memwal.RegionSpec.unsharded(), primary_key=["id"])
-        with table.writer() as writer:
-            writer.upsert(numbered(_ROWS // 6, _ROWS, n=1))
+        table.upsert(numbered(_ROWS // 6, _ROWS, n=1))
         wanted = dict.fromkeys(range(_ROWS // 6), 0) | dict.fromkeys(
             range(_ROWS // 6, _ROWS // 6 + _ROWS), 1
         )
         assert state(table) == wanted
         for predicate in (None, "n = 1"):
-            with table.writer() as writer:
-                writer.upsert(numbered(_ROWS // 6, _ROWS, n=1))
+            table.upsert(numbered(_ROWS // 6, _ROWS, n=1))
             first, others = begun(table.scan(filter=predicate).to_reader())
             merge_and_collect(table)
             assert state(joined(first, others)) == {

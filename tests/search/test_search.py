@@ -162,8 +162,7 @@ def test_a_memtable_is_searched_where_it_lies(
 def test_a_table_that_is_made_anew_in_the_same_place(tmp_path: Path) -> None:
     for seed in range(2):
         searched = Searched(tmp_path, seed=seed, maintained=[])
-        with searched.table.writer() as writer:
-            writer.upsert(searched.rows(range(100, 200)))
+        searched.table.upsert(searched.rows(range(100, 200)))
         searched.check_text(searched.table, QUERY)
         searched.table.merge()
         searched.check_text(searched.table, QUERY)

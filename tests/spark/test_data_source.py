@@ -131,15 +131,11 @@ class TestSnapshot:
     def test_a_data_frame_stays_where_it_is(self, spark, make_backlog):
         table, expected = make_backlog(2)
         frame = load(spark, table, partitions=4)
-        with table.writer() as writer:
-            writer.upsert(rows({1: 7}))
-            writer.flush()
+        table.upsert(rows({1: 7}))
         table.merge()
         table.collect_garbage(dry_run=False)
         assert shown(frame) == expected
-        with table.writer() as writer:
-            writer.upsert(rows({2: 7}))
-            writer.flush()
+        table.upsert(rows({2: 7}))
         assert shown(frame) == expected
         assert shown(load(spark, table)) == expected | {1: 7, 2: 7}
 
@@ -157,8 +153,7 @@ class TestSnapshot:
         # A task that fails is tried three times.
         frame = load(spark, table, partitions=1 if newer else 3)
         if newer:
-            with table.writer() as writer:
-                writer.upsert(rows({5: 7}))
+            table.upsert(rows({5: 7}))
         table.merge()
         table.build_indexes()
         for seconds in (86_400, 172_800):
@@ -177,8 +172,7 @@ class TestSnapshot:
         load(spark, table, columns="id", protect_seconds=864_000)
         (tag,) = table.base().dataset.tags.list()
         assert tag.endswith(SESSION), "one for the session"
-        with table.writer() as writer:
-            writer.upsert(rows({5: 7}))
+        table.upsert(rows({5: 7}))
         table.merge()
         table.build_indexes()
         for seconds in (86_400, 172_800):
@@ -194,13 +188,9 @@ class TestSnapshot:
         table.merge()
         version = table.base().version
         table.base().dataset.tags.create("monday", version)
-        with table.writer() as writer:
-            writer.upsert(rows({1: 7}))
-            writer.flush()
+        table.upsert(rows({1: 7}))
         table.merge()
-        with table.writer() as writer:
-            writer.upsert(rows({2: 8}))
-            writer.flush()
+        table.upsert(rows({2: 8}))
         assert shown(load(spark, table)) == expected | {1: 7, 2: 8}
         assert shown(load(spark, table, version=version)) == expected
         assert shown(load(spark, table, tag="monday")) == expected
@@ -361,8 +351,7 @@ class TestTypes:
     def test_values(self, spark, make_table, merged, zone):
         table = make_table(self.SCHEMA)
         nothing = dict.fromkeys(self.SCHEMA.names) | {"id": 2}
-        with table.writer() as writer:
-            writer.upsert(pa.Table.from_pylist([self.ROW, nothing], schema=self.SCHEMA))
+        table.upsert(pa.Table.from_pylist([self.ROW, nothing], schema=self.SCHEMA))
         if merged:
             table.merge()
         before = spark.conf.get("spark.sql.session.timeZone")
@@ -404,8 +393,7 @@ class TestTypes:
     def test_nanoseconds(self, spark, make_table):
         schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("at", pa.timestamp("ns"))])
         table = make_table(schema)
-        with table.writer() as writer:
-            writer.upsert(pa.table({"id": [1], "at": pa.array([1_234], pa.timestamp("ns"))}))
+        table.upsert(pa.table({"id": [1], "at": pa.array([1_234], pa.timestamp("ns"))}))
         with pytest.raises(PySparkException, match="truncate_nanoseconds"):
             load(spark, table).collect()
         (row,) = load(spark, table, truncate_nanoseconds="true").collect()
@@ -420,8 +408,7 @@ class TestTypes:
             ]
         )
         table = make_table(schema)
-        with table.writer() as writer:
-            writer.upsert(pa.Table.from_pylist([{"id": 1}], schema=schema))
+        table.upsert(pa.Table.from_pylist([{"id": 1}], schema=schema))
         with pytest.raises(AnalysisException, match=r"'clock'.*'huge'"):
             load(spark, table)
         assert load(spark, table, omit_unsupported="true").columns == ["id"]

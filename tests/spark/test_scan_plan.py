@@ -134,8 +134,7 @@ class TestShares:
 
         write(table, dict.fromkeys(range(100), 1))
         table.merge()
-        with table.writer() as writer:
-            writer.delete(keys(3, 4))
+        table.delete(keys(3, 4))
         monkeypatch.setattr(merged_scan, "_COMPARED_BYTES", 1)
         made = plan(table)
         assert sum(b.num_rows for s in made.partitions for b in read_partition(made, s)) == 98

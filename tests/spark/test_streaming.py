@@ -101,8 +101,7 @@ class TestForm:
 class TestTask:
     def test_comes_twice_and_is_written_once(self, make_table: MakeTable) -> None:
         table = make_table(buckets=3)
-        with table.writer() as writer:
-            writer.upsert(rows({9: 9}))
+        table.upsert(rows({9: 9}))
         changes = batch(*(change(key, 1) for key in range(8)), change(9, 0, op="d"))
         assert outcome(task(table, 0), changes) == (3, 0)
         assert state(table) == dict.fromkeys(range(8), 1)

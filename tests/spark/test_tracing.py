@@ -119,8 +119,7 @@ def test_one_trace_from_the_task_to_the_workers_of_spark(
     collector: Collector, make_table: MakeTable
 ) -> None:
     table = make_table(buckets=2)
-    with table.writer() as writer:
-        writer.upsert(numbered(0, 50))
+    table.upsert(numbered(0, 50))
     environment = {
         **os.environ,
         **collector.variables,

@@ -145,8 +145,7 @@ def test_options_of_compact_and_snapshot(app, table, calls):
 
 def test_compact(app, table, result):
     for start in range(0, 60, 20):
-        with table.writer() as writer:
-            writer.upsert(numbered(start, 20))
+        table.upsert(numbered(start, 20))
         table.merge()
     assert app("compact", "--table", table.uri, "--min-fragments", 2) == 0
     assert result()["metrics"] == {"fragments_removed": 3, "fragments_added": 1}
@@ -285,9 +284,7 @@ def test_help(app, name, capsys):
 def test_an_index_is_built_in_parts(app, make_table, result):
     table = make_table(maintained_indexes=["n_idx"])
     for start in (0, 100, 200):
-        with table.writer() as writer:
-            writer.upsert(rows(dict.fromkeys(range(start, start + 50), start)))
-            writer.flush()
+        table.upsert(rows(dict.fromkeys(range(start, start + 50), start)))
         table.merge()
         if not start:
             table.build_indexes()
@@ -311,9 +308,7 @@ def test_options_of_index(app, table, calls):
 
 def test_an_index_is_named(app, make_table, result, capsys):
     table = make_table(maintained_indexes=["n_idx", "id_idx"])
-    with table.writer() as writer:
-        writer.upsert(rows({1: 1}))
-        writer.flush()
+    table.upsert(rows({1: 1}))
     table.merge()
 
     assert app("index", "--table", table.uri, "--index", "n_idx") == 0
@@ -335,9 +330,7 @@ def test_a_checkpoint(app, make_backlog, result, capsys):
     assert base_state(table) == expected
     assert [index.generations for index in table.status().indexes] == [0]
 
-    with table.writer() as writer:
-        writer.upsert(rows({1: 1}))
-        writer.flush()
+    table.upsert(rows({1: 1}))
     assert app("checkpoint", "--table", table.uri, "--timeout-seconds", 0) == 3
     assert capsys.readouterr().err.startswith("error: ")
 

@@ -75,8 +75,7 @@ def test_the_other_applications(submit, make_backlog):
     assert collected["metrics"]["generations_dropped"] == 8
     # An index that covers some fragments only would keep them apart.
     for start in (1_000, 2_000):
-        with table.writer() as writer:
-            writer.upsert(numbered(start, 20))
+        table.upsert(numbered(start, 20))
         table.merge()
     compacted = submit("compact", "--table", table.uri, "--min-fragments", 2).result()
     assert compacted["metrics"]["fragments_added"] == 1

@@ -120,8 +120,7 @@ def test_a_merge_outlives_its_credentials(uri: str, gateway: Gateway, sessions: 
 def test_fixed_credentials_end_and_say_so(uri: str, gateway: Gateway, sessions: Sessions) -> None:
     fixed = {k: v for k, v in sessions.issue(30).items() if k.startswith("aws_")}
     table = create(uri, options(gateway, **fixed))
-    with table.writer() as writer:
-        writer.upsert(rows({1: 1}))
+    table.upsert(rows({1: 1}))
     short = {k: v for k, v in sessions.issue(_LIFE).items() if k.startswith("aws_")}
     again = memwal.open(uri, storage_options=options(gateway, **short))
     writer = again.writer()

@@ -59,8 +59,7 @@ def place(emulator: S3Emulator, gateway: Gateway) -> TableLocation:
 
 
 def test_a_fit_store_with_a_table(table: memwal.Table) -> None:
-    with table.writer() as writer:
-        writer.upsert(rows({1: 1}))
+    table.upsert(rows({1: 1}))
     before = sorted(info.key for info in table.location.store.list(""))
 
     found = diagnose(table.location)

@@ -135,8 +135,7 @@ def test_a_bucket_that_is_none(emulator: S3Emulator) -> None:
 
 @pytest.mark.slow
 def test_a_table_that_may_only_be_read(table: memwal.Table, gateway: Gateway) -> None:
-    with table.writer() as writer:
-        writer.upsert(rows({1: 1}))
+    table.upsert(rows({1: 1}))
     gateway.rule = denied("PUT", "POST", "DELETE")
 
     reader = memwal.open(table.uri, storage_options=table.location.storage_options)
@@ -154,8 +153,7 @@ def test_a_table_that_may_only_be_read(table: memwal.Table, gateway: Gateway) ->
 
 @pytest.mark.slow
 def test_what_may_not_be_deleted_stays_and_is_told(table: memwal.Table, gateway: Gateway) -> None:
-    with table.writer() as writer:
-        writer.upsert(rows({1: 1}))
+    table.upsert(rows({1: 1}))
     table.checkpoint()
     gateway.rule = denied("POST", "DELETE")
 

@@ -25,8 +25,7 @@ SECRET = "wJalrXUtnFEMI-bPxRfiCY"
 @pytest.fixture
 def flights(make_table: MakeTable, catalog: Catalog) -> memwal.Table:
     table = make_table(buckets=2)
-    with table.writer() as writer:
-        writer.upsert(numbered(0, 20))
+    table.upsert(numbered(0, 20))
     catalog.register("flights", uri=table.uri, policy=Policy(merge_at_generations=1))
     return table
 
@@ -68,8 +67,7 @@ class TestSpan:
 
 class TestJobs:
     def test_merge(self, traced: Any, catalog: Catalog, flights: memwal.Table) -> None:
-        with flights.writer() as writer:
-            writer.delete(rows({1: 1}).column("id").combine_chunks())
+        flights.delete(rows({1: 1}).column("id").combine_chunks())
         version = flights.base().version
         run_job(catalog, JobRequest("flights", "merge"))
         (job,) = traced.named("memwal.job")
@@ -145,8 +143,7 @@ def test_what_breaks_traces_breaks_no_merge(
     flights: memwal.Table, traced: Any, caplog: pytest.LogCaptureFixture, when: str
 ) -> None:
     traced.provider.add_span_processor(Broken(when))
-    with flights.writer() as writer:
-        writer.delete(keys(1))
+    flights.delete(keys(1))
 
     assert flights.merge().metrics["rows_upserted"] == 19
     with pytest.raises(Mine), span("memwal.step", flights.location):

@@ -26,9 +26,7 @@ def table(tmp_path: Path) -> memwal.Table:
         region_spec=memwal.RegionSpec.unsharded(),
         maintained_indexes=["idx"],
     )
-    with made.writer() as writer:
-        writer.upsert(rows(600, 50))
-        writer.flush()
+    made.upsert(rows(600, 50))
     made.merge()
     return made
 

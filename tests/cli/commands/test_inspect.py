@@ -15,9 +15,7 @@ from memwal.format.paths import wal_key
 @pytest.fixture
 def written(table):
     """An unsharded table with a flushed generation and one open write of three rows."""
-    with table.writer() as writer:
-        writer.upsert(rows({1: 1, 2: 2}))
-        writer.flush()
+    table.upsert(rows({1: 1, 2: 2}))
     with table.writer() as writer:
         writer.upsert(rows({3: 3}))
         writer.upsert(rows({4: 4}))
@@ -108,8 +106,7 @@ class TestWal:
 
         schema = pa.schema([("id", pa.int64()), ("text", pa.string())])
         table = make_table(schema)
-        with table.writer() as writer:
-            writer.upsert(pa.table({"id": [1], "text": ["x" * 500]}))
+        table.upsert(pa.table({"id": [1], "text": ["x" * 500]}))
         text = cli("inspect", "wal", table.uri, REGION).stdout
         assert "x" * 30 in text
         assert "x" * 60 not in text

@@ -127,8 +127,7 @@ def test_merge_of_some(cli, backlog):
 
 def test_compact(cli, table):
     for start in range(0, 60, 20):
-        with table.writer() as writer:
-            writer.upsert(numbered(start, 20))
+        table.upsert(numbered(start, 20))
         table.merge()
     assert cli("compact", table.uri, "--json").json["metrics"]["fragments_removed"] == 0
     result = cli("compact", table.uri, "--min-fragments", 2, "--json").json

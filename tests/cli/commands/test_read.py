@@ -9,8 +9,7 @@ from support.data.tables import keys, rows
 @pytest.fixture
 def written(table):
     """A table with three merged rows, and a writer that lives and has unflushed rows."""
-    with table.writer() as writer:
-        writer.upsert(rows({1: 1, 2: 2, 3: 3}))
+    table.upsert(rows({1: 1, 2: 2, 3: 3}))
     table.merge()
     with table.writer() as writer:
         writer.upsert(rows({4: 4}))

@@ -150,8 +150,7 @@ def test_copy(cli, tmp_path):
         primary_key=["id"],
         region_spec=memwal.RegionSpec.unsharded(),
     )
-    with table.writer() as writer:
-        writer.upsert(pa.table({"id": [1, 2]}))
+    table.upsert(pa.table({"id": [1, 2]}))
     answer = cli("copy", table.uri, tmp_path / "copy.lance", "--json")
     assert answer.json["job"] == "copy"
     assert answer.json["metrics"]["generations"] == 1
@@ -188,8 +187,7 @@ def test_abandon_makes_a_region_with_a_gap_usable(cli, make_table):
     }
     assert record.rows == 2
     assert record.missing
-    with table.writer() as writer:
-        writer.upsert(rows({9: 9}))
+    table.upsert(rows({9: 9}))
     assert state(table) == {9: 9}
 
 

@@ -44,14 +44,12 @@ def play(actors: Actors) -> Play:
 
 
 def write(table: memwal.Table, auditor: Auditor, values: dict[int, int | None]) -> None:
-    with table.writer() as writer:
-        writer.upsert(rows(values))
+    table.upsert(rows(values))
     auditor.wrote(values)
 
 
 def remove(table: memwal.Table, auditor: Auditor, *gone: int) -> None:
-    with table.writer() as writer:
-        writer.delete(keys(*gone))
+    table.delete(keys(*gone))
     auditor.wrote({}, gone)
 
 
@@ -87,8 +85,7 @@ def test_the_covering_of_nothing_that_takes_back_progress(actors: Actors, play: 
     table, auditor = play
     merger(table, auditor)
     # Its claims replay what is in the logs.
-    with table.writer() as writer:
-        writer.delete(keys(*range(1000)))
+    table.delete(keys(*range(1000)))
     auditor.replayed()
     lance.dataset(table.uri).delete("id >= 1000")
     auditor.wrote({}, list(auditor.values))

@@ -65,8 +65,7 @@ def merge_after_a_compaction(_make_table: MakeTable, path: Path) -> None:
     stale_indexes.make(path / "merge.lance", stable_row_ids=True)
     stale_indexes.optimize(path / "merge.lance")
     table = memwal.open(str(path / "merge.lance"))
-    with table.writer() as writer:
-        writer.upsert(stale_indexes.rows(0, 40, plus=1000))
+    table.upsert(stale_indexes.rows(0, 40, plus=1000))
     table.merge()
     ids = table.base().dataset.to_table(columns=["id"])["id"].to_pylist()
     assert sorted(ids) == list(range(stale_indexes.ROWS))

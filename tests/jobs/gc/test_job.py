@@ -191,8 +191,7 @@ class TestProtection:
             collect(table, DAY * (step + 1))
 
         (position,) = log(table)
-        with table.writer() as writer:
-            writer.upsert(rows({2: 2}))
+        table.upsert(rows({2: 2}))
         assert sorted(log(table)) == [position, position + 1, position + 2]
 
     def test_of_what_an_index_does_not_cover(self, make_table: MakeTable) -> None:
@@ -569,8 +568,7 @@ class TestConcurrency:
     def test_two_collectors_at_once(self, make_table: MakeTable) -> None:
         table = make_table(buckets=4)
         for turn in range(4):
-            with table.writer() as writer:
-                writer.upsert(numbered(0, 50, n=turn))
+            table.upsert(numbered(0, 50, n=turn))
         table.merge()
         for step in range(4):
             with ThreadPoolExecutor(3) as pool:
@@ -659,8 +657,7 @@ class TestDamagedRegion:
     def damaged(self, make_table: MakeTable) -> memwal.Table:
         table = make_table(buckets=2)
         for turn in range(2):
-            with table.writer() as writer:
-                writer.upsert(numbered(0, 20, n=turn))
+            table.upsert(numbered(0, 20, n=turn))
         table.merge()
         time.sleep(0.1)
         collect(table, GRACE.total_seconds() - 0.05)
@@ -746,8 +743,7 @@ def test_the_epoch_of_a_live_writer_stays(table: memwal.Table) -> None:
 
 def test_tasks_and_outcomes_can_be_sent_to_other_machines(make_table: MakeTable) -> None:
     table = make_table(buckets=4)
-    with table.writer() as writer:
-        writer.upsert(numbered(0, 50))
+    table.upsert(numbered(0, 50))
     table.merge()
     sent: list[int] = []
 

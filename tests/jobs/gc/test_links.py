@@ -103,8 +103,7 @@ def test_a_table_with_a_link_to_another_disk_is_whole(
     # The caches of this process know nothing of it.
     table = memwal.open(table.uri)
     assert state(table) == expected
-    with table.writer() as writer:
-        writer.upsert(numbered(20, 10))
+    table.upsert(numbered(20, 10))
     expected |= dict.fromkeys(range(20, 30), 0)
     assert state(table) == expected
     table.copy_to(str(tmp_path / "copy"))
@@ -134,8 +133,7 @@ def test_a_region_behind_a_broken_link_is_never_absent(
     make_table: MakeTable, tmp_path: Path, target: str
 ) -> None:
     table = make_table(buckets=2)
-    with table.writer() as writer:
-        writer.upsert(numbered(0, 20))
+    table.upsert(numbered(0, 20))
     region = sorted((folder(table) / "_mem_wal").iterdir())[0]
     region.rename(tmp_path / "unmounted")
     region.symlink_to(region.name if target == "loop" else target)
@@ -181,6 +179,5 @@ def test_a_table_that_is_a_link_is_collected(table: memwal.Table, tmp_path: Path
 
     assert result.warnings == ()
     assert result.metrics["folders"]
-    with linked.writer() as writer:
-        writer.upsert(rows({0: 5}))
+    linked.upsert(rows({0: 5}))
     assert state(linked)[0] == 5

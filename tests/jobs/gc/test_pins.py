@@ -61,15 +61,13 @@ def test_what_the_version_at_the_cutoff_has_merged(history: memwal.Table) -> Non
 
 
 def test_a_region_without_merges_has_none(table: memwal.Table) -> None:
-    with table.writer() as writer:
-        writer.upsert(rows({1: 1}))
+    table.upsert(rows({1: 1}))
     assert removable(table, now()).get(REGION, 0) == 0
 
 
 def test_regions_are_judged_one_by_one(make_table: MakeTable) -> None:
     table = make_table(buckets=2)
-    with table.writer() as writer:
-        writer.upsert(rows(dict.fromkeys(range(20), 0)))
+    table.upsert(rows(dict.fromkeys(range(20), 0)))
     first, second = table.region_ids()
     table.merge(regions=[first])
     table.base().dataset.tags.create("kept", table.base().version)
@@ -80,8 +78,7 @@ def test_regions_are_judged_one_by_one(make_table: MakeTable) -> None:
 
 def test_the_least_of_all_indexes_counts(make_table: MakeTable) -> None:
     table = make_table(maintained_indexes=["id_idx", "n_idx"])
-    with table.writer() as writer:
-        writer.upsert(rows({1: 1}))
+    table.upsert(rows({1: 1}))
     table.merge()
     table.base().dataset.optimize.optimize_indices(index_names=["id_idx"])
     assert removable(table, now()) == {REGION: 0}

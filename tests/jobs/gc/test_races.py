@@ -207,8 +207,7 @@ class TestWriterThatSleepsInItsClaim:
         claiming = store.pause("create", "_mem_wal/*/manifest/*")
 
         def write() -> None:
-            with table.writer() as writer:
-                writer.upsert(rows({1: 1, 2: 2}))
+            table.upsert(rows({1: 1, 2: 2}))
 
         with ThreadPoolExecutor(1) as pool:
             sleeper = pool.submit(write)

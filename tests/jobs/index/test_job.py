@@ -72,8 +72,7 @@ def test_catches_up_with_deletes(indexed: memwal.Table) -> None:
     flush(indexed, {1: 1, 2: 2})
     indexed.merge()
     indexed.build_indexes()
-    with indexed.writer() as writer:
-        writer.delete(keys(1))
+    indexed.delete(keys(1))
     indexed.merge()
 
     indexed.build_indexes()
@@ -91,8 +90,7 @@ def test_a_base_table_without_rows_is_covered_by_any_index(
         flush(indexed, {1: 1})
         indexed.merge()
         indexed.build_indexes()
-    with indexed.writer() as writer:
-        writer.delete(keys(1))
+    indexed.delete(keys(1))
     indexed.merge()
     assert indexed.base().dataset.count_rows() == 0
 
@@ -234,8 +232,7 @@ def test_a_vector_index_that_could_not_be_trained_is_a_problem_until_it_can(
     )
 
     def merged_with(start: int, count: int) -> JobResult:
-        with table.writer() as writer:
-            writer.upsert(vectors(start, count))
+        table.upsert(vectors(start, count))
         table.merge()
         return table.build_indexes()
 

@@ -62,9 +62,7 @@ def make_table(folder: Path) -> None:
 
 
 def flush(table: memwal.Table, start: int, count: int, **options: Any) -> None:
-    with table.writer() as writer:
-        writer.upsert(rows(start, count, **options))
-        writer.flush()
+    table.upsert(rows(start, count, **options))
 
 
 def collect(table: memwal.Table) -> None:
@@ -236,8 +234,7 @@ def test_what_cannot_be_migrated_is_refused(table: memwal.Table) -> None:
     for wrong in (7, 16):
         with pytest.raises(InvalidInputError, match=str(wrong)):
             migration(table).start(num_sub_vectors=wrong)
-    with table.writer() as writer:
-        writer.delete(pa.array(range(600)))
+    table.delete(pa.array(range(600)))
     table.merge()
     with pytest.raises(TableSetupError):
         migration(table).start()

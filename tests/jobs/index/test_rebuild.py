@@ -137,8 +137,7 @@ def test_files_that_come_back_are_read_by_the_same_process(tmp_path: Path) -> No
 
 def test_a_table_without_the_index_on_its_key_is_read_and_merged(make_table: MakeTable) -> None:
     table = make_table(maintained_indexes=["id_idx"])
-    with table.writer() as writer:
-        writer.upsert(numbered(0, 20_000))
+    table.upsert(numbered(0, 20_000))
     table.checkpoint()
     cut_segments(table, 0, name="id_idx", first=0)
     expected = state(table)

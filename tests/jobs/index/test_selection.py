@@ -75,8 +75,7 @@ def test_an_index_that_joins(table: memwal.Table) -> None:
 def test_an_index_that_leaves_holds_nothing_back(table: memwal.Table) -> None:
     indexed(table)
     table.choose_indexes(add=["n_idx", "text_idx"])
-    with table.writer() as writer:
-        writer.upsert(rows({1: 1}))
+    table.upsert(rows({1: 1}))
     table.merge()
     table.build_indexes(indexes=["n_idx"])
 
@@ -84,8 +83,7 @@ def test_an_index_that_leaves_holds_nothing_back(table: memwal.Table) -> None:
 
     collect(table, 2 * HOUR)
     assert generations(table) == []
-    with table.writer() as writer:
-        writer.upsert(rows({2: 2}))
+    table.upsert(rows({2: 2}))
     assert carried(table) == [{"n_idx"}]
     # It comes back and knows nothing.
     assert table.choose_indexes(add=["text_idx"]) == ["n_idx", "text_idx"]
@@ -126,8 +124,7 @@ def test_a_kind_that_lance_cannot_maintain_is_caught_up_unnamed(bitmapped: memwa
         table.choose_indexes(add=["bitmap"])
     assert table.base().details.maintained_indexes == ("text_idx",)
     for number in range(2):
-        with table.writer() as writer:
-            writer.upsert(rows({number: 7}))
+        table.upsert(rows({number: 7}))
         table.merge()
     lags = {lag.name: lag for lag in table.status().indexes}
     assert (lags["bitmap"].maintained, lags["bitmap"].generations, lags["bitmap"].rows) == (
@@ -201,9 +198,7 @@ def test_a_table_that_maintains_all_that_lance_can(table: memwal.Table) -> None:
     shard = native.writer(everything)
     native.put(shard, everything, rows({2: 2}))
     shard.close()
-    with everything.writer() as writer:
-        writer.upsert(rows({3: 3}))
-        writer.flush()
+    everything.upsert(rows({3: 3}))
     assert carried(everything) == [{"n_idx"}, {"n_idx", "text_idx"}]
     everything.merge()
     lags = {lag.name: lag for lag in everything.status().indexes}

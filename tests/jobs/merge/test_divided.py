@@ -220,9 +220,7 @@ class TestRows:
                 schema=schema,
             )
 
-        with table.writer() as writer:
-            writer.upsert(some(range(40), 1))
-            writer.flush()
+        table.upsert(some(range(40), 1))
         divided(table)
         with table.writer() as writer:
             writer.upsert(some(range(20, 60), 2))
@@ -240,8 +238,7 @@ class TestRows:
     def test_of_generations_with_earlier_columns(self, table: memwal.Table) -> None:
         fill(table)
         lance.dataset(table.uri).add_columns(pa.field("new", pa.int64()))
-        with memwal.open(table.uri).writer() as writer:
-            writer.upsert(rows({1: 5}).append_column("new", pa.array([7])))
+        memwal.open(table.uri).upsert(rows({1: 5}).append_column("new", pa.array([7])))
         divided(table)
 
         found = lance.dataset(table.uri).to_table(columns=["id", "new"]).to_pylist()

@@ -182,8 +182,7 @@ class TestMerge:
 
     def test_takes_only_the_regions_asked_for(self, make_table: MakeTable) -> None:
         table = make_table(buckets=2)
-        with table.writer() as writer:
-            writer.upsert(numbered(0, 20))
+        table.upsert(numbered(0, 20))
         chosen, other = bucket_region_id(0), bucket_region_id(1)
 
         table.merge(regions=[chosen])
@@ -194,8 +193,7 @@ class TestMerge:
 
     def test_many_regions_take_one_commit(self, make_table: MakeTable) -> None:
         table = make_table(buckets=8)
-        with table.writer() as writer:
-            writer.upsert(numbered(0, 100))
+        table.upsert(numbered(0, 100))
         before = table.base().version
 
         table.merge()
@@ -828,9 +826,7 @@ def test_a_struct_that_is_added_while_rows_wait(
     null = {"x": None, "deep": {"y": None}} if version == "2.0" else None
     assert found.column("s").to_pylist() == [null, null]
     assert table.verify().findings == ()
-    with table.writer() as writer:
-        writer.upsert(rows({1: 11}), partial=True)
-        writer.flush()
+    table.upsert(rows({1: 11}), partial=True)
     table.merge()
     assert table.lookup(keys(1)).to_table().column("n").to_pylist() == [11]
     assert table.verify().findings == ()

@@ -51,8 +51,7 @@ def test_merges_and_indexes_all_that_is_flushed(make_table: MakeTable) -> None:
 
 def test_writes_marks_that_another_merger_did_not_write(table: memwal.Table) -> None:
     """It recorded the progress, and is paused, or has died."""
-    with table.writer() as writer:
-        writer.upsert(rows({1: 1}))
+    table.upsert(rows({1: 1}))
     table.merge()
     shutil.rmtree(folder(table) / region_marks_dir(REGION))
     write_marks(table.location.store, {REGION: UNMARKED})
@@ -67,8 +66,7 @@ def test_writes_marks_that_another_merger_did_not_write(table: memwal.Table) -> 
 def test_of_a_table_without_a_backlog_does_nothing(table: memwal.Table) -> None:
     version = table.base().version
     assert table.checkpoint().commits == 0
-    with table.writer() as writer:
-        writer.upsert(rows({1: 1}))
+    table.upsert(rows({1: 1}))
     table.merge()
     version = table.base().version
     result = table.checkpoint()

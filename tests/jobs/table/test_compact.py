@@ -119,11 +119,9 @@ def test_fragments_with_many_deleted_rows_are_rewritten_however_few(
     indexed: memwal.Table, first: int, replaced: int, rewritten: int
 ) -> None:
     for start in (0, 100):
-        with indexed.writer() as writer:
-            writer.upsert(numbered(start, 100))
+        indexed.upsert(numbered(start, 100))
         merge(indexed.location)
-    with indexed.writer() as writer:
-        writer.upsert(numbered(first, replaced, n=1))
+    indexed.upsert(numbered(first, replaced, n=1))
     merge(indexed.location)
     before = set(indexed.base().dataset.fragment_ids())
     expected = base_state(indexed)
@@ -165,8 +163,7 @@ class TestBeforeTheCatchUp:
 
         def merge_more() -> None:
             if next(calls):
-                with ten.writer() as writer:
-                    writer.upsert(rows({1000: 1}))
+                ten.upsert(rows({1000: 1}))
                 merge(ten.location)
 
         compact(ten.location, CompactOptions(guard=merge_more))
@@ -243,9 +240,7 @@ def test_a_merge_in_between_is_kept_and_the_rest_is_tried_again(
 
 def test_a_merge_under_way_goes_on_after_a_compaction(ten: memwal.Table) -> None:
     expected = dict(TEN)
-    with ten.writer() as writer:
-        writer.upsert(rows({5: 500, 1000: 1}))
-        writer.flush()
+    ten.upsert(rows({5: 500, 1000: 1}))
     done: list[int] = []
 
     def late() -> None:
@@ -297,8 +292,7 @@ def test_ends_beside_merges_that_never_do(ten: memwal.Table, commit_bytes: int) 
     def run(tasks: Any, function: Any) -> list[Any]:
         turns.append(1000 + len(turns))
         assert len(turns) <= 10, "it runs after every merge"
-        with ten.writer() as writer:
-            writer.upsert(rows({turns[-1]: 1}))
+        ten.upsert(rows({turns[-1]: 1}))
         merge(ten.location)
         return [function(task) for task in tasks]
 
@@ -443,9 +437,7 @@ def test_stable_row_ids_stay(make_table: MakeTable) -> None:
         plain, path, enable_stable_row_ids=True, max_rows_per_file=10, max_rows_per_group=10
     )
     stable = memwal.enable(path, region_spec=memwal.RegionSpec.unsharded(), primary_key=["id"])
-    with stable.writer() as writer:
-        writer.upsert(rows({5: 500}))
-        writer.flush()
+    stable.upsert(rows({5: 500}))
     stable.merge()
     ids = dict(
         zip(

@@ -49,8 +49,7 @@ def lose(table: memwal.Table, to: Path) -> None:
 def table(make_table: MakeTable) -> memwal.Table:
     """A table with a merged generation, one that is not, and rows in the log."""
     table = make_table()
-    with table.writer() as writer:
-        writer.upsert(rows(dict.fromkeys(range(10), 0)))
+    table.upsert(rows(dict.fromkeys(range(10), 0)))
     table.merge()
     table.upsert(rows({1: 1}))
     writer = table.writer()
@@ -221,8 +220,7 @@ def test_clients_of_lance_go_on(table: memwal.Table, tmp_path: Path) -> None:
     native.put(shard, table, rows({3: 3}))
     shard.close()
     assert state(table.fresh()) == dict.fromkeys(range(10), 0) | {3: 3}
-    with table.writer() as writer:
-        writer.upsert(rows({4: 4}))
+    table.upsert(rows({4: 4}))
     assert state(native.scan(table)) == state(table)
 
 

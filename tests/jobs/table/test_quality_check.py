@@ -173,8 +173,7 @@ def test_a_proposed_suite_is_met(make_table: MakeTable) -> None:
         },
         schema=schema,
     )
-    with table.writer() as writer:
-        writer.upsert(data)
+    table.upsert(data)
     with pytest.raises(InvalidInputError):
         propose_suite(table.location)
     table.merge()

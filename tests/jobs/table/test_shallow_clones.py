@@ -183,8 +183,7 @@ def test_files_in_a_folder_that_is_no_table_are_copied_too(tmp_path: Path) -> No
         target_bases=["disk"],
     )
     table = enabled_plainly(tmp_path / "table", tmp_path / "disk")
-    with table.writer() as writer:
-        writer.upsert(rows({3: 3}))
+    table.upsert(rows({3: 3}))
 
     table.copy_to(str(tmp_path / "copy"))
     (lost,) = (tmp_path / "disk").glob("*.lance")
@@ -202,9 +201,7 @@ def enabled_plainly(path: Path, outside: Path) -> memwal.Table:
 
 
 def test_a_generation_has_no_files_outside(table: memwal.Table, tmp_path: Path) -> None:
-    with table.writer() as writer:
-        writer.upsert(rows({1: 1}))
-        writer.flush()
+    table.upsert(rows({1: 1}))
     (flushed,) = manifest(table).flushed
     generation = folder(table) / generation_dir(REGION, flushed.path)
 
@@ -234,9 +231,7 @@ NAMES: dict[str, Callable[[lance_manifest_pb2.Manifest, str], None]] = {
 def test_names_that_lead_out_of_the_table_are_refused(
     table: memwal.Table, change: Callable[[lance_manifest_pb2.Manifest, str], None], name: str
 ) -> None:
-    with table.writer() as writer:
-        writer.upsert(rows({1: 1}))
-        writer.flush()
+    table.upsert(rows({1: 1}))
     table.merge()
     add_version(folder(table), lambda message: change(message, name))
 
@@ -249,9 +244,7 @@ def test_names_that_lead_out_of_the_table_are_refused(
 
 
 def test_a_region_names_no_folder_outside(table: memwal.Table) -> None:
-    with table.writer() as writer:
-        writer.upsert(rows({1: 1}))
-        writer.flush()
+    table.upsert(rows({1: 1}))
     found = manifest(table)
     outside = replace(found.flushed[0], path="../../other/0123abcd_gen_1")
     found = replace(found, version=found.version + 1, flushed=(outside,))

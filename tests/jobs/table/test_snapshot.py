@@ -60,8 +60,7 @@ def stored(table: memwal.Table) -> list[RegionManifest]:
 
 
 def flush(table: memwal.Table, n: int) -> None:
-    with table.writer() as writer:
-        writer.upsert(numbered(0, 20, n=n))
+    table.upsert(numbered(0, 20, n=n))
 
 
 def test_says_what_the_manifests_say(make_table: MakeTable) -> None:

@@ -202,9 +202,7 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 def make_divided(make_table: MakeTable) -> tuple[Spoiled, UUID]:
     """Return a table of two regions, and one of them."""
     table = make_table(buckets=2)
-    with table.writer() as writer:
-        writer.upsert(rows(dict.fromkeys(range(100), 0)))
-        writer.flush()
+    table.upsert(rows(dict.fromkeys(range(100), 0)))
     divided = Spoiled(table)
     assert divided.verify().findings == ()
     return divided, table.region_ids()[0]

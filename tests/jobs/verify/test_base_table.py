@@ -152,9 +152,7 @@ def test_a_merge_that_lost_rows(spoiled):
 
 def test_a_merge_that_lost_new_rows(make_table):
     table = make_table()
-    with table.writer() as writer:
-        writer.upsert(numbered(0, 10))
-        writer.flush()
+    table.upsert(numbered(0, 10))
     bad_merge(table, 1, numbered(0, 7))
     (finding,) = verify(table.location).findings
     assert (finding.code, numbers(finding)[:2]) == ("merged-row-lost", [3, 10])
@@ -168,9 +166,7 @@ def test_a_merge_that_forgot_its_deletes(spoiled):
 
 def test_a_bad_merge_is_still_one_after_a_good_one(spoiled):
     bad_merge(spoiled.table, 3, right(spoiled).slice(4))
-    with spoiled.table.writer() as writer:
-        writer.upsert(rows({1000: 1}))
-        writer.flush()
+    spoiled.table.upsert(rows({1000: 1}))
     spoiled.table.checkpoint()
     assert spoiled.only("merged-row-differs").severity.value == "error"
     spoiled.table.base().dataset.insert(rows({2000: 1}))
@@ -178,9 +174,7 @@ def test_a_bad_merge_is_still_one_after_a_good_one(spoiled):
 
 
 def test_keys_that_the_next_merge_is_deleting_are_left_out(spoiled):
-    with spoiled.table.writer() as writer:
-        writer.delete(keys(60))
-        writer.flush()
+    spoiled.table.delete(keys(60))
     # The delete pass of a merge that died before its commit.
     remover = spoiled.table.base().dataset.merge_insert(["id"]).when_matched_delete()
     remover.execute(pa.table({"id": keys(60)}))

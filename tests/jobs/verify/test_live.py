@@ -59,8 +59,7 @@ def upkeep(table):
 
 def test_a_generation_that_is_collected_while_rows_are_compared(make_table, monkeypatch):
     table = make_table(buckets=2)
-    with table.writer() as writer:
-        writer.upsert(numbered(0, 200, 1))
+    table.upsert(numbered(0, 200, 1))
     table.merge()
     find, calls = merged_rows.find_newest, []
 
@@ -114,9 +113,7 @@ def test_writers_that_take_the_region_from_one_another(make_table):
     def write():
         n = next(numbers)
         if n % 2:
-            with table.writer() as writer:
-                writer.upsert(numbered(0, 50, n))
-                writer.flush()
+            table.upsert(numbered(0, 50, n))
         else:
             shard = native.writer(table)
             native.put(shard, table, numbered(20, 50, n))

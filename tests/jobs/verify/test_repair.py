@@ -86,8 +86,7 @@ def test_bloom_filters(spoiled, number):
 @pytest.mark.parametrize("content", ["cut", "of other keys"])
 def test_the_sized_filter_of_a_large_generation(make_table, content):
     table = make_table()
-    with table.writer() as writer:
-        writer.upsert(numbered(0, 25_000))
+    table.upsert(numbered(0, 25_000))
     (path,) = folder(table).glob("_mem_wal/*/*_gen_*/memwal_bloom.bin")
     right = path.read_bytes()
     others = FilterBuilder(25_000)

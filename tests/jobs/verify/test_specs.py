@@ -114,14 +114,10 @@ def test_two_regions_of_the_same_values(make_divided):
 
 def test_a_divided_table_stays_clean(make_table):
     table = make_table(buckets=2)
-    with table.writer() as writer:
-        writer.upsert(rows(dict.fromkeys(range(50), 1)))
-        writer.flush()
+    table.upsert(rows(dict.fromkeys(range(50), 1)))
     table.checkpoint()
     table = memwal.add_region_spec(table.uri, memwal.RegionSpec.bucket("id", 3))
-    with table.writer() as writer:
-        writer.upsert(rows(dict.fromkeys(range(50), 2)))
-        writer.flush()
+    table.upsert(rows(dict.fromkeys(range(50), 2)))
     table.checkpoint()
     assert verify(table.location).findings == ()
     shutil.rmtree(folder(table) / region_dir(table.region_ids()[0]) / "wal")

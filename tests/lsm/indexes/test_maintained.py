@@ -110,8 +110,7 @@ def test_only_an_indexed_write_pays_for_the_indexes(
 
 
 def test_flushed_rows_are_found_by_lance_through_their_own_indexes(table: memwal.Table) -> None:
-    with table.writer() as writer:
-        writer.upsert(rows(1000, 50))
+    table.upsert(rows(1000, 50))
     (folder,) = Path(table.uri).glob("_mem_wal/*/*_gen_1")
     generation = lance.dataset(str(folder))
     assert {index.name for index in generation.describe_indices()} == {

@@ -83,8 +83,7 @@ def test_after_a_compaction_of_another_client(path, table, other):
     table.merge()
     merged = table.base().dataset.to_table()
     assert sorted(merged.column("id").to_pylist()) == list(range(ROWS - 1))
-    with table.writer() as writer:
-        writer.upsert(rows(ROWS - 1, ROWS))
+    table.upsert(rows(ROWS - 1, ROWS))
     table.merge()
     table.build_indexes()
     assert find_doubts(table.base()) == trust.Doubts()
@@ -129,8 +128,7 @@ def test_a_fragment_is_probed_once(path, table, monkeypatch):
         return probe(base, column, fragments)
 
     monkeypatch.setattr(trust, "_probe", counted)
-    with table.writer() as writer:
-        writer.upsert(rows(0, 3, plus=5))
+    table.upsert(rows(0, 3, plus=5))
     check_reads(table)
     first = len(probed)
     assert first == (3 if is_stable(path) else 0)
@@ -221,7 +219,6 @@ def test_rows_that_are_found_beside_rows_that_are_missed(path, table, is_older):
     compact(path)
     assert len(lance.dataset(path).fragment_ids()) == 1
     assert bool(doubted_indexes(table.base())) == is_stable(path)
-    with table.writer() as writer:
-        writer.upsert(rows(0, ROWS + 1, plus=1000))
+    table.upsert(rows(0, ROWS + 1, plus=1000))
     table.merge()
     assert sorted(table.base().dataset.to_table().column("id").to_pylist()) == list(range(ROWS + 1))

@@ -403,9 +403,7 @@ def test_an_index_is_built_by_a_task_of_its_own(
     catalog: Catalog, context: Any, make_table: Any
 ) -> None:
     table = make_table(SCHEMA, maintained_indexes=["n_idx", "id_idx"])
-    with table.writer() as writer:
-        writer.upsert(numbered(0, 5))
-        writer.flush()
+    table.upsert(numbered(0, 5))
     table.merge()
     catalog.register("t", uri=table.uri)
     task = MemWalIndexOperator(

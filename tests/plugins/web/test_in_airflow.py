@@ -37,9 +37,7 @@ def table(folder: Path) -> Any:
         primary_key=["id"],
         region_spec=memwal.RegionSpec.bucket("id", 2),
     )
-    with table.writer() as writer:
-        writer.upsert(pa.table({"id": range(100), "v": ["new"] * 100}))
-        writer.flush()
+    table.upsert(pa.table({"id": range(100), "v": ["new"] * 100}))
     return table
 
 

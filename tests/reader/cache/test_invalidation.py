@@ -169,12 +169,10 @@ def test_a_version_that_is_gone_stops_nobody(
     table = searched.table
     read_all_kinds(table)
     past = table if own else make_table()
-    with past.writer() as writer:
-        writer.upsert(searched.rows(range(100, 130)) if own else rows({1: 1}))
+    past.upsert(searched.rows(range(100, 130)) if own else rows({1: 1}))
     past.merge()
     open_version(past.location, past.base().version)
-    with table.writer() as writer:
-        writer.upsert(searched.rows(range(120, 150)))
+    table.upsert(searched.rows(range(120, 150)))
     table.checkpoint()
     if not own:
         shutil.rmtree(past.uri)
@@ -207,8 +205,7 @@ def test_other_tables_keep_theirs(make_table: MakeTable, tmp_path: Path) -> None
     flush(searched, range(100, 130))
     kept = names(searched.table)
     other = make_table()
-    with other.writer() as writer:
-        writer.upsert(rows({1: 1}))
+    other.upsert(rows({1: 1}))
     other.merge()
     assert state(other) == {1: 1}
     assert names(searched.table) == kept

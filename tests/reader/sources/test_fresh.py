@@ -75,8 +75,7 @@ class TestSees:
             assert fresh(table) == {2: 3}
 
     def test_rows_of_a_writer_that_died(self, table: memwal.Table) -> None:
-        with table.writer() as writer:
-            writer.upsert(rows({1: 1, 2: 1, 3: 1}))
+        table.upsert(rows({1: 1, 2: 1, 3: 1}))
         table.merge()
         writer = table.writer()
         writer.upsert(rows({1: 2}))
@@ -85,8 +84,7 @@ class TestSees:
         assert fresh(table) == {1: 2, 2: 1}
 
     def test_rows_of_lances_own_writer(self, table: memwal.Table) -> None:
-        with table.writer() as writer:
-            writer.upsert(rows({1: 1}))
+        table.upsert(rows({1: 1}))
         shard = native.writer(table)
         native.put(shard, table, rows({1: 2, 4: 4}))
         assert fresh(table) == {1: 2, 4: 4}
@@ -290,8 +288,7 @@ class TestDamage:
             assert fresh(table) == {1: 1, 2: 2}
 
     def test_rows_that_no_claim_could_store(self, table: memwal.Table) -> None:
-        with table.writer() as writer:
-            writer.upsert(rows({1: 1}))
+        table.upsert(rows({1: 1}))
         append_foreign(table, without_key({8: 8}, 0))
         with pytest.raises(CorruptDataError, match="repair"):
             fresh(table)
@@ -605,8 +602,7 @@ def test_a_process_that_is_paused_while_manifests_are_trimmed(
         paused[0] += 4 * DAY
 
     for number in range(12):
-        with table.writer() as writer:
-            writer.upsert(rows({5: 5}))
+        table.upsert(rows({5: 5}))
         table.merge()
         collect(table, 2 * DAY)
         collect(table, 4 * DAY)
@@ -616,8 +612,7 @@ def test_a_process_that_is_paused_while_manifests_are_trimmed(
         # Versions that flush nothing are trimmed before those whose generations are not merged.
         take_over(table)
         take_over(table)
-        with table.writer() as writer:
-            writer.upsert(rows({key: key}))
+        table.upsert(rows({key: key}))
         before = paused[0]
         store = faults.of(table.location)
         store.act("*", trim, key="*/manifest/*", skip=number)

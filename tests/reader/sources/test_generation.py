@@ -133,8 +133,7 @@ class TestRaces:
         self, table: memwal.Table, monkeypatch: pytest.MonkeyPatch, point: str
     ) -> None:
         flushed(table, {1: 1, 2: 2}, {2: 22, 3: 3})
-        with table.writer() as writer:
-            writer.delete(keys(1))
+        table.delete(keys(1))
 
         def act() -> None:
             table.merge()

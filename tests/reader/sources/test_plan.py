@@ -48,8 +48,7 @@ def test_a_plan_names_everything_that_is_read(table: memwal.Table) -> None:
 
 def test_a_plan_says_what_was_ruled_out_and_why(make_table: MakeTable) -> None:
     table = make_table(buckets=4)
-    with table.writer() as writer:
-        writer.upsert(rows(dict.fromkeys(range(100), 1)))
+    table.upsert(rows(dict.fromkeys(range(100), 1)))
     plan = explained(table, "id = 7")
     assert len(plan.pruned) == 3
     assert len([s for s in plan.sources if s.kind == "generation"]) == 1
@@ -62,8 +61,7 @@ def test_a_plan_says_what_was_ruled_out_and_why(make_table: MakeTable) -> None:
 
 
 def test_a_plan_says_how_stale_it_is(table: memwal.Table) -> None:
-    with table.writer() as writer:
-        writer.upsert(rows({1: 1}))
+    table.upsert(rows({1: 1}))
     table.build_snapshot()
     plan = table.at_most(timedelta(hours=1)).explain()
     assert plan.consistency == "eventual"
@@ -73,8 +71,7 @@ def test_a_plan_says_how_stale_it_is(table: memwal.Table) -> None:
 
 
 def test_a_plan_of_a_version_says_what_it_leaves_out(table: memwal.Table) -> None:
-    with table.writer() as writer:
-        writer.upsert(rows({1: 1}))
+    table.upsert(rows({1: 1}))
     version = table.base().version
     (number,) = generations(table)
     plan = table.at(version).explain()
@@ -130,8 +127,7 @@ def test_a_reason_names_the_field_and_the_comparison(
     make_table: MakeTable, filter: str, named: list[str]
 ) -> None:
     table = make_table(buckets=4)
-    with table.writer() as writer:
-        writer.upsert(rows(dict.fromkeys(range(100), 1)))
+    table.upsert(rows(dict.fromkeys(range(100), 1)))
     plan = explained(table, filter)
     assert len(plan.pruned) >= 3
     for region in plan.pruned:
@@ -185,8 +181,7 @@ def test_rows_of_a_memtable_that_another_writer_flushed_are_left_out(
 
 
 def test_planning_reads_no_rows_of_generations(table: memwal.Table) -> None:
-    with table.writer() as writer:
-        writer.upsert(rows({1: 1}))
+    table.upsert(rows({1: 1}))
     sources = collect_sources(table.location)
     plan = Scan(lambda: sources, columns=["n"], limit=3, offset=1).explain()
     assert len(plan.sources) == 2

@@ -69,8 +69,7 @@ def test_every_key_is_found(divided: memwal.Table) -> None:
 
 def test_the_first_read_of_a_table_asks_all(make_table: MakeTable) -> None:
     table = make_table(buckets=4)
-    with table.writer() as writer:
-        writer.upsert(numbered(0, 100))
+    table.upsert(numbered(0, 100))
     assert regions_read(table, 1) == 4
     assert regions_read(table, 1) == 1
 
@@ -88,8 +87,7 @@ def test_a_region_with_another_id_is_always_asked(divided: memwal.Table) -> None
 
 def test_a_table_that_was_divided_anew_since_is_read_by_all_regions(divided: memwal.Table) -> None:
     memwal.add_region_spec(divided.uri, memwal.RegionSpec.bucket("id", 3))
-    with divided.writer() as writer:
-        writer.upsert(rows(dict.fromkeys(range(20), 2)))
+    divided.upsert(rows(dict.fromkeys(range(20), 2)))
     assert regions_read(divided, 5) == 8 + 3
     assert looked_up(divided, *range(150)) == EXPECTED | dict.fromkeys(range(20), 2)
 
@@ -102,8 +100,7 @@ def test_a_table_that_was_made_anew_since_is_read_as_it_is(divided: memwal.Table
         primary_key=["id"],
         region_spec=memwal.RegionSpec.bucket("id", 8),
     )
-    with table.writer() as writer:
-        writer.upsert(pa.table({"id": pa.array(range(50), pa.int32()), "n": range(50)}))
+    table.upsert(pa.table({"id": pa.array(range(50), pa.int32()), "n": range(50)}))
 
     def typed(base: BaseTable) -> pa.Table:
         return pa.table({"id": pa.array([31], base.schema.field("id").type)})
@@ -122,8 +119,7 @@ def test_regions_that_are_not_known_in_advance_are_all_asked(
     make_table: MakeTable, spec: memwal.RegionSpec
 ) -> None:
     table = make_table(region_spec=spec)
-    with table.writer() as writer:
-        writer.upsert(numbered(0, 5))
+    table.upsert(numbered(0, 5))
     everything = regions_read(table, 3)
     assert regions_read(table, 3) == everything == len(table.region_ids())
     assert looked_up(table, 3, 4, 5) == {3: 0, 4: 0}

@@ -110,14 +110,12 @@ class TestEventual:
         assert stale(table) == {1: 1, 2: 2}
 
     def test_without_a_snapshot_is_fresh(self, table: memwal.Table) -> None:
-        with table.writer() as writer:
-            writer.upsert(rows({1: 1}))
+        table.upsert(rows({1: 1}))
         assert stale(table) == {1: 1}
 
     def test_asks_no_region(self, faults: FaultyStores, make_table: MakeTable) -> None:
         table = make_table(buckets=4)
-        with table.writer() as writer:
-            writer.upsert(rows(dict.fromkeys(range(50), 1)))
+        table.upsert(rows(dict.fromkeys(range(50), 1)))
         table.build_snapshot()
         store = faults.of(table.location)
         before = len(store.calls)
@@ -154,8 +152,7 @@ class TestVersion:
     def test_that_leaves_nothing_out_is_silent(
         self, table: memwal.Table, caplog: pytest.LogCaptureFixture
     ) -> None:
-        with table.writer() as writer:
-            writer.upsert(rows({1: 1}))
+        table.upsert(rows({1: 1}))
         table.merge()
         with caplog.at_level(logging.WARNING, "memwal"):
             plan = table.at(table.version).explain()

@@ -99,8 +99,7 @@ def test_few_and_very_many_rows_are_left_to_lance(
 
 def test_a_table_without_an_index_is_scanned(make_table: MakeTable) -> None:
     table = make_table()
-    with table.writer() as writer:
-        writer.upsert(numbered(0, 100, 3))
+    table.upsert(numbered(0, 100, 3))
     table.merge()
     assert uncovered_fragments(table.base(), ["n"]) == ()
     assert table.scan(filter="n = 3").count_rows() == 100

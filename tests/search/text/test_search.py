@@ -78,8 +78,7 @@ def test_an_index_of_another_form_is_not_needed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     searched = Searched(tmp_path, text={"block_size": 256})
-    with searched.table.writer() as writer:
-        writer.upsert(searched.rows(range(140, 170)))
+    searched.table.upsert(searched.rows(range(140, 170)))
     with caplog.at_level(logging.WARNING):
         for _ in range(6):
             searched.check_text(searched.table, searched.query())
@@ -99,8 +98,7 @@ def test_statistics_do_not_count_what_is_gone(tmp_path: Path) -> None:
 
 def test_a_filter_leaves_scores_alone_and_finds_all(tmp_path: Path) -> None:
     searched = Searched(tmp_path)
-    with searched.table.writer() as writer:
-        writer.upsert(searched.rows(range(100, 200)))
+    searched.table.upsert(searched.rows(range(100, 200)))
     query = MatchQuery("apple quick fox", "t")
     every = searched.found_texts(searched.table, query, k=None)
     for k in (1, 7, 1000):
@@ -116,8 +114,7 @@ def test_the_best_rows_are_found_whatever_is_left_out(
     """Documents that hold only frequent words are not scored where rare words decide."""
     words = ["most"] * 120 + ["many"] * 40 + ["some"] * 10 + ["few"] * 3 + ["rare"]
     searched = Searched(tmp_path, rows=600, words=words)
-    with searched.table.writer() as writer:
-        writer.upsert(searched.rows(range(550, 700)))
+    searched.table.upsert(searched.rows(range(550, 700)))
     skipped: list[int] = []
     scores_at = matching.WeightedTerm.scores_at
 

@@ -110,8 +110,7 @@ class TestIndexBehindTheMerge:
 
     def test_nothing_is_missing_when_they_are_collected(self, tmp_path: Path) -> None:
         searched = Searched(tmp_path)
-        with searched.table.writer() as writer:
-            writer.upsert(searched.rows(range(100, 200)))
+        searched.table.upsert(searched.rows(range(100, 200)))
         searched.table.merge()
         sources, newest = searched.sources(searched.table)
         assert sources.plan.merged
@@ -125,8 +124,7 @@ def test_a_generation_without_an_index_is_searched_and_told_of_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     searched = Searched(tmp_path, maintained=[])
-    with searched.table.writer() as writer:
-        writer.upsert(searched.rows(range(200, 230)))
+    searched.table.upsert(searched.rows(range(200, 230)))
     with caplog.at_level(logging.WARNING):
         searched.check_nearest(searched.table, k=1000, least=180)
         searched.check_nearest(searched.table, least=10, refine_factor=40)
@@ -160,8 +158,7 @@ def test_another_metric_than_the_index_has(tmp_path: Path, metric: str) -> None:
 
 def test_filtering_afterwards_leaves_fewer(tmp_path: Path) -> None:
     searched = Searched(tmp_path)
-    with searched.table.writer() as writer:
-        writer.upsert(searched.rows(range(100, 160)))
+    searched.table.upsert(searched.rows(range(100, 160)))
     sources, newest = searched.sources(searched.table)
     vector = np.zeros(DIMENSION)
     every = search(sources, newest, vector, k=20)

@@ -115,9 +115,7 @@ def indexed_copy(
 def merge_rows(table: memwal.Table, *parts: pa.Table) -> None:
     """Let each part be a merge of its own, and so a fragment."""
     for part in parts:
-        with table.writer() as writer:
-            writer.upsert(part)
-            writer.flush()
+        table.upsert(part)
         table.merge()
 
 

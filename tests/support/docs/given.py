@@ -115,8 +115,7 @@ def restored_flights(folder: Path) -> None:
     table = _flights(folder)
     table.merge()
     version = table.base().version
-    with table.writer() as writer:
-        writer.upsert(_rows(range(10), delay=30.0))
+    table.upsert(_rows(range(10), delay=30.0))
     table.merge()
     lance.dataset(table.uri, version=version).restore()
 
@@ -254,8 +253,7 @@ def orders(folder: Path) -> None:
         primary_key=["id"],
         region_spec=memwal.RegionSpec.unsharded(),
     )
-    with table.writer() as writer:
-        writer.upsert(pa.table({"id": range(100), "state": ["new"] * 100}))
+    table.upsert(pa.table({"id": range(100), "state": ["new"] * 100}))
 
 
 @given
@@ -272,8 +270,7 @@ def quarantined_orders(folder: Path) -> None:
         "kwargs": {"column": "price", "min_value": 0},
     }
     rules = QualityRules.from_dict({"mode": "quarantine", "suite": [between]})
-    with table.writer() as writer:
-        writer.upsert(pa.table({"id": [1, 2, 3], "price": [9.5, -1.0, -2.0]}))
+    table.upsert(pa.table({"id": [1, 2, 3], "price": [9.5, -1.0, -2.0]}))
     _registered(folder, table, quality=rules)
     with _catalog(folder) as catalog:
         run_job(catalog, JobRequest("orders", "merge", force=True))
@@ -315,8 +312,6 @@ def photos_in_migration(folder: Path) -> None:
     """The table ``photos.lance``, whose ``vector_idx`` is migrated: started, with generations
     that carry the old index alone and ones that are not merged."""
     table = _indexed_photos(folder)
-    with table.writer() as writer:
-        writer.upsert(_photos(range(600, 700)))
+    table.upsert(_photos(range(600, 700)))
     IndexMigration(table.location, "vector_idx").start(num_partitions=3)
-    with table.writer() as writer:
-        writer.upsert(_photos(range(700, 720)))
+    table.upsert(_photos(range(700, 720)))

@@ -37,9 +37,7 @@ EXPECTED = {1: 3, 2: 2, 3: 2, 4: 2, 5: 3}
 def table(quick_faults: FaultyStores, make_table: MakeTable) -> memwal.Table:
     """Return a table with a row that has no key, between rows that have one."""
     table = make_table()
-    with table.writer() as writer:
-        writer.upsert(rows({1: 1, 2: 1}))
-        writer.flush()
+    table.upsert(rows({1: 1, 2: 1}))
     writer = table.writer()
     writer.upsert(rows({1: 2, 2: 2, 3: 1}))
     append_foreign(table, without_key({8: 2, 3: 2, 4: 2}, 0))
@@ -61,8 +59,7 @@ def check_healed(table: memwal.Table) -> None:
     native.put(shard, table, rows({6: 6}))
     shard.close()
     assert state(native.scan(table)) == EXPECTED | {6: 6}
-    with table.writer() as writer:
-        writer.upsert(rows({7: 7}))
+    table.upsert(rows({7: 7}))
     assert state(table) == EXPECTED | {6: 6, 7: 7}
 
 
@@ -85,14 +82,12 @@ def test_a_quarantine_elsewhere(table: memwal.Table, tmp_path: Any) -> None:
 
 def test_an_entry_without_any_usable_row(make_table: MakeTable) -> None:
     table = make_table()
-    with table.writer() as writer:
-        writer.upsert(rows({1: 1}))
+    table.upsert(rows({1: 1}))
     position = append_foreign(table, without_key({8: 8, 9: 9}, 0, 1))
     assert set_aside(table) == 2
     assert manifest(table).replay_after == position
     assert generations(table) == [1]
-    with table.writer() as writer:
-        writer.upsert(rows({2: 2}))
+    table.upsert(rows({2: 2}))
     assert state(table) == state(native.scan(table)) == {1: 1, 2: 2}
 
 
@@ -185,8 +180,7 @@ def test_required_values(make_table: MakeTable) -> None:
         ]
     )
     table = make_table(schema=schema)
-    with table.writer() as writer:
-        writer.upsert(pa.table({"id": [1, 5], "n": [1, 5], "s": [{"x": 1}] * 2}, schema=schema))
+    table.upsert(pa.table({"id": [1, 5], "n": [1, 5], "s": [{"x": 1}] * 2}, schema=schema))
     columns = {
         "id": [2, 4, 5, 6],
         "n": [None, 4, None, 6],
