@@ -322,19 +322,6 @@ class TestEnable:
         table.merge()
         assert state(table) == {1: 1, 2: 2}
 
-    @pytest.mark.few(5)
-    @pytest.mark.parametrize("spec", [*EVERY_SPEC, None], ids=str)
-    def test_divided_in_every_way(self, uri: str, spec: memwal.RegionSpec | None) -> None:
-        lance.write_dataset(wide_rows({1: 1}), uri)
-        table = memwal.enable(uri, region_spec=spec, primary_key=["part", "id"])
-        if spec is None:
-            assert table.base().details.region_specs == ()
-            return
-        assert table.region_spec() == (1, spec)
-        table.upsert(wide_rows({1: 2, 2: 2}))
-        table.merge()
-        assert wide_state(table) == {1: 2, 2: 2}
-
     def test_with_indexes_it_has(self, uri: str) -> None:
         plain(uri).create_scalar_index("n", "BTREE", name="mine")
         table = memwal.enable(

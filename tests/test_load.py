@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,12 +15,10 @@ sys.path.insert(0, str(ROOT / "bench"))
 from load import make_table  # noqa: E402
 from load_test.check import differing_keys, final_checks  # noqa: E402
 from load_test.producer import Producer  # noqa: E402
-from load_test.rate import RateController  # noqa: E402
 from load_test.reader import Reader  # noqa: E402
-from load_test.report import Load, lines, signs  # noqa: E402
 from load_test.rows import ABSENT, impossible, regions_of, rows_of, seen, torn  # noqa: E402
-from load_test.samples import FILES, stored  # noqa: E402
-from load_test.state import EventLog, Events, Truth, mistakes, of_kind  # noqa: E402
+from load_test.samples import stored  # noqa: E402
+from load_test.state import EventLog, Truth, mistakes  # noqa: E402
 
 # bench/airflow.py must not be found as the package airflow by other tests of this process.
 sys.path.remove(str(ROOT / "bench"))
@@ -171,76 +168,3 @@ def test_a_reader_tells_of_what_is_lost(tmp_path: Path, kind: str) -> None:
             states[:] = 4
         query()
     assert {told["what"] for told in mistakes(tmp_path)} == {"not what a read may find"}
-
-
-def test_notes_of_a_process_are_read_once(tmp_path: Path) -> None:
-    events = Events(tmp_path)
-    with EventLog(tmp_path, "producer-0") as event_log:
-        event_log.event("upsert", 0.5, rows=10)
-        assert of_kind(events.new(), "upsert")["rows"].tolist() == [10]
-        event_log.event("lookup", 0.5, rows=3)
-        event_log.mistake("a torn row", "key 1")
-
-    found = events.new()
-    assert of_kind(found, "lookup")["rows"].tolist() == [3]
-    assert len(of_kind(found, "upsert")) == 0
-    assert [told["what"] for told in mistakes(tmp_path)] == ["a torn row"]
-
-
-def sample(at: float, **changed: Any) -> dict[str, Any]:
-    processes = dict.fromkeys(("producers", "fleets", "readers", "this"), 1.0)
-    kinds = dict.fromkeys(FILES, 1)
-    return {
-        "at": at, "rate": 100.0, "rows": 100, "calls": 1, "waited": 0.0, "generations": 1,
-        "backlog_rows": 0, "oldest": 0.0, "index_rows": 0, "index_generations": 0,
-        "memory": processes, "processor": processes, "files": kinds, "bytes": kinds,
-        "read_mib": 0.0, "wrote_mib": 0.0, "disk_busy": 0.0, "busy": 0.5, "cost": 0.0,
-        "version": 1, "kills": 0, **changed,
-    }  # fmt: skip
-
-
-def test_a_rate_goes_up_until_something_is_behind() -> None:
-    controller = RateController.of("auto", 10.0)
-    for second in range(22):
-        controller.add(sample(float(second), rows=int(controller.rate)))
-    assert [change["rate"] for change in controller.changes] == pytest.approx([2_800, 3_920])
-    for second in range(22, 200):
-        controller.add(sample(float(second), rows=int(controller.rate), backlog_rows=1_000_000))
-
-    assert not controller.searching
-    assert controller.changes[2]["rate"] == pytest.approx(3_920 / 2)
-    assert "merges" in controller.changes[2]["why"]
-    assert controller.changes[-1]["rate"] < controller.changes[2]["rate"]
-
-
-def test_what_a_kill_costs_says_nothing_about_the_rate() -> None:
-    controller = RateController.of("auto", 10.0)
-    for second in range(30):
-        killed = second >= 4
-        controller.add(
-            sample(float(second), rows=0 if 4 <= second < 18 else 2_000, kills=int(killed))
-        )
-
-    assert [change["why"] for change in controller.changes] == ["nothing is behind"]
-
-
-def test_a_fixed_rate_stays() -> None:
-    controller = RateController.of("500", 10.0)
-    for second in range(100):
-        controller.add(sample(float(second), backlog_rows=1_000_000))
-
-    assert (controller.rate, controller.changes) == (500.0, [])
-
-
-def test_what_grows_misses_its_target(tmp_path: Path) -> None:
-    samples = [
-        sample(float(second), files={"data": 100 + 10 * second}, backlog_rows=1_000 * second)
-        for second in range(100)
-    ]
-    load = Load.of(samples, Events(tmp_path).new(), [], [], [])
-    met = {line.what: line.is_met for line in lines(load)}
-    gave = {sign["what"]: sign["first"] for sign in signs(load)}
-
-    assert (met["files"], met["stored"], met["memory of all fleets"]) == (False, True, True)
-    assert next(iter(gave)) == "merges are behind (30 s of writing wait)"
-    assert gave["the disk is busy (90 %)"] is None

@@ -23,22 +23,11 @@ from support.data.tables import (
     state,
 )
 from support.oracles import native
-from support.oracles.native import everything
+from support.oracles.native import collect_all, everything
 from support.stores.faulty_store import REGION_MANIFEST, WAL, FaultyStores, Rule
 
 import memwal
 from memwal.errors import RegionFencedError
-
-
-def collect(table: memwal.Table) -> None:
-    """Collect until nothing is left to collect: what the first run drops, the second deletes."""
-    for _ in range(2):
-        table.collect_garbage(
-            dry_run=False,
-            grace_seconds=0,
-            retention_seconds=0,
-            foreign_claim_seconds=0,
-        )
 
 
 def shown(table: memwal.Table) -> dict[int, int | None]:
@@ -60,7 +49,7 @@ def test_ours_takes_over_what_lance_closed(table: memwal.Table, merge: Merge) ->
     merge(table)
     assert base_state(table) == shown(table) == {2: 200, 4: 4}
     table.build_snapshot()
-    collect(table)
+    collect_all(table)
     assert not region_folders(table)
     assert shown(table) == {2: 200, 4: 4}
 
@@ -116,14 +105,14 @@ def test_many_takeovers_with_collections_between(table: memwal.Table, merge: Mer
                 writer.abort()
         if turn % 3 == 2:
             merge(table)
-            collect(table)
+            collect_all(table)
     table.writer().claim()
     with table.writer() as writer:
         writer.claim()
     assert shown(table) == wanted
     assert manifest(table).writer_epoch == 10
     merge(table)
-    collect(table)
+    collect_all(table)
     assert base_state(table) == shown(table) == wanted
     assert all(entry.is_sentinel for entry in log(table).values())
     with native.writer(table) as shard:
@@ -139,7 +128,7 @@ def test_a_collection_under_a_native_writer(table: memwal.Table, merge: Merge) -
         while len(generations(table)) < 3:
             time.sleep(0.01)
         merge(table)
-        collect(table)
+        collect_all(table)
         assert not generations(table)
         native.put(shard, table, numbered(100, 3))
     assert shown(table) == dict.fromkeys((*range(12), 100, 101, 102), 0)

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 from lance.dataset import MergeInsertBuilder
 from support.data.merging import DIVIDED
-from support.data.quarantined import flush, quarantine, rules, waiting
-from support.data.tables import SCHEMA, base_state, folder, merged, state
+from support.data.quarantined import quarantine, rules, waiting
+from support.data.tables import SCHEMA, base_state, flush, folder, merged, state
 from support.stores.faulty_store import FaultyStore, FaultyStores, Killed, skip_waits
 
 import memwal

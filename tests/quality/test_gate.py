@@ -16,8 +16,19 @@ import pyarrow as pa
 import pytest
 from support.data.damage import damage_column
 from support.data.merging import DIVIDED
-from support.data.quarantined import Rows, flush, positive, quarantine, rules, waiting
-from support.data.tables import SCHEMA, MakeTable, base_state, folder, keys, merged, rows, state
+from support.data.quarantined import positive, quarantine, rules, waiting
+from support.data.tables import (
+    SCHEMA,
+    MakeTable,
+    Rows,
+    base_state,
+    flush,
+    folder,
+    keys,
+    merged,
+    rows,
+    state,
+)
 
 import memwal
 from memwal.jobs.job import JobResult

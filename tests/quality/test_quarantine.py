@@ -11,8 +11,8 @@ import lance
 import pyarrow as pa
 import pytest
 from lance.dataset import MergeInsertBuilder
-from support.data.quarantined import flush, positive, quarantine, rules, waiting
-from support.data.tables import SCHEMA, MakeTable, base_state, folder, merged, rows
+from support.data.quarantined import positive, quarantine, rules, waiting
+from support.data.tables import SCHEMA, MakeTable, base_state, flush, folder, merged, rows
 from support.stores.faulty_store import Killed
 
 import memwal

@@ -43,6 +43,15 @@ class Kind:
     to_key: Callable[[int], tuple[Any, ...]]
     indexes: tuple[str, ...] = ()
 
+    def table(self, uri: str) -> memwal.Table:
+        return memwal.create(
+            uri,
+            self.schema,
+            primary_key=list(self.primary_key),
+            region_spec=self.spec,
+            maintained_indexes=list(self.indexes),
+        )
+
     def rows(self, values: dict[int, int]) -> pa.Table:
         columns: dict[str, list[Any]] = {name: [] for name in self.schema.names}
         for number, value in values.items():
@@ -201,6 +210,19 @@ def play(run: Run, history: list[tuple[str, list[int], int]]) -> None:
         run.writer.abort()
 
 
+def drawn_history(kind: Kind, seed: int, count: int) -> list[tuple[str, list[int], int]]:
+    """Steps that a seed decides."""
+    dice = random.Random(f"{kind.name}-{seed}")
+    return [
+        (
+            dice.choices(STEPS, WEIGHTS)[0],
+            dice.sample(range(24), dice.randint(1, 8)),
+            dice.randint(0, 100),
+        )
+        for _ in range(count)
+    ]
+
+
 @pytest.mark.few(1)
 @pytest.mark.parametrize("kind", every(2, KINDS, lambda kind: kind.name))
 @pytest.mark.parametrize("seed", every(2, [1, 2]))
@@ -209,22 +231,8 @@ def test_a_long_history(
 ) -> None:
     """One seed, many steps; a MemTable is sealed only when the history says so."""
     FaultyStores(monkeypatch, durable=False)
-    table = memwal.create(
-        str(tmp_path / "table"),
-        kind.schema,
-        primary_key=list(kind.primary_key),
-        region_spec=kind.spec,
-        maintained_indexes=list(kind.indexes),
-    )
-    dice = random.Random(f"{kind.name}-{seed}")
-    history = [
-        (
-            dice.choices(STEPS, WEIGHTS)[0],
-            dice.sample(range(24), dice.randint(1, 8)),
-            dice.randint(0, 100),
-        )
-        for _ in range(24)
-    ]
+    table = kind.table(str(tmp_path / "table"))
+    history = drawn_history(kind, seed, 24)
     history.insert(len(history) // 2, ("collect", [], 0))
     play(Run(kind, table, WriterOptions()), history)
 
@@ -256,13 +264,7 @@ def test_short_histories(
     """Found, and made as small as possible, by hypothesis."""
     FaultyStores(monkeypatch, durable=False)
     with TemporaryDirectory() as folder:
-        table = memwal.create(
-            str(Path(folder, "table")),
-            kind.schema,
-            primary_key=list(kind.primary_key),
-            region_spec=kind.spec,
-            maintained_indexes=list(kind.indexes),
-        )
+        table = kind.table(str(Path(folder, "table")))
         play(Run(kind, table, WriterOptions()), history)
 
 
@@ -279,22 +281,5 @@ def test_a_very_long_history(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Kind, seed: int
 ) -> None:
     FaultyStores(monkeypatch, durable=False)
-    table = memwal.create(
-        str(tmp_path / "table"),
-        kind.schema,
-        primary_key=list(kind.primary_key),
-        region_spec=kind.spec,
-        maintained_indexes=list(kind.indexes),
-    )
-    dice = random.Random(f"{kind.name}-{seed}")
-    play(
-        Run(kind, table, WriterOptions()),
-        [
-            (
-                dice.choices(STEPS, WEIGHTS)[0],
-                dice.sample(range(24), dice.randint(1, 8)),
-                dice.randint(0, 100),
-            )
-            for _ in range(120)
-        ],
-    )
+    table = kind.table(str(tmp_path / "table"))
+    play(Run(kind, table, WriterOptions()), drawn_history(kind, seed, 120))

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.data.tables import MakeTable, keys, rows
+from support.data.backlogs import make_backlog as make_backlog
 from support.metrics.spans import traced as traced
 
-import memwal
 from memwal.jobs.job import TaskRunner
 from memwal.spark.runner import spark_runner
 from memwal.spark.session import spark_session
@@ -45,23 +44,3 @@ def spark(event_log: Path) -> Iterator[Any]:
 def run(spark: Any) -> TaskRunner:
     """Return a runner on the session."""
     return spark_runner(spark)
-
-
-MakeBacklog = Callable[..., tuple[memwal.Table, dict[int, int]]]
-
-
-@pytest.fixture
-def make_backlog(make_table: MakeTable) -> MakeBacklog:
-    """Return a function that makes a table of four regions with flushed generations, and tells
-    what it holds: every generation rewrites all keys, and deletes one of those that were left."""
-
-    def make(generations: int, *, count: int = 40) -> tuple[memwal.Table, dict[int, int]]:
-        table = make_table(buckets=4, maintained_indexes=["id_idx"])
-        with table.writer() as writer:
-            for n in range(generations):
-                writer.upsert(rows(dict.fromkeys(range(n, count), n)))
-                writer.delete(keys(n))
-                writer.flush()
-        return table, dict.fromkeys(range(generations, count), generations - 1)
-
-    return make

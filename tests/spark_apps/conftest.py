@@ -16,9 +16,8 @@ from typing import Any
 
 import psutil
 import pytest
-from support.data.tables import MakeTable, keys, rows
+from support.data.backlogs import make_backlog as make_backlog
 
-import memwal
 from memwal.jobs.job import run_in_process
 from memwal.spark import application
 from memwal.spark.session import ensure_java
@@ -139,23 +138,6 @@ def submit() -> Iterator[Callable[..., Submitted]]:
     yield start
     for submitted in started:
         submitted.clean_up()
-
-
-@pytest.fixture
-def make_backlog(make_table: MakeTable) -> Callable[..., tuple[memwal.Table, dict[int, int]]]:
-    """Return a function that makes a table of four regions with flushed generations, and tells
-    what it holds: every generation rewrites all keys, and deletes one of those that were left."""
-
-    def make(generations: int, *, count: int = 60) -> tuple[memwal.Table, dict[int, int]]:
-        table = make_table(buckets=4, maintained_indexes=["id_idx"])
-        with table.writer() as writer:
-            for n in range(generations):
-                writer.upsert(rows(dict.fromkeys(range(n, count), n)))
-                writer.delete(keys(n))
-                writer.flush()
-        return table, dict.fromkeys(range(generations, count), generations - 1)
-
-    return make
 
 
 @pytest.fixture

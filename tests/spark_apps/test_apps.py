@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from uuid import uuid4
 
 import pytest
-from support.data.quarantined import flush, rules
-from support.data.tables import base_state, folder, generations, numbered, rows, state
+from support.data.quarantined import rules
+from support.data.tables import base_state, flush, folder, generations, numbered, rows, state
 
 from memwal.catalog import ManagedTable, Policy
 from memwal.jobs import gc
@@ -126,23 +126,6 @@ def test_merge_of_a_region_that_there_is_not(app, table, calls, capsys, option):
     assert str(nowhere) in capsys.readouterr().err
 
 
-def test_options_of_compact_and_snapshot(app, table, calls):
-    app("compact", "--table", table.uri)
-    limited = CompactOptions(min_fragments=2, commit_bytes=7, max_commits=1, attempts=3)
-    unlimited = CompactOptions(min_fragments=None, deleted_percent=None)
-    for options in (limited, unlimited):
-        app("compact", "--table", table.uri, *to_arguments(options))
-    app("snapshot", "--table", table.uri)
-    app("snapshot", "--table", table.uri, "--max-tasks", 7)
-    assert calls == [
-        CompactOptions(),
-        limited,
-        unlimited,
-        SnapshotOptions(max_tasks=3),
-        SnapshotOptions(max_tasks=7),
-    ]
-
-
 def test_compact(app, table, result):
     for start in range(0, 60, 20):
         table.upsert(numbered(start, 20))
@@ -194,28 +177,6 @@ def test_gc(app, make_backlog, result):
     assert result()["metrics"]["generations_dropped"] == 8
     assert not any(generations(table, region) for region in table.region_ids())
     assert state(table) == expected
-
-
-def test_options_of_gc(app, table, calls):
-    app("gc", "--table", table.uri)
-    app(
-        *("gc", "--table", table.uri, "--no-dry-run", "--grace-seconds", "1.5"),
-        *("--retention-seconds", 2, "--orphan-grace-seconds", 3, "--index-grace-seconds", 4),
-        *("--version-retention-seconds", 5, "--explain", "--parallelism", 2),
-    )
-    assert calls == [
-        GcOptions(max_tasks=3),
-        GcOptions(
-            dry_run=False,
-            grace_seconds=1.5,
-            retention_seconds=2,
-            orphan_grace_seconds=3,
-            index_grace_seconds=4,
-            version_retention_seconds=5,
-            explain=True,
-            max_tasks=2,
-        ),
-    ]
 
 
 REGIONS = (uuid4(), uuid4())
@@ -271,16 +232,6 @@ def test_wrong_command_lines(app, name, arguments):
     assert caught.value.code == 2
 
 
-@pytest.mark.parametrize(
-    "name", ["merge", "index", "compact", "snapshot", "gc", "verify", "checkpoint"]
-)
-def test_help(app, name, capsys):
-    with pytest.raises(SystemExit) as caught:
-        app(name, "--help")
-    assert caught.value.code == 0
-    assert f"spark_apps/{name}.py" in capsys.readouterr().out
-
-
 def test_an_index_is_built_in_parts(app, make_table, result):
     table = make_table(maintained_indexes=["n_idx"])
     for start in (0, 100, 200):
@@ -293,17 +244,6 @@ def test_an_index_is_built_in_parts(app, make_table, result):
 
     assert result()["metrics"] == {"indexes": 1, "parts": 2}
     assert [index.generations for index in table.status().indexes] == [0]
-
-
-def test_options_of_index(app, table, calls):
-    app("index", "--table", table.uri)
-    app("index", "--table", table.uri, "--max-tasks", 2, "--part-rows", 7, "--max-segments", 5)
-    app("index", "--table", table.uri, "--index", "a_idx", "--index", "b_idx")
-    assert calls == [
-        IndexOptions(max_tasks=3),
-        IndexOptions(max_tasks=2, part_rows=7, max_segments=5),
-        IndexOptions(max_tasks=3, indexes=("a_idx", "b_idx")),
-    ]
 
 
 def test_an_index_is_named(app, make_table, result, capsys):

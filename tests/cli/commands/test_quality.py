@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.data.quarantined import flush, positive
-from support.data.tables import base_state
+from support.data.quarantined import positive
+from support.data.tables import base_state, flush
 
 import memwal
 from memwal.catalog import Catalog

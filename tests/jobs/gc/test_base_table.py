@@ -10,8 +10,8 @@ from uuid import uuid4
 
 import lance
 import pytest
-from support.data.tables import MakeTable, age, folder, state
-from support.faults.collecting import DAY, HOUR, collect, flush
+from support.data.tables import MakeTable, age, flush, folder, state
+from support.faults.collecting import DAY, HOUR, collect
 from support.stores.faulty_store import FaultyStores
 
 import memwal

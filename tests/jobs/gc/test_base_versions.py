@@ -8,8 +8,17 @@ from datetime import UTC, datetime, timedelta
 import lance
 import pytest
 from lance.mem_wal import LsmScanner, ShardSnapshot
-from support.data.tables import REGION, SCHEMA, MakeTable, generations, region_folders, rows, state
-from support.faults.collecting import DAY, collect, flush
+from support.data.tables import (
+    REGION,
+    SCHEMA,
+    MakeTable,
+    flush,
+    generations,
+    region_folders,
+    rows,
+    state,
+)
+from support.faults.collecting import DAY, collect
 from support.stores.faulty_store import FaultyStores
 
 import memwal

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from support.data.tables import manifests
-from support.faults.collecting import flush
+from support.data.tables import flush, manifests
 
 import memwal
 from memwal.jobs.gc import GarbageKind

@@ -8,8 +8,8 @@ from datetime import datetime
 
 import lance
 import pytest
-from support.data.tables import REGION, MakeTable, later, log, manifest, manifests, rows
-from support.faults.collecting import DAY, GRACE, HOUR, collect, drop, flush
+from support.data.tables import REGION, MakeTable, flush, later, log, manifest, manifests, rows
+from support.faults.collecting import DAY, GRACE, HOUR, collect, drop
 
 import memwal
 from memwal.format.paths import manifest_key, region_dir

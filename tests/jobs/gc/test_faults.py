@@ -13,6 +13,7 @@ from support.data.sampled import every
 from support.data.tables import (
     REGION,
     MakeTable,
+    flush,
     folder,
     generations,
     keys,
@@ -21,7 +22,7 @@ from support.data.tables import (
     rows,
     state,
 )
-from support.faults.collecting import DAY, collect, drop, flush
+from support.faults.collecting import DAY, collect, drop
 from support.oracles import native
 from support.stores.faulty_store import FaultyStore, FaultyStores, Killed
 

@@ -17,6 +17,7 @@ from support.data.tables import (
     REGION,
     MakeTable,
     age,
+    flush,
     folder,
     generations,
     keys,
@@ -31,7 +32,7 @@ from support.data.tables import (
     rows,
     state,
 )
-from support.faults.collecting import DAY, GRACE, HOUR, collect, drop, flush
+from support.faults.collecting import DAY, GRACE, HOUR, collect, drop
 from support.oracles.read_sources import collect_sources
 from support.stores.faulty_store import REGION_MANIFEST, FaultyStores, Killed
 

@@ -6,8 +6,18 @@ from collections.abc import Iterator
 
 import pytest
 from lance.mem_wal import LsmScanner
-from support.data.tables import REGION, SCHEMA, generations, keys, log, region_folders, rows, state
-from support.faults.collecting import DAY, collect, flush
+from support.data.tables import (
+    REGION,
+    SCHEMA,
+    flush,
+    generations,
+    keys,
+    log,
+    region_folders,
+    rows,
+    state,
+)
+from support.faults.collecting import DAY, collect
 from support.oracles import native
 from support.stores.faulty_store import FaultyStores
 from support.stores.s3_emulator import S3Emulator, running_emulator

@@ -14,6 +14,7 @@ import pytest
 from support.data.tables import (
     REGION,
     MakeTable,
+    flush,
     folder,
     generations,
     log,
@@ -23,7 +24,7 @@ from support.data.tables import (
     rows,
     state,
 )
-from support.faults.collecting import DAY, GRACE, HOUR, collect, drop, flush
+from support.faults.collecting import DAY, GRACE, HOUR, collect, drop
 from support.oracles import native
 from support.oracles.read_sources import collect_sources
 from support.stores.faulty_store import VERSION_HINT, FaultyStore, FaultyStores, Killed, Pause

@@ -7,8 +7,8 @@ from typing import Any
 
 import lance
 import pytest
-from support.data.tables import REGION, age, folder, generations, region_folders, state
-from support.faults.collecting import DAY, collect, flush
+from support.data.tables import REGION, age, flush, folder, generations, region_folders, state
+from support.faults.collecting import DAY, collect
 from support.stores.faulty_store import TABLE_MANIFEST, FaultyStores, Rule
 
 import memwal

@@ -9,7 +9,7 @@ import lance
 import numpy as np
 import pyarrow as pa
 import pytest
-from support.data.tables import REGION, MakeTable, keys, rows, state
+from support.data.tables import REGION, MakeTable, flush, keys, rows, state
 
 import memwal
 from memwal.errors import ConflictError, MemWalError
@@ -21,13 +21,6 @@ from memwal.lsm.indexes.catchup import caught_up, covers
 @pytest.fixture
 def indexed(make_table: MakeTable) -> memwal.Table:
     return make_table(maintained_indexes=["id_idx", "n_idx"])
-
-
-def flush(table: memwal.Table, *parts: dict[int, int | None]) -> None:
-    with table.writer() as writer:
-        for part in parts:
-            writer.upsert(rows(part))
-            writer.flush()
 
 
 def coverage(table: memwal.Table) -> dict[str, int]:

@@ -25,6 +25,7 @@ from support.data.some_kinds import some
 from support.data.tables import REGION
 from support.faults.deaths import die_at_commit
 from support.oracles import native
+from support.oracles.native import collect_all
 from support.stores.faulty_store import TABLE_MANIFEST, FaultyStore, FaultyStores, Killed
 
 import memwal
@@ -63,13 +64,6 @@ def make_table(folder: Path) -> None:
 
 def flush(table: memwal.Table, start: int, count: int, **options: Any) -> None:
     table.upsert(rows(start, count, **options))
-
-
-def collect(table: memwal.Table) -> None:
-    for _ in range(2):
-        table.collect_garbage(
-            dry_run=False, grace_seconds=0, retention_seconds=0, foreign_claim_seconds=0
-        )
 
 
 def maintained(table: memwal.Table) -> tuple[str, ...]:
@@ -117,7 +111,7 @@ def test_the_whole_of_it(table: memwal.Table) -> None:
     with pytest.raises(ConflictError):
         migration(table).finish()
     check_search(table)
-    collect(table)
+    collect_all(table)
     flush(table, 0, 30, seed=5)
     assert migration(table).status().lacking == ()
 
@@ -270,7 +264,7 @@ def test_a_migration_that_dies_anywhere_goes_on(
     store = faults.of(table.location)
     _killed_steps(store, migration(table).start, table, commits=2)
     table.build_indexes()
-    collect(table)
+    collect_all(table)
     if end == "finished":
         _killed_steps(store, migration(table).switch, table, commits=1)
         _killed_steps(store, migration(table).finish, table, commits=2)
@@ -341,7 +335,7 @@ def test_all_kinds_of_a_table_that_maintains_everything(tmp_path: Path, kind: st
     table.merge()
     table.build_indexes()
     assert migration(table).switch().step == "switched"
-    collect(table)
+    collect_all(table)
     status = migration(table).finish()
     assert status.step == "finished"
     assert status.new_balance is not None
@@ -378,7 +372,7 @@ def test_native_writers_and_readers_go_on_through_it(table: memwal.Table) -> Non
     migration(table).switch()
     flush(table, 640, 20)
     assert _native_nearest(table, np.zeros(DIMENSION)) == list(range(660))
-    collect(table)
+    collect_all(table)
     migration(table).finish()
     assert _native_nearest(table, np.zeros(DIMENSION)) == list(range(660))
     check_search(table)

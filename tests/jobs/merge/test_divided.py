@@ -19,9 +19,10 @@ from lance.mem_wal import CompactedSsTable
 from support.data.damage import damage_column
 from support.data.merging import DIVIDED
 from support.data.tables import (
+    Rows,
     base_state,
+    flush,
     folder,
-    keys,
     later,
     merged,
     numbered,
@@ -51,7 +52,6 @@ from memwal.reader.base_rows import scan_keys
 from memwal.region.router import bucket_region_id
 from memwal.storage.location import TableLocation
 
-Rows = dict[int, int | None]
 REGIONS = [bucket_region_id(number) for number in range(2)]
 TEXT = 2
 """Number of a column."""
@@ -70,17 +70,6 @@ def divided(table: memwal.Table | TableLocation, **options: Any) -> JobResult:
     location = table.location if isinstance(table, memwal.Table) else table
     options = DIVIDED | {"run": elsewhere} | options
     return merge(location, MergeOptions(**options))
-
-
-def flush(table: memwal.Table, *parts: Rows | list[int]) -> None:
-    """Flush a generation of each region for each part: rows, or keys that are deleted."""
-    with table.writer() as writer:
-        for part in parts:
-            if isinstance(part, list):
-                writer.delete(keys(*part))
-            else:
-                writer.upsert(rows(part))
-            writer.flush()
 
 
 def check_merged(table: memwal.Table, expected: Rows) -> None:

@@ -23,7 +23,9 @@ from support.data.sampled import sampled
 from support.data.tables import (
     REGION,
     MakeTable,
+    Rows,
     base_state,
+    flush,
     folder,
     keys,
     manifest,
@@ -49,19 +51,6 @@ from memwal.jobs.merge.run_files import MERGES_DIR
 from memwal.jobs.options import MergeOptions
 from memwal.region.router import bucket_region_id
 from memwal.storage.location import TableLocation
-
-Rows = dict[int, int | None]
-
-
-def flush(table: memwal.Table, *parts: Rows | list[int]) -> None:
-    """Flush a generation for each part: rows, or a list of keys that are deleted."""
-    with table.writer() as writer:
-        for part in parts:
-            if isinstance(part, list):
-                writer.delete(keys(*part))
-            else:
-                writer.upsert(rows(part))
-            writer.flush()
 
 
 def check_merged(table: memwal.Table, expected: Rows, region_id: UUID = REGION) -> None:

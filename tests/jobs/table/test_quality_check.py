@@ -10,8 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from support.data.quarantined import flush, positive, rules
-from support.data.tables import MakeTable
+from support.data.quarantined import positive, rules
+from support.data.tables import MakeTable, flush
 
 import memwal
 from memwal.catalog import Catalog, Policy, RunState

@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow as pa
-from support.data.tables import keys, rows
 
 import memwal
 from memwal.quality.quarantine import Quarantine, origins_of
 from memwal.quality.rules import QualityRules
-
-Rows = dict[int, int | None]
 
 
 def positive(**more: Any) -> dict[str, Any]:
@@ -26,17 +23,6 @@ def positive(**more: Any) -> dict[str, Any]:
 def rules(mode: str, *suite: dict[str, Any], **more: Any) -> QualityRules:
     """Rules with these expectations; that n is from 0 to 99 unless told otherwise."""
     return QualityRules.from_dict({"mode": mode, "suite": list(suite) or [positive()], **more})
-
-
-def flush(table: memwal.Table, *parts: Rows | list[int]) -> None:
-    """Flush a generation for each part: rows, or a list of keys that are deleted."""
-    with table.writer() as writer:
-        for part in parts:
-            if isinstance(part, list):
-                writer.delete(keys(*part))
-            else:
-                writer.upsert(rows(part))
-            writer.flush()
 
 
 def quarantine(table: memwal.Table) -> Quarantine:

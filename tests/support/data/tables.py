@@ -34,6 +34,9 @@ SCHEMA = pa.schema(
 )
 """Of the tables that ``make_table`` makes unless told otherwise."""
 
+Rows = dict[int, int | None]
+"""Key to number, of rows of :data:`SCHEMA`."""
+
 MakeTable = Callable[..., memwal.Table]
 """Of the fixture ``make_table``."""
 
@@ -53,6 +56,17 @@ def rows(values: Mapping[int, int | None]) -> pa.Table:
 def keys(*values: int) -> pa.Array:
     """Keys of :data:`SCHEMA`."""
     return pa.array(values, pa.int64())
+
+
+def flush(table: memwal.Table, *parts: Rows | list[int]) -> None:
+    """Flush a generation for each part: rows, or a list of keys that are deleted."""
+    with table.writer() as writer:
+        for part in parts:
+            if isinstance(part, list):
+                writer.delete(keys(*part))
+            else:
+                writer.upsert(rows(part))
+            writer.flush()
 
 
 def state(found: pa.Table | memwal.Table | Any) -> dict[int, int | None]:

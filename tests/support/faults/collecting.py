@@ -6,7 +6,7 @@ import time
 from datetime import timedelta
 from typing import Any
 
-from support.data.tables import later, region_folders, rows
+from support.data.tables import later, region_folders
 
 import memwal
 from memwal.jobs.gc import CollectionResult, collect_garbage
@@ -44,11 +44,3 @@ def drop(table: memwal.Table) -> int:
     dropped = collect(table, ahead).metrics["generations_dropped"]
     assert region_folders(table) == folders
     return dropped
-
-
-def flush(table: memwal.Table, *parts: dict[int, int | None]) -> None:
-    """Write each part as a generation of its own."""
-    with table.writer() as writer:
-        for part in parts:
-            writer.upsert(rows(part))
-            writer.flush()

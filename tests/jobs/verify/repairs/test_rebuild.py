@@ -18,6 +18,7 @@ from support.data.tables import (
     REGION,
     SCHEMA,
     MakeTable,
+    flush,
     folder,
     generations,
     keys,
@@ -29,7 +30,7 @@ from support.data.tables import (
     rows,
     state,
 )
-from support.faults.collecting import DAY, collect, drop, flush
+from support.faults.collecting import DAY, collect, drop
 from support.oracles import native
 from support.stores.faulty_store import REGION_MANIFEST, FaultyStores, Killed
 
