@@ -12,7 +12,7 @@ import pyarrow as pa
 from common.measure import Figure, Line, Rival, rounds_of
 
 import memwal
-from memwal.lsm.indexes.trust import find_doubts
+from memwal.lsm.indexes.unusable import find_unusable
 
 _ROUNDS = 7
 _ROWS = 200_000
@@ -88,7 +88,7 @@ def _probe_and_look_up(table: memwal.Table, rows: int) -> tuple[float, float]:
     keys = pa.array(range(0, rows, rows // _LOOKED_UP))
     base = table.base()
     start = time.perf_counter()
-    find_doubts(base)
+    find_unusable(base)
     probed = time.perf_counter()
     table.lookup(keys).to_table()
     return probed - start, time.perf_counter() - probed

@@ -38,7 +38,7 @@ from memwal.lsm.indexes.catchup import (
     maintained_index_names,
     unmaintained_index_names,
 )
-from memwal.lsm.indexes.trust import find_doubts
+from memwal.lsm.indexes.unusable import find_unusable
 from memwal.lsm.wal.log import find_tip
 from memwal.reader.cache.lru import LruCache, cache_budget, cached_bytes
 from memwal.region.manifest_store import parallel_reads
@@ -93,7 +93,7 @@ def read_status(
     names = (*maintained, *unmaintained_index_names(base))
     # As recorded: no index is opened, except those that may be stale.
     described = base.dataset.describe_indices() if names else ()
-    stale = find_doubts(base).stale if names else ()
+    stale = find_unusable(base).stale if names else ()
     damaged = _damaged_indexes(base) if names else frozenset()
     indexed = {index.name: index.num_rows_indexed for index in described}
     return TableStatus(

@@ -21,7 +21,7 @@ from memwal.base_table.snapshot import BaseTable, data_files, open_base
 from memwal.errors import ObjectNotFoundError, TableSetupError
 from memwal.lsm.indexes.catchup import caught_up
 from memwal.lsm.indexes.kinds import Family, IndexKind, kind_of
-from memwal.lsm.indexes.trust import doubted_indexes
+from memwal.lsm.indexes.unusable import unusable_indexes
 from memwal.reader.cache.keys import VersionTag, version_key
 from memwal.reader.cache.lru import LruCache
 from memwal.reader.latest import ROW_ADDRESS, find_newest, keys_of
@@ -183,7 +183,7 @@ def covered_fragments(index: IndexDescription) -> set[int]:
 
 def uncovered_fragments(base: BaseTable, names: Sequence[str]) -> tuple[int, ...]:
     """Return the fragments that an index on one of the columns does not cover; none without one."""
-    if doubted_indexes(base):
+    if unusable_indexes(base):
         return ()
     uncovered: set[int] = set()
     every = set(base.dataset.fragment_ids())

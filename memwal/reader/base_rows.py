@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from memwal.base_table.snapshot import BaseTable
 from memwal.expressions.literals import literals, quoted
-from memwal.lsm.indexes.trust import doubted_indexes
+from memwal.lsm.indexes.unusable import unusable_indexes
 from memwal.lsm.key_matches import match_keys
 from memwal.reader.base_indexes import covered_fragments, find_index
 from memwal.reader.cache.keys import version_key
@@ -88,7 +88,7 @@ def _indexed(
         base.dataset.describe_indices(), base.primary_key[0], lambda kind: kind.finds_keys
     )
     # Lance answers by all indexes on the column, whichever was found here.
-    if index is None or doubted_indexes(base):
+    if index is None or unusable_indexes(base):
         return []
     covered = covered_fragments(index)
     return [fragment for fragment in fragments if fragment.fragment_id in covered]

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from memwal.lsm.indexes.trust import doubted_indexes
+from memwal.lsm.indexes.unusable import unusable_indexes
 from memwal.reader.merged_scan import passing_rows
 from memwal.reader.row_set import encode_row_set
 from memwal.reader.sources.generation import ReadSources
@@ -143,6 +143,6 @@ def _passing(sources: ReadSources, number: int, rows: RowIds, predicate: str) ->
         filter=predicate,
         with_row_id=True,
         row_addr_allowlist=encode_row_set(rows),
-        use_scalar_index=number != BASE or not doubted_indexes(base),
+        use_scalar_index=number != BASE or not unusable_indexes(base),
     )
     return np.isin(rows, passing.column("_rowid").to_numpy())

@@ -25,7 +25,7 @@ from memwal.format.bloom import hash_keys
 from memwal.format.paths import TOMBSTONE
 from memwal.format.region_manifest import RegionManifest
 from memwal.format.values import move_dictionary_nulls
-from memwal.lsm.indexes.trust import doubted_indexes
+from memwal.lsm.indexes.unusable import unusable_indexes
 from memwal.lsm.newest_rows import newest_row_positions
 from memwal.reader.base_pages import addresses_in_pages
 from memwal.reader.base_rows import key_predicate, rows_of_keys
@@ -362,7 +362,7 @@ def _from_base(
     base: BaseTable, keys: pa.Table, encoded: pa.Array, names: Sequence[str]
 ) -> pa.Table:
     """Read the rows of keys, given as columns and as one value each."""
-    if len(encoded) > _MAX_PREDICATE_KEYS or doubted_indexes(base):
+    if len(encoded) > _MAX_PREDICATE_KEYS or unusable_indexes(base):
         row_ids, _ = rows_of_keys(base, encoded)
         return _take_rows(base.dataset, row_ids, names)
     addresses = addresses_in_pages(base, encoded)

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from memwal.base_table.snapshot import BaseTable
 from memwal.boundary.lance_errors import translate_lance_error
 from memwal.errors import MemWalError, ObjectNotFoundError
-from memwal.lsm.indexes.trust import doubted_indexes
+from memwal.lsm.indexes.unusable import unusable_indexes
 from memwal.lsm.memtable.indexes import MemTableSnapshot
 from memwal.reader.base_indexes import find_index, uncovered_fragments
 from memwal.reader.base_rows import (
@@ -195,7 +195,7 @@ class MergedScan:
         else:
             counts += [batch.num_rows for batch in self._generations(None)]
         if self._filter is None or not len(self._newest.keys):
-            trusted = self._filter is None or not doubted_indexes(self.sources.base)
+            trusted = self._filter is None or not unusable_indexes(self.sources.base)
             dataset = self.sources.base.dataset
             counts.append(count_rows(dataset, self._filter, use_scalar_index=trusted))
             counts.append(-len(replaced_rows(self.sources).rows))
@@ -375,7 +375,7 @@ class MergedScan:
             io_buffer_size=_READ_AHEAD_BYTES,
             # Each further fragment takes as much memory again, and gives no more rows a second.
             fragment_readahead=1,
-            use_scalar_index=not doubted_indexes(base),
+            use_scalar_index=not unusable_indexes(base),
             **options,
         )
         if outside_index is not None:
@@ -395,7 +395,7 @@ class MergedScan:
             columns=self._schema.names,
             filter=self._filter,
             with_row_address=ROW_ADDRESS in self._extra,
-            use_scalar_index=not doubted_indexes(self.sources.base),
+            use_scalar_index=not unusable_indexes(self.sources.base),
         )
 
     def _compared(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

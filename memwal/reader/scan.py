@@ -13,7 +13,7 @@ import pyarrow as pa
 from memwal.base_table.snapshot import BaseTable, lance_errors
 from memwal.boundary.public import public_items, public_methods
 from memwal.errors import ConflictError, InvalidInputError
-from memwal.lsm.indexes.trust import doubted_indexes
+from memwal.lsm.indexes.unusable import unusable_indexes
 from memwal.reader.latest import ROW_ADDRESS, NewestRows, find_newest, keys_of
 from memwal.reader.merged_scan import GENERATION, MergedScan, with_extra
 from memwal.reader.predicate import parenthesize_filter, translate_filter_errors
@@ -107,7 +107,7 @@ class Scan(Result):
                 columns=names,
                 filter=self._filter,
                 with_row_address=not names,
-                use_scalar_index=not doubted_indexes(base),
+                use_scalar_index=not unusable_indexes(base),
             )
             return replace(sources.plan, base_plan=scanner.explain_plan())
 

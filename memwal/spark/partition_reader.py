@@ -27,7 +27,7 @@ import pyarrow as pa
 from memwal.base_table.commit_records import commit_record
 from memwal.base_table.snapshot import BaseTable, data_files, lance_errors, open_base
 from memwal.errors import ConflictError, MemWalError, ObjectNotFoundError, TableSetupError
-from memwal.lsm.indexes.trust import doubted_indexes
+from memwal.lsm.indexes.unusable import unusable_indexes
 from memwal.lsm.region_places import router_in_force
 from memwal.reader.latest import NewestRows, find_newest
 from memwal.reader.merged_scan import live_rows, project, without_keys
@@ -337,7 +337,7 @@ def _base_rows(
             filter=plan.filter,
             fragments=planned,
             with_row_id=True,
-            use_scalar_index=not doubted_indexes(base),
+            use_scalar_index=not unusable_indexes(base),
         )
         yield from _empty_rows(counted.count_rows() if planned else 0)
         return
@@ -349,7 +349,7 @@ def _base_rows(
         filter=plan.filter,
         fragments=planned,
         with_row_address=not columns,
-        use_scalar_index=not doubted_indexes(base),
+        use_scalar_index=not unusable_indexes(base),
     )
     if has_fresh_keys:
         batches = without_keys(batches, base.primary_key, opened.fresh_keys)

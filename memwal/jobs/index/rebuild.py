@@ -1,8 +1,8 @@
 """Build damaged indexes of the base table again.
 
 An index is damaged if files of it are missing or were not written whole, or if it is stale: it
-misses rows which it covers (:mod:`memwal.lsm.indexes.trust`). The new index has the parameters of
-the old one, and replaces all of its segments in one commit, in which Lance records its catch-up. A
+misses rows which it covers (:mod:`memwal.lsm.indexes.unusable`). The new index has the parameters
+of the old one, and replaces its segments in one commit, in which Lance records its catch-up. A
 process that dies before the commit leaves index files that no version names; a process that repeats
 it finds nothing to do. Merges may be committed meanwhile: the index covers the fragments of the
 version that was read, and is extended over the others as any.
@@ -32,7 +32,7 @@ from memwal.lsm.indexes.kinds import kind_of
 from memwal.lsm.indexes.maintained import MaintainedIndex
 from memwal.lsm.indexes.segments import describe_index
 from memwal.lsm.indexes.spec import IndexSpec, read_index_spec
-from memwal.lsm.indexes.trust import find_doubts
+from memwal.lsm.indexes.unusable import find_unusable
 from memwal.storage.location import TableLocation
 from memwal.util.retry import retry_lost_races
 
@@ -74,7 +74,7 @@ def rebuild_damaged(
         Files of a new index were not written whole in several attempts.
     """
     base = open_base(location)
-    reasons = {name: _STALE for name in find_doubts(base).stale if name in names}
+    reasons = {name: _STALE for name in find_unusable(base).stale if name in names}
     for name, files in _bad_files_of(find_bad_index_files(base), names).items():
         reasons[name] = str(files[0])
     rebuilt, lost, warnings = [], [], []
@@ -118,7 +118,7 @@ def rebuild_index(
         description = describe_index(base, name)
         if description is None:
             return False
-        if not (bad or name in find_doubts(base).stale or is_damaged(base)):
+        if not (bad or name in find_unusable(base).stale or is_damaged(base)):
             return False
         spec = _readable_spec(location, description, bad)
         column = description.field_names[0]

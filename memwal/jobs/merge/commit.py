@@ -59,7 +59,7 @@ from memwal.jobs.merge.picker import RegionSelection, still_pending
 from memwal.jobs.merge.read import MergeSource, read_source
 from memwal.jobs.merge.screening import Gate, Screened, store_quarantined
 from memwal.jobs.metrics import job_metrics
-from memwal.lsm.indexes.trust import doubted_indexes
+from memwal.lsm.indexes.unusable import unusable_indexes
 from memwal.lsm.region_places import RegionPlaces
 from memwal.quality.report import QualityReport
 from memwal.quality.rules import QualityRules
@@ -367,7 +367,7 @@ def _traced_commit(
             # An index that misses rows would make this insert keys that the base table has, and
             # delete none. The version that is matched is the one whose indexes are trusted here:
             # another commit in between changes what Lance compares, never what it matches.
-            if rows.num_rows < _JOIN_FROM_ROWS and not doubted_indexes(base):
+            if rows.num_rows < _JOIN_FROM_ROWS and not unusable_indexes(base):
                 try:
                     return commit(use_index=True)
                 except (CorruptDataError, ObjectNotFoundError) as error:

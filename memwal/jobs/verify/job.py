@@ -52,7 +52,7 @@ from memwal.jobs.verify.specs import (
     check_shared_keys,
     check_snapshot,
     check_specs,
-    check_trust,
+    check_stale_indexes,
     check_values,
 )
 from memwal.jobs.verify.task import Unreadable, VerifyTask, damage_as_unreadable, plan_verify
@@ -96,7 +96,7 @@ def check_table(task: VerifyTask, base: BaseTable | None) -> Iterator[Finding]:
         if not damaged:
             try:
                 with damage_as_unreadable(task.location.store, None):
-                    yield from list(check_trust(base))
+                    yield from list(check_stale_indexes(base))
                     yield from list(check_repeated_keys(base))
             except Unreadable as error:
                 text = f"keys of version {base.version} cannot be read: {error}"

@@ -23,7 +23,7 @@ from memwal.lsm.indexes.catchup import (
     maintained_index_names,
     unmaintainable_index_names,
 )
-from memwal.lsm.indexes.trust import find_doubts
+from memwal.lsm.indexes.unusable import find_unusable
 from memwal.lsm.region_places import RegionPlace, RegionPlaces, spec_of
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.region.router import RegionAssignment, Router
@@ -207,9 +207,9 @@ def check_indexes(base: BaseTable) -> Iterator[Finding]:
                 yield Finding("catchup-ahead", name, text, region=region_id)
 
 
-def check_trust(base: BaseTable) -> Iterator[Finding]:
+def check_stale_indexes(base: BaseTable) -> Iterator[Finding]:
     """Check that indexes find the rows that they cover, by a row of each fragment."""
-    for name, fragments in find_doubts(base).stale.items():
+    for name, fragments in find_unusable(base).stale.items():
         numbers = ", ".join(map(str, fragments[:_MAX_FRAGMENTS]))
         text = (
             f"it finds no rows of {len(fragments)} fragments that it covers, for example {numbers}"

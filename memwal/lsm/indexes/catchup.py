@@ -12,7 +12,7 @@ from memwal.format.memwal_index import IndexDetails
 from memwal.format.paths import MEM_WAL_INDEX_NAME
 from memwal.lsm.indexes.kinds import KINDS, kind_of
 from memwal.lsm.indexes.segments import index_coverage
-from memwal.lsm.indexes.trust import doubted_indexes
+from memwal.lsm.indexes.unusable import unusable_indexes
 
 _SYSTEM_PREFIX = "__lance_"
 
@@ -107,7 +107,7 @@ def with_complete_coverage(base: BaseTable) -> IndexDetails:
     """
     if not base.details.merged:
         return base.details
-    maintained = set(maintained_index_names(base)) - set(doubted_indexes(base))
+    maintained = set(maintained_index_names(base)) - set(unusable_indexes(base))
     complete = {
         index.name: dict(base.details.merged)
         for index in base.dataset.describe_indices()

@@ -84,7 +84,7 @@ class IndexKind:
     # writer and LanceDB cannot write to the table any more.
     lance_maintains: bool = False
     # Version of the index from which on it holds row addresses in a table with stable row ids while
-    # older clients suppose row ids; None if there is no such version. See memwal.lsm.indexes.trust.
+    # older clients suppose row ids; None if there is none. See memwal.lsm.indexes.unusable.
     address_version: int | None = None
     # Whether the distances that it returns are those of the stored vectors.
     exact_distances: bool = False

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from memwal.base_table.snapshot import BaseTable
 from memwal.lsm.indexes.kinds import kind_of
-from memwal.lsm.indexes.trust import doubted_indexes
+from memwal.lsm.indexes.unusable import unusable_indexes
 from memwal.lsm.memtable.rows import RowView
 from memwal.lsm.memtable.vector_index import Neighbours, nearest_rows
 from memwal.reader.base_indexes import Gap, find_index, options_key
@@ -181,7 +181,7 @@ def read_unindexed_vectors(
         columns=[column],
         filter=filter,
         with_row_id=True,
-        use_scalar_index=not doubted_indexes(base),
+        use_scalar_index=not unusable_indexes(base),
         fragments=[base.dataset.get_fragment(fragment) for fragment in gap.fragments],
     ).to_table()
     return read.filter(pa.array(contains(gap.unbridged, read.column("_rowid").to_numpy())))
@@ -215,7 +215,7 @@ def base_candidates(
             refine=not is_exact and not query.is_multi,
             blocked=blocked,
             covered=covered,
-            use_scalar_index=not doubted_indexes(base),
+            use_scalar_index=not unusable_indexes(base),
         )
         rows = found.column("_rowid").to_numpy()
         replaced = np.zeros(len(rows), np.bool_)

@@ -1,4 +1,4 @@
-"""Trust in the indexes of the base table: whether they find the rows that they cover.
+"""Indexes of the base table that must not be used, since they may miss rows that they cover.
 
 A read or a merge takes a row for absent if an index that covers its fragment does not find it. An
 index that is *stale* misses rows without any error. That happens in tables with stable row ids:
@@ -9,9 +9,9 @@ index that is *stale* misses rows without any error. That happens in tables with
   compaction supposes that it holds row ids, which do not change: it only replaces the fragments in
   the index's bitmap by those that it wrote. None of their rows is found through the index any more.
 
-Stable row ids and the version tell that an index *may* be stale. Nothing in the manifest tells that
-it *is*: bitmap, version, time and table version of an index that was rewritten as it should be are
-the same. Such an index is therefore probed: rows of each fragment that it covers are looked up
+Stable row ids and the version tell that an index *may* be stale. The manifest cannot show that it
+*is*: bitmap, version, time and table version of a correctly rewritten index are the same. Such an
+index is therefore probed: rows of each fragment that it covers are looked up
 through it. The compaction of an older client leaves none of a fragment's rows found. A compaction
 by Lance 14 after that rewrites the index for the rows that it finds, and may put them into one
 fragment with rows that it does not find, before or after them. Therefore the first and the last row
@@ -24,8 +24,8 @@ Other kinds of index hold row ids in such tables, or are rewritten by every clie
 without stable row ids every compaction rewrites the indexes, or leaves the new fragments out of the
 bitmap; these tables are not probed. Fragments of a bitmap that do not exist any more do no harm.
 
-A doubted index is not used: keys are found by a scan or a join, and filters are evaluated on the
-rows. :func:`memwal.jobs.index.job.build_indexes` builds a stale one anew.
+Without it, keys are found by a scan or a join, and filters are evaluated on the rows.
+:func:`memwal.jobs.index.job.build_indexes` builds a stale index anew.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _LEAST_ROWS: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Doubts:
+class UnusableIndexes:
     """Indexes of one version of the base table that are not used."""
 
     # By the name of each stale index, the fragments that it covers and finds no rows of, ascending.
@@ -70,13 +70,13 @@ class Doubts:
     unproven: tuple[str, ...] = ()
 
 
-def doubted_indexes(base: BaseTable) -> tuple[str, ...]:
+def unusable_indexes(base: BaseTable) -> tuple[str, ...]:
     """Return the names of the scalar indexes that must not be used; a warning names them once.
 
     Empty without any request for a table without stable row ids; for others see the module.
     """
-    doubts = find_doubts(base)
-    for name in doubts.stale:
+    unusable = find_unusable(base)
+    for name in unusable.stale:
         warn_once(
             logger,
             "index %s of %s does not find rows that it covers: a client that does not know its "
@@ -85,32 +85,32 @@ def doubted_indexes(base: BaseTable) -> tuple[str, ...]:
             name,
             str(base.location),
         )
-    for name in doubts.unproven:
+    for name in unusable.unproven:
         warn_once(
             logger,
             "index %s of %s cannot be tested for rows that it misses, and is not used",
             name,
             str(base.location),
         )
-    return (*doubts.stale, *doubts.unproven)
+    return (*unusable.stale, *unusable.unproven)
 
 
-def find_doubts(base: BaseTable) -> Doubts:
+def find_unusable(base: BaseTable) -> UnusableIndexes:
     """Return the indexes of a version that miss rows, or may.
 
     Raises StoreError if a probe fails for a reason that has nothing to do with the index.
     """
     if not base.dataset.has_stable_row_ids:
-        return Doubts()
+        return UnusableIndexes()
     key = (base.location.uri, base.version, base.digest)
-    cached = _doubts.get(key)
+    cached = _unusable.get(key)
     if cached is None:
         cached = _probe_table(base)
-        _doubts.put(key, cached)
+        _unusable.put(key, cached)
     return cached
 
 
-def _probe_table(base: BaseTable) -> Doubts:
+def _probe_table(base: BaseTable) -> UnusableIndexes:
     stale: dict[str, tuple[int, ...]] = {}
     unproven = []
     fragments = set(base.dataset.fragment_ids())
@@ -124,7 +124,7 @@ def _probe_table(base: BaseTable) -> Doubts:
             stale[index.name] = silent
         elif None in finds.values():
             unproven.append(index.name)
-    return Doubts(stale, tuple(unproven))
+    return UnusableIndexes(stale, tuple(unproven))
 
 
 def _probe_index(
@@ -253,5 +253,5 @@ class _Cache(Generic[Value]):
                 self._values.popitem(last=False)
 
 
-_doubts: _Cache[Doubts] = _Cache(_MAX_CACHED)
+_unusable: _Cache[UnusableIndexes] = _Cache(_MAX_CACHED)
 _finds: _Cache[bool] = _Cache(_MAX_CACHED * _PROBED_AT_ONCE)

@@ -19,8 +19,8 @@ import memwal
 from memwal.jobs.due import due
 from memwal.jobs.policy import Policy
 from memwal.jobs.status import IndexLag, TableStatus
-from memwal.lsm.indexes import trust
-from memwal.lsm.indexes.trust import doubted_indexes, find_doubts
+from memwal.lsm.indexes import unusable
+from memwal.lsm.indexes.unusable import find_unusable, unusable_indexes
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["stable", "plain"])
@@ -86,28 +86,28 @@ def test_after_a_compaction_of_another_client(path, table, other):
     table.upsert(rows(ROWS - 1, ROWS))
     table.merge()
     table.build_indexes()
-    assert find_doubts(table.base()) == trust.Doubts()
+    assert find_unusable(table.base()) == unusable.UnusableIndexes()
     assert [lag.generations for lag in table.status().indexes] == [0, 0, 0]
     check_reads(table, plus=1000)
     assert table.verify().findings == ()
 
 
-def test_only_an_index_that_misses_rows_is_doubted(path, table):
-    assert doubted_indexes(table.base()) == ()
+def test_only_an_index_that_misses_rows_is_unusable(path, table):
+    assert unusable_indexes(table.base()) == ()
     compact(path)
-    assert doubted_indexes(table.base()) == ()
+    assert unusable_indexes(table.base()) == ()
     optimize(path)
     # Nothing is left to compact.
-    assert doubted_indexes(table.base()) == ()
+    assert unusable_indexes(table.base()) == ()
 
 
 def test_what_is_said_about_a_stale_index(path, table, caplog):
     optimize(path)
     stale = ("at_idx", "id_idx", "n_idx") if is_stable(path) else ()
     with caplog.at_level(logging.WARNING):
-        assert tuple(sorted(doubted_indexes(table.base()))) == stale
+        assert tuple(sorted(unusable_indexes(table.base()))) == stale
         check_reads(table)
-    assert len([it for it in caplog.records if it.name == trust.__name__]) == len(stale)
+    assert len([it for it in caplog.records if it.name == unusable.__name__]) == len(stale)
     status = table.status()
     assert sorted(lag.name for lag in status.indexes if lag.stale) == list(stale)
     assert TableStatus.from_dict(status.to_dict()) == status
@@ -121,13 +121,13 @@ def test_what_is_said_about_a_stale_index(path, table, caplog):
 
 def test_a_fragment_is_probed_once(path, table, monkeypatch):
     probed = []
-    probe = trust._probe
+    probe = unusable._probe
 
     def counted(base, column, fragments):
         probed.append((column, *fragments))
         return probe(base, column, fragments)
 
-    monkeypatch.setattr(trust, "_probe", counted)
+    monkeypatch.setattr(unusable, "_probe", counted)
     table.upsert(rows(0, 3, plus=5))
     check_reads(table)
     first = len(probed)
@@ -149,10 +149,10 @@ def test_an_index_on_a_child_of_a_column_is_probed(tmp_path):
     lance.dataset(path).create_scalar_index("s.a.x", "BTREE", name="x_idx")
     memwal.enable(str(path), region_spec=memwal.RegionSpec.unsharded(), primary_key=["id"])
     table = memwal.open(str(path))
-    assert find_doubts(table.base()) == trust.Doubts()
+    assert find_unusable(table.base()) == unusable.UnusableIndexes()
     optimize(path)
     (covered,) = table.base().dataset.fragment_ids()
-    assert find_doubts(table.base()) == trust.Doubts(stale={"x_idx": (covered,)})
+    assert find_unusable(table.base()) == unusable.UnusableIndexes(stale={"x_idx": (covered,)})
 
 
 def test_an_index_build_is_due_for_a_stale_index_alone():
@@ -218,7 +218,7 @@ def test_rows_that_are_found_beside_rows_that_are_missed(path, table, is_older):
     assert fragments == ([ROWS, 1] if is_older else [1, ROWS])
     compact(path)
     assert len(lance.dataset(path).fragment_ids()) == 1
-    assert bool(doubted_indexes(table.base())) == is_stable(path)
+    assert bool(unusable_indexes(table.base())) == is_stable(path)
     table.upsert(rows(0, ROWS + 1, plus=1000))
     table.merge()
     assert sorted(table.base().dataset.to_table().column("id").to_pylist()) == list(range(ROWS + 1))
