@@ -33,10 +33,9 @@ from memwal_airflow.assets import due_asset
 from memwal_airflow.dag_factory import START, snapshot_path
 from memwal_airflow.fleet_settings import FleetSettings
 from memwal_airflow.hooks.storage_options import read_options
-from memwal_airflow.kubernetes.results_folder import ResultsFolder
 from memwal_airflow.operators.maintenance import MemWalVerifyOperator
 from memwal_airflow.skips import TaskSkipped, TaskSkipReason
-from memwal_airflow.spark.settings import is_kubernetes
+from memwal_airflow.spark.settings import ResultsFolder, is_kubernetes
 
 if TYPE_CHECKING:
     from memwal.catalog import Catalog

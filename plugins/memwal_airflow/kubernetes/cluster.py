@@ -32,9 +32,9 @@ from memwal_airflow.kubernetes.driver_pod import (
     attempt_of,
 )
 from memwal_airflow.kubernetes.pods import Pods, describe, has_ended, has_started, own_namespace
-from memwal_airflow.kubernetes.results_folder import ResultsFolder
 from memwal_airflow.spark.application import SparkJob, new_job_folder
 from memwal_airflow.spark.reattach import EarlierTry
+from memwal_airflow.spark.settings import ResultsFolder
 
 if TYPE_CHECKING:
     from memwal_airflow.spark.submit import JobSubmitHook

@@ -166,22 +166,19 @@ class DriverPod(RunningJob):
         code = submission.exit_code
         if code == 0:
             return True
-        how = f"was not started: spark-submit ended with exit code {code}"
         pod = self.pods.find(self.pod_name)
         if pod is None:
-            self._outcome = f"{how} and made no driver pod"
-            return False
-        if attempt_of(pod) != self.attempt:
-            self._outcome = f"{how}: another try has the {self.name}; the next one waits for it"
-            return False
-        if has_started(pod):
-            logger.warning(
-                "spark-submit ended with exit code %s, and its %s runs.", code, self.name
-            )
+            left = "made no driver pod"
+        elif attempt_of(pod) != self.attempt:
+            left = f"another try has the {self.name}; the next one waits for it"
+        elif has_started(pod):
+            logger.warning("spark-submit ended with exit code %s; its %s runs.", code, self.name)
             return True
-        # Incomplete: spark-submit creates what else the driver needs after the pod.
-        self.pods.delete(pod)
-        self._outcome = f"{how}; the pod that it left had not started, and was deleted"
+        else:
+            # Incomplete: spark-submit creates what else the driver needs after the pod.
+            self.pods.delete(pod)
+            left = "its driver pod had not started, and was deleted"
+        self._outcome = f"was not started: spark-submit ended with exit code {code}; {left}"
         return False
 
     def _watch(self, lines: SimpleQueue[str | None]) -> None:

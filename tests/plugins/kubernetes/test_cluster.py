@@ -25,7 +25,6 @@ from memwal_airflow import fleet_dag
 from memwal_airflow.assets import merged_asset
 from memwal_airflow.kubernetes import driver_pod, pods
 from memwal_airflow.kubernetes.cluster import TaskDriver
-from memwal_airflow.kubernetes.results_folder import ResultsFolder
 from memwal_airflow.operators.base import external_id
 from memwal_airflow.operators.maintenance import (
     MemWalCollectOperator,
@@ -115,22 +114,17 @@ def driver_place(context: Any) -> TaskDriver:
     return TaskDriver.of(task().hook(), external_id=external_id(context), job="merge")
 
 
-def leave_driver(made: Any, context: Any, *, whole: bool = True, region: str = "") -> Pod:
+def leave_driver(made: Any, context: Any) -> Pod:
     """The driver that a try left which was killed."""
     place = driver_place(context)
     server = made.server
     arguments = ["driver", "local:///opt/memwal/spark_apps/merge.py", "--table", made.uri]
-    arguments += ["--region", region or made.hot]
+    arguments += ["--region", made.hot]
     arguments += ["--result", f"{place.results.uri}/{place.run}-left.json"]
     labels = {"memwal.io/run": place.run, "memwal.io/attempt": "left", "spark-role": "driver"}
     name = place.pod_name
-    spec = {
-        "containers": [{"name": "spark-kubernetes-driver", "args": arguments}],
-        "volumes": [{"name": "conf", "configMap": {"name": f"{name}-conf-map"}}],
-    }
+    spec = {"containers": [{"name": "spark-kubernetes-driver", "args": arguments}]}
     server.make("pods", "spark", {"metadata": {"name": name, "labels": labels}, "spec": spec})
-    if whole:
-        server.make("configmaps", "spark", {"metadata": {"name": f"{name}-conf-map"}})
     return Pod(server, name)
 
 
@@ -294,13 +288,15 @@ def vanish(pod: Any, uid: str) -> None:
 
 
 @pytest.mark.few(2)
-@pytest.mark.parametrize("what", ["half", "failed", "without a result", "being deleted", "nothing"])
+@pytest.mark.parametrize(
+    "what", ["not started", "failed", "without a result", "being deleted", "nothing"]
+)
 def test_what_is_left_of_a_driver_that_comes_to_nothing_is_removed_and_it_is_done_anew(
     made: Any, context: Any, tmp_path: Path, what: str
 ) -> None:
     remember(context)
     if what != "nothing":
-        pod = leave_driver(made, context, whole=what != "half")
+        pod = leave_driver(made, context)
     if what == "failed":
         fails("oh")(pod)
     elif what == "without a result":
@@ -621,26 +617,6 @@ def test_what_a_driver_cannot_be_given_is_refused(
     monkeypatch.setenv("AIRFLOW__MEMWAL__RESULTS_URI", "")
     refused("results_uri")
     assert made.server.asked("POST", "pods") == 0
-
-
-@pytest.mark.parametrize(
-    ("given", "address"),
-    [
-        ("s3://lake/results/", "s3://lake/results"),
-        ("/mnt/a b%20", "file:///mnt/a%20b%2520"),
-        ("file:///mnt/r", "file:///mnt/r"),
-        ("ftp://host/r", None),
-        ("", None),
-    ],
-)
-def test_where_results_go(monkeypatch: pytest.MonkeyPatch, given: str, address: str) -> None:
-    monkeypatch.setenv("AIRFLOW__MEMWAL__RESULTS_URI", given)
-    if given.startswith("ftp"):
-        with pytest.raises(InvalidInputError, match="ftp"):
-            ResultsFolder.configured()
-        return
-    found = ResultsFolder.configured()
-    assert (found and found.uri) == address
 
 
 def test_a_connection_may_ask_for_cluster_mode(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from memwal_airflow.spark.settings import application_path, configured_master, job_environment
+from memwal_airflow.spark.settings import (
+    ResultsFolder,
+    application_path,
+    configured_master,
+    job_environment,
+)
 from memwal_airflow.spark.submit import JobSubmitHook
 from opentelemetry.sdk.trace import TracerProvider
 
@@ -105,3 +110,23 @@ def test_a_missing_spark_submit_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("PATH", os.defpath)
     with pytest.raises(InvalidInputError, match="spark3-submit"):
         hook.command("app.py")
+
+
+@pytest.mark.parametrize(
+    ("given", "address"),
+    [
+        ("s3://lake/results/", "s3://lake/results"),
+        ("/mnt/a b%20", "file:///mnt/a%20b%2520"),
+        ("file:///mnt/r", "file:///mnt/r"),
+        ("ftp://host/r", None),
+        ("", None),
+    ],
+)
+def test_where_results_go(monkeypatch: pytest.MonkeyPatch, given: str, address: str) -> None:
+    monkeypatch.setenv("AIRFLOW__MEMWAL__RESULTS_URI", given)
+    if given.startswith("ftp"):
+        with pytest.raises(InvalidInputError, match="ftp"):
+            ResultsFolder.configured()
+        return
+    found = ResultsFolder.configured()
+    assert (found and found.uri) == address
