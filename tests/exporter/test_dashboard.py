@@ -9,7 +9,6 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 import yaml
 from support.metrics.exposed import exposed
@@ -24,78 +23,8 @@ VARIABLES = {one["name"] for one in BOARD["templating"]["list"]}
 # Of Grafana's own units.
 UNITS = {"s", "bytes", "none", "short", "rowsps", "percentunit", "x"}
 
-REFERENCE = {
-    "type": "object",
-    "required": ["type", "uid"],
-    "properties": {"type": {"const": "prometheus"}, "uid": {"const": "${datasource}"}},
-}
-GRID = {
-    "type": "object",
-    "required": ["h", "w", "x", "y"],
-    "additionalProperties": False,
-    "properties": {
-        "h": {"type": "integer", "minimum": 1},
-        "w": {"type": "integer", "minimum": 1, "maximum": 24},
-        "x": {"type": "integer", "minimum": 0, "maximum": 23},
-        "y": {"type": "integer", "minimum": 0},
-    },
-}
-TARGET = {
-    "type": "object",
-    "required": ["refId", "datasource", "expr", "legendFormat"],
-    "properties": {
-        "refId": {"type": "string", "pattern": "^[A-Z]$"},
-        "datasource": REFERENCE,
-        "expr": {"type": "string", "minLength": 1},
-    },
-}
-PANEL = {
-    "type": "object",
-    "required": ["id", "type", "title", "gridPos"],
-    "properties": {"id": {"type": "integer", "minimum": 1}, "gridPos": GRID},
-    "if": {"properties": {"type": {"const": "row"}}},
-    "then": {"required": ["collapsed", "panels"]},
-    "else": {
-        "required": ["description", "datasource", "fieldConfig", "options", "targets"],
-        "properties": {
-            "type": {"enum": ["timeseries", "stat"]},
-            "description": {"type": "string", "minLength": 1},
-            "datasource": REFERENCE,
-            "fieldConfig": {
-                "type": "object",
-                "required": ["defaults", "overrides"],
-                "properties": {"defaults": {"type": "object", "required": ["unit"]}},
-            },
-            "targets": {"type": "array", "minItems": 1, "items": TARGET},
-        },
-    },
-}
-SCHEMA = {
-    "type": "object",
-    "required": ["uid", "title", "schemaVersion", "templating", "panels", "time", "annotations"],
-    "properties": {
-        "uid": {"type": "string", "pattern": "^[a-zA-Z0-9_-]{1,40}$"},
-        "schemaVersion": {"type": "integer", "minimum": 36},
-        "id": False,
-        "panels": {"type": "array", "items": PANEL},
-        "templating": {
-            "type": "object",
-            "required": ["list"],
-            "properties": {
-                "list": {
-                    "type": "array",
-                    "items": {"type": "object", "required": ["type", "name", "query"]},
-                }
-            },
-        },
-    },
-}
 
 each = pytest.mark.parametrize("panel", PANELS, ids=[panel["title"] for panel in PANELS])
-
-
-def test_is_a_dashboard() -> None:
-    jsonschema.validate(BOARD, SCHEMA)
 
 
 def test_panels_have_numbers_and_places_of_their_own() -> None:

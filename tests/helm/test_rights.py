@@ -31,15 +31,6 @@ def rights(objects: list[Object]) -> dict[tuple[str, str], set[tuple[str, str]]]
     ("case", "expected"),
     [
         ("defaults", {}),
-        ("fleet", {}),
-        (
-            "Spark",
-            {
-                ("data", "memwal-spark"): DRIVER,
-                ("data", "airflow-worker"): SUBMIT,
-            },
-        ),
-        ("Spark without Airflow", {("data", "memwal-spark"): DRIVER}),
         (
             "Spark in a namespace of its own",
             {
@@ -48,25 +39,11 @@ def rights(objects: list[Object]) -> dict[tuple[str, str], set[tuple[str, str]]]
             },
         ),
         (
-            "Airflow's tasks in the scheduler",
-            {
-                ("data", "memwal-spark"): DRIVER,
-                ("data", "airflow-scheduler"): SUBMIT,
-            },
-        ),
-        (
             "another Airflow",
             {
                 ("data", "memwal-spark"): DRIVER,
                 ("data", "tasks"): SUBMIT,
                 ("data", "more-tasks"): SUBMIT,
-            },
-        ),
-        (
-            "accounts that are there",
-            {
-                ("data", "our-driver"): DRIVER,
-                ("data", "airflow-worker"): SUBMIT,
             },
         ),
     ],

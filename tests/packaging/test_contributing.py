@@ -15,7 +15,6 @@ from packaging.specifiers import SpecifierSet
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
-FORMS = sorted(path for path in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("[!c]*.yml"))
 MAKEFILE = (ROOT / "Makefile").read_text()
 TARGETS = set(re.findall(r"^([a-z][a-z-]*):", MAKEFILE, re.M))
 AREAS = set(re.findall(r"^AREA_([a-z]+) :=", MAKEFILE, re.M))
@@ -91,33 +90,9 @@ def test_a_workflow_starts_by_itself_and_may_only_read(path: Path) -> None:
     assert found["permissions"] == {"contents": "read"}
 
 
-def test_the_container_has_a_python_that_is_supported() -> None:
-    version = re.fullmatch(r"[\w.-]+/devcontainers/python:([\d.]+)-\w+", CONTAINER["image"])
-    assert version is not None
-    assert version[1] in PYTHONS
-
-
-def test_the_editor_uses_what_the_set_up_makes() -> None:
-    settings = CONTAINER["customizations"]["vscode"]["settings"]
-    (environment,) = re.findall(r"^VENV := (.+)$", MAKEFILE, re.M)
-    interpreter = settings["python.defaultInterpreterPath"]
-    assert interpreter == f"${{workspaceFolder}}/{environment}/bin/python"
-    assert (ROOT / settings["python.testing.pytestArgs"][-1]).is_dir()
-
-
 def test_every_area_of_the_slow_tests_runs_by_night() -> None:
     nightly = yaml.safe_load((ROOT / ".github" / "workflows" / "nightly.yml").read_text())
     assert set(nightly["jobs"]["slow"]["strategy"]["matrix"]["area"]) == AREAS - {"all"}
-
-
-@pytest.mark.parametrize("path", FORMS, ids=lambda path: path.stem)
-def test_a_form_asks_for_the_version(path: Path) -> None:
-    form: dict[str, Any] = yaml.safe_load(path.read_text())
-    fields = {part["id"]: part for part in form["body"]}
-    assert form["name"]
-    assert form["description"]
-    assert fields["version"]["validations"]["required"]
-    assert all(part["attributes"]["label"] for part in form["body"])
 
 
 def test_a_hook_runs_what_the_set_up_installs() -> None:
