@@ -73,11 +73,6 @@ class Spoiled:
         self.hint.write_text(f'{{"version": {changed.version}}}')
         return changed
 
-    def change_manifest(self, **changes: Any) -> None:
-        """Overwrite the newest version of the manifest."""
-        latest = manifest(self.table)
-        self.manifest_path().write_bytes(replace(latest, **changes).encode())
-
     def change_details(self, change: Callable[[IndexDetails], IndexDetails]) -> None:
         """Change the details behind Lance's back; they have to keep their length."""
         base = self.table.base()

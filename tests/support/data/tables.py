@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -13,7 +13,6 @@ import pyarrow as pa
 
 import memwal
 from memwal.format.paths import (
-    parse_manifest_name,
     parse_wal_name,
     region_dir,
     wal_dir,
@@ -169,12 +168,6 @@ def undivided_tasks(
 def merged(table: memwal.Table, region_id: UUID = REGION) -> int:
     """Newest generation that the base table has."""
     return table.base().details.merged.get(region_id, 0)
-
-
-def manifest_objects(table: memwal.Table, region_id: UUID = REGION) -> Iterable[str]:
-    """Names of the objects in a region's manifest folder that are versions."""
-    root = folder(table) / region_dir(region_id) / "manifest"
-    return (path.name for path in root.iterdir() if parse_manifest_name(path.name) is not None)
 
 
 def append_foreign(
