@@ -203,7 +203,7 @@ class AsyncWriter(AsyncQueries):
     flush = _awaited(Writer.flush)
 
     async def close(self, *, timeout: Duration | None = None) -> None:
-        """Flush all regions and refuse further writes, even if the task is cancelled meanwhile.
+        """Flush all regions and refuse further writes, even if the task is cancelled.
 
         Parameters
         ----------

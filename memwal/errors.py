@@ -1,4 +1,4 @@
-"""Errors of memwal, by what the caller should do.
+"""Errors of memwal, by the reaction of the caller.
 
 | caller should          | type                                                        |
 |------------------------|-------------------------------------------------------------|

@@ -17,17 +17,8 @@ DISTRIBUTION = "lance-memwal"
 def namesake(site: str = os.path.dirname(os.path.dirname(__file__))) -> str | None:
     """Name the other project whose package ``memwal`` is in the same folder, and the remedy.
 
-    It lists one folder, which takes less than a millisecond; ``importlib.metadata`` takes 50.
-
-    Parameters
-    ----------
-    site : str
-        Folder that the package ``memwal`` is in; by default, that of this module.
-
-    Returns
-    -------
-    str or None
-        Message for people; None if memwal has the folder ``memwal`` for itself.
+    None if memwal has the folder ``memwal`` for itself. ``site`` is the folder above it. Lists one
+    folder, which takes less than a millisecond; ``importlib.metadata`` takes 50.
     """
     try:
         names = os.listdir(site)

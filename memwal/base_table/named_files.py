@@ -66,7 +66,7 @@ class StoredObject:
 def find_bad_files(
     store: ObjectStore, files: Iterable[NamedFile], *, folder: str = ""
 ) -> list[BadFile]:
-    """Look at files and return those that are missing or were not written whole.
+    """Return the files that are missing or were not written whole.
 
     ``folder`` is that of the data set, below the table; empty for the table itself. Costs a request
     per file, or two if its size is not stated. On a store that is not local they run in parallel.

@@ -1,4 +1,4 @@
-"""Regions that a table must have, compared with those that are found.
+"""Compare the regions that a table must have with the regions found.
 
 A folder that is not found is not an empty one: its disk may not be mounted, or it was deleted. A
 reader that took it for empty would return replaced and deleted rows, and a claim would start the

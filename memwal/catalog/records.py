@@ -47,7 +47,7 @@ _FILE_REF = re.compile(r"/[^\0\n]*\.json")
 
 
 class ErrorKind(StrEnum):
-    """Kind of an error that a run ended with, by what a person does about it."""
+    """Kind of an error that a run ended with, by its remedy."""
 
     ACCESS = "access"
     FULL = "full"

@@ -253,7 +253,7 @@ def register_tables(
     policy: Policy | None = None,
     owner: str = "memwal",
 ) -> list[ManagedTable]:
-    """Register those of the discovered ``tables`` that have MemWAL and are new, and return these.
+    """Register the new ``tables`` with MemWAL, and return their records.
 
     A table is named after its folder, without ``.lance``; a number is added if the name is taken.
     ``storage_options_ref``, ``enabled``, ``policy`` and ``owner`` are as of

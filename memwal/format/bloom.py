@@ -64,7 +64,7 @@ class FilterBuilder:
             self._sized = _empty_bits(-(-keys * _BITS_PER_KEY // (8 * _BLOCK_BYTES)))
 
     def add(self, key_columns: Sequence[pa.Array | pa.ChunkedArray]) -> None:
-        """Add keys: columns as for :func:`build_bloom_filter`, which says what it raises."""
+        """Add keys; columns and errors are those of :func:`build_bloom_filter`."""
         for columns in keys.slices(key_columns):
             hashes = _hash_slice(columns)
             for bits in (self._fixed, self._sized):

@@ -148,7 +148,7 @@ class _Range:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Slots:
-    """Marks of hashes: by their upper bits, and again by others for those that pass."""
+    """Marks of hashes by their upper bits; hashes that pass are compared by others again."""
 
     marked: Mask
     marked_again: Mask

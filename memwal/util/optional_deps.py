@@ -35,17 +35,8 @@ def how_to_install(extra: str) -> str:
     ``lance-memwal[extra]``, because it then works for every kind of installation: an index may not
     have lance-memwal, the wheel's file may be gone, and ``pip install FOLDER[extra]`` would replace
     an editable installation. It contains no path and no address, so no secret either. There is no
-    command if memwal is on the path without being installed.
-
-    Parameters
-    ----------
-    extra : str
-        An extra of ``pyproject.toml``.
-
-    Returns
-    -------
-    str
-        Such as ``install the extra cli of lance-memwal: pip install 'rich>=14' 'typer>=0.29'``.
+    command if memwal is on the path without being installed. An example:
+    ``install the extra cli of lance-memwal: pip install 'rich>=14' 'typer>=0.29'``.
     """
     from importlib.metadata import Distribution, PackageNotFoundError, distribution
 

@@ -64,7 +64,7 @@ class RebuildResult:
 def rebuild_damaged(
     location: TableLocation, names: Collection[str], *, guard: Guard | None = None
 ) -> RebuildResult:
-    """Build those of the indexes again that are damaged.
+    """Build damaged indexes again.
 
     Raises
     ------

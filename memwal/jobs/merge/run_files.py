@@ -85,7 +85,7 @@ def read_decision(store: ObjectStore, path: str) -> Mask:
 
 
 def write_stored(location: TableLocation, path: str, rows: pa.Table) -> None:
-    """Store rows, in place of those that a repeated task stored before.
+    """Store rows, in place of the files of an earlier attempt of the task.
 
     On a local disk they are not synced: if the machine crashes, the run does not go on.
     """

@@ -175,7 +175,7 @@ class _SortedKeys:
 
     @classmethod
     def of(cls, page: pa.Table) -> Self:
-        """Return those of a page."""
+        """Return the integers of a page."""
         values = single_array(page.column("values"))
         # Nulls, which no key is, come first.
         ids = page.column("ids").to_numpy()[values.null_count :]

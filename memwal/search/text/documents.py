@@ -199,7 +199,7 @@ class PartitionGroup:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenizedDocuments:
-    """Rows without a usable index, tokenized here: those of MemTables, and others."""
+    """Rows without a usable index, tokenized here: of MemTables, and others."""
 
     source: int
     text: TextIndex  # Tokens of the rows.
