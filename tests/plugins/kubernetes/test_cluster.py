@@ -40,6 +40,7 @@ from memwal_airflow.spark import application
 from memwal_airflow.spark.processes import ProcessId
 from memwal_airflow.spark.reattach import STATE_KEY
 from support.airflow.skips import skips
+from support.kubernetes import kubernetes_server
 from support.kubernetes.kubernetes_server import Fault, KubernetesServer, Pod, kubeconfig
 
 import memwal
@@ -463,6 +464,24 @@ def test_a_log_that_went_with_its_node_is_not_waited_for(
     made.server.on_pod = merge
     assert task().execute(context)["metrics"]["generations"] == 4
     assert "502" in caplog.text
+
+
+def test_a_log_whose_connection_ends_is_read_on(
+    made: Any, context: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(kubernetes_server, "STREAM_SECONDS", 0.2)
+
+    def drive(pod: Pod) -> None:
+        pod.run()
+        pod.write("before")
+        until(lambda: pod.server.asked("GET", "/log") > 1)
+        merge(pod)
+
+    made.server.on_pod = drive
+    task().execute(context)
+    log = capsys.readouterr().out
+    # The last second before an interruption is read again.
+    assert [word for word in ("before", "merging", "done") if f"] {word} " not in log] == []
 
 
 def test_a_lost_lease_ends_the_driver(made: Any, catalog: Catalog, context: Any) -> None:

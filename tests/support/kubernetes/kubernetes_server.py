@@ -32,7 +32,7 @@ KINDS = {
     "services": "Service",
     "networkpolicies": "NetworkPolicy",
 }
-_WATCH_SECONDS = 30.0
+STREAM_SECONDS = 30.0
 
 
 @dataclass(kw_only=True)
@@ -365,7 +365,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(400, _status(400, "the container is waiting to start"))
             return
         self._start_stream("text/plain")
-        ends_at = time.monotonic() + _WATCH_SECONDS
+        ends_at = time.monotonic() + STREAM_SECONDS
         seconds = float(self.query.get("sinceSeconds") or "inf")
         first = time.time() - seconds
         uid, sent = body["metadata"]["uid"], 0
@@ -394,7 +394,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _watch(self) -> None:
         version = int(self.query.get("resourceVersion") or 0)
         self._start_stream("application/json")
-        ends_at = time.monotonic() + _WATCH_SECONDS
+        ends_at = time.monotonic() + STREAM_SECONDS
         try:
             while time.monotonic() < ends_at:
                 for number, event, body in self.found.events_after(version, self.kind, self._fits):
