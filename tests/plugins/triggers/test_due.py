@@ -5,7 +5,6 @@ import contextlib
 import inspect
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -322,21 +321,3 @@ def test_options_of_a_reference_are_read_once_for_all_its_tables(
     )
     assert set(read) == {"airflow:lake"}
     assert len(read) <= 3
-
-
-def test_a_catalog_that_does_not_answer_is_asked_again(
-    backlog: Any, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    catalog.register("flights", uri=backlog.uri, policy=EAGER)
-    answers = iter([StoreUnavailableError("away"), StoreUnavailableError("away")])
-    real = Catalog.revision
-
-    def revision(self: Catalog) -> tuple[int, datetime | None]:
-        error = next(answers, None)
-        if error is not None:
-            raise error
-        return real(self)
-
-    monkeypatch.setattr(Catalog, "revision", revision)
-    run(catalog, lambda polls: polls.until(lambda found: "flights" in found))
-    assert catalog.get("flights").updated_at <= datetime.now(UTC)
