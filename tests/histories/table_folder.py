@@ -6,8 +6,10 @@ of their errors may come of that.
 
 from __future__ import annotations
 
+import errno
 import itertools
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 
@@ -63,9 +65,16 @@ class TableFolder:
         if self._away is None:
             return
         path, place = self._away
-        if path.exists():
-            path.rename(self._new_place())
-        place.rename(path)
+        while True:
+            with suppress(FileNotFoundError):
+                path.rename(self._new_place())
+            try:
+                place.rename(path)
+                break
+            except OSError as error:
+                # A process has written there since.
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
         self._away = None
         self._missing.turn()
 
