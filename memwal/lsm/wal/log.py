@@ -167,10 +167,10 @@ def survey_log(
     A listing may omit existing objects, so a position counts as missing only after a request for it
     found nothing. ``after`` is the last position that flushed generations cover: missing entries up
     to it were collected. ``hint`` is a position that is known to be used, or 0. With an ``earlier``
-    survey the log is not listed again if few entries were appended since. ``is_new`` is that of
-    :func:`find_tip`.
+    survey the log is not listed again if few entries were appended since, unless the region still
+    ``is_new``, which is as for :func:`find_tip`.
     """
-    if earlier is not None:
+    if earlier is not None and not is_new:
         extended = _extend_survey(store, region_id, earlier, after=after, hint=hint)
         if extended is not None:
             return extended
