@@ -227,9 +227,10 @@ def plan_read(
     if claims is None:
         return plan_snapshot(snapshot, filter=filter, keys=keys)
     unflushed = _held(claims, snapshot)
-    left_out = snapshot.manifests.keys() - (claims.keys() - unflushed.keys())
-    if left_out != snapshot.manifests.keys():
-        unflushed = _with_tails(snapshot, unflushed, left_out=left_out, began=began)
+    lost = snapshot.manifests.keys() & (claims.keys() - unflushed.keys())
+    if lost:
+        others = snapshot.manifests.keys() - lost
+        unflushed = _with_tails(snapshot, unflushed, left_out=others, began=began)
     return plan_snapshot(snapshot, unflushed, filter=filter, keys=keys)
 
 

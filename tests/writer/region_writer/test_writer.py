@@ -436,6 +436,15 @@ class TestFencing:
                 assert state(first) == {1: 11, 2: 2}
         first.abort()
 
+    def test_a_new_region_is_claimed_after_its_manifest_failed_once(
+        self, store: FaultyStore, table: memwal.Table
+    ) -> None:
+        rule = store.fail("create", REGION_MANIFEST)
+        with table.writer() as writer:
+            writer.upsert(rows({1: 1}))
+        assert rule.hits == 1
+        assert state(table) == {1: 1}
+
     def test_a_fenced_writer_sees_what_it_acknowledged(self, table: memwal.Table) -> None:
         first = table.writer()
         first.upsert(rows({1: 1, 2: 1}))
