@@ -56,7 +56,7 @@ class SkippedRegionRecord(JsonRecord):
     since: datetime
     """When this generation failed first, in UTC."""
     attempts: int
-    """How often it was tried."""
+    """Number of attempts."""
     next_try_at: datetime
     """In UTC."""
     waiting: bool

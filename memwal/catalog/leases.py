@@ -197,7 +197,7 @@ class LeaseRecord(JsonRecord):
     token: int
     """Number of the lease; every later one of the same resource has a higher one."""
     ttl_seconds: float
-    """How long it lasts without a renewal."""
+    """Time until it ends without a renewal."""
     acquired_at: datetime
     """In UTC."""
     expires_at: datetime | None

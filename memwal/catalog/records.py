@@ -117,14 +117,14 @@ class ManagedTable(JsonRecord):
     name: str
     """1 to 63 lower-case letters, digits, ``_`` and ``-``; unique in the catalog."""
     uri: str
-    """Where the table is. Must not hold credentials."""
+    """Address of the table. Must not hold credentials."""
     storage_options_ref: str | None
     """Where the storage options are, never the options themselves: the absolute path of a JSON
     file, or ``airflow:{connection id}`` for the extra of an Airflow connection."""
     policy: Policy
     """When and how it is maintained."""
     owner: str
-    """Who to ask."""
+    """Person or team to ask."""
     enabled: bool
     """False keeps the table registered and stops its maintenance."""
     created_at: datetime

@@ -149,7 +149,7 @@ class Condition(JsonRecord):
     table: str
     """Name of the managed table."""
     owner: str
-    """Who to ask."""
+    """Person or team to ask."""
     topic: str
     """``region``, ``backlog``, ``job`` or ``lease``."""
     subject: str
