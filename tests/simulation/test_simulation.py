@@ -151,6 +151,7 @@ def no_progress_at_the_commit(patch: pytest.MonkeyPatch) -> None:
 
 # What only shows next to many processes that are often paused.
 NEEDS_PAUSES = {
+    no_grace,
     no_look_behind_a_first_manifest,
     no_look_for_the_folder,
     no_mark_in_orphans,
@@ -161,7 +162,7 @@ NEEDS_PAUSES = {
 # Where the search begins: a world that once noticed it. Any change can make it another one, and the
 # search then goes on to the next.
 NOTICED = {
-    no_grace: 95,
+    no_grace: 1,
     no_look_after_a_pause: 75,
     no_look_behind_a_first_manifest: 272,
     no_look_for_the_folder: 18,
