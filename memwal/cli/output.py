@@ -7,13 +7,18 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
+from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from uuid import UUID
 
+import typer
+
+from memwal.boundary.exit_codes import ExitCode
 from memwal.boundary.text import timestamp
 from memwal.jobs.job import JobResult, sentence
 
@@ -26,6 +31,34 @@ _MAX_CELL = 40
 _CONTROL = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Output of a command: ``value`` with ``--json``, else a line or what a function prints."""
+
+    value: object
+    text: str | Callable[[], None]
+    warnings: Sequence[str] = ()
+    failed: bool = False  # the command ends with an exit code for a failure
+
+    def print(self, *, as_json: bool) -> None:
+        """Print it on stdout and its warnings on stderr; raise ``typer.Exit`` if it failed."""
+        if as_json:
+            print_json(self.value)
+        elif isinstance(self.text, str):
+            print_line(self.text)
+        else:
+            self.text()
+        for warning in self.warnings:
+            warn(warning)
+        if self.failed:
+            raise typer.Exit(ExitCode.FAILED)
+
+
+@runtime_checkable
+class _Record(Protocol):
+    def to_dict(self) -> object: ...
 
 
 def plain(text: str) -> str:
@@ -70,17 +103,26 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     Console(file=sys.stdout, width=width, highlight=False, markup=False, emoji=False).print(table)
 
 
+def table_of(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Callable[[], None]:
+    """Return a function that prints a table, for the text of an :class:`Output`."""
+    return partial(print_table, columns, rows)
+
+
+def records_output(
+    records: Sequence[Any],
+    columns: Sequence[str],
+    attributes: Sequence[str | Callable[[Any], object]],
+) -> Output:
+    """Return the output for records, whose text is the table of :func:`print_records`."""
+    return Output(records, partial(print_records, records, columns, attributes))
+
+
 def print_records(
     records: Iterable[Any],
     columns: Sequence[str],
     attributes: Sequence[str | Callable[[Any], object]],
-    *,
-    as_json: bool = False,
 ) -> None:
-    """Print records as JSON, or as a table of attributes and of functions of a record."""
-    if as_json:
-        print_json([record.to_dict() for record in records])
-        return
+    """Print records as a table of attributes and of functions of a record."""
     getters = [attrgetter(item) if isinstance(item, str) else item for item in attributes]
     print_table(columns, [[_short(get(record)) for get in getters] for record in records])
 
@@ -100,32 +142,12 @@ def print_fields(fields: Iterable[tuple[str, object]]) -> None:
         print_line(f"{name:<{width}}  {_cell(value)}")
 
 
-def print_result(result: JobResult, *, as_json: bool, note: str = "") -> None:
-    """Print the result of a job, and its warnings."""
-    if as_json:
-        print_json(result.to_dict())
-    else:
-        print_line(sentence(result))
-        if note:
-            print_line(note)
-    for warning in result.warnings:
-        warn(warning)
-
-
-def print_outcome(outcome: JobResult | Skipped, *, as_json: bool) -> None:
-    """Print the result of a job, or why it was skipped."""
-    if isinstance(outcome, JobResult):
-        print_result(outcome, as_json=as_json)
-    else:
-        print_either(str(outcome), outcome.to_dict(), as_json=as_json)
-
-
-def print_either(text: str, value: object, *, as_json: bool) -> None:
-    """Print a line of text, or a JSON document."""
-    if as_json:
-        print_json(value)
-    else:
-        print_line(text)
+def job_output(outcome: JobResult | Skipped, note: str = "") -> Output:
+    """Return the output for the result of a job, or for the reason why it was skipped."""
+    if not isinstance(outcome, JobResult):
+        return Output(outcome, str(outcome))
+    text = sentence(outcome) + (f"\n{note}" if note else "")
+    return Output(outcome, text, warnings=outcome.warnings)
 
 
 def truncated(value: object) -> object:
@@ -146,6 +168,8 @@ def _cell(value: object) -> str:
 
 def _json_value(value: object) -> object:
     match value:
+        case _Record():
+            return _json_value(value.to_dict())
         case Mapping():
             return {str(key): _json_value(item) for key, item in value.items()}
         case list() | tuple():

@@ -1,6 +1,7 @@
 """Parameters of commands that stand for several options of the command line.
 
-A :class:`CommandGroup` replaces parameters of its commands by their types:
+A :class:`CommandGroup` adds ``--json`` to commands that return an ``Output``, which it prints, and
+replaces parameters of its commands by their types:
 
 * ``Storage``: the two storage options; the command gets them as one mapping.
 * ``Table``: the name or address of a table, the storage options, and the URL of the catalog that
@@ -27,6 +28,7 @@ from uuid import UUID
 import typer
 
 from memwal.cli.options import (
+    AsJson,
     CatalogUrl,
     NameOrUri,
     OptionPairs,
@@ -37,11 +39,12 @@ from memwal.cli.options import (
     region_ids,
     storage_options,
 )
+from memwal.cli.output import Output
 from memwal.jobs.arguments import flag_of, help_of, metavar_of
 from memwal.jobs.options import JobOptions, Option, OptionKind, options_of
 from memwal.quality.rules import read_rules
 
-Command = TypeVar("Command", bound=Callable[..., None])
+Command = TypeVar("Command", bound=Callable[..., Output | None])
 Changes = dict[str, Any]
 Storage = dict[str, str]
 
@@ -99,9 +102,9 @@ def takes_options_of(
 
     def decorate(command: Command) -> Command:
         @wraps(command)
-        def call(**values: object) -> None:
+        def call(**values: object) -> Output | None:
             changes = {name: _value(option, values.pop(name)) for name, option in options.items()}
-            command(**values, changes={k: v for k, v in changes.items() if v is not None})
+            return command(**values, changes={k: v for k, v in changes.items() if v is not None})
 
         return _with_signature(call, command, {"changes": parameters})
 
@@ -109,14 +112,15 @@ def takes_options_of(
 
 
 def _with_resources(command: Command) -> Command:
-    """Return a command that opens the table and the catalog of its signature."""
+    """Return a command that opens the table and catalog of its signature, and prints its output."""
     hints = get_type_hints(command, include_extras=True, localns=_LAZY_TYPES)
     resources = (_OpenTable, _Location, _OpenCatalog)
     names = {hint: name for name, hint in hints.items() if hint in resources}
     table, catalog = names.get(_OpenTable, names.get(_Location)), names.get(_OpenCatalog)
     find = open_named if _OpenTable in names else locate_named
     takes_storage = "storage" in hints
-    if not (table or catalog or takes_storage):
+    returns_output = hints["return"] is Output
+    if not (table or catalog or takes_storage or returns_output):
         return command
     storage_parameters = [
         _parameter("storage_options_file", OptionsFile, None),
@@ -131,6 +135,7 @@ def _with_resources(command: Command) -> Command:
 
     @wraps(command)
     def call(**values: Any) -> None:
+        as_json = returns_output and values.pop("as_json")
         with ExitStack() as stack:
             if table or takes_storage:
                 file, pairs = values.pop("storage_options_file"), values.pop("storage_option")
@@ -141,32 +146,32 @@ def _with_resources(command: Command) -> Command:
                     values["storage"] = storage
             if catalog:
                 values[catalog] = stack.enter_context(open_catalog(values.pop("url")))
-            command(**values)
+            output = command(**values)
+        if output is not None:
+            output.print(as_json=as_json)
 
-    last = [*storage_parameters, url_parameter] if table else ()
+    last = [*storage_parameters, url_parameter] if table else []
+    if returns_output:
+        last.append(_parameter("as_json", AsJson, False))
     return _with_signature(call, command, replaced, last=last)
 
 
 def _with_signature(
-    call: Callable[..., None],
+    call: Callable[..., Output | None],
     command: Command,
     replaced: Mapping[str, Sequence[Parameter]],
     *,
     last: Sequence[Parameter] = (),
 ) -> Command:
-    """Give a function the parameters of a command, some of them replaced.
-
-    ``last`` are further ones, which help shows last, before ``--catalog`` and ``--json``.
-    """
+    """Give a function the parameters of a command, some of them replaced, and then ``last``."""
     hints = get_type_hints(command, include_extras=True, localns=_LAZY_TYPES)
     parameters: list[Parameter] = []
     for name, parameter in inspect.signature(command).parameters.items():
         parameters += replaced.get(name) or [_parameter(name, hints[name], parameter.default)]
-    before = ("url", "as_json")
-    end = next((n for n, p in enumerate(parameters) if p.name in before), len(parameters))
-    parameters[end:end] = last
+    parameters += last
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    call.__annotations__["return"] = hints["return"]
     return call  # type: ignore[return-value]
 
 

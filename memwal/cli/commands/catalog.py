@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
 from memwal.boundary.text import plural, timestamp
-from memwal.cli.options import AsJson, CatalogUrl, Name, open_catalog, open_table
-from memwal.cli.output import (
-    print_either,
-    print_fields,
-    print_json,
-    print_line,
-    print_records,
-    print_table,
-)
+from memwal.cli.options import CatalogUrl, Name, open_catalog, open_table
+from memwal.cli.output import Output, print_fields, print_line, records_output, table_of
 from memwal.cli.parameters import CommandGroup
 from memwal.errors import InvalidInputError
 from memwal.storage.credentials import read_options_file
@@ -60,11 +55,11 @@ def catalog() -> None:
 
 
 @app.command()
-def migrate(catalog: Catalog, as_json: AsJson = False) -> None:
+def migrate(catalog: Catalog) -> Output:
     """Create the catalog's schema, or bring it up to date."""
     catalog.migrate()
     shown_url = catalog.database.shown_url
-    print_either(f"the catalog {shown_url} is up to date", {"catalog": shown_url}, as_json=as_json)
+    return Output({"catalog": shown_url}, f"the catalog {shown_url} is up to date")
 
 
 @app.command()
@@ -87,8 +82,7 @@ def register(
     ] = True,
     *,
     catalog: Catalog,
-    as_json: AsJson = False,
-) -> None:
+) -> Output:
     """Add a table that has MemWAL enabled."""
     from memwal.catalog import Policy
     from memwal.catalog.records import (
@@ -113,9 +107,6 @@ def register(
         enabled=not disabled,
         policy=chosen,
     )
-    if as_json:
-        print_json(added.to_dict())
-        return
     state = "it was not opened" if opened is None else _describe(opened)
     maintained = "maintained from now on" if added.enabled else "not maintained"
     next_step = (
@@ -123,9 +114,11 @@ def register(
         if added.enabled
         else f"memwal catalog enable {name} starts its maintenance"
     )
-    print_line(f"registered {name}: {added.uri}, {state}")
-    print_line(f"owner {added.owner}, {maintained}; memwal catalog policy show {name}")
-    print_line(next_step)
+    return Output(
+        added,
+        f"registered {name}: {added.uri}, {state}\n"
+        f"owner {added.owner}, {maintained}; memwal catalog policy show {name}\n{next_step}",
+    )
 
 
 def _describe(table: Table) -> str:
@@ -149,8 +142,7 @@ def update(
     policy: Settings = None,
     *,
     catalog: Catalog,
-    as_json: AsJson = False,
-) -> None:
+) -> Output:
     """Change the record of a table."""
     if no_storage_options and storage_options_ref is not None:
         raise InvalidInputError(
@@ -164,7 +156,7 @@ def update(
         changes["policy"] = _changed_policy(catalog.get(name).policy, policy)
     if not changes:
         raise InvalidInputError("nothing to change was given; see memwal catalog update --help")
-    _print_managed(catalog.update(name, **changes), as_json=as_json)
+    return _managed_output(catalog.update(name, **changes))
 
 
 @app.command(name="list")
@@ -176,66 +168,58 @@ def list_tables(
     ] = None,
     *,
     catalog: Catalog,
-    as_json: AsJson = False,
-) -> None:
+) -> Output:
     """List the tables by name."""
     tags = set(tag or ())
-    print_records(
+    return records_output(
         [t for t in catalog.list(enabled_only=enabled) if tags <= set(t.policy.tags)],
         ("name", "address", "maintained", "owner", "priority", "tags"),
         ("name", "uri", "enabled", "owner", "policy.priority", lambda t: " ".join(t.policy.tags)),
-        as_json=as_json,
     )
 
 
 @app.command()
-def show(name: Name, catalog: Catalog, as_json: AsJson = False) -> None:
+def show(name: Name, catalog: Catalog) -> Output:
     """Show the record of a table and its policy."""
-    _print_managed(catalog.get(name), as_json=as_json)
+    return _managed_output(catalog.get(name))
 
 
 @app.command()
-def unregister(name: Name, catalog: Catalog, as_json: AsJson = False) -> None:
+def unregister(name: Name, catalog: Catalog) -> Output:
     """Remove a table from the catalog; the table itself and its history stay."""
-    _print_managed(catalog.unregister(name), as_json=as_json)
+    return _managed_output(catalog.unregister(name))
 
 
 @app.command()
-def enable(name: Name, catalog: Catalog, as_json: AsJson = False) -> None:
+def enable(name: Name, catalog: Catalog) -> Output:
     """Maintain a table from now on."""
-    _print_managed(catalog.update(name, enabled=True), as_json=as_json)
+    return _managed_output(catalog.update(name, enabled=True))
 
 
 @app.command()
-def disable(name: Name, catalog: Catalog, as_json: AsJson = False) -> None:
+def disable(name: Name, catalog: Catalog) -> Output:
     """Keep a table registered and stop its maintenance."""
-    _print_managed(catalog.update(name, enabled=False), as_json=as_json)
+    return _managed_output(catalog.update(name, enabled=False))
 
 
 @app.command()
 def export(
     file: Annotated[Path, Argument(metavar="FILE", help="JSON file to write or replace.")],
     catalog: Catalog,
-    as_json: AsJson = False,
-) -> None:
+) -> Output:
     """Write all tables to the file that Airflow builds its DAGs from."""
     catalog.export_snapshot(file)
     count = len(catalog.list())
-    value = {"file": str(file), "tables": count}
-    print_either(f"{count} tables written to {file}", value, as_json=as_json)
+    return Output({"file": str(file), "tables": count}, f"{count} tables written to {file}")
 
 
 @app.command()
-def prune(catalog: Catalog, as_json: AsJson = False) -> None:
+def prune(catalog: Catalog) -> Output:
     """Delete job runs and backlog samples that are older than the policies keep them."""
     pruned = catalog.prune()
-    if as_json:
-        print_json({name: {"runs": n.runs, "samples": n.samples} for name, n in pruned.items()})
-        return
-    print_table(
-        ("table", "runs deleted", "samples deleted"),
-        [(name, n.runs, n.samples) for name, n in pruned.items()],
-    )
+    columns = ("table", "runs deleted", "samples deleted")
+    rows = [(name, n.runs, n.samples) for name, n in pruned.items()]
+    return Output({name: asdict(n) for name, n in pruned.items()}, table_of(columns, rows))
 
 
 @app.command()
@@ -252,8 +236,7 @@ def discover(
     depth: Annotated[int, Option(min=0, metavar="N", help="Maximal depth of folders.")] = 4,
     policy: Settings = None,
     url: CatalogUrl = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Output:
     """Find the Lance tables below a folder or in a bucket, and show which have MemWAL."""
     if enable_new and not register_new:
         raise InvalidInputError("--enable only goes with --register")
@@ -282,19 +265,18 @@ def discover(
                 owner=owner,
             )
     names = {table.uri: table.name for table in added}
-    if as_json:
-        print_json([{**table.to_dict(), "registered_as": names.get(table.uri)} for table in tables])
-        return
-    print_table(
-        ("address", "MemWAL", "registered as", "problem"),
-        [(t.uri, t.mem_wal, names.get(t.uri), t.problem) for t in tables],
+    columns = ("address", "MemWAL", "registered as", "problem")
+    return Output(
+        [{**table.to_dict(), "registered_as": names.get(table.uri)} for table in tables],
+        table_of(columns, [(t.uri, t.mem_wal, names.get(t.uri), t.problem) for t in tables]),
     )
 
 
 @policy_app.command(name="show")
-def show_policy(name: Name, catalog: Catalog, as_json: AsJson = False) -> None:
+def show_policy(name: Name, catalog: Catalog) -> Output:
     """Show when and how a table is maintained."""
-    _print_policy(catalog.get(name).policy, as_json=as_json)
+    policy = catalog.get(name).policy
+    return Output(policy, partial(_print_policy, policy))
 
 
 @policy_app.command(name="set")
@@ -308,8 +290,7 @@ def set_policy(
         ),
     ],
     catalog: Catalog,
-    as_json: AsJson = False,
-) -> None:
+) -> Output:
     """Change keys of a policy; the others stay as they are. Prints the changes.
 
     A policy that cannot be read is replaced: its other keys take their defaults.
@@ -318,22 +299,17 @@ def set_policy(
     before = stored.policy
     policy = _changed_policy(before, settings)
     catalog.update(name, policy=policy)
-    if as_json:
-        print_json(policy.to_dict())
-        return
     if stored.problem is not None:
-        print_line(
+        replaced = (
             f"the policy of {name} could not be read and is replaced; keys that were not given "
             "have their defaults:"
         )
-        _print_policy(policy, as_json=False)
-        return
+        return Output(policy, partial(_print_policy, policy, replaced))
     old, new = _shown_policy(before), _shown_policy(policy)
     changed = [(key, old[key], new[key]) for key in new if old[key] != new[key]]
     if not changed:
-        print_line(f"the policy of {name} had these values already")
-        return
-    print_table(("key", "before", "now"), changed)
+        return Output(policy, f"the policy of {name} had these values already")
+    return Output(policy, table_of(("key", "before", "now"), changed))
 
 
 def _changed_policy(policy: Policy, settings: Sequence[str]) -> Policy:
@@ -362,10 +338,11 @@ def parse_settings(settings: Sequence[str]) -> JsonMapping:
     return values
 
 
-def _print_managed(table: ManagedTable, *, as_json: bool) -> None:
-    if as_json:
-        print_json(table.to_dict())
-        return
+def _managed_output(table: ManagedTable) -> Output:
+    return Output(table, partial(_print_managed, table))
+
+
+def _print_managed(table: ManagedTable) -> None:
     print_fields(
         [
             ("name", table.name),
@@ -377,14 +354,12 @@ def _print_managed(table: ManagedTable, *, as_json: bool) -> None:
             ("changed", f"{timestamp(table.updated_at)} UTC"),
         ]
     )
-    print_line("policy:")
-    _print_policy(table.policy, as_json=False)
+    _print_policy(table.policy, "policy:")
 
 
-def _print_policy(policy: Policy, *, as_json: bool) -> None:
-    if as_json:
-        print_json(policy.to_dict())
-        return
+def _print_policy(policy: Policy, title: str = "") -> None:
+    if title:
+        print_line(title)
     print_fields((f"  {key}", value) for key, value in _shown_policy(policy).items())
 
 

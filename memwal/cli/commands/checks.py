@@ -7,22 +7,15 @@ repair a table as well.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Argument, Option
 
-from memwal.boundary.exit_codes import ExitCode
 from memwal.boundary.text import age, plural, size, timestamp
-from memwal.cli.options import (
-    AsJson,
-    CatalogUrl,
-    Regions,
-    managed_table,
-    open_table,
-    table_names,
-)
-from memwal.cli.output import print_json, print_line, print_records, print_table
+from memwal.cli.options import CatalogUrl, Regions, managed_table, open_table, table_names
+from memwal.cli.output import Output, print_line, print_records, print_table
 from memwal.cli.parameters import Changes, Storage, takes_options_of
 from memwal.errors import InvalidInputError
 from memwal.jobs.options import VerifyOptions
@@ -30,6 +23,7 @@ from memwal.jobs.options import VerifyOptions
 if TYPE_CHECKING:
     from memwal.fleet import Survey
     from memwal.jobs.status import RegionBacklog, TableStatus
+    from memwal.jobs.table.store_check import Diagnosis
     from memwal.jobs.verify import RepairAction, VerifyReport
     from memwal.storage.location import TableLocation
 
@@ -59,8 +53,7 @@ def status(
     *,
     storage: Storage,
     url: CatalogUrl = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Output:
     """Show the backlog of each region, and of a managed table which job is due and why.
 
     Also shows how far the maintained indexes are behind, and how old the snapshot is.
@@ -76,22 +69,15 @@ def status(
     with managed_table(name_or_uri, url) as (catalog, managed):
         if catalog is None or managed is None:
             backlog = open_table(name_or_uri, storage).status(regions=region)
-            if as_json:
-                print_json(backlog.to_dict())
-            else:
-                _print_status(backlog)
-            return
+            return Output(backlog, partial(_print_status, backlog))
         from memwal.fleet import survey
 
         state = survey(catalog, managed, storage_options=storage or None, regions=region)
-    if as_json:
-        print_json(state.to_dict())
-        return
+    return Output(state, partial(_print_survey, state))
+
+
+def _print_survey(state: Survey) -> None:
     _print_status(state.status)
-    _print_due(state)
-
-
-def _print_due(state: Survey) -> None:
     print_table(
         ("job", "due", "why", "pressure"),
         [
@@ -200,8 +186,7 @@ def verify(
             "default.",
         ),
     ] = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Output:
     """Check the invariants of a table, while others read and write it.
 
     Ends with 1 when there are errors. After repairs the table is checked again, and that result
@@ -219,12 +204,8 @@ def verify(
         actions = do_repair(table, report, dry_run=not yes, quarantine_uri=quarantine)
         if any(action.state == "done" for action in actions):
             report = check(table, options)
-    if as_json:
-        print_json({**report.to_dict(), "repairs": [action.to_dict() for action in actions]})
-    else:
-        _print_report(report, actions)
-    if report.errors:
-        raise typer.Exit(ExitCode.FAILED)
+    value = {**report.to_dict(), "repairs": actions}
+    return Output(value, partial(_print_report, report, actions), failed=bool(report.errors))
 
 
 def _print_report(report: VerifyReport, actions: Sequence[RepairAction]) -> None:
@@ -247,10 +228,7 @@ def _print_report(report: VerifyReport, actions: Sequence[RepairAction]) -> None
             print_line("a dry run: nothing was repaired; --yes repairs")
 
 
-def doctor(
-    table: TableLocation,
-    as_json: AsJson = False,
-) -> None:
+def doctor(table: TableLocation) -> Output:
     """Check whether a store is fit for tables, with advice for each failed check.
 
     The table need not exist.
@@ -261,13 +239,12 @@ def doctor(
     from memwal.jobs.table.store_check import diagnose
 
     diagnosis = diagnose(table)
-    if as_json:
-        print_json(diagnosis.to_dict())
-    else:
-        print_table(
-            ("check", "state", "what", "what to do"),
-            [(c.name, c.state.value, c.text, c.advice or None) for c in diagnosis.checks],
-        )
-        print_line(f"doctor: {plural(diagnosis.errors, 'error')}; {diagnosis.uri}")
-    if diagnosis.errors:
-        raise typer.Exit(ExitCode.FAILED)
+    return Output(diagnosis, partial(_print_diagnosis, diagnosis), failed=bool(diagnosis.errors))
+
+
+def _print_diagnosis(diagnosis: Diagnosis) -> None:
+    print_table(
+        ("check", "state", "what", "what to do"),
+        [(c.name, c.state.value, c.text, c.advice or None) for c in diagnosis.checks],
+    )
+    print_line(f"doctor: {plural(diagnosis.errors, 'error')}; {diagnosis.uri}")

@@ -8,8 +8,9 @@ from __future__ import annotations
 import contextlib
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
@@ -20,7 +21,7 @@ from typer import Exit, Option
 from memwal.boundary.exit_codes import ExitCode
 from memwal.boundary.text import age, plural, size, timestamp
 from memwal.cli.options import AsJson, CatalogUrl, TableFilters, open_catalog
-from memwal.cli.output import print_either, print_json, print_line, print_records, print_table, warn
+from memwal.cli.output import Output, print_json, print_line, print_records, print_table, warn
 from memwal.cli.parameters import CommandGroup
 from memwal.errors import InvalidInputError
 from memwal.jobs.job import TaskRunner, run_in_process
@@ -132,7 +133,7 @@ def run(
                 return
             outcomes = fleet.run_once()
     if as_json:
-        print_json({"outcomes": [outcome.to_dict() for outcome in outcomes]})
+        print_json({"outcomes": outcomes})
     elif not outcomes:
         print_line("nothing is due")
     if fail and any(outcome.failed for outcome in outcomes):
@@ -140,14 +141,15 @@ def run(
 
 
 @app.command()
-def status(catalog: Catalog, as_json: AsJson = False) -> None:
+def status(catalog: Catalog) -> Output:
     """Show the state of each table as the catalog has it. No table is opened."""
     from memwal.fleet import overview
 
     tables = overview(catalog)
-    if as_json:
-        print_json([table.to_dict() for table in tables])
-        return
+    return Output(tables, partial(_print_overviews, tables))
+
+
+def _print_overviews(tables: Sequence[TableOverview]) -> None:
     now = datetime.now(UTC)
     header = (
         "table,health,generations,bytes,oldest,looked at,at work,merged,indexed,collected,"
@@ -182,8 +184,7 @@ def events(
     ] = 60,
     table: TableFilters = None,
     url: CatalogUrl = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Output:
     """Show the problems of the tables, or send the new ones to a webhook."""
     from memwal.fleet.alerts import Webhook, notify_channel
     from memwal.fleet.health import conditions
@@ -197,13 +198,12 @@ def events(
             shown += conditions(catalog, tables=table)
         else:
             shown += notify_channel(catalog, channel, webhook.send, tables=table, pause=pause)
-    if as_json:
-        print_json({"events": [event.to_dict() for event in shown]})
-    elif shown:
-        attributes = ("table", "kind", "since", "owner", "text")
-        print_records(shown, ("table", "what", "since", "owner", "why"), attributes)
-    else:
-        print_line("nothing is wrong" if webhook is None else "there is no new event")
+    if not shown:
+        nothing = "nothing is wrong" if webhook is None else "there is no new event"
+        return Output({"events": []}, nothing)
+    attributes = ("table", "kind", "since", "owner", "text")
+    columns = ("table", "what", "since", "owner", "why")
+    return Output({"events": shown}, partial(print_records, shown, columns, attributes))
 
 
 def _runners(remote: str | None) -> Callable[[ManagedTable], TaskRunner]:
@@ -248,7 +248,7 @@ def _print_outcome(outcome: Outcome, *, once: bool, as_json: bool) -> None:
     if not as_json:
         _print_outcome_line(outcome)
     elif not once:
-        print_json(outcome.to_dict())
+        print_json(outcome)
     failed = outcome.failed_job
     if failed is not None:
         warn(
@@ -324,7 +324,7 @@ def serve(
     shown_url = catalog.database.shown_url
     with MetricsEndpoint(catalog, host=host, port=port, cache_seconds=cache) as endpoint:
         value = {"url": endpoint.url, "catalog": shown_url}
-        print_either(f"metrics of {shown_url} at {endpoint.url}", value, as_json=as_json)
+        Output(value, f"metrics of {shown_url} at {endpoint.url}").print(as_json=as_json)
         sys.stdout.flush()
         with _sigterm_interrupts(), contextlib.suppress(KeyboardInterrupt):
             endpoint.wait()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 from typer.core import TyperGroup
 
-from memwal.cli.options import AsJson
-from memwal.cli.output import print_fields, print_json, print_result
+from memwal.cli.output import Output, job_output, print_fields
 from memwal.cli.parameters import Changes, CommandGroup, takes_options_of
 from memwal.jobs.options import IndexOptions
 
@@ -51,15 +51,14 @@ New = Annotated[
 
 @app.command(_BUILD)
 @takes_options_of(IndexOptions, leave_out=("max_tasks",))
-def build(table: Table, changes: Changes, as_json: AsJson = False) -> None:
+def build(table: Table, changes: Changes) -> Output:
     """Catch the maintained indexes up with merges.
 
     To give a vector index a new model, see: memwal index migrate --help
     """
     from memwal.jobs.index.job import build_indexes
 
-    result = build_indexes(table.location, IndexOptions(**changes, progress=True))
-    print_result(result, as_json=as_json)
+    return job_output(build_indexes(table.location, IndexOptions(**changes, progress=True)))
 
 
 @app.command()
@@ -73,8 +72,7 @@ def maintain(
         list[str] | None,
         Option("--remove", metavar="NAME", help="Index to maintain no longer; can be given again."),
     ] = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Output:
     """Choose which indexes are maintained; without --add and --remove, show them.
 
     The indexes themselves are built and dropped on the Lance table.
@@ -82,10 +80,10 @@ def maintain(
     from memwal.jobs.index.migration import choose_indexes
 
     names = choose_indexes(table.location, add=add or (), remove=remove or ())
-    if as_json:
-        print_json({"table": table.uri, "maintained_indexes": names})
-        return
-    print_fields([("maintained indexes", ", ".join(names) or "none")])
+    return Output(
+        {"table": table.uri, "maintained_indexes": names},
+        f"maintained indexes  {', '.join(names) or 'none'}",
+    )
 
 
 @migrate.command()
@@ -99,25 +97,23 @@ def start(
     sub_vectors: Annotated[
         int | None, Option(min=1, metavar="N", help="Sub-vectors of its quantizer.")
     ] = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Output:
     """Train and build the new index; from then on generations carry both."""
     from memwal.jobs.index.migration import IndexMigration
 
     migration = IndexMigration(table.location, old, new=new)
-    status = migration.start(num_partitions=partitions, num_sub_vectors=sub_vectors)
-    _print_status(status, as_json=as_json)
+    return _status_output(migration.start(num_partitions=partitions, num_sub_vectors=sub_vectors))
 
 
 def _add_step(name: str, summary: str, step: Callable[[IndexMigration], MigrationStatus]) -> None:
     """Add a command that only takes the names of the indexes and the common options."""
 
     @migrate.command(name, help=summary)
-    def command(table: Table, old: Old, new: New = None, as_json: AsJson = False) -> None:
+    def command(table: Table, old: Old, new: New = None) -> Output:
         from memwal.jobs.index.migration import IndexMigration
 
         migration = IndexMigration(table.location, old, new=new)
-        _print_status(step(migration), as_json=as_json)
+        return _status_output(step(migration))
 
 
 _add_step("status", "Show the current step, and what blocks the next one.", lambda m: m.status())
@@ -134,37 +130,31 @@ _add_step(
 _add_step("abort", "Remove the new index again.", lambda migration: migration.abort())
 
 
-def _print_status(status: MigrationStatus, *, as_json: bool) -> None:
+def _status_output(status: MigrationStatus) -> Output:
     uneven = {
         name: None if balance is None else round(balance.unevenness, 2)
         for name, balance in (("old", status.old_balance), ("new", status.new_balance))
     }
-    if as_json:
-        lacking = [{"region_id": region, "generation": n} for region, n in status.lacking]
-        print_json(
-            {
-                "old": status.old,
-                "new": status.new,
-                "step": status.step.value,
-                "caught_up": status.caught_up,
-                "lacking": lacking,
-                "missing": status.missing,
-                "unevenness": uneven,
-            }
-        )
-        return
+    value = {
+        "old": status.old,
+        "new": status.new,
+        "step": status.step.value,
+        "caught_up": status.caught_up,
+        "lacking": [{"region_id": region, "generation": n} for region, n in status.lacking],
+        "missing": status.missing,
+        "unevenness": uneven,
+    }
     generations = ", ".join(f"{n} of {region}" for region, n in status.lacking[:_MAX_LISTED])
     more = len(status.lacking) - _MAX_LISTED
     if more > 0:
         generations += f" and {more} more"
-    print_fields(
-        [
-            ("old index", status.old),
-            ("new index", status.new),
-            ("step", status.step.value),
-            ("new one has caught up", status.caught_up),
-            ("generations without it", generations or None),
-            ("next step waits for", status.missing),
-            ("unevenness, old and new", f"{uneven['old'] or '-'}, {uneven['new'] or '-'}"),
-        ]
-    )
+    fields = [
+        ("old index", status.old),
+        ("new index", status.new),
+        ("step", status.step.value),
+        ("new one has caught up", status.caught_up),
+        ("generations without it", generations or None),
+        ("next step waits for", status.missing),
+        ("unevenness, old and new", f"{uneven['old'] or '-'}, {uneven['new'] or '-'}"),
+    ]
+    return Output(value, partial(print_fields, fields))

@@ -9,15 +9,8 @@ from uuid import UUID
 
 from typer import Argument, Option
 
-from memwal.cli.options import AsJson, RegionId
-from memwal.cli.output import (
-    print_fields,
-    print_json,
-    print_line,
-    print_records,
-    print_table,
-    truncated,
-)
+from memwal.cli.options import RegionId
+from memwal.cli.output import Output, print_fields, print_line, print_table, truncated
 from memwal.cli.parameters import CommandGroup
 from memwal.errors import InvalidInputError, MemWalError, ObjectNotFoundError
 
@@ -50,23 +43,22 @@ def manifest(
     version: Annotated[
         int | None, Option(min=1, metavar="N", help="Version; by default the newest.")
     ] = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Output:
     """Show the manifest of a region."""
     stored = _read_manifest(table, region, version)
     fields = {name: getattr(stored, name) for name in _MANIFEST_FIELDS}
     fields["status"] = getattr(stored.status, "name", str(stored.status)).lower()
-    if as_json:
-        flushed = [
-            {name: getattr(item, name) for name in _FLUSHED_FIELDS} for item in stored.flushed
-        ]
-        print_json({**fields, "region_fields": dict(stored.region_fields), "flushed": flushed})
-        return
-    values = ", ".join(f"{name}={value.hex()}" for name, value in stored.region_fields)
-    print_fields([*fields.items(), ("region_fields", values or None)])
-    if stored.flushed:
-        header = [name.replace("_", " ") for name in _FLUSHED_FIELDS]
-        print_records(stored.flushed, header, _FLUSHED_FIELDS)
+    flushed = [{name: getattr(item, name) for name in _FLUSHED_FIELDS} for item in stored.flushed]
+    value = {**fields, "region_fields": dict(stored.region_fields), "flushed": flushed}
+
+    def show() -> None:
+        values = ", ".join(f"{name}={value.hex()}" for name, value in stored.region_fields)
+        print_fields([*fields.items(), ("region_fields", values or None)])
+        if flushed:
+            header = [name.replace("_", " ") for name in _FLUSHED_FIELDS]
+            print_table(header, [list(item.values()) for item in flushed])
+
+    return Output(value, show)
 
 
 @app.command()
@@ -77,8 +69,7 @@ def wal(
         int | None, Argument(min=1, metavar="POSITION", help="By default the newest.")
     ] = None,
     rows: Annotated[int, Option(min=0, metavar="N", help="Rows to show.")] = 10,
-    as_json: AsJson = False,
-) -> None:
+) -> Output:
     """Show one entry of a region's write-ahead log.
 
     An entry whose bytes do not match its checksum is an error. Other clients write no checksum.
@@ -109,13 +100,14 @@ def wal(
         "bytes": len(data),
         "rows": sum(batch.num_rows for batch in entry.batches),
     }
-    if as_json:
-        print_json({**fields, "first_rows": first})
-        return
-    print_fields(fields.items())
-    if first:
-        cells = [[truncated(value) for value in row.values()] for row in first]
-        print_table(list(first[0]), cells)
+
+    def show() -> None:
+        print_fields(fields.items())
+        if first:
+            cells = [[truncated(value) for value in row.values()] for row in first]
+            print_table(list(first[0]), cells)
+
+    return Output({**fields, "first_rows": first}, show)
 
 
 @app.command()
@@ -124,8 +116,7 @@ def details(
     version: Annotated[
         int | None, Option(min=1, metavar="N", help="Version of the table; by default the latest.")
     ] = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Output:
     """Show the details of the table's MemWAL index: specs, merge progress, catch-up."""
     from memwal.base_table.snapshot import open_base
     from memwal.lsm.indexes.catchup import maintained_index_names
@@ -152,20 +143,21 @@ def details(
         name: {str(region): generation for region, generation in sorted(covered.items())}
         for name, covered in sorted(stored.catchup.items())
     }
-    if as_json:
-        print_json({**fields, "merged": progress, "catchup": catchup})
-        return
-    print_fields((name, _joined(value)) for name, value in fields.items())
-    if not progress:
-        print_line("nothing was merged yet")
-        return
-    print_table(
-        ("region", "merged to", *(f"{name} caught up to" for name in catchup)),
-        [
-            (region, generation, *(covered.get(region, 0) for covered in catchup.values()))
-            for region, generation in progress.items()
-        ],
-    )
+
+    def show() -> None:
+        print_fields((name, _joined(value)) for name, value in fields.items())
+        if not progress:
+            print_line("nothing was merged yet")
+            return
+        print_table(
+            ("region", "merged to", *(f"{name} caught up to" for name in catchup)),
+            [
+                (region, generation, *(covered.get(region, 0) for covered in catchup.values()))
+                for region, generation in progress.items()
+            ],
+        )
+
+    return Output({**fields, "merged": progress, "catchup": catchup}, show)
 
 
 def _read_manifest(table: Table, region: UUID, version: int | None = None) -> RegionManifest:

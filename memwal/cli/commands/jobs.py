@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 from uuid import UUID
 
@@ -16,7 +17,7 @@ from typer import Argument, Option
 
 from memwal.boundary.text import age, plural, size
 from memwal.cli.options import AsJson, CatalogUrl, NameOrUri, open_named
-from memwal.cli.output import print_json, print_line, print_records, print_result
+from memwal.cli.output import Output, job_output, print_line, print_records
 from memwal.cli.parameters import Changes, Storage, takes_options_of
 from memwal.jobs.options import (
     CheckpointOptions,
@@ -47,8 +48,7 @@ def merge(
     *,
     storage: Storage,
     url: CatalogUrl = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Output:
     """Merge flushed generations into the base table, due or not.
 
     The quality rules in the policy of a managed table apply. memwal jobs run does the same under a
@@ -62,17 +62,13 @@ def merge(
     options = replace(defaults, **changes)
     check_regions(opened, [*(options.regions or ()), *options.skip_regions])
     if explain:
-        _print_plan(explain_merge(opened.location, options), as_json=as_json)
-        return
-    result = merge(opened.location, replace(options, progress=True))
-    print_result(result, as_json=as_json)
+        plan = explain_merge(opened.location, options)
+        return Output(plan, partial(_print_plan, plan))
+    return job_output(merge(opened.location, replace(options, progress=True)))
 
 
-def _print_plan(plan: MergePlan, *, as_json: bool) -> None:
+def _print_plan(plan: MergePlan) -> None:
     """Print the decision of a merge about every candidate."""
-    if as_json:
-        print_json(plan.to_dict())
-        return
     if not plan.decisions:
         print_line("no generation is pending")
         return
@@ -119,20 +115,17 @@ def recover(
     yes: Annotated[
         bool, Option("--yes", help="Carry out what --after-restore or --region-lost decides.")
     ] = False,
-    as_json: AsJson = False,
-) -> None:
+) -> Output:
     """Flush acknowledged rows that closed or dead writers left in the log.
 
     A region with rows that are younger may have a living writer, and is left to it.
     """
     if after_restore is not None:
-        _restore(table, None, after_restore, yes=yes, as_json=as_json)
-        return
+        return _restore(table, None, after_restore, yes=yes)
     if region_lost is not None:
         result = table.start_region_over(region_lost, dry_run=not yes)
         note = "" if yes else "a dry run: nothing was changed; --yes starts the region over"
-        print_result(result, as_json=as_json, note=note)
-        return
+        return job_output(result, note)
     from memwal.fleet.tables import check_regions
     from memwal.jobs.table.recover import recover
 
@@ -144,7 +137,7 @@ def recover(
         f"{plural(left, 'region')} left, whose rows may have a living writer: run it again later, "
         "or with --min-age-seconds 0 if you know that no writer lives"
     )
-    print_result(result, as_json=as_json, note=note if left else "")
+    return job_output(result, note if left else "")
 
 
 def restore(
@@ -159,16 +152,13 @@ def restore(
         ),
     ] = AfterRestore.KEEP,
     yes: Annotated[bool, Option("--yes", help="Restore; otherwise only count.")] = False,
-    as_json: AsJson = False,
-) -> None:
+) -> Output:
     """Restore the base table to a version. Without --yes, only counts the losses."""
     number = int(version) if version.isdecimal() else version
-    _restore(table, number, then, yes=yes, as_json=as_json)
+    return _restore(table, number, then, yes=yes)
 
 
-def _restore(
-    table: Table, version: int | str | None, then: AfterRestore, *, yes: bool, as_json: bool
-) -> None:
+def _restore(table: Table, version: int | str | None, then: AfterRestore, *, yes: bool) -> Output:
     result = table.restore(
         version,
         merge_again=then is AfterRestore.MERGE_AGAIN,
@@ -176,25 +166,23 @@ def _restore(
         dry_run=not yes,
     )
     note = "" if yes else "a dry run: nothing was changed; --yes carries it out"
-    print_result(result, as_json=as_json, note=note)
+    return job_output(result, note)
 
 
 @takes_options_of(CompactOptions)
-def compact(table: Table, changes: Changes, as_json: AsJson = False) -> None:
+def compact(table: Table, changes: Changes) -> Output:
     """Rewrite small fragments of the base table, and those with many deleted rows."""
     from memwal.jobs.table.compact import compact
 
-    result = compact(table.location, CompactOptions(**changes, progress=True))
-    print_result(result, as_json=as_json)
+    return job_output(compact(table.location, CompactOptions(**changes, progress=True)))
 
 
 @takes_options_of(SnapshotOptions, leave_out=("max_tasks",))
-def snapshot(table: Table, changes: Changes, as_json: AsJson = False) -> None:
+def snapshot(table: Table, changes: Changes) -> Output:
     """Publish the state of all regions for readers."""
     from memwal.jobs.table.snapshot import build_snapshot
 
-    result = build_snapshot(table.location, SnapshotOptions(**changes, progress=True))
-    print_result(result, as_json=as_json)
+    return job_output(build_snapshot(table.location, SnapshotOptions(**changes, progress=True)))
 
 
 @takes_options_of(CheckpointOptions, leave_out=("max_tasks",))
@@ -212,8 +200,7 @@ def checkpoint(
     *,
     storage: Storage,
     url: CatalogUrl = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Output:
     """Merge and index all generations that are flushed by now.
 
     The quality rules in the policy of a managed table apply.
@@ -229,7 +216,7 @@ def checkpoint(
         skip_recovery=options.skip_recovery,
         progress=True,
     )
-    print_result(result, as_json=as_json)
+    return job_output(result)
 
 
 @takes_options_of(GcOptions, leave_out=("dry_run", "max_tasks"))
@@ -250,11 +237,11 @@ def gc(
     options = replace(asked, explain=asked.explain or not (delete or as_json))
     result = collect_garbage(table.location, options)
     if as_json:
-        print_result(result, as_json=True)
+        job_output(result).print(as_json=True)
         return
     note = "" if delete else "a dry run: nothing was deleted; --yes deletes"
     metrics = {k: n for k, n in result.metrics.items() if not k.startswith("bytes_")}
-    print_result(replace(result, metrics=metrics), as_json=False, note=note)
+    job_output(replace(result, metrics=metrics), note).print(as_json=False)
     if asked.explain:
         _print_decisions(result)
         return

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from typer import Argument, Option
 
-from memwal.cli.options import AsJson, CatalogUrl, Name, open_catalog
-from memwal.cli.output import (
-    print_either,
-    print_fields,
-    print_json,
-    print_line,
-    print_outcome,
-    print_table,
-)
+from memwal.cli.options import CatalogUrl, Name, open_catalog
+from memwal.cli.output import Output, job_output, print_fields, print_line, print_table, table_of
 from memwal.cli.parameters import CommandGroup
 from memwal.errors import InvalidInputError
 from memwal.jobs.job import Guard, JobResult
@@ -28,6 +22,7 @@ from memwal.jobs.options import QualityOptions
 from memwal.quality.expectations import check_columns, read_suite
 from memwal.quality.rules import QualityRules, read_yaml
 from memwal.util.clock import duration
+from memwal.util.records import JsonMapping
 from memwal.util.safe_json import read_json
 
 if TYPE_CHECKING:
@@ -113,8 +108,7 @@ def set_rules(
         int | None, Option(min=0, metavar="N", help="Rows of a check; 0: all.")
     ] = None,
     url: CatalogUrl = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Output:
     """Set the suite of a table, and how a merge treats rows that fail it."""
     with _opened(name, url) as opened:
         changes: dict[str, Any] = {}
@@ -140,13 +134,13 @@ def set_rules(
             raise InvalidInputError("nothing to change was given; see memwal quality set --help")
         rules: QualityRules = replace(opened.rules, **changes)
         opened.catalog.update(name, policy=replace(opened.managed.policy, quality=rules))
-    _print_rules(rules, as_json=as_json)
+    return _rules_output(rules)
 
 
 @app.command()
-def rules(name: Name, catalog: Catalog, as_json: AsJson = False) -> None:
+def rules(name: Name, catalog: Catalog) -> Output:
     """Show the rules for the rows of a table."""
-    _print_rules(catalog.get(name).policy.quality or QualityRules(), as_json=as_json)
+    return _rules_output(catalog.get(name).policy.quality or QualityRules())
 
 
 @app.command()
@@ -155,8 +149,7 @@ def check(
     whole: Annotated[bool, Option("--whole", help="All rows, and not a sample.")] = False,
     if_due: Annotated[bool, Option("--if-due", help="Only after check_schedule_seconds.")] = False,
     url: CatalogUrl = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Output:
     """Check the rows of the base table against its suite, and record the result.
 
     Rows that fail the suite are in the result; the command fails only when it could not check.
@@ -174,11 +167,11 @@ def check(
         request = JobRequest(name, "quality", force=not if_due)
         runtime = Runtime(execute=all_rows if whole else None)
         outcome = run_job(opened.catalog, request, runtime=runtime)
-    print_outcome(outcome, as_json=as_json)
+    return job_output(outcome)
 
 
 @app.command(name="list")
-def list_rows(name: Name, url: CatalogUrl = None, as_json: AsJson = False) -> None:
+def list_rows(name: Name, url: CatalogUrl = None) -> Output:
     """List the rows in quarantine: their keys, and why they are there."""
     from memwal.quality.quarantine import describe_rows
     from memwal.quarantine_review import waiting_rows
@@ -186,29 +179,25 @@ def list_rows(name: Name, url: CatalogUrl = None, as_json: AsJson = False) -> No
     with _opened(name, url) as opened:
         waiting = waiting_rows(opened.table, opened.quarantine)
         rows = describe_rows(waiting, opened.table.primary_key)
-    if as_json:
-        print_json(rows)
-        return
-    print_table(
-        ("row", "since", "key", "why"),
-        [
-            (r["origin"], r["at"][:19], ", ".join(map(str, r["key"].values())), r["reason"])
-            for r in rows
-        ],
-    )
+    cells = [
+        (r["origin"], r["at"][:19], ", ".join(map(str, r["key"].values())), r["reason"])
+        for r in rows
+    ]
+    return Output(rows, table_of(("row", "since", "key", "why"), cells))
 
 
 @app.command()
-def show(name: Name, row: Origins, url: CatalogUrl = None, as_json: AsJson = False) -> None:
+def show(name: Name, row: Origins, url: CatalogUrl = None) -> Output:
     """Show rows in quarantine with all their values."""
     from memwal.quality.quarantine import describe_rows
 
     with _opened(name, url) as opened:
         stored = opened.quarantine.read(state=None, origins=_origins(row, opened))
         rows = describe_rows(stored, opened.table.primary_key, values=True)
-    if as_json:
-        print_json(rows)
-        return
+    return Output(rows, partial(_print_rows, rows))
+
+
+def _print_rows(rows: Sequence[JsonMapping]) -> None:
     for described in rows:
         print_fields([(key, described[key]) for key in ("origin", "at", "state", "reason")])
         print_fields([(f"  {key}", value) for key, value in described["row"].items()])
@@ -222,8 +211,7 @@ def release(
         bool, Option("--force", help="Also rows that would be kept out again, or lose values.")
     ] = False,
     url: CatalogUrl = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Output:
     """Write rows to the table again. They replace the present values of their keys."""
     from memwal.quarantine_review import release as release_rows
 
@@ -231,23 +219,22 @@ def release(
         rules = None if force else opened.rules
         origins = _origins(row, opened)
         release = release_rows(opened.table, opened.quarantine, origins, rules=rules)
-    if as_json:
-        failing = {str(origin): list(reasons) for origin, reasons in release.failing.items()}
-        print_json({"released": [str(origin) for origin in release.released], "failing": failing})
-        return
-    print_line(f"{len(release.released)} rows were written again; the next merge takes them in")
-    for origin, reasons in release.failing.items():
-        print_line(f"{origin} still fails: {'; '.join(reasons)}")
+    lines = [
+        f"{len(release.released)} rows were written again; the next merge takes them in",
+        *(f"{row} still fails: {'; '.join(reasons)}" for row, reasons in release.failing.items()),
+    ]
+    released = [str(origin) for origin in release.released]
+    return Output({"released": released, "failing": release.failing}, "\n".join(lines))
 
 
 @app.command()
-def discard(name: Name, row: Origins, url: CatalogUrl = None, as_json: AsJson = False) -> None:
+def discard(name: Name, row: Origins, url: CatalogUrl = None) -> Output:
     """Mark rows in quarantine as discarded."""
     from memwal.quarantine_review import discard as discard_rows
 
     with _opened(name, url) as opened:
         count = discard_rows(opened.quarantine, _origins(row, opened))
-    print_either(f"{count} rows were discarded", {"discarded": count}, as_json=as_json)
+    return Output({"discarded": count}, f"{count} rows were discarded")
 
 
 @app.command()
@@ -257,13 +244,12 @@ def purge(
         float, Option(min=0, metavar="DAYS", help="Only rows that are there for longer.")
     ] = 30.0,
     url: CatalogUrl = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Output:
     """Delete rows from the quarantine that were released or discarded."""
     with _opened(name, url) as opened:
         before = datetime.now(UTC) - duration(86_400 * older_than_days, "--older-than-days")
         count = opened.quarantine.purge(before=before)
-    print_either(f"{count} rows were deleted", {"deleted": count}, as_json=as_json)
+    return Output({"deleted": count}, f"{count} rows were deleted")
 
 
 @app.command()
@@ -273,8 +259,7 @@ def docs(
     runs: Annotated[int, Option(min=1, metavar="N", help="Number of latest runs.")] = 20,
     *,
     catalog: Catalog,
-    as_json: AsJson = False,
-) -> None:
+) -> Output:
     """Write the results of merges and checks as Data Docs of Great Expectations."""
     from memwal.quality.data_docs import RunResult, build_data_docs
 
@@ -290,7 +275,7 @@ def docs(
     ]
     page = build_data_docs(name, rules.suite, results, folder)
     value = {"page": str(page), "runs": len(results)}
-    print_either(f"{len(results)} runs are shown by {page}", value, as_json=as_json)
+    return Output(value, f"{len(results)} runs are shown by {page}")
 
 
 def read_suite_file(file: Path) -> object:
@@ -316,12 +301,12 @@ def _origins(rows: list[str], opened: _OpenedRules) -> list[RowOrigin]:
     return [RowOrigin.parse(row) for row in rows]
 
 
-def _print_rules(rules: QualityRules, *, as_json: bool) -> None:
-    values = rules.to_dict()
-    if as_json:
-        print_json(values)
-        return
-    print_fields((key, value) for key, value in values.items() if key != "suite")
+def _rules_output(rules: QualityRules) -> Output:
+    return Output(rules, partial(_print_rules, rules))
+
+
+def _print_rules(rules: QualityRules) -> None:
+    print_fields((key, value) for key, value in rules.to_dict().items() if key != "suite")
     print_table(
         ("expectation", "columns", "severity", "kind"),
         [(o.type, ", ".join(o.columns), o.severity.value, o.kind.value) for o in rules.suite],

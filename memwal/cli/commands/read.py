@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
-from memwal.cli.options import AsJson
-from memwal.cli.output import print_json, print_line, print_table, truncated
+from memwal.cli.output import Output, print_line, print_table, truncated
 from memwal.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -40,8 +39,7 @@ def read(
         int | None,
         Option(min=1, metavar="N", help="Read the base table alone, as it was at this version."),
     ] = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Output:
     """Show rows: the newest of each key, merged or not. Their order is not defined.
 
     Rows that no writer flushed yet are shown with --fresh only.
@@ -59,14 +57,14 @@ def read(
         reader = table.at(version)
     found = reader.scan(columns=columns, filter=filter, limit=limit).to_table()
     rows = to_python_rows(found)
-    if as_json:
-        print_json(rows)
-        return
-    if rows:
-        print_table(
-            found.column_names, [[truncated(value) for value in row.values()] for row in rows]
-        )
-    if len(rows) == limit:
-        print_line(f"there may be more rows: raise --limit above {limit}")
-    elif not rows:
-        print_line("no rows")
+
+    def show() -> None:
+        if rows:
+            cells = [[truncated(value) for value in row.values()] for row in rows]
+            print_table(found.column_names, cells)
+        if len(rows) == limit:
+            print_line(f"there may be more rows: raise --limit above {limit}")
+        elif not rows:
+            print_line("no rows")
+
+    return Output(rows, show)

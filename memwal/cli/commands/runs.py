@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 from uuid import UUID
 
 from typer import Argument, Option
 
 from memwal.boundary.text import age, size, timestamp
-from memwal.cli.options import AsJson, Name, Regions, TableFilter
-from memwal.cli.output import (
-    print_either,
-    print_fields,
-    print_json,
-    print_line,
-    print_outcome,
-    print_records,
-    warn,
-)
+from memwal.cli.options import Name, Regions, TableFilter
+from memwal.cli.output import Output, job_output, print_fields, print_line, records_output, warn
 from memwal.cli.parameters import CommandGroup
 from memwal.errors import InvalidInputError
 from memwal.jobs.job import RunState
@@ -57,8 +50,7 @@ def run(
     region: Regions = None,
     *,
     catalog: Catalog,
-    as_json: AsJson = False,
-) -> None:
+) -> Output:
     """Run one job of a managed table if it is due, under its lease and its policy's limits."""
     from memwal.fleet import JobRequest, Runtime, run_job
 
@@ -71,26 +63,25 @@ def run(
         wait=None if wait is None else duration(wait, "--wait"),
     )
     outcome = run_job(catalog, request, runtime=Runtime(progress=True))
-    print_outcome(outcome, as_json=as_json)
+    return job_output(outcome)
 
 
 @app.command()
-def skipped(table: TableFilter = None, *, catalog: Catalog, as_json: AsJson = False) -> None:
+def skipped(table: TableFilter = None, *, catalog: Catalog) -> Output:
     """List the regions that merges skip since they cannot be read."""
 
     def next_try(record: SkippedRegionRecord) -> datetime | str:
         return record.next_try_at if record.waiting else "now"
 
-    print_records(
+    return records_output(
         catalog.backoffs.skipped_regions(table),
         ("table", "region", "generation", "since", "tries", "next try", "why"),
         ("table", "region_id", "generation", "since", "attempts", next_try, "reason"),
-        as_json=as_json,
     )
 
 
 @app.command()
-def retry(name: Name, region: Regions = None, *, catalog: Catalog, as_json: AsJson = False) -> None:
+def retry(name: Name, region: Regions = None, *, catalog: Catalog) -> Output:
     """Merge the skipped regions of a table now, whenever their next try is due."""
     from memwal.fleet import JobRequest, Runtime, run_job
 
@@ -103,11 +94,10 @@ def retry(name: Name, region: Regions = None, *, catalog: Catalog, as_json: AsJs
             f"memwal jobs skipped --table {name} lists those that it skips"
         )
     if not regions:
-        print_either(f"no region of {name} is skipped", {"skipped_regions": []}, as_json=as_json)
-        return
+        return Output({"skipped_regions": []}, f"no region of {name} is skipped")
     request = JobRequest(name, "merge", force=True, regions=sorted(regions))
     outcome = run_job(catalog, request, runtime=Runtime(progress=True))
-    print_outcome(outcome, as_json=as_json)
+    return job_output(outcome)
 
 
 @app.command(name="list")
@@ -123,8 +113,7 @@ def list_runs(
     limit: Annotated[int, Option(min=1, metavar="N", help="Most runs to show.")] = 20,
     *,
     catalog: Catalog,
-    as_json: AsJson = False,
-) -> None:
+) -> Output:
     """List runs, the newest first."""
     since = None
     if since_hours is not None:
@@ -132,7 +121,7 @@ def list_runs(
     runs = catalog.runs(table=table, job=job, state=state, since=since, limit=limit + 1)
     if len(runs) > limit:
         warn(f"only the newest {limit} runs are shown; --limit shows more")
-    print_records(
+    return records_output(
         runs[:limit],
         ("run", "table", "job", "state", "started", "took", "progress", "rows", "bytes", "version"),
         (
@@ -147,7 +136,6 @@ def list_runs(
             _size,
             _version,
         ),
-        as_json=as_json,
     )
 
 
@@ -155,13 +143,13 @@ def list_runs(
 def show(
     run: Annotated[int, Argument(metavar="RUN", help="Number of the run.")],
     catalog: Catalog,
-    as_json: AsJson = False,
-) -> None:
+) -> Output:
     """Show the record of a run."""
     record = catalog.run(run)
-    if as_json:
-        print_json(record.to_dict())
-        return
+    return Output(record, partial(_print_run, record))
+
+
+def _print_run(record: JobRun) -> None:
     beat = timestamp(record.heartbeat_at)
     print_fields(
         [
@@ -192,14 +180,12 @@ def leases(
     ] = False,
     *,
     catalog: Catalog,
-    as_json: AsJson = False,
-) -> None:
+) -> Output:
     """List the leases and their holders."""
-    print_records(
+    return records_output(
         catalog.leases.list(held_only=not ended),
         ("resource", "holder", "token", "since", "until", "held"),
         ("resource", "holder", "token", "acquired_at", "expires_at", "held"),
-        as_json=as_json,
     )
 
 
@@ -212,8 +198,7 @@ def release(
     token: Annotated[int | None, Option(metavar="N", help="Only if it has this token.")] = None,
     *,
     catalog: Catalog,
-    as_json: AsJson = False,
-) -> None:
+) -> Output:
     """End a lease by force. Leases of processes that died end by themselves."""
     if not force:
         raise InvalidInputError(
@@ -226,8 +211,7 @@ def release(
             f"{lease.holder} had {resource} with token {lease.token}; if that process still "
             "runs, it stops at its next check of the lease"
         )
-    text = f"{resource} is free" + ("" if lease.held else "; it was not held")
-    print_either(text, lease.to_dict(), as_json=as_json)
+    return Output(lease, f"{resource} is free" + ("" if lease.held else "; it was not held"))
 
 
 def _progress(run: JobRun) -> str | None:

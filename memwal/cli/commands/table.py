@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from memwal.cli.options import AsJson, RegionId, Uri, schema_from, storage_options
-from memwal.cli.output import print_either, print_json, print_line, print_result, print_table
+from memwal.cli.options import RegionId, Uri, schema_from, storage_options
+from memwal.cli.output import Output, job_output, print_json, table_of
 from memwal.cli.parameters import Storage
 from memwal.errors import InvalidInputError
 from memwal.permissions import Role, permissions_of, s3_policy
@@ -62,8 +63,7 @@ def create(
     ] = None,
     *,
     storage: Storage,
-    as_json: AsJson = False,
-) -> None:
+) -> Output:
     """Create an empty table with MemWAL enabled."""
     spec = parse_regions(regions)
     columns = schema_from(schema, column)
@@ -78,7 +78,7 @@ def create(
         storage_options=storage,
         data_storage_version=data_storage_version,
     )
-    _print_setup("created", created, as_json=as_json)
+    return _setup_output("created", created)
 
 
 def enable(
@@ -98,8 +98,7 @@ def enable(
     maintain_all: Annotated[
         bool, Option("--maintain-all", help="Maintain every index, also those made later.")
     ] = False,
-    as_json: AsJson = False,
-) -> None:
+) -> Output:
     """Enable MemWAL on a Lance table that exists."""
     if maintain and maintain_all:
         raise InvalidInputError("give either --maintain or --maintain-all")
@@ -113,10 +112,10 @@ def enable(
         primary_key=primary_key or None,
         storage_options=table.storage_options,
     )
-    _print_setup("enabled MemWAL on", enabled, as_json=as_json)
+    return _setup_output("enabled MemWAL on", enabled)
 
 
-def add_region_spec(table: TableLocation, regions: RegionSpecText, as_json: AsJson = False) -> None:
+def add_region_spec(table: TableLocation, regions: RegionSpecText) -> Output:
     """Change the regions of a table: flush, seal and merge the old ones, then route rows by SPEC.
 
     Open writers are fenced, and new ones are refused until the end. After an interruption give the
@@ -128,10 +127,10 @@ def add_region_spec(table: TableLocation, regions: RegionSpecText, as_json: AsJs
     from memwal.resharding import add_region_spec as add_spec
 
     divided = add_spec(table.uri, spec, storage_options=table.storage_options)
-    _print_setup("divided", divided, as_json=as_json)
+    return _setup_output("divided", divided)
 
 
-def retire_region(table: TableLocation, region: RegionId, as_json: AsJson = False) -> None:
+def retire_region(table: TableLocation, region: RegionId) -> Output:
     """Flush, seal and merge REGION for good, where several regions are for the same rows.
 
     Its rows count as older than those of the regions that stay.
@@ -139,7 +138,7 @@ def retire_region(table: TableLocation, region: RegionId, as_json: AsJson = Fals
     from memwal.resharding import retire_region as retire
 
     retired = retire(table.uri, region, storage_options=table.storage_options)
-    print_result(retired, as_json=as_json)
+    return job_output(retired)
 
 
 def copy(
@@ -155,8 +154,7 @@ def copy(
             help="JSON object of storage options of the target; by default those of the table.",
         ),
     ] = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Output:
     """Copy a table with all acknowledged rows, while it is in use.
 
     For backups, and for moves to another store. Writers may go on: the copy has a part of the rows
@@ -166,15 +164,14 @@ def copy(
     if target_options_file is not None:
         options = storage_options(target_options_file, None)
     copied = table.copy_to(target, storage_options=options, progress=True)
-    print_result(copied, as_json=as_json)
+    return job_output(copied)
 
 
 def abandon(
     table: Table,
     region: RegionId,
     yes: Annotated[bool, Option("--yes", help="Abandon them; this cannot be undone.")] = False,
-    as_json: AsJson = False,
-) -> None:
+) -> Output:
     """Abandon the unflushed rows of a region whose log has a gap or a damaged entry.
 
     The region can be claimed again afterwards, and everything that is flushed stays. What is
@@ -206,7 +203,7 @@ def abandon(
         "entries": entries,
         "records": [record.key for record in records],
     }
-    print_either(f"abandoned {rows} rows in {entries} entries of the log", value, as_json=as_json)
+    return Output(value, f"abandoned {rows} rows in {entries} entries of the log")
 
 
 def writer_defaults(
@@ -224,8 +221,7 @@ def writer_defaults(
         list[str] | None,
         Option("--reset", metavar="OPTION", help="Option to set no longer; can be given again."),
     ] = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Output:
     """Set options of all writers of a table; without --set and --reset, show them.
 
     They are stored in the table. Writers that are open keep theirs.
@@ -242,17 +238,15 @@ def writer_defaults(
     if resets:
         reset_writer_defaults(table.location, resets)
     defaults = writer_defaults(table.base())
-    if as_json:
-        shown = {name: "never" if value == inf else value for name, value in defaults.items()}
-        print_json({"table": table.uri, "writer_defaults": shown})
-        return
-    if not defaults:
-        print_line("the table sets no options of its writers")
-        return
-    print_table(["option", "value"], sorted(defaults.items()))
+    shown = {name: "never" if value == inf else value for name, value in defaults.items()}
+    text = table_of(["option", "value"], sorted(defaults.items()))
+    return Output(
+        {"table": table.uri, "writer_defaults": shown},
+        text if defaults else "the table sets no options of its writers",
+    )
 
 
-def _print_setup(verb: str, table: Table, *, as_json: bool) -> None:
+def _setup_output(verb: str, table: Table) -> Output:
     from memwal.lsm.indexes.catchup import maintained_index_names
 
     base = table.base()
@@ -271,7 +265,7 @@ def _print_setup(verb: str, table: Table, *, as_json: bool) -> None:
         f"{verb} {table.uri}: key {', '.join(base.primary_key)}, regions {regions}, "
         f"maintained indexes {', '.join(indexes) or 'none'}"
     )
-    print_either(text, value, as_json=as_json)
+    return Output(value, text)
 
 
 def rights(
@@ -299,8 +293,7 @@ def rights(
             "writer could overwrite objects of another writer.",
         ),
     ] = True,
-    as_json: AsJson = False,
-) -> None:
+) -> Output:
     """Show which rights on a table's objects a role needs, or print a policy that grants them.
 
     Reads neither the table nor the store. Keys are relative to the table's root, and * in them
@@ -309,19 +302,16 @@ def rights(
     if policy is not None:
         if not roles:
             raise InvalidInputError(f"name the roles that the policy is for: {', '.join(Role)}")
-        print_json(s3_policy(policy, roles, conditions=conditions))
-        return
+        text = s3_policy(policy, roles, conditions=conditions)
+        return Output(text, partial(print_json, text))
     permissions = {str(role): permissions_of([role]) for role in Role}
     if roles:
         permissions = {"+".join(roles): permissions_of(roles)}
-    if as_json:
-        value = {role: {r.action: r.keys for r in rights} for role, rights in permissions.items()}
-        print_json(value)
-        return
+    value = {role: {r.action: r.keys for r in rights} for role, rights in permissions.items()}
     lines = [
         (role, right.action.value, key)
         for role, rights in permissions.items()
         for right in rights
         for key in right.keys
     ]
-    print_table(("role", "act", "keys"), lines)
+    return Output(value, table_of(("role", "act", "keys"), lines))
