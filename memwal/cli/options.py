@@ -47,7 +47,7 @@ def table_names(ctx: typer.Context, incomplete: str) -> list[str]:
 def region_ids(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete a region of the table that is named before, if the table is on this machine."""
     # While an option still lacks its value, arguments are not assigned to parameters yet.
-    words = [ctx.params.get("table"), ctx.params.get("named"), *ctx.args]
+    words = [ctx.params.get("table"), *ctx.args]
     table = next((word for word in words if isinstance(word, str)), None)
     if table is None:
         return []

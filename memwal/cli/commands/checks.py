@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-from typer import Argument, Option
+from typer import Option
 
 from memwal.boundary.text import age, plural, size, timestamp
-from memwal.cli.options import CatalogUrl, Regions, managed_table, open_table, table_names
+from memwal.cli.options import CatalogUrl, NameOrUri, Regions, managed_table, open_table
 from memwal.cli.output import Output, print_line, print_records, print_table
 from memwal.cli.parameters import Changes, Storage, takes_options_of
 from memwal.errors import InvalidInputError
@@ -32,23 +31,7 @@ _TASKS = 4
 
 
 def status(
-    table: Annotated[
-        str | None,
-        Argument(
-            metavar="[TABLE]",
-            help="Name of a managed table, or an address: a path, s3://, ...",
-            autocompletion=table_names,
-        ),
-    ] = None,
-    named: Annotated[
-        str | None,
-        Option(
-            "--table",
-            metavar="NAME|URI",
-            help="The same, as an option.",
-            autocompletion=table_names,
-        ),
-    ] = None,
+    table: NameOrUri,
     region: Regions = None,
     *,
     storage: Storage,
@@ -60,15 +43,10 @@ def status(
     Generations, rows and bytes are those that are flushed and not merged; log entries are those
     with rows that no generation covers yet, 0 if all rows are flushed; kept are merged generations
     that are still stored.
-
-    A name that is in the catalog means that table; ./NAME is a folder.
     """
-    name_or_uri = table if table is not None else named
-    if name_or_uri is None or (table is not None and named is not None):
-        raise typer.BadParameter("give one table: its name in the catalog, or its address")
-    with managed_table(name_or_uri, url) as (catalog, managed):
+    with managed_table(table, url) as (catalog, managed):
         if catalog is None or managed is None:
-            backlog = open_table(name_or_uri, storage).status(regions=region)
+            backlog = open_table(table, storage).status(regions=region)
             return Output(backlog, partial(_print_status, backlog))
         from memwal.fleet import survey
 

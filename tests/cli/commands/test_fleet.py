@@ -133,12 +133,11 @@ class TestFleet:
 
 
 class TestStatus:
-    @pytest.mark.parametrize("arguments", [["flights"], ["--table", "flights"]])
-    def test_a_managed_table(self, cli, flights, arguments):
-        answer = cli("status", *arguments)
+    def test_a_managed_table(self, cli, flights):
+        answer = cli("status", "flights")
         assert answer.code == 0, answer.stderr
         assert str(GOOD) in answer.stdout
-        found = cli("status", *arguments, "--json").json
+        found = cli("status", "flights", "--json").json
         assert found["due"]["merge"]["reason"] in answer.stdout
         assert found["due"]["snapshot"]["reason"] in answer.stdout
         assert found["table"] == "flights"
@@ -147,7 +146,7 @@ class TestStatus:
         assert sorted(found["due"]["merge"]["regions"]) == sorted([str(BAD), str(GOOD)])
 
     def test_an_address_is_no_name(self, cli, flights, monkeypatch):
-        assert "due" not in cli("status", "--table", flights.uri, "--json").json
+        assert "due" not in cli("status", flights.uri, "--json").json
         monkeypatch.chdir(folder(flights).parent)
         # The catalog does not know this name: a folder is meant.
         name = folder(flights).name
@@ -159,10 +158,6 @@ class TestStatus:
         monkeypatch.chdir(folder(table).parent)
         assert cli("status", folder(table).name).code == 0
         assert not (tmp_path / "none.db").exists()
-
-    @pytest.mark.parametrize("arguments", [[], ["a", "--table", "b"]])
-    def test_one_table(self, cli, arguments):
-        assert cli("status", *arguments).code == 2
 
     def test_quiet_hours(self, cli, flights, catalog):
         windows = ("00:00-12:00 UTC", "12:00-00:00 UTC")
