@@ -39,11 +39,11 @@ from memwal.region.spec import RegionSpec
 from memwal.storage.location import TableLocation
 from memwal.storage.open import check_reachable
 from memwal.util.clock import Duration, duration, in_seconds
-from memwal.writer.region_writer.options import WriterOptions
-from memwal.writer.table_defaults import (
+from memwal.writer.region_writer.options import (
+    WriterOptions,
+    read_writer_defaults,
     reset_writer_defaults,
     set_writer_defaults,
-    writer_defaults,
 )
 
 # The jobs and the writer are imported inside the methods that use them: a process that only
@@ -215,7 +215,7 @@ class Table(Queries):
 
         Durations are in seconds. Options that are not in it have the defaults of the library.
         """
-        return writer_defaults(self.base())
+        return read_writer_defaults(self.base().details.writer_config_defaults)
 
     @keywords_of(WriterOptions)
     def set_writer_defaults(self, options: WriterOptions) -> None:

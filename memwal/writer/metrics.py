@@ -15,13 +15,13 @@ import functools
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Protocol
 from uuid import UUID
 
 from opentelemetry import metrics
-from opentelemetry.metrics import CallbackOptions, Histogram, Meter, Observation
+from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
 from memwal.storage.location import TableLocation
 from memwal.telemetry import MetricDefinition
@@ -46,17 +46,17 @@ class Gauge(MetricDefinition):
     largest: bool = False
 
 
-APPEND_DURATION = MetricDefinition(
-    "memwal.writer.append.duration", "s", "Time of one append to a log, until it was durable."
+HISTOGRAMS = (
+    MetricDefinition(
+        "memwal.writer.append.duration", "s", "Time of one append to a log, until it was durable."
+    ),
+    MetricDefinition(
+        "memwal.writer.flush.duration", "s", "Time of one flush of a MemTable that succeeded."
+    ),
+    MetricDefinition(
+        "memwal.writer.backpressure.duration", "s", "Time that one write waited for a flush."
+    ),
 )
-FLUSH_DURATION = MetricDefinition(
-    "memwal.writer.flush.duration", "s", "Time of one flush of a MemTable that succeeded."
-)
-BACKPRESSURE_DURATION = MetricDefinition(
-    "memwal.writer.backpressure.duration", "s", "Time that one write waited for a flush."
-)
-
-HISTOGRAMS = (APPEND_DURATION, FLUSH_DURATION, BACKPRESSURE_DURATION)
 
 COUNTERS = (
     Counter(
@@ -145,15 +145,15 @@ class WriterMetrics:
     """Instruments of one meter, and the writers that they report."""
 
     def __init__(self, meter: Meter) -> None:
-        self._histograms = [
-            meter.create_histogram(
+        self._histograms = {
+            kind: meter.create_histogram(
                 metric.name,
                 metric.unit,
                 metric.description,
                 explicit_bucket_boundaries_advisory=_DURATION_BUCKETS,
             )
-            for metric in HISTOGRAMS
-        ]
+            for kind, metric in zip(("append", "flush", "wait"), HISTOGRAMS, strict=True)
+        }
         for counter in COUNTERS:
             meter.create_observable_counter(
                 counter.name,
@@ -179,8 +179,8 @@ class WriterMetrics:
 
     def durations(self, location: TableLocation) -> Durations:
         """Return the recorder of single durations for a table's writer."""
-        append, flush, wait = self._histograms
-        return _TableDurations({TABLE_URI: location.uri}, append, flush, wait)
+        attributes = {TABLE_URI: location.uri}
+        return lambda kind, seconds: self._histograms[kind].record(seconds, attributes)
 
     def watch(
         self, writer: ObservedWriter, counters: WriterCounters, *, per_region: bool = False
@@ -240,23 +240,6 @@ class WriterMetrics:
 def process_metrics() -> WriterMetrics:
     """Return the metrics of this process, for the MeterProvider that it has or will have."""
     return WriterMetrics(metrics.get_meter("memwal"))
-
-
-@dataclass(frozen=True, slots=True)
-class _TableDurations:
-    attributes: Mapping[str, str]
-    append_duration: Histogram
-    flush_duration: Histogram
-    backpressure_duration: Histogram
-
-    def append(self, seconds: float) -> None:
-        self.append_duration.record(seconds, self.attributes)
-
-    def flush(self, seconds: float) -> None:
-        self.flush_duration.record(seconds, self.attributes)
-
-    def wait(self, seconds: float) -> None:
-        self.backpressure_duration.record(seconds, self.attributes)
 
 
 @dataclass(frozen=True, slots=True)

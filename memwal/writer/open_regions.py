@@ -38,7 +38,7 @@ from memwal.region.manifest_store import discover_regions
 from memwal.region.router import RegionAssignment, Router
 from memwal.util.concurrency import interpreter_is_ending
 from memwal.writer.region_writer.context import WriterContext
-from memwal.writer.region_writer.group_commit import LogReservation
+from memwal.writer.region_writer.group_commit import GroupEntry
 from memwal.writer.region_writer.handle import PendingWrite, finished_write
 from memwal.writer.region_writer.partial_rows import PartialRows
 from memwal.writer.region_writer.writer import RegionWriter, WholeRows
@@ -231,7 +231,7 @@ class OpenRegions:
         )
         writes: list[PendingWrite] = []
         writers: list[RegionWriter | None] = []
-        reservations: list[LogReservation] = []
+        entries: list[GroupEntry] = []
         if deadline is None:
             deadline = self._deadline()
         if step is not None:
@@ -243,20 +243,18 @@ class OpenRegions:
                 writer = None
                 try:
                     begin = partial(begin_one, rows=rows)
-                    writer, (write, reservation) = self._with_writer(
-                        routing, assignment, begin, deadline
-                    )
+                    writer, (write, entry) = self._with_writer(routing, assignment, begin, deadline)
                 except MemWalError as error:
-                    write, reservation = finished_write(error), None
+                    write, entry = finished_write(error), None
                 writes.append(write)
                 writers.append(writer)
-                if reservation is not None:
-                    reservations.append(reservation)
-            self._store_all(reservations)
+                if entry is not None:
+                    entries.append(entry)
+            self._store_all(entries)
         finally:
             with ExitStack() as ends:
-                for reservation in reservations:
-                    ends.callback(reservation.end)
+                for entry in entries:
+                    ends.callback(entry.end)
         for write in writes:
             write.wait()
         for number, (write, writer) in enumerate(zip(writes, writers, strict=True)):
@@ -269,16 +267,16 @@ class OpenRegions:
                 )
         return writes
 
-    def _store_all(self, reservations: Sequence[LogReservation]) -> None:
+    def _store_all(self, entries: Sequence[GroupEntry]) -> None:
         if self._context.appends_in_caller:
-            for reservation in reservations:
-                reservation.store()
+            for entry in entries:
+                entry.store()
             return
         with self._lock:
             self.check_open()
-            stores = [self._context.appends.submit(other.store) for other in reservations[1:]]
-        for reservation in reservations[:1]:
-            reservation.store()
+            stores = [self._context.appends.submit(other.store) for other in entries[1:]]
+        for entry in entries[:1]:
+            entry.store()
         wait(stores)
 
     def _with_writer(

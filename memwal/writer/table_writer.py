@@ -84,7 +84,7 @@ class TableWriter:
         self.settings = settings = WriterSettings.of(options, base.details.writer_config_defaults)
         self._guard = ForkGuard(f"the writer of {base.location}")
         metrics = process_metrics()
-        self._context = WriterContext.open(
+        self._context = WriterContext(
             base, self._routing.row_schema.schema, settings, metrics.durations(base.location), clock
         )
         self._counters = self._context.counters

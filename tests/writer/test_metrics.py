@@ -177,7 +177,7 @@ class TestSums:
         writers = [Holder(), Holder(), Holder(uri="/lake/other")]
         for number, writer in enumerate(writers, start=1):
             collected.metrics.watch(writer, writer.counters)
-            writer.counters.region(FIRST).add_acknowledged(number, 10 * number, 100)
+            writer.counters.region(FIRST).add_entry(number, 10 * number, 100, 0.1)
         found = collected.points()["memwal.writer.rows"]
         assert found == {((TABLE_URI, "/lake/flights"),): 30, ((TABLE_URI, "/lake/other"),): 30}
 
@@ -187,7 +187,7 @@ class TestSums:
         for _ in range(3):
             writer = Holder()
             unwatch = collected.metrics.watch(writer, writer.counters)
-            writer.counters.region(FIRST).add_acknowledged(1, 10, 100)
+            writer.counters.region(FIRST).add_entry(1, 10, 100, 0.1)
             totals.append(collected.of(LAKE)["memwal.writer.rows"])
             if end == "unwatch":
                 unwatch()
@@ -234,8 +234,8 @@ class TestPerRegion:
     def test_is_one_series_for_each(self, collected: Collected) -> None:
         writer = Holder(region(memtable_bytes=5), region(SECOND, memtable_bytes=7))
         collected.metrics.watch(writer, writer.counters, per_region=True)
-        writer.counters.region(FIRST).add_acknowledged(1, 10, 100)
-        writer.counters.region(SECOND).add_acknowledged(2, 20, 200)
+        writer.counters.region(FIRST).add_entry(1, 10, 100, 0.1)
+        writer.counters.region(SECOND).add_entry(2, 20, 200, 0.1)
         found = collected.points()
 
         def series(region_id: UUID) -> tuple[tuple[str, str], ...]:
@@ -263,7 +263,7 @@ class TestNoProvider:
         nothing = WriterMetrics(metrics.NoOpMeter("memwal"))
         writer = Untouchable()
         nothing.watch(writer, writer.counters)()
-        nothing.durations(LAKE).append(0.1)
+        nothing.durations(LAKE)("append", 0.1)
 
     def test_one_that_is_set_later_gets_it_all(self) -> None:
         code = """
@@ -282,13 +282,13 @@ class Writer:
         return counters.stats([], closed=False)
 writer = Writer()
 process_metrics().watch(writer, counters)
-counters.region(UUID(int=1)).add_acknowledged(1, 2, 3)
+counters.region(UUID(int=1)).add_entry(1, 2, 3, 0.1)
 
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 reader = InMemoryMetricReader()
 metrics.set_meter_provider(MeterProvider(metric_readers=[reader]))
-counters.region(UUID(int=1)).add_entry(100, 0.5)
+counters.region(UUID(int=1)).add_entry(0, 0, 100, 0.5)
 (resource,) = reader.get_metrics_data().resource_metrics
 (scope,) = resource.scope_metrics
 print(scope.scope.name)

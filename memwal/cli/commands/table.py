@@ -226,18 +226,13 @@ def writer_defaults(
 
     They are stored in the table. Writers that are open keep theirs.
     """
-    from memwal.writer.region_writer.options import parse_writer_options
-    from memwal.writer.table_defaults import (
-        reset_writer_defaults,
-        set_writer_defaults,
-        writer_defaults,
-    )
+    from memwal.writer.region_writer.options import parse_writer_options, set_writer_defaults
 
     if settings:
         set_writer_defaults(table.location, parse_writer_options(settings))
     if resets:
-        reset_writer_defaults(table.location, resets)
-    defaults = writer_defaults(table.base())
+        table.reset_writer_defaults(*resets)
+    defaults = table.writer_defaults
     shown = {name: "never" if value == inf else value for name, value in defaults.items()}
     text = table_of(["option", "value"], sorted(defaults.items()))
     return Output(

@@ -7,8 +7,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 
@@ -19,7 +18,6 @@ from memwal.lsm.indexes.maintained import maintained_indexes
 from memwal.lsm.memtable.rows import RowView
 from memwal.lsm.memtable.text_index import TextIndex
 from memwal.storage.location import TableLocation
-from memwal.storage.object_store import ObjectStore
 from memwal.util.concurrency import ThreadPool, interpreter_is_ending
 from memwal.util.timers import TimerThread
 from memwal.writer.region_writer.options import WriterSettings
@@ -69,60 +67,39 @@ class NewestBase:
         return base if is_open else None
 
 
-@dataclass(frozen=True, slots=True)
 class WriterContext:
-    """Stores, thread pools, timers and counters shared by all region writers of a table writer."""
+    """Stores, thread pools, timers and counters shared by all region writers of a table writer.
 
-    location: TableLocation
-    store: ObjectStore  # for claims, manifests and generations
-    log_store: ObjectStore  # for log entries; the same, but without fsync if the settings say so
-    settings: WriterSettings
-    # Text columns that MemTables can search, with the options of their index.
-    text: Mapping[str, Mapping[str, object]]
-    flushes: Executor
-    # Runs claims, and appends that no caller waits for. Appends wait only for the store.
-    appends: Executor
-    releases: Executor  # releases idle regions one by one, waiting for their appends and flushes
-    timers: TimerThread
-    counters: WriterCounters
-    recovers: bool  # whether claims are those of a recovery
-    # Measures how long ago a claim was verified; includes time that the machine is suspended.
-    clock: Callable[[], float]
-    newest_base: NewestBase  # of flushes
-    checks: Executor  # runs the checks of appends, which wait for the store beside their puts
-    spec_check: SpecCheck
+    Threads start when they are needed. ``clock`` measures how long ago a claim was verified, and
+    includes time that the machine is suspended.
+    """
 
-    @classmethod
-    def open(
-        cls,
+    def __init__(
+        self,
         base: BaseTable,
         schema: pa.Schema,
         settings: WriterSettings,
         durations: Durations,
         clock: Callable[[], float],
-        *,
-        recovers: bool = False,
-    ) -> WriterContext:
-        """Make the context of a table's writer. Threads start when they are needed."""
-        location = base.location
-        checks = ThreadPool(_APPEND_THREADS, thread_name_prefix="memwal-check")
-        return cls(
-            location=location,
-            store=location.store,
-            log_store=location.store if settings.fsync else location.store_without_fsync,
-            settings=settings,
-            text=text_columns(base, schema),
-            flushes=ThreadPool(_FLUSH_THREADS, thread_name_prefix="memwal-flush"),
-            appends=ThreadPool(_APPEND_THREADS, thread_name_prefix="memwal-append"),
-            releases=ThreadPoolExecutor(1, thread_name_prefix="memwal-release"),
-            timers=TimerThread(),
-            counters=WriterCounters(location, durations=durations),
-            recovers=recovers,
-            clock=clock,
-            newest_base=NewestBase(location),
-            checks=checks,
-            spec_check=SpecCheck(location, checks, clock=clock),
-        )
+    ) -> None:
+        self.location = location = base.location
+        self.store = location.store  # for claims, manifests and generations
+        self.log_store = location.store if settings.fsync else location.store_without_fsync
+        self.settings = settings
+        # Text columns that MemTables can search, with the options of their index.
+        self.text = text_columns(base, schema)
+        self.flushes = ThreadPool(_FLUSH_THREADS, thread_name_prefix="memwal-flush")
+        # Runs claims, and appends that no caller waits for. Appends wait only for the store.
+        self.appends = ThreadPool(_APPEND_THREADS, thread_name_prefix="memwal-append")
+        # Releases idle regions one by one, waiting for their appends and flushes.
+        self.releases = ThreadPoolExecutor(1, thread_name_prefix="memwal-release")
+        self.timers = TimerThread()
+        self.counters = WriterCounters(location, durations=durations)
+        self.clock = clock
+        self.newest_base = NewestBase(location)  # of flushes
+        # Runs the checks of appends, which wait for the store beside their puts.
+        self.checks = ThreadPool(_APPEND_THREADS, thread_name_prefix="memwal-check")
+        self.spec_check = SpecCheck(location, self.checks, clock=clock)
 
     @property
     def appends_in_caller(self) -> bool:

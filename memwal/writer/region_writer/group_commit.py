@@ -265,14 +265,9 @@ class EntryWriter:
 
     def write_group(self, group: list[PendingWrite]) -> None:
         """Write a group as one entry and finish its members, whatever happens."""
-        entry = _GroupEntry(self, group)
+        entry = GroupEntry(self, group)
         entry.store()
         entry.end()
-        entry.raise_interrupt()
-
-    def reserve(self, write: PendingWrite) -> LogReservation:
-        """Prepare an entry of one write, which the caller stores and ends."""
-        return LogReservation(_GroupEntry(self, [write]), self._queue)
 
     def add_to_memtable(
         self,
@@ -323,8 +318,14 @@ class EntryWriter:
             if appended is not None:
                 for write in group:
                     write.position = appended.position
+                    self._count_unbuffered(write)
                 self.add_to_memtable(appended.batches, position=appended.position, nbytes=nbytes)
-                self._count_group(group, nbytes, time.perf_counter() - started)
+                self._counters.add_entry(
+                    sum(write.rows > 0 for write in group),
+                    sum(write.rows for write in group),
+                    nbytes,
+                    time.perf_counter() - started,
+                )
         if self._settings.indexed:
             try:
                 self._tables.active.catch_up()
@@ -344,21 +345,11 @@ class EntryWriter:
                 self._count_unbuffered(write)
         return group
 
-    def _count_group(self, group: list[PendingWrite], nbytes: int, seconds: float) -> None:
-        """Count a group that is in the log. The caller holds the lock."""
-        writes = rows = 0
-        for write in group:
-            if write.rows:
-                writes += 1
-                rows += write.rows
-            self._count_unbuffered(write)
-        self._counters.add_acknowledged(writes, rows, nbytes)
-        self._counters.add_entry(nbytes, seconds)
-
     def _count_unbuffered(self, write: PendingWrite) -> None:
         if write.buffered:
             write.buffered = False
-            self._counters.remove_buffered(1, write.bytes)
+            self._counters.buffered_writes -= 1
+            self._counters.buffered_bytes -= write.bytes
 
     def _writes_failing_with(self, error: BaseException) -> list[PendingWrite]:
         """Remove and return the queued writes that fail with a group. The caller holds the lock."""
@@ -368,37 +359,21 @@ class EntryWriter:
         return self._queue.take_derived()
 
 
-class LogReservation:
-    """A region's idle log, reserved for one write. The caller stores the entry and ends it."""
-
-    def __init__(self, entry: _GroupEntry, queue: LogQueue) -> None:
-        self._entry = entry
-        self._queue = queue
-
-    def store(self) -> None:
-        """Store the entry. Waits only for the store, and may run on any thread."""
-        self._entry.store()
-
-    def end(self) -> None:
-        """Acknowledge or fail the write, and give the log back. Raises an interrupt again."""
-        try:
-            self._entry.end()
-        finally:
-            self._queue.end_reservation()
-        self._entry.raise_interrupt()
-
-
-class _GroupEntry:
+class GroupEntry:
     """One group of writes as a log entry, in three steps: encode, store, end.
 
-    Only :meth:`store` waits for the store. The thread that makes one leads the region's log.
+    Only :meth:`store` waits for the store, and it may run on any thread. The thread that makes one
+    leads the region's log; ``reserved`` is the queue of a log that :meth:`end` gives back.
     """
 
-    __slots__ = ("_group", "_maybe_at", "_prepared", "_started", "_writer", "error")
+    __slots__ = ("_group", "_maybe_at", "_prepared", "_reserved", "_started", "_writer", "error")
 
-    def __init__(self, writer: EntryWriter, group: list[PendingWrite]) -> None:
+    def __init__(
+        self, writer: EntryWriter, group: list[PendingWrite], *, reserved: LogQueue | None = None
+    ) -> None:
         self._writer = writer
         self._group = group
+        self._reserved = reserved
         self._started = time.perf_counter()
         self._prepared: PreparedEntry | None = None
         self._maybe_at: int | None = None
@@ -423,7 +398,16 @@ class _GroupEntry:
                 self.error = error
 
     def end(self) -> None:
-        """Acknowledge the writes, or fail them with ``error``."""
+        """Acknowledge or fail the writes, and give a reserved log back. Raises an interrupt."""
+        try:
+            self._finish_writes()
+        finally:
+            if self._reserved is not None:
+                self._reserved.end_reservation()
+        if self.error is not None and not isinstance(self.error, Exception):
+            raise self.error
+
+    def _finish_writes(self) -> None:
         if self.error is None:
             try:
                 self._writer.apply(self._group, self._prepared, self._started)
@@ -436,8 +420,3 @@ class _GroupEntry:
             group = self._writer.fail(group, self.error)
         for write in group:
             write.finish(self.error)
-
-    def raise_interrupt(self) -> None:
-        """Raise ``error`` if it is not an Exception, e.g. an interrupt."""
-        if self.error is not None and not isinstance(self.error, Exception):
-            raise self.error

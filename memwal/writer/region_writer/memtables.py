@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import partial
-from typing import Protocol
 
 import pyarrow as pa
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
@@ -21,16 +20,11 @@ from memwal.errors import (
     StoreError,
     WriterClosedError,
 )
-from memwal.lsm.flush.generation import write_generation
-from memwal.lsm.flush.rows import GenerationRows
-from memwal.lsm.indexes.maintained import maintained_indexes
 from memwal.lsm.memtable.indexes import MemTableIndexes, UnflushedRows
 from memwal.lsm.row_schema import RowSchema
-from memwal.lsm.wal.claim import ClaimedRegion, Publishable
 from memwal.util.log import safe_error_text
 from memwal.util.memory import release_after
 from memwal.writer.region_writer.context import WriterContext
-from memwal.writer.region_writer.stats import RegionCounters
 
 logger = logging.getLogger(__name__)
 
@@ -116,72 +110,6 @@ class MemTable:
     def since(self, row: int) -> pa.Table:
         """Return the rows from number ``row`` of the region's writer on, oldest first."""
         return self.contents().slice(max(row - self.first_row, 0))
-
-
-class SealedRows(Publishable, Protocol):
-    """Rows of the log that become a generation: a sealed MemTable or a replayed generation."""
-
-    @property
-    def rows(self) -> int: ...
-
-    @property
-    def bytes(self) -> int: ...
-
-
-class Flusher:
-    """Flushes the MemTables of one region, until another writer claims it.
-
-    The region's lock guards the counters. ``on_error`` is called with the error of a failed flush,
-    with the lock held.
-    """
-
-    def __init__(
-        self,
-        context: WriterContext,
-        claimed: ClaimedRegion,
-        counters: RegionCounters,
-        *,
-        lock: threading.Condition,
-        on_error: Callable[[BaseException], None],
-    ) -> None:
-        self._context = context
-        self._claimed = claimed
-        self._counters = counters
-        self._lock = lock
-        self._on_error = on_error
-
-    def flush(self, sealed: SealedRows, contents: GenerationRows, *, complete_at: float) -> None:
-        """Write one generation, which has all its rows since ``complete_at``, and publish it.
-
-        Raises RegionFencedError if another writer claimed the region, which then replays the rows.
-        Raises MemWalError or OSError if the generation could not be written: the flush can be
-        retried.
-        """
-        started = time.perf_counter()
-        try:
-            # Lance makes folders that do not exist: it must not make those of a table that was
-            # moved. If the table is moved after this check, the generation becomes an orphan there,
-            # and is not published.
-            self._claimed.check_held()
-            # The table's columns may have changed since the rows were written.
-            base = self._context.newest_base.open(since=complete_at)
-            write = partial(
-                write_generation,
-                base,
-                self._counters.region_id,
-                sealed.generation,
-                contents,
-                maintained_indexes(base),
-            )
-            self._claimed.publish_generation(sealed, write)
-        except BaseException as error:
-            self._context.newest_base.forget()
-            with self._lock:
-                self._counters.add_failed_flush(error)
-                self._on_error(error)
-            raise
-        with self._lock:
-            self._counters.add_flush(sealed.rows, sealed.bytes, time.perf_counter() - started)
 
 
 class FlushQueue:

@@ -9,29 +9,44 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
+from memwal.base_table.commit import update_details
+from memwal.base_table.snapshot import BaseTable
 from memwal.boundary.public import public
 from memwal.errors import InvalidInputError
+from memwal.format.memwal_index import IndexDetails
+from memwal.storage.location import TableLocation
 from memwal.util.clock import Duration, in_seconds
 
 logger = logging.getLogger(__name__)
 
-_MIN_ONE = (
-    "max_memtable_rows",
-    "max_memtable_batches",
-    "max_memtable_bytes",
-    "max_sealed_memtables",
-    "max_entry_bytes",
-    "buffer_bytes",
-    "buffer_writes",
-    "max_buffered_bytes",
-    "flush_attempts",
-)
-_MIN_ZERO = ("backpressure_timeout", "buffer_interval", "epoch_check_interval")
-_POSITIVE = ("max_memtable_age", "release_idle_after")
+# Names under which a table stores the default of an option. The others belong to a producer.
+_FLAGS: Final = {"durable": "durable_write", "indexed": "memwal.indexed"}
+_COUNTS: Final = {
+    "max_memtable_rows": "max_memtable_rows",
+    "max_memtable_batches": "max_memtable_batches",
+    "max_memtable_bytes": "max_memtable_size",
+    "max_sealed_memtables": "memwal.max_sealed_memtables",
+    "max_entry_bytes": "memwal.max_entry_bytes",
+    "buffer_bytes": "max_wal_buffer_size",
+    "buffer_writes": "memwal.buffer_writes",
+    "max_buffered_bytes": "memwal.max_buffered_bytes",
+    "flush_attempts": "memwal.flush_attempts",
+}
+_DURATIONS: Final = {
+    "max_memtable_age": "memwal.max_memtable_age_ms",
+    "backpressure_timeout": "memwal.backpressure_timeout_ms",
+    "buffer_interval": "max_wal_flush_interval_ms",
+    "epoch_check_interval": "memwal.epoch_check_interval_ms",
+    "release_idle_after": "memwal.release_idle_after_ms",
+}
+# Durations that may not be 0.
+_POSITIVE: Final = ("max_memtable_age", "release_idle_after")
+_STORED_NAMES: Final[Mapping[str, str]] = {**_FLAGS, **_COUNTS, **_DURATIONS}
+_NEVER: Final = "never"
 
 
 @public
@@ -140,7 +155,7 @@ class WriterOptions:
     metrics_per_region: bool | None = None
 
     def __post_init__(self) -> None:
-        for names, minimum in ((_MIN_ONE, 1), (_MIN_ZERO, 0)):
+        for names, minimum in ((_COUNTS, 1), (_DURATIONS, 0)):
             for name in names:
                 value = getattr(self, name)
                 if value is not None and in_seconds(value) < minimum:
@@ -186,30 +201,6 @@ class WriterSettings:
         return cls(**{**read_writer_defaults(defaults), **chosen})
 
 
-# Names under which a table stores the default of an option. The others belong to a producer.
-_FLAGS: Final = {"durable": "durable_write", "indexed": "memwal.indexed"}
-_COUNTS: Final = {
-    "max_memtable_rows": "max_memtable_rows",
-    "max_memtable_batches": "max_memtable_batches",
-    "max_memtable_bytes": "max_memtable_size",
-    "max_sealed_memtables": "memwal.max_sealed_memtables",
-    "max_entry_bytes": "memwal.max_entry_bytes",
-    "buffer_bytes": "max_wal_buffer_size",
-    "buffer_writes": "memwal.buffer_writes",
-    "max_buffered_bytes": "memwal.max_buffered_bytes",
-    "flush_attempts": "memwal.flush_attempts",
-}
-_DURATIONS: Final = {
-    "max_memtable_age": "memwal.max_memtable_age_ms",
-    "backpressure_timeout": "memwal.backpressure_timeout_ms",
-    "buffer_interval": "max_wal_flush_interval_ms",
-    "epoch_check_interval": "memwal.epoch_check_interval_ms",
-    "release_idle_after": "memwal.release_idle_after_ms",
-}
-_STORED_NAMES: Final[Mapping[str, str]] = {**_FLAGS, **_COUNTS, **_DURATIONS}
-_NEVER: Final = "never"
-
-
 def read_writer_defaults(stored: Mapping[str, str]) -> dict[str, Any]:
     """Return a table's settings by the names of the options; durations in seconds.
 
@@ -240,6 +231,38 @@ def write_writer_defaults(options: WriterOptions) -> dict[str, str]:
         if value is not None:
             stored[stored_name(field.name)] = _write_value(field.name, value)
     return stored
+
+
+def set_writer_defaults(location: TableLocation, options: WriterOptions) -> None:
+    """Store options as the defaults of a table; those that are None stay as they are.
+
+    One commit of the details; a writer reads them when it is opened.
+    Raises InvalidInputError for an option that each producer sets for itself.
+    """
+    stored = write_writer_defaults(options)
+    if not stored:
+        raise InvalidInputError("no default was given; nothing was changed")
+
+    def change(base: BaseTable) -> IndexDetails:
+        details = base.details
+        return replace(details, writer_config_defaults={**details.writer_config_defaults, **stored})
+
+    update_details(location, change)
+
+
+def reset_writer_defaults(location: TableLocation, options: Collection[str]) -> None:
+    """Remove options from the defaults of a table, by their names in :class:`WriterOptions`.
+
+    Raises InvalidInputError for an option that no table sets.
+    """
+    names = {stored_name(option) for option in options}
+
+    def change(base: BaseTable) -> IndexDetails:
+        details = base.details
+        kept = {k: v for k, v in details.writer_config_defaults.items() if k not in names}
+        return replace(details, writer_config_defaults=kept)
+
+    update_details(location, change)
 
 
 def stored_name(option: str) -> str:

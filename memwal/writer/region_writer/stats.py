@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 import os
 import weakref
-from collections.abc import Iterable
-from dataclasses import KW_ONLY, dataclass, fields
-from typing import ClassVar, Protocol
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
+from typing import ClassVar
 from uuid import UUID
 
 from memwal.storage.location import TableLocation
@@ -23,7 +23,7 @@ from memwal.util.redaction import secret_values
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Totals:
     """Sums since the writer was opened."""
 
@@ -138,66 +138,30 @@ class WriterStats(JsonRecord):
         return max((r.unflushed_age_seconds for r in self.regions), default=0.0)
 
 
-class Durations(Protocol):
-    """Recorder of single durations, in seconds, since sums do not show the slow ones."""
-
-    def append(self, seconds: float) -> None: ...
-
-    def flush(self, seconds: float) -> None: ...
-
-    def wait(self, seconds: float) -> None: ...
+Durations = Callable[[str, float], None]
+"""Records the seconds of one ``append``, ``flush`` or ``wait``: sums do not show the slow ones."""
 
 
-@dataclass(slots=True, eq=False, repr=False)
-class RegionCounters:
+@dataclass(slots=True, eq=False, repr=False, kw_only=True)
+class RegionCounters(Totals):
     """Counters of one region. Callers hold the region's lock."""
 
     region_id: UUID
-    _: KW_ONLY
-    durations: Durations | None = None
-    secrets: tuple[str, ...] = ()
-    # The fields of Totals.
-    writes: int = 0
-    rows: int = 0
-    bytes: int = 0
-    entries: int = 0
-    entry_bytes: int = 0
-    append_seconds: float = 0
-    generations: int = 0
-    flushed_rows: int = 0
-    flushed_bytes: int = 0
-    flush_seconds: float = 0
-    failed_flushes: int = 0
-    backpressure_waits: int = 0
-    backpressure_seconds: float = 0
-    refused_writes: int = 0
-    buffered_writes: int = 0
+    durations: Durations
+    secrets: tuple[str, ...]
+    buffered_writes: int = 0  # accepted but not durable yet
     buffered_bytes: int = 0
     last_error: str | None = None
 
-    def add_buffered(self, writes: int, bytes: int) -> None:
-        """Count writes that are accepted but not durable yet."""
-        self.buffered_writes += writes
-        self.buffered_bytes += bytes
-
-    def remove_buffered(self, writes: int, bytes: int) -> None:
-        """Subtract buffered writes that became durable or failed."""
-        self.buffered_writes -= writes
-        self.buffered_bytes -= bytes
-
-    def add_acknowledged(self, writes: int, rows: int, bytes: int) -> None:
-        """Count the durable writes of a group."""
+    def add_entry(self, writes: int, rows: int, bytes: int, seconds: float) -> None:
+        """Count an entry that is in the log, and the writes that it made durable."""
         self.writes += writes
         self.rows += rows
         self.bytes += bytes
-
-    def add_entry(self, bytes: int, seconds: float) -> None:
-        """Count an entry that is in the log, with its encoded bytes."""
         self.entries += 1
         self.entry_bytes += bytes
         self.append_seconds += seconds
-        if self.durations is not None:
-            self.durations.append(seconds)
+        self.durations("append", seconds)
 
     def add_flush(self, rows: int, bytes: int, seconds: float) -> None:
         """Count a MemTable that was published as a generation."""
@@ -205,13 +169,7 @@ class RegionCounters:
         self.flushed_rows += rows
         self.flushed_bytes += bytes
         self.flush_seconds += seconds
-        if self.durations is not None:
-            self.durations.flush(seconds)
-
-    def add_failed_flush(self, error: BaseException) -> None:
-        """Count a failed attempt of a flush."""
-        self.failed_flushes += 1
-        self.record_error(error)
+        self.durations("flush", seconds)
 
     def record_error(self, error: BaseException) -> None:
         """Set ``last_error``."""
@@ -221,12 +179,7 @@ class RegionCounters:
         """Count a write that waited for a flush, whether it was accepted or not."""
         self.backpressure_waits += 1
         self.backpressure_seconds += seconds
-        if self.durations is not None:
-            self.durations.wait(seconds)
-
-    def add_refused(self, writes: int = 1) -> None:
-        """Count writes that were not accepted."""
-        self.refused_writes += writes
+        self.durations("wait", seconds)
 
     def totals(self) -> Totals:
         """Return the sums so far."""
@@ -240,7 +193,9 @@ class WriterCounters:
     secrets of the table's storage options are redacted in error texts.
     """
 
-    def __init__(self, location: TableLocation, *, durations: Durations | None = None) -> None:
+    def __init__(
+        self, location: TableLocation, *, durations: Durations = lambda _kind, _seconds: None
+    ) -> None:
         self.uri = location.uri
         self._durations = durations
         self._secrets = secret_values(location.storage_options, os.environ)
@@ -250,7 +205,9 @@ class WriterCounters:
         """Return the counters of a region, which are the same for all its claims."""
         counters = self._regions.get(region_id)
         if counters is None:
-            new = RegionCounters(region_id, durations=self._durations, secrets=self._secrets)
+            new = RegionCounters(
+                region_id=region_id, durations=self._durations, secrets=self._secrets
+            )
             counters = self._regions.setdefault(region_id, new)
         return counters
 

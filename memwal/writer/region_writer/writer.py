@@ -19,7 +19,9 @@ from memwal.errors import (
 )
 from memwal.format.memwal_index import StoredRegionSpec
 from memwal.format.paths import wal_dir
-from memwal.lsm.flush.rows import TableRows
+from memwal.lsm.flush.generation import write_generation
+from memwal.lsm.flush.rows import GenerationRows, TableRows
+from memwal.lsm.indexes.maintained import maintained_indexes
 from memwal.lsm.memtable.indexes import UnflushedRows
 from memwal.lsm.row_schema import RowSchema
 from memwal.lsm.wal.abandon import abandon_log
@@ -33,18 +35,18 @@ from memwal.lsm.wal.claim import (
     claimed_folders,
 )
 from memwal.lsm.wal.logged_rows import convert_entry
-from memwal.lsm.wal.replay import has_replayed, replay
+from memwal.lsm.wal.replay import ReplayedGeneration, has_replayed, replay
 from memwal.storage.object_store import ObjectStore
 from memwal.util.concurrency import interpreter_is_ending
 from memwal.writer.region_writer.context import WriterContext
-from memwal.writer.region_writer.group_commit import EntryWriter, LogQueue, LogReservation
+from memwal.writer.region_writer.group_commit import EntryWriter, GroupEntry, LogQueue
 from memwal.writer.region_writer.handle import (
     FailureLatch,
     PendingWrite,
     copy_error,
     finished_write,
 )
-from memwal.writer.region_writer.memtables import Flusher, MemTable, MemTables
+from memwal.writer.region_writer.memtables import MemTable, MemTables
 from memwal.writer.region_writer.partial_rows import PartialRows, current_rows, group_by_schema
 from memwal.writer.region_writer.stats import RegionStats
 
@@ -89,8 +91,17 @@ class RegionWriter:
         self._settings = settings = context.settings
         self._counters = context.counters.region(region_id)
         store, log_store = _hold(context, region_id, merged)
-        spec_id = spec.spec_id if spec is not None else 0
-        claim = _claim(context, store, region_id, spec_id, region_fields, merged=merged, keep=keep)
+        claim = claim_region(
+            store,
+            region_id,
+            spec_id=spec.spec_id if spec is not None else 0,
+            region_fields=region_fields,
+            merged=merged,
+            replay=keep,
+            clock=context.clock,
+        )
+        if not keep:
+            claim = abandon_log(store, claim)
         self.epoch = claim.manifest.writer_epoch
         self.writer_id = claim.writer_id
         self.claimed_seconds = 0.0  # duration of the claim and the replay
@@ -98,10 +109,7 @@ class RegionWriter:
         # Lock of the region: it guards everything below.
         self._lock = threading.Condition()
         self._failure = FailureLatch()
-        claimed = ClaimedRegion(store, claim.manifest)
-        self._flusher = Flusher(
-            context, claimed, self._counters, lock=self._lock, on_error=self._flush_failed
-        )
+        self._claimed = claimed = ClaimedRegion(store, claim.manifest)
         self._log_queue = LogQueue(
             self._lock,
             context.appends,
@@ -114,7 +122,11 @@ class RegionWriter:
             row_schema,
             generation=claim.manifest.current_generation,
             lock=self._lock,
-            flush=self._flush,
+            flush=lambda table: self._flush(
+                table,
+                TableRows(table.contents(), table.row_schema.primary_key),
+                complete_at=table.sealed_at,
+            ),
         )
         self._last_used = time.monotonic()
         self.released = False
@@ -157,11 +169,12 @@ class RegionWriter:
                 self._enqueue(write)
         return write
 
-    def begin(self, rows: WholeRows) -> tuple[PendingWrite, LogReservation | None]:
+    def begin(self, rows: WholeRows) -> tuple[PendingWrite, GroupEntry | None]:
         """Start a durable write that the caller completes, along with writes of other regions.
 
-        Returns a reservation of the log, which the caller stores and ends. It is None if the log is
-        busy: the write is then queued like any other. Raises the errors of :meth:`write`.
+        Returns the entry of the write in the log, which is reserved for it: the caller stores and
+        ends it. It is None if the log is busy: the write is then queued like any other. Raises the
+        errors of :meth:`write`.
         """
         return self._begin(PendingWrite(rows.batches, rows.row_schema))
 
@@ -169,9 +182,7 @@ class RegionWriter:
         """Raise SourceRestartedError if the region refuses a step."""
         self._steps.check(step)
 
-    def begin_step(
-        self, rows: WholeRows, *, step: Step
-    ) -> tuple[PendingWrite, LogReservation | None]:
+    def begin_step(self, rows: WholeRows, *, step: Step) -> tuple[PendingWrite, GroupEntry | None]:
         """Start a step of a source, as :meth:`begin` starts a durable write.
 
         Waits for a step that is in progress. The rows go into one entry, which records the step. If
@@ -189,13 +200,13 @@ class RegionWriter:
         write.call_when_done(lambda: self._steps.end(applied if write.error is None else None))
         return started
 
-    def _begin(self, write: PendingWrite) -> tuple[PendingWrite, LogReservation | None]:
+    def _begin(self, write: PendingWrite) -> tuple[PendingWrite, GroupEntry | None]:
         with self._lock:
             self._wait_for_room()
             if not self._log_queue.try_reserve(write):
                 self._enqueue(write)
                 return write, None
-        return write, self._entry_writer.reserve(write)
+        return write, GroupEntry(self._entry_writer, [write], reserved=self._log_queue)
 
     def _write_partial(self, rows: PartialRows, *, wait: bool) -> PendingWrite:
         while True:
@@ -229,7 +240,8 @@ class RegionWriter:
         self._log_queue.enqueue(write, due=not write.buffered)
         if not write.buffered:
             return
-        self._counters.add_buffered(1, write.bytes)
+        self._counters.buffered_writes += 1
+        self._counters.buffered_bytes += write.bytes
         if (
             self._log_queue.bytes >= settings.buffer_bytes
             or len(self._log_queue) >= settings.buffer_writes
@@ -271,7 +283,7 @@ class RegionWriter:
                     )
             self._failure.raise_if_set()
         except BackPressureError:
-            self._counters.add_refused()
+            self._counters.refused_writes += 1
             raise
         finally:
             self._counters.add_wait(time.monotonic() - started)
@@ -330,13 +342,46 @@ class RegionWriter:
                     check=self._failure.raise_if_set,
                 )
 
-    def _flush(self, table: MemTable) -> None:
-        contents = TableRows(table.contents(), table.row_schema.primary_key)
-        self._flusher.flush(table, contents, complete_at=table.sealed_at)
+    def _flush(
+        self,
+        sealed: MemTable | ReplayedGeneration,
+        contents: GenerationRows,
+        *,
+        complete_at: float,
+    ) -> None:
+        """Write one generation, which has all its rows since ``complete_at``, and publish it.
 
-    def _flush_failed(self, error: BaseException) -> None:
-        if isinstance(error, RegionFencedError):
-            self._failure.set(error)
+        Raises RegionFencedError if another writer claimed the region, which then replays the rows.
+        Raises MemWalError or OSError if the generation could not be written: the flush can be
+        retried.
+        """
+        started = time.perf_counter()
+        try:
+            # Lance makes folders that do not exist: it must not make those of a table that was
+            # moved. If the table is moved after this check, the generation becomes an orphan there,
+            # and is not published.
+            self._claimed.check_held()
+            # The table's columns may have changed since the rows were written.
+            base = self._context.newest_base.open(since=complete_at)
+            write = partial(
+                write_generation,
+                base,
+                self.region_id,
+                sealed.generation,
+                contents,
+                maintained_indexes(base),
+            )
+            self._claimed.publish_generation(sealed, write)
+        except BaseException as error:
+            self._context.newest_base.forget()
+            with self._lock:
+                self._counters.failed_flushes += 1
+                self._counters.record_error(error)
+                if isinstance(error, RegionFencedError):
+                    self._failure.set(error)
+            raise
+        with self._lock:
+            self._counters.add_flush(sealed.rows, sealed.bytes, time.perf_counter() - started)
 
     # Close
 
@@ -443,10 +488,7 @@ class RegionWriter:
         ):
             if generation.batches is None:
                 flush = partial(
-                    self._flusher.flush,
-                    generation,
-                    generation.contents,
-                    complete_at=time.monotonic(),
+                    self._flush, generation, generation.contents, complete_at=time.monotonic()
                 )
                 self._tables.sealed.flush_now(flush)
                 self._entry_writer.seal_memtable(generation=generation.generation + 1)
@@ -499,27 +541,3 @@ def _hold(context: WriterContext, region_id: UUID, merged: int) -> tuple[ObjectS
     if context.log_store is context.store:
         return log_store, log_store
     return context.store.hold(folders), log_store
-
-
-def _claim(
-    context: WriterContext,
-    store: ObjectStore,
-    region_id: UUID,
-    spec_id: int,
-    region_fields: tuple[tuple[str, bytes], ...],
-    *,
-    merged: int,
-    keep: bool,
-) -> Claim:
-    """Claim a region, and without ``keep`` abandon its unflushed rows."""
-    claim = claim_region(
-        store,
-        region_id,
-        spec_id=spec_id,
-        region_fields=region_fields,
-        merged=merged,
-        replay=keep,
-        recovers=context.recovers,
-        clock=context.clock,
-    )
-    return claim if keep else abandon_log(store, claim)

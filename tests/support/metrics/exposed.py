@@ -71,7 +71,7 @@ def of_a_producer() -> dict[str, frozenset[str]]:
     location = TableLocation(URI)
     counters = WriterCounters(location, durations=writers.durations(location))
     region = counters.region(UUID(int=1))
-    region.add_entry(1, 0.1)
+    region.add_entry(1, 1, 1, 0.1)
     region.add_flush(1, 1, 0.1)
     region.add_wait(0.1)
     writer = _Writer(counters, region_stats(region))

@@ -33,8 +33,7 @@ class TestWarnIfUnclosed:
         self, counters: WriterCounters, caplog: pytest.LogCaptureFixture
     ) -> None:
         region = counters.region(COUNTED)
-        region.add_buffered(3, 300)
-        region.remove_buffered(1, 100)
+        region.buffered_writes += 2
         writer = Forgotten()
         warn_if_unclosed(writer, counters)
         with caplog.at_level(logging.WARNING):
@@ -50,7 +49,7 @@ class TestWarnIfUnclosed:
         writer = Forgotten()
         watch = warn_if_unclosed(writer, counters)
         if closed:
-            counters.region(COUNTED).add_buffered(1, 100)
+            counters.region(COUNTED).buffered_writes += 1
             watch.detach()
         with caplog.at_level(logging.DEBUG):
             del writer
