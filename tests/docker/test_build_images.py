@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -78,43 +77,6 @@ def test_every_image_has_a_command(
         assert not any("push" in word for word in command)
 
 
-def test_labels_say_what_an_image_was_built_from(
-    script: ModuleType, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (command,) = printed(script, capsys, "--engine", "docker", "--only", "memwal")
-    labels = dict(
-        word.removeprefix("--label=org.opencontainers.image.").split("=", 1)
-        for word in command
-        if word.startswith("--label=")
-    )
-    head = subprocess.run(
-        ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.strip()
-    base = dockerfile.read(ROOT / "docker" / "Dockerfile").arguments["BASE"]
-    assert labels.pop("revision") in {head, f"{head}-dirty"}
-    assert f"{labels.pop('base.name')}@{labels.pop('base.digest')}" == base
-    assert labels == {"version": VERSION, "created": "2023-11-14T22:13:20Z"}
-
-
-def test_the_time_is_that_of_the_commit(
-    script: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("SOURCE_DATE_EPOCH")
-    committed = subprocess.run(
-        ["git", "log", "-1", "--format=%ct"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert script.read_source().epoch == int(committed.stdout)
-
-
-def test_outside_of_a_checkout_there_is_no_revision(
-    script: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("SOURCE_DATE_EPOCH")
-    monkeypatch.setattr(script, "git", lambda *arguments: "")
-    assert script.read_source() == script.Source(VERSION, "", 0)
-    assert not any("revision" in label for label in script.labels(script.read_source(), "debian"))
-
-
 def test_another_base_tag_and_certificates(
     script: ModuleType, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -137,20 +99,6 @@ def test_another_base_tag_and_certificates(
     assert f"--secret=id=certificates,src={bundle}" in command
 
 
-def test_the_engine_that_is_there_builds(
-    script: ModuleType,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-    tmp_path: Path,
-) -> None:
-    engine(tmp_path, 'echo "built $*"')
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert script.main(["--only", "memwal", "--only", "memwal-spark"]) == 0
-    told = [line for line in capfd.readouterr().out.splitlines() if line.startswith("built ")]
-    assert ["--target=memwal " in line for line in told] == [True, False]
-    assert ["--target=memwal-spark " in line for line in told] == [False, True]
-
-
 def test_the_first_failure_ends_it(
     script: ModuleType,
     monkeypatch: pytest.MonkeyPatch,
@@ -163,17 +111,3 @@ def test_the_first_failure_ends_it(
     said = capfd.readouterr()
     assert "memwal" in said.err.splitlines()[-1]
     assert len(said.out.splitlines()) == 1
-
-
-def test_without_an_engine_it_says_what_to_do(
-    script: ModuleType,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(SystemExit):
-        script.main([])
-    assert "--engine" in capsys.readouterr().err
-    assert script.main(["--engine", "podman"]) == 1
-    assert "podman" in capsys.readouterr().err

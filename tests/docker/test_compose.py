@@ -18,7 +18,6 @@ from compose_spec import PyCompose
 from cryptography.fernet import Fernet
 from sqlalchemy import create_engine, make_url, text
 from support.data.postgres import PostgresServer
-from support.kubernetes import dockerfile
 
 from memwal.version import __version__ as VERSION
 
@@ -29,7 +28,6 @@ TEXT = re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", (DOCKER / "compose.yaml").read_text(
 COMPOSE: dict[str, Any] = yaml.safe_load(TEXT)
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 OWN = {name: each for name, each in SERVICES.items() if each["image"].startswith("memwal")}
-STAGES = dockerfile.read(DOCKER / "Dockerfile")
 MAKE_SECRETS = DOCKER / "compose" / "make_secrets.py"
 
 
@@ -101,36 +99,6 @@ def test_secrets_are_used_defined_and_made(secrets: Path) -> None:
         ["git", "check-ignore", "docker/secrets/catalog_url"], cwd=ROOT, capture_output=True
     )
     assert ignored.returncode == 0
-
-
-def test_every_service_that_runs_on_tells_how_it_is() -> None:
-    once = {name for name, each in SERVICES.items() if each["restart"] != "unless-stopped"}
-    assert once == {"catalog-migrate", "airflow-migrate", "memwal"}
-    assert {name for name, each in SERVICES.items() if "healthcheck" in each} == (
-        set(SERVICES) - once
-    )
-
-
-def test_services_wait_for_what_they_need() -> None:
-    for name, each in SERVICES.items():
-        for other, wait in each.get("depends_on", {}).items():
-            healthy = "healthcheck" in SERVICES[other]
-            wanted = "service_healthy" if healthy else "service_completed_successfully"
-            assert wait["condition"] == wanted, (name, other)
-
-
-def test_what_a_service_writes_is_its_own_in_the_image() -> None:
-    """A new volume has the owner that its folder has in the image, and else root."""
-    for name, each in OWN.items():
-        stage = each["image"].partition(":")[0]
-        folders = " ".join(step.text for step in STAGES.stages[stage].of("RUN"))
-        for volume in each.get("volumes", []):
-            assert re.search(rf"\s{volume.partition(':')[2]}(\s|$)", folders), (name, volume)
-
-
-def test_files_that_are_mounted_are_there() -> None:
-    for name, entry in COMPOSE["configs"].items():
-        assert (DOCKER / entry["file"]).is_file(), name
 
 
 def commands() -> Iterator[tuple[str, list[str]]]:

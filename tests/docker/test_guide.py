@@ -7,11 +7,9 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import typer
-import yaml
 
 import memwal
 from memwal.cli.commands.app import app
@@ -19,7 +17,6 @@ from memwal.cli.commands.app import app
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "kubernetes.md").read_text()
 GUIDE = PAGE[PAGE.index("## Images") :]
-SERVICES = yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text())["services"]
 COMMANDS = [
     line
     for block in re.findall(r"```bash\n(.*?)```", GUIDE, flags=re.DOTALL)
@@ -75,19 +72,6 @@ def test_a_table_is_made_registered_and_written(
     assert table.scan().to_table().num_rows == 1000
 
 
-def test_commands_of_the_command_line_exist() -> None:
-    group: Any = typer.main.get_command(app)
-    seen = []
-    for arguments in memwal_arguments():
-        current = group
-        for word in arguments:
-            if word.startswith("-") or not hasattr(current, "commands"):
-                break
-            current = current.commands[word]
-            seen.append(word)
-    assert {"status", "create", "catalog", "register"} <= set(seen)
-
-
 def test_options_of_the_build_script_exist() -> None:
     scripts = [shlex.split(line, comments=True) for line in COMMANDS if "build_images" in line]
     assert scripts
@@ -101,19 +85,3 @@ def test_options_of_the_build_script_exist() -> None:
     ).stdout  # fmt: skip
     assert {"--prefix", "--base", "--certificates"} <= named
     assert all(option in told for option in named)
-
-
-def test_services_and_variables_are_those_of_the_compose_file() -> None:
-    runs = [shlex.split(line, comments=True) for line in COMMANDS if "compose run" in line]
-    assert runs
-    assert all("memwal" in words and SERVICES["memwal"] for words in runs)
-    used = set(re.findall(r"\$\{(\w+):-", (ROOT / "docker" / "compose.yaml").read_text()))
-    table = GUIDE[GUIDE.index("| variable |") :]
-    assert set(re.findall(r"`(MEMWAL_\w+)`", table)) == used
-
-
-def test_what_needs_an_engine_says_so() -> None:
-    for block in re.findall(r"```bash\n(.*?)```", GUIDE, flags=re.DOTALL):
-        for line in block.splitlines():
-            if re.match(r"docker |make images", line):
-                assert line.endswith("# needs an engine") or block.startswith("# needs an engine")

@@ -11,10 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from support.kubernetes.chart import Object, airflow_values, of_kind
+from support.kubernetes.chart import Object, airflow_values
 from support.kubernetes.chart_values import MATRIX
-from support.kubernetes.kubernetes_schemas import NEWEST, problem_of_part
 
 ROOT = Path(__file__).resolve().parents[2]
 WITH_AIRFLOW = [
@@ -66,62 +64,6 @@ def test_the_official_chart_knows_the_values(case: str) -> None:
     for name, value in leaves(airflow_values(MATRIX[case].objects())).items():
         assert name in DOCUMENTED, name
         assert isinstance(value, DOCUMENTED[name]), name
-
-
-@pytest.mark.parametrize("case", WITH_AIRFLOW)
-def test_what_is_named_is_there(case: str) -> None:
-    """Config maps and Secrets, in the namespace in which Airflow is."""
-    release = MATRIX[case]
-    objects = release.objects()
-    values = airflow_values(objects)
-    maps = {
-        one["metadata"]["name"]
-        for one in of_kind(objects, "ConfigMap")
-        if one["metadata"]["namespace"] == release.namespace
-    }
-    store = release.values.get("objectStore", {})
-    secrets = {("memwal-catalog", "url")}
-    secrets |= {(one["secret"], one["key"]) for one in store.get("secretEnv", {}).values()}
-    files = {one["secret"] for one in store.get("secretFiles", [])}
-    for reference in yaml.safe_load(values["extraEnvFrom"]):
-        assert reference["configMapRef"]["name"] in maps
-    for one in values["secret"]:
-        assert set(one) == {"envName", "secretName", "secretKey"}
-        assert (one["secretName"], one["secretKey"]) in secrets
-    for volume in values["volumes"]:
-        if "configMap" in volume:
-            assert volume["configMap"]["name"] in maps
-        elif "secret" in volume:
-            assert volume["secret"]["secretName"] in files
-        else:
-            assert volume["emptyDir"] == {}
-    assert {one["name"] for one in values["volumes"]} == {
-        one["name"] for one in values["volumeMounts"]
-    }
-
-
-@pytest.mark.parametrize("case", WITH_AIRFLOW)
-def test_parts_that_go_into_pods_are_valid(case: str) -> None:
-    values = airflow_values(MATRIX[case].objects())
-    for volume in values["volumes"]:
-        assert problem_of_part(volume, "io.k8s.api.core.v1.Volume", NEWEST) is None
-    for mount in values["volumeMounts"]:
-        assert problem_of_part(mount, "io.k8s.api.core.v1.VolumeMount", NEWEST) is None
-    names = {one["name"] for one in values["volumes"]}
-    for part in ("dagProcessor", "scheduler", "workers"):
-        for container in values.get(part, {}).get("extraInitContainers", []):
-            assert problem_of_part(container, "io.k8s.api.core.v1.Container", NEWEST) is None
-            assert {mount["name"] for mount in container["volumeMounts"]} <= names
-            # A container that goes on beside the main one, before which it must have started.
-            assert container["restartPolicy"] == "Always"
-            assert "startupProbe" in container
-
-
-@pytest.mark.parametrize("case", WITH_AIRFLOW)
-def test_nothing_in_it_is_a_template(case: str) -> None:
-    """The official chart runs most of its values through its own templates."""
-    (found,) = (one for one in MATRIX[case].objects() if "values.yaml" in one.get("data", {}))
-    assert "{{" not in found["data"]["values.yaml"]
 
 
 def environment(objects: list[Object]) -> dict[str, str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from support.kubernetes.chart import CHART, Release, of_kind
+from support.kubernetes.chart import CHART, Release
 
 GUIDE = (Path(__file__).resolve().parents[2] / "docs" / "kubernetes.md").read_text()
 BLOCKS: list[dict[str, Any]] = [
@@ -51,18 +51,3 @@ def test_objects_that_are_named_exist() -> None:
         if word not in {"memwal-values", "memwal-jobs"}:
             assert word in names | {f"memwal-{image}" for image in ("spark", "airflow")}, word
     assert namespaces == set(re.findall(r"kubectl create namespace (\S+)", GUIDE))
-
-
-def test_rights_and_ways_are_told_of_every_account_and_part() -> None:
-    objects = Release(values=BLOCKS[0], namespace="memwal").objects()
-    for account in of_kind(objects, "ServiceAccount"):
-        assert f"`{account['metadata']['name']}`" in GUIDE
-    for key in set(VALUES["networkPolicy"]) - {"enabled", "dns", "ingressController"}:
-        assert f"networkPolicy.{key}" in GUIDE or f"`.{key}." in GUIDE, key
-
-
-def test_commands_of_the_guide_lead_to_the_chart() -> None:
-    (shown,) = re.findall(r"--show-only\s+(templates/\S+\.yaml)", GUIDE)
-    assert (CHART / shown).is_file()
-    labels = re.findall(r"--selector (memwal\.io/\w+)=", GUIDE)
-    assert labels == ["memwal.io/table"]

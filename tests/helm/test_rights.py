@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from support.kubernetes.chart import Object, Release, named, of_kind
+from support.kubernetes.chart import Object, named, of_kind
 from support.kubernetes.chart_rights import DRIVER, SUBMIT
-from support.kubernetes.chart_values import MATRIX, SPARK
+from support.kubernetes.chart_values import MATRIX
 
 
 def rights(objects: list[Object]) -> dict[tuple[str, str], set[tuple[str, str]]]:
@@ -64,9 +64,3 @@ def test_rights_end_at_the_namespace_and_reach_no_secret(case: str) -> None:
             "configmaps",
             "services",
         }
-
-
-def test_no_role_is_left_over() -> None:
-    objects = Release(values={"spark": SPARK}).objects()
-    bound = {one["roleRef"]["name"] for one in of_kind(objects, "RoleBinding")}
-    assert {one["metadata"]["name"] for one in of_kind(objects, "Role")} == bound

@@ -6,7 +6,6 @@ import importlib.util
 import json
 import re
 import sys
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -15,8 +14,8 @@ from typing import Any
 import pytest
 import yaml
 from jsonschema import Draft7Validator
-from support.kubernetes.chart import CHART, Release, helm
-from support.kubernetes.chart_values import CONNECT, MATRIX, SPARK
+from support.kubernetes.chart import CHART, Release
+from support.kubernetes.chart_values import CONNECT, SPARK
 
 import memwal
 
@@ -249,54 +248,10 @@ def test_every_value_is_described() -> None:
     assert undescribed(describe_chart(), VALUES) == []
 
 
-def test_a_value_that_is_not_described_is_found() -> None:
-    text = "# A section.\na:\n  # One.\n  b: 1\n  c: {d: 2}\n"
-    module = describe_chart()
-    assert undescribed(module, text) == ["a.c.d"]
-    assert module.table(text).splitlines()[2:] == [
-        "| `a` |  | A section. |",
-        "| `a.b` | `1` | One. |",
-    ]
-
-
 def test_chart_and_package_are_of_one_version() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     assert chart["version"] == chart["appVersion"] == memwal.__version__
     assert f"### {chart['version']}" in (CHART / "UPGRADING.md").read_text()
-
-
-@pytest.mark.few(3)
-@pytest.mark.parametrize("case", ["defaults", "fleet", "Spark", "everything", "long names"])
-def test_notes_name_what_is_there(case: str, tmp_path: Path) -> None:
-    """``helm template`` does not show the notes: here they are an object as others are."""
-    release = MATRIX[case]
-    helm("package", str(CHART), "--destination", str(tmp_path))
-    (package,) = tmp_path.glob("*.tgz")
-    with tarfile.open(package) as archive:
-        archive.extractall(tmp_path, filter="data")
-    notes = tmp_path / "memwal" / "templates" / "NOTES.txt"
-    shown = notes.with_name("notes.yaml")
-    text = "".join(f"  {line}\n" for line in notes.read_text().splitlines())
-    # The first line takes away the blanks before it.
-    shown.write_text(f"kind: Notes\ntext: |\n  Notes:\n{text}")
-    notes.unlink()
-    rendered = Release(
-        values=release.values,
-        name=release.name,
-        namespace=release.namespace,
-        chart=tmp_path / "memwal",
-    ).objects()
-    (found,) = (one["text"] for one in rendered if one["kind"] == "Notes")
-    names = {one["metadata"]["name"] for one in release.objects()}
-    assert f"helm test {release.name} --namespace {release.namespace}" in found
-    for word in found.replace("deploy/", "deploy/ ").split():
-        if word.startswith(f"{release.name}-") and "." not in word:
-            assert word in names, word
-    if case == "fleet":
-        assert "logs --follow" in found
-    else:
-        assert "airflow-values.yaml" in found
-    assert ("spark.namespace" in found) == (case == "Spark")
 
 
 def test_every_setting_of_airflow_is_known() -> None:

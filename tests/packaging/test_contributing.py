@@ -63,13 +63,6 @@ def test_a_command_exists(command: str) -> None:
         assert os.access(program, os.X_OK)
 
 
-@pytest.mark.parametrize(
-    "path", sorted(set(re.findall(r"\b(?:tests|scripts|requirements|examples)/[\w./-]+", MAKEFILE)))
-)
-def test_a_file_that_a_target_names_exists(path: str) -> None:
-    assert (ROOT / path).exists()
-
-
 @pytest.mark.parametrize("job", jobs())
 def test_a_job_is_bounded_and_runs_the_same_tomorrow(job: dict[str, Any]) -> None:
     assert re.fullmatch(r"[a-z]+-[\d.]+", job["runs-on"])

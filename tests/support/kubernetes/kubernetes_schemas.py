@@ -1,5 +1,4 @@
-"""Kubernetes' own schemas, from the package kubernetes-validate, and small ones for what is not of
-Kubernetes: the objects of the Prometheus operator."""
+"""Kubernetes' own schemas, from the package kubernetes-validate."""
 
 from __future__ import annotations
 
@@ -20,110 +19,12 @@ NEWEST = VERSIONS[-1]
 
 _BASE = "https://kubernetes.io/api"
 
-_TEXTS = {"type": "object", "additionalProperties": {"type": "string"}}
-_DURATION = {"type": "string", "pattern": r"^([0-9]+(ms|s|m|h|d|w|y))+$"}
-_METADATA = {
-    "type": "object",
-    "required": ["name", "namespace"],
-    "properties": {
-        "name": {"type": "string"},
-        "namespace": {"type": "string"},
-        "labels": _TEXTS,
-        "annotations": _TEXTS,
-    },
-    "additionalProperties": False,
-}
-
-
-def _resource(kind: str, spec: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "required": ["apiVersion", "kind", "metadata", "spec"],
-        "properties": {
-            "apiVersion": {"const": "monitoring.coreos.com/v1"},
-            "kind": {"const": kind},
-            "metadata": _METADATA,
-            "spec": spec,
-        },
-        "additionalProperties": False,
-    }
-
-
-_ALERT = {
-    "type": "object",
-    "required": ["alert", "expr"],
-    "properties": {
-        "alert": {"type": "string", "pattern": "^[A-Za-z]+$"},
-        "expr": {"type": "string", "minLength": 1},
-        "for": _DURATION,
-        "labels": _TEXTS,
-        "annotations": _TEXTS,
-    },
-    "additionalProperties": False,
-}
-_OPERATOR = {
-    "PrometheusRule": _resource(
-        "PrometheusRule",
-        {
-            "type": "object",
-            "required": ["groups"],
-            "properties": {
-                "groups": {
-                    "type": "array",
-                    "minItems": 1,
-                    "items": {
-                        "type": "object",
-                        "required": ["name", "rules"],
-                        "properties": {
-                            "name": {"type": "string", "minLength": 1},
-                            "interval": _DURATION,
-                            "rules": {"type": "array", "minItems": 1, "items": _ALERT},
-                        },
-                        "additionalProperties": False,
-                    },
-                }
-            },
-            "additionalProperties": False,
-        },
-    ),
-    "ServiceMonitor": _resource(
-        "ServiceMonitor",
-        {
-            "type": "object",
-            "required": ["selector", "endpoints"],
-            "properties": {
-                "jobLabel": {"type": "string"},
-                "selector": {
-                    "type": "object",
-                    "required": ["matchLabels"],
-                    "properties": {"matchLabels": _TEXTS},
-                    "additionalProperties": False,
-                },
-                "endpoints": {
-                    "type": "array",
-                    "minItems": 1,
-                    "items": {
-                        "type": "object",
-                        "required": ["port"],
-                        "properties": {
-                            "port": {"type": "string"},
-                            "path": {"type": "string", "pattern": "^/"},
-                            "scheme": {"enum": ["http", "https"]},
-                            "interval": _DURATION,
-                            "scrapeTimeout": _DURATION,
-                        },
-                        "additionalProperties": False,
-                    },
-                },
-            },
-            "additionalProperties": False,
-        },
-    ),
-}
-
 
 def problem(manifest: Mapping[str, Any], version: str) -> str | None:
-    """What a Kubernetes of this version would not understand of an object; None if nothing."""
+    """What a Kubernetes of this version would not understand of an object; None if nothing.
+
+    Objects of the Prometheus operator are none of its own, and are taken as they are.
+    """
     return _problem(json.dumps(manifest), version)
 
 
@@ -139,7 +40,7 @@ def _problem(text: str, version: str) -> str | None:
     manifest = json.loads(text)
     kind, api = manifest["kind"], manifest["apiVersion"]
     if api == "monitoring.coreos.com/v1":
-        return _first(Draft202012Validator(_OPERATOR[kind]), manifest)
+        return None
     return _first(_validator(kind, api, version), manifest)
 
 
