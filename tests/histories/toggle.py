@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import struct
 import time
+import weakref
 from pathlib import Path
 
 _MOMENT = struct.Struct("<q")
@@ -21,6 +22,7 @@ class Toggle:
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("a+b", buffering=0)
+        weakref.finalize(self, self._file.close)
 
     def turn(self) -> None:
         """Note that it begins now, or ends now."""
