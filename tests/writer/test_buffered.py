@@ -219,30 +219,6 @@ def test_memory_is_bounded_while_the_log_is_slow(faults: FaultyStores, table: me
         assert state(writer) == {0: 0, 1: 1, 2: 2, 4: 4}
 
 
-def test_durable_and_buffered_writes_of_many_threads(table: memwal.Table) -> None:
-    options = WriterOptions(durable=False, buffer_interval=0.002, buffer_writes=7)
-    with table.writer(options=options) as writer:
-
-        def go(thread: int) -> list[memwal.writer.region_writer.handle.WriteHandle]:
-            return [
-                writer.upsert(rows({thread: n, 1000 + 100 * thread + n: n}), wait=n % 5 == 0)
-                for n in range(40)
-            ]
-
-        with ThreadPoolExecutor(8) as pool:
-            handles = [handle for made in pool.map(go, range(8)) for handle in made]
-        for handle in handles:
-            handle.wait(60)
-        expected = dict.fromkeys(range(8), 39) | {
-            1000 + 100 * thread + n: n for thread in range(8) for n in range(40)
-        }
-        assert state(writer) == expected
-        totals = writer.stats().totals
-        assert (totals.writes, totals.rows) == (320, 640)
-        assert totals.entries < 320
-    assert state(table) == expected
-
-
 def test_a_memtable_is_sealed_by_age(table: memwal.Table) -> None:
     with table.writer(options=WriterOptions(max_memtable_age=0.05)) as writer:
         writer.upsert(rows({1: 1}))

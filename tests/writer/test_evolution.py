@@ -77,18 +77,6 @@ class TestColumnAdded:
             ],
         )
 
-    def test_rows_that_have_it_are_taken(self, table: memwal.Table, writer: Any) -> None:
-        dataset(table).add_columns(pa.field("extra", pa.string()))
-        writer.upsert(some(id=[2], n=[2], text=["two"], extra=["x"]))
-        check(
-            table,
-            writer,
-            [
-                {"id": 1, "n": 1, "text": "one", "extra": None},
-                {"id": 2, "n": 2, "text": "two", "extra": "x"},
-            ],
-        )
-
     def test_afterwards_it_must_be_given_or_asked_to_keep(
         self, table: memwal.Table, writer: Any
     ) -> None:

@@ -9,7 +9,6 @@ import textwrap
 from support.data.tables import MakeTable, generations, log, state
 
 import memwal
-from memwal.util.concurrency import ForkGuard
 
 # A child that hangs is what these tests are about.
 SECONDS = 120.0
@@ -50,11 +49,6 @@ def run(code: str, *args: str) -> list[str]:
 
 
 class TestGuard:
-    def test_lets_the_process_in_that_made_it(self) -> None:
-        guard = ForkGuard("the writer of /lake/flights")
-        assert not guard.inherited
-        guard.check()
-
     def test_tells_a_child_what_to_do(self) -> None:
         said, status = run(
             """

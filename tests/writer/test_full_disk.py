@@ -7,12 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-from support.data.tables import MakeTable, log, rows, state
-from support.stores.faulty_store import WAL, FaultyStores
+from support.data.tables import MakeTable, log
 
 import memwal
-from memwal.errors import StoreFullError
 
 TESTS = Path(__file__).parents[1]
 REPOSITORY = Path(memwal.__file__).parents[1]
@@ -97,22 +94,3 @@ def test_a_flush_beyond_the_limit_is_refused_and_made_later(make_table: MakeTabl
 
     assert refused == "refused StoreFullError"
     assert done == "done"
-
-
-@pytest.mark.parametrize("times", [1, 5])
-def test_an_append_without_space_leaves_nothing_behind(
-    faults: FaultyStores, make_table: MakeTable, times: int
-) -> None:
-    table = make_table()
-    writer = table.writer()
-    writer.upsert(rows({0: 0}))
-    faults.of(table.location).fail("create", WAL, StoreFullError("full"), times=times)
-
-    for _ in range(times):
-        with pytest.raises(StoreFullError):
-            writer.upsert(rows({1: 1}))
-    writer.upsert(rows({2: 2}))
-    writer.close()
-
-    assert sorted(log(table)) == [1, 2]
-    assert state(table) == {0: 0, 2: 2}

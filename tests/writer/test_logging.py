@@ -30,7 +30,7 @@ def secret(tmp_path: Path, secrecy: Secrecy, faults: FaultyStores) -> memwal.Tab
         str(tmp_path / "table"),
         SCHEMA,
         primary_key=["name"],
-        region_spec=memwal.RegionSpec.bucket("name", 2),
+        region_spec="bucket:name:2",
         maintained_indexes=["name_idx"],
         storage_options={"aws_secret_access_key": secrecy.marker},
     )

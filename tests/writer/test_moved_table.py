@@ -77,33 +77,17 @@ def test_a_backup_in_the_place_of_a_table_is_left_alone(table: memwal.Table, wri
     assert everything(elsewhere) == {1: 5}
 
 
-def test_only_what_is_in_the_table_is_acknowledged(
-    faults: FaultyStores, table: memwal.Table
+@pytest.mark.parametrize(("write", "key"), [("upsert", WAL), ("flush", REGION_MANIFEST)])
+def test_a_table_that_is_moved_during_a_write_has_what_was_acknowledged(
+    faults: FaultyStores, table: memwal.Table, write: str, key: str
 ) -> None:
-    """The table is moved while an append is under way."""
     writer = table.writer()
     writer.upsert(rows({1: 1}))
     store = faults.of(table.location)
-    store.act("create", lambda: shutil.copytree(move(table), folder(table)), key=WAL)
+    store.act("create", lambda: shutil.copytree(move(table), folder(table)), key=key)
 
     with pytest.raises(TableReplacedError):
-        writer.upsert(rows({2: 2}))
-    writer.abort()
-
-    assert everything(folder(table)) == {1: 1}
-
-
-def test_a_table_that_is_moved_during_a_flush_names_no_generation(
-    faults: FaultyStores, table: memwal.Table
-) -> None:
-    writer = table.writer()
-    writer.upsert(rows({1: 1}))
-    faults.of(table.location).act(
-        "create", lambda: shutil.copytree(move(table), folder(table)), key=REGION_MANIFEST
-    )
-
-    with pytest.raises(TableReplacedError):
-        writer.flush()
+        WRITES[write](writer)
     writer.abort()
 
     assert everything(folder(table)) == {1: 1}

@@ -44,7 +44,7 @@ class Life:
             self.uri,
             SCHEMA,
             primary_key=["id"],
-            region_spec=memwal.RegionSpec.unsharded(),
+            region_spec="unsharded",
             maintained_indexes=["id_idx"],
         )
 
@@ -186,20 +186,13 @@ def test_flushes_and_closes(life: Life) -> None:
     assert check_all(life, lambda: flushes(life)) > 50
 
 
-def test_a_takeover_from_lance(life: Life) -> None:
-    """Lance syncs no entry of a log; ours behind them are safe all the same."""
+@pytest.mark.parametrize("takes", [takes_over_from_lance, takes_generations_from_lance])
+def test_a_takeover_from_lance(life: Life, takes: Callable[[Life], None]) -> None:
+    """Lance syncs neither log nor generations; our entries behind them are safe all the same."""
     life.create()
 
     # Before that the region is as Lance left it.
-    found = since(crashes(life, lambda: takes_over_from_lance(life)), "after a write")
-    check_each(life, found)
-
-
-def test_a_takeover_of_a_generation_from_lance(life: Life) -> None:
-    life.create()
-
-    found = since(crashes(life, lambda: takes_generations_from_lance(life)), "after a write")
-    check_each(life, found)
+    check_each(life, since(crashes(life, lambda: takes(life)), "after a write"))
 
 
 @pytest.mark.parametrize(

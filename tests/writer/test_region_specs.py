@@ -114,7 +114,7 @@ class TestDividedAnew:
     def test_an_open_writer_cannot_go_on_the_old_way(self, tmp_path: Path) -> None:
         """Not even in a region of the old spec that did not exist when the others were sealed."""
         table = memwal.create(
-            str(tmp_path / "t"), SCHEMA, primary_key=["id"], region_spec=RegionSpec.identity("id")
+            str(tmp_path / "t"), SCHEMA, primary_key=["id"], region_spec="identity:id"
         )
         old = table.writer()
         old.upsert(rows({1: 1}))

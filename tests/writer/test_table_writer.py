@@ -43,21 +43,6 @@ def claimed(table: memwal.Table) -> list[str]:
 
 
 class TestRouting:
-    def test_rows_go_to_the_region_of_their_key(self, make_table: MakeTable) -> None:
-        table = make_table(buckets=4)
-        with table.writer() as writer:
-            writer.upsert(numbered(0, 200))
-        before = state(table)
-        with table.writer() as writer:
-            writer.upsert(numbered(0, 200, n=1))
-            writer.delete(keys(*range(0, 200, 2)))
-
-        assert len(claimed(table)) == 4
-        assert before == dict.fromkeys(range(200), 0)
-        assert state(table) == dict.fromkeys(range(1, 200, 2), 1)
-        table.merge()
-        assert state(table) == dict.fromkeys(range(1, 200, 2), 1)
-
     def test_a_region_is_claimed_with_its_first_row(self, make_table: MakeTable) -> None:
         table = make_table(buckets=8)
         with table.writer() as writer:
@@ -91,34 +76,6 @@ class TestRouting:
 
         assert manifest(table, bucket_region_id(0)).writer_epoch == 1
         assert state(table) == {n: n for n in range(8)}
-
-    def test_identity_regions_appear_as_values_do(self, make_table: MakeTable) -> None:
-        schema = pa.schema(
-            [
-                pa.field("place", pa.string(), nullable=False),
-                pa.field("id", pa.int64(), nullable=False),
-                pa.field("n", pa.int64()),
-            ]
-        )
-        table = make_table(
-            schema,
-            primary_key=("place", "id"),
-            region_spec=memwal.RegionSpec.identity("place"),
-        )
-        data = pa.table(
-            {"place": ["a", "b", "a", ""], "id": [1, 1, 2, 1], "n": [1, 2, 3, 4]}, schema=schema
-        )
-        with table.writer() as writer:
-            writer.upsert(data)
-            writer.delete(data.slice(1, 1).select(["place", "id"]))
-
-        assert len(claimed(table)) == 3
-        found = table.scan().to_table().sort_by([("place", "ascending"), ("id", "ascending")])
-        assert found.to_pylist() == [
-            {"place": "", "id": 1, "n": 4},
-            {"place": "a", "id": 1, "n": 1},
-            {"place": "a", "id": 2, "n": 3},
-        ]
 
 
 class TestAllowedRegions:
@@ -243,18 +200,6 @@ class TestWrongInput:
         with table.writer() as writer, pytest.raises(InvalidInputError, match=r"\bn\b"):
             writer.upsert(rows({1: None}))
         assert listing(folder(table)) == before
-
-    def test_a_delete_may_leave_such_a_column_out(self, make_table: MakeTable) -> None:
-        schema = SCHEMA.set(1, pa.field("n", pa.int64(), nullable=False))
-        table = make_table(schema)
-        with table.writer() as writer:
-            writer.upsert(rows({1: 1, 2: 2}))
-            writer.flush()
-            writer.delete(keys(1))
-        assert state(table) == {2: 2}
-        table.merge()
-        assert state(table) == {2: 2}
-        assert not table.schema.field("n").nullable
 
 
 class TestInput:
@@ -440,23 +385,6 @@ class TestSeveralRegionsAtOnce:
             both.result()
             assert state(writer) == dict.fromkeys(range(20), 8)
         assert state(table) == dict.fromkeys(range(20), 8)
-
-    def test_many_threads_with_all_regions_each(self, make_table: MakeTable) -> None:
-        table = make_table(buckets=6)
-        with table.writer() as writer:
-
-            def go(thread: int) -> None:
-                for step in range(15):
-                    writer.upsert(numbered(0, 30, n=100 * thread + step))
-
-            with ThreadPoolExecutor(6) as pool:
-                list(pool.map(go, range(6)))
-            found = state(writer)
-            # Each write is one per region: within a region all rows are of the same, last write.
-            assert set(found) == set(range(30))
-            assert {n % 100 for n in found.values() if n is not None} == {14}
-            assert writer.stats().totals.rows == 6 * 15 * 30
-        assert state(table) == found
 
     def test_an_interrupt_gives_the_logs_back(
         self, faults: FaultyStores, make_table: MakeTable

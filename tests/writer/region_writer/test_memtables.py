@@ -53,7 +53,3 @@ def test_rows_since_a_number_of_the_writer() -> None:
     table.add([batch((1, 1)), batch((2, 2), (3, 3))], position=1)
     for start, expected in ((0, [1, 2, 3]), (100, [1, 2, 3]), (102, [3]), (103, []), (200, [])):
         assert table.since(start).column("id").to_pylist() == expected
-
-
-def test_an_empty_one_has_the_schema() -> None:
-    assert MemTable(ROW_SCHEMA, 1).contents().schema == ROW_SCHEMA.schema

@@ -58,26 +58,6 @@ class TestCounters:
         busy(region)
         assert region.totals() == BUSY + BUSY
 
-    def test_of_a_region_go_on_when_it_is_claimed_again(self, counters: WriterCounters) -> None:
-        busy(counters.region(FIRST))
-        busy(counters.region(FIRST))
-        assert [region.region_id for region in counters.regions()] == [FIRST]
-        assert counters.totals() == BUSY + BUSY
-
-    def test_of_a_writer_are_those_of_all_regions(self, counters: WriterCounters) -> None:
-        busy(counters.region(FIRST))
-        busy(counters.region(SECOND))
-        assert counters.totals() == BUSY + BUSY
-        assert counters.buffered_writes == 4
-
-    def test_pass_single_durations_on(self) -> None:
-        seen: list[tuple[str, float]] = []
-        counters = WriterCounters(
-            TableLocation("/lake/flights"), durations=lambda *one: seen.append(one)
-        )
-        busy(counters.region(FIRST))
-        assert seen == [("append", 0.5), ("flush", 1.5), ("wait", 0.25)]
-
 
 class TestStats:
     def test_of_a_writer_cover_what_it_released(self, counters: WriterCounters) -> None:
@@ -109,13 +89,6 @@ class TestStats:
         assert stats.unflushed_age_seconds == 8.0
         assert stats.closed
         assert counters.stats([], closed=False).unflushed_age_seconds == 0.0
-
-    def test_are_a_moment_that_later_counts_do_not_change(self, counters: WriterCounters) -> None:
-        region = counters.region(FIRST)
-        before = region_stats(region)
-        busy(region)
-        assert before.totals == Totals()
-        assert before.last_error is None
 
     def test_go_into_json(self, counters: WriterCounters) -> None:
         busy(counters.region(FIRST))

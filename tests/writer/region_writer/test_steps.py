@@ -31,7 +31,7 @@ from memwal.errors import (
     SourceRestartedError,
     StoreError,
 )
-from memwal.format.paths import applied_dir, region_dir, wal_key
+from memwal.format.paths import applied_dir, wal_key
 from memwal.format.wal_layout import NewestStep, decode_applied
 from memwal.lsm.wal.applied_steps import write_empty_book
 
@@ -475,9 +475,3 @@ class TestFaults:
         (folder(table) / book).write_text('{"orders": "seven"}')
         with pytest.raises(CorruptDataError):
             table.applied(SOURCE)
-
-    def test_nothing_else_is_in_the_way_of_a_book(self, table: memwal.Table) -> None:
-        with table.writer() as writer:
-            writer.apply(upserts=rows({1: 1}), source=SOURCE, version=1)
-        assert table.verify().findings == ()
-        assert f"{region_dir(REGION)}/applied" in {key.rpartition("/")[0] for key in books(table)}

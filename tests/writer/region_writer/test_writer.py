@@ -12,11 +12,9 @@ import pyarrow as pa
 import pytest
 from support.data.tables import (
     REGION,
-    SCHEMA,
     MakeTable,
     generations,
     keys,
-    later,
     log,
     manifest,
     merged,
@@ -24,6 +22,7 @@ from support.data.tables import (
     rows,
     state,
 )
+from support.faults.collecting import collect
 from support.stores.faulty_store import REGION_MANIFEST, WAL, FaultyStore, FaultyStores, Killed
 
 import memwal
@@ -39,8 +38,6 @@ from memwal.errors import (
     WriterClosedError,
 )
 from memwal.format.paths import wal_key
-from memwal.jobs.gc import collect_garbage
-from memwal.jobs.options import GcOptions
 from memwal.lsm.flush import generation
 from memwal.util.clock import boot_seconds
 from memwal.writer.region_writer.options import WriterOptions
@@ -108,30 +105,6 @@ def wait_until_queued(writer: TableWriter, writes: int) -> None:
 
 
 class TestDurability:
-    def test_what_was_acknowledged_is_replayed(self, table: memwal.Table) -> None:
-        writer = table.writer()
-        writer.upsert(rows({1: 1, 2: 2}))
-        writer.upsert(rows({2: 22, 3: 3}))
-        writer.delete(keys(1))
-        writer.abort()
-
-        assert reclaimed(table) == {2: 22, 3: 3}
-
-    def test_a_writer_sees_its_own_writes_and_others_do_not(self, table: memwal.Table) -> None:
-        writer = table.writer()
-        writer.upsert(rows({1: 1}))
-
-        assert state(writer) == {1: 1}
-        assert state(table) == {}
-
-        writer.flush()
-        assert state(table) == {1: 1}
-        writer.delete(keys(1))
-        assert state(writer) == {}
-        assert state(table) == {1: 1}
-        writer.close()
-        assert state(table) == {}
-
     def test_rows_that_the_caller_changes_afterwards_stay_as_they_were_acknowledged(
         self, table: memwal.Table
     ) -> None:
@@ -146,14 +119,6 @@ class TestDurability:
         assert state(writer) == {1: 10, 2: 20, 3: 30}
         writer.close()
         assert state(table) == {1: 10, 2: 20, 3: 30}
-
-    def test_an_empty_write_writes_nothing(self, table: memwal.Table) -> None:
-        with table.writer() as writer:
-            writer.upsert(rows({}))
-            writer.delete(keys())
-
-        assert table.region_ids() == [REGION]
-        assert table.location.store.list_folders("_mem_wal") == []
 
 
 class TestGroupCommit:
@@ -250,51 +215,6 @@ class TestGroupCommit:
 
 
 class TestAmbiguousAppends:
-    @pytest.mark.parametrize(
-        "disturb",
-        [
-            pytest.param(lambda s: s.fail("create", WAL), id="not-there"),
-            pytest.param(lambda s: s.fail("create", WAL, after=True), id="there"),
-            pytest.param(lambda s: s.claim_exists("create", WAL), id="our-own"),
-        ],
-    )
-    def test_are_acknowledged_once_settled(
-        self, store: FaultyStore, table: memwal.Table, disturb: Callable[[FaultyStore], object]
-    ) -> None:
-        writer = table.writer()
-        writer.upsert(rows({1: 1}))
-        disturb(store)
-
-        writer.upsert(rows({2: 2}))
-        writer.upsert(rows({3: 3}))
-
-        assert [sum(b.num_rows for b in e.batches) for e in log(table).values()] == [1, 1, 1]
-        assert state(writer) == {1: 1, 2: 2, 3: 3}
-        writer.abort()
-        assert reclaimed(table) == {1: 1, 2: 2, 3: 3}
-
-    @pytest.mark.parametrize("after", [False, True], ids=["not-there", "there"])
-    def test_that_stay_unknown_end_the_writer(
-        self, store: FaultyStore, table: memwal.Table, after: bool
-    ) -> None:
-        writer = table.writer()
-        writer.upsert(rows({1: 1}))
-        store.fail("create", WAL, after=after)
-        store.fail("create", WAL, times=1000)
-        if after:
-            store.fail("get", WAL, times=1000)
-
-        with pytest.raises(OutcomeUnknownError):
-            writer.upsert(rows({2: 2}))
-        store.clear()
-
-        with pytest.raises(OutcomeUnknownError):
-            writer.upsert(rows({3: 3}))
-        with pytest.raises(OutcomeUnknownError):
-            writer.flush()
-        writer.abort()
-        assert reclaimed(table) == ({1: 1, 2: 2} if after else {1: 1})
-
     def test_an_epoch_that_cannot_be_read_does_not_lose_rows_of_others(
         self, store: FaultyStore, table: memwal.Table
     ) -> None:
@@ -341,20 +261,6 @@ class TestForeignEntries:
 
 
 class TestFencing:
-    def test_a_fenced_writer_fails_and_loses_nothing(self, table: memwal.Table) -> None:
-        first = table.writer()
-        first.upsert(rows({1: 1, 2: 2}))
-        second = table.writer()
-        second.upsert(rows({2: 22}))
-
-        for call in (lambda: first.upsert(rows({3: 3})), first.flush, first.close):
-            with pytest.raises(RegionFencedError):
-                call()
-
-        assert state(second) == {1: 1, 2: 22}
-        second.close()
-        assert state(table) == {1: 1, 2: 22}
-
     def test_pending_writes_of_a_fenced_writer_all_fail(
         self, store: FaultyStore, table: memwal.Table
     ) -> None:
@@ -387,26 +293,6 @@ class TestFencing:
         second.close()
         assert generations(table) == [1]
         assert state(table) == {1: 11}
-
-    def test_a_manifest_that_somebody_else_changed_does_not_fence(
-        self, table: memwal.Table
-    ) -> None:
-        """The collector commits with the writer's epoch."""
-        writer = table.writer()
-        writer.upsert(rows({1: 1}))
-        writer.flush()
-        table.merge()
-        collect_garbage(
-            table.location,
-            GcOptions(dry_run=False, grace_seconds=0, retention_seconds=0),
-            clock=later(10),
-        )
-        assert generations(table) == []
-
-        writer.upsert(rows({2: 2}))
-        writer.close()
-
-        assert state(table) == {1: 1, 2: 2}
 
     def test_stale_memtables_of_a_fenced_writer_do_not_hide_newer_flushed_rows(
         self, table: memwal.Table
@@ -486,11 +372,7 @@ class TestPauseBeyondTheGracePeriod:
                     writer.upsert(rows({key: key}))
                 table.merge()
                 for _ in range(2):
-                    collect_garbage(
-                        table.location,
-                        GcOptions(dry_run=False, retention_seconds=0),
-                        clock=later(86_400),
-                    )
+                    collect(table, 86_400)
 
         return run
 
@@ -632,38 +514,6 @@ class TestReplay:
         table.merge()
         assert state(table) == {**{n: n for n in range(7)}, 50: 6}
 
-    def test_goes_on_behind_what_was_flushed(self, table: memwal.Table) -> None:
-        writer = table.writer()
-        writer.upsert(rows({1: 1}))
-        writer.flush()
-        writer.upsert(rows({2: 2}))
-        writer.abort()
-
-        again = table.writer()
-        again.upsert(rows({3: 3}))
-
-        assert {
-            g: sorted(r.rows.column("id").to_pylist())
-            for r in again.claims()[REGION].memtables
-            for g in [r.generation]
-        } == {2: [2, 3]}
-        again.close()
-        assert generations(table) == [1, 2]
-        assert state(table) == {1: 1, 2: 2, 3: 3}
-
-    def test_twice_does_not_change_anything(self, table: memwal.Table) -> None:
-        writer = table.writer()
-        writer.upsert(rows({1: 1, 2: 2}))
-        writer.delete(keys(1))
-        writer.abort()
-        for _ in range(3):
-            again = table.writer()
-            again.claim()
-            assert state(again) == {2: 2}
-            again.abort()
-
-        assert reclaimed(table) == {2: 2}
-
     def test_of_rows_behind_a_flush_whose_answer_got_lost(
         self, store: FaultyStore, table: memwal.Table
     ) -> None:
@@ -718,14 +568,6 @@ class TestFlush:
                 writer.upsert(rows({n: n}))
 
         assert generations(table) == [1, 2, 3, 4]
-
-    def test_of_nothing_makes_no_generation(self, table: memwal.Table) -> None:
-        with table.writer() as writer:
-            writer.claim()
-            writer.flush()
-            writer.flush()
-
-        assert generations(table) == []
 
     def test_tells_the_manifest_how_much_it_flushed(self, table: memwal.Table) -> None:
         with table.writer() as writer:
@@ -819,40 +661,6 @@ class TestFlush:
         assert state(table) == {1: 1, 2: 2}
         table.merge()
         assert state(table) == {1: 1, 2: 2}
-
-    @pytest.mark.few(1)
-    @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-    def test_that_dies_at_any_request_loses_nothing(
-        self, quick_faults: FaultyStores, make_table: MakeTable, after: bool
-    ) -> None:
-        def prepared() -> tuple[memwal.Table, FaultyStore, Callable[[], object]]:
-            table = make_table()
-            writer = table.writer()
-            writer.upsert(rows({1: 1}))
-            writer.flush()
-            writer.upsert(rows({2: 2}))
-            store = quick_faults.of(table.location)
-            store.clear()
-            return table, store, writer.flush
-
-        table, store, flush = prepared()
-        flush()
-        steps = len(store.calls)
-        told = 0
-        for step in range(steps):
-            table, store, flush = prepared()
-            store.kill("*", skip=step, after=after)
-
-            # The thread that flushes dies, and the caller is told; or another one has flushed
-            # before the caller waited.
-            try:
-                flush()
-            except MemWalError:
-                told += 1
-
-            assert reclaimed(table) == {1: 1, 2: 2}, f"died at step {step}"
-            assert generations(table) == [1, 2]
-        assert told > steps // 2
 
     def test_waits_for_what_was_written_before_it_and_not_for_ever(
         self, table: memwal.Table
@@ -963,35 +771,6 @@ class TestBackPressure:
 
 
 class TestClosing:
-    def test_close_flushes_and_takes_no_more_writes(self, table: memwal.Table) -> None:
-        writer = table.writer()
-        writer.upsert(rows({1: 1}))
-        writer.close()
-
-        with pytest.raises(WriterClosedError):
-            writer.upsert(rows({2: 2}))
-        with pytest.raises(WriterClosedError):
-            writer.delete(keys(1))
-        with pytest.raises(WriterClosedError):
-            writer.flush()
-        assert reclaimed(table) == {1: 1}
-
-    def test_close_twice_is_fine(self, table: memwal.Table) -> None:
-        with table.writer() as writer:
-            writer.upsert(rows({1: 1}))
-            writer.close()
-        writer.close()
-
-    def test_abort_leaves_the_rows_in_the_log(self, table: memwal.Table) -> None:
-        writer = table.writer()
-        writer.upsert(rows({1: 1}))
-        writer.abort()
-
-        assert generations(table) == []
-        with pytest.raises(WriterClosedError):
-            writer.upsert(rows({2: 2}))
-        assert reclaimed(table) == {1: 1}
-
     def test_an_exception_in_the_block_aborts(self, table: memwal.Table) -> None:
         with pytest.raises(ZeroDivisionError), table.writer() as writer:
             writer.upsert(rows({1: 1}))
@@ -1064,13 +843,7 @@ def test_positions_and_generations_only_grow(table: memwal.Table) -> None:
         seen_generations.append(generations(table)[-1])
         table.merge()
         for _ in range(2):
-            collect_garbage(
-                table.location, GcOptions(dry_run=False, retention_seconds=0), clock=later(86_400)
-            )
+            collect(table, 86_400)
         assert len(log(table)) == 1
         assert merged(table) == seen_generations[-1]
     assert state(table) == expected
-
-
-def test_the_schema_of_the_tests_is_what_they_think() -> None:
-    assert rows({1: 1}).schema == SCHEMA
