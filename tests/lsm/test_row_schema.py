@@ -39,29 +39,6 @@ def test_the_stored_form_has_a_flag_and_nullable_columns_beside_the_key() -> Non
     )
 
 
-def test_upserts_are_not_tombstones() -> None:
-    (batch,) = ROW_SCHEMA.convert_upserts(
-        pa.table({"text": ["x"], "id": [1], "n": pa.array([2], pa.int32())})
-    )
-    assert batch.schema == ROW_SCHEMA.schema
-    assert batch.to_pylist() == [{"id": 1, "n": 2, "text": "x", "_tombstone": False}]
-
-
-def test_deletes_have_nothing_but_their_key() -> None:
-    (batch,) = ROW_SCHEMA.convert_deletes(
-        pa.table({"id": [1, 2], "n": pa.array([5, 6], pa.int32()), "text": ["x", "y"]})
-    )
-    assert batch.schema == ROW_SCHEMA.schema
-    assert batch.to_pylist() == [
-        {"id": key, "n": None, "text": None, "_tombstone": True} for key in (1, 2)
-    ]
-
-
-def test_nothing_is_no_batch() -> None:
-    assert ROW_SCHEMA.convert_deletes(pa.array([], pa.int64())) == []
-    assert ROW_SCHEMA.convert_upserts(SCHEMA.empty_table()) == []
-
-
 WIDENED = [
     (pa.int8(), pa.int64()),
     (pa.uint8(), pa.int16()),
@@ -106,27 +83,8 @@ def test_types_without_common_values_are_refused(given: pa.DataType, wanted: pa.
         single("x", wanted).convert_upserts(table)
 
 
-def test_a_null_inside_a_struct_or_list_is_the_columns_own_business() -> None:
-    kind = pa.struct([("a", pa.int64())])
-    table = pa.table({"id": [1], "x": pa.array([{"a": None}], kind)})
-    (batch,) = single("x", kind).convert_upserts(table)
-    assert batch.column("x").to_pylist() == [{"a": None}]
-
-
 class TestAdopt:
     """Batches that were read from the log, whoever wrote them."""
-
-    def test_our_own_are_taken_as_they_are(self) -> None:
-        (batch,) = ROW_SCHEMA.convert_deletes(pa.array([1], pa.int64()))
-        assert ROW_SCHEMA.convert_logged(batch) == [batch]
-
-    def test_columns_may_be_reordered_and_the_flag_missing(self) -> None:
-        batch = pa.record_batch(
-            {"text": ["x"], "n": pa.array([2], pa.int32()), "id": pa.array([1], pa.int64())}
-        )
-        (converted,) = ROW_SCHEMA.convert_logged(batch)
-        assert converted.schema == ROW_SCHEMA.schema
-        assert converted.to_pylist() == [{"id": 1, "n": 2, "text": "x", "_tombstone": False}]
 
     def test_the_flag_is_kept(self) -> None:
         batch = pa.record_batch(
@@ -139,11 +97,6 @@ class TestAdopt:
         )
         (converted,) = ROW_SCHEMA.convert_logged(batch)
         assert converted.column("_tombstone").to_pylist() == [True, False]
-
-    def test_a_column_that_the_table_got_later_is_null(self) -> None:
-        batch = pa.record_batch({"n": pa.array([2], pa.int32()), "id": pa.array([1], pa.int64())})
-        (converted,) = ROW_SCHEMA.convert_logged(batch)
-        assert converted.to_pylist() == [{"id": 1, "n": 2, "text": None, "_tombstone": False}]
 
     @pytest.mark.parametrize(
         "batch",
@@ -170,17 +123,6 @@ class TestPartial:
         assert batch.schema.names == ["id", "text"]
         assert batch.schema.field("id").type == pa.int64()
         assert batch.to_pylist() == [{"id": 1, "text": "x"}]
-
-    def test_the_key_alone_will_do(self) -> None:
-        (batch,) = ROW_SCHEMA.convert_partial(pa.table({"id": [1, 2]}))
-        assert batch.to_pydict() == {"id": [1, 2]}
-
-    def test_all_columns_will_do(self) -> None:
-        (batch,) = ROW_SCHEMA.convert_partial(ROWS)
-        assert batch.to_pylist() == ROWS.to_pylist()
-
-    def test_nothing_is_no_batch(self) -> None:
-        assert ROW_SCHEMA.convert_partial(pa.table({"id": pa.array([], pa.int64())})) == []
 
     @pytest.mark.parametrize(
         ("data", "named"),
@@ -308,12 +250,6 @@ class TestRefusals:
         data = pa.table({"id": pa.chunked_array([[1, 2], [None, 3]])})
         with pytest.raises(InvalidInputError, match=r"\bid\b.*\brow 2\b"):
             ROW_SCHEMA.convert_deletes(data)
-
-    def test_a_value_that_cannot_be_cast_is_refused(self) -> None:
-        given = pa.array([{"a": None}], pa.struct([("a", pa.int64())]))
-        wanted = pa.struct([pa.field("a", pa.int64(), nullable=False)])
-        with pytest.raises(InvalidInputError, match=r"\bx\b"):
-            single("x", wanted).convert_upserts(pa.table({"id": [1], "x": given}))
 
 
 KINDS = {

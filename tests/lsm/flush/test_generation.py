@@ -103,19 +103,6 @@ def test_that_ends_between_two_of_its_files_is_made_good(
     assert values(found.to_table(columns=DICTIONARIES.names)) == wanted(200)
 
 
-def test_has_one_row_per_key_in_stored_form(table: memwal.Table) -> None:
-    dataset = flushed(table, rows({3: 3, 1: 1}), keys(1), rows({2: 2, 3: 33}))
-
-    found = dataset.to_table()
-    assert found.schema.names == ["id", "n", "text", "_tombstone"]
-    assert not found.schema.field("_tombstone").nullable
-    assert found.to_pylist() == [
-        {"id": 1, "n": None, "text": None, "_tombstone": True},
-        {"id": 2, "n": 2, "text": "2=2", "_tombstone": False},
-        {"id": 3, "n": 33, "text": "3=33", "_tombstone": False},
-    ]
-
-
 def test_has_the_field_ids_of_the_base_table(table: memwal.Table) -> None:
     base = table.base().dataset
     base.add_columns(pa.field("later", pa.int32()))
@@ -270,36 +257,7 @@ def test_composite_keys_are_indexed_as_one(make_table: MakeTable) -> None:
     assert data.column("ids").to_pylist() == [1, 3, 2, 0]
 
 
-def test_is_synced_before_the_manifest_names_it(
-    faults: FaultyStores, make_table: MakeTable
-) -> None:
-    table = make_table()
-    store = faults.of(table.location)
-    writer = table.writer()
-    writer.upsert(rows({1: 1}))
-    store.clear()
-
-    writer.flush()
-
-    order = [
-        operation
-        for operation, key in store.calls
-        if operation == "sync" or (operation == "create" and "/manifest/" in key)
-    ]
-    assert order == ["sync", "create"]
-    writer.close()
-
-
 class TestMaintainedIndexes:
-    def test_are_in_every_generation(self, make_table: MakeTable) -> None:
-        table = make_table(maintained_indexes=["n_idx", "text_idx"])
-
-        dataset = flushed(table, rows({1: 1, 2: 2}))
-
-        assert {index.name for index in dataset.describe_indices()} == {"n_idx", "text_idx"}
-        assert dataset.stats.index_stats("n_idx")["num_indexed_rows"] == 2
-        assert state(table) == {1: 1, 2: 2}
-
     def test_of_deletes_alone(self, make_table: MakeTable) -> None:
         table = make_table(maintained_indexes=["n_idx"])
         dataset = flushed(table, keys(1, 2))

@@ -15,7 +15,6 @@ from support.data.tables import REGION, MakeTable, keys, rows
 import memwal
 from memwal.format.paths import generation_dir
 from memwal.lsm.flush.generation import write_generation
-from memwal.lsm.indexes import maintained
 from memwal.lsm.indexes.kinds import BTREE, KINDS
 from memwal.lsm.indexes.maintained import MaintainedIndex, maintained_indexes
 from memwal.lsm.indexes.spec import IndexSpec
@@ -50,12 +49,7 @@ def enabled(
     """An empty table that maintains an index."""
     uri = str(path / "enabled")
     index(lance.write_dataset(schema.empty_table(), uri))
-    return memwal.enable(
-        uri,
-        primary_key=["id"],
-        region_spec=memwal.RegionSpec.unsharded(),
-        maintained_indexes=None,
-    )
+    return memwal.enable(uri, primary_key=["id"], region_spec="unsharded", maintained_indexes=None)
 
 
 def ids(dataset: lance.LanceDataset) -> dict[str, int]:
@@ -148,13 +142,6 @@ class TestIndexes:
         contents = accepted(table, pa.table({"id": [1], "s": [{"x": 5}]}, schema=schema))
         (found,) = written(table, contents).describe_indices()
         assert (found.name, found.field_names) == ("x_idx", ["s.x"])
-
-    def test_parameters_are_read_once(
-        self, table: memwal.Table, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        first = maintained_indexes(table.base())
-        monkeypatch.setattr(maintained, "read_index_spec", None)
-        assert maintained_indexes(table.base()) == first
 
     def test_a_kind_that_cannot_be_built_is_told_once(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -108,19 +108,6 @@ def test_same_files_from_every_form(table: memwal.Table) -> None:
     assert BloomFilter.from_bytes(blooms[0]).might_contain([keys(*range(3500))]).all()
 
 
-def test_a_stream_is_read_once(table: memwal.Table) -> None:
-    stream = Stream(stored(table, numbered(0, 10)), ("id",))
-    write(table, stream)
-    assert stream.passes == 1
-
-
-def test_many_small_batches(table: memwal.Table) -> None:
-    one_by_one = pa.Table.from_batches(numbered(0, 2000).to_batches(max_chunksize=1))
-    batches = stored(table, one_by_one, rows({5: 55}))
-    flushed = write(table, pa.Table.from_batches(batches))
-    assert read(table, flushed)["id"].to_pylist() == [*range(5), *range(6, 2000), 5]
-
-
 def test_composite_keys(make_table: MakeTable, form: Any) -> None:
     schema = pa.schema(
         [

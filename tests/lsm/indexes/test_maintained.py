@@ -11,9 +11,8 @@ import pyarrow as pa
 import pytest
 
 import memwal
-from memwal import RegionSpec, WriterOptions
+from memwal import WriterOptions
 from memwal.lsm.memtable.indexes import MemTableIndexes
-from memwal.lsm.memtable.vector_index import nearest_rows
 
 DIMENSION = 8
 SCHEMA = pa.schema(
@@ -52,46 +51,9 @@ def table(tmp_path: Path) -> memwal.Table:
     return memwal.enable(
         uri,
         primary_key=["id"],
-        region_spec=RegionSpec.unsharded(),
+        region_spec="unsharded",
         maintained_indexes=["id_idx", "text_idx", "vector_idx"],
     )
-
-
-@pytest.mark.parametrize("indexed", [True, False], ids=["at the write", "when read"])
-def test_answers_are_those_of_all_rows_written(table: memwal.Table, indexed: bool) -> None:
-    with table.writer(options=WriterOptions(indexed=indexed)) as writer:
-        for start in range(0, 100, 20):
-            writer.upsert(rows(1000 + start, 20))
-        writer.upsert(rows(1000, 10, seed=5))
-        writer.delete(pa.array([1050, 1051]))
-
-        (unflushed,) = next(iter(writer.claims().values())).memtables
-        snapshot = unflushed.snapshot
-        alive = {
-            row["id"]: row
-            for row in [
-                *rows(1000, 10, seed=5).to_pylist(),
-                *[r for s in range(0, 100, 20) for r in rows(1000 + s, 20).to_pylist()][10:],
-            ]
-            if row["id"] not in (1050, 1051)
-        }
-        query = rows(1003, 1, seed=9).to_pylist()[0]["vector"]
-        view = snapshot.view
-        is_alive = snapshot.newest() & ~view.column("_tombstone").to_numpy()
-        nearest = nearest_rows(view, "vector", query, k=5, allowed=is_alive)
-        expected = sorted(
-            alive, key=lambda i: np.square(np.subtract(alive[i]["vector"], query)).sum()
-        )
-        assert view.take(nearest.rows).column("id").to_pylist() == expected[:5]
-
-        _, counts = snapshot.text["text"].occurrences(["cloud"], view)
-        found = view.take(np.flatnonzero((counts["cloud"] > 0) & is_alive))
-        assert set(found.column("id").to_pylist()) == {
-            i for i, row in alive.items() if "cloud" in row["text"]
-        }
-        at = snapshot.lookup([pa.array([1003, 1050, 7])])
-        assert view.take(at[:1]).to_pylist()[0]["text"] == alive[1003]["text"]
-        assert at[2] == -1
 
 
 @pytest.mark.parametrize(("indexed", "expected"), [(True, 2), (False, 0)])

@@ -181,10 +181,7 @@ def test_small_and_large_partitions_stay(tmp_path: Path, kind: str, case: str, o
     dataset = lance.write_dataset(start, uri, schema=SCHEMA)
     create_index(dataset, kind, num_partitions=3, ivf_centroids=centroids)
     table = memwal.enable(
-        uri,
-        primary_key=["id"],
-        region_spec=memwal.RegionSpec.unsharded(),
-        maintained_indexes=["idx"],
+        uri, primary_key=["id"], region_spec="unsharded", maintained_indexes=["idx"]
     )
     before = models(table)
     merge_rows(table, rows(10_000, 1 if small else 40_000, shift=-5.0))

@@ -147,7 +147,7 @@ def test_an_index_on_a_child_of_a_column_is_probed(tmp_path):
         lance.write_dataset(nested, path, mode="append", enable_stable_row_ids=True)
     lance.dataset(path).delete("id < 5 or id = 40")
     lance.dataset(path).create_scalar_index("s.a.x", "BTREE", name="x_idx")
-    memwal.enable(str(path), region_spec=memwal.RegionSpec.unsharded(), primary_key=["id"])
+    memwal.enable(str(path), region_spec="unsharded", primary_key=["id"])
     table = memwal.open(str(path))
     assert find_unusable(table.base()) == unusable.UnusableIndexes()
     optimize(path)

@@ -53,10 +53,6 @@ def test_the_order_of_columns_matters() -> None:
     assert hash_rows([one, two]) != hash_rows([two, one])
 
 
-def test_no_rows() -> None:
-    assert len(hash_rows([pa.array([], pa.string())])) == 0
-
-
 def test_refuses_other_types() -> None:
     with pytest.raises(InvalidInputError, match="double"):
         hash_rows([pa.array([1.5])])

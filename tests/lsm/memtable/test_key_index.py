@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 
 import numpy as np
@@ -107,48 +106,6 @@ def test_many_rows_in_batches_of_any_size(size: int) -> None:
     assert index.lookup([pa.array(np.arange(count))], view).tolist() == newest.tolist()
     assert np.flatnonzero(index.newest(view)).tolist() == sorted(newest[newest >= 0].tolist())
     assert index.nbytes <= 16 * count
-
-
-def test_reads_while_rows_come(bits: int) -> None:
-    count, batch_size = 3_000, 20
-    keys = np.random.default_rng(1).integers(0, 300, count)
-    index, runs = KeyIndex(["k"]), RowBuffer(pa.schema([("k", pa.int64())]))
-    done = threading.Event()
-    failures: list[str] = []
-    reads: list[int] = []
-
-    def read() -> None:
-        ended = False
-        while not ended:
-            ended = done.is_set()
-            view = runs.view()
-            newest = np.full(300, -1)
-            newest[keys[: view.rows]] = np.arange(view.rows)
-            if index.lookup([pa.array(np.arange(300))], view).tolist() != newest.tolist():
-                failures.append(f"lookup of {view.rows} rows")
-            found = np.flatnonzero(index.newest(view)).tolist()
-            if found != sorted(newest[newest >= 0].tolist()):
-                failures.append(f"newest of {view.rows} rows")
-            reads.append(view.rows)
-
-    readers = [threading.Thread(target=read) for _ in range(3)]
-    for reader in readers:
-        reader.start()
-    for start in range(0, count, batch_size):
-        runs.append(pa.record_batch([pa.array(keys[start : start + batch_size])], names=["k"]))
-    done.set()
-    for reader in readers:
-        reader.join()
-    assert failures == []
-    assert reads.count(count) >= 3
-
-
-def test_no_rows() -> None:
-    view = RowBuffer(pa.schema([("k", pa.string())])).view()
-    index = KeyIndex(["k"])
-    assert index.lookup([pa.array(["a"])], view).tolist() == [-1]
-    assert index.lookup([pa.array([], pa.string())], view).tolist() == []
-    assert index.newest(view).tolist() == []
 
 
 @pytest.mark.parametrize(

@@ -69,12 +69,6 @@ def test_takes_rows_and_columns_by_number(sizes: list[int], data: st.DataObject)
     assert view.column("id", start=start).to_pylist() == list(range(start, view.rows))
 
 
-def test_few_batches_however_small_they_came() -> None:
-    runs, expected = filled([1] * 5_000)
-    assert len(runs.view().batches) <= 46
-    assert runs.view().column("id").to_pylist() == expected["id"].to_pylist()
-
-
 def test_large_batches_are_not_copied() -> None:
     large = batch(3, LARGE_ROWS)
     blob = pa.record_batch([pa.array([b"x" * LARGE_BYTES])], names=["blob"])
@@ -93,14 +87,6 @@ def test_a_view_does_not_change() -> None:
     for start in range(15, 600):
         runs.append(batch(start, 1))
     assert view.to_table().to_pylist() == expected.to_pylist()
-
-
-def test_no_rows() -> None:
-    view = RowBuffer(SCHEMA).view()
-    assert view.rows == 0
-    assert view.to_table().num_rows == 0
-    assert view.take(np.empty(0, np.int64)).schema == SCHEMA
-    assert view.column("nested.vec").type == pa.list_(pa.float32(), 2)
 
 
 @pytest.mark.parametrize("path", ["other", "nested.other", "id.deep", "text.x.y"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -205,32 +204,6 @@ def test_an_older_view_is_answered_as_of_then() -> None:
     found_lengths, found_counts = index.occurrences(["run"], old)
     assert found_lengths.tolist() == lengths.tolist()
     assert found_counts["run"].tolist() == counts["run"].tolist()
-
-
-def test_searches_while_rows_come() -> None:
-    texts = [f"bank word{number}" if number % 3 else "word1" for number in range(600)]
-    runs = RowBuffer(pa.schema([("text", pa.string())]))
-    index, done, failures = TextIndex("text"), threading.Event(), []
-
-    def read() -> None:
-        ended = False
-        while not ended:
-            ended = done.is_set()
-            view = runs.view()
-            _, counts = index.occurrences(["bank"], view)
-            if counts["bank"].tolist() != [int(row % 3 > 0) for row in range(view.rows)]:
-                failures.append(view.rows)
-
-    readers = [threading.Thread(target=read) for _ in range(3)]
-    for reader in readers:
-        reader.start()
-    for text in texts:
-        runs.append(pa.record_batch([pa.array([text])], names=["text"]))
-    done.set()
-    for reader in readers:
-        reader.join()
-    assert failures == []
-    assert index.rows == 600
 
 
 @pytest.mark.parametrize("texts", [[], [None, ""], ["the of"]])

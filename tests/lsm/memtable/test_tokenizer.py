@@ -67,13 +67,6 @@ def test_tokens_are_those_of_each_text_alone(
     assert found.hashes.tolist() == hash_terms([t for terms in expected for t in terms]).tolist()
 
 
-def test_repeated_words_are_searched_for_twice_but_n_grams_once() -> None:
-    assert Tokenizer().query_groups("red blue red") == [("red",), ("blue",), ("red",)]
-    grams = Tokenizer({"base_tokenizer": "ngram"})
-    assert grams.terms("redred") == ["red", "edr", "dre", "red"]
-    assert grams.query_groups("redred") == [("red", "edr", "dre")]
-
-
 @pytest.mark.parametrize("block", [1, 3])
 def test_blocks_do_not_show(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = ["one two", None, "two three three", "sepzz9 one", "", "four"]

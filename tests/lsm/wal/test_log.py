@@ -654,22 +654,6 @@ class TestReadLog:
 
         assert [position for position, _ in read_log(store, REGION, after=0, epoch=1)] == [1]
 
-    def test_refuses_a_torn_entry_in_the_middle(self, store: FaultyStore) -> None:
-        put(store, 1, b"")
-        put(store, 2, entry(1, epoch=1))
-
-        with pytest.raises(CorruptDataError):
-            list(read_log(store, REGION, after=0, epoch=1))
-
-    def test_refuses_an_entry_without_epoch(self, store: FaultyStore) -> None:
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, SCHEMA) as writer:
-            writer.write_batch(batch(1))
-        put(store, 1, sink.getvalue().to_pybytes())
-
-        with pytest.raises(CorruptDataError, match="writer_epoch"):
-            list(read_log(store, REGION, after=0, epoch=1))
-
 
 def test_a_process_that_dies_in_the_append_leaves_all_or_nothing(store: FaultyStore) -> None:
     log = appender(store)

@@ -37,11 +37,7 @@ class Documents:
             dataset.create_index(
                 "v", "IVF_PQ", metric="cosine", num_partitions=2, num_sub_vectors=4, num_bits=4
             )
-        self.table = memwal.enable(
-            self.uri,
-            primary_key=["id"],
-            region_spec=memwal.RegionSpec.bucket("id", 2),
-        )
+        self.table = memwal.enable(self.uri, primary_key=["id"], region_spec="bucket:id:2")
 
     def rows(self, ids: range) -> pa.Table:
         for key in ids:

@@ -91,7 +91,7 @@ def test_the_nearest_rows(
     table = memwal.enable(
         vectors.uri,
         primary_key=["id"],
-        region_spec=memwal.RegionSpec.bucket("id", 2),
+        region_spec="bucket:id:2",
         # Lance maintains indexes on columns of float32 that are not nested.
         maintained_indexes=["v_idx"] if number == pa.float32() and not nested else [],
     )
@@ -145,10 +145,7 @@ def test_vectors_without_a_distance_are_never_found(
     base = lance.write_dataset(rows(range(600)), uri)
     base.create_index("v", index, metric="cosine", name="v_idx", num_partitions=2, **options)
     table = memwal.enable(
-        uri,
-        primary_key=["id"],
-        region_spec=memwal.RegionSpec.unsharded(),
-        maintained_indexes=["v_idx"],
+        uri, primary_key=["id"], region_spec="unsharded", maintained_indexes=["v_idx"]
     )
     with table.writer() as writer:
         writer.upsert(rows(range(1000, 1020)))
