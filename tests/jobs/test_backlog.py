@@ -7,6 +7,7 @@ from uuid import uuid4
 
 import pytest
 from support.data.tables import REGION, MakeTable, age, folder, later, numbered, rows
+from support.faults.collecting import collect
 from support.stores.faulty_store import FaultyStores
 
 import memwal
@@ -15,8 +16,6 @@ from memwal.errors import CorruptDataError, TableSetupError
 from memwal.format.memwal_index import IndexDetails
 from memwal.format.paths import manifest_key
 from memwal.jobs.backlog import read_status
-from memwal.jobs.gc import collect_garbage
-from memwal.jobs.options import GcOptions
 from memwal.jobs.table.snapshot import build_snapshot
 from memwal.region import manifest_store
 from memwal.storage.location import TableLocation
@@ -215,11 +214,7 @@ def test_the_log_is_counted_behind_what_was_collected(table: memwal.Table) -> No
             writer.upsert(rows({key: key}))
     table.merge()
     for step in (1, 2, 3):
-        collect_garbage(
-            table.location,
-            GcOptions(dry_run=False, retention_seconds=0),
-            clock=later(step * 86_400),
-        )
+        collect(table, step * 86_400)
     writer = table.writer()
     writer.upsert(rows({9: 9}))
     writer.abort()
@@ -229,21 +224,6 @@ def test_the_log_is_counted_behind_what_was_collected(table: memwal.Table) -> No
     # The sentinel of the claim, and the write.
     assert region.unflushed_wal_entries == 2
     assert region.retained_generations == 0
-
-
-def test_costs_a_handful_of_requests_per_region(
-    faults: FaultyStores, make_table: MakeTable
-) -> None:
-    table = make_table(buckets=8)
-    table.upsert(numbered(0, 100))
-    store = faults.of(table.location)
-    store.clear()
-
-    table.status()
-
-    assert len(store.calls) <= 8 * 8 + 10
-    assert not store.count("create")
-    assert not store.count("put")
 
 
 def test_a_damaged_region_is_an_error(table: memwal.Table) -> None:

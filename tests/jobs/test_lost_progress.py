@@ -38,7 +38,7 @@ def table(tmp_path: Path) -> memwal.Table:
     """Return a table with two merged generations: the first inserts, the second replaces."""
     uri = str(tmp_path / "t.lance")
     lance.write_dataset(rows({0: 0}), uri)
-    table = memwal.enable(uri, primary_key=["id"], region_spec=RegionSpec.unsharded())
+    table = memwal.enable(uri, primary_key=["id"], region_spec="unsharded")
     for values in ({1: 1, 2: 1, 3: 1}, {1: 2, 2: 2, 3: 2}):
         table.upsert(rows(values))
         table.merge()
@@ -63,7 +63,7 @@ def set_by_lancedb(table: memwal.Table) -> None:
 
 
 def set_by_memwal(table: memwal.Table) -> None:
-    memwal.enable(table.uri, region_spec=RegionSpec.unsharded())
+    memwal.enable(table.uri, region_spec="unsharded")
 
 
 JOBS: dict[str, Callable[[memwal.Table], object]] = {
@@ -227,7 +227,7 @@ class TestBeforeAnyMerge:
     def table(self, tmp_path: Path) -> memwal.Table:
         uri = str(tmp_path / "t.lance")
         lance.write_dataset(rows({0: 0}), uri)
-        table = memwal.enable(uri, primary_key=["id"], region_spec=RegionSpec.unsharded())
+        table = memwal.enable(uri, primary_key=["id"], region_spec="unsharded")
         table.upsert(rows({1: 1, 2: 1}))
         return table
 

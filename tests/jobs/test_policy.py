@@ -11,23 +11,6 @@ from hypothesis import strategies as st
 from memwal.errors import InvalidInputError
 from memwal.jobs.options import GcOptions, JobOptions, MergeOptions, options_of
 from memwal.jobs.policy import Policy
-from memwal.jobs.status import RegionBacklog
-
-
-def region(generations: int, age: float | None) -> RegionBacklog:
-    return RegionBacklog(
-        region_id="00000000-0000-0000-0000-000000000001",
-        writer_epoch=1,
-        sealed=False,
-        current_generation=generations + 1,
-        merged_generation=0,
-        backlog_generations=generations,
-        backlog_rows=10 * generations,
-        backlog_bytes=100 * generations,
-        oldest_backlog_seconds=age,
-        unflushed_wal_entries=0,
-        retained_generations=0,
-    )
 
 
 def test_defaults_are_the_documented_ones() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
@@ -126,12 +125,9 @@ class TestIndexFiles:
             decisions = IndexFileCollector(indexed.location).collect(rehearsal(100 * DAY))
             return {decision.what for decision in decisions}
 
-        with ThreadPoolExecutor(1) as pool:
-            running = pool.submit(unnamed)
-            pause.wait_until_reached(running)
+        with pause.holding(unnamed) as running:
             indexed.build_indexes()
-            pause.release()
-            assert running.result() == set()
+        assert running.result() == set()
 
     def test_are_left_where_too_many_versions_would_have_to_be_read(
         self, indexed: memwal.Table
@@ -243,14 +239,10 @@ class TestStagedFiles:
         version = table.base().version
         store = faults.of(table.location)
         pause = store.pause("get", "_versions/*.manifest?*")
-        with ThreadPoolExecutor(1) as pool:
-            committing = pool.submit(
-                update_details, table.location, lambda base: with_region_count(base.details)
-            )
-            assert pause.wait_until_reached(committing)
+        change = lambda base: with_region_count(base.details)  # noqa: E731
+        with pause.holding(update_details, table.location, change) as committing:
             collect(table, 2 * DAY)
-            pause.release()
-            error = committing.exception()
+        error = committing.exception()
         assert error is None or isinstance(error, MemWalError)
         assert table.base().version == version + (error is None)
         assert state(table) == {1: 1}

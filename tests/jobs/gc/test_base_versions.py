@@ -287,9 +287,7 @@ class TestRequests:
         options = GcOptions(retention_seconds=0)
         assert read_pins(table.location, options, now=_later()).removable(REGION) == 1
         shutil.rmtree(table.uri)
-        again = memwal.create(
-            table.uri, SCHEMA, primary_key=["id"], region_spec=memwal.RegionSpec.unsharded()
-        )
+        again = memwal.create(table.uri, SCHEMA, primary_key=["id"], region_spec="unsharded")
         for turn in range(3):
             flush(again, {turn: turn})
             again.merge()

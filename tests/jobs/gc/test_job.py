@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import pickle
-import shutil
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -20,7 +18,6 @@ from support.data.tables import (
     flush,
     folder,
     generations,
-    keys,
     later,
     listing,
     log,
@@ -133,15 +130,6 @@ class TestDryRun:
         assert merged_table.collect_garbage().job == "gc"
         assert listing(folder(merged_table)) == before
 
-    def test_tells_what_a_real_run_then_does(self, merged_table: memwal.Table) -> None:
-        drop(merged_table)
-        planned = collect(merged_table, DAY, dry_run=True)
-
-        done = collect(merged_table, DAY)
-
-        assert planned.metrics == done.metrics
-        assert done.metrics["folders"] == 3
-
     @pytest.mark.parametrize(
         "name",
         ["grace_seconds", "retention_seconds", "orphan_grace_seconds", "index_grace_seconds"],
@@ -227,47 +215,6 @@ class TestProtection:
 
         assert 2 in generations(table)
 
-    def test_of_what_a_tagged_version_needs(self, table: memwal.Table) -> None:
-        flush(table, {1: 1}, {2: 2})
-        table.merge(commit_bytes=1)
-        dataset = table.base().dataset
-        tagged = next(
-            version
-            for version in range(1, table.base().version + 1)
-            if lance.dataset(table.uri, version=version).count_rows() == 1
-        )
-        dataset.tags.create("kept", tagged)
-        flush(table, {3: 3})
-        table.merge()
-        for step in range(3):
-            collect(table, DAY * (step + 1))
-        assert generations(table) == [2, 3]
-
-        dataset.tags.delete("kept")
-        for step in range(3, 6):
-            collect(table, DAY * (step + 1))
-        assert region_folders(table) == set()
-
-    def test_of_what_a_branch_needs(self, table: memwal.Table) -> None:
-        flush(table, {1: 1})
-        table.merge()
-        table.base().dataset.create_branch("side")
-        flush(table, {2: 2})
-        table.merge()
-        for step in range(3):
-            collect(table, DAY * (step + 1))
-
-        assert generations(table) == [2]
-
-    def test_of_what_recent_versions_need(self, table: memwal.Table) -> None:
-        flush(table, {1: 1})
-        table.merge()
-
-        collect(table, 2 * HOUR, retention_seconds=10_800)
-        assert generations(table) == [1]
-        collect(table, 4 * HOUR, retention_seconds=10_800)
-        assert generations(table) == []
-
     def test_of_what_cannot_be_told(
         self, merged_table: memwal.Table, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -284,17 +231,6 @@ class TestProtection:
                 collect(merged_table, DAY)
             path.write_bytes(whole)
             assert listing(folder(merged_table)).keys() == before.keys()
-
-    def test_of_a_table_whose_tags_cannot_be_read(self, merged_table: memwal.Table) -> None:
-        merged_table.base().dataset.tags.create("kept", 1)
-        (tag,) = (folder(merged_table) / "_refs" / "tags").iterdir()
-        tag.write_bytes(b"nonsense")
-        before = generations(merged_table)
-
-        # The tag may be of the first version, which had nothing merged.
-        (warning,) = collect(merged_table, DAY).warnings
-        assert "tag kept" in warning
-        assert generations(merged_table) == before
 
     def test_of_a_region_whose_manifest_is_older_than_the_base_table(
         self, table: memwal.Table
@@ -403,27 +339,6 @@ class TestOrphans:
             collect_job.result()
         writer.close()
 
-        assert state(table) == {1: 1}
-
-    def test_of_a_flush_that_slept_for_longer_are_written_again(
-        self, faults: FaultyStores, make_table: MakeTable
-    ) -> None:
-        """As on a machine that was suspended: its folder is gone when it names it."""
-        table = make_table()
-        writer = table.writer()
-        writer.upsert(rows({1: 1}))
-        pause = faults.of(table.location).pause("create", REGION_MANIFEST)
-        with ThreadPoolExecutor(1) as pool:
-            flushing = pool.submit(writer.flush)
-            pause.wait_until_reached()
-            collect(table, 2 * DAY)
-            assert region_folders(table) == set()
-            pause.release()
-            flushing.result()
-
-        assert state(table) == {1: 1}
-        writer.close()
-        table.merge()
         assert state(table) == {1: 1}
 
     def test_folders_of_others_are_left_alone(self, table: memwal.Table) -> None:
@@ -563,94 +478,6 @@ class TestManifests:
             for flushed in manifests(table).read(version).flushed
         }
         assert names <= named
-
-
-class TestConcurrency:
-    def test_two_collectors_at_once(self, make_table: MakeTable) -> None:
-        table = make_table(buckets=4)
-        for turn in range(4):
-            table.upsert(numbered(0, 50, n=turn))
-        table.merge()
-        for step in range(4):
-            with ThreadPoolExecutor(3) as pool:
-                jobs = [pool.submit(collect, table, (step + 1) * DAY) for _ in range(3)]
-                for job in jobs:
-                    assert job.result().warnings == ()
-        for number in range(4):
-            region = bucket_region_id(number)
-            assert region_folders(table, region) == set()
-            assert len(log(table, region)) == 1
-        assert state(table) == dict.fromkeys(range(50), 3)
-
-    @pytest.mark.parametrize(
-        "step",
-        [pytest.param(4, id="some"), pytest.param(1, id="every", marks=pytest.mark.slow)],
-    )
-    def test_between_any_two_requests_of_a_writer(
-        self, quick_faults: FaultyStores, make_table: MakeTable, step: int
-    ) -> None:
-        """With everything that is old already as old as it can be."""
-
-        def prepared() -> tuple[memwal.Table, Callable[[], None]]:
-            table = make_table()
-            flush(table, {1: 1}, {2: 2})
-            table.merge()
-            drop(table)
-            age(table, 10 * DAY)
-
-            def act() -> None:
-                with table.writer() as writer:
-                    writer.upsert(rows({3: 3}))
-                    writer.delete(keys(1))
-                    writer.flush()
-                    writer.upsert(rows({4: 4}))
-
-            return table, act
-
-        table, act = prepared()
-        store = quick_faults.of(table.location)
-        store.clear()
-        act()
-        for number in range(0, len(store.calls), step):
-            table, act = prepared()
-            pause = quick_faults.of(table.location).pause("*", skip=number)
-            with ThreadPoolExecutor(1) as pool:
-                writing = pool.submit(act)
-                pause.wait_until_reached(writing)
-                collect(table)
-                collect(table)
-                pause.release()
-                writing.result()
-            expected = {2: 2, 3: 3, 4: 4}
-            assert state(table) == expected, f"request {number}"
-            if number % 5 == 0:
-                table.merge()
-                collect(table, DAY)
-                assert state(table) == expected, f"request {number}"
-            shutil.rmtree(folder(table))
-
-    def test_between_any_two_requests_of_a_reader(
-        self, faults: FaultyStores, make_table: MakeTable
-    ) -> None:
-        """It drops and deletes all that it may, under every look of the reader."""
-        original = make_table()
-        flush(original, {1: 1}, {2: 2}, {1: 11})
-        store = faults.of(original.location)
-        store.clear()
-        state(original)
-        requests = len(store.calls)
-        for number in range(requests):
-            table = make_table()
-            flush(table, {1: 1}, {2: 2}, {1: 11})
-            pause = faults.of(table.location).pause("*", skip=number)
-            with ThreadPoolExecutor(1) as pool:
-                reading = pool.submit(state, table)
-                pause.wait_until_reached(reading)
-                table.merge()
-                for step in range(1, 3):
-                    collect(table, step * DAY)
-                pause.release()
-                assert reading.result() == {1: 11, 2: 2}, f"request {number}"
 
 
 class TestDamagedRegion:

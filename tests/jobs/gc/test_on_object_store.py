@@ -39,7 +39,7 @@ def table(emulator: S3Emulator, faults: FaultyStores) -> memwal.Table:
         f"s3://{emulator.create_bucket()}/lake/t.lance",
         SCHEMA,
         primary_key=["id"],
-        region_spec=memwal.RegionSpec.unsharded(),
+        region_spec="unsharded",
         maintained_indexes=["id_idx"],
         storage_options=emulator.storage_options,
     )

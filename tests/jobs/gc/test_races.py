@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
 import lance
 import pyarrow as pa
@@ -24,35 +22,20 @@ from support.data.tables import (
     rows,
     state,
 )
-from support.faults.collecting import DAY, GRACE, HOUR, collect, drop
+from support.faults.collecting import DAY, HOUR, collect, drop
 from support.oracles import native
-from support.oracles.read_sources import collect_sources
-from support.stores.faulty_store import VERSION_HINT, FaultyStore, FaultyStores, Killed, Pause
+from support.stores.faulty_store import VERSION_HINT, FaultyStores, Killed
 
 import memwal
 from memwal.base_table.snapshot import open_base
 from memwal.errors import ConflictError
 from memwal.format.paths import BLOOM_FILTER_NAME, generation_dir, region_dir
-from memwal.jobs.gc import CollectionResult, Reason
+from memwal.jobs.gc import Reason
 from memwal.jobs.verify import repair, verify
 from memwal.lsm.flush.generation import write_generation
 from memwal.region.rows import align_rows
 
 PER_REGION = f"{region_dir(REGION)}*"
-
-
-def meanwhile(
-    store: FaultyStore, pause: Pause, job: Callable[[], Any], act: Callable[[], Any]
-) -> Any:
-    """Run a job to where it pauses, do something else, and let it finish."""
-    with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(job)
-        try:
-            assert pause.wait_until_reached(running), "the job never came to the pause"
-            act()
-        finally:
-            pause.release()
-        return running.result()
 
 
 @pytest.fixture
@@ -76,19 +59,6 @@ def version_with(table: memwal.Table, merged: int) -> int:
 class TestOlderReader:
     """It planned before a collection, and reads after it."""
 
-    def test_reads_to_its_end_within_the_grace_period(self, merged_table: memwal.Table) -> None:
-        table = merged_table
-        flush(table, {5: 5})
-        plan = collect_sources(table.location)
-        table.merge()
-        drop(table)
-        collect(table, GRACE.total_seconds() - 60)
-        (source,) = [s for s in plan.generations if s.generation == 4]
-        assert source is not None
-        paths = [f.path for m in all_manifests(table) for f in m.flushed if f.generation == 4]
-        dataset = lance.dataset(str(folder(table) / generation_dir(REGION, paths[0])))
-        assert dataset.to_table()["id"].to_pylist() == [5]
-
     def test_that_comes_later_is_answered_all_the_same(
         self, faults: FaultyStores, merged_table: memwal.Table
     ) -> None:
@@ -99,21 +69,11 @@ class TestOlderReader:
         store = faults.of(table.location)
         pause = store.pause("list_folders", "_mem_wal", skip=0)
 
-        def act() -> None:
+        with pause.holding(scan.to_table) as reading:
             table.merge()
             for step in (1, 2):
-                collect_quietly(table, step * DAY)
-
-        def collect_quietly(table: memwal.Table, seconds: float) -> None:
-            collect(table, seconds)
-
-        rows_read = meanwhile(store, pause, lambda: state(scan.to_table()), act)
-        assert rows_read == {1: 11, 2: 2, 5: 5}
-
-
-def all_manifests(table: memwal.Table) -> list[Any]:
-    store = manifests(table)
-    return [store.read(version) for version in sorted(store.list_versions())]
+                collect(table, step * DAY)
+        assert state(reading.result()) == {1: 11, 2: 2, 5: 5}
 
 
 class TestTagBetweenPlanAndDelete:
@@ -124,17 +84,12 @@ class TestTagBetweenPlanAndDelete:
         version = version_with(table, 1)
         store = faults.of(table.location)
         # What is in use was read; nothing was deleted.
-        pause = store.pause("barrier")
-
-        result = meanwhile(
-            store,
-            pause,
-            lambda: collect(table, DAY, explain=True),
-            lambda: lance.dataset(table.uri).tags.create("just-now", version),
-        )
+        with store.pause("barrier").holding(collect, table, DAY, explain=True) as collecting:
+            lance.dataset(table.uri).tags.create("just-now", version)
 
         assert generations(table) == [2, 3]
-        assert {d.reason for d in result.decisions if not d.delete} >= {Reason.TAG}
+        kept = [d for d in collecting.result().decisions if not d.delete]
+        assert {d.reason for d in kept} >= {Reason.TAG}
 
     def test_is_noticed_before_a_folder_goes(
         self, faults: FaultyStores, merged_table: memwal.Table
@@ -142,14 +97,8 @@ class TestTagBetweenPlanAndDelete:
         table = merged_table
         version = version_with(table, 1)
         drop(table)
-        store = faults.of(table.location)
-        pause = store.pause("barrier")
-        meanwhile(
-            store,
-            pause,
-            lambda: collect(table, DAY),
-            lambda: lance.dataset(table.uri).tags.create("just-now", version),
-        )
+        with faults.of(table.location).pause("barrier").holding(collect, table, DAY):
+            lance.dataset(table.uri).tags.create("just-now", version)
         assert {name.rpartition("_")[2] for name in region_folders(table)} == {"2", "3"}
 
     def test_in_the_moment_that_is_left_loses_no_row_of_the_version(
@@ -159,13 +108,8 @@ class TestTagBetweenPlanAndDelete:
         table = merged_table
         version = version_with(table, 2)
         store = faults.of(table.location)
-        pause = store.pause("list_folders", PER_REGION)
-        meanwhile(
-            store,
-            pause,
-            lambda: collect(table, DAY),
-            lambda: lance.dataset(table.uri).tags.create("too-late", version),
-        )
+        with store.pause("list_folders", PER_REGION).holding(collect, table, DAY):
+            lance.dataset(table.uri).tags.create("too-late", version)
         assert generations(table) == []
         for step in (2, 3):
             collect(table, step * DAY)
@@ -178,9 +122,8 @@ class TestTagBetweenPlanAndDelete:
     ) -> None:
         table = merged_table
         old = lance.dataset(table.uri, version=version_with(table, 1))
-        store = faults.of(table.location)
-        pause = store.pause("barrier")
-        meanwhile(store, pause, lambda: collect(table, DAY), lambda: old.create_branch("side"))
+        with faults.of(table.location).pause("barrier").holding(collect, table, DAY):
+            old.create_branch("side")
         assert generations(table) == [2, 3]
 
     def test_a_tag_that_cannot_be_read_pins_all(
@@ -188,13 +131,8 @@ class TestTagBetweenPlanAndDelete:
     ) -> None:
         table = merged_table
         store = faults.of(table.location)
-        pause = store.pause("barrier")
-        meanwhile(
-            store,
-            pause,
-            lambda: collect(table, DAY),
-            lambda: store.inner.put("_refs/tags/torn.json", b"no JSON"),
-        )
+        with store.pause("barrier").holding(collect, table, DAY):
+            store.inner.put("_refs/tags/torn.json", b"no JSON")
         assert generations(table) == [1, 2, 3]
 
 
@@ -371,9 +309,9 @@ class TestWriterThatSleepsInAFlush:
         last = max(log(table))
         manifests(table).commit(
             replace(
-                latest_of(table),
-                version=latest_of(table).version + 1,
-                flushed=(*latest_of(table).flushed, flushed),
+                manifest(table),
+                version=manifest(table).version + 1,
+                flushed=(*manifest(table).flushed, flushed),
                 current_generation=3,
                 replay_after=last,
             )
@@ -409,8 +347,8 @@ class TestWriterThatSleepsInAFlush:
         store = faults.of(table.location)
         pause = store.pause("list", f"*{flushed.path}", after=True)
 
-        def name_it() -> None:
-            latest = latest_of(table)
+        with pause.holding(collect, table, 2 * DAY, explain=True) as collecting:
+            latest = manifest(table)
             manifests(table).commit(
                 replace(
                     latest,
@@ -420,18 +358,11 @@ class TestWriterThatSleepsInAFlush:
                 )
             )
 
-        result: CollectionResult = meanwhile(
-            store, pause, lambda: collect(table, 2 * DAY, explain=True), name_it
-        )
-
         assert flushed.path in region_folders(table)
         assert store.exists(f"{generation_dir(REGION, flushed.path)}/{BLOOM_FILTER_NAME}")
-        assert Reason.IN_USE in {decision.reason for decision in result.decisions}
+        decisions = collecting.result().decisions
+        assert Reason.IN_USE in {decision.reason for decision in decisions}
         assert state(table) == {1: 1, 2: 2}
-
-
-def latest_of(table: memwal.Table) -> Any:
-    return manifest(table)
 
 
 class TestWithoutTrust:

@@ -10,7 +10,7 @@ from typing import Any
 import lance
 import lancedb
 import pytest
-from support.data.indexed import answers, indexed_copy, merge_rows, models, rows
+from support.data.indexed import answers, indexed_copy, models, rows
 
 import memwal
 from memwal.jobs.due import due
@@ -73,17 +73,6 @@ def test_an_index_covers_rows_that_were_written_directly(
     assert not is_due(table)
     assert answers(table, "BTREE") == found
     assert table.build_indexes().commits == 0
-
-
-def test_a_checkpoint_covers_them_beside_what_was_merged(tmp_path: Path) -> None:
-    table = indexed_copy(tmp_path, "BTREE")
-    merge_rows(table, rows(600, 10))
-    table.build_indexes()
-    append(table.uri)
-
-    table.checkpoint()
-
-    assert behind(table) == 0
 
 
 @pytest.mark.parametrize("stable_row_ids", [False, True], ids=["addresses", "stable ids"])

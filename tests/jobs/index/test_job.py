@@ -9,7 +9,7 @@ import lance
 import numpy as np
 import pyarrow as pa
 import pytest
-from support.data.tables import REGION, MakeTable, flush, keys, rows, state
+from support.data.tables import REGION, MakeTable, flush, keys, rows
 
 import memwal
 from memwal.errors import ConflictError, MemWalError
@@ -55,25 +55,6 @@ def test_does_nothing_when_all_is_covered(indexed: memwal.Table) -> None:
     assert (result.tasks, result.commits, result.version) == (0, 0, version)
 
 
-def test_does_nothing_before_anything_was_merged(indexed: memwal.Table) -> None:
-    assert indexed.build_indexes().commits == 0
-    flush(indexed, {1: 1})
-    assert indexed.build_indexes().commits == 0
-
-
-def test_catches_up_with_deletes(indexed: memwal.Table) -> None:
-    flush(indexed, {1: 1, 2: 2})
-    indexed.merge()
-    indexed.build_indexes()
-    indexed.delete(keys(1))
-    indexed.merge()
-
-    indexed.build_indexes()
-
-    assert coverage(indexed) == {"id_idx": 2, "n_idx": 2}
-    assert state(indexed) == {2: 2}
-
-
 @pytest.mark.parametrize("emptied", [False, True], ids=["never any rows", "emptied"])
 def test_a_base_table_without_rows_is_covered_by_any_index(
     indexed: memwal.Table, monkeypatch: pytest.MonkeyPatch, emptied: bool
@@ -93,20 +74,6 @@ def test_a_base_table_without_rows_is_covered_by_any_index(
     assert coverage(indexed) == {"id_idx": newest, "n_idx": newest}
     assert result.warnings == ()
     assert indexed.checkpoint().warnings == ()
-
-
-def test_withdrawn_coverage_is_recorded_again(indexed: memwal.Table) -> None:
-    """Compaction of the base table withdraws it."""
-    for turn in range(3):
-        flush(indexed, {turn: turn})
-        indexed.merge()
-    indexed.build_indexes()
-    indexed.base().dataset.optimize.compact_files()
-    assert coverage(indexed)["id_idx"] in (0, 3)
-
-    indexed.build_indexes()
-
-    assert coverage(indexed) == {"id_idx": 3, "n_idx": 3}
 
 
 def test_a_maintained_index_that_does_not_exist_is_a_problem(indexed: memwal.Table) -> None:
@@ -143,12 +110,7 @@ def test_all_of_them_when_the_table_says_so(tmp_path: Any) -> None:
     uri = str(tmp_path / "table")
     dataset = lance.write_dataset(rows({1: 1}), uri)
     dataset.create_scalar_index("n", "BTREE", name="n_idx")
-    table = memwal.enable(
-        uri,
-        region_spec=memwal.RegionSpec.unsharded(),
-        primary_key=["id"],
-        maintained_indexes=None,
-    )
+    table = memwal.enable(uri, region_spec="unsharded", primary_key=["id"], maintained_indexes=None)
     flush(table, {2: 2})
     table.merge()
     table.base().dataset.create_scalar_index("text", "BTREE", name="text_idx")
@@ -218,10 +180,7 @@ def test_a_vector_index_that_could_not_be_trained_is_a_problem_until_it_can(
         "vector", "IVF_PQ", name="vector_idx", num_partitions=1, num_sub_vectors=2
     )
     table = memwal.enable(
-        uri,
-        primary_key=["id"],
-        region_spec=memwal.RegionSpec.unsharded(),
-        maintained_indexes=["vector_idx"],
+        uri, primary_key=["id"], region_spec="unsharded", maintained_indexes=["vector_idx"]
     )
 
     def merged_with(start: int, count: int) -> JobResult:

@@ -55,10 +55,7 @@ def make_table(folder: Path) -> None:
     create_index(dataset, "IVF_PQ", num_partitions=2)
     lance.dataset(uri).create_scalar_index("id", "BTREE", name="id_idx")
     memwal.enable(
-        uri,
-        primary_key=["id"],
-        region_spec=memwal.RegionSpec.unsharded(),
-        maintained_indexes=["id_idx", "idx"],
+        uri, primary_key=["id"], region_spec="unsharded", maintained_indexes=["id_idx", "idx"]
     )
 
 

@@ -24,12 +24,10 @@ from support.data.indexed import (
 from support.data.sampled import every
 from support.data.some_kinds import some
 from support.data.tables import REGION, merged
-from support.faults.deaths import die_at_commit
-from support.stores.faulty_store import FaultyStores, Killed
 
 import memwal
 from memwal.base_table.snapshot import open_base
-from memwal.errors import MemWalError, TableSetupError
+from memwal.errors import TableSetupError
 from memwal.jobs.index import job
 from memwal.jobs.index.job import PartTask, build_indexes, run_part_task
 from memwal.jobs.index.rebuild import commit_parts
@@ -180,28 +178,6 @@ def test_parts_that_always_meet_others_end_in_one_task(
 
     assert "parts" not in result.metrics
     assert caught_up(table.base(), "idx") == {REGION: 4}
-
-
-@pytest.mark.parametrize("committed", [False, True], ids=["before", "after"])
-def test_a_build_that_dies_is_repeated(
-    faults: FaultyStores, tmp_path: Path, committed: bool
-) -> None:
-    table = indexed_copy(tmp_path, "IVF_PQ", backlog=True)
-    before = models(table)
-    version = table.base().version
-    store = faults.of(table.location)
-    die_at_commit(store, after=committed)
-    with pytest.raises((Killed, MemWalError)):
-        in_parts(table)
-    store.clear()
-    assert table.base().version == version + committed
-
-    result = in_parts(table)
-
-    assert result.commits == (not committed)
-    assert caught_up(table.base(), "idx") == {REGION: 4}
-    assert models(table) == before
-    assert len(segments(table)) == 2
 
 
 def test_two_builds_in_parts_at_once_index_nothing_twice(tmp_path: Path) -> None:

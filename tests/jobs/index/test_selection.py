@@ -171,10 +171,7 @@ def test_a_kind_that_lance_cannot_maintain_is_taken_out_by_a_repair(
 def test_a_table_that_maintains_all(table: memwal.Table) -> None:
     lance.write_dataset(rows({1: 1}), f"{table.uri}-all")
     everything = memwal.enable(
-        f"{table.uri}-all",
-        primary_key=["id"],
-        region_spec=memwal.RegionSpec.unsharded(),
-        maintained_indexes=None,
+        f"{table.uri}-all", primary_key=["id"], region_spec="unsharded", maintained_indexes=None
     )
     indexed(everything)
 
@@ -190,10 +187,7 @@ def test_a_table_that_maintains_all_that_lance_can(table: memwal.Table) -> None:
     dataset.create_scalar_index("n", "BTREE", name="n_idx")
     dataset.create_scalar_index("text", "BITMAP", name="text_idx")
     everything = memwal.enable(
-        uri,
-        primary_key=["id"],
-        region_spec=memwal.RegionSpec.unsharded(),
-        maintained_indexes=None,
+        uri, primary_key=["id"], region_spec="unsharded", maintained_indexes=None
     )
     shard = native.writer(everything)
     native.put(shard, everything, rows({2: 2}))

@@ -92,7 +92,7 @@ def table(request: pytest.FixtureRequest, tmp_path: Path) -> memwal.Table:
     uri = str(tmp_path / "table")
     empty = rows({}).schema.empty_table()
     lance.write_dataset(empty, uri, enable_stable_row_ids=request.param)
-    table = memwal.enable(uri, primary_key=["id"], region_spec=memwal.RegionSpec.bucket("id", 2))
+    table = memwal.enable(uri, primary_key=["id"], region_spec="bucket:id:2")
     flush(table, dict.fromkeys(range(60), 0))
     table.merge()
     return table
@@ -190,9 +190,7 @@ class TestRows:
         )
         uri = str(tmp_path / "nested.lance")
         lance.write_dataset(schema.empty_table(), uri, data_storage_version=version)
-        table = memwal.enable(
-            uri, primary_key=["place", "day"], region_spec=memwal.RegionSpec.bucket("place", 3)
-        )
+        table = memwal.enable(uri, primary_key=["place", "day"], region_spec="bucket:place:3")
 
         def some(days: range, x: int) -> pa.Table:
             return pa.Table.from_pylist(
@@ -224,16 +222,6 @@ class TestRows:
         assert found == expected
         assert found.num_rows == 3 * 55
 
-    def test_of_generations_with_earlier_columns(self, table: memwal.Table) -> None:
-        fill(table)
-        lance.dataset(table.uri).add_columns(pa.field("new", pa.int64()))
-        memwal.open(table.uri).upsert(rows({1: 5}).append_column("new", pa.array([7])))
-        divided(table)
-
-        found = lance.dataset(table.uri).to_table(columns=["id", "new"]).to_pylist()
-        assert {row["id"] for row in found if row["new"] is not None} == {1}
-        check_merged(table, {**EXPECTED, 1: 5})
-
     def test_are_found_through_the_indexes_of_the_base_table(self, table: memwal.Table) -> None:
         lance.dataset(table.uri).create_scalar_index("id", "BTREE")
         lance.dataset(table.uri).create_scalar_index("n", "BTREE")
@@ -258,7 +246,7 @@ class TestStableRowIds:
         lance.write_dataset(numbered(0, 60), uri, max_rows_per_file=25, enable_stable_row_ids=True)
         for column in ("id", "n"):
             lance.dataset(uri).create_scalar_index(column, "BTREE")
-        return memwal.enable(uri, primary_key=["id"], region_spec=memwal.RegionSpec.bucket("id", 2))
+        return memwal.enable(uri, primary_key=["id"], region_spec="bucket:id:2")
 
     def ids(self, table: memwal.Table) -> dict[int, int]:
         """Return the row id of each key."""
@@ -730,23 +718,6 @@ DIRECT_WRITES: dict[str, tuple[Callable[[str], object], Rows]] = {
 
 
 class TestDirectWrites:
-    @pytest.mark.few(4)
-    @pytest.mark.parametrize("place", ["rewriting", "matched"])
-    @pytest.mark.parametrize("write", DIRECT_WRITES)
-    def test_are_kept_and_the_rows_are_rewritten_once(
-        self, faults: FaultyStores, table: memwal.Table, write: str, place: str
-    ) -> None:
-        fill(table)
-        act, changed = DIRECT_WRITES[write]
-        store = faults.of(table.location)
-        with standing_at(place, faults, table) as running:
-            act(table.uri)
-        assert running.result().commits == 2
-
-        assert store.count("put", f"{MERGES_DIR}/*/[0-9]*.arrow") == running.result().tasks
-        expected = {**EXPECTED, **changed}
-        check_merged(table, {key: n for key, n in expected.items() if n is not None})
-
     @pytest.mark.few(1)
     @pytest.mark.parametrize("how", ["update", "delete"])
     def test_of_rows_that_are_not_recorded_yet_have_no_effect(
@@ -816,11 +787,6 @@ class TestPartsOfTheKeys:
         check_merged(table, EXPECTED)
         assert result.metrics["rows_deleted"] == 5
         assert faults.of(table.location).count("put", self.FOUND) >= 4
-
-    def test_travel(self, table: memwal.Table) -> None:
-        fill(table)
-        divided(table, **self.OPTIONS)
-        check_merged(table, EXPECTED)
 
     def test_that_are_collected_too_early_fail_the_run_and_nothing_else(
         self, faults: FaultyStores, table: memwal.Table

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import multiprocessing
 import random
 import shutil
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -134,16 +132,6 @@ class TestMerge:
         assert result.metrics["rows_upserted"] == 3
         assert result.version == table.base().version
 
-    def test_deletes_rows_that_the_base_table_has(self, table: memwal.Table) -> None:
-        flush(table, {1: 1, 2: 2})
-        table.merge()
-        flush(table, [1], {3: 3})
-
-        result = table.merge()
-
-        check_merged(table, {2: 2, 3: 3})
-        assert result.metrics["rows_deleted"] == 1
-
     def test_of_deletes_alone_records_the_progress(self, table: memwal.Table) -> None:
         flush(table, [1, 2, 3])
         table.merge()
@@ -209,19 +197,6 @@ class TestMerge:
         assert plan["bytes"] == result.metrics["bytes"]
         assert plan["commits"] == result.commits > 1
 
-    def test_keeps_columns_that_take_no_null(self, make_table: MakeTable) -> None:
-        schema = pa.schema(
-            [
-                pa.field("id", pa.int64(), nullable=False),
-                pa.field("n", pa.int64(), nullable=False),
-                pa.field("text", pa.string()),
-            ]
-        )
-        table = make_table(schema)
-        flush(table, {1: 1, 2: 2}, [1])
-        table.merge()
-        check_merged(table, {2: 2})
-
     def test_a_table_without_mem_wal_is_refused(self, tmp_path: Path) -> None:
         lance.write_dataset(rows({1: 1}), str(tmp_path / "plain"))
         with pytest.raises(TableSetupError):
@@ -283,59 +258,6 @@ class TestOrder:
         assert result.metrics["generations"] == 8
         check_merged(table, moments[-1])
 
-    def test_the_budget_is_shared_by_regions(self, make_table: MakeTable) -> None:
-        table = make_table(buckets=3)
-        with table.writer() as writer:
-            for turn in range(4):
-                writer.upsert(numbered(0, 30, n=turn))
-                writer.flush()
-
-        table.merge(commit_bytes=500)
-
-        assert table.base().version > 3
-        for number in range(3):
-            check_merged(table, dict.fromkeys(range(30), 3), bucket_region_id(number))
-
-    def test_a_run_takes_the_oldest_of_every_region(self, make_table: MakeTable) -> None:
-        table = make_table(buckets=3)
-        with table.writer() as writer:
-            for turn in range(3):
-                writer.upsert(numbered(0, 30, n=turn))
-                writer.flush()
-        regions = [bucket_region_id(number) for number in range(3)]
-        whole = table.status().backlog_bytes
-
-        assert merge(table.location, MergeOptions(run_bytes=1)).metrics["generations"] == 1
-        merge(table.location, MergeOptions(run_bytes=whole * 4 // 9))
-
-        assert sorted(merged(table, region) for region in regions) in (
-            [1, 1, 2],
-            [1, 2, 2],
-            [1, 1, 3],
-        )
-        merge(table.location, MergeOptions(run_bytes=whole))
-        for region in regions:
-            check_merged(table, dict.fromkeys(range(30), 2), region)
-
-    def test_runs_that_are_too_small_for_the_inflow_reach_every_region(
-        self, make_table: MakeTable
-    ) -> None:
-        """The same one first each time, and the other would wait while that has anything."""
-        table = make_table(buckets=2)
-        regions = [bucket_region_id(number) for number in range(2)]
-        with table.writer() as writer:
-            writer.upsert(numbered(0, 20))
-            writer.flush()
-            for turn in range(4):
-                writer.upsert(rows({0: turn}))
-                writer.flush()
-
-        found = [undivided_tasks(table, MergeOptions(run_bytes=1)) for _ in range(64)]
-
-        taken = [task.regions for (task,) in found]
-        assert all([g.number for g in batch.generations] == [1] for (batch,) in taken)
-        assert {batch.region_id for (batch,) in taken} == set(regions)
-
 
 class TestTwoMergers:
     def test_one_brings_back_what_the_other_has_deleted_before_its_rows(
@@ -368,163 +290,9 @@ class TestTwoMergers:
 
         check_merged(table, {1: 3, 2: 3})
 
-    @pytest.mark.parametrize("place", BEFORE_COMMITS)
-    def test_one_sleeps_while_the_other_merges_another_region(
-        self, faults: FaultyStores, make_table: MakeTable, place: str
-    ) -> None:
-        table = make_table(buckets=2)
-        with table.writer() as writer:
-            writer.upsert(numbered(0, 40))
-            writer.flush()
-            table.merge()
-            writer.upsert(numbered(20, 40, n=1))
-            writer.delete(keys(*range(10)))
-        regions = [bucket_region_id(n) for n in range(2)]
-        with standing_at(place, faults, table, regions=[regions[0]]) as slow:
-            table.merge(regions=[regions[1]])
-        slow.result()
-        expected = {**dict.fromkeys(range(10, 20), 0), **dict.fromkeys(range(20, 60), 1)}
-        for region in regions:
-            check_merged(table, expected, region)
-
-    def test_at_once_in_threads(self, make_table: MakeTable) -> None:
-        table = make_table(buckets=2)
-        expected: Rows = {}
-        dice = random.Random(3)
-        for _ in range(2):
-            with table.writer() as writer:
-                for turn in range(4):
-                    changed = dice.sample(range(40), 20)
-                    writer.upsert(rows(dict.fromkeys(changed, turn)))
-                    expected.update(dict.fromkeys(changed, turn))
-                    gone = dice.sample(range(40), 8)
-                    writer.delete(keys(*gone))
-                    for key in gone:
-                        expected.pop(key, None)
-                    writer.flush()
-            start = threading.Barrier(3)
-
-            def go(commit_bytes: int, start: threading.Barrier = start) -> None:
-                start.wait()
-                table.merge(commit_bytes=commit_bytes)
-
-            with ThreadPoolExecutor(3) as pool:
-                list(pool.map(go, [1, 700, 1 << 30]))
-            for number in range(2):
-                check_merged(table, expected, bucket_region_id(number))
-
-    @pytest.mark.slow
-    def test_at_once_in_processes(self, table: memwal.Table) -> None:
-        expected: Rows = {}
-        dice = random.Random(5)
-        with table.writer() as writer:
-            for turn in range(10):
-                changed = dice.sample(range(30), 12)
-                writer.upsert(rows(dict.fromkeys(changed, turn)))
-                expected.update(dict.fromkeys(changed, turn))
-                gone = dice.sample(range(30), 5)
-                writer.delete(keys(*gone))
-                for key in gone:
-                    expected.pop(key, None)
-                writer.flush()
-        tasks = [
-            replace(undivided_tasks(table)[0], commit_bytes=commit_bytes)
-            for commit_bytes in (1, 400)
-        ]
-
-        with multiprocessing.get_context("spawn").Pool(2) as pool:
-            outcomes = pool.map(run_merge_task, tasks, chunksize=1)
-
-        assert sum(outcome.generations for outcome in outcomes) == 10
-        check_merged(table, expected)
-
-
-DIRECT_WRITES: list[tuple[str, Callable[[str], object], Rows]] = [
-    ("append", lambda uri: lance.write_dataset(rows({7: 7}), uri, mode="append"), {7: 7}),
-    (
-        "upsert",
-        lambda uri: (
-            lance.dataset(uri)
-            .merge_insert("id")
-            .when_matched_update_all()
-            .when_not_matched_insert_all()
-            .execute(rows({5: 55, 7: 7}))
-        ),
-        {5: 55, 7: 7},
-    ),
-    ("delete", lambda uri: lance.dataset(uri).delete("id = 5"), {5: None}),
-    (
-        "update",
-        lambda uri: lance.dataset(uri).update({"n": "50", "text": "'5=50'"}, "id = 5"),
-        {5: 50},
-    ),
-    ("compaction", lambda uri: lance.dataset(uri).optimize.compact_files(), {}),
-    ("index", lambda uri: lance.dataset(uri).create_scalar_index("n", "BTREE"), {}),
-]
-
-
-def places_of(write: str) -> tuple[str, ...]:
-    """Where it is tried by default: at both commits, or at one of them."""
-    if write in ("upsert", "delete", "compaction"):
-        return BEFORE_COMMITS
-    return ("opened", "read") if write == "append" else ("opened again",)
-
 
 class TestDirectWrites:
     """Whoever writes straight into the base table while a merge runs."""
-
-    @pytest.mark.few(4)
-    @pytest.mark.parametrize(
-        ("act", "expected", "place"),
-        [
-            pytest.param(
-                act,
-                expected,
-                place,
-                id=f"{name}-{place}",
-                marks=() if place in places_of(name) else pytest.mark.slow,
-            )
-            for name, act, expected in DIRECT_WRITES
-            for place in ("opened", *BEFORE_COMMITS)
-        ],
-    )
-    def test_are_kept(
-        self,
-        faults: FaultyStores,
-        table: memwal.Table,
-        place: str,
-        act: Callable[[str], object],
-        expected: Rows,
-    ) -> None:
-        flush(table, {1: 1, 5: 5}, {2: 2})
-        table.merge(commit_bytes=1)
-        flush(table, {1: 11, 3: 3}, [2])
-        with standing_at(place, faults, table) as slow:
-            act(table.uri)
-        slow.result()
-
-        whole: Rows = {1: 11, 3: 3, 5: 5, **expected}
-        check_merged(table, {key: n for key, n in whole.items() if n is not None})
-
-    @pytest.mark.parametrize("place", BEFORE_COMMITS)
-    def test_of_the_very_keys_that_are_merged_leave_one_row_each(
-        self, faults: FaultyStores, table: memwal.Table, place: str
-    ) -> None:
-        """Which of the two rows wins is nobody's business; that there is one is."""
-        flush(table, {1: 1, 2: 2})
-        table.merge()
-        flush(table, {1: 11, 3: 3}, [2])
-        with standing_at(place, faults, table) as slow:
-            (
-                lance.dataset(table.uri)
-                .merge_insert("id")
-                .when_matched_update_all()
-                .when_not_matched_insert_all()
-                .execute(rows({1: 100, 3: 300}))
-            )
-        slow.result()
-
-        check_merged(table, {1: 11, 3: 3})
 
     @pytest.mark.parametrize("place", BEFORE_COMMITS)
     @pytest.mark.parametrize("tagged", [True, False], ids=["tagged", "gone"])
@@ -772,7 +540,7 @@ def test_two_mergers_of_a_table_with_stable_row_ids(
 ) -> None:
     path = str(tmp_path / "stable")
     lance.write_dataset(rows({1: 1, 2: 2, 50: 50}), path, enable_stable_row_ids=True)
-    table = memwal.enable(path, region_spec=memwal.RegionSpec.unsharded(), primary_key=["id"])
+    table = memwal.enable(path, region_spec="unsharded", primary_key=["id"])
     flush(table, {1: 11, 7: 7, 9: 9}, [2, 7], {8: 8, 2: 22}, [9, 1], {1: 111})
     with standing_at(place, faults, table) as slow:
         table.merge(commit_bytes=1, run_bytes=run_bytes)

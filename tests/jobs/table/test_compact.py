@@ -62,7 +62,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
         str(path),
         SCHEMA,
         primary_key=["id"],
-        region_spec=memwal.RegionSpec.unsharded(),
+        region_spec="unsharded",
         maintained_indexes=["id_idx", "n_idx"],
     )
     assert fragmented(table) == TEN
@@ -238,38 +238,6 @@ def test_a_merge_in_between_is_kept_and_the_rest_is_tried_again(
     assert base_state(ten) == expected
 
 
-def test_a_merge_under_way_goes_on_after_a_compaction(ten: memwal.Table) -> None:
-    expected = dict(TEN)
-    ten.upsert(rows({5: 500, 1000: 1}))
-    done: list[int] = []
-
-    def late() -> None:
-        if not done:
-            done.append(ten.compact().commits)
-
-    merge(ten.location, MergeOptions(guard=late))
-
-    assert done == [1]
-    assert base_state(ten) == {**expected, 5: 500, 1000: 1}
-
-
-def test_a_commit_whose_answer_is_lost_is_done(
-    ten: memwal.Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    expected = dict(TEN)
-    real = Compaction.commit
-
-    def commit(*args: Any) -> None:
-        real(*args)
-        raise OSError("connection reset")
-
-    monkeypatch.setattr(Compaction, "commit", staticmethod(commit))
-    result = ten.compact()
-
-    assert (result.commits, result.warnings) == (1, ())
-    assert base_state(ten) == expected
-
-
 def test_a_commit_that_failed_is_not_done_because_the_old_fragments_are_gone(
     ten: memwal.Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -436,7 +404,7 @@ def test_stable_row_ids_stay(make_table: MakeTable) -> None:
     dataset = lance.write_dataset(
         plain, path, enable_stable_row_ids=True, max_rows_per_file=10, max_rows_per_group=10
     )
-    stable = memwal.enable(path, region_spec=memwal.RegionSpec.unsharded(), primary_key=["id"])
+    stable = memwal.enable(path, region_spec="unsharded", primary_key=["id"])
     stable.upsert(rows({5: 500}))
     stable.merge()
     ids = dict(

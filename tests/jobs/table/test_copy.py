@@ -333,7 +333,7 @@ def test_from_a_bucket_to_a_disk_and_back(tmp_path: Path) -> None:
             f"s3://{bucket}/table",
             SCHEMA,
             primary_key=["id"],
-            region_spec=memwal.RegionSpec.bucket("id", 2),
+            region_spec="bucket:id:2",
             maintained_indexes=["id_idx"],
             storage_options=options,
         )

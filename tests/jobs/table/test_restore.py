@@ -118,7 +118,7 @@ class TestDecide:
 
     def test_an_unset_and_a_set(self, table: memwal.Table) -> None:
         lance.dataset(table.uri).drop_index("__lance_mem_wal")
-        memwal.enable(table.uri, region_spec=memwal.RegionSpec.unsharded())
+        memwal.enable(table.uri, region_spec="unsharded")
         assert state(table) == MERGED
         table.restore()
         check(table, MERGED)
@@ -132,7 +132,7 @@ class TestDecide:
         table.build_snapshot()
         lance.dataset(table.uri).drop_index("__lance_mem_wal")
         lance.dataset(table.uri).delete("id = 2")
-        memwal.enable(table.uri, region_spec=memwal.RegionSpec.unsharded())
+        memwal.enable(table.uri, region_spec="unsharded")
         wanted = {key: value for key, value in MERGED.items() if key != 2}
         assert state(table) == wanted
         table.build_snapshot()

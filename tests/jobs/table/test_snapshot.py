@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from fnmatch import fnmatch
@@ -116,35 +115,6 @@ def test_of_a_table_without_regions_is_empty(make_table: MakeTable) -> None:
     assert table.base().details.num_regions == 3
 
 
-def test_of_more_regions_than_there_are_buckets_of_rows(make_table: MakeTable) -> None:
-    table = make_table(buckets=150)
-    with table.writer() as writer:
-        writer.claim()
-
-    table.build_snapshot()
-
-    assert published(table) == stored(table)
-    assert len(published(table)) == 150
-
-
-def test_replaces_nothing_but_the_snapshot(make_table: MakeTable) -> None:
-    table = make_table(buckets=2, maintained_indexes=["id_idx"])
-    flush(table, 0)
-    table.merge()
-    table.build_indexes()
-    before = table.base().details
-
-    table.build_snapshot()
-    table.build_snapshot()
-
-    after = table.base().details
-    assert after.merged == before.merged
-    assert after.catchup == before.catchup
-    assert after.region_specs == before.region_specs
-    assert after.maintained_indexes == before.maintained_indexes
-    assert state(table) == dict.fromkeys(range(20), 0)
-
-
 def test_an_older_one_does_not_replace_a_newer_one(make_table: MakeTable) -> None:
     table = make_table(buckets=2)
     flush(table, 0)
@@ -189,23 +159,6 @@ def test_a_commit_whose_outcome_stays_unknown_is_reported(
     assert bool(published(table)) == after
     table.build_snapshot()
     assert published(table) == stored(table)
-
-
-def test_many_at_once_leave_the_newest(make_table: MakeTable) -> None:
-    table = make_table(buckets=2)
-    flush(table, 0)
-
-    def build(number: int) -> None:
-        build_snapshot(table.location, clock=lambda: 1000.0 + number)
-        if number % 2:
-            table.merge()
-
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(build, range(8)))
-
-    assert table.base().details.snapshot_ts_millis == 1_007_000
-    assert published(table) == stored(table)
-    assert state(table) == dict.fromkeys(range(20), 0)
 
 
 def test_a_damaged_manifest_publishes_nothing(table: memwal.Table) -> None:
@@ -342,10 +295,3 @@ def lance_rows(data: bytes) -> pa.Table:
         path = Path(folder, "file.lance")
         path.write_bytes(data)
         return LanceFileReader(str(path)).read_all().to_table()
-
-
-def test_a_new_table_has_no_snapshot(table: memwal.Table) -> None:
-    details = table.base().details
-
-    assert external_key(details) is None
-    assert read_snapshot(table.location.store, details) is None

@@ -162,7 +162,7 @@ def clean_tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             str(path),
             SCHEMA,
             primary_key=["id"],
-            region_spec=memwal.RegionSpec.unsharded(),
+            region_spec="unsharded",
             maintained_indexes=["id_idx"],
         )
         write_generations(table, client)

@@ -26,7 +26,7 @@ def test_spoil_find_and_heal(emulator: S3Emulator) -> None:
         f"s3://{bucket}/lake/t.lance",
         SCHEMA,
         primary_key=["id"],
-        region_spec=memwal.RegionSpec.bucket("id", 2),
+        region_spec="bucket:id:2",
         maintained_indexes=["id_idx"],
         storage_options=emulator.storage_options,
     )
