@@ -94,12 +94,7 @@ CASES = [
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A table with a merged generation, one that is not merged, and rows in the log."""
     path = tmp_path_factory.mktemp("absence") / "table"
-    table = memwal.create(
-        str(path),
-        rows({}).schema,
-        primary_key=["id"],
-        region_spec=memwal.RegionSpec.unsharded(),
-    )
+    table = memwal.create(str(path), rows({}).schema, primary_key=["id"], region_spec="unsharded")
     table.upsert(rows(dict.fromkeys(range(10), 0)))
     table.merge()
     with table.writer() as writer:
@@ -393,12 +388,7 @@ def test_a_region_that_is_merged_between_the_reads_is_not_lost(
 
 def pylance_table(path: Path) -> memwal.Table:
     """A table in which only Lance's own writer wrote; a merge plan of ours has seen it."""
-    table = memwal.create(
-        str(path),
-        rows({}).schema,
-        primary_key=["id"],
-        region_spec=memwal.RegionSpec.unsharded(),
-    )
+    table = memwal.create(str(path), rows({}).schema, primary_key=["id"], region_spec="unsharded")
     shard = native.writer(table)
     native.put(shard, table, rows(dict.fromkeys(range(5), 0)))
     shard.close()

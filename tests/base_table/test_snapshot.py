@@ -45,10 +45,7 @@ def test_tells_the_key_in_key_order(tmp_path: Path) -> None:
         ]
     )
     table = memwal.create(
-        str(tmp_path / "table"),
-        schema,
-        primary_key=["b", "a"],
-        region_spec=memwal.RegionSpec.bucket("a", 2),
+        str(tmp_path / "table"), schema, primary_key=["b", "a"], region_spec="bucket:a:2"
     )
 
     base = table.base()

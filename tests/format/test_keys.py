@@ -144,10 +144,6 @@ def test_more_bytes_than_one_array_holds(monkeypatch: pytest.MonkeyPatch) -> Non
         encode_composite_keys([pa.array(["x" * 98])])
 
 
-def test_no_rows() -> None:
-    assert encode_composite_keys([pa.array([], pa.int64())]).equals(pa.array([], pa.binary()))
-
-
 def test_columns_must_fit_together() -> None:
     with pytest.raises(InvalidInputError):
         encode_composite_keys([])

@@ -67,12 +67,7 @@ def enabled(path: Path, *, data: pa.Table, index: Callable[[lance.LanceDataset],
     """A table over data that has an index, and maintains it."""
     uri = str(path / "table")
     index(lance.write_dataset(data, uri, data_storage_version="2.2"))
-    return memwal.enable(
-        uri,
-        primary_key=["id"],
-        region_spec=memwal.RegionSpec.unsharded(),
-        maintained_indexes=None,
-    )
+    return memwal.enable(uri, primary_key=["id"], region_spec="unsharded", maintained_indexes=None)
 
 
 @functools.cache
@@ -530,7 +525,7 @@ def test_on_an_object_store(tmp_path: Path) -> None:
         table = memwal.enable(
             uri,
             primary_key=["id"],
-            region_spec=memwal.RegionSpec.unsharded(),
+            region_spec="unsharded",
             maintained_indexes=None,
             storage_options=options,
         )

@@ -293,10 +293,7 @@ def test_vector_search(tmp_path: Path, index_type: str) -> None:
         "v", index_type, num_partitions=2, **options
     )
     table = memwal.enable(
-        uri,
-        primary_key=["id"],
-        region_spec=memwal.RegionSpec.unsharded(),
-        maintained_indexes=["v_idx"],
+        uri, primary_key=["id"], region_spec="unsharded", maintained_indexes=["v_idx"]
     )
     with table.writer() as writer:
         replaced = pa.table([pa.array([5]), rows(range(300, 301))["v"]], schema=schema)

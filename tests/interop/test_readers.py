@@ -82,10 +82,7 @@ def test_an_index_that_lance_names_and_has_not_made(tmp_path: Path, merge: Merge
     uri = str(tmp_path / "small")
     lance.write_dataset(rows.slice(0, 30), uri).create_index("v", "IVF_PQ", num_sub_vectors=2)
     table = memwal.enable(
-        uri,
-        primary_key=["id"],
-        region_spec=memwal.RegionSpec.bucket("id", 2),
-        maintained_indexes=["v_idx"],
+        uri, primary_key=["id"], region_spec="bucket:id:2", maintained_indexes=["v_idx"]
     )
     with table.writer() as writer:
         writer.upsert(rows.slice(20, 20))

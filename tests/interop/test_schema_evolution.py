@@ -174,7 +174,7 @@ def first_old(tmp_path_factory: pytest.TempPathFactory) -> str:
         str(tmp_path_factory.mktemp("old") / "table"),
         SCHEMA,
         primary_key=["id"],
-        region_spec=memwal.RegionSpec.unsharded(),
+        region_spec="unsharded",
     )
     table.upsert(rows(OLD))
     table.merge()

@@ -182,13 +182,6 @@ def test_booleans() -> None:
     check(column[3:9], num_buckets=5)
 
 
-def test_texts_of_a_type_with_other_offsets_hash_alike() -> None:
-    texts = [f"user-{i}" for i in range(1000)]
-    np.testing.assert_array_equal(
-        bucket(pa.array(texts, pa.string()), 64), bucket(pa.array(texts, pa.large_string()), 64)
-    )
-
-
 def test_chunks_are_one_column() -> None:
     texts = pa.array(EDGE_TEXTS * 10)
     chunked = pa.chunked_array([texts[:7], texts[7:7], texts[7:120], texts[120:]])

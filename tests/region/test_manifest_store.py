@@ -5,8 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import threading
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +24,7 @@ from memwal.errors import (
     StoreUnavailableError,
 )
 from memwal.format.paths import manifest_dir, manifest_key, region_dir, version_hint_key
-from memwal.format.region_manifest import FlushedGeneration, RegionManifest
+from memwal.format.region_manifest import RegionManifest
 from memwal.region.manifest_store import RegionManifestStore, read_manifests
 from memwal.storage.folders import locks
 from memwal.storage.open import open_store
@@ -102,22 +101,17 @@ def test_what_is_committed_is_read(store: FaultyStore, manifests: RegionManifest
         b"null",
         b"",
         b"\xff\xfe",
+        None,
     ],
 )
 def test_any_hint_leads_to_the_newest_version(
-    store: FaultyStore, manifests: RegionManifestStore, hint: bytes
+    store: FaultyStore, manifests: RegionManifestStore, hint: bytes | None
 ) -> None:
     fill(manifests, 5)
-    set_hint(store, hint)
-
-    assert manifests.read_latest() == replace(FIRST, version=5, writer_epoch=5)
-
-
-def test_no_hint_leads_to_the_newest_version(
-    store: FaultyStore, manifests: RegionManifestStore
-) -> None:
-    fill(manifests, 5)
-    store.delete(version_hint_key(REGION))
+    if hint is None:
+        store.delete(version_hint_key(REGION))
+    else:
+        set_hint(store, hint)
 
     assert manifests.read_latest() == replace(FIRST, version=5, writer_epoch=5)
 
@@ -293,28 +287,21 @@ def test_a_newer_version_is_not_missed_while_the_region_is_away(
 
 
 class TestAmbiguousAnswers:
-    def test_a_commit_that_happened_is_found_out(
-        self, store: FaultyStore, manifests: RegionManifestStore
+    @pytest.mark.parametrize(
+        "disturb",
+        [
+            pytest.param(lambda s: s.fail("create", REGION_MANIFEST), id="not-there"),
+            pytest.param(lambda s: s.fail("create", REGION_MANIFEST, after=True), id="there"),
+            pytest.param(lambda s: s.claim_exists("create", REGION_MANIFEST), id="our-own"),
+        ],
+    )
+    def test_of_a_commit_are_settled(
+        self,
+        store: FaultyStore,
+        manifests: RegionManifestStore,
+        disturb: Callable[[FaultyStore], object],
     ) -> None:
-        store.fail("create", REGION_MANIFEST, after=True)
-
-        manifests.commit(FIRST)
-
-        assert manifests.read_latest() == FIRST
-
-    def test_a_commit_that_did_not_happen_is_made(
-        self, store: FaultyStore, manifests: RegionManifestStore
-    ) -> None:
-        store.fail("create", REGION_MANIFEST)
-
-        manifests.commit(FIRST)
-
-        assert manifests.read_latest() == FIRST
-
-    def test_a_name_taken_by_ourselves_is_no_conflict(
-        self, store: FaultyStore, manifests: RegionManifestStore
-    ) -> None:
-        store.claim_exists("create", REGION_MANIFEST)
+        disturb(store)
 
         manifests.commit(FIRST)
 
@@ -588,31 +575,6 @@ class TestUpdate:
         with pytest.raises(ConflictError):
             manifests.update(change, attempts=3)
         assert seen == [1, 2, 3]
-
-    def test_many_at_once_all_land(self, manifests: RegionManifestStore) -> None:
-        fill(manifests, 1)
-        start = threading.Barrier(6)
-
-        def add_five(worker: int) -> None:
-            start.wait()
-            for number in range(1, 6):
-                # No two of them say the same: equal manifests count as one change.
-                mine = FlushedGeneration(generation=number, path=f"{worker:08x}_gen_{number}")
-                manifests.update(
-                    lambda latest, mine=mine: (
-                        None
-                        if mine in latest.flushed
-                        else replace(latest, flushed=(*latest.flushed, mine))
-                    )
-                )
-
-        with ThreadPoolExecutor(6) as pool:
-            list(pool.map(add_five, range(6)))
-
-        latest = manifests.read_latest()
-        assert latest is not None
-        assert len(latest.flushed) == len({flushed.path for flushed in latest.flushed}) == 30
-        assert latest.version == 31
 
 
 def test_reading_costs_three_requests_at_most(

@@ -219,16 +219,6 @@ def test_whole_rows_move_together() -> None:
         ]
 
 
-def test_rows_of_one_key_keep_their_order() -> None:
-    batch = rows_of([5, 8, 5, 9, 5, 8] * 50)
-    for spec in (RegionSpec.bucket("id", 3), RegionSpec.identity("id")):
-        for _, part in Router(spec, SCHEMA).route(batch):
-            for key in set(part.column("id").to_pylist()):
-                mine = [row["vector"] for row in part.to_pylist() if row["id"] == key]
-                theirs = [row["vector"] for row in batch.to_pylist() if row["id"] == key]
-                assert mine == theirs
-
-
 def test_field_values_of_identity() -> None:
     for data_type, value, encoded in (
         (pa.int16(), -2, b"\xfe\xff"),

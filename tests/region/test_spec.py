@@ -140,17 +140,6 @@ def test_types_that_lancedb_refuses(tmp_path: Path, data_type: pa.DataType) -> N
 
 
 @pytest.mark.parametrize(
-    "data_type",
-    [pa.float16(), pa.float64(), pa.duration("s"), pa.list_(pa.int32()), pa.struct([("a", "i4")])],
-    ids=str,
-)
-def test_types_that_name_no_region(data_type: pa.DataType) -> None:
-    spec, schema = RegionSpec.identity("c"), pa.schema([pa.field("c", data_type)])
-    with pytest.raises(InvalidInputError):
-        spec.bind({"c": 0}, schema)
-
-
-@pytest.mark.parametrize(
     ("data_type", "name"),
     [
         (pa.binary(), "binary"),
@@ -368,13 +357,6 @@ def test_a_stored_expression_is_checked() -> None:
         spec = stored(transform=None, expression=expression)
         with pytest.raises(InvalidInputError):
             RegionSpec.from_stored(spec, NAMES)
-
-
-@pytest.mark.parametrize("name", ["int31", "", "utf-8", "float32", "decimal128(99, 2)"])
-def test_a_stored_result_type_that_is_none(name: str) -> None:
-    spec = stored(transform=None, expression="col0", result_type=name)
-    with pytest.raises(InvalidInputError):
-        RegionSpec.from_stored(spec, NAMES)
 
 
 def test_a_spec_without_fields() -> None:

@@ -171,10 +171,6 @@ def test_rows_keep_their_order() -> None:
     assert value("col0 + 1", numbers) == list(range(1, 100_001))
 
 
-def test_no_rows() -> None:
-    assert value("col0 + 1", pa.array([], pa.int64())) == []
-
-
 def test_dropped_columns_are_null() -> None:
     made = Expression("coalesce(col0, 0 - 1) + murmur3(col0)", pa.int64(), 1)
     assert made.apply([pa.nulls(2)]).to_pylist() == [None, None]

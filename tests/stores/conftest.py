@@ -102,6 +102,6 @@ def table(emulator: S3Emulator, gateway: Gateway) -> memwal.Table:
         f"s3://{emulator.create_bucket()}/lake/t.lance",
         SCHEMA,
         primary_key=["id"],
-        region_spec=memwal.RegionSpec.unsharded(),
+        region_spec="unsharded",
         storage_options={**options, "client_max_retries": "2"},
     )

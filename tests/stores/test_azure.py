@@ -49,7 +49,7 @@ def test_signatures_that_end_are_renewed(emulator: azurite.Azurite) -> None:
         f"az://{container}/lake/t.lance",
         rows({}).schema,
         primary_key=["id"],
-        region_spec=memwal.RegionSpec.unsharded(),
+        region_spec="unsharded",
         maintained_indexes=["id_idx"],
         storage_options=options,
     )

@@ -59,7 +59,7 @@ def create(uri: str, storage_options: Mapping[str, str]) -> memwal.Table:
         uri,
         rows({}).schema,
         primary_key=["id"],
-        region_spec=memwal.RegionSpec.bucket("id", 2),
+        region_spec="bucket:id:2",
         maintained_indexes=["id_idx"],
         storage_options=storage_options,
     )

@@ -57,7 +57,7 @@ def test_the_whole_life_of_a_table(place: Place) -> None:
     base.create_scalar_index("text", "INVERTED")
     table = memwal.enable(
         uri,
-        region_spec=memwal.RegionSpec.unsharded(),
+        region_spec="unsharded",
         primary_key=["id"],
         maintained_indexes=["id_idx", "text_idx"],
         storage_options=options,
@@ -149,7 +149,7 @@ def test_processes_that_fence_each_other_lose_nothing(place: Place) -> None:
         place.new_uri(),
         SCHEMA,
         primary_key=["id"],
-        region_spec=memwal.RegionSpec.unsharded(),
+        region_spec="unsharded",
         storage_options=place.options,
     )
     spawn = multiprocessing.get_context("spawn")

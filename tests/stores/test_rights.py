@@ -63,7 +63,7 @@ class Lake:
             self.uri,
             SCHEMA,
             primary_key=["id"],
-            region_spec=memwal.RegionSpec.unsharded(),
+            region_spec="unsharded",
             maintained_indexes=["id_idx"],
             storage_options=self.options[Role.ADMINISTRATOR],
         )
