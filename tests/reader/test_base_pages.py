@@ -30,7 +30,7 @@ def make(folder: Path, *, kind: pa.DataType | None = None, **options: object) ->
         stored = stored.set_column(0, pa.field("id", kind, nullable=False), column)
     uri = str(folder / "table")
     lance.write_dataset(stored, uri, max_rows_per_file=1_000, **options)
-    table = memwal.enable(uri, region_spec=memwal.RegionSpec.unsharded(), primary_key=["id"])
+    table = memwal.enable(uri, region_spec="unsharded", primary_key=["id"])
     lance.dataset(uri).create_scalar_index("id", "BTREE")
     return table
 
@@ -116,7 +116,7 @@ def test_an_index_too_large_to_stay_in_memory(
 def test_an_index_of_no_rows(tmp_path: Path) -> None:
     uri = str(tmp_path / "table")
     lance.write_dataset(numbered(0, 0), uri)
-    table = memwal.enable(uri, region_spec=memwal.RegionSpec.unsharded(), primary_key=["id"])
+    table = memwal.enable(uri, region_spec="unsharded", primary_key=["id"])
     lance.dataset(uri).create_scalar_index("id", "BTREE")
     assert found_in_pages(table, pa.array(KEYS)) == 0
     check(table)

@@ -24,7 +24,7 @@ def base_table(path: Path, *, indexed: bool, **options: Any) -> BaseTable:
     if indexed:
         dataset.create_scalar_index("id", "BTREE")
     lance.write_dataset(numbered(20_000, 10_000), uri, mode="append")
-    table = memwal.enable(uri, region_spec=memwal.RegionSpec.unsharded(), primary_key=["id"])
+    table = memwal.enable(uri, region_spec="unsharded", primary_key=["id"])
     lance.dataset(uri).delete("id % 1000 = 7")
     return table.base()
 

@@ -28,10 +28,7 @@ def counted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[memwal.T
         base = lance.write_dataset(numbered(0, _ROWS, n=9), uri, storage_options=options)
         base.create_scalar_index("id", "BTREE")
         table = memwal.enable(
-            uri,
-            region_spec=memwal.RegionSpec.unsharded(),
-            primary_key=["id"],
-            storage_options=options,
+            uri, region_spec="unsharded", primary_key=["id"], storage_options=options
         )
         with table.writer() as writer:
             for n in range(_GENERATIONS):

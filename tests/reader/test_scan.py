@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import duckdb
 import lance
-import polars
 import pyarrow as pa
 import pytest
 from support.data.tables import SCHEMA, MakeTable, folder, keys, listing, numbered, rows, state
@@ -33,7 +31,7 @@ def reads(
         str(tmp_path_factory.mktemp(where) / "table"),
         SCHEMA,
         primary_key=["id"],
-        region_spec=memwal.RegionSpec.unsharded(),
+        region_spec="unsharded",
     )
     writer = table.writer()
     _fill(table, writer, where)
@@ -143,21 +141,6 @@ class TestLimit:
             reads.scan(limit=-1)
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        pytest.param(lambda scan: scan.to_table(), id="table"),
-        pytest.param(lambda scan: scan.to_reader().read_all(), id="reader"),
-        pytest.param(lambda scan: pa.Table.from_batches(scan.to_batches(), SCHEMA), id="batches"),
-        pytest.param(lambda scan: pa.Table.from_pandas(scan.to_pandas(), SCHEMA), id="pandas"),
-    ],
-)
-def test_every_form_of_the_result_has_the_same_rows(
-    reads: Reads, make: Callable[[Any], pa.Table]
-) -> None:
-    assert state(make(reads.scan())) == EXPECTED
-
-
 class TestHandingOver:
     """To libraries that speak Arrow."""
 
@@ -171,21 +154,6 @@ class TestHandingOver:
             writer.upsert(rows({2: 20}))
             writer.delete(keys(3))
         return table
-
-    def test_arrow_and_pandas(self, table: memwal.Table) -> None:
-        scan = table.scan(columns=["id", "n"])
-        assert state(table) == {1: 1, 2: 20}
-        assert pa.table(scan).sort_by("id").to_pydict() == {"id": [1, 2], "n": [1, 20]}
-        assert dict(scan.to_pandas().to_numpy().tolist()) == {1: 1, 2: 20}
-
-    def test_polars(self, table: memwal.Table) -> None:
-        frame = polars.DataFrame(table.scan(columns=["id", "n"]))
-        assert frame.sort("id").rows() == [(1, 1), (2, 20)]
-
-    def test_duckdb(self, table: memwal.Table) -> None:
-        with duckdb.connect() as connection:
-            found = connection.from_arrow(table.scan(filter="n > 0"))
-            assert found.aggregate("sum(n), count(*)").fetchall() == [(21, 2)]
 
     def test_lance_when_nothing_waits(self, table: memwal.Table) -> None:
         assert table.to_dataset() is None
@@ -208,48 +176,12 @@ class TestEmptyTable:
         assert table.scan().count_rows() == 0
         assert table.scan(columns=[]).to_table().num_rows == 0
 
-    def test_that_was_emptied_again(self, table: memwal.Table) -> None:
-        with table.writer() as writer:
-            writer.upsert(rows({1: 1, 2: 2}))
-            writer.flush()
-            writer.delete(keys(1, 2, 3))
-        assert state(table) == {}
-        table.merge()
-        assert state(table) == {}
-        assert table.scan().count_rows() == 0
-        table.upsert(rows({1: 11}))
-        assert state(table) == {1: 11}
-
     def test_reading_writes_nothing(self, table: memwal.Table) -> None:
         before = listing(folder(table))
         table.scan().to_table()
         table.lookup(keys(1)).to_table()
         table.status()
         assert listing(folder(table)) == before
-
-
-def test_many_rows_in_many_places(make_table: MakeTable) -> None:
-    """More than a batch of the scan and more than one file of the base table."""
-    table = make_table(buckets=2)
-    with table.writer() as writer:
-        writer.upsert(numbered(0, 70_000))
-        writer.flush()
-        table.merge()
-        writer.upsert(numbered(35_000, 70_000, n=1))
-        writer.flush()
-        writer.delete(keys(*range(0, 105_000, 5)))
-    expected = {key: 1 if key >= 35_000 else 0 for key in range(105_000) if key % 5}
-
-    assert table.scan().count_rows() == len(expected)
-    assert state(table) == expected
-    assert state(table.scan(filter="n = 0").to_table()) == {
-        key: n for key, n in expected.items() if n == 0
-    }
-    assert state(table.lookup(keys(*range(0, 105_000, 7))).to_table()) == {
-        key: expected[key] for key in range(0, 105_000, 7) if key in expected
-    }
-    table.merge()
-    assert state(table) == expected
 
 
 def test_rows_that_were_written_straight_into_the_base_table_are_shown(
@@ -319,13 +251,6 @@ class TestExtraColumns:
             read[stored["id"]] = stored["n"]
             assert row.get("n", stored["n"]) == stored["n"]
         assert read == {k: n for k, n in EXPECTED.items() if predicate is None or n > 25}
-
-    def test_may_be_asked_for_one_by_one(self, reads: Reads) -> None:
-        generation = Scan(collected(reads), columns=["id"], with_generation=True).to_table()
-        assert generation.column_names == ["id", "_gen"]
-        address = Scan(collected(reads), columns=["id"], with_row_address=True).to_table()
-        assert address.column_names == ["id", "_rowaddr"]
-        assert ids(generation) == ids(address) == sorted(EXPECTED)
 
 
 class TestMemTables:

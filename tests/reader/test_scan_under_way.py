@@ -187,47 +187,12 @@ class TestCollectedGenerations:
         found = state(pa.Table.from_batches([*seen, *batches]))
         assert found.keys() == expected().keys()
 
-    def test_of_a_composite_key(self, make_table: MakeTable) -> None:
-        schema = pa.schema(
-            [
-                pa.field("a", pa.int32(), nullable=False),
-                pa.field("b", pa.string(), nullable=False),
-                pa.field("n", pa.int64()),
-            ]
-        )
-        table = make_table(schema, primary_key=("a", "b"))
-
-        def some(start: int, n: int) -> pa.Table:
-            numbers = range(start, start + 30_000)
-            return pa.table(
-                {
-                    "a": pa.array([number % 7 for number in numbers], pa.int32()),
-                    "b": [f"{number}\0" for number in numbers],
-                    "n": [n] * len(numbers),
-                },
-                schema=schema,
-            )
-
-        with table.writer() as writer:
-            writer.upsert(some(0, 0))
-            writer.flush()
-            table.merge()
-            writer.upsert(some(15_000, 1))
-            writer.flush()
-            writer.upsert(some(25_000, 2))
-        whole = table.scan().to_table().sort_by([("a", "ascending"), ("b", "ascending")])
-        first, others = begun(table.scan().to_reader())
-        merge_and_collect(table)
-        found = joined(first, others).sort_by([("a", "ascending"), ("b", "ascending")])
-        assert found.equals(whole.cast(found.schema))
-        assert found.num_rows == 55_000
-
     def test_of_a_table_whose_rows_keep_their_ids(self, tmp_path: Any) -> None:
         uri = str(tmp_path / "stable")
         lance.write_dataset(
             numbered(0, _ROWS), uri, enable_stable_row_ids=True, max_rows_per_file=10_000
         )
-        table = memwal.enable(uri, region_spec=memwal.RegionSpec.unsharded(), primary_key=["id"])
+        table = memwal.enable(uri, region_spec="unsharded", primary_key=["id"])
         table.upsert(numbered(_ROWS // 6, _ROWS, n=1))
         wanted = dict.fromkeys(range(_ROWS // 6), 0) | dict.fromkeys(
             range(_ROWS // 6, _ROWS // 6 + _ROWS), 1

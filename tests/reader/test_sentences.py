@@ -57,7 +57,7 @@ class Corpus:
         self.table = memwal.enable(
             self.uri,
             primary_key=["id"],
-            region_spec=memwal.RegionSpec.bucket("id", 2),
+            region_spec="bucket:id:2",
             maintained_indexes=["text_idx", "vector_idx"],
         )
 

@@ -65,15 +65,6 @@ def forget_logs() -> None:
 
 
 class TestSees:
-    def test_rows_of_a_writer_that_lives(self, table: memwal.Table) -> None:
-        with table.writer() as writer:
-            writer.upsert(rows({1: 1, 2: 2}))
-            assert state(table) == {}
-            assert fresh(table) == {1: 1, 2: 2}
-            writer.upsert(rows({2: 3}))
-            writer.delete(keys(1))
-            assert fresh(table) == {2: 3}
-
     def test_rows_of_a_writer_that_died(self, table: memwal.Table) -> None:
         table.upsert(rows({1: 1, 2: 1, 3: 1}))
         table.merge()
@@ -389,12 +380,7 @@ class TestReplacedTables:
         write(1)
         assert fresh(table) == {1: 1}
         shutil.rmtree(folder(table))
-        memwal.create(
-            table.uri,
-            rows({}).schema,
-            primary_key=["id"],
-            region_spec=memwal.RegionSpec.unsharded(),
-        )
+        memwal.create(table.uri, rows({}).schema, primary_key=["id"], region_spec="unsharded")
         assert fresh(table) == {}
         write(2)
         assert fresh(table) == {2: 2}

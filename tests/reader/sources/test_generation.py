@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import Any
 
 import pyarrow as pa
@@ -15,32 +13,26 @@ from support.data.tables import (
     MakeTable,
     generations,
     keys,
-    later,
     manifest,
     merged,
     region_folders,
     rows,
     state,
 )
+from support.faults.collecting import DAY, collect
 from support.oracles.read_sources import collect_sources
 from support.stores.faulty_store import REGION_MANIFEST, FaultyStores
 
 import memwal
 from memwal.errors import (
-    ConflictError,
     CorruptDataError,
     MemWalError,
-    ObjectNotFoundError,
     StoreUnavailableError,
-    TableSetupError,
 )
 from memwal.format.paths import generation_dir, manifest_key
-from memwal.jobs.gc import collect_garbage
-from memwal.jobs.options import GcOptions
 from memwal.reader.sources import generation as generations_module
 from memwal.reader.sources import narrow_columns
 from memwal.reader.sources import snapshot as snapshot_module
-from memwal.storage.location import TableLocation
 
 
 def flushed(table: memwal.Table, *states: dict[int, int | None]) -> None:
@@ -51,12 +43,10 @@ def flushed(table: memwal.Table, *states: dict[int, int | None]) -> None:
             writer.flush()
 
 
-def collect(table: memwal.Table, seconds: float = 86_400) -> None:
-    """Collect all that is merged, as of so many seconds from now."""
+def collect_all(table: memwal.Table) -> None:
+    """Collect all that is merged, as of a day from now."""
     for _ in range(2):
-        collect_garbage(
-            table.location, GcOptions(dry_run=False, retention_seconds=0), clock=later(seconds)
-        )
+        collect(table, DAY)
 
 
 def meanwhile(
@@ -102,10 +92,6 @@ class TestWhatIsRead:
             numbers = [s.generation for s in found.generations if s.region_id == region]
             assert numbers == list(range(1, 13))
 
-    def test_a_table_without_mem_wal_is_refused(self, make_table: MakeTable) -> None:
-        with pytest.raises(TableSetupError):
-            collect_sources(TableLocation("/nowhere/at/all"))
-
     def test_a_damaged_manifest_is_an_error_and_not_an_empty_region(
         self, table: memwal.Table
     ) -> None:
@@ -137,7 +123,7 @@ class TestRaces:
 
         def act() -> None:
             table.merge()
-            collect(table)
+            collect_all(table)
             assert region_folders(table) == set()
 
         done = meanwhile(monkeypatch, point, act)
@@ -165,7 +151,7 @@ class TestRaces:
             writer.flush()
             table.merge()
             if collected:
-                collect(table)
+                collect_all(table)
 
         meanwhile(monkeypatch, point, act)
 
@@ -204,7 +190,7 @@ class TestRaces:
         flushed(table, {1: 1}, {2: 2})
         old = {REGION: manifest(table)}
         table.merge()
-        collect(table)
+        collect_all(table)
         flushed(table, {3: 3})
         real = snapshot_module.read_manifests
         answers = [old]
@@ -243,7 +229,7 @@ class TestRaces:
         assert state(scan.to_table()) == {1: 1}
         flushed(table, {1: 11, 2: 2})
         table.merge()
-        collect(table)
+        collect_all(table)
 
         assert state(scan.to_table()) == {1: 11, 2: 2}
 
@@ -251,11 +237,7 @@ class TestRaces:
         flushed(table, {key: key for key in range(100)}, {1: 11})
         reader = table.scan().to_reader()
         table.merge()
-        collect_garbage(
-            table.location,
-            GcOptions(dry_run=False, grace_seconds=600, retention_seconds=0),
-            clock=later(500),
-        )
+        collect(table, 500)
 
         assert state(reader.read_all()) == {**{key: key for key in range(100)}, 1: 11}
 
@@ -272,61 +254,6 @@ class TestRaces:
 
         with pytest.raises(MemWalError):
             reader.read_all()
-
-    def test_readers_beside_a_writer_a_merger_and_a_collector(self, table: memwal.Table) -> None:
-        """Every key is written with a growing number: no reader may see one go back."""
-        stop, enough = threading.Event(), threading.Event()
-        names = range(6)
-        last = [0]
-
-        def write() -> None:
-            with table.writer(options=memwal.WriterOptions(max_memtable_rows=40)) as writer:
-                while not enough.is_set() and not stop.is_set():
-                    turn = last[0] + 1
-                    writer.upsert(rows({**dict.fromkeys(names, turn), 100 + turn: turn}))
-                    writer.delete(keys(100 + turn - 1))
-                    last[0] = turn
-            stop.set()
-
-        def maintain() -> None:
-            deleted = 0
-            while not stop.is_set():
-                table.merge()
-                result = collect_garbage(
-                    table.location, GcOptions(dry_run=False, grace_seconds=0.3, retention_seconds=0)
-                )
-                deleted += result.metrics["folders"]
-                if deleted >= 3:
-                    enough.set()
-
-        def read() -> int:
-            seen, reads = 0, 0
-            while not stop.is_set() or reads == 0:
-                try:
-                    found = state(table)
-                except (ConflictError, ObjectNotFoundError):
-                    # Slower than the grace period, which is a matter of the machine.
-                    continue
-                reads += 1
-                if found:
-                    turns = {found[name] for name in names}
-                    assert len(turns) == 1, f"half of a write: {found}"
-                    (turn,) = turns
-                    assert turn is not None
-                    assert turn >= seen, f"went back from {seen} to {turn}"
-                    others = {key for key in found if key >= 100}
-                    assert others <= {100 + turn, 100 + turn - 1}, f"deleted rows: {found}"
-                    seen = turn
-            return reads
-
-        with ThreadPoolExecutor(4) as pool:
-            jobs = [pool.submit(job) for job in (write, maintain, read, read)]
-            wait(jobs, return_when=FIRST_EXCEPTION)
-            stop.set()
-            for job in jobs:
-                job.result()
-
-        assert state(table) == {**dict.fromkeys(names, last[0]), 100 + last[0]: last[0]}
 
 
 def test_generations_of_today_are_read_from_disk_and_not_copied(table: memwal.Table) -> None:
@@ -385,6 +312,6 @@ class TestEvicted:
         assert state(table) == {1: 1, 2: 2}
         self.evict()
         table.merge()
-        collect(table)
+        collect_all(table)
         assert state(table.lookup(keys(2)).to_table()) == {2: 2}
         assert state(table) == {1: 1, 2: 2}

@@ -94,10 +94,7 @@ def test_wide_columns_are_streamed(tmp_path: Any) -> None:
         [pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.list_(pa.float32(), 16))]
     )
     table = memwal.create(
-        str(tmp_path / "table"),
-        schema,
-        primary_key=["id"],
-        region_spec=memwal.RegionSpec.unsharded(),
+        str(tmp_path / "table"), schema, primary_key=["id"], region_spec="unsharded"
     )
     with table.writer() as writer:
         for start in (0, 5):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from support.data.tables import MakeTable, generations, keys, rows, state
+from support.data.tables import MakeTable, keys, rows, state
 from support.oracles.read_sources import collect_sources
 
 import memwal
@@ -68,16 +68,6 @@ def test_a_plan_says_how_stale_it_is(table: memwal.Table) -> None:
     assert plan.snapshot_time is not None
     assert plan.snapshot_time.isoformat() == plan.to_dict()["snapshot_time"]
     assert str(plan.snapshot_time) in str(plan)
-
-
-def test_a_plan_of_a_version_says_what_it_leaves_out(table: memwal.Table) -> None:
-    table.upsert(rows({1: 1}))
-    version = table.base().version
-    (number,) = generations(table)
-    plan = table.at(version).explain()
-    assert plan.consistency == "version"
-    assert [region.generations for region in plan.newer] == [(number,)]
-    assert str(plan.newer[0].region_id) in str(plan)
 
 
 def test_a_version_or_a_tag_leaves_out_what_was_not_merged(

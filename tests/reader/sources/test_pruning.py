@@ -13,14 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.data.random_predicates import RandomPredicates
-from support.data.tables import MakeTable
-from support.oracles.read_sources import collect_sources
 
 import memwal
 from memwal import RegionSpec
 from memwal.base_table.snapshot import BaseTable
 from memwal.format.region_manifest import RegionManifest
-from memwal.reader.scan import Scan
 from memwal.reader.sources.pruning import RegionPruner
 from memwal.region.router import Router
 from memwal.region.spec_fields import IMMUTABLE
@@ -328,61 +325,3 @@ def test_bare_keys_of_another_client_are_found(tables: dict[str, BaseTable]) -> 
     bare = {"id": 9, "name": "", "flag": True, "day": None, "at": None, "n": None}
     ((manifest, _),) = regions_of(base, spec, pa.Table.from_pylist([bare], schema=SCHEMA))
     assert RegionPruner(base, "(n = 3)").reason_against(manifest) is None
-
-
-def test_deleted_and_changed_rows_stay_so_under_a_filter(make_table: MakeTable) -> None:
-    """The model is a plain dictionary."""
-    schema = pa.schema(
-        [
-            pa.field("id", pa.int64(), nullable=False),
-            pa.field("tenant", pa.string(), nullable=False),
-            pa.field("n", pa.int64()),
-        ]
-    )
-    table = make_table(
-        schema, primary_key=("tenant", "id"), region_spec=RegionSpec.identity("tenant")
-    )
-
-    def data(tenant: str, ids: range, n: int) -> pa.Table:
-        return pa.table(
-            {"id": list(ids), "tenant": [tenant] * len(ids), "n": [n] * len(ids)}, schema=schema
-        )
-
-    model: dict[tuple[str, int], int] = {}
-    with table.writer() as writer:
-        for tenant in "abc":
-            writer.upsert(data(tenant, range(10), 1))
-            model |= {(tenant, i): 1 for i in range(10)}
-        writer.flush()
-        table.merge()
-        for tenant in "abc":
-            writer.upsert(data(tenant, range(5, 12), 2))
-            writer.delete(data(tenant, range(3), 0).select(["tenant", "id"]))
-            model |= {(tenant, i): 2 for i in range(5, 12)}
-            for i in range(3):
-                del model[tenant, i]
-        writer.flush()
-        writer.upsert(data("a", range(4, 6), 3))
-        model |= {("a", i): 3 for i in range(4, 6)}
-
-        for predicate, passes in {
-            "tenant = 'a'": lambda t, i, n: t == "a",
-            "tenant = 'b' and n = 1": lambda t, i, n: t == "b" and n == 1,
-            "n = 1": lambda t, i, n: n == 1,
-            "tenant > 'a' and id < 6": lambda t, i, n: t > "a" and i < 6,
-            "tenant = 'nobody'": lambda t, i, n: False,
-        }.items():
-
-            def collect(predicate: str = predicate) -> Any:
-                return collect_sources(table.location, writer.claims(), filter=predicate)
-
-            found = Scan(collect, filter=predicate).to_table().to_pylist()
-            assert sorted((r["tenant"], r["id"], r["n"]) for r in found) == sorted(
-                (t, i, n) for (t, i), n in model.items() if passes(t, i, n)
-            ), predicate
-        kept = collect_sources(table.location, writer.claims(), filter="tenant = 'a'")
-        assert len(kept.plan.pruned) == 2
-        assert {source.region_id for source in kept.generations}.isdisjoint(
-            region.region_id for region in kept.plan.pruned
-        )
-        assert [region.generations for region in kept.plan.pruned] == [(2,), (2,)]

@@ -98,7 +98,7 @@ def test_a_table_that_was_made_anew_since_is_read_as_it_is(divided: memwal.Table
         divided.uri,
         pa.schema([pa.field("n", pa.int64()), pa.field("id", pa.int32(), nullable=False)]),
         primary_key=["id"],
-        region_spec=memwal.RegionSpec.bucket("id", 8),
+        region_spec="bucket:id:8",
     )
     table.upsert(pa.table({"id": pa.array(range(50), pa.int32()), "n": range(50)}))
 

@@ -169,7 +169,7 @@ class TestVersion:
         uri = str(tmp_path / "table")
         lance.write_dataset(rows({1: 1, 2: 2}).slice(0, 1), uri)
         lance.write_dataset(rows({2: 2}), uri, mode="append")
-        table = memwal.enable(uri, primary_key=["id"], region_spec=memwal.RegionSpec.unsharded())
+        table = memwal.enable(uri, primary_key=["id"], region_spec="unsharded")
         early = table.at(2)
         assert state(early) == {1: 1, 2: 2}
         assert early.scan(filter="n > 1").count_rows() == 1
@@ -185,9 +185,7 @@ class TestAnotherTableInItsPlace:
         for n in (1, 2):
             shutil.rmtree(uri, ignore_errors=True)
             lance.write_dataset(rows({1: n, 2: n}), uri)
-            table = memwal.enable(
-                uri, primary_key=["id"], region_spec=memwal.RegionSpec.unsharded()
-            )
+            table = memwal.enable(uri, primary_key=["id"], region_spec="unsharded")
             assert state(table.at(1)) == state(table) == {1: n, 2: n}
 
     def test_taken_back_from_a_backup(self, table: memwal.Table, tmp_path: Path) -> None:

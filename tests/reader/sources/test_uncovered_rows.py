@@ -33,7 +33,7 @@ def lagging(
     lance.write_dataset(
         SCHEMA.empty_table(), uri, enable_stable_row_ids=request.param, data_storage_version="2.1"
     )
-    table = memwal.enable(uri, primary_key=["id"], region_spec=memwal.RegionSpec.bucket("id", 2))
+    table = memwal.enable(uri, primary_key=["id"], region_spec="bucket:id:2")
     write(table, {number: number % 50 for number in range(200)})
     table.base().dataset.create_scalar_index("n", "BTREE", name="n_idx")
     write(table, {number: number % 60 for number in range(150, 300)} | {5: 7, 6: None})
