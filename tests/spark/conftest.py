@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,3 +44,18 @@ def spark(event_log: Path) -> Iterator[Any]:
 def run(spark: Any) -> TaskRunner:
     """Return a runner on the session."""
     return spark_runner(spark)
+
+
+@pytest.fixture
+def shown_by_spark(spark: Any, event_log: Path) -> Callable[[], str]:
+    """Return a function that returns the text of the event log and of the configuration."""
+
+    def read() -> str:
+        # The listeners write in their own time; this waits for them.
+        spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
+        events = "".join(
+            file.read_text() for file in event_log.rglob("*") if file.name.startswith("events")
+        )
+        return events + str(spark.sparkContext.getConf().getAll())
+
+    return read

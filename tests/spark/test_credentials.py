@@ -54,7 +54,7 @@ def test_tasks_outlive_their_credentials(
             f"s3://{bucket}/t",
             rows({}).schema,
             primary_key=["id"],
-            region_spec=memwal.RegionSpec.bucket("id", 4),
+            region_spec="bucket:id:4",
             maintained_indexes=["id_idx"],
             storage_options={
                 "aws_endpoint": gateway.endpoint,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import random
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -14,13 +13,12 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql.datasource import DataSource, DataSourceReader, EqualTo, InputPartition
-from support.data.tables import MakeTable, keys, later, rows, state
+from support.data.tables import MakeTable, keys, rows, state
+from support.faults.collecting import collect
 from support.stores.s3_emulator import running_emulator
 
 import memwal
 import memwal.spark
-from memwal.jobs.gc import collect_garbage
-from memwal.jobs.options import GcOptions
 from memwal.spark.read_tags import SESSION
 
 SECRET = "tell-nobody-9876543210"
@@ -78,54 +76,6 @@ class TestRows:
         with pytest.raises(AnalysisException, match=str(tmp_path / "none")):
             load(spark, str(tmp_path / "none"))
 
-    @pytest.mark.parametrize("seed", [2, pytest.param(1, marks=pytest.mark.slow)])
-    def test_random_histories(self, spark, make_table, seed):
-        dice = random.Random(seed)
-        composite = seed == 2
-        schema = pa.schema(
-            [
-                pa.field("n", pa.int64()),
-                pa.field("a", pa.int64(), nullable=False),
-                pa.field("b", pa.string(), nullable=False),
-            ]
-        )
-        key = ["a", "b"] if composite else ["a"]
-        table = make_table(schema, primary_key=key, buckets=3)
-
-        def some(value: int) -> pa.Table:
-            numbers = dice.sample(range(30), dice.randint(1, 12))
-            b = [f"b{n % 2 if composite else ''}" for n in numbers]
-            a = [n // 2 if composite else n for n in numbers]
-            return pa.table({"n": [value] * len(a), "a": a, "b": b}, schema=schema)
-
-        with table.writer() as writer:
-            for step in range(4 if composite else 10):
-                for _ in range(dice.randint(1, 3)):
-                    writer.upsert(some(step))
-                writer.delete(some(step).select(key))
-                writer.flush()
-                if dice.random() < 0.3:
-                    regions = table.region_ids()
-                    table.merge(regions=dice.sample(regions, dice.randint(1, len(regions))))
-                if dice.random() < 0.2:
-                    collect_garbage(
-                        table.location,
-                        GcOptions(dry_run=False, retention_seconds=0),
-                        clock=later(86_400),
-                    )
-                bound = dice.randint(0, step)
-                frame = load(
-                    spark,
-                    table,
-                    partitions=dice.randint(1, 6),
-                    filter=f"n >= {bound}",
-                    columns="b,n,a",
-                )
-                expected = table.scan(columns=["b", "n", "a"], filter=f"n >= {bound}").to_table()
-                assert ordered(frame.toArrow(), key) == ordered(expected, key)
-                counted = load(spark, table, columns="", filter=f"n < {bound}").count()
-                assert counted == table.scan(filter=f"n < {bound}").count_rows()
-
 
 class TestSnapshot:
     def test_a_data_frame_stays_where_it_is(self, spark, make_backlog):
@@ -147,25 +97,6 @@ class TestSnapshot:
         assert shown(joined) == {key: n for key, n in expected.items() if 4 < key < 10}
         assert frame.filter("id = 3").union(frame.filter("id = 5")).count() == 2
 
-    @pytest.mark.parametrize("newer", [False, True], ids=["alone", "with newer rows"])
-    def test_what_was_collected(self, spark, make_backlog, newer):
-        table, expected = make_backlog(2)
-        # A task that fails is tried three times.
-        frame = load(spark, table, partitions=1 if newer else 3)
-        if newer:
-            table.upsert(rows({5: 7}))
-        table.merge()
-        table.build_indexes()
-        for seconds in (86_400, 172_800):
-            collect_garbage(
-                table.location, GcOptions(dry_run=False, retention_seconds=0), clock=later(seconds)
-            )
-        if newer:
-            with pytest.raises(PySparkException, match="protect_seconds"):
-                frame.collect()
-        else:
-            assert shown(frame) == expected
-
     def test_what_was_collected_under_a_protection(self, spark, make_backlog):
         table, expected = make_backlog(2)
         frame = load(spark, table, partitions=3, protect_seconds=864_000)
@@ -176,9 +107,7 @@ class TestSnapshot:
         table.merge()
         table.build_indexes()
         for seconds in (86_400, 172_800):
-            collect_garbage(
-                table.location, GcOptions(dry_run=False, retention_seconds=0), clock=later(seconds)
-            )
+            collect(table, seconds)
         assert shown(frame) == expected
         assert memwal.spark.release(table.uri) == 1
         assert table.base().dataset.tags.list() == {}
@@ -441,18 +370,6 @@ class TestPartitions:
 
 
 class TestSql:
-    def test_joins_aggregates_and_limits(self, spark, make_backlog):
-        table, expected = make_backlog(2)
-        load(spark, table, partitions=3).createOrReplaceTempView("memwal_rows")
-        (row,) = spark.sql("select count(*) c, sum(n) s, max(text) t from memwal_rows").collect()
-        assert (row.c, row.s) == (len(expected), sum(expected.values()))
-        assert spark.sql("select * from memwal_rows limit 3").count() == 3
-        joined = spark.sql(
-            "select a.id, a.n, b.text from memwal_rows a join memwal_rows b on a.id = b.id "
-            "where a.id in (5, 6, 0) and b.id < 6"
-        )
-        assert shown(joined) == {5: expected[5]}
-
     def test_a_view_by_its_options(self, spark, make_backlog):
         table, expected = make_backlog(1)
         spark.sql(
@@ -462,32 +379,13 @@ class TestSql:
         found = shown(spark.sql("select * from memwal_view"))
         assert found == {key: n for key, n in expected.items() if key < 9}
 
-    def test_writing_out(self, spark, make_backlog, tmp_path):
-        table, expected = make_backlog(2)
-        out = (tmp_path / "out").as_uri()
-        load(spark, table, partitions=3).write.parquet(out)
-        assert shown(spark.read.parquet(out)) == expected
-
 
 class TestSecrets:
-    @pytest.fixture
-    def told(self, spark, event_log):
-        """Return a function that tells all that the event log and the configuration say."""
-
-        def read():
-            spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
-            events = "".join(
-                file.read_text() for file in event_log.rglob("*") if file.name.startswith("events")
-            )
-            return events + str(spark.sparkContext.getConf().getAll())
-
-        return read
-
     @pytest.mark.parametrize(
         "name",
         ["aws_secret_access_key", pytest.param("token", marks=pytest.mark.slow), "anything"],
     )
-    def test_a_storage_option_is_refused(self, spark, table, told, name, capfd):
+    def test_a_storage_option_is_refused(self, spark, table, shown_by_spark, name, capfd):
         reader = spark.read.format("memwal").option(name, SECRET)
         with pytest.raises(AnalysisException, match="storage_options_file") as caught:
             reader.load(table.uri)
@@ -497,19 +395,15 @@ class TestSecrets:
         with pytest.raises(PySparkException, match=name) as again:
             frame.collect()
         frame.explain(mode="extended")
-        assert SECRET not in f"{caught.value} {again.value} {told()} {capfd.readouterr()}"
+        assert SECRET not in f"{caught.value} {again.value} {shown_by_spark()} {capfd.readouterr()}"
 
-    def test_options_reach_executors_and_nobody_else(self, spark, told, tmp_path, capfd):
+    def test_options_reach_executors_and_nobody_else(self, spark, shown_by_spark, tmp_path, capfd):
         with running_emulator(tmp_path) as s3:
             uri = f"s3://{s3.create_bucket()}/table"
             schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("n", pa.int64())])
             options = s3.storage_options | {"aws_session_token": SECRET}
             table = memwal.create(
-                uri,
-                schema,
-                primary_key=["id"],
-                region_spec=memwal.RegionSpec.bucket("id", 2),
-                storage_options=options,
+                uri, schema, primary_key=["id"], region_spec="bucket:id:2", storage_options=options
             )
             with table.writer() as writer:
                 writer.upsert(pa.table({"id": range(50), "n": range(50)}, schema=schema))
@@ -527,7 +421,7 @@ class TestSecrets:
                 frame.explain(mode="formatted")
             with pytest.raises(AnalysisException) as caught:
                 load(spark, uri + "-none", storage_options_file=file)
-        text = f"{told()} {caught.value} {capfd.readouterr()}"
+        text = f"{shown_by_spark()} {caught.value} {capfd.readouterr()}"
         assert f"{uri}-none" in text
         assert "BatchScan" in text
         assert SECRET not in text

@@ -18,7 +18,7 @@ from memwal.spark.session import spark_session
 from support.data.tables import SCHEMA, keys, rows, state
 
 table = memwal.create(
-    sys.argv[1], SCHEMA, primary_key=["id"], region_spec=memwal.RegionSpec.bucket("id", 4)
+    sys.argv[1], SCHEMA, primary_key=["id"], region_spec="bucket:id:4"
 )
 with table.writer() as writer:
     writer.upsert(rows(dict.fromkeys(range(1000), 1)))

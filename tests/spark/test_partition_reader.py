@@ -13,13 +13,12 @@ from typing import Any, ClassVar
 import lance
 import pyarrow as pa
 import pytest
-from support.data.tables import SCHEMA, MakeTable, keys, later, rows, state
+from support.data.tables import SCHEMA, MakeTable, keys, rows, state
+from support.faults.collecting import DAY, collect
 
 import memwal
 from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.errors import ConflictError, InvalidInputError
-from memwal.jobs.gc import collect_garbage
-from memwal.jobs.options import GcOptions
 from memwal.reader.sources import log_tails
 from memwal.reader.sources import snapshot as snapshot_module
 from memwal.spark import partition_reader
@@ -63,12 +62,10 @@ def write(table: memwal.Table, values: dict[int, int], deleted: Iterable[int] = 
         writer.flush()
 
 
-def collect(table: memwal.Table) -> None:
+def collect_all(table: memwal.Table) -> None:
     table.build_indexes()
-    for seconds in (86_400, 172_800):
-        collect_garbage(
-            table.location, GcOptions(dry_run=False, retention_seconds=0), clock=later(seconds)
-        )
+    for days in (1, 2):
+        collect(table, days * DAY)
     open_pinned.cache_clear()
 
 
@@ -105,7 +102,7 @@ class TestCollected:
     def test_all_generations(self, table: memwal.Table) -> None:
         made = plan(table)
         merge(table)
-        collect(table)
+        collect_all(table)
         assert shown(made, read(made)) == EXPECTED
 
     @pytest.mark.few(3)
@@ -119,7 +116,7 @@ class TestCollected:
         cut = dice.randint(1, len(order) - 1)
         before = read(made, order[:cut])
         merge(table, regions=dice.sample(table.region_ids(), dice.randint(1, 3)))
-        collect(table)
+        collect_all(table)
         assert shown(made, before + read(made, order[cut:])) == EXPECTED
 
     def test_with_a_filter_and_regions(self, table: memwal.Table) -> None:
@@ -129,7 +126,7 @@ class TestCollected:
         expected = shown(made, read(made))
         assert 0 < len(expected) < len(EXPECTED)
         merge(table)
-        collect(table)
+        collect_all(table)
         assert shown(made, read(made)) == expected
 
     def test_generations_that_the_filter_rules_out_may_be_merged(self, table: memwal.Table) -> None:
@@ -138,7 +135,7 @@ class TestCollected:
         assert made.pruned
         assert made.snapshot.generations
         merge(table)
-        collect(table)
+        collect_all(table)
         assert shown(made, read(made)) == {7: 0, 33: 2}
 
     def test_newer_generations_of_the_other_regions_do_not_matter(
@@ -150,14 +147,14 @@ class TestCollected:
         merge(table, regions=[region])
         write(table, dict.fromkeys(range(60), 9))
         merge(table, regions=[other])
-        collect(table)
+        collect_all(table)
         assert shown(made, read(made)) == expected
 
     def test_newer_rows_are_left_out_while_they_are_not_merged(self, table: memwal.Table) -> None:
         made = plan(table)
         merge(table)
         write(table, {1: 9, 100: 9})
-        collect(table)
+        collect_all(table)
         assert shown(made, read(made)) == EXPECTED
 
     def test_newer_rows_in_a_commit_after_those_of_the_plan(self, table: memwal.Table) -> None:
@@ -165,14 +162,14 @@ class TestCollected:
         merge(table)
         write(table, {1: 9, 100: 9})
         merge(table)
-        collect(table)
+        collect_all(table)
         assert shown(made, read(made)) == EXPECTED
 
     def test_a_new_column(self, table: memwal.Table) -> None:
         made = plan(table)
         lance.dataset(table.uri).add_columns(pa.schema([pa.field("more", pa.int64())]))
         merge(table)
-        collect(table)
+        collect_all(table)
         assert shown(made, read(made)) == EXPECTED
 
     def test_without_a_spec_that_has_all_the_regions(
@@ -185,7 +182,7 @@ class TestCollected:
             made = plan(table)
         assert len([share for share in made.partitions if share.generations]) == 1
         merge(table)
-        collect(table)
+        collect_all(table)
         assert shown(made, read(made)) == EXPECTED
 
 
@@ -194,7 +191,7 @@ class TestNotToBeTold:
         made = plan(table)
         write(table, {1: 9, 100: 9})
         merge(table)
-        collect(table)
+        collect_all(table)
         with pytest.raises(ConflictError):
             read(made)
 
@@ -205,7 +202,7 @@ class TestNotToBeTold:
         write(table, {1: 9}, deleted=[2])
         write(table, {100: 9}, deleted=[5])
         merge(table)
-        collect(table)
+        collect_all(table)
         assert shown(made, read(made)) == EXPECTED
 
     @pytest.mark.parametrize("write_directly", ["upsert", "compact"])
@@ -217,7 +214,7 @@ class TestNotToBeTold:
         else:
             assert dataset.optimize.compact_files().fragments_removed == 2
         merge(table)
-        collect(table)
+        collect_all(table)
         with pytest.raises(ConflictError):
             read(made)
 
@@ -226,7 +223,7 @@ class TestNotToBeTold:
     ) -> None:
         made = plan(table)
         merge(table)
-        collect(table)
+        collect_all(table)
 
         def respecified(location: TableLocation, *, version: int | None = None) -> BaseTable:
             base = open_base(location, version=version)
@@ -241,7 +238,7 @@ class TestNotToBeTold:
     def test_the_version_of_the_plan_is_gone(self, table: memwal.Table) -> None:
         made = plan(table)
         merge(table)
-        collect(table)
+        collect_all(table)
         lance.dataset(table.uri).cleanup_old_versions(timedelta(0))
         with pytest.raises(ConflictError):
             read(made)
@@ -257,10 +254,7 @@ def test_another_table_in_its_place_is_told(make_table: MakeTable, tmp_path: Pat
     kept = tmp_path / "kept"
     shutil.move(table.uri, kept)
     table = memwal.create(
-        made.snapshot.location.uri,
-        SCHEMA,
-        primary_key=["id"],
-        region_spec=memwal.RegionSpec.unsharded(),
+        made.snapshot.location.uri, SCHEMA, primary_key=["id"], region_spec="unsharded"
     )
     write(table, {1: 2})
     merge(table)
@@ -330,7 +324,7 @@ class TestFresh:
         made = plan(table, fresh=True)
         writer.flush()
         merge(table)
-        collect(table)
+        collect_all(table)
         while log_tails._followers.oldest_use() is not None:
             log_tails._followers.evict_oldest()
         with pytest.raises(ConflictError):

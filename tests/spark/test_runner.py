@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-import threading
 from types import SimpleNamespace
 
 import pytest
 from support.data.tables import base_state, state
 
 from memwal.errors import ConflictError, CorruptDataError, InvalidInputError, OutcomeUnknownError
-from memwal.jobs.merge.job import MergeTask, run_merge_task
+from memwal.jobs.merge.job import run_merge_task
 from memwal.spark.runner import spark_reason, spark_runner
 from memwal.storage.location import TableLocation
 
@@ -99,21 +98,7 @@ class TestFailures:
 
 
 class TestWhatIsShown:
-    @pytest.fixture
-    def shown(self, spark, event_log):
-        """Return a function that tells all that the event log and the configuration say."""
-
-        def read():
-            # The listeners write in their own time; this waits for them.
-            spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
-            events = "".join(
-                file.read_text() for file in event_log.rglob("*") if file.name.startswith("events")
-            )
-            return events + str(spark.sparkContext.getConf().getAll())
-
-        return read
-
-    def test_no_storage_option_is_shown(self, run, shown):
+    def test_no_storage_option_is_shown(self, run, shown_by_spark):
         location = TableLocation("s3://lake/secretive", {"aws_secret_access_key": SECRET})
         tasks = [SimpleNamespace(location=location)] * 3
 
@@ -125,14 +110,14 @@ class TestWhatIsShown:
 
         with pytest.raises(ConflictError) as caught:
             run(tasks, run_look_task)
-        text = shown()
+        text = shown_by_spark()
         assert "s3://lake/secretive" in text
         assert SECRET not in text
         assert SECRET not in f"{caught.value} {caught.value.__notes__}"
 
-    def test_a_job_is_called_what_its_caller_says(self, spark, shown):
+    def test_a_job_is_called_what_its_caller_says(self, spark, shown_by_spark):
         spark_runner(spark, description="nightly-merge")([1], str)
-        assert "nightly-merge" in shown()
+        assert "nightly-merge" in shown_by_spark()
 
     def test_the_session_keeps_its_own_job_group(self, spark):
         context = spark.sparkContext
@@ -194,34 +179,3 @@ class TestJobs:
         assert (result.tasks, result.metrics["generations"]) == (1, 0)
         assert died.exists()
         assert base_state(table) == expected
-
-    def test_two_merges_at_once(self, make_backlog, run):
-        table, expected = make_backlog(12, count=60)
-        together = threading.Barrier(2)
-
-        def begin(tasks):
-            # Both have planned the same work before either begins it. A divided merge may follow.
-            if isinstance(tasks[0], MergeTask):
-                together.wait()
-
-        def on_spark(tasks, function):
-            begin(tasks)
-            return run(tasks, function)
-
-        def here(tasks, function):
-            begin(tasks)
-            return [function(task) for task in tasks]
-
-        results = []
-        elsewhere = threading.Thread(
-            target=lambda: results.append(table.merge(commit_bytes=1, max_tasks=2, run=on_spark))
-        )
-        elsewhere.start()
-        results.append(table.merge(commit_bytes=1, run=here))
-        elsewhere.join()
-        assert len(results) == 2
-        assert not any(result.warnings for result in results)
-        assert base_state(table) == expected
-        assert table.base().dataset.count_rows() == len(expected)
-        assert table.status().backlog_generations == 0
-        assert sum(result.metrics["generations"] for result in results) == 48
