@@ -18,7 +18,7 @@ from support.oracles import native
 from support.oracles.native import Rows, collect_all, everything, ordered
 
 import memwal
-from memwal.writer.region_writer import memtables
+from memwal.writer.region_writer import writer as region_writer
 
 COUNT = 20
 """Keys of each shape."""
@@ -222,7 +222,7 @@ def test_a_panic_in_lance_during_a_flush(
     with table.writer() as writer:
         writer.upsert(rows({1: 1}))
         with monkeypatch.context() as patched:
-            patched.setattr(memtables, "write_generation", panic)
+            patched.setattr(region_writer, "write_generation", panic)
             with pytest.raises(memwal.MemWalError, match="PanicException"):
                 writer.flush()
         writer.flush()
