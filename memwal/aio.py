@@ -118,12 +118,7 @@ class AsyncQueries:
     :class:`memwal.queries.Queries` that has its name: ``scan``, ``count_rows``, ``head``,
     ``to_pandas``, ``to_polars``, ``to_dataset``, ``explain``, ``lookup``, ``search``,
     ``search_text``, ``search_hybrid``. A query that is lazy there reads its rows into memory here,
-    and returns a :class:`pyarrow.Table`.
-
-    Parameters
-    ----------
-    queries, others
-        The synchronous queries, and the threads that run them.
+    and returns a :class:`pyarrow.Table`. ``others`` are the threads that run the ``queries``.
     """
 
     def __init__(self, queries: Queries, others: ThreadPoolExecutor) -> None:
@@ -174,13 +169,8 @@ class AsyncWriter(AsyncQueries):
     and raise the errors, of the methods of :class:`memwal.Writer` that have their names. The data
     of a write must not be changed before its rows are durable. ``upsert`` and ``delete`` return an
     :class:`AsyncHandle`. Without ``wait``, the write is queued when they return: consecutive writes
-    of a task keep their order. ``apply`` holds a thread until its step is durable.
-
-    Parameters
-    ----------
-    writer, durable, writes, others
-        The synchronous writer, the default of ``wait``, and threads for writes and for all other
-        blocking calls.
+    of a task keep their order. ``apply`` holds a thread until its step is durable. The calls of
+    ``writer`` run on the threads ``writes`` and ``others``; ``durable`` is the default of ``wait``.
     """
 
     def __init__(
@@ -205,16 +195,7 @@ class AsyncWriter(AsyncQueries):
     async def close(self, *, timeout: Duration | None = None) -> None:
         """Flush all regions and refuse further writes, even if the task is cancelled.
 
-        Parameters
-        ----------
-        timeout : float or timedelta, optional
-            Maximum time of the flush, in seconds. After it the writer is closed in any case, and
-            unflushed rows stay in the log for the next claim.
-
-        Raises
-        ------
-        MemWalError
-            As :meth:`memwal.writer.table_writer.TableWriter.close`.
+        ``timeout`` and errors are those of :meth:`memwal.writer.table_writer.TableWriter.close`.
         """
         await _run_to_end(self._others, self._writer.close, timeout=timeout)
 
@@ -225,7 +206,7 @@ class AsyncWriter(AsyncQueries):
     def fresh(
         self, *, at_least: WritePosition | str | None = None, timeout: Duration = 10.0
     ) -> AsyncQueries:
-        """Return queries that see the rows of all writers: :meth:`memwal.Writer.fresh`."""
+        """Return queries that see the rows of all writers, as of :meth:`memwal.Table.fresh`."""
         return AsyncQueries(self._writer.fresh(at_least=at_least, timeout=timeout), self._others)
 
 
@@ -234,12 +215,7 @@ class AsyncHandle:
     """Awaitable of a queued write, which returns when the write is durable, or raises its error.
 
     Many tasks may await it, more than once, or never. Cancelling a task that awaits it does not
-    change the write.
-
-    Parameters
-    ----------
-    handle : WriteHandle
-        Synchronous handle of the same write.
+    change the write, whose synchronous handle is ``handle``.
     """
 
     __slots__ = ("_handle",)

@@ -1,31 +1,6 @@
 """Errors of memwal, by the reaction of the caller.
 
-| caller should          | type                                                        |
-|------------------------|-------------------------------------------------------------|
-| fix the input          | :class:`InvalidInputError`                                  |
-| fix the call           | :class:`ArgumentTypeError`                                  |
-| choose a numbering     | :class:`SourceRestartedError`                               |
-| set the table up       | :class:`TableSetupError`                                    |
-| install what it names  | :class:`MissingExtraError`                                  |
-| upgrade memwal         | :class:`NewerFormatError`                                   |
-| choose another store   | :class:`UnsupportedStoreError`                              |
-| fix credentials        | :class:`StoreAccessError`                                   |
-| free space             | :class:`StoreFullError`                                     |
-| raise a limit          | :class:`ResourceLimitError`                                 |
-| replace a link         | :class:`LinkRefusedError`                                   |
-| retry                  | :class:`ConflictError`, :class:`StoreUnavailableError`,     |
-|                        | :class:`BackPressureError`, :class:`LeaseLostError`,        |
-|                        | :class:`ReadTimeoutError`                                   |
-| start the Spark server | :class:`SparkUnavailableError`                              |
-| look before retrying   | :class:`OutcomeUnknownError`                                |
-| write the rest again   | :class:`PartialWriteError`                                  |
-| claim the region again | :class:`RegionFencedError`, :class:`TableReplacedError`      |
-| leave the region alone | :class:`RegionSealedError`                                  |
-| open a new writer      | :class:`WriterClosedError`                                  |
-| decide what counts     | :class:`ProgressLostError`                                  |
-| call a human           | :class:`CorruptDataError`                                   |
-| put the region back    | :class:`RegionLostError`                                    |
-| report a bug           | :class:`InternalError`                                      |
+The last paragraph of each docstring, *What to do*, tells it.
 """
 
 from __future__ import annotations

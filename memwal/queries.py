@@ -16,12 +16,11 @@ from memwal.errors import InvalidInputError
 from memwal.inputs.rows import Keys, import_data
 from memwal.lsm.row_schema import RowSchema
 from memwal.lsm.wal.position import WritePosition
-from memwal.reader.cache.keys import version_key
-from memwal.reader.cache.lru import LruCache
 from memwal.reader.lookup import lookup_rows
 from memwal.reader.predicate import SqlFilter
 from memwal.reader.result import Result
 from memwal.reader.scan import Scan, open_newest, output_schema
+from memwal.reader.sources.cache import LruCache, version_key
 from memwal.reader.sources.generation import ReadSources, open_sources, retry_if_collected
 from memwal.reader.sources.plan import (
     ReadPlan,
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
 
+    from memwal.reader.latest import NewestRows
     from memwal.search.text.query import TextQuery
     from memwal.search.vector.query import SearchOptions
     from memwal.writer.table_writer import TableWriter
@@ -115,13 +115,10 @@ class Queries:
     def count_rows(self, *, filter: SqlFilter | None = None) -> int:
         """Count the rows, or those that pass a filter: ``scan(filter=...).count_rows()``.
 
+        Without a ``filter``, and if all rows are merged, no row is read.
+
         >>> table.count_rows(filter="n > 5")
         2
-
-        Parameters
-        ----------
-        filter : str, optional
-            As for :meth:`scan`. Without one, and if all rows are merged, no row is read.
         """
         return self.scan(filter=filter).count_rows()
 
@@ -130,11 +127,6 @@ class Queries:
 
         >>> table.head(2).num_rows
         2
-
-        Parameters
-        ----------
-        n : int, default 5
-            Maximum number of rows.
         """
         return self.scan(limit=n).to_table()
 
@@ -157,13 +149,7 @@ class Queries:
     def explain(
         self, *, filter: SqlFilter | None = None, columns: Sequence[str] | None = None
     ) -> ReadPlan:
-        """Plan a :meth:`scan` without running it: the sources that it reads and leaves out.
-
-        Parameters
-        ----------
-        filter, columns : optional
-            As for :meth:`scan`.
-        """
+        """Plan a :meth:`scan` without running it: the sources that it reads and leaves out."""
         return self.scan(columns=columns, filter=filter).explain()
 
     def lookup(self, keys: Keys, *, columns: Sequence[str] | None = None) -> Result:
@@ -255,19 +241,16 @@ class Queries:
         InvalidInputError
             An argument does not fit the table; the message names it.
         """
-        from memwal.search import DISTANCE, run_search, search
+        from memwal.search import DISTANCE, search
 
-        # A filter after the search needs the nearest rows of all regions.
-        pruned_by = options.get("filter") if prefilter else None
         return self._found(
-            lambda: run_search(
-                lambda: self._open_sources(filter=pruned_by),
-                lambda sources, newest: search(
-                    sources, newest, vector, column=column, prefilter=prefilter, **options
-                ),
+            lambda sources, newest: search(
+                sources, newest, vector, column=column, prefilter=prefilter, **options
             ),
             options.get("columns"),
             [DISTANCE],
+            # A filter after the search needs the nearest rows of all regions.
+            filter=options.get("filter") if prefilter else None,
         )
 
     def search_text(
@@ -308,14 +291,11 @@ class Queries:
         InvalidInputError
             A column has no text index, or an argument does not fit.
         """
-        from memwal.search import SCORE, run_search, search_text
+        from memwal.search import SCORE, search_text
 
         return self._found(
-            lambda: run_search(
-                self._open_sources,
-                lambda sources, newest: search_text(
-                    sources, newest, query, column=column, k=k, filter=filter, columns=columns
-                ),
+            lambda sources, newest: search_text(
+                sources, newest, query, column=column, k=k, filter=filter, columns=columns
             ),
             columns,
             [SCORE],
@@ -353,37 +333,46 @@ class Queries:
             Lazy, as of :meth:`scan`: the columns, ``_distance``, ``_score`` and
             ``_relevance_score``, most relevant first.
         """
-        from memwal.search import DISTANCE, RELEVANCE, SCORE, run_search, search_hybrid
+        from memwal.search import DISTANCE, RELEVANCE, SCORE, search_hybrid
 
         return self._found(
-            lambda: run_search(
-                self._open_sources,
-                lambda sources, newest: search_hybrid(
-                    sources,
-                    newest,
-                    vector,
-                    query,
-                    vector_column=vector_column,
-                    text_column=text_column,
-                    weight=weight,
-                    candidates=candidates,
-                    **options,
-                ),
+            lambda sources, newest: search_hybrid(
+                sources,
+                newest,
+                vector,
+                query,
+                vector_column=vector_column,
+                text_column=text_column,
+                weight=weight,
+                candidates=candidates,
+                **options,
             ),
             options.get("columns"),
             [DISTANCE, SCORE, RELEVANCE],
         )
 
     def _found(
-        self, run: Callable[[], pa.Table], columns: Sequence[str] | None, extra: Sequence[str]
+        self,
+        search: Callable[[ReadSources, NewestRows], pa.Table],
+        columns: Sequence[str] | None,
+        extra: Sequence[str],
+        *,
+        filter: str | None = None,
     ) -> Result:
-        """Return the result of a search, which has ``extra`` columns of float32."""
+        """Return the result of a search, which has ``extra`` columns of float32.
+
+        The search is repeated on a new snapshot if the garbage collector deletes a generation or
+        the base table's version meanwhile.
+        """
+
+        def run() -> pa.Table:
+            return search(*open_newest(lambda: self._open_sources(filter=filter)))
 
         def schema() -> pa.Schema:
             fields = output_schema(self._open_base(), columns)
             return pa.schema([*fields, *(pa.field(name, pa.float32()) for name in extra)])
 
-        return Result(run, schema)
+        return Result(lambda: retry_if_collected(run), schema)
 
     def _open_base(self) -> BaseTable:
         return open_base(self.location)

@@ -23,14 +23,7 @@ from memwal.writer.table_writer import TableWriter
 class Writer(TableWriter, Queries):
     """A table's writer, which also reads: its reads see the rows that it acknowledged.
 
-    Made by :meth:`memwal.Table.writer`.
-
-    Parameters
-    ----------
-    base : BaseTable
-        The table.
-    **options
-        As of :meth:`memwal.Table.writer`.
+    Made by :meth:`memwal.Table.writer`, whose ``options`` it has, for the table ``base``.
     """
 
     def __init__(self, base: BaseTable, **options: Any) -> None:
@@ -43,15 +36,7 @@ class Writer(TableWriter, Queries):
     ) -> Queries:
         """Return queries that also see the unflushed rows that other writers acknowledged.
 
-        Parameters
-        ----------
-        at_least, timeout : optional
-            As for :meth:`memwal.Table.fresh`.
-
-        Raises
-        ------
-        InvalidInputError
-            As :meth:`memwal.Table.fresh`.
+        Arguments and errors are those of :meth:`memwal.Table.fresh`.
         """
         return FreshQueries(self.location, at_least=at_least, timeout=timeout, writer=self)
 
@@ -84,21 +69,20 @@ class Writer(TableWriter, Queries):
         Raises
         ------
         ArgumentTypeError
-            Neither or both of ``keys`` and ``where`` are given.
-        MemWalError
-            As :meth:`upsert` and :meth:`scan`.
+            Neither or both of ``keys`` and ``where`` are given. Other errors are those of
+            :meth:`upsert` and :meth:`scan`.
         """
         if (keys is None) == (where is None):
             raise ArgumentTypeError("delete() takes keys, or where=...: pass one of them")
         if keys is not None:
-            return self._delete_keys(keys, wait)
+            return super().delete(keys, wait=wait)
         if self.settings.durable:
             # Writes that were not waited for are not read before they are durable.
             self.flush_wal()
         routing = self._refresh_routing()
         columns = [*routing.row_schema.primary_key, *routing.columns_beside_key]
         found = self.scan(columns=columns, filter=where).to_table()
-        return self._delete_keys(found, wait)
+        return super().delete(found, wait=wait)
 
     def __repr__(self) -> str:
         state = "open" if self.is_open else "closed"

@@ -284,10 +284,6 @@ def _seal_unclaimed(location: TableLocation, assignment: RegionAssignment, spec_
         logger.info("region %s was claimed meanwhile; it is flushed first", assignment.region_id)
 
 
-def _is_active(manifest: RegionManifest, spec_id: int) -> bool:
-    return manifest.spec_id != spec_id and manifest.status == RegionStatus.ACTIVE
-
-
 def _flush_and_seal(base: BaseTable, regions: Sequence[UUID], spec_id: int) -> None:
     """Claim regions, which fences their writers, replay and flush them, and seal them."""
     # The writer claims the given regions and routes no rows, so its spec has no effect.
@@ -304,9 +300,9 @@ def _put_in_force(location: TableLocation, spec_id: int) -> None:
     def change(base: BaseTable) -> IndexDetails:
         for manifest in read_manifests(location.store).values():
             merged = base.details.merged.get(manifest.region_id, 0)
-            if _is_active(manifest, spec_id) or (
-                manifest.spec_id != spec_id
-                and any(flushed.generation > merged for flushed in manifest.flushed)
+            if manifest.spec_id != spec_id and (
+                manifest.status == RegionStatus.ACTIVE
+                or any(flushed.generation > merged for flushed in manifest.flushed)
             ):
                 raise ConflictError(
                     f"region {manifest.region_id} of {location} is not sealed and merged; call "

@@ -13,8 +13,7 @@ import pyarrow as pa
 
 from memwal.base_table.commit import current_spec
 from memwal.base_table.snapshot import BaseTable, open_base
-from memwal.boundary.keywords import keywords_of
-from memwal.boundary.public import public
+from memwal.boundary.public import keywords_of, public
 from memwal.inputs.addresses import TableAddress, location_of
 from memwal.inputs.rows import Keys, Rows
 from memwal.jobs.options import (
@@ -145,13 +144,7 @@ class Table(Queries):
         return open_base(self.location)
 
     def region_spec(self) -> tuple[int, RegionSpec]:
-        """Id and content of the spec that new rows are routed by.
-
-        Raises
-        ------
-        TableSetupError
-            The table has none: its regions are written by hand.
-        """
+        """Id and content of the spec that new rows are routed by; TableSetupError without one."""
         base = self.base()
         base.require_mem_wal()
         return current_spec(base)
@@ -223,12 +216,11 @@ class Table(Queries):
 
         They are stored in the table, where Lance's clients read those that they know. An option
         that a writer is opened with goes before them, and ``fsync`` and ``metrics_per_region``
-        belong to each producer.
+        belong to each producer. Options that are not given stay as they are.
 
-        Parameters
-        ----------
-        **options
-            Those of :class:`WriterOptions`. Options that are not given stay as they are.
+        Rows are visible to readers of the storage after ten seconds at most:
+
+        >>> table.set_writer_defaults(max_memtable_age=10)
 
         Raises
         ------
@@ -236,29 +228,13 @@ class Table(Queries):
             No option was given, or one that a table cannot set.
         ConflictError
             Other commits won the race in every attempt.
-
-        Examples
-        --------
-        Rows are visible to readers of the storage after ten seconds at most:
-
-        >>> table.set_writer_defaults(max_memtable_age=10)
         """
         set_writer_defaults(self.location, options)
 
     def reset_writer_defaults(self, *options: str) -> None:
-        """Remove options from the settings of the table.
+        """Remove ``options``, by name, from the settings of the table.
 
-        Parameters
-        ----------
-        *options : str
-            Names of options, as in :class:`WriterOptions`.
-
-        Raises
-        ------
-        InvalidInputError
-            An option that a table cannot set.
-        ConflictError
-            Other commits won the race in every attempt.
+        Errors are those of :meth:`set_writer_defaults`.
         """
         reset_writer_defaults(self.location, options)
 
@@ -275,17 +251,9 @@ class Table(Queries):
         >>> table.lookup(4).to_pylist()
         [{'id': 4, 'n': 8, 'text': 'd'}]
 
-        Parameters
-        ----------
-        data, partial
-            As for :meth:`memwal.writer.table_writer.TableWriter.upsert`.
-
-        Raises
-        ------
-        MemWalError
-            As ``upsert`` and ``close`` of the writer. If the flush fails, the rows are in the log
-            already, and the next writer of their regions takes them over; writing them again is
-            right, too.
+        Arguments and errors are those of :meth:`memwal.writer.table_writer.TableWriter.upsert`. If
+        the flush fails, the rows are in the log already, and the next writer of their regions takes
+        them over; writing them again is right, too.
         """
         with self.writer() as writer:
             writer.upsert(data, partial=partial)
@@ -293,22 +261,13 @@ class Table(Queries):
     def delete(self, keys: Keys | None = None, *, where: SqlFilter | None = None) -> None:
         """Delete rows now and then: opens a writer, deletes, flushes and closes it.
 
-        What a call costs, and when a writer is better: :meth:`upsert`.
+        What a call costs, its errors, and when a writer is better: :meth:`upsert`. One of ``keys``
+        and ``where`` is given, as for :meth:`memwal.Writer.delete`.
 
         >>> table.delete([1, 4])
         >>> table.delete(where="n = 6")
         >>> table.count_rows()
         1
-
-        Parameters
-        ----------
-        keys, where : optional
-            As for :meth:`memwal.Writer.delete`: one of them.
-
-        Raises
-        ------
-        MemWalError
-            As :meth:`upsert`.
         """
         with self.writer() as writer:
             writer.delete(keys, where=where)
@@ -335,12 +294,7 @@ class Table(Queries):
         return {region_id: step.version for region_id, step in steps.items()}
 
     def at(self, version: int | str) -> Queries:
-        """Query a version of the base table, or a tag: exactly the rows that were merged by then.
-
-        Parameters
-        ----------
-        version : int or str
-        """
+        """Query a ``version`` of the base table, or a tag: exactly the rows merged by then."""
         return VersionQueries(self.location, version)
 
     def fresh(
@@ -368,20 +322,11 @@ class Table(Queries):
         return FreshQueries(self.location, at_least=at_least, timeout=timeout)
 
     def at_most(self, age: Duration) -> Queries:
-        """Query a region snapshot up to this old, with no request to any region.
+        """Query a region snapshot up to ``age`` seconds old, with no request to any region.
 
         Rows that were flushed since the snapshot are missed, those that were merged since are seen.
-        Without such a snapshot (:meth:`build_snapshot`), the regions are read.
-
-        Parameters
-        ----------
-        age : float or timedelta
-            Maximum age, in seconds. A minute is added to a snapshot's age, since clocks differ.
-
-        Raises
-        ------
-        InvalidInputError
-            ``age`` is negative.
+        Without such a snapshot (:meth:`build_snapshot`), the regions are read. A minute is added to
+        a snapshot's age, since clocks differ. InvalidInputError is raised if ``age`` is negative.
         """
         return StaleQueries(self.location, duration(age, "age"))
 
@@ -521,12 +466,8 @@ class Table(Queries):
     ) -> JobResult:
         """Copy the table, in use or not: :func:`memwal.jobs.table.copy.copy_table`.
 
-        Parameters
-        ----------
-        uri, storage_options
-            Address of the copy, where nothing is stored yet, and the options of its store.
-        progress : callable or bool, optional
-            As for :class:`memwal.jobs.options.MergeOptions`.
+        Nothing is stored at ``uri`` yet; ``storage_options`` are those of its store. ``progress``
+        is that of :class:`memwal.jobs.options.MergeOptions`.
         """
         target = TableLocation(os.fspath(uri), storage_options or {})
         check_reachable(target.store)

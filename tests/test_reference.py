@@ -146,20 +146,6 @@ class TestErrors:
         assert to_do.endswith(".")
         assert f"## {kind.__name__}\n" in errors.markdown()
 
-    def test_the_summary_in_the_module_names_each_that_is_raised(self) -> None:
-        (module,) = (path for path in CODE if path == ROOT / "memwal" / "errors.py")
-        summary = ast.get_docstring(ast.parse(module.read_text())) or ""
-        named = set(re.findall(r":class:`(\w+)`", summary))
-        known = {kind.__name__ for kind in errors.kinds()}
-        # What is below StoreError and about one object is for whoever wrote the name.
-        assert known - named == {
-            "MemWalError",
-            "StoreError",
-            "ObjectExistsError",
-            "ObjectNotFoundError",
-        }
-        assert named <= known
-
 
 class TestEnvironment:
     def test_every_variable_of_ours_is_told(self) -> None:

@@ -13,7 +13,7 @@ from common import tables
 from common.measure import Line, Rival, Target, interleaved, milliseconds
 
 import memwal
-from memwal.reader.cache.lru import cached_bytes
+from memwal.reader.sources.cache import cached_bytes
 
 # Each flush adds a generation to each region.
 _REGIONS = 10

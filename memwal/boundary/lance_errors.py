@@ -132,10 +132,7 @@ def is_panic(error: BaseException) -> bool:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, else its type.
-
-    Positions in the source code of Lance are left out.
-    """
+    """Return the first line of an error's message, without places in Lance's source."""
     lines = str(error).splitlines()
     return _SOURCE.sub("", lines[0]) if lines else type(error).__name__
 

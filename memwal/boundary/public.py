@@ -19,10 +19,10 @@ import functools
 import inspect
 import threading
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, is_dataclass
 from types import CodeType, FrameType, FunctionType
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Concatenate, Final, NoReturn, ParamSpec, TypeVar
 
 from memwal.boundary.arguments import Arguments
 from memwal.boundary.lance_errors import (
@@ -37,6 +37,10 @@ from memwal.util.log import safe_error_text
 
 Target = TypeVar("Target")
 Item = TypeVar("Item")
+Keywords = ParamSpec("Keywords")
+Owner = TypeVar("Owner")
+Options = TypeVar("Options")
+Result = TypeVar("Result")
 
 # Methods with two underscores that users call, most of them by an operator or a statement.
 _SPECIAL: Final = frozenset(
@@ -77,6 +81,28 @@ def public_methods(cls: Target) -> Target:
             if wrapped is not member:
                 setattr(cls, name, wrapped)
     return cls
+
+
+def keywords_of(
+    options: Callable[Keywords, Options],
+) -> Callable[[Callable[[Owner, Options], Result]], Callable[Concatenate[Owner, Keywords], Result]]:
+    """Let a method take the fields of its options as keywords."""
+
+    def decorate(
+        method: Callable[[Owner, Options], Result],
+    ) -> Callable[Concatenate[Owner, Keywords], Result]:
+        @functools.wraps(method)
+        def call(owner: Owner, /, *args: Keywords.args, **kwargs: Keywords.kwargs) -> Result:
+            return method(owner, options(*args, **kwargs))
+
+        own, fields = inspect.signature(method), inspect.signature(options)
+        this = next(iter(own.parameters.values()))
+        call.__signature__ = own.replace(  # type: ignore[attr-defined]
+            parameters=[this, *fields.parameters.values()]
+        )
+        return call
+
+    return decorate
 
 
 def is_public(target: object) -> bool:

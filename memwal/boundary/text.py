@@ -48,7 +48,9 @@ def html_table(
     """Format a table for ``_repr_html_``, with a title and notes; rows beyond fifty are counted."""
     cells = "".join(f"<th>{escape(column)}</th>" for column in columns)
     lines = [
-        "<tr>" + "".join(f"<td>{_cell(value)}</td>" for value in row) + "</tr>"
+        "<tr>"
+        + "".join(f"<td>{'' if value is None else escape(str(value))}</td>" for value in row)
+        + "</tr>"
         for row in rows[:_MAX_ROWS]
     ]
     more = len(rows) - _MAX_ROWS
@@ -58,7 +60,3 @@ def html_table(
         f"<tbody>{''.join(lines)}</tbody></table>"
         + "".join(f"<p>{escape(note)}</p>" for note in below)
     )
-
-
-def _cell(value: object) -> str:
-    return "" if value is None else escape(str(value))

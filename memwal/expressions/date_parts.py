@@ -52,7 +52,12 @@ def date_part(part: DatePart, column: pa.Array) -> pa.Int32Array:
             f"a column of type {column.type} has no {part}; use one of: {PART_TYPES}"
         )
     if is_text(column.type):
-        column = _parse_text(column)
+        try:
+            column = column.cast(pa.timestamp("us"))
+        except pa.ArrowInvalid as error:
+            raise InvalidInputError(
+                f"a text is not a date: {error}; write dates as 2026-01-31 or 2026-01-31T12:00:00"
+            ) from error
     days, seconds = _days_and_seconds(column)
     dates = days.astype("datetime64[D]")
     years = dates.astype("datetime64[Y]").astype(np.int64) + 1970
@@ -103,12 +108,3 @@ def _offset_seconds(zone: str) -> int | None:
         return None
     seconds = int(fixed[2]) * 3_600 + int(fixed[3] or 0) * 60
     return -seconds if fixed[1] == "-" else seconds
-
-
-def _parse_text(column: pa.Array) -> pa.TimestampArray:
-    try:
-        return column.cast(pa.timestamp("us"))
-    except pa.ArrowInvalid as error:
-        raise InvalidInputError(
-            f"a text is not a date: {error}; write dates as 2026-01-31 or 2026-01-31T12:00:00"
-        ) from error

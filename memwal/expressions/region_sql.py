@@ -63,11 +63,7 @@ class Token:
 
 
 def tokenize(expression: str, *, num_columns: int) -> list[Token]:
-    """Split an expression into tokens, and check that all of them are allowed.
-
-    Raises InvalidInputError if the expression is too long or nested too deep, or has a token that
-    is not allowed.
-    """
+    """Split an expression into tokens that are all allowed; InvalidInputError for others."""
     if len(expression) > MAX_LENGTH:
         raise InvalidInputError(
             f"a region expression may have {MAX_LENGTH} characters, this one has {len(expression)}"

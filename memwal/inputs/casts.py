@@ -56,7 +56,7 @@ def plan_cast(source: pa.DataType, target: pa.DataType) -> Cast | None:
     - Dictionaries are decoded and encoded as needed; extension types are their storage.
     """
     if source == target:
-        return _unchanged
+        return lambda array: array
     if pt.is_null(source):
         return lambda array: pa.nulls(len(array), target)
     if isinstance(source, pa.BaseExtensionType):
@@ -78,10 +78,7 @@ def plan_cast(source: pa.DataType, target: pa.DataType) -> Cast | None:
 
 
 def cast_column(name: str, cast: Cast, array: pa.Array, target: pa.DataType, row: int) -> pa.Array:
-    """Cast a column whose first value is in row ``row``.
-
-    Raises InvalidInputError for the first value that does not fit; it names column, row and value.
-    """
+    """Cast a column from row ``row`` on; InvalidInputError names the first misfit."""
     try:
         return cast(array)
     except CAST_ERRORS as error:
@@ -93,10 +90,7 @@ def cast_column(name: str, cast: Cast, array: pa.Array, target: pa.DataType, row
 def misfit(
     name: str, row: int, value: Any, target: pa.DataType, cause: Exception | None = None
 ) -> InvalidInputError:
-    """Return the error for a value, a Python object or a scalar of Arrow, that does not fit.
-
-    Without a cause, no value of its type is ever cast to the type of the column.
-    """
+    """Return the error for a value that does not fit; without a cause, none of its type does."""
     kind = value.type if isinstance(value, pa.Scalar) else type(value).__name__
     found = f"column {name}, row {row} (the first is 0): {show(value)}, of type {kind},"
     if cause is None:
@@ -104,8 +98,9 @@ def misfit(
             f"{found} cannot be stored in a column of type {target}; convert it before the call, "
             "or leave the row out"
         )
+    reason = (str(cause).splitlines() or [type(cause).__name__])[0].rstrip(".")[:_MAX_REASON]
     return InvalidInputError(
-        f"{found} would not stay the same value in a column of type {target}: {_reason(cause)}; "
+        f"{found} would not stay the same value in a column of type {target}: {reason}; "
         "correct it, or leave the row out"
     )
 
@@ -116,10 +111,6 @@ def _failure(cast: Cast, array: pa.Array) -> Exception | None:
     except CAST_ERRORS as error:
         return error
     return None
-
-
-def _reason(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")[:_MAX_REASON]
 
 
 def show(value: Any) -> str:
@@ -153,10 +144,6 @@ def first_failure(length: int, attempt: Callable[[int, int], object]) -> int:
         else:
             start = middle
     return start
-
-
-def _unchanged(array: pa.Array) -> pa.Array:
-    return array
 
 
 @overload

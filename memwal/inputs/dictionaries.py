@@ -22,10 +22,7 @@ from memwal.inputs.casts import CAST_ERRORS, plan_cast
 
 
 def to_dictionaries(rows: pa.RecordBatch, schema: pa.Schema) -> list[pa.RecordBatch]:
-    """Return rows with the types of ``schema``, in as few batches as the indices allow.
-
-    Raises InvalidInputError if the values of a single row are too many, as in a list.
-    """
+    """Return rows with the types of ``schema``, in as few batches as the indices allow."""
     columns = []
     for field, column in zip(schema, rows.columns, strict=True):
         cast = plan_cast(column.type, field.type)

@@ -49,10 +49,7 @@ Result = TypeVar("Result")
 
 
 def import_data(data: Any) -> Any:
-    """Return an object that Arrow can import as one of pyarrow, and any other unchanged.
-
-    A stream, which may have no length, is read to its end. Raises InvalidInputError if that fails.
-    """
+    """Return data that Arrow can import as that of pyarrow, streams read; others as they are."""
     if isinstance(data, (pa.Table, pa.RecordBatch)):
         return data
     if isinstance(data, (pa.Array, pa.ChunkedArray)):
@@ -64,12 +61,7 @@ def import_data(data: Any) -> Any:
 
 
 def to_rows(data: object, schema: pa.Schema, primary_key: Sequence[str]) -> pa.Table:
-    """Return rows as Arrow data (a table or a batch), with the columns that were given.
-
-    ``schema`` is that of the table, which tells a dict of columns from a single row: keys are
-    single values. Raises ArgumentTypeError for what is neither, and InvalidInputError if a column
-    cannot be read.
-    """
+    """Return rows as an Arrow table or batch, with the columns that were given."""
     rows = import_data(data)
     if isinstance(rows, (pa.Table, pa.RecordBatch)):
         return rows
@@ -86,11 +78,7 @@ def to_rows(data: object, schema: pa.Schema, primary_key: Sequence[str]) -> pa.T
 
 
 def to_keys(data: object, schema: pa.Schema, primary_key: Sequence[str]) -> pa.Table:
-    """Return keys as Arrow data with the key columns, and others that were given.
-
-    If there is one key column, its values are accepted without its name: an array, a Series, a
-    list, or a single value. Raises as :func:`to_rows`.
-    """
+    """Return keys as Arrow data; of a single key column, bare values are accepted."""
     keys = import_data(data)
     if isinstance(keys, (pa.Table, pa.RecordBatch)):
         return keys

@@ -40,7 +40,7 @@ from memwal.lsm.indexes.catchup import (
 )
 from memwal.lsm.indexes.unusable import find_unusable
 from memwal.lsm.wal.log import find_tip
-from memwal.reader.cache.lru import LruCache, cache_budget, cached_bytes
+from memwal.reader.sources.cache import LruCache, cache_budget, cached_bytes
 from memwal.region.manifest_store import parallel_reads
 from memwal.storage.location import TableLocation
 from memwal.util.concurrency import map_parallel
@@ -235,7 +235,7 @@ def _damaged_indexes(base: BaseTable) -> frozenset[str]:
     if base.location.store.is_local:
         return find_cut_indexes(base)
     now = time.monotonic()
-    checked_at = _checked_indexes.peek(base.location.uri)
+    checked_at = _checked_indexes.use(base.location.uri)
     if checked_at is not None and now - checked_at < LOG_CHECK_SECONDS:
         return frozenset()
     damaged = find_cut_indexes(base)

@@ -29,7 +29,7 @@ from memwal.format.wal_entry import TornEntryError
 from memwal.jobs.foreign_claims import find_foreign_claim
 from memwal.jobs.options import GcOptions
 from memwal.lsm.wal.log import find_tip, lost_log_error, read_head, survey_log
-from memwal.reader.cache.lru import LruCache
+from memwal.reader.sources.cache import LruCache
 from memwal.region.manifest_store import read_manifests
 from memwal.storage.object_store import ObjectStore
 from memwal.writer.region_writer.options import WriterOptions, WriterSettings
@@ -81,7 +81,7 @@ def find_missing_entry(
     if manifest.status != RegionStatus.ACTIVE:
         return None
     key, now = (store.uri, manifest.region_id), clock()
-    checked_at = _checked_logs.peek(key)
+    checked_at = _checked_logs.use(key)
     if checked_at is not None and now - checked_at < LOG_CHECK_SECONDS:
         return None
     survey = survey_log(

@@ -22,9 +22,8 @@ from memwal.errors import ObjectNotFoundError, TableSetupError
 from memwal.lsm.indexes.catchup import caught_up
 from memwal.lsm.indexes.kinds import Family, IndexKind, kind_of
 from memwal.lsm.indexes.unusable import unusable_indexes
-from memwal.reader.cache.keys import VersionTag, version_key
-from memwal.reader.cache.lru import LruCache
 from memwal.reader.latest import ROW_ADDRESS, find_newest, keys_of
+from memwal.reader.sources.cache import LruCache, VersionTag, version_key
 from memwal.reader.sources.generation import GenerationSource, ReadSources, open_generation
 from memwal.reader.sources.plan import StoredGeneration
 from memwal.reader.unreadable_indexes import is_readable
@@ -33,11 +32,9 @@ from memwal.util.arrays import RowIds
 if TYPE_CHECKING:
     from lance.lance.indices import IndexDescription
 
-_MAX_CACHED_COMMITS: Final = 1_024
 # A commit that is not cached costs a few requests. The rows of older fragments are compared one by
 # one, like rows that were not merged.
 _MAX_TRACED_COMMITS: Final = 64
-_GAP_CACHE_BYTES: Final = 128 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +52,13 @@ class _FragmentChanges:
 
 
 def merged_fragments(base: BaseTable, candidates: Collection[int]) -> frozenset[int]:
-    """Return the fragments among ``candidates`` that merges wrote, even if compacted since.
-
-    Compares versions, from this one back to those that added the fragments. A fragment is left out
-    if the version that added it is no longer stored.
-    """
+    """Return the fragments among ``candidates`` that merges wrote, as far as versions show."""
     untraced = set(candidates)
     history: list[_FragmentChanges] = []
     later: BaseTable | None = base
     version, key = base.version, version_key(base)
     while untraced and len(history) < _MAX_TRACED_COMMITS:
-        changes = _changes.peek(key)
+        changes = _changes.use(key)
         if changes is None:
             try:
                 later = later or open_base(base.location, version=version)
@@ -114,7 +107,7 @@ def _fragment_files(base: BaseTable) -> dict[int, tuple[str, ...]]:
     }
 
 
-_changes: LruCache[_FragmentChanges] = LruCache(_MAX_CACHED_COMMITS, never_stale=True)
+_changes: LruCache[_FragmentChanges] = LruCache(1_024, never_stale=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,12 +191,7 @@ def uncovered_fragments(base: BaseTable, names: Sequence[str]) -> tuple[int, ...
 
 
 def find_gap(sources: ReadSources, index: IndexDescription) -> Gap | None:
-    """Find the rows of the base table that an index does not cover; None if it covers all.
-
-    A row that a merge wrote came from the newest of the stored generations that has its key. Rows
-    that were appended or updated directly are in ``unbridged``. The result is cached, as it never
-    changes for a version.
-    """
+    """Find the rows of the base table that an index does not cover; None if it covers all."""
     base = sources.base
     covered = covered_fragments(index)
     fragments = tuple(sorted(set(base.dataset.fragment_ids()) - covered))
@@ -275,4 +263,4 @@ def _open_stored(base: BaseTable, merged: Sequence[StoredGeneration]) -> list[Ge
     return sources
 
 
-_gaps: LruCache[Gap] = LruCache(_GAP_CACHE_BYTES, lambda gap: gap.nbytes)
+_gaps: LruCache[Gap] = LruCache(128 << 20, lambda gap: gap.nbytes)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import math
+import logging
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import lance
 import numpy as np
@@ -15,18 +16,26 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from memwal.base_table.snapshot import BaseTable
-from memwal.expressions.literals import literals, quoted
+from memwal.errors import CorruptDataError, ObjectNotFoundError
+from memwal.expressions.predicate import literals, quoted
+from memwal.format.paths import FRAG_REUSE_INDEX_NAME, INDICES_DIR
+from memwal.lsm.indexes.segments import segment_location
 from memwal.lsm.indexes.unusable import unusable_indexes
 from memwal.lsm.key_matches import match_keys
 from memwal.reader.base_indexes import covered_fragments, find_index
-from memwal.reader.cache.keys import version_key
-from memwal.reader.cache.lru import LruCache
 from memwal.reader.latest import ROW_ADDRESS, read_keys
 from memwal.reader.row_set import ROW_ID, contains, group_batches
+from memwal.reader.sources.cache import LruCache, version_key
 from memwal.reader.sources.generation import GenerationSource, ReadSources
+from memwal.reader.sources.key_index import MAX_KEPT_BYTES, kept_bytes, page_hits
 from memwal.reader.unreadable_indexes import scan_table
 from memwal.region.rows import key_column
+from memwal.storage.location import TableLocation
 from memwal.util.arrays import Positions, RowIds, distinct
+from memwal.util.log import warn_once
+
+if TYPE_CHECKING:
+    from lance.lance.indices import IndexSegmentDescription
 
 # Finding a key in the index takes as long as comparing this many keys of the table (measured on
 # integers: 2 us and 20 ns).
@@ -41,12 +50,7 @@ _WITHOUT_BATCH_BYTES = frozenset({"legacy", "0.1", "2.0"})
 
 
 def rows_of_keys(base: BaseTable, keys: pa.Array) -> tuple[RowIds, Positions]:
-    """Find the rows of many keys: by the table's index on the key, or by one pass over all keys.
-
-    The index is used if that is faster: for few keys of a large table. ``keys`` are distinct, as
-    :func:`memwal.region.rows.key_column` gives them. Returns row ids in any order, and the position
-    of the key of each among ``keys``.
-    """
+    """Find the row ids of distinct keys, and their positions, by the index or by one pass."""
     fragments = base.dataset.get_fragments()
     if not fragments or not len(keys):
         return np.empty(0, np.uint64), np.empty(0, np.int64)
@@ -67,11 +71,7 @@ def rows_of_keys(base: BaseTable, keys: pa.Array) -> tuple[RowIds, Positions]:
 
 
 def key_predicate(keys: pa.Table) -> str:
-    """Return a predicate for the rows of some keys.
-
-    For a composite key, every combination of the columns' values passes it. Raises
-    InvalidInputError for a column type that has no literals in SQL.
-    """
+    """Return a predicate for rows of keys; composite keys pass in all combinations of values."""
     return " and ".join(
         f"{quoted(name)} in ({', '.join(literals(column))})"
         for name, column in zip(keys.column_names, keys.columns, strict=True)
@@ -123,11 +123,7 @@ def scan_keys(
     *,
     by: str = ROW_ID,
 ) -> tuple[RowIds, Positions]:
-    """Find the rows of distinct keys by one pass over all keys of some fragments.
-
-    Returns their row ids, or their addresses if ``by`` is ROW_ADDRESS, and the positions of the
-    keys.
-    """
+    """Find the row ids, or addresses, of distinct keys, and their positions, by one pass."""
     pieces = scan_in_groups(
         base.dataset,
         base.primary_key,
@@ -144,10 +140,7 @@ def scan_keys(
 def scan_in_groups(
     dataset: lance.LanceDataset, columns: Sequence[str], **options: object
 ) -> Iterator[pa.Table]:
-    """Read keys of a data set in tables of as many rows as are best compared at a time.
-
-    ``options`` are those of Lance's scanner.
-    """
+    """Read columns in tables of as many rows as are best compared at a time."""
     limits = {"batch_size": _COMPARED_ROWS, "batch_size_bytes": _COMPARED_BYTES}
     if dataset.data_storage_version not in _WITHOUT_BATCH_BYTES:
         options |= limits
@@ -158,8 +151,6 @@ def scan_in_groups(
 
 
 _CACHE_BYTES = 128 << 20
-_VERSIONS = 4
-_STATES = 64
 # Number of MemTable keys, or twice as many as there are now, after which all results are dropped.
 _MAX_CACHED_KEYS = 1_000_000
 
@@ -179,11 +170,7 @@ class ReplacedRows:
 
 
 def replaced_rows(sources: ReadSources) -> ReplacedRows:
-    """Find the rows of the base table whose keys a generation has.
-
-    Results of flushed generations and of MemTable keys are cached for a version. The others are
-    found by the base table's index on its key, or by one pass over the key column.
-    """
+    """Find the rows of the base table whose keys a generation has; cached for a version."""
     key = _state_key(sources)
     if key is not None:
         return _of_sources.get(key, lambda: ReplacedRows.of(_parts(sources)))
@@ -200,16 +187,19 @@ def kept_rows(sources: ReadSources) -> pa.BooleanArray | None:
     key = _state_key(sources)
     if key is None:
         return None
-    return _kept.get(key, lambda: _find_kept(sources.base.dataset, replaced_rows(sources).rows))
 
+    def find() -> pa.BooleanArray:
+        replaced = replaced_rows(sources).rows
+        scanner = sources.base.dataset.scanner(
+            columns=[], with_row_id=True, batch_size=_COMPARED_ROWS
+        )
+        parts = [
+            pa.array(~contains(replaced, batch.column(ROW_ID).to_numpy()))
+            for batch in scanner.to_batches()
+        ]
+        return pa.concat_arrays([pa.array([], pa.bool_()), *parts])
 
-def _find_kept(dataset: lance.LanceDataset, replaced: RowIds) -> pa.BooleanArray:
-    scanner = dataset.scanner(columns=[], with_row_id=True, batch_size=_COMPARED_ROWS)
-    parts = [
-        pa.array(~contains(replaced, batch.column(ROW_ID).to_numpy()))
-        for batch in scanner.to_batches()
-    ]
-    return pa.concat_arrays([pa.array([], pa.bool_()), *parts])
+    return _kept.get(key, find)
 
 
 def cheap_replaced_rows(sources: ReadSources) -> ReplacedRows | None:
@@ -219,22 +209,12 @@ def cheap_replaced_rows(sources: ReadSources) -> ReplacedRows | None:
     rows compare the keys of these, until they have compared as many: so no read costs much more
     than it must, and many reads cost little.
     """
-    if compared_rows(sources) < int(sources.base.dataset.count_rows()):
+    key = _state_key(sources)
+    is_known = key is not None and _of_sources.use(key) is not None
+    compared = 0 if key is None else _compared.get(key, lambda: [0])[0]
+    if not is_known and compared < int(sources.base.dataset.count_rows()):
         return None
     return replaced_rows(sources)
-
-
-def compared_rows(sources: ReadSources) -> float:
-    """Return how many base rows reads of this state have compared by key; infinite if none need to.
-
-    None need to if :func:`replaced_rows` has its result.
-    """
-    key = _state_key(sources)
-    if key is None:
-        return 0
-    if _of_sources.peek(key) is not None:
-        return math.inf
-    return _compared.get(key, lambda: [0])[0]
 
 
 def note_compared_rows(sources: ReadSources, rows: int) -> None:
@@ -260,7 +240,7 @@ def _parts(sources: ReadSources) -> list[RowIds]:
         if source.identity is None:
             unflushed.append(read_keys(source, base.primary_key).keys)
             continue
-        cached = _of_generation.peek(_cache_key(base, source))
+        cached = _of_generation.use(_cache_key(base, source))
         if cached is None:
             missing.append(source)
         else:
@@ -337,5 +317,68 @@ class _LookupResults:
 _of_sources: LruCache[ReplacedRows] = LruCache(_CACHE_BYTES, lambda replaced: replaced.rows.nbytes)
 _kept: LruCache[pa.BooleanArray] = LruCache(_CACHE_BYTES, lambda kept: kept.nbytes)
 _of_generation: LruCache[RowIds] = LruCache(_CACHE_BYTES, lambda rows: rows.nbytes)
-_compared: LruCache[list[int]] = LruCache(_STATES)
-_lookups: LruCache[_LookupResults] = LruCache(_VERSIONS)
+_compared: LruCache[list[int]] = LruCache(64)
+_lookups: LruCache[_LookupResults] = LruCache(4)
+
+
+logger = logging.getLogger(__name__)
+
+
+# Table and folder of each segment, and the fragments that it answers for, ascending.
+_Segments = tuple[tuple[TableLocation, str, npt.NDArray[np.uint64]], ...]
+
+
+def key_segments(base: BaseTable) -> Sequence[IndexSegmentDescription]:
+    """Return the segments of the index on the key whose pages tell where rows are, if any do."""
+    if len(base.primary_key) != 1:
+        return ()
+    (column,) = base.primary_key
+    indexes = base.dataset.describe_indices()
+    index = find_index(indexes, column, lambda kind: kind.finds_keys)
+    # With stable row ids, an index may have these in place of addresses.
+    if index is None or base.dataset.has_stable_row_ids or base.has_overlays:
+        return ()
+    # Its pages have rows where they were before a compaction, although it counts as covering the
+    # new fragments: keys would be missed, and be in the table twice.
+    if any(other.name == FRAG_REUSE_INDEX_NAME for other in indexes):
+        return ()
+    return index.segments
+
+
+def addresses_in_pages(base: BaseTable, keys: pa.Array) -> RowIds | None:
+    """Return addresses of rows of distinct keys, deleted ones too; None if pages do not tell."""
+    # In an object store, pages that are not in memory cost more requests than a query.
+    if not base.location.store.is_local:
+        return None
+    found = [np.empty(0, np.uint64)]
+    try:
+        (segments,) = _segments.get(version_key(base), lambda: (_find_segments(base),))
+        if segments is None:
+            return None
+        for location, folder, fragments in segments:
+            hits = page_hits(location, folder, keys)
+            if hits is None:
+                return None
+            found.append(hits.ids[contains(fragments, hits.ids >> np.uint64(32))])
+    except (CorruptDataError, ObjectNotFoundError) as error:
+        warn_once(logger, "%s; keys are looked up by a query", str(error))
+        return None
+    return np.concatenate(found)
+
+
+def _find_segments(base: BaseTable) -> _Segments | None:
+    """Return the segments of the index on the key; None if they miss rows, or are too large."""
+    left = set(base.dataset.fragment_ids())
+    segments = []
+    for segment in key_segments(base):
+        own = left & segment.fragment_ids
+        left.difference_update(own)
+        folder = f"{INDICES_DIR}/{segment.uuid}"
+        location = segment_location(base, segment)
+        segments.append((location, folder, np.array(sorted(own), np.uint64)))
+    if left or sum(kept_bytes(at, folder) for at, folder, _ in segments) > MAX_KEPT_BYTES:
+        return None
+    return tuple(segments)
+
+
+_segments: LruCache[tuple[_Segments | None]] = LruCache(64)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,7 @@ BASE = -1
 """Number of the base table among the sources; generations count from 0."""
 
 _Values = npt.NDArray[np.float64]
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +58,14 @@ class Hits:
             np.concatenate([part.values for part in parts]),
         )
 
-    def by_source(self) -> list[tuple[int, Numbers]]:
-        """Return each source of hits, and the positions of its hits."""
+    def read_each(self, read: Callable[[int, RowIds], Found]) -> list[tuple[Numbers, Found]]:
+        """Call a function with each source and its rows, concurrently: positions, and answers."""
         numbers = distinct(self.source).tolist()
-        return [(number, np.flatnonzero(self.source == number)) for number in numbers]
+        places = [np.flatnonzero(self.source == number) for number in numbers]
+        calls = [
+            partial(read, number, self.rows[at]) for number, at in zip(numbers, places, strict=True)
+        ]
+        return list(zip(places, run_all(calls), strict=True))
 
     def take(self, positions: Numbers | Mask) -> Hits:
         """Return some of the hits, by position or mask."""
@@ -84,21 +90,15 @@ class Hits:
 def fetch_rows(
     sources: ReadSources, hits: Hits, schema: pa.Schema, extra: Sequence[tuple[str, npt.ArrayLike]]
 ) -> pa.Table:
-    """Read the columns of ``schema`` for hits, in their order.
-
-    ``extra`` are further columns of float32, one value per hit.
-    """
+    """Read the columns of ``schema`` for hits, in order, and add ``extra`` columns of float32."""
     base = sources.base
     names = list(schema.names) or [base.primary_key[0]]
-    by_source = hits.by_source()
-    parts = run_all(
-        [partial(_read_source, sources, number, hits.rows[at], names) for number, at in by_source]
-    )
+    parts = hits.read_each(lambda number, rows: _read_source(sources, number, rows, names))
     output = pa.schema([*schema, *(pa.field(name, pa.float32()) for name, _ in extra)])
     if not parts:
         return output.empty_table()
-    order = np.argsort(np.concatenate([at for _, at in by_source]))
-    rows = pa.concat_tables(parts).take(pa.array(order)).combine_chunks()
+    order = np.argsort(np.concatenate([at for at, _ in parts]))
+    rows = pa.concat_tables([part for _, part in parts]).take(pa.array(order)).combine_chunks()
     columns = [rows.column(name) for name in schema.names]
     columns += [pa.array(np.asarray(values, np.float32)) for _, values in extra]
     return pa.Table.from_arrays(columns, schema=output)
@@ -122,27 +122,23 @@ def _read_source(sources: ReadSources, number: int, rows: RowIds, names: list[st
 
 def filter_hits(sources: ReadSources, hits: Hits, predicate: str) -> Mask:
     """Return for each hit whether it passes a SQL predicate; only rows of hits are read."""
-    by_source = hits.by_source()
-    masks = run_all(
-        [partial(_passing, sources, number, hits.rows[at], predicate) for number, at in by_source]
-    )
-    mask = np.zeros(len(hits), np.bool_)
-    for (_, at), passing in zip(by_source, masks, strict=True):
-        mask[at] = passing
-    return mask
-
-
-def _passing(sources: ReadSources, number: int, rows: RowIds, predicate: str) -> Mask:
     base = sources.base
-    if number != BASE and not sources.generations[number].is_flushed:
-        return passing_rows(sources.generations[number], predicate, base)[rows.astype(np.int64)]
-    dataset = base.dataset if number == BASE else sources.generations[number].dataset
-    passing = scan_table(
-        dataset,
-        columns=[],
-        filter=predicate,
-        with_row_id=True,
-        row_addr_allowlist=encode_row_set(rows),
-        use_scalar_index=number != BASE or not unusable_indexes(base),
-    )
-    return np.isin(rows, passing.column("_rowid").to_numpy())
+
+    def passing(number: int, rows: RowIds) -> Mask:
+        if number != BASE and not sources.generations[number].is_flushed:
+            return passing_rows(sources.generations[number], predicate, base)[rows.astype(np.int64)]
+        dataset = base.dataset if number == BASE else sources.generations[number].dataset
+        found = scan_table(
+            dataset,
+            columns=[],
+            filter=predicate,
+            with_row_id=True,
+            row_addr_allowlist=encode_row_set(rows),
+            use_scalar_index=number != BASE or not unusable_indexes(base),
+        )
+        return np.isin(rows, found.column("_rowid").to_numpy())
+
+    mask = np.zeros(len(hits), np.bool_)
+    for at, part in hits.read_each(passing):
+        mask[at] = part
+    return mask

@@ -13,16 +13,13 @@ import pyarrow.compute as pc
 from memwal.base_table.snapshot import lance_errors
 from memwal.format.paths import TOMBSTONE
 from memwal.lsm.newest_rows import newest_row_positions
-from memwal.reader.cache.lru import LruCache
+from memwal.reader.sources.cache import LruCache
 from memwal.reader.sources.generation import GenerationSource
 from memwal.region.rows import key_column
 from memwal.util.arrays import Addresses, Mask
 from memwal.util.concurrency import map_parallel
 
 ROW_ADDRESS = "_rowaddr"
-
-_KEYS_BYTES = 256 << 20
-_NEWEST_BYTES = 128 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,5 +150,5 @@ def _flushed_keys(source: GenerationSource, primary_key: Sequence[str]) -> Gener
     )
 
 
-_generation_keys: LruCache[GenerationKeys] = LruCache(_KEYS_BYTES, lambda keys: keys.nbytes)
-_newest_rows: LruCache[NewestRows] = LruCache(_NEWEST_BYTES, lambda newest: newest.nbytes)
+_generation_keys: LruCache[GenerationKeys] = LruCache(256 << 20, lambda keys: keys.nbytes)
+_newest_rows: LruCache[NewestRows] = LruCache(128 << 20, lambda newest: newest.nbytes)

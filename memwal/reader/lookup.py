@@ -27,8 +27,7 @@ from memwal.format.region_manifest import RegionManifest
 from memwal.format.values import move_dictionary_nulls
 from memwal.lsm.indexes.unusable import unusable_indexes
 from memwal.lsm.newest_rows import newest_row_positions
-from memwal.reader.base_pages import addresses_in_pages
-from memwal.reader.base_rows import key_predicate, rows_of_keys
+from memwal.reader.base_rows import addresses_in_pages, key_predicate, rows_of_keys
 from memwal.reader.latest import find_newest
 from memwal.reader.merged_scan import project
 from memwal.reader.row_set import read_rows
@@ -38,14 +37,12 @@ from memwal.reader.sources.key_index import key_positions, might_hold, might_hol
 from memwal.reader.sources.narrow_columns import is_narrow, take_from_memory
 from memwal.reader.sources.pruning import key_routing
 from memwal.reader.unreadable_indexes import scan_table
-from memwal.region.router import Router
 from memwal.region.rows import key_column
 from memwal.util.arrays import Mask, Positions, RowIds
 from memwal.util.concurrency import run_all
 
 logger = logging.getLogger(__name__)
 
-_POSITION: Final = "key"
 # More keys than this are not put into one predicate.
 _MAX_PREDICATE_KEYS: Final = 5_000
 # Up to this many rows are taken one by one.
@@ -59,11 +56,6 @@ class _WantedKeys:
     columns: pa.Table  # Key columns in key order, in one chunk each.
     encoded: pa.Array  # The same keys as one value each.
     hashes: npt.NDArray[np.uint64]  # For the Bloom filters of generations.
-
-    @classmethod
-    def of(cls, columns: pa.Table, encoded: pa.Array) -> Self:
-        """Hash keys."""
-        return cls(columns, encoded, hash_keys(columns.columns))
 
     def take(self, positions: Positions) -> _WantedKeys:
         """Return the keys at some positions."""
@@ -79,11 +71,6 @@ def lookup_rows(
     sources: ReadSources, keys: pa.Table, *, columns: Sequence[str] | None = None
 ) -> pa.Table:
     """Look up the rows of keys (spec: Point Lookup); a repeated key has one row in the result.
-
-    In each region, only generations that the key columns do not rule out are read, the newest
-    first, and each only for the keys that no newer one has. The Bloom filter of a generation tells
-    which keys it does not have, and a few pages of its key index tell the rows of the others, for
-    all keys at once.
 
     ``keys`` has the key columns, in the table's types and without nulls. After ObjectNotFoundError
     (a generation, or the version of the base table, was collected meanwhile) the caller opens the
@@ -102,7 +89,8 @@ def lookup_rows(
     names = list(dict.fromkeys([*schema.names, *base.primary_key]))
     with lance_errors(f"looking up rows of {base.location}"):
         if sources.generations:
-            parts = _from_all(sources, _WantedKeys.of(columns_of_key, encoded), names)
+            hashes = hash_keys(columns_of_key.columns)
+            parts = _from_all(sources, _WantedKeys(columns_of_key, encoded, hashes), names)
         else:
             parts = [_from_base(base, columns_of_key, encoded, names)]
     if not parts:
@@ -116,11 +104,7 @@ def lookup_rows(
 
 
 def _positions_by_region(sources: ReadSources, keys: pa.Table) -> dict[UUID, Positions]:
-    """Return the positions of the keys that each region can have.
-
-    A region that is not in the result can have any key. A region is identified by its values and
-    not by its id, which another client may have chosen.
-    """
+    """Return the positions of the keys that each region can have, by its values; if absent, all."""
     positions: dict[UUID, Positions] = {}
     by_spec: dict[int, list[RegionManifest]] = {}
     for manifest in sources.plan.snapshot.manifests.values():
@@ -129,7 +113,11 @@ def _positions_by_region(sources: ReadSources, keys: pa.Table) -> dict[UUID, Pos
         routing = key_routing(sources.base, spec_id)
         if routing is None:
             continue
-        routed = _positions_by_values(routing.router, keys)
+        numbered = keys.append_column("key", pa.array(np.arange(keys.num_rows)))
+        routed = {
+            frozenset(assignment.field_values): rows.column(rows.num_columns - 1).to_numpy()
+            for assignment, rows in routing.router.route(numbered)
+        }
         field_ids = {field.field_id for field in routing.spec.fields}
         for manifest in manifests:
             values = frozenset(manifest.region_fields)
@@ -140,21 +128,8 @@ def _positions_by_region(sources: ReadSources, keys: pa.Table) -> dict[UUID, Pos
     return positions
 
 
-def _positions_by_values(
-    router: Router, keys: pa.Table
-) -> dict[frozenset[tuple[str, bytes]], Positions]:
-    numbered = keys.append_column(_POSITION, pa.array(np.arange(keys.num_rows)))
-    return {
-        frozenset(assignment.field_values): rows.column(rows.num_columns - 1).to_numpy()
-        for assignment, rows in router.route(numbered)
-    }
-
-
 def _from_all(sources: ReadSources, keys: _WantedKeys, names: Sequence[str]) -> list[pa.Table]:
-    """Read rows from the generations and the base table.
-
-    Keys that no generation can have are looked up in the base table at the same time.
-    """
+    """Read rows from the generations, and keys that none can have from the base table."""
     base = sources.base
     regions: dict[UUID, list[GenerationSource]] = {}
     for source in reversed(sources.generations):
@@ -203,10 +178,7 @@ class _FoundKeys:
 def _newest_of_regions(
     sources: ReadSources, hits: Sequence[_FoundKeys], keys: _WantedKeys
 ) -> list[_FoundKeys]:
-    """Drop the rows of keys that another region has in a newer source, by the order of a scan.
-
-    Regions have the same keys only if clients made several for the same rows.
-    """
+    """Drop rows that another region, made by another client, has in a newer source."""
     order = {id(source): number for number, source in enumerate(sources.generations)}
     newest = np.full(len(keys.encoded), -1)
     numbers = [-1 if hit.source is None else order[id(hit.source)] for hit in hits]
@@ -247,7 +219,8 @@ class _RegionSearch:
         is_candidate = np.zeros(len(keys.encoded), np.bool_)
         found: list[tuple[GenerationSource, Mask | None]] = []
         for source in generations:
-            folder = _filter_folder(source)
+            # Of a generation whose Bloom filter fits the table's present schema.
+            folder = source.folder if source.snapshot is None else None
             might = None if folder is None else might_hold_if_read(base, folder, asked.hashes)
             if might is None:
                 is_candidate[positions] = True
@@ -265,7 +238,7 @@ class _RegionSearch:
         hits: list[_FoundKeys] = []
         for source, mask in self.generations:
             possible = remaining if mask is None else remaining[mask[remaining]]
-            folder = _filter_folder(source)
+            folder = source.folder if source.snapshot is None else None
             if mask is None and folder is not None and len(possible):
                 possible = possible[might_hold(self.base, folder, keys.hashes[possible])]
             if not len(possible):
@@ -274,11 +247,6 @@ class _RegionSearch:
             hits.append(_FoundKeys(source, possible[at], rows))
             remaining = np.setdiff1d(remaining, possible[at], assume_unique=True)
         return hits
-
-
-def _filter_folder(source: GenerationSource) -> str | None:
-    """Return the folder of a generation whose Bloom filter fits the table's present schema."""
-    return source.folder if source.snapshot is None else None
 
 
 def _from_generation(
@@ -296,19 +264,13 @@ def _from_generation(
         at, addresses = _addresses(base, source, keys)
         rows = _take_stored(base, source, addresses, columns) if len(at) else None
         if rows is not None:
-            _check_keys(rows, keys.take(at), base, source)
+            # Nothing else verifies the sidecar.
+            found = pc.index_in(key_column(rows, base.primary_key), value_set=keys.take(at).encoded)
+            if pc.count_distinct(found).as_py() != len(at) or len(found) != len(at):
+                raise _wrong_index(source)
     if rows is None:
         return at, None
     return at, rows.filter(pc.invert(pc.fill_null(rows.column(TOMBSTONE), False)))
-
-
-def _check_keys(
-    rows: pa.Table, keys: _WantedKeys, base: BaseTable, source: GenerationSource
-) -> None:
-    """Check that the rows have the keys: nothing else verifies the sidecar."""
-    at = pc.index_in(key_column(rows, base.primary_key), value_set=keys.encoded)
-    if pc.count_distinct(at).as_py() != len(keys.encoded) or len(at) != len(keys.encoded):
-        raise _wrong_index(source)
 
 
 def _wrong_index(source: GenerationSource) -> CorruptDataError:
@@ -325,7 +287,13 @@ def _addresses(
     if source.folder is not None:
         fragments = source.dataset.get_fragments()
         if not any(fragment.metadata.deletion_file for fragment in fragments):
-            row_numbers = _indexed_rows(base, source.folder, keys)
+            row_numbers = None
+            try:
+                row_numbers = key_positions(base.location, source.folder, keys.encoded)
+            except CorruptDataError as error:
+                logger.warning(
+                    "the rows of %s are read without its key index: %s", source.folder, error
+                )
             if row_numbers is not None:
                 exists = row_numbers >= 0
                 if row_numbers.max(initial=-1) >= sum(part.physical_rows for part in fragments):
@@ -337,15 +305,6 @@ def _addresses(
     position = pc.index_in(keys.encoded, value_set=newest.keys)
     exists = position.is_valid().to_numpy(zero_copy_only=False)
     return np.flatnonzero(exists), newest.addresses[position.drop_null().to_numpy()]
-
-
-def _indexed_rows(base: BaseTable, folder: str, keys: _WantedKeys) -> Positions | None:
-    """Return row numbers from the sidecar; None if there is none that can be read."""
-    try:
-        return key_positions(base.location, folder, keys.encoded)
-    except CorruptDataError as error:
-        logger.warning("the rows of %s are read without its key index: %s", folder, error)
-        return None
 
 
 def _to_addresses(fragments: Sequence[lance.LanceFragment], rows: Positions) -> RowIds:

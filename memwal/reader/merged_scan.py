@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
-import lance
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -25,45 +24,38 @@ from memwal.reader.base_rows import (
     replaced_rows,
     rows_of_keys,
 )
-from memwal.reader.cache.lru import LruCache
 from memwal.reader.latest import ROW_ADDRESS, NewestRows
 from memwal.reader.row_set import ROW_ID, contains, group_batches, read_rows, without_rows
+from memwal.reader.sources.cache import LruCache
 from memwal.reader.sources.generation import GenerationSource, ReadSources, write_in_memory
 from memwal.reader.sources.narrow_columns import (
     FragmentLayout,
+    filter_uncovered,
     group_generations,
     layout_of,
     passing_together,
     read_together,
     without_key_mark,
 )
-from memwal.reader.sources.uncovered_rows import filter_uncovered
 from memwal.reader.unreadable_indexes import count_rows, scan_batches
 from memwal.region.rows import key_column
 from memwal.util.arrays import Addresses, Mask
 
 
 def passing_rows(source: GenerationSource, filter: str, base: BaseTable) -> Mask:
-    """Evaluate a SQL predicate over the rows of a MemTable; return a mask of shape (rows,).
-
-    Lance evaluates it. Only the columns that the predicate names are copied for Lance, unless the
-    rows have to be converted to the table's present schema anyway.
-    """
+    """Evaluate a SQL predicate over the rows of a MemTable; return a mask of shape (rows,)."""
     snapshot = source.snapshot
-    dataset = source.dataset if snapshot is None else _named_columns(snapshot, filter, base)
+    if snapshot is None:
+        dataset = source.dataset
+    else:
+        names, view = _names_in(filter, base), snapshot.view
+        fields = [without_key_mark(view.schema.field(name)) for name in names]
+        columns = [view.column(name) for name in names]
+        dataset = write_in_memory(pa.Table.from_arrays(columns, schema=pa.schema(fields)))
     rows = dataset.scanner(columns=[], filter=filter, with_row_address=True).to_table()
     passing = np.zeros(dataset.count_rows(), np.bool_)
     passing[rows.column(ROW_ADDRESS).to_numpy().astype(np.int64)] = True
     return passing
-
-
-def _named_columns(snapshot: MemTableSnapshot, filter: str, base: BaseTable) -> lance.LanceDataset:
-    names = _names_in(filter, base)
-    rows = pa.Table.from_arrays(
-        [snapshot.view.column(name) for name in names],
-        schema=pa.schema([without_key_mark(snapshot.view.schema.field(name)) for name in names]),
-    )
-    return write_in_memory(rows)
 
 
 def _names_in(filter: str, base: BaseTable) -> list[str]:
@@ -90,7 +82,6 @@ _COMPARED_BYTES: Final = 64 << 20
 _READ_AHEAD_BYTES: Final = 64 << 20
 # Rows of generations that are in memory anyway are cut into batches of so many.
 _BATCH_ROWS: Final = 1 << 16
-_LIVE_BYTES: Final = 64 << 20
 # With a small limit, at most this many rows are read ahead of those returned.
 _MIN_COMPARED_ROWS: Final = 8_192
 
@@ -98,10 +89,7 @@ _MIN_COMPARED_ROWS: Final = 8_192
 def live_rows(
     source: GenerationSource, live: Addresses, columns: Sequence[str], filter: str | None
 ) -> Iterator[pa.RecordBatch]:
-    """Read the live rows of a flushed generation that pass a filter: the columns and ``_rowaddr``.
-
-    ``live`` has their addresses, ascending. ``filter`` is in parentheses.
-    """
+    """Read the rows at the ascending addresses ``live`` that pass: columns and ``_rowaddr``."""
     # Tombstones are not live. A filter that leaves them out would make Lance read the columns of
     # all other rows in a second step.
     for batch in scan_batches(
@@ -118,12 +106,7 @@ def without_keys(
     *,
     limit: int | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Drop the base rows whose keys a generation has.
-
-    ``fresh_keys`` returns the keys of the generations. It is called only if there is a row: a
-    filter that no row passes costs no keys. If the caller needs only ``limit`` rows, about so many
-    are read ahead.
-    """
+    """Drop the base rows whose keys a generation has; ``fresh_keys`` is called for a row only."""
     rest = (batch for batch in batches if batch.num_rows)
     first = list(itertools.islice(rest, 1))
     if not first:
@@ -176,10 +159,7 @@ class MergedScan:
         self._reread_keys = reread_keys
 
     def batches(self, limit: int | None) -> Iterator[pa.RecordBatch]:
-        """Read the rows. ``limit`` (rows that the caller takes) only bounds the read-ahead.
-
-        Raises ObjectNotFoundError if the version of the base table was cleaned up.
-        """
+        """Read the rows; ``limit``, rows that the caller takes, only bounds the read-ahead."""
         rows = 0
         for batch in self._generations(limit):
             rows += batch.num_rows
@@ -204,10 +184,7 @@ class MergedScan:
         return sum(counts)
 
     def _generations(self, limit: int | None) -> Iterator[pa.RecordBatch]:
-        """Read the generations: those together whose columns are kept in memory.
-
-        With a ``limit`` each is read by itself, since the first ones may have enough rows.
-        """
+        """Read the generations: together, or one by one if ``limit`` may be reached early."""
         sources = self.sources.generations
         flushed = [at for at, source in enumerate(sources) if source.snapshot is None]
         for group in group_generations(sources, flushed):
@@ -258,7 +235,8 @@ class MergedScan:
             arrays[ROW_ADDRESS] = choose(pa.array(addresses))
         if not arrays:
             count = int(np.count_nonzero(live)) if chosen is None else len(chosen)
-            return iter([_without_columns(count)])
+            # A batch that has rows to count and no columns.
+            return iter([pa.record_batch([pa.nulls(count)], names=["none"]).select([])])
         schema = with_extra(self._schema, self._extra)
         rows = pa.Table.from_arrays([arrays[name] for name in schema.names], schema=schema)
         return (batch for batch in rows.to_batches(_BATCH_ROWS) if batch.num_rows)
@@ -298,7 +276,12 @@ class MergedScan:
                 emitted.append(batch.column(ROW_ADDRESS).to_numpy())
                 yield self._output(batch, source.generation)
         except (OSError, ValueError, ObjectNotFoundError) as error:
-            if not _is_not_found(error):
+            translated = (
+                error
+                if isinstance(error, MemWalError)
+                else translate_lance_error(error, "reading a generation")
+            )
+            if not isinstance(translated, ObjectNotFoundError):
                 raise
             if self._reread_keys is None:
                 table = self.sources.base.location
@@ -352,11 +335,7 @@ class MergedScan:
             yield self._output(batch, 0)
 
     def _base_scan(self, names: Sequence[str] = (), **options: object) -> Iterator[pa.RecordBatch]:
-        """Read the base rows that pass the filter; in order if there is none.
-
-        Rows that a lagging index does not cover are found in memory if the version has been
-        filtered before.
-        """
+        """Read the base rows that pass, in order without a filter; uncovered ones from memory."""
         base = self.sources.base
         columns = list(dict.fromkeys([*self._schema.names, *names]))
         with_row_address = ROW_ADDRESS in self._extra or not (columns or options.get("with_row_id"))
@@ -460,17 +439,6 @@ def project(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([batch.column(name) for name in schema.names], schema=schema)
 
 
-def _without_columns(rows: int) -> pa.RecordBatch:
-    """Return a batch that has rows to count and no columns."""
-    return pa.record_batch([pa.nulls(rows)], names=["none"]).select([])
-
-
-def _is_not_found(error: Exception) -> bool:
-    if not isinstance(error, MemWalError):
-        error = translate_lance_error(error, "reading a generation")
-    return isinstance(error, ObjectNotFoundError)
-
-
 def _numbered(batch: pa.RecordBatch, rows: Addresses) -> pa.RecordBatch:
     """Append the numbers of rows of a MemTable as their addresses."""
     return pa.RecordBatch.from_arrays(
@@ -479,4 +447,4 @@ def _numbered(batch: pa.RecordBatch, rows: Addresses) -> pa.RecordBatch:
 
 
 # Rows of flushed generations that are the newest of their keys, as all generations of a read say.
-_live_masks: LruCache[Mask] = LruCache(_LIVE_BYTES, lambda mask: mask.nbytes)
+_live_masks: LruCache[Mask] = LruCache(64 << 20, lambda mask: mask.nbytes)

@@ -131,10 +131,7 @@ class _Level:
     commas: list[int] = field(default_factory=list)
 
     def made(self, filter: str, end: int) -> int:
-        """Return the length of the longest value that is made, up to the closing parenthesis.
-
-        Raises InvalidInputError if it is too long, or is not written as a number.
-        """
+        """Return the length of the longest value that is made; refuse one that is too long."""
         if self.kind in ("open", "case"):
             return self.length
         bounds = [self.start - 1, *self.commas, end]
@@ -174,11 +171,7 @@ def _check_levels(levels: Sequence[_Level]) -> None:
 
 @contextmanager
 def translate_filter_errors(filter: str | None, schema: pa.Schema) -> Iterator[None]:
-    """Raise InvalidInputError for a predicate that Lance cannot parse, resolve or evaluate.
-
-    ``filter`` is the predicate in its parentheses; ``schema``, of the table, tells in the message
-    which columns there are.
-    """
+    """Raise InvalidInputError for a predicate that Lance cannot parse, resolve or evaluate."""
     try:
         yield
     except (OSError, RuntimeError, ValueError) as error:
@@ -201,10 +194,7 @@ def _is_refusal(error: Exception) -> bool:
 
 
 def _reason(error: Exception) -> str:
-    """Return Lance's message about a predicate, without the steps in which it happened.
-
-    Lance lists columns as well, but only those of the source that it reads.
-    """
+    """Return Lance's message about a predicate, without its steps and columns of one source."""
     reason = _STEPS.sub("", first_line(error)).partition(" Valid fields are")[0]
     if reason.count(")") > reason.count("("):
         reason = reason.removesuffix(")")

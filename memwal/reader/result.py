@@ -22,18 +22,11 @@ class Result:
 
     Made by :meth:`memwal.Table.lookup` and the searches; :class:`memwal.reader.scan.Scan` is one
     too. It is a stream of Arrow's C interface, so ``polars.DataFrame``, DuckDB and ``pa.table``
-    take it as it is.
+    take it as it is. ``run`` runs the read, and ``schema`` returns its columns without reading.
 
     >>> found = table.lookup([1, 2], columns=["n"])
     >>> found.to_pylist()
     [{'n': 5}, {'n': 6}]
-
-    Parameters
-    ----------
-    run : callable
-        Runs the read, to a table or a reader.
-    schema : callable
-        Returns the schema of the rows without reading them.
     """
 
     def __init__(

@@ -22,11 +22,7 @@ _MOST_MARKS = 16
 
 
 def encode_row_set(rows: RowIds) -> bytes:
-    """Encode row ids as a serialized treemap: one roaring bitmap per upper half of the ids.
-
-    The result is for ``row_addr_allowlist`` and ``row_addr_blocklist`` of a Lance scanner, which
-    apply before anything is ranked.
-    """
+    """Encode row ids as a roaring treemap, for allow and block lists of a Lance scanner."""
     ordered = distinct(np.asarray(rows, np.uint64))
     upper = (ordered >> np.uint64(32)).astype(np.uint32)
     runs = _runs(upper)
@@ -127,10 +123,7 @@ def read_rows(
     with_row_address: bool = False,
     use_scalar_index: bool = True,
 ) -> Iterator[pa.RecordBatch]:
-    """Read rows by their ids, as a stream in any order; many rows are read by a scan of all rows.
-
-    Only rows that pass ``filter`` are returned, which scalar indexes may answer.
-    """
+    """Read rows by ids that pass ``filter``, in any order; many rows by a scan of all rows."""
     if not len(rows):
         return
     by_id = len(rows) * _ROWS_PER_ID <= dataset.count_rows()

@@ -33,16 +33,11 @@ class Scan(Result):
     """Merging scan that runs when it is used: each use reads the table as it is then.
 
     Made by :meth:`memwal.Table.scan`, which explains the options. As a stream it holds few batches
-    in memory at a time.
+    in memory at a time. ``open_sources`` plans the read and opens its sources.
 
     >>> scan = table.scan(columns=["id"], filter="n >= 6")
     >>> scan.to_table().num_rows, scan.count_rows(), scan.schema.names
     (2, 2, ['id'])
-
-    Parameters
-    ----------
-    open_sources : callable
-        Plans the read and opens its sources.
     """
 
     def __init__(
@@ -78,12 +73,12 @@ class Scan(Result):
             "limit": self._limit,
             "offset": self._offset or None,
         }
-        shown = ", ".join(
-            f"{name}={_shortened(repr(value))}"
-            for name, value in options.items()
-            if value is not None
+        texts = {name: repr(value) for name, value in options.items() if value is not None}
+        shown = (
+            f"{name}={text if len(text) <= _SHOWN else f'{text[: _SHOWN - 3]}...'}"
+            for name, text in texts.items()
         )
-        return f"Scan({shown})"
+        return f"Scan({', '.join(shown)})"
 
     def count_rows(self) -> int:
         """Count the rows; only keys and the columns of the filter are read."""
@@ -206,11 +201,7 @@ def _open_newest_once(open_sources: Callable[[], ReadSources]) -> tuple[ReadSour
 
 
 def output_schema(base: BaseTable, columns: Sequence[str] | None) -> pa.Schema:
-    """Return the schema of a read's result.
-
-    Raises InvalidInputError, with the names, for columns that do not exist, and TableSetupError if
-    a column is unusable, which without ``columns`` each of the table must not be.
-    """
+    """Return the schema of a read's result; refuse columns that are unknown or unusable."""
     base.check_usable(base.unusable if columns is None else columns)
     names = base.schema.names if columns is None else columns
     unknown = [name for name in names if name not in base.schema.names]
@@ -231,7 +222,3 @@ def _translate_errors(base: BaseTable, filter: str | None) -> Iterator[None]:
     reading = lance_errors(f"scanning {base.location}", gone=gone)
     with reading, translate_filter_errors(filter, base.schema):
         yield
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."

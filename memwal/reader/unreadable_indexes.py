@@ -62,10 +62,7 @@ def num_left_out() -> int:
 
 
 def retry_unreadable(search: Callable[[], Result]) -> Result:
-    """Run a search, and again without each index that turned out to be unreadable.
-
-    Each failure leaves out one more index, or is raised, so that this ends.
-    """
+    """Run a search, and again without each index that turns out to be unreadable."""
     while True:
         before = num_left_out()
         try:
@@ -92,10 +89,7 @@ def is_index_damage(error: BaseException) -> bool:
 def scan_batches(
     dataset: lance.LanceDataset, *, filter: str | None, **options: object
 ) -> Iterator[pa.RecordBatch]:
-    """Scan a data set; without its scalar indexes if one of them cannot be read.
-
-    ``options`` are those of Lance's scanner. Raises what Lance raises.
-    """
+    """Scan a data set; without its scalar indexes if one of them cannot be read."""
 
     def start(scanner: lance.LanceScanner) -> Iterator[pa.RecordBatch]:
         batches = iter(scanner.to_batches())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Unpack
 
@@ -15,8 +15,8 @@ from memwal.errors import InvalidInputError
 from memwal.reader.hits import Hits, fetch_rows
 from memwal.reader.latest import NewestRows
 from memwal.reader.predicate import parenthesize_filter, translate_filter_errors
-from memwal.reader.scan import open_newest, output_schema
-from memwal.reader.sources.generation import ReadSources, retry_if_collected
+from memwal.reader.scan import output_schema
+from memwal.reader.sources.generation import ReadSources
 from memwal.search.text.query import TextQuery
 from memwal.search.text.search import best_texts
 from memwal.search.vector.query import SearchOptions
@@ -28,17 +28,6 @@ RELEVANCE = "_relevance_score"
 
 _RANK_CONSTANT = 60
 _DEFAULT_CANDIDATES = 50
-
-
-def run_search(
-    collect: Callable[[], ReadSources], run: Callable[[ReadSources, NewestRows], pa.Table]
-) -> pa.Table:
-    """Run a search on the sources that ``collect`` opens now.
-
-    The search is repeated on a new snapshot if the garbage collector deletes a generation or the
-    base table's version meanwhile.
-    """
-    return retry_if_collected(lambda: run(*open_newest(collect)))
 
 
 def search(

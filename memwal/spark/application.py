@@ -29,7 +29,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
+from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
 from memwal.boundary.exit_codes import EXIT_CODES_HELP, ExitCode, exit_code
 from memwal.errors import MemWalError
@@ -38,14 +38,12 @@ from memwal.jobs.options import JobOptions, with_max_tasks
 from memwal.spark.connect import AUTH_VARIABLE, connect_session, parallelism
 from memwal.spark.result_store import check_target, write_result
 from memwal.spark.runner import application_span, spark_reason, spark_runner, with_trace_context
+from memwal.spark.scan_plan import parse_positive
 from memwal.spark.session import APPLICATION_LINE, is_submitted, spark_session
 from memwal.storage.credentials import read_options_file
 from memwal.storage.location import TableLocation, allow_external
 from memwal.table import Table
 from memwal.table import open as open_table
-
-if TYPE_CHECKING:
-    from pyspark import SparkContext
 
 Options = TypeVar("Options", bound=JobOptions)
 
@@ -118,7 +116,7 @@ def job_parser(job: str, description: str) -> ArgumentParser:
     )
     parser.add_argument(
         "--py-files",
-        type=_paths,
+        type=lambda text: tuple(Path(name) for name in text.split(",") if name),
         default=(),
         metavar="FILES",
         help="wheels and zip files of pure Python modules that the workers of --remote get, "
@@ -126,23 +124,12 @@ def job_parser(job: str, description: str) -> ArgumentParser:
     )
     parser.add_argument(
         "--parallelism",
-        type=_positive,
+        type=parse_positive,
         metavar="N",
         help="tasks that run at once at most (default: as many as Spark has cores; with "
         "--remote as spark.default.parallelism of the server says, else 1)",
     )
     return parser
-
-
-def _paths(text: str) -> tuple[Path, ...]:
-    return tuple(Path(name) for name in text.split(",") if name)
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise ValueError(text)
-    return number
 
 
 def run_application(
@@ -215,7 +202,11 @@ def _run_job(
     else:
         spark = spark_session(f"memwal {arguments.job} {table.uri}")
         if is_submitted():
-            _print_application_id(spark.sparkContext)
+            # For the starting process.
+            context = spark.sparkContext
+            address = f": {context.uiWebUrl}" if context.uiWebUrl else ""
+            sys.stderr.write(f"{APPLICATION_LINE}{context.applicationId}{address}\n")
+            sys.stderr.flush()
     # Install our handlers after the session: starting it installs Spark's own.
     _received_signals.clear()
     _install_signal_handlers(_shut_down)
@@ -242,13 +233,6 @@ def _run_job(
         raise
     finally:
         spark.stop()
-
-
-def _print_application_id(context: SparkContext) -> None:
-    """Write Spark's application id and its UI's address to stderr, for the starting process."""
-    address = f": {context.uiWebUrl}" if context.uiWebUrl else ""
-    sys.stderr.write(f"{APPLICATION_LINE}{context.applicationId}{address}\n")
-    sys.stderr.flush()
 
 
 _received_signals: list[int] = []
@@ -289,10 +273,7 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def apps_folder() -> Path:
-    """Folder of ``merge.py`` and the other applications.
-
-    A wheel has them inside the package ``memwal``; a checkout beside it.
-    """
+    """Folder of ``merge.py`` and the like: in the package of a wheel, beside it in a checkout."""
     installed = _PACKAGE / "spark_apps"
     return installed if installed.is_dir() else _PACKAGE.parent / "spark_apps"
 

@@ -108,9 +108,13 @@ def connect_session(
         except PySparkException as error:
             if error.getCondition() == _SESSION_CLOSED:
                 continue
+            # The server's answer, without the lines around it.
+            text = str(error).strip()
+            found = re.search(r'details = "(.*)"', text)
+            details = found[1] if found is not None else text.partition("\n")[0]
             raise SparkUnavailableError(
-                f"the Spark Connect server {base} opens no session: {_details(error)}; look at its "
-                "log, and at the token"
+                f"the Spark Connect server {base} opens no session: {details}; look at its log, "
+                "and at the token"
             ) from error
 
 
@@ -134,18 +138,8 @@ def _token_variable(token: str | None) -> Iterator[None]:
             os.environ[AUTH_VARIABLE] = before
 
 
-def _details(error: Exception) -> str:
-    """Return a server's answer, without the lines around it."""
-    text = str(error).strip()
-    found = re.search(r'details = "(.*)"', text)
-    return found[1] if found is not None else text.partition("\n")[0]
-
-
 def divide_url(url: str) -> tuple[str, str]:
-    """Return ``sc://host:port`` of a server's URL, and its parameters, each after a semicolon.
-
-    Raises InvalidInputError for a URL that is not one of Spark Connect, or has a token.
-    """
+    """Return ``sc://host:port`` of a server's URL, and its parameters; refuse a token in it."""
     base, *parameters = re.split("/?;", url)
     if not base.startswith(CONNECT_PREFIX):
         raise InvalidInputError(f"the URL of a Spark Connect server begins with {CONNECT_PREFIX}")
@@ -257,9 +251,20 @@ def run_connected(
     from pyspark.errors import PySparkException, PythonException
     from pyspark.serializers import CPickleSerializer
 
+    def run_numbered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run the tasks whose numbers are in the batches of a partition."""
+        import pyarrow as pa
+
+        for batch in batches:
+            for number in batch.column("id").to_pylist():
+                answer = CPickleSerializer().dumps(attempt(tasks[number]))
+                columns = [pa.array([number], pa.int64()), pa.array([answer], pa.binary())]
+                yield pa.record_batch(columns, names=["id", "answer"])
+
+    # What Spark calls a function.
+    run_numbered.__name__ = description
     tag = f"{description.replace(',', ' ')} {uuid4().hex}"
-    attempts = _Attempts(tasks, attempt, name=description)
-    rows = spark.range(0, len(tasks), 1, slices).mapInArrow(attempts, _SCHEMA)
+    rows = spark.range(0, len(tasks), 1, slices).mapInArrow(run_numbered, _SCHEMA)
 
     def collect() -> list[Any]:
         # Tags are those of a thread.
@@ -304,28 +309,3 @@ def run_connected(
     serializer = CPickleSerializer()
     answers = {row.id: serializer.loads(row.answer) for row in collected}
     return [answers[number] for number in range(len(tasks))]
-
-
-class _Attempts:
-    """Runs the tasks whose numbers are in the batches of a partition."""
-
-    def __init__(self, tasks: Sequence[Any], attempt: Callable[[Any], Any], *, name: str) -> None:
-        self._tasks = tasks
-        self._attempt = attempt
-        # What Spark calls a function.
-        self.__name__ = name
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-        from pyspark.serializers import CPickleSerializer
-
-        serializer = CPickleSerializer()
-        for batch in batches:
-            for number in batch.column("id").to_pylist():
-                answer = serializer.dumps(self._attempt(self._tasks[number]))
-                yield pa.record_batch(
-                    {
-                        "id": pa.array([number], pa.int64()),
-                        "answer": pa.array([answer], pa.binary()),
-                    }
-                )

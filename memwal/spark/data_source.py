@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
 import pyarrow as pa
-from pyspark.sql.datasource import (  # noqa: TID253 - what is defined here is a subclass
+import pyarrow.types as pt
+from pyspark.errors import PySparkTypeError  # noqa: TID253 - subclasses of Spark's are defined here
+from pyspark.sql import types as st  # noqa: TID253
+from pyspark.sql.datasource import (  # noqa: TID253
     DataSource,
     DataSourceReader,
     InputPartition,
 )
+from pyspark.sql.pandas.types import from_arrow_type  # noqa: TID253
 
+from memwal.boundary.public import public
 from memwal.errors import InvalidInputError
-from memwal.spark.arrow_types import check_schema, spark_schema, to_spark
 from memwal.spark.partition_reader import read_partition
 from memwal.spark.read_tags import SESSION, renew_if_due
 from memwal.spark.scan_plan import LoadPlan, parse_options, plan_load
@@ -24,13 +28,24 @@ from memwal.storage.open import check_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.types import StructType
 
 FORMAT = "memwal"
 
 
+@public
 def register(spark: SparkSession, *, storage_options: Mapping[str, str] | None = None) -> None:
-    """Register the data source with a session; see :func:`memwal.spark.register`."""
+    """Register ``spark.read.format("memwal")`` with a session: ``memwal.spark.register``.
+
+    Executors need memwal installed, as they do for the maintenance jobs.
+
+    Parameters
+    ----------
+    spark : SparkSession
+        Also one of Spark Connect.
+    storage_options : mapping of str to str, optional
+        As Lance takes them, for every load of the session that does not set an options file. They
+        are sent inside the tasks and appear neither in Spark's configuration nor in a plan.
+    """
     # Spark sends a class that is defined here to the driver's Python workers as a whole, with
     # every attribute that differs from the one of its base class.
     source = type(
@@ -65,7 +80,7 @@ class MemWalDataSource(DataSource):  # type: ignore[misc]
         """Name of the format."""
         return FORMAT
 
-    def schema(self) -> StructType:
+    def schema(self) -> st.StructType:
         """Return the schema of the snapshot that will be read."""
         plan = self._make_plan(self._options.columns)
         schema = spark_schema(plan.schema, omit_unsupported=self._options.omit_unsupported)
@@ -74,7 +89,7 @@ class MemWalDataSource(DataSource):  # type: ignore[misc]
         self._plan = replace(plan, schema=columns)
         return schema
 
-    def reader(self, schema: StructType) -> DataSourceReader:
+    def reader(self, schema: st.StructType) -> DataSourceReader:
         """Return a reader of the columns of a schema: the source's, or one that the caller gave."""
         plan = self._plan
         if plan is None:
@@ -101,7 +116,7 @@ class MemWalReader(DataSourceReader):  # type: ignore[misc]
     would be answered with them.
     """
 
-    def __init__(self, plan: LoadPlan, schema: StructType) -> None:
+    def __init__(self, plan: LoadPlan, schema: st.StructType) -> None:
         self._plan = plan
         self._schema = schema
 
@@ -116,3 +131,132 @@ class MemWalReader(DataSourceReader):  # type: ignore[misc]
         schema = to_arrow_schema(self._schema, timezone="UTC")
         for batch in read_partition(self._plan, partition.value):
             yield to_spark(batch, schema, truncate=self._plan.truncate)
+
+
+_MAX_PRECISION: Final = 38
+# Extension types whose storage type carries all of the value.
+_PLAIN_EXTENSIONS: Final = ("arrow.json", "arrow.uuid")
+# Types that Spark has a wider or plainer one for.
+_SPARK_FORMS: Final = {
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.uint64(): pa.decimal128(20),
+    pa.float16(): pa.float32(),
+    pa.date64(): pa.date32(),
+    pa.string_view(): pa.string(),
+    pa.binary_view(): pa.binary(),
+}
+
+
+class UnsupportedTypeError(Exception):
+    """Spark has no type for an Arrow type; never leaves this module."""
+
+
+def spark_schema(schema: pa.Schema, *, omit_unsupported: bool = False) -> st.StructType:
+    """Return the schema of the data frame for rows of ``schema``.
+
+    Unsigned integers take the next wider type (64 bits: ``decimal(20,0)``), half floats become
+    floats, fixed-size, large and view types their plain forms, dictionaries their values. A
+    timestamp with a zone is Spark's ``timestamp``, one without is ``timestamp_ntz``.
+    InvalidInputError names all columns that Spark has no type for, unless they are omitted.
+    """
+    fields = []
+    unsupported = []
+    for field in schema:
+        try:
+            kind = _spark_type(field.type, top=True)
+        except UnsupportedTypeError as error:
+            unsupported.append(f"{field.name!r} ({error})")
+        else:
+            fields.append(st.StructField(field.name, kind, field.nullable))
+    if unsupported and not omit_unsupported:
+        raise InvalidInputError(
+            f"Spark has no type for these columns: {', '.join(unsupported)}; leave them out with "
+            ".option('omit_unsupported', 'true') or name the others as .option('columns', ...)"
+        )
+    return st.StructType(fields)
+
+
+def check_schema(schema: st.StructType, own_schema: st.StructType) -> None:
+    """Refuse a schema of the user with another type, or not nullable although the table's is."""
+    for field, own in zip(schema, own_schema, strict=True):
+        same = _nullable(field.dataType) == _nullable(own.dataType)
+        if not same or (own.nullable and not field.nullable):
+            null = "" if own.nullable else " not null"
+            raise InvalidInputError(
+                f"column {own.name!r} is {own.dataType.simpleString()}{null} in the table, not "
+                f"{field.dataType.simpleString()}{'' if field.nullable else ' not null'}: cast it "
+                "after the load"
+            )
+
+
+def to_spark(batch: pa.RecordBatch, schema: pa.Schema, *, truncate: bool) -> pa.RecordBatch:
+    """Convert a batch to the types that Spark expects: ``schema`` is made by Spark.
+
+    With ``truncate``, times are cut to microseconds. InvalidInputError names the column of a value
+    that does not fit.
+    """
+    if not schema.names:
+        return batch.select([]).replace_schema_metadata(None)
+    columns = [_cast(batch.column(field.name), field, truncate) for field in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _cast(column: pa.Array, field: pa.Field, truncate: bool) -> pa.Array:
+    if isinstance(column, pa.ExtensionArray):
+        column = column.storage
+    if column.type == field.type:
+        return column
+    try:
+        return column.cast(field.type, safe=not truncate)
+    except pa.ArrowInvalid as error:
+        raise InvalidInputError(
+            f"a value of column {field.name!r} does not fit into what Spark has for it: {error}; "
+            "where it is nanoseconds, cut them off with .option('truncate_nanoseconds', 'true')"
+        ) from error
+
+
+def _spark_type(kind: pa.DataType, *, top: bool = False) -> st.DataType:
+    if isinstance(kind, pa.BaseExtensionType):
+        if top and kind.extension_name in _PLAIN_EXTENSIONS:
+            return _spark_type(kind.storage_type)
+        raise UnsupportedTypeError(f"extension type {kind.extension_name}")
+    if pt.is_dictionary(kind):
+        return _spark_type(kind.value_type)
+    if (
+        pt.is_list(kind)
+        or pt.is_large_list(kind)
+        or pt.is_fixed_size_list(kind)
+        or pt.is_list_view(kind)
+        or pt.is_large_list_view(kind)
+    ):
+        return st.ArrayType(_spark_type(kind.value_type), True)
+    if pt.is_map(kind):
+        return st.MapType(_spark_type(kind.key_type), _spark_type(kind.item_type), True)
+    if pt.is_struct(kind):
+        return st.StructType([st.StructField(f.name, _spark_type(f.type), True) for f in kind])
+    if pt.is_decimal(kind):
+        if kind.precision > _MAX_PRECISION or not 0 <= kind.scale <= kind.precision:
+            raise UnsupportedTypeError(str(kind))
+        return st.DecimalType(kind.precision, kind.scale)
+    # Spark 4.3 has a type for times of day that is switched off.
+    if pt.is_time(kind):
+        raise UnsupportedTypeError(str(kind))
+    try:
+        return from_arrow_type(_SPARK_FORMS.get(kind, kind))
+    except PySparkTypeError as error:
+        raise UnsupportedTypeError(str(kind)) from error
+
+
+def _nullable(kind: st.DataType) -> st.DataType:
+    """Return the type with nulls allowed at every level."""
+    if isinstance(kind, st.ArrayType):
+        return st.ArrayType(_nullable(kind.elementType), True)
+    if isinstance(kind, st.MapType):
+        return st.MapType(_nullable(kind.keyType), _nullable(kind.valueType), True)
+    if isinstance(kind, st.StructType):
+        return st.StructType(
+            [st.StructField(field.name, _nullable(field.dataType), True) for field in kind]
+        )
+    return kind

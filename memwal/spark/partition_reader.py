@@ -73,7 +73,10 @@ def find_later_snapshot(plan: LoadPlan) -> LaterSnapshot | None:
         following = open_base(snapshot.location, version=version)
         fragments = _fragments(following)
         is_merge = following.details.merged != previous.details.merged
-        if not _shows_the_same(base, following, limits, plan.regions):
+        if following.details.region_specs != base.details.region_specs or not _is_within(
+            following.details.merged, limits, plan.regions
+        ):
+            # Something newer is merged, or keys belong to other regions.
             break
         if not (is_merge or fragments.keys() <= previous_fragments.keys()):
             # A divided merge adds its rows before it records its progress.
@@ -86,8 +89,9 @@ def find_later_snapshot(plan: LoadPlan) -> LaterSnapshot | None:
                 break
             unrecorded.append(record.rows.merged)
         if any(
-            fragments[n].files != before.files
-            for n, before in previous_fragments.items()
+            # Other files in a fragment of the same number.
+            fragments[n][0] != files
+            for n, (files, _) in previous_fragments.items()
             if n in fragments
         ):
             break
@@ -127,18 +131,6 @@ def _limits(plan: LoadPlan, base: BaseTable) -> dict[UUID, int]:
     return limits
 
 
-def _shows_the_same(
-    base: BaseTable,
-    later: BaseTable,
-    limits: dict[UUID, int],
-    regions: frozenset[UUID] | None,
-) -> bool:
-    """Return whether nothing newer is merged and keys still belong to the same regions."""
-    return later.details.region_specs == base.details.region_specs and _is_within(
-        later.details.merged, limits, regions
-    )
-
-
 def _is_within(
     merged: Mapping[UUID, int], limits: Mapping[UUID, int], regions: frozenset[UUID] | None
 ) -> bool:
@@ -150,18 +142,12 @@ def _is_within(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Fragment:
-    """Files and deletions of a fragment, as the manifest lists them."""
-
-    files: tuple[str, ...]
-    deleted: int
-
-
-def _fragments(base: BaseTable) -> dict[int, _Fragment]:
+def _fragments(base: BaseTable) -> dict[int, tuple[tuple[str, ...], int]]:
+    """Return the files and the number of deletions of each fragment."""
     return {
-        int(fragment.fragment_id): _Fragment(
-            tuple(file.path for file in data_files(fragment)), fragment.num_deletions
+        int(fragment.fragment_id): (
+            tuple(file.path for file in data_files(fragment)),
+            fragment.num_deletions,
         )
         for fragment in base.dataset.get_fragments()
     }

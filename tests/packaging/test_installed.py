@@ -112,7 +112,7 @@ def test_each_extra_alone(
     if extra == "postgres":
         env["SMOKE_POSTGRES"] = request.getfixturevalue("postgres_url")
     if extra == "spark":
-        env["JAVA_HOME"] = str(find_java().home)
+        env["JAVA_HOME"] = str(find_java())
     done = subprocess.run(
         [python, "-I", SMOKE, extra or "base", tmp_path],
         cwd=tmp_path,

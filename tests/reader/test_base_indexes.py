@@ -13,7 +13,7 @@ from support.data.tables import MakeTable, rows
 import memwal
 from memwal.reader import base_indexes as module
 from memwal.reader.base_indexes import merged_fragments
-from memwal.reader.cache.lru import LruCache
+from memwal.reader.sources.cache import LruCache
 
 
 @pytest.fixture

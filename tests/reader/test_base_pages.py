@@ -12,8 +12,8 @@ import pytest
 from support.data.tables import numbered
 
 import memwal
-from memwal.reader import base_pages
-from memwal.reader.base_pages import addresses_in_pages
+from memwal.reader import base_rows as base_pages
+from memwal.reader.base_rows import addresses_in_pages
 from memwal.reader.sources.key_index import kept_bytes
 from memwal.region.rows import key_column
 

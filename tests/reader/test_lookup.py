@@ -327,7 +327,7 @@ class TestSkipping:
             for _ in range(2):
                 assert state(table.lookup(keys(3, 99)).to_table()) == {3: turn}
             key = key_index._filters_key(table.base(), region_dir(REGION))
-            filters = key_index._filters.peek(key)
+            filters = key_index._filters.use(key)
             assert filters is not None
             assert 20 <= len(filters.read) <= 20 + 4
             table.merge()

@@ -11,7 +11,7 @@ import pytest
 from support.data.searched import Searched, sources_of
 from support.oracles import reading
 
-from memwal.reader.cache.lru import LruCache
+from memwal.reader.sources.cache import LruCache
 from memwal.search.text import column
 from memwal.search.text.column import TextColumn, column_weight, open_column
 

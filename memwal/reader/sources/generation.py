@@ -22,8 +22,7 @@ from memwal.base_table.snapshot import BaseTable, lance_errors, open_dataset
 from memwal.errors import ConflictError, CorruptDataError, ObjectNotFoundError
 from memwal.format.paths import TOMBSTONE, generation_dir
 from memwal.lsm.memtable.indexes import MemTableSnapshot, UnflushedRows
-from memwal.reader.cache.keys import version_key
-from memwal.reader.cache.lru import LruCache
+from memwal.reader.sources.cache import LruCache, version_key
 from memwal.reader.sources.plan import ReadPlan, StoredGeneration
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.region.rows import (
@@ -40,8 +39,6 @@ _ROWS_OF_ONE_FILE: Final = 1 << 31
 _CACHE_BYTES: Final = 512 << 20
 # Approximate size of an open data set with the metadata that Lance has read of it.
 _DATASET_BYTES: Final = 1 << 20
-_KNOWN_GENERATIONS: Final = 1 << 16
-_KNOWN_SCHEMAS: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +125,7 @@ def _dataset_of(open_it: Callable[[], GenerationSource]) -> lance.LanceDataset:
 def open_generation(
     base: BaseTable, region_id: UUID, generation: int, path: str
 ) -> GenerationSource:
-    """Open a flushed generation with the columns of the base table.
-
-    Raises ObjectNotFoundError if it was collected, and NewerFormatError if it has a column of a
-    newer protocol.
-    """
+    """Open a flushed generation with the columns of the base table."""
     folder: str | None = generation_dir(region_id, path)
     copied_bytes = 0
     dataset = open_dataset(
@@ -174,10 +167,7 @@ def open_generation(
 
 
 def open_to_merge(base: BaseTable, region_id: UUID, generation: int, path: str) -> GenerationSource:
-    """Open a flushed generation, all of whose rows are to be moved.
-
-    Raises TableSetupError if it has an unusable column, whose values would be lost.
-    """
+    """Open a flushed generation to move its rows; TableSetupError if it has an unusable column."""
     source = open_generation(base, region_id, generation, path)
     base.check_usable(source.unusable)
     return source
@@ -193,6 +183,9 @@ def open_memtable(base: BaseTable, region_id: UUID, unflushed: UnflushedRows) ->
         snapshot = UnflushedRows.of(
             unflushed.generation, rows.schema, base.primary_key, rows.to_batches()
         ).snapshot
+    # Lance stores values of some types as others.
+    fields = snapshot.view.schema
+    has_types = all(fields.field(field.name).type == field.type for field in base.schema)
     return GenerationSource(
         region_id=region_id,
         generation=unflushed.generation,
@@ -200,13 +193,8 @@ def open_memtable(base: BaseTable, region_id: UUID, unflushed: UnflushedRows) ->
         identity=None,
         is_flushed=False,
         unflushed=unflushed if is_present else None,
-        snapshot=snapshot if _same_types(snapshot.view.schema, base.schema) else None,
+        snapshot=snapshot if has_types else None,
     )
-
-
-def _same_types(stored: pa.Schema, schema: pa.Schema) -> bool:
-    """Return whether stored values have the types of a data set: Lance stores some as others."""
-    return all(stored.field(field.name).type == field.type for field in schema)
 
 
 def _present_schema(base: BaseTable) -> pa.Schema:
@@ -232,9 +220,9 @@ def write_in_memory(rows: pa.Table) -> lance.LanceDataset:
     return lance.write_dataset(rows, "memory://", max_rows_per_file=_ROWS_OF_ONE_FILE)
 
 
-_serialized: LruCache[bytes] = LruCache(_KNOWN_SCHEMAS)
+_serialized: LruCache[bytes] = LruCache(256)
 # Which generations have the table's present schema.
-_present: LruCache[bool] = LruCache(_KNOWN_GENERATIONS)
+_present: LruCache[bool] = LruCache(1 << 16)
 _generations: LruCache[GenerationSource] = LruCache(
     _CACHE_BYTES, lambda source: _DATASET_BYTES + source.copied_bytes
 )
@@ -313,11 +301,6 @@ def _check_named(plan: ReadPlan) -> None:
                 ) from error
 
 
-def _forget_opened() -> None:
-    for cache in (_generations, _present):
-        cache.clear()
-
-
 Result = TypeVar("Result")
 
 
@@ -328,9 +311,14 @@ def retry_if_collected(read: Callable[[], Result]) -> Result:
     each time: the table is damaged. If it is one of a generation, :func:`open_sources` says so, as
     no generation stays open.
     """
+
+    def forget_opened(_: object) -> None:
+        _generations.clear()
+        _present.clear()
+
     retrying = Retrying(
         retry=retry_if_exception_type(ObjectNotFoundError),
-        before_sleep=lambda _: _forget_opened(),
+        before_sleep=forget_opened,
         stop=stop_after_attempt(_MAX_ATTEMPTS),
         reraise=True,
     )

@@ -29,7 +29,7 @@ from memwal.lsm.indexes.btree_pages import (
     read_ranges,
 )
 from memwal.lsm.key_matches import match_keys
-from memwal.reader.cache.lru import LruCache
+from memwal.reader.sources.cache import LruCache
 from memwal.storage.location import TableLocation
 from memwal.util.arrays import Hashes, Mask, Positions
 
@@ -40,7 +40,6 @@ logger = logging.getLogger(__name__)
 _SATURATED = 0.9
 # With as many keys as the smallest generation that has a sized filter, 0.46 of the bits are set.
 _FULL = 0.44
-_FILTER_BYTES = 512 << 20
 _FOLDERS = 1 << 14
 _FOLDER_BYTES = 200
 # More keys are found faster by their hashes.
@@ -78,17 +77,13 @@ class _RegionFilters:
                 self.add(name, bloom)
 
 
-_filters: LruCache[_RegionFilters] = LruCache(_FILTER_BYTES, lambda filters: filters.nbytes)
+_filters: LruCache[_RegionFilters] = LruCache(512 << 20, lambda filters: filters.nbytes)
 _ranges: LruCache[PageRanges] = LruCache(_FOLDERS)
 _pages: LruCache[pa.Table] = LruCache(_PAGE_BYTES, lambda page: int(page.nbytes))
 
 
 def might_hold(base: BaseTable, folder: str, hashes: Hashes) -> Mask:
-    """Return for each key whether the generation in ``folder`` may have it; False is certain.
-
-    The generation has the table's present schema. ``hashes`` are those of the keys by
-    :func:`memwal.format.bloom.hash_keys`.
-    """
+    """Return for each key hash whether the generation in ``folder`` may have it."""
     might = might_hold_if_read(base, folder, hashes)
     if might is not None:
         return might
@@ -116,12 +111,7 @@ def _test(bloom: BloomFilter | None, hashes: Hashes) -> Mask:
 
 
 def which_might_hold(base: BaseTable, region: str, names: Sequence[str], hashes: Hashes) -> Mask:
-    """Return for each generation of a region whether it may have any of a few keys.
-
-    ``names`` are those of the folders of all unmerged generations, below ``region``. Nothing is
-    read: a generation whose filter no lookup has read yet may have every key. ``hashes`` are those
-    of :func:`might_hold`.
-    """
+    """Return for each generation of a region whether it may have any of the keys; reads nothing."""
     filters = _filters.use(_filters_key(base, region))
     if filters is None:
         return np.ones(len(names), np.bool_)
@@ -137,11 +127,7 @@ def _filters_key(base: BaseTable, region: str) -> Hashable:
 
 
 def key_positions(location: TableLocation, folder: str, keys: pa.Array) -> Positions | None:
-    """Return the row of each key in a generation: the newest of several, -1 if there is none.
-
-    ``keys`` are distinct, as :func:`memwal.region.rows.key_column` gives them. Returns None if the
-    generation has no sidecar, or one with keys of another type.
-    """
+    """Return the newest row of each distinct key in a generation, or -1; None without a sidecar."""
     sidecar = f"{folder}/{PK_INDEX_DIR}"
     try:
         hits = page_hits(location, sidecar, keys)
@@ -202,11 +188,7 @@ _asked_pages: LruCache[list[int]] = LruCache(_FOLDERS)
 def page_hits(
     location: TableLocation, folder: str, keys: pa.Array, *, most_rows: int | None = None
 ) -> PageHits | None:
-    """Find keys in the B-tree that is stored in a folder of the table.
-
-    Returns None if it is not stored in pages of such keys, or if pages with more than ``most_rows``
-    rows would have to be read.
-    """
+    """Find keys in a stored B-tree; None if it has others, or ``most_rows`` is exceeded."""
     uri = location.child(folder)
     ranges = _ranges_of(location, folder)
     if not ranges.holds(keys.type):
@@ -227,7 +209,7 @@ def page_hits(
         )
         _sorted.put(uri, whole)
         return PageHits(*whole.find(keys.to_numpy()), whole.nbytes)
-    loaded = {n: page for n in numbers if (page := _pages.peek((uri, n))) is not None}
+    loaded = {n: page for n in numbers if (page := _pages.use((uri, n))) is not None}
     missing = [number for number in numbers if number not in loaded]
     read = read_pages(location, folder, missing, ranges.page_rows) if missing else {}
     for number, page in read.items():
@@ -245,10 +227,7 @@ def page_hits(
 
 
 def kept_bytes(location: TableLocation, folder: str) -> int:
-    """Return the memory that a B-tree takes when lookups have read all of its pages, in bytes.
-
-    Raises CorruptDataError if its file has other contents.
-    """
+    """Return the memory of a B-tree of which lookups have read all pages, in bytes."""
     return _ranges_of(location, folder).all_bytes
 
 
@@ -293,10 +272,7 @@ def _search_pages(
 
 
 def _read_filter(location: TableLocation, folder: str) -> BloomFilter | None:
-    """Read the Bloom filter of a generation; None if no filter rules out enough keys.
-
-    The sized filter is read if that of Lance is so full that a generation of ours has one.
-    """
+    """Read the Bloom filter of a generation, or its sized one; None if both are too full."""
     try:
         bloom = BloomFilter.from_bytes(location.store.get(f"{folder}/{BLOOM_FILTER_NAME}"))
     except ObjectNotFoundError:

@@ -17,7 +17,7 @@ from memwal.lsm.memtable.indexes import UnflushedRows
 from memwal.lsm.row_schema import RowSchema
 from memwal.lsm.wal.follow import Followed, LogFollower, UnflushedLog
 from memwal.lsm.wal.log import gap_error, survey_log
-from memwal.reader.cache.lru import LruCache
+from memwal.reader.sources.cache import LruCache
 from memwal.region.manifest_store import RECENT_SECONDS, RegionManifestStore, replacements
 from memwal.storage.object_store import ObjectStore
 from memwal.util.clock import boot_seconds
@@ -78,7 +78,12 @@ def read_tails(
     found = run_all([partial(read_tail, base, log) for log in logs])
     store = base.location.store
     looked_at = [*manifests.values(), *(own if unchecked else ())]
-    is_old = run_all([partial(_is_old, store, manifest) for manifest in looked_at])
+    is_old = run_all(
+        [
+            partial(RegionManifestStore(store, manifest.region_id).has_successor, manifest)
+            for manifest in looked_at
+        ]
+    )
     if boot_seconds() - began >= _PAUSED_SECONDS:
         # A process that was paused finds no successor of a manifest that was trimmed since.
         is_old = [True] * len(is_old)
@@ -93,10 +98,6 @@ def read_tails(
         if region_id not in tails or tails[region_id].last_position < number:
             raise PositionNotReachedError(f"entry {number} of region {region_id}")
     return {region_id: followed.rows for region_id, followed in tails.items()}
-
-
-def _is_old(store: ObjectStore, manifest: RegionManifest) -> bool:
-    return RegionManifestStore(store, manifest.region_id).has_successor(manifest)
 
 
 def find_tails(base: BaseTable, manifests: Mapping[UUID, RegionManifest]) -> list[UnflushedLog]:
@@ -121,7 +122,9 @@ def find_tails(base: BaseTable, manifests: Mapping[UUID, RegionManifest]) -> lis
 
 def read_tail(base: BaseTable, log: UnflushedLog, *, listed: bool = False) -> Followed:
     """Read the rows of a part of a log; this process keeps them. See :meth:`LogFollower.follow`."""
-    key = _key(base, log.region_id)
+    location = base.location
+    options = tuple(sorted(location.storage_options.items()))
+    key = location.uri, options, replacements(location.store), log.region_id
     follower = _followers.get(key, lambda: LogFollower(base.location.store, log.region_id))
     followed = follower.follow(log, RowSchema.of(base), max_bytes=_MAX_REGION_BYTES, listed=listed)
     # With its new weight.
@@ -138,12 +141,6 @@ def _unflushed_logs(
     return [UnflushedLog.behind(manifest) for manifest in manifests.values()]
 
 
-def _key(base: BaseTable, region_id: UUID) -> tuple[object, ...]:
-    location = base.location
-    options = tuple(sorted(location.storage_options.items()))
-    return location.uri, options, replacements(location.store), region_id
-
-
 def check_logged(store: ObjectStore, entries: Iterable[tuple[UUID, int]]) -> None:
     """Raise PositionNotReachedError if a log never had one of some entries, by region."""
     for region_id, number in entries:
@@ -158,10 +155,7 @@ Sources = TypeVar("Sources")
 
 
 def wait_for_position(read: Callable[[], Sources], seconds: float) -> Sources:
-    """Plan a read until the logs have the position that it has to see.
-
-    Raises ReadTimeoutError if they do not have it after so many seconds.
-    """
+    """Plan a read until the logs have the position that it must see; else ReadTimeoutError."""
     deadline = time.monotonic() + seconds
     while True:
         try:

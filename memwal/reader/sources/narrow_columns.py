@@ -21,14 +21,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
-from memwal.base_table.snapshot import lance_errors
-from memwal.reader.cache.lru import LruCache
+from memwal.base_table.snapshot import BaseTable, lance_errors
+from memwal.reader.sources.cache import LruCache, version_key
 from memwal.reader.sources.generation import GenerationSource, write_in_memory
-from memwal.util.arrays import Addresses, Mask
+from memwal.util.arrays import Addresses, Mask, RowIds
 from memwal.util.concurrency import run_all
 
-_COLUMNS_BYTES: Final = 256 << 20
-_TOGETHER_BYTES: Final = 256 << 20
 _FILTERED_BYTES: Final = 128 << 20
 # A column of a generation that takes more is read from its files each time, as a stream.
 _MAX_COLUMN_BYTES: Final = 8 << 20
@@ -127,12 +125,7 @@ def group_generations(
 def read_together(
     sources: Sequence[GenerationSource], schema: pa.Schema, names: Sequence[str]
 ) -> pa.Table | None:
-    """Return columns of flushed generations, all their rows in the order of the addresses.
-
-    Each column is in one chunk. None if a column is not narrow, or a generation was flushed before
-    the columns changed: then each generation has to be scanned. Raises ObjectNotFoundError if one
-    was collected.
-    """
+    """Return columns of flushed generations, by address; None if they have to be scanned."""
     if not all(is_narrow(schema.field(name).type) for name in names):
         return None
     identities = tuple(source.identity for source in sources)
@@ -152,14 +145,10 @@ def read_together(
 def take_from_memory(
     source: GenerationSource, schema: pa.Schema, names: Sequence[str], addresses: Addresses
 ) -> pa.Table | None:
-    """Return columns of some rows of a flushed generation; None if they are not in memory.
-
-    Narrow columns that are taken repeatedly are read into memory: to take a few rows from storage
-    costs about as much as to read such a column.
-    """
+    """Return narrow columns of rows of a flushed generation; None if they are not in memory."""
     if source.identity is None or not all(is_narrow(schema.field(name).type) for name in names):
         return None
-    cached = all(_columns.peek((source.identity, name)) is not None for name in names)
+    cached = all(_columns.use((source.identity, name)) is not None for name in names)
     takes = _takes.get((source.identity, tuple(names)), itertools.count)
     if (not cached and next(takes) < _TAKES_BEFORE) or layout_of(source).has_deletions:
         return None
@@ -177,12 +166,7 @@ def passing_together(
     *,
     is_indexed: Callable[[str], bool],
 ) -> npt.NDArray[np.int64] | None:
-    """Evaluate a SQL predicate over the rows of :func:`read_together`; None as there.
-
-    ``names`` are the columns that the predicate names, at least one. Those that ``is_indexed``
-    returns True for get an index in memory once they have been filtered by repeatedly. Returns the
-    positions of the rows that pass, ascending.
-    """
+    """Return positions of the rows of :func:`read_together` that pass, ascending; None as there."""
     key = (tuple(source.identity for source in sources), tuple(names))
     cached = _filtered.use(key)
     if cached is None:
@@ -251,12 +235,78 @@ def _columns_of(source: GenerationSource, names: Sequence[str]) -> pa.Table | No
     return pa.table(arrays, names=list(columns))
 
 
-def _weigh(column: tuple[pa.ChunkedArray | None]) -> int:
-    return 0 if column[0] is None else int(column[0].nbytes)
-
-
 _layouts: LruCache[FragmentLayout] = LruCache(_LAYOUTS)
 _takes: LruCache[Iterator[int]] = LruCache(_KNOWN_TAKES)
-_columns: LruCache[tuple[pa.ChunkedArray | None]] = LruCache(_COLUMNS_BYTES, _weigh)
-_together: LruCache[pa.Table] = LruCache(_TOGETHER_BYTES, lambda rows: rows.nbytes)
+_columns: LruCache[tuple[pa.ChunkedArray | None]] = LruCache(
+    256 << 20, lambda column: 0 if column[0] is None else int(column[0].nbytes)
+)
+_together: LruCache[pa.Table] = LruCache(256 << 20, lambda rows: rows.nbytes)
 _filtered: LruCache[_Filtered] = LruCache(_FILTERED_BYTES, lambda cached: cached.nbytes)
+
+
+_KEPT_BYTES: Final = 128 << 20
+# Fewer rows are filtered as quickly by Lance; more take too much memory.
+_FEWEST_ROWS: Final = 20_000
+_MOST_ROWS: Final = 4_000_000
+# The columns of a version are kept from the third filter on.
+_FILTERS_BEFORE: Final = 2
+_KNOWN_VERSIONS: Final = 1_000
+# If a larger share of the rows passes, they are scanned.
+_FEW_OF: Final = 8
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FilteredRows:
+    """Rows that pass a filter, and the fragments that are still to be scanned for others."""
+
+    covered: list[lance.LanceFragment]  # Fragments that are scanned by their indexes.
+    passing: RowIds  # Row ids of all others that pass, ascending.
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Uncovered:
+    """The filter's columns of the rows that an index does not cover, in memory."""
+
+    columns: lance.LanceDataset
+    row_ids: RowIds  # Of each row of ``columns``.
+    nbytes: int
+
+
+def filter_uncovered(
+    base: BaseTable, fragments: Sequence[int], names: Sequence[str], filter: str
+) -> FilteredRows | None:
+    """Find rows of fragments without an index that pass, in memory; None if Lance is to scan."""
+    if not fragments or not all(is_narrow(base.schema.field(name).type) for name in names):
+        return None
+    rows = sum(base.dataset.get_fragment(number).physical_rows for number in fragments)
+    if not _FEWEST_ROWS <= rows <= _MOST_ROWS:
+        return None
+    key = (version_key(base), tuple(names), tuple(fragments))
+    kept = _kept.use(key)
+    if kept is None:
+        if next(_filters.get(key, itertools.count)) < _FILTERS_BEFORE:
+            return None
+        kept = _read(base, names, fragments)
+        _kept.put(key, kept)
+    found = kept.columns.scanner(columns=[], filter=filter, with_row_address=True).to_table()
+    if found.num_rows * _FEW_OF > len(kept.row_ids):
+        return None
+    at = found.column(_ROW_ADDRESS).to_numpy().view(np.int64)
+    covered = [part for part in base.dataset.get_fragments() if part.fragment_id not in fragments]
+    return FilteredRows(covered, np.sort(kept.row_ids[at]))
+
+
+def _read(base: BaseTable, names: Sequence[str], fragments: Sequence[int]) -> _Uncovered:
+    rows = base.dataset.scanner(
+        columns=list(names),
+        with_row_id=True,
+        fragments=[base.dataset.get_fragment(number) for number in fragments],
+    ).to_table()
+    fields = [without_key_mark(rows.schema.field(name)) for name in names]
+    columns = pa.Table.from_arrays([rows.column(name) for name in names], schema=pa.schema(fields))
+    row_ids = rows.column("_rowid").to_numpy()
+    return _Uncovered(write_in_memory(columns), row_ids, int(columns.nbytes + row_ids.nbytes))
+
+
+_kept: LruCache[_Uncovered] = LruCache(_KEPT_BYTES, lambda kept: kept.nbytes)
+_filters: LruCache[Iterator[int]] = LruCache(_KNOWN_VERSIONS)

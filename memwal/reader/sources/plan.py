@@ -29,7 +29,7 @@ from memwal.format.paths import region_dir
 from memwal.format.region_manifest import RegionManifest
 from memwal.lsm.memtable.indexes import ClaimedRows, UnflushedRows
 from memwal.lsm.wal.position import WritePosition
-from memwal.reader.cache.lru import LruCache
+from memwal.reader.sources.cache import LruCache
 from memwal.reader.sources.key_index import which_might_hold
 from memwal.reader.sources.pruning import KeyBuilder, RegionPruner
 from memwal.reader.sources.snapshot import TableSnapshot, open_snapshot, open_version
@@ -47,7 +47,6 @@ UnflushedByRegion = Mapping[UUID, Sequence[UnflushedRows]]
 _MANY_GENERATIONS: Final = 16
 # More keys are tested faster with one filter after the other.
 _FEW_KEYS: Final = 64
-_LISTED_BYTES: Final = 64 << 20
 _STORED_BYTES: Final = 300
 
 _LOST: Final = (
@@ -387,11 +386,7 @@ def _held(claims: Mapping[UUID, ClaimedRows], snapshot: TableSnapshot) -> Unflus
 def plan_version(
     location: TableLocation, version: int | str, regions: Collection[UUID] | None = None
 ) -> ReadPlan:
-    """Plan a read of the base table alone, as it was at a version or a tag.
-
-    A warning is logged if flushed generations of ``regions``, by default of all, are not merged in
-    it. InvalidInputError: no such tag. TableSetupError: no such table or version.
-    """
+    """Plan a read of the base table alone at a version or tag; warn of generations not in it."""
     base = open_version(location, version)
     unmerged = [
         (s.region_id, s.generation)
@@ -453,11 +448,7 @@ def _omit_regions(
 def _rule_out_by_keys(
     base: BaseTable, unmerged: dict[UUID, list[StoredGeneration]], keys: KeyBuilder
 ) -> list[OmittedGenerations]:
-    """Remove the generations that have none of the keys of a lookup; return the removed ones.
-
-    Bloom filters that this process has read tell so, of all generations of a region at once. The
-    lookup itself tests the generations that remain, key by key.
-    """
+    """Remove, and return, the generations whose read Bloom filters have none of the keys."""
     regions = [key for key, stored in unmerged.items() if stored]
     if not regions:
         return []
@@ -521,5 +512,5 @@ def _is_unflushed(rows: UnflushedRows, manifest: RegionManifest | None) -> bool:
 
 
 _listed: LruCache[tuple[RegionManifest, Sequence[StoredGeneration]]] = LruCache(
-    _LISTED_BYTES, lambda listed: _STORED_BYTES * len(listed[1])
+    64 << 20, lambda listed: _STORED_BYTES * len(listed[1])
 )

@@ -24,11 +24,10 @@ from memwal.base_table.snapshot import BaseTable
 from memwal.errors import CorruptDataError, InvalidInputError
 from memwal.expressions.bounds import ColumnBounds, array_of, plain_values
 from memwal.expressions.date_parts import date_part
-from memwal.expressions.dnf import Alternative, parse_alternatives
+from memwal.expressions.parser import Alternative, parse_alternatives
 from memwal.format.region_manifest import RegionManifest
 from memwal.lsm.region_places import spec_of
-from memwal.reader.cache.keys import version_key
-from memwal.reader.cache.lru import LruCache
+from memwal.reader.sources.cache import LruCache, version_key
 from memwal.region.manifest_store import discover_regions
 from memwal.region.router import Router
 from memwal.region.spec import RegionSpec
@@ -40,7 +39,6 @@ from memwal.storage.location import TableLocation
 _MAX_COMBINATIONS: Final = 4_096
 _MAX_PERIODS: Final = 50_000
 _SECONDS: Final = {"h": 3_600, "D": 86_400}
-_CACHED_ROUTINGS: Final = 64
 
 
 class RegionPruner:
@@ -80,7 +78,11 @@ class RegionPruner:
         fixed = []
         for field in spec.fields if spec is not None else ():
             # A value that is not stored is null, or another client did not record it.
-            if field.field_id not in stored or not self._is_fixed(field):
+            is_fixed = field.columns and all(
+                column is not None and (field.immutable or column in self._base.primary_key)
+                for column in field.columns
+            )
+            if field.field_id not in stored or not is_fixed:
                 continue
             try:
                 value_type = field.value_type(self._base.schema)
@@ -106,12 +108,6 @@ class RegionPruner:
         types = [self._base.schema.field(str(column)).type for column in outside]
         bare = field.transform.apply([pa.nulls(1, data_type) for data_type in types])
         return not bare.null_count and bool(pc.equal(bare[0], value[0]).as_py())
-
-    def _is_fixed(self, field: RegionField) -> bool:
-        return bool(field.columns) and all(
-            column is not None and (field.immutable or column in self._base.primary_key)
-            for column in field.columns
-        )
 
 
 def _column_bounds(alternative: Alternative, schema: pa.Schema) -> dict[str, ColumnBounds]:
@@ -219,8 +215,9 @@ def _has_period(bound: ColumnBounds, values: Sequence[tuple[CalendarPart, int]])
     if per_second is None:
         return True
     low, high = bound.limits()
+    is_date = pt.is_date32(bound.data_type)
     first, last = (
-        None if limit is None else _seconds(limit, per_second, bound.data_type)
+        None if limit is None else limit * 86_400 if is_date else limit // per_second
         for limit in (low, high)
     )
     for part, number in values:
@@ -253,10 +250,6 @@ def _per_second(data_type: pa.DataType) -> int | None:
     return 1 if pt.is_date32(data_type) else None
 
 
-def _seconds(value: int, per_second: int, data_type: pa.DataType) -> int:
-    return value * 86_400 if pt.is_date32(data_type) else value // per_second
-
-
 @dataclass(frozen=True, slots=True)
 class KeyRouting:
     """Routing by a spec all of whose columns belong to the primary key."""
@@ -281,7 +274,7 @@ def key_routing(base: BaseTable, spec_id: int) -> KeyRouting | None:
     return _routings.get((version_key(base), spec_id), make)[0]
 
 
-_routings: LruCache[tuple[KeyRouting | None]] = LruCache(_CACHED_ROUTINGS)
+_routings: LruCache[tuple[KeyRouting | None]] = LruCache(64)
 
 KeyBuilder = Callable[[BaseTable], pa.Table]
 """Returns the keys of a lookup as columns, in the types of a version of the base table."""

@@ -21,8 +21,7 @@ from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.errors import InvalidInputError, ObjectNotFoundError, StoreUnavailableError
 from memwal.format.paths import REGION_MARKS_DIR
 from memwal.format.region_manifest import RegionManifest
-from memwal.reader.cache.keys import VersionTag, version_key
-from memwal.reader.cache.lru import LruCache, invalidate_stale
+from memwal.reader.sources.cache import LruCache, VersionTag, invalidate_stale, version_key
 from memwal.reader.sources.pruning import KeyBuilder, candidate_regions, routes_alike
 from memwal.region.manifest_store import forget_manifests, read_manifests
 from memwal.storage.location import TableLocation
@@ -30,9 +29,6 @@ from memwal.storage.object_store import STAMP_SETTLES_NS
 from memwal.util.clock import boot_seconds
 
 _OPEN_BASES: Final = 4
-_REGION_SNAPSHOTS: Final = 8
-_REGION_MARKS: Final = 1_000
-_INVALIDATED_TABLES: Final = 10_000
 _MARKS_SECONDS: Final = 60.0
 
 
@@ -53,9 +49,9 @@ _newest_seen: LruCache[BaseTable] = LruCache(_OPEN_BASES)
 # Versions that were read by their number or tag.
 _past: LruCache[BaseTable] = LruCache(_OPEN_BASES, never_stale=True)
 # The version of each table for which stale values were removed last.
-_invalidated: LruCache[VersionTag] = LruCache(_INVALIDATED_TABLES, never_stale=True)
-_region_snapshots: LruCache[dict[UUID, RegionManifest]] = LruCache(_REGION_SNAPSHOTS)
-_region_marks: LruCache[_SeenMarks] = LruCache(_REGION_MARKS)
+_invalidated: LruCache[VersionTag] = LruCache(10_000, never_stale=True)
+_region_snapshots: LruCache[dict[UUID, RegionManifest]] = LruCache(8)
+_region_marks: LruCache[_SeenMarks] = LruCache(1_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,15 +101,19 @@ def open_snapshot(
     :func:`memwal.base_table.required_regions.check_regions` does.
     """
     seen = (
-        _newest_seen.peek(_location_key(location)) if keys is not None and regions is None else None
+        _newest_seen.use(_location_key(location)) if keys is not None and regions is None else None
     )
     keyed = candidate_regions(location, seen, keys) if seen is not None and keys else None
     candidates = regions if keyed is None else keyed.regions
     # The manifests first: a generation that is merged in between is then in the base table too.
-    before = _newest_seen.peek(_location_key(location))
+    before = _newest_seen.use(_location_key(location))
     manifests = read_manifests(location.store, candidates, reuse=reuse, unchecked=unchecked)
     base = _newest(location)
-    if before is not None and _is_another_table(before, base):
+    # Versions only go on: otherwise the table was replaced by another one.
+    if before is not None and (
+        base.version < before.version
+        or (base.version == before.version and base.digest != before.digest)
+    ):
         forget_manifests(location.store)
         manifests = read_manifests(location.store, candidates)
         base = _newest(location)
@@ -188,7 +188,7 @@ def _read_marks(
     since ``base`` was opened, whose rows it lacks, or the progress of rows that it has was decided.
     """
     key = version_key(base)
-    seen = _region_marks.peek(key)
+    seen = _region_marks.use(key)
     stamp = base.location.store.folder_stamp(REGION_MARKS_DIR)
     if seen is not None and seen.stamp == stamp and boot_seconds() - seen.at < _MARKS_SECONDS:
         missing = seen.found.difference(found, left_out)
@@ -207,19 +207,8 @@ def _read_marks(
     return seen
 
 
-def _is_another_table(before: BaseTable, now: BaseTable) -> bool:
-    """Return whether the newest version shows that a table was replaced: versions only go on."""
-    return now.version < before.version or (
-        now.version == before.version and now.digest != before.digest
-    )
-
-
 def open_version(location: TableLocation, version: int | str) -> BaseTable:
-    """Open the base table at a version or a tag.
-
-    Raises InvalidInputError if there is no such tag, and TableSetupError if there is no table or
-    that version is no longer stored.
-    """
+    """Open the base table at a version or a tag."""
     if isinstance(version, int):
         return _cached_past(open_base(location, version=version))
     tags = open_base(location).dataset.tags.list()
@@ -264,7 +253,7 @@ def _newest(location: TableLocation) -> BaseTable:
     base = cached_base(
         open_base(
             location,
-            seen=_newest_seen.peek(key),
+            seen=_newest_seen.use(key),
             find_open=lambda version, digest: _bases.use(
                 (VersionTag(location.uri, version, digest), key)
             ),
@@ -273,7 +262,7 @@ def _newest(location: TableLocation) -> BaseTable:
     base.require_mem_wal()
     _newest_seen.put(key, base)
     version = version_key(base)
-    if _invalidated.peek(location.uri) != version:
+    if _invalidated.use(location.uri) != version:
         _invalidated.put(location.uri, version)
         invalidate_stale(base, _past.values())
     return base

@@ -22,11 +22,10 @@ from memwal.lsm.memtable.text_index import TextIndex
 from memwal.lsm.memtable.tokenizer import Tokenizer
 from memwal.reader.base_indexes import Bridge, covered_fragments, find_gap
 from memwal.reader.base_rows import ReplacedRows, replaced_rows
-from memwal.reader.cache.keys import version_key
-from memwal.reader.cache.lru import LruCache
 from memwal.reader.hits import BASE
 from memwal.reader.latest import NewestRows
 from memwal.reader.row_set import contains
+from memwal.reader.sources.cache import LruCache, version_key
 from memwal.reader.sources.generation import GenerationSource, ReadSources
 from memwal.reader.unreadable_indexes import is_readable, num_left_out
 from memwal.search.text.documents import (
@@ -49,7 +48,6 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger(__name__)
-_TOKENIZED_BYTES = 256 << 20
 _COLUMN_BYTES = 128 << 20
 # Memory of a document set without its arrays. It matters with many small generations: every flush
 # makes a new column.
@@ -124,11 +122,7 @@ def find_text_index(dataset: lance.LanceDataset, column: str) -> IndexDescriptio
 
 
 def require_text_index(base: BaseTable, column: str) -> IndexDescription:
-    """Return the text index of a column of the base table.
-
-    InvalidInputError is raised if there is none, or only one whose documents are the elements of
-    lists: its scores are those of elements, of which a row has several.
-    """
+    """Return the text index of a column whose documents are rows; refuse a column without."""
     index = find_text_index(base.dataset, column)
     if index is not None:
         return index
@@ -150,15 +144,6 @@ def require_text_index(base: BaseTable, column: str) -> IndexDescription:
 def column_weight(column: TextColumn) -> int:
     """Return the memory of a column in bytes, without indexes, which other caches hold."""
     return column.group.nbytes + sum(_SET_BYTES + docs.nbytes for docs in column.document_sets)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _TokenizedRows:
-    """Rows that were read and tokenized, for the cache."""
-
-    text: TextIndex
-    view: RowView
-    rows: RowIds
 
 
 def _open_column(
@@ -216,9 +201,12 @@ class _ColumnOpener:
             text = unflushed.snapshot.text.get(self.column) or TextIndex(self.column, self.options)
             rows = np.arange(view.rows, dtype=np.uint64)
             return [TokenizedDocuments(position, text, view, rows, alive, self.tokenizer)]
-        return self._indexed(source, position, live, None) or [
-            self._tokenized(position, source, live)
-        ]
+        indexed = self._indexed(source, position, live, None)
+        if indexed:
+            return indexed
+        text, view, rows = self._tokenize_rows(source.identity, source.dataset, None)
+        alive = contains(live, rows)
+        return [TokenizedDocuments(position, text, view, rows, alive, self.tokenizer)]
 
     def base_table(self) -> list[DocumentSet]:
         """Open the rows of the base table that no generation replaced."""
@@ -248,7 +236,19 @@ class _ColumnOpener:
         if gap is None:
             return document_sets
         unbridged = gap.unbridged
-        answers = run_all([partial(self._bridged, bridge, replaced) for bridge in gap.bridges])
+        # Rows that came from a generation are found through its index.
+        answers = run_all(
+            [
+                partial(
+                    self._indexed,
+                    bridge.source,
+                    BASE,
+                    bridge.addresses[~contains(replaced.rows, bridge.rows)],
+                    bridge,
+                )
+                for bridge in gap.bridges
+            ]
+        )
         for bridge, answered in zip(gap.bridges, answers, strict=True):
             document_sets += answered
             if not answered:
@@ -280,11 +280,6 @@ class _ColumnOpener:
             fragments = frozenset(description.fragment_ids)
             for partition in segment.partitions or ():
                 yield partition, fragments
-
-    def _bridged(self, bridge: Bridge, replaced: ReplacedRows) -> list[DocumentSet]:
-        """Open rows of the base table through the index of the generation they come from."""
-        addresses = bridge.addresses[~contains(replaced.rows, bridge.rows)]
-        return self._indexed(bridge.source, BASE, addresses, bridge)
 
     def _indexed(
         self, source: GenerationSource, number: int, live: RowIds, bridge: Bridge | None
@@ -320,28 +315,22 @@ class _ColumnOpener:
                 )
         return document_sets
 
-    def _tokenized(self, number: int, source: GenerationSource, live: RowIds) -> DocumentSet:
-        """Open the rows of a generation without a usable text index."""
-        rows = self._tokenize_rows(source.identity, source.dataset, None)
-        alive = contains(live, rows.rows)
-        return TokenizedDocuments(number, rows.text, rows.view, rows.rows, alive, self.tokenizer)
-
     def _unindexed(
         self, fragments: tuple[int, ...], included: RowIds | None, replaced: ReplacedRows
     ) -> DocumentSet:
         """Open the rows of the base table that no index covers."""
         base = self.sources.base
         key = (version_key(base), fragments)
-        rows = self._tokenize_rows(key, base.dataset, fragments)
-        alive = ~contains(replaced.rows, rows.rows)
+        text, view, rows = self._tokenize_rows(key, base.dataset, fragments)
+        alive = ~contains(replaced.rows, rows)
         if included is not None:
-            alive &= contains(included, rows.rows)
-        return TokenizedDocuments(BASE, rows.text, rows.view, rows.rows, alive, self.tokenizer)
+            alive &= contains(included, rows)
+        return TokenizedDocuments(BASE, text, view, rows, alive, self.tokenizer)
 
     def _tokenize_rows(
         self, key: Hashable, dataset: lance.LanceDataset, fragments: tuple[int, ...] | None
-    ) -> _TokenizedRows:
-        def make() -> _TokenizedRows:
+    ) -> _Tokenized:
+        def make() -> _Tokenized:
             rows = dataset.scanner(
                 columns=[self.column],
                 with_row_id=True,
@@ -351,7 +340,7 @@ class _ColumnOpener:
             view = RowView.of(texts.schema, texts.to_batches())
             text = TextIndex(texts.schema.names[0], self.options)
             text.catch_up(view)
-            return _TokenizedRows(text, view, rows.column("_rowid").to_numpy())
+            return text, view, rows.column("_rowid").to_numpy()
 
         if key is None:
             return make()
@@ -366,9 +355,10 @@ def _indexes_rows(description: IndexDescription) -> bool:
     return bool(granularity == _ROW_GRANULARITY)
 
 
-def _weight(tokenized: _TokenizedRows) -> int:
-    return int(tokenized.text.nbytes + tokenized.rows.nbytes + tokenized.view.to_table().nbytes)
-
-
-_tokenized_cache: LruCache[_TokenizedRows] = LruCache(_TOKENIZED_BYTES, _weight)
+# Rows that were read, with their tokens and their row ids.
+_Tokenized = tuple[TextIndex, RowView, RowIds]
+_tokenized_cache: LruCache[_Tokenized] = LruCache(
+    256 << 20,
+    lambda one: int(one[0].nbytes + one[1].to_table().nbytes + one[2].nbytes),
+)
 _column_cache: LruCache[TextColumn] = LruCache(_COLUMN_BYTES, column_weight)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TypeAlias
 
 import lance
 import numpy as np
@@ -23,20 +23,17 @@ from memwal.lsm.memtable.rows import RowView
 from memwal.lsm.memtable.text_index import TextIndex
 from memwal.lsm.memtable.tokenizer import Tokenizer
 from memwal.reader.base_rows import ReplacedRows
-from memwal.reader.cache.keys import version_key
-from memwal.reader.cache.lru import LruCache
 from memwal.reader.hits import BASE
 from memwal.reader.row_set import contains
+from memwal.reader.sources.cache import LruCache, version_key
 from memwal.reader.unreadable_indexes import is_index_damage, leave_out
+from memwal.search.text.fst import next_row
 from memwal.search.text.index_files import TextPartition
 from memwal.search.text.postings import decode_postings
 from memwal.search.text.query import PhraseQuery
 from memwal.util.arrays import Mask, Numbers, RowIds, distinct
 
 _MASK_BYTES = 64 << 20
-_PHRASE_BYTES = 32 << 20
-_POSTING_BYTES = 256 << 20
-_MAX_CHECKED_INDEXES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,46 +50,11 @@ class Postings:
         return int(self.documents.nbytes + self.counts.nbytes + self.lengths.nbytes)
 
 
-class DocumentSet(Protocol):
-    """Documents of one column in one source."""
-
-    @property
-    def source(self) -> int:
-        """Number of the source, as in hits."""
-
-    @property
-    def rows(self) -> RowIds:
-        """Row id of each document, live or not."""
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """Number of live documents with tokens, and the number of their tokens."""
-
-    @property
-    def nbytes(self) -> int:
-        """Memory of this set, without shared indexes, in bytes."""
-
-    def postings(self, terms: Sequence[str]) -> dict[str, Postings]:
-        """Return the live documents that contain each of some distinct terms."""
-
-    def is_in_memory(self, terms: Sequence[str]) -> bool:
-        """Return whether storage need not be asked for :meth:`postings`."""
-
-    def lengths_of(self, rows: RowIds) -> Numbers:
-        """Return the number of tokens of each row; 0 for rows that are no live document here."""
-
-    def fuzzy_terms(self, term: str, *, distance: int, prefix: int, limit: int) -> list[str]:
-        """Return the first terms of live documents within an edit distance, in byte order."""
-
-    def phrase(self, query: PhraseQuery, documents: Numbers) -> Mask:
-        """Mark the documents that contain a phrase; all of them contain all of its terms."""
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class IndexedDocuments:
     """Documents of a partition of a text index."""
 
-    source: int
+    source: int  # Number of the source, as in hits.
     partition: TextPartition
     # Row ids of the documents in the source. They differ from those in the index of a
     # generation that answers for rows of the base table.
@@ -109,22 +71,27 @@ class IndexedDocuments:
         return int(own + self.alive.nbytes)
 
     def postings(self, terms: Sequence[str]) -> dict[str, Postings]:
-        return {term: self._postings(term) for term in terms}
+        """Return the live documents that contain each of some distinct terms."""
+        found = {}
+        for term in terms:
+            documents, counts = self.partition.postings(term)
+            if self.size[0] < len(self.alive):
+                alive = self.alive[documents]
+                documents, counts = documents[alive], counts[alive]
+            lengths = self.partition.lengths[documents].astype(np.int64)
+            found[term] = Postings(documents, counts, lengths)
+        return found
 
     def is_in_memory(self, terms: Sequence[str]) -> bool:
+        """Return whether storage need not be asked for :meth:`postings`."""
         return self.partition.is_in_memory(terms)
 
-    def _postings(self, term: str) -> Postings:
-        documents, counts = self.partition.postings(term)
-        if self.size[0] < len(self.alive):
-            alive = self.alive[documents]
-            documents, counts = documents[alive], counts[alive]
-        return Postings(documents, counts, self.partition.lengths[documents].astype(np.int64))
-
     def lengths_of(self, rows: RowIds) -> Numbers:
+        """Return the number of tokens of each row; 0 for rows that are no live document here."""
         return _lengths_of(rows, self.rows, np.where(self.alive, self.partition.lengths, 0))
 
     def fuzzy_terms(self, term: str, *, distance: int, prefix: int, limit: int) -> list[str]:
+        """Return the first terms of live documents within an edit distance, in byte order."""
         terms: list[str] = []
         for other in self.partition.fuzzy_terms(term, distance=distance, prefix=prefix):
             if len(terms) == limit:
@@ -134,6 +101,7 @@ class IndexedDocuments:
         return terms
 
     def phrase(self, query: PhraseQuery, documents: Numbers) -> Mask:
+        """Mark the documents that contain a phrase; all of them contain all of its terms."""
         return np.isin(self.partition.rows[documents], self.phrases(query))
 
 
@@ -264,6 +232,10 @@ class TokenizedDocuments:
         return np.isin(np.arange(len(documents)), holding)
 
 
+DocumentSet: TypeAlias = IndexedDocuments | TokenizedDocuments
+"""Documents of one column in one source."""
+
+
 def base_documents(
     base: BaseTable,
     partition: TextPartition,
@@ -271,11 +243,7 @@ def base_documents(
     replaced: ReplacedRows,
     find_phrase: Callable[[PhraseQuery], RowIds],
 ) -> DocumentSet:
-    """Open the documents of a partition of the base table's index, and mark those that are live.
-
-    ``fragments`` are those that the index covers, and ``find_phrase`` returns the rows that contain
-    a phrase.
-    """
+    """Open the documents of a partition of the base table's index, and mark those that are live."""
 
     def make() -> tuple[Mask, tuple[int, int]]:
         alive = _indexed_mask(base, partition, fragments).copy()
@@ -289,10 +257,7 @@ def base_documents(
 def has_repeated_rows(
     base: BaseTable, parts: Sequence[tuple[TextPartition, frozenset[int]]]
 ) -> bool:
-    """Return whether the partitions of an index have several documents of a row that is live.
-
-    ``parts`` are the partitions, each with the fragments that its segment covers.
-    """
+    """Return whether partitions of an index have several documents of a row that is live."""
 
     def find() -> bool:
         masks = [_indexed_mask(base, partition, fragments) for partition, fragments in parts]
@@ -331,11 +296,7 @@ def phrase_matcher(
 def find_phrase_rows(
     dataset: lance.LanceDataset, query: PhraseQuery, *, fast: bool = False
 ) -> RowIds:
-    """Return the row ids of a dataset's rows that contain a phrase.
-
-    With ``fast``, rows that the index does not cover are left out. InvalidInputError is raised if
-    the index has no positions.
-    """
+    """Return the ids of rows with a phrase; with ``fast``, of rows that the index covers."""
     try:
         matches = dataset.scanner(
             columns=[],
@@ -365,13 +326,8 @@ def edit_distance(one: str, other: str, limit: int) -> int:
     if abs(len(one) - len(other)) > limit:
         return limit + 1
     row = list(range(len(other) + 1))
-    for count, mine in enumerate(one, 1):
-        further = [count]
-        for position, theirs in enumerate(other):
-            further.append(
-                min(row[position] + (mine != theirs), row[position + 1] + 1, further[-1] + 1)
-            )
-        row = further
+    for character in one:
+        row = next_row(row, other, character)
         if min(row) > limit:
             return limit + 1
     return row[-1]
@@ -391,43 +347,35 @@ def _lengths_of(requested: RowIds, rows: RowIds, lengths: Numbers) -> Numbers:
 
 def _indexed_mask(base: BaseTable, partition: TextPartition, fragments: frozenset[int]) -> Mask:
     """Mark the documents whose rows the base table still has, in fragments that are covered."""
-    return _indexed_masks.get(
-        (version_key(base), partition.uri), lambda: _live_mask(base, partition.rows, fragments)
-    )
+    rows = partition.rows
+    covered = [part for part in base.dataset.get_fragments() if part.fragment_id in fragments]
 
+    def ids_in(parts: list[lance.LanceFragment]) -> RowIds:
+        remaining = base.dataset.scanner(columns=[], with_row_id=True, fragments=parts)
+        return np.sort(remaining.to_table().column("_rowid").to_numpy())
 
-def _live_mask(base: BaseTable, rows: RowIds, fragments: frozenset[int]) -> Mask:
-    if base.dataset.has_stable_row_ids:
-        # An id does not tell the fragment: a row that was replaced has the same one in another.
-        covered = [
-            fragment
-            for fragment in base.dataset.get_fragments()
-            if fragment.fragment_id in fragments
-        ]
-        if not covered:
-            return np.zeros(len(rows), np.bool_)
-        ids = base.dataset.scanner(columns=[], with_row_id=True, fragments=covered).to_table()
-        return contains(np.sort(ids.column("_rowid").to_numpy()), rows)
-    inside = (rows >> np.uint64(32)).astype(np.uint32)
-    alive = np.zeros(len(rows), np.bool_)
-    for fragment in base.dataset.get_fragments():
-        if fragment.fragment_id not in fragments:
-            continue
-        here = inside == fragment.fragment_id
-        if fragment.num_deletions and here.any():
-            remaining = base.dataset.scanner(columns=[], with_row_id=True, fragments=[fragment])
-            ids = np.sort(remaining.to_table().column("_rowid").to_numpy())
-            here[here] = contains(ids, rows[here])
-        alive |= here
-    return alive
+    def find() -> Mask:
+        if base.dataset.has_stable_row_ids and covered:
+            # An id does not tell the fragment: a row that was replaced has the same in another.
+            return contains(ids_in(covered), rows)
+        alive = np.zeros(len(rows), np.bool_)
+        inside = (rows >> np.uint64(32)).astype(np.uint32)
+        for fragment in covered:
+            here = inside == fragment.fragment_id
+            if fragment.num_deletions and here.any():
+                here[here] = contains(ids_in([fragment]), rows[here])
+            alive |= here
+        return alive
+
+    return _indexed_masks.get((version_key(base), partition.uri), find)
 
 
 _live_mask_cache: LruCache[tuple[Mask, tuple[int, int]]] = LruCache(
     _MASK_BYTES, lambda found: found[0].nbytes
 )
 _indexed_masks: LruCache[Mask] = LruCache(_MASK_BYTES, lambda mask: mask.nbytes)
-_repetitions: LruCache[bool] = LruCache(_MAX_CHECKED_INDEXES)
+_repetitions: LruCache[bool] = LruCache(64)
 _group_postings: LruCache[tuple[Numbers, Numbers]] = LruCache(
-    _POSTING_BYTES, lambda postings: postings[0].nbytes + postings[1].nbytes
+    256 << 20, lambda postings: postings[0].nbytes + postings[1].nbytes
 )
-_phrase_cache: LruCache[RowIds] = LruCache(_PHRASE_BYTES, lambda rows: rows.nbytes)
+_phrase_cache: LruCache[RowIds] = LruCache(32 << 20, lambda rows: rows.nbytes)

@@ -96,11 +96,7 @@ class TokenMap:
     def fuzzy_terms(
         self, token: str, *, distance: int, prefix: int = 0
     ) -> Iterator[tuple[str, int]]:
-        """Iterate over the tokens within an edit distance of another, in byte order.
-
-        The distance counts insertions, deletions and replacements of characters; -1 takes every
-        token. The first ``prefix`` bytes are the same.
-        """
+        """Iterate over tokens within an edit distance (-1: any), of one prefix, in byte order."""
         if not self._size:
             return
         with self._corruption_errors():
@@ -124,7 +120,7 @@ class TokenMap:
                     continue
                 reached = row
                 if distance >= 0 and _ends_character(further):
-                    reached = _next_row(row, token, further.decode(errors="replace")[-1])
+                    reached = next_row(row, token, further.decode(errors="replace")[-1])
                     if min(reached) > distance:
                         continue
                 todo.append((target, further, total + more, reached))
@@ -241,7 +237,7 @@ def _ends_character(data: bytes) -> bool:
     return length == back
 
 
-def _next_row(row: list[int], token: str, character: str) -> list[int]:
+def next_row(row: list[int], token: str, character: str) -> list[int]:
     """Compute the next row of the edit-distance table."""
     following = [row[0] + 1]
     for position, other in enumerate(token):

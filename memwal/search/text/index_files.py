@@ -18,7 +18,7 @@ from lance.file import LanceFileReader
 
 from memwal.base_table.snapshot import lance_errors
 from memwal.errors import CorruptDataError
-from memwal.reader.cache.lru import LruCache
+from memwal.reader.sources.cache import LruCache
 from memwal.reader.unreadable_indexes import is_index_damage, leave_out
 from memwal.search.text.fst import TokenMap
 from memwal.search.text.postings import (
@@ -34,8 +34,6 @@ from memwal.util.concurrency import Lazy
 from memwal.util.safe_json import read_json
 
 _FORMATS: Final = ("1", "2")
-_INDEX_BYTES = 512 << 20
-_POSTING_BYTES = 256 << 20
 # The posting lists of so many tokens take a few MiB, and few generations have more. They are read
 # at once: there are many generations, and one request per generation and term would add up.
 _IN_MEMORY_TOKENS = 4 << 20
@@ -114,7 +112,7 @@ class TextPartition:
     def is_in_memory(self, terms: Sequence[str]) -> bool:
         """Return whether :meth:`postings` of these terms needs no request to storage."""
         return self.has_lists_in_memory or all(
-            _postings_cache.peek((self.uri, term)) is not None for term in terms
+            _postings_cache.use((self.uri, term)) is not None for term in terms
         )
 
     def postings(self, term: str) -> tuple[Numbers, Numbers]:
@@ -184,10 +182,7 @@ class LanceTextIndex:
 
     @classmethod
     def open(cls, location: TableLocation, root: str, segment: str) -> LanceTextIndex:
-        """Open a segment by its UUID, cached, of an index of the dataset at ``root``.
-
-        Raises UnreadableIndexError if a file is gone, or they are not those of a text index.
-        """
+        """Open a segment by its UUID, cached; UnreadableIndexError if its files are damaged."""
         uri = f"{root}/_indices/{segment}"
         # A cached segment keeps files open with the credentials it was opened with.
         options = tuple(sorted(location.storage_options.items()))
@@ -252,7 +247,7 @@ def _open_file(
     return LanceFileReader(uri, columns=columns, **location.lance_arguments())
 
 
-_index_cache: LruCache[LanceTextIndex] = LruCache(_INDEX_BYTES, lambda index: index.nbytes)
+_index_cache: LruCache[LanceTextIndex] = LruCache(512 << 20, lambda index: index.nbytes)
 _postings_cache: LruCache[tuple[Numbers, Numbers]] = LruCache(
-    _POSTING_BYTES, lambda postings: postings[0].nbytes + postings[1].nbytes
+    256 << 20, lambda postings: postings[0].nbytes + postings[1].nbytes
 )

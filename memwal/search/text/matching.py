@@ -9,27 +9,30 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain, pairwise
+from math import log1p
 
 import numpy as np
 import numpy.typing as npt
 
 from memwal.lsm.memtable.tokenizer import Tokenizer
-from memwal.reader.cache.lru import LruCache
 from memwal.reader.hits import Hits
-from memwal.search.text.bm25 import TextStatistics, term_scores
+from memwal.reader.sources.cache import LruCache
 from memwal.search.text.column import TextColumn
 from memwal.search.text.documents import DocumentSet, Postings
 from memwal.search.text.query import MatchQuery, PhraseQuery
 from memwal.util.arrays import Mask, Numbers
 from memwal.util.concurrency import run_all
 
-_GATHERED_BYTES = 128 << 20
 # If at least one in so many documents contains a term, arrays over all documents are faster than
 # sorting.
 _SPARSE = 32
 _ROUNDING = 1 + 1e-6
+# Of BM25, as in Lance.
+_K1 = 1.2
+_B = 0.75
 _Scores = npt.NDArray[np.float64]
 # Lance compares the words of a fuzzy query with indexed tokens without normalizing them.
 _FUZZY_TOKENIZER = Tokenizer(
@@ -44,35 +47,56 @@ _FUZZY_TOKENIZER = Tokenizer(
 )
 
 
-def gather_postings(column: TextColumn, terms: Sequence[str]) -> dict[str, Postings]:
-    """Read the live documents of a column that contain each of some distinct terms.
+@dataclass(frozen=True, slots=True)
+class TextStatistics:
+    """Statistics of a set of documents for BM25."""
 
-    Documents of set i are numbered from ``column.starts[i]``. The result is cached while the
-    sources stay the same, unless one of them is a MemTable.
+    documents: int  # with at least one token
+    tokens: float  # of all documents; not whole if tokens have weights
+    frequencies: Mapping[str, int]  # number of documents that contain the term, by term
+
+
+def term_scores(
+    term: str,
+    counts: Numbers | _Scores,
+    *,
+    lengths: Numbers | _Scores,
+    statistics: TextStatistics,
+) -> _Scores:
+    """Compute the part of a term in the BM25 scores of documents, as Lance does.
+
+    ``counts`` and ``lengths`` are the occurrences of the term in each document, and its number of
+    tokens. The statistics are of all documents that are ranked together, at least one.
     """
+    frequency = statistics.frequencies[term]
+    weight = log1p((statistics.documents - frequency + 0.5) / (frequency + 0.5))
+    average = statistics.tokens / statistics.documents
+    damping = _K1 * (1 - _B + _B * lengths / average)
+    scores: _Scores = weight * counts * (_K1 + 1) / (counts + damping)
+    return scores
+
+
+def gather_postings(column: TextColumn, terms: Sequence[str]) -> dict[str, Postings]:
+    """Read the live documents with each of some distinct terms, numbered over all sets; cached."""
     if column.key is None:
         return _read_postings(column, terms)
-    postings = {}
-    for term in terms:
-        cached = _postings_cache.peek((column.key, term))
-        if cached is not None:
-            postings[term] = cached
+    cached = {term: _postings_cache.use((column.key, term)) for term in terms}
+    postings = {term: one for term, one in cached.items() if one is not None}
     missing = [term for term in terms if term not in postings]
-    if missing:
-        postings |= _read_postings(column, missing)
-    # A get marks the cached ones as recently used.
-    return {
-        term: _postings_cache.get((column.key, term), partial(postings.__getitem__, term))
-        for term in terms
-    }
+    for term, one in _read_postings(column, missing).items() if missing else ():
+        _postings_cache.put((column.key, term), one)
+        postings[term] = one
+    return postings
 
 
 def leaf_hits(leaf: MatchQuery | PhraseQuery, column: TextColumn, *, k: int | None = None) -> Hits:
-    """Find the rows that match a leaf of a query, in no particular order.
-
-    Rows that score below the ``k``-th best may be left out; without ``k`` none is.
-    """
-    groups = _term_groups(leaf, column)
+    """Find the rows that match a leaf, unordered; those below the ``k``-th best may be left out."""
+    # The terms that match each term of the query: itself, or its fuzzy expansion.
+    groups = (
+        _expand_fuzzy(leaf, leaf.fuzziness, column.document_sets)
+        if isinstance(leaf, MatchQuery) and leaf.fuzziness
+        else column.tokenizer.query_groups(leaf.query)
+    )
     postings = gather_postings(column, list(dict.fromkeys(chain.from_iterable(groups))))
     statistics = TextStatistics(
         column.documents,
@@ -100,7 +124,11 @@ def leaf_hits(leaf: MatchQuery | PhraseQuery, column: TextColumn, *, k: int | No
         matching = in_all_groups(groups, at, len(documents))
         documents, scores = documents[matching], scores[matching]
     if isinstance(leaf, PhraseQuery):
-        matching = _phrase_mask(leaf, column, documents)
+        parts = [
+            docs.phrase(leaf, documents[first:last] - start)
+            for docs, start, first, last in _split_by_set(column, documents)
+        ]
+        matching = np.concatenate([np.zeros(0, np.bool_), *parts])
         documents, scores = documents[matching], scores[matching]
     else:
         scores *= leaf.boost
@@ -190,28 +218,24 @@ def number_rows(parts: Sequence[Hits]) -> tuple[Hits, list[Numbers]]:
 
 def _read_postings(column: TextColumn, terms: Sequence[str]) -> dict[str, Postings]:
     document_sets = column.document_sets[len(column.group) :]
-    unloaded = [number for number, docs in enumerate(document_sets) if not docs.is_in_memory(terms)]
-    read = run_all([partial(document_sets[number].postings, terms) for number in unloaded])
-    parts = dict(zip(unloaded, read, strict=True))
+    # Threads only where storage has to be asked.
+    reads = [partial(docs.postings, terms) for docs in document_sets]
+    asked = [not docs.is_in_memory(terms) for docs in document_sets]
+    from_storage = iter(run_all([read for read, waits in zip(reads, asked, strict=True) if waits]))
     by_set = [
-        parts[number] if number in parts else docs.postings(terms)
-        for number, docs in enumerate(document_sets)
+        next(from_storage) if waits else read() for read, waits in zip(reads, asked, strict=True)
     ]
-    return {
-        term: _concatenate(column, [column.group.postings(term), *(part[term] for part in by_set)])
-        for term in terms
-    }
-
-
-def _concatenate(column: TextColumn, parts: Sequence[Postings]) -> Postings:
-    """Join the postings of the group and of each other document set."""
     starts = [0, *column.starts[len(column.group) : -1].tolist()]
-    documents = [part.documents + start for part, start in zip(parts, starts, strict=True)]
-    return Postings(
-        np.concatenate(documents),
-        np.concatenate([part.counts for part in parts]),
-        np.concatenate([part.lengths for part in parts]),
-    )
+    joined = {}
+    for term in terms:
+        parts = [column.group.postings(term), *(part[term] for part in by_set)]
+        documents = [part.documents + start for part, start in zip(parts, starts, strict=True)]
+        joined[term] = Postings(
+            np.concatenate(documents),
+            np.concatenate([part.counts for part in parts]),
+            np.concatenate([part.lengths for part in parts]),
+        )
+    return joined
 
 
 def _non_essential_terms(terms: Sequence[WeightedTerm], k: int) -> list[WeightedTerm]:
@@ -236,13 +260,6 @@ def _non_essential_terms(terms: Sequence[WeightedTerm], k: int) -> list[Weighted
     return few
 
 
-def _term_groups(leaf: MatchQuery | PhraseQuery, column: TextColumn) -> list[tuple[str, ...]]:
-    """Return the terms that match each term of the query: itself, or its fuzzy expansion."""
-    if isinstance(leaf, MatchQuery) and leaf.fuzziness:
-        return _expand_fuzzy(leaf, leaf.fuzziness, column.document_sets)
-    return column.tokenizer.query_groups(leaf.query)
-
-
 def _expand_fuzzy(
     leaf: MatchQuery, distance: int, document_sets: Sequence[DocumentSet]
 ) -> list[tuple[str, ...]]:
@@ -265,10 +282,7 @@ def _expand_fuzzy(
 
 
 def _merge_sorted(parts: Sequence[Numbers], size: int) -> tuple[Numbers, list[Numbers]]:
-    """Merge ascending arrays of numbers below ``size``.
-
-    Returns the distinct numbers, ascending, and the positions in them of each array's numbers.
-    """
+    """Merge ascending arrays of numbers below ``size``; also return the places of each one's."""
     total = sum(len(part) for part in parts)
     if len(parts) == 1:
         return parts[0], [np.arange(total)]
@@ -285,14 +299,6 @@ def _merge_sorted(parts: Sequence[Numbers], size: int) -> tuple[Numbers, list[Nu
     return merged, [np.searchsorted(merged, part) for part in parts]
 
 
-def _phrase_mask(leaf: PhraseQuery, column: TextColumn, documents: Numbers) -> Mask:
-    """Mark the documents that contain a phrase; all of them contain all of its terms."""
-    matching = np.zeros(len(documents), np.bool_)
-    for docs, start, first, last in _split_by_set(column, documents):
-        matching[first:last] = docs.phrase(leaf, documents[first:last] - start)
-    return matching
-
-
 def _split_by_set(
     column: TextColumn, documents: Numbers
 ) -> Iterator[tuple[DocumentSet, int, int, int]]:
@@ -305,4 +311,4 @@ def _split_by_set(
             yield docs, start, first, last
 
 
-_postings_cache: LruCache[Postings] = LruCache(_GATHERED_BYTES, lambda postings: postings.nbytes)
+_postings_cache: LruCache[Postings] = LruCache(128 << 20, lambda postings: postings.nbytes)

@@ -80,11 +80,7 @@ class StoredPostingLists:
 
 
 def decode_postings(lists: Sequence[PostingList], *, name: str) -> tuple[Numbers, Numbers]:
-    """Decode posting lists, one after the other.
-
-    Returns the numbers of the documents, ascending within each list, and how often the token is in
-    each. CorruptDataError, about ``name``, is raised if a list is damaged.
-    """
+    """Decode posting lists: numbers of documents, ascending in each list, and counts."""
     try:
         return _decode(lists)
     except (ValueError, IndexError) as error:

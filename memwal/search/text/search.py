@@ -19,15 +19,15 @@ from memwal.reader.hits import Hits, filter_hits
 from memwal.reader.latest import NewestRows
 from memwal.reader.sources.generation import ReadSources
 from memwal.reader.unreadable_indexes import retry_unreadable
-from memwal.search.text.bm25 import TextStatistics, term_scores
 from memwal.search.text.column import TextColumn, open_column, text_columns
-from memwal.search.text.documents import Postings
 from memwal.search.text.matching import (
+    TextStatistics,
     document_hits,
     gather_postings,
     in_all_groups,
     leaf_hits,
     number_rows,
+    term_scores,
     top_positions,
 )
 from memwal.search.text.query import (
@@ -50,14 +50,6 @@ _Scores = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class _FieldPostings:
-    """Postings of each term in one column, and the rows of these documents."""
-
-    postings: dict[str, Postings]
-    rows: dict[str, Hits]
-
-
-@dataclass(frozen=True, slots=True)
 class _ScoredRows:
     """Row numbers of a subquery's hits, ascending, and their scores."""
 
@@ -74,12 +66,7 @@ def best_texts(
     k: int | None = 10,
     filter: str | None = None,
 ) -> Hits:
-    """Find the rows whose texts match best: hits with their scores, best first.
-
-    ``columns`` are searched for a query that is text, all with a text index by default; the best
-    one of a row counts. A query object names its own. ``k`` is None for all rows that match. A
-    filter does not change the scores. InvalidInputError names a column without a text index.
-    """
+    """Find the rows whose texts match best: hits with scores, best first; ``k`` is None for all."""
     if k is not None and k < 1:
         raise InvalidInputError(f"k is {k}; ask for at least one row")
     parsed = _parse_query(sources, query, columns)
@@ -126,8 +113,14 @@ def combined_hits(
             "are combined only if theirs is the same"
         )
     terms = list(dict.fromkeys(tokenizer.terms(query.query)))
-    fields = [_read_field(column, terms) for column in columns]
-    rows, numbers = number_rows([field.rows[term] for field in fields for term in terms])
+    fields = [gather_postings(column, terms) for column in columns]
+    rows, numbers = number_rows(
+        [
+            document_hits(column, field[term].documents, field[term].counts)
+            for column, field in zip(columns, fields, strict=True)
+            for term in terms
+        ]
+    )
     counts = {term: np.zeros(len(rows)) for term in terms}
     at: dict[str, list[Numbers]] = {term: [] for term in terms}
     remaining = iter(numbers)
@@ -135,12 +128,12 @@ def combined_hits(
         for term in terms:
             mine = next(remaining)
             at[term].append(mine)
-            counts[term][mine] += weight * field.postings[term].counts
+            counts[term][mine] += weight * field[term].counts
     weighted = list(zip(query.weights, columns, strict=True))
     statistics = TextStatistics(
         max(column.documents for column in columns),
         sum(weight * column.tokens for weight, column in weighted),
-        {term: max(len(field.postings[term].documents) for field in fields) for term in terms},
+        {term: max(len(field[term].documents) for field in fields) for term in terms},
     )
     lengths = np.zeros(len(rows))
     for weight, column in weighted:
@@ -160,14 +153,6 @@ def combined_hits(
         places = {term: np.concatenate(parts) for term, parts in at.items()}
         hits = hits.take(in_all_groups([(term,) for term in terms], places, len(rows)))
     return hits.take(top_positions(hits.values, k))
-
-
-def _read_field(column: TextColumn, terms: Sequence[str]) -> _FieldPostings:
-    postings = gather_postings(column, terms)
-    rows = {
-        term: document_hits(column, one.documents, one.counts) for term, one in postings.items()
-    }
-    return _FieldPostings(postings, rows)
 
 
 def _parse_query(

@@ -24,11 +24,11 @@ from memwal.lsm.memtable.rows import RowView
 from memwal.lsm.memtable.vector_index import Neighbours, nearest_rows
 from memwal.reader.base_indexes import Gap, find_index, options_key
 from memwal.reader.base_rows import cheap_replaced_rows, note_compared_rows
-from memwal.reader.cache.lru import LruCache
 from memwal.reader.hits import BASE, Hits
 from memwal.reader.latest import NewestRows
 from memwal.reader.merged_scan import passing_rows
 from memwal.reader.row_set import contains, encode_row_set
+from memwal.reader.sources.cache import LruCache
 from memwal.reader.sources.generation import GenerationSource, ReadSources
 from memwal.reader.unreadable_indexes import (
     is_index_damage,
@@ -376,10 +376,7 @@ def unmerged_rows(sources: ReadSources, newest: NewestRows) -> tuple[LiveGenerat
 def unindexed_rows(
     sources: ReadSources, newest: NewestRows, gap: Gap | None
 ) -> tuple[tuple[LiveGenerationRows, ...], LiveRows | None]:
-    """Return rows of the base table that its index does not cover and no generation replaced.
-
-    Returns (rows found through merged generations, all other rows).
-    """
+    """Return uncovered base rows that are live: found through merged generations, and others."""
     if gap is None:
         return (), None
     flushed = _flushed_key(sources)

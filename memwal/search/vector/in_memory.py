@@ -24,8 +24,8 @@ from memwal.base_table.snapshot import BaseTable
 from memwal.lsm.memtable.rows import RowView
 from memwal.lsm.memtable.vector_index import nearest_rows
 from memwal.reader.base_indexes import covered_fragments
-from memwal.reader.cache.lru import LruCache, cache_budget
 from memwal.reader.hits import Hits
+from memwal.reader.sources.cache import LruCache, cache_budget
 from memwal.reader.unreadable_indexes import is_index_damage, leave_out
 from memwal.search.vector.candidates import Candidates, LiveRows
 from memwal.search.vector.query import VectorQuery
@@ -43,8 +43,6 @@ _LAYOUT_WORK = 1 << 30
 # Generations that need more are searched through their indexes.
 _LONGEST_LAYOUT = 16 << 30
 _READING_WORK = 64
-_PARTITION_BYTES = 128 << 20
-_KNOWN_NAMES = 10_000
 _PROBES = 20
 _OVERFETCH = 2
 _GROWTH = 8
@@ -103,10 +101,8 @@ def cached_layouts(
         if rows.live.name is None or room < 0:
             continue
         name: Hashable = (rows.live.name, column, partitions.digest)
-        cached = _layout_cache.peek(name)
-        if cached is not None:
-            # A get marks it as recently used.
-            layouts[number] = _layout_cache.get(name, lambda hit=cached: hit)  # type: ignore[misc]
+        layouts[number] = _layout_cache.use(name)
+        if layouts[number] is not None:
             continue
         needed = rows.rows * dimension * (len(partitions.centroids) + _READING_WORK)
         searches = _search_counts.get(name, itertools.count)
@@ -182,9 +178,9 @@ def _select_live(
 
 
 _partition_cache: LruCache[tuple[Partitions | None]] = LruCache(
-    _PARTITION_BYTES, lambda entry: entry[0].centroids.nbytes if entry[0] else 0
+    128 << 20, lambda entry: entry[0].centroids.nbytes if entry[0] else 0
 )
-_search_counts: LruCache[Iterator[int]] = LruCache(_KNOWN_NAMES)
+_search_counts: LruCache[Iterator[int]] = LruCache(10_000)
 _layout_cache: LruCache[VectorLayout] = LruCache(_MEMORY_BYTES, lambda layout: layout.nbytes)
 
 
@@ -291,10 +287,7 @@ class Estimates:
         vector: npt.NDArray[np.float32],
         metric: str,
     ) -> Estimates:
-        """Estimate all rows of the probed partitions, by products without a copy of vectors.
-
-        ``probes`` are ascending.
-        """
+        """Estimate all rows of the probed partitions, ascending, by products without a copy."""
         is_first = np.diff(probes, prepend=-2) > 1
         first, last = probes[is_first], probes[np.roll(is_first, -1)]
         starts = np.array([layout.starts[first] for layout in layouts], np.int64)

@@ -120,25 +120,15 @@ def _search_tasks(
 
 
 def _with_exact_distances(sources: ReadSources, query: VectorQuery, hits: Hits) -> Hits:
-    by_source = hits.by_source()
-    results = run_all(
-        [
-            partial(_exact_distances, sources, number, hits.rows[at], query)
-            for number, at in by_source
-        ]
-    )
+    def exact_distances(number: int, rows: RowIds) -> npt.NDArray[np.float64]:
+        dataset = sources.base.dataset if number == BASE else sources.generations[number].dataset
+        read = dataset._take_rows(rows.tolist(), columns=[query.column])
+        near = rank_vectors(select_vectors(read, query.column), query, k=len(rows))
+        distances = np.full(len(rows), np.inf)
+        distances[near.rows] = near.distances
+        return distances
+
     values = hits.values.copy()
-    for (_, at), distances in zip(by_source, results, strict=True):
+    for at, distances in hits.read_each(exact_distances):
         values[at] = distances
     return Hits(hits.source, hits.rows, values)
-
-
-def _exact_distances(
-    sources: ReadSources, number: int, rows: RowIds, query: VectorQuery
-) -> npt.NDArray[np.float64]:
-    dataset = sources.base.dataset if number == BASE else sources.generations[number].dataset
-    read = dataset._take_rows(rows.tolist(), columns=[query.column])
-    near = rank_vectors(select_vectors(read, query.column), query, k=len(rows))
-    distances = np.full(len(rows), np.inf)
-    distances[near.rows] = near.distances
-    return distances

@@ -45,10 +45,7 @@ class NewestBase:
         self._opened_at = -math.inf
 
     def open(self, *, since: float) -> BaseTable:
-        """Open a version that was the newest one after ``since``, in monotonic seconds.
-
-        Raises what :func:`memwal.base_table.snapshot.open_base` does.
-        """
+        """Open a version that was the newest one after ``since``, in monotonic seconds."""
         with self._lock:
             if self._base is None or self._opened_at <= since:
                 began = time.monotonic()
@@ -118,10 +115,7 @@ class WriterContext:
 
 
 def text_columns(base: BaseTable, schema: pa.Schema) -> dict[str, Mapping[str, object]]:
-    """Return the text columns with a maintained index, and the options of its tokenizer.
-
-    An index whose documents are not text is left out: its rows are found after their flush.
-    """
+    """Return the text columns that MemTables can search, and the options of their index."""
     tokenizers = {}
     for index in maintained_indexes(base):
         if not index.kind.memtable_index:

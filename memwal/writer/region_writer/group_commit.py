@@ -95,10 +95,7 @@ class LogQueue:
         return writes
 
     def take_derived(self) -> list[PendingWrite]:
-        """Remove and return the writes that were completed from writes which may have failed.
-
-        The caller holds the lock.
-        """
+        """Remove writes completed from others that may fail. The caller holds the lock."""
         writes = [write for write in self._waiting if write.derived]
         for write in writes:
             self._due -= self._waiting.index(write) < self._due
@@ -107,10 +104,7 @@ class LogQueue:
         return writes
 
     def enqueue(self, write: PendingWrite, *, due: bool) -> None:
-        """Queue a write without waiting for it. The caller holds the lock.
-
-        If it is due, it and all writes before it are written now.
-        """
+        """Queue a write; if ``due``, it and those before are written. The caller holds the lock."""
         self._add(write)
         if due:
             self.make_all_due()
@@ -134,10 +128,7 @@ class LogQueue:
             self._lead(lambda: not write.done)
 
     def try_reserve(self, write: PendingWrite) -> bool:
-        """Give the log to a write if it is idle, and return whether it was.
-
-        The caller then leads until it calls :meth:`end_reservation`. It holds the lock here.
-        """
+        """Give an idle log to a write until :meth:`end_reservation`. The caller holds the lock."""
         if self._led or self._waiting:
             return False
         self._led = True
@@ -174,7 +165,12 @@ class LogQueue:
     def _lead(self, has_work: Callable[[], bool]) -> None:
         try:
             while has_work():
-                self._write_next()
+                with self._lock:
+                    self._in_flight = group = self._next_group()
+                    # Threads may wait for the queue to become shorter.
+                    self._lock.notify_all()
+                if group:
+                    self._write(group)
         finally:
             with self._lock:
                 self._choose_next_leader()
@@ -198,14 +194,6 @@ class LogQueue:
             self._waiting[0].promote()
         else:
             self._lead_in_background()
-
-    def _write_next(self) -> None:
-        with self._lock:
-            self._in_flight = group = self._next_group()
-            # Threads may wait for the queue to become shorter.
-            self._lock.notify_all()
-        if group:
-            self._write(group)
 
     def _next_group(self) -> list[PendingWrite]:
         group: list[PendingWrite] = []

@@ -132,13 +132,8 @@ class WriteHandle:
     """Handle to wait until a write is durable.
 
     In durable mode the write is done when it returns; a buffered write is done when the log has it.
-
-    Parameters
-    ----------
-    parts : sequence of (UUID, PendingWrite)
-        The write's part in each region.
-    raise_failures : callable
-        Raises the error that the failures of the parts mean for the caller.
+    ``parts`` are the write's part in each region, and ``raise_failures`` raises the error that
+    their failures mean for the caller.
     """
 
     __slots__ = ("_parts", "_raise_failures")
@@ -181,15 +176,10 @@ class WriteHandle:
 
     @property
     def position(self) -> WritePosition:
-        """Position of the write in the logs; waits until it is durable.
+        """Position of the write in the logs; waits until it is durable, and raises as :meth:`wait`.
 
         Give it, or its text, to a read in another process that has to see this write: ``at_least``
         of :meth:`memwal.Table.fresh`.
-
-        Raises
-        ------
-        MemWalError
-            As :meth:`wait`.
         """
         self.wait()
         return WritePosition(
@@ -213,10 +203,7 @@ class WriteHandle:
     def add_done_callback(self, call: Callable[[WriteHandle], None]) -> None:
         """Call a function with this handle when the write is done, on any thread.
 
-        Parameters
-        ----------
-        call : callable
-            Gets this handle. It must not block; an exception that it raises is logged.
+        ``call`` must not block; an exception that it raises is logged.
         """
         remaining = len(self._parts)
         if not remaining:

@@ -219,7 +219,15 @@ class FlushQueue:
                     "flush of generation %d failed: %s", table.generation, safe_error_text(error)
                 )
                 # A panic in Lance is not an Exception, but waiting threads must get an error too.
-                reported = error if isinstance(error, Exception) else _panic_error(table, error)
+                reported = (
+                    error
+                    if isinstance(error, Exception)
+                    else MemWalError(
+                        f"the flush of generation {table.generation} crashed: "
+                        f"{safe_error_text(error)}; its rows stay in the log, and the next writer "
+                        "of the region replays them"
+                    )
+                )
                 with self._lock:
                     self._stop(reported)
                 return
@@ -324,10 +332,3 @@ class MemTables:
             path: options for path, options in self._text.items() if path.partition(".")[0] in names
         }
         return MemTable(self.row_schema, generation, first_row=first_row, text=text)
-
-
-def _panic_error(table: MemTable, error: BaseException) -> MemWalError:
-    return MemWalError(
-        f"the flush of generation {table.generation} crashed: {safe_error_text(error)}; its rows "
-        "stay in the log, and the next writer of the region replays them"
-    )

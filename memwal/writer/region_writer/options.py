@@ -221,10 +221,7 @@ def read_writer_defaults(stored: Mapping[str, str]) -> dict[str, Any]:
 
 
 def write_writer_defaults(options: WriterOptions) -> dict[str, str]:
-    """Return options as a table stores them; those that are None are left out.
-
-    Raises InvalidInputError for an option that each producer sets for itself.
-    """
+    """Return options as a table stores them; InvalidInputError for one that no table sets."""
     stored = {}
     for field in fields(options):
         value = getattr(options, field.name)
@@ -234,11 +231,7 @@ def write_writer_defaults(options: WriterOptions) -> dict[str, str]:
 
 
 def set_writer_defaults(location: TableLocation, options: WriterOptions) -> None:
-    """Store options as the defaults of a table; those that are None stay as they are.
-
-    One commit of the details; a writer reads them when it is opened.
-    Raises InvalidInputError for an option that each producer sets for itself.
-    """
+    """Store options as the defaults of a table; those that are None stay as they are."""
     stored = write_writer_defaults(options)
     if not stored:
         raise InvalidInputError("no default was given; nothing was changed")
@@ -251,10 +244,7 @@ def set_writer_defaults(location: TableLocation, options: WriterOptions) -> None
 
 
 def reset_writer_defaults(location: TableLocation, options: Collection[str]) -> None:
-    """Remove options from the defaults of a table, by their names in :class:`WriterOptions`.
-
-    Raises InvalidInputError for an option that no table sets.
-    """
+    """Remove options, by name, from the defaults of a table."""
     names = {stored_name(option) for option in options}
 
     def change(base: BaseTable) -> IndexDetails:
@@ -266,10 +256,7 @@ def reset_writer_defaults(location: TableLocation, options: Collection[str]) -> 
 
 
 def stored_name(option: str) -> str:
-    """Return the name under which a table stores an option.
-
-    Raises InvalidInputError for one that each producer sets for itself, and for an unknown one.
-    """
+    """Return the stored name of an option; InvalidInputError for one that no table sets."""
     if option not in _STORED_NAMES:
         raise InvalidInputError(
             f"{option!r} cannot be set for a table; the options that can are "

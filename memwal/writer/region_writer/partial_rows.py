@@ -27,10 +27,7 @@ from memwal.storage.location import TableLocation
 
 
 class PartialRows:
-    """Rows of one region that have the key and some other columns, in the table's types.
-
-    If several rows have the same key, the last one counts.
-    """
+    """Rows of one region with the key and some other columns; the last of a key counts."""
 
     def __init__(self, row_schema: RowSchema, batches: Sequence[pa.RecordBatch]) -> None:
         rows = pa.Table.from_batches(batches)
@@ -82,10 +79,7 @@ def current_rows(
     rows: PartialRows,
     unflushed: Sequence[UnflushedRows],
 ) -> list[pa.Table]:
-    """Return the stored rows of the keys that exist: from memory, and from storage for the rest.
-
-    ``unflushed`` are the MemTables of the region's writer, oldest first.
-    """
+    """Return the stored rows of keys: from MemTables, given oldest first, then from storage."""
     current: list[pa.Table] = []
     missing = rows.keys
     for table in reversed(unflushed):

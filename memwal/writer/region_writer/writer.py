@@ -253,10 +253,7 @@ class RegionWriter:
             self._buffer_timer.schedule(time.monotonic() + settings.buffer_interval)
 
     def _wait_for_room(self) -> None:
-        """Wait until another write may be queued. The caller holds the lock.
-
-        Raises BackPressureError if the queue stayed full until the timeout.
-        """
+        """Wait until a write may be queued, or BackPressureError. The caller holds the lock."""
         settings = self._settings
         self._last_used = time.monotonic()
         if (
@@ -308,10 +305,7 @@ class RegionWriter:
     # Flush
 
     def start_barrier(self, *, seals: bool) -> PendingWrite:
-        """Queue a barrier behind all earlier writes, and start to write them, without waiting.
-
-        With ``seals`` the MemTable is sealed at the barrier.
-        """
+        """Queue a barrier, which may seal the MemTable, behind earlier writes; do not wait."""
         barrier = PendingWrite([], seals=seals)
         with self._lock:
             self._failure.raise_if_set()

@@ -10,7 +10,7 @@ from support.data.tables import SCHEMA, MakeTable, keys, numbered, rows
 
 import memwal
 from memwal.reader.base_indexes import uncovered_fragments
-from memwal.reader.sources import uncovered_rows
+from memwal.reader.sources import narrow_columns as uncovered_rows
 
 FILTERS = ["n = 7", "n >= 40", "n = 7 or n = 41", "n is null", "n > 3 and id < 150", "text = '5=7'"]
 OPTIONS: list[dict[str, Any]] = [

@@ -9,9 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from memwal.errors import InvalidInputError
-from memwal.reader.cache import lru as lru_module
-from memwal.reader.cache.keys import CacheTag, SegmentTag
-from memwal.reader.cache.lru import LruCache
+from memwal.reader.sources import cache as lru_module
+from memwal.reader.sources.cache import CacheTag, LruCache, SegmentTag
 
 
 def test_the_longest_unused_goes_first() -> None:
@@ -24,8 +23,8 @@ def test_the_longest_unused_goes_first() -> None:
     assert [get(cache, key) for key in "abca"] == ["aa", "bb", "cc", "aa"]
     assert made == ["a", "b", "c"]
     get(cache, "d")
-    assert cache.peek("b") is None
-    assert cache.peek("a") == "aa"
+    assert cache.use("b") is None
+    assert cache.use("a") == "aa"
     get(cache, "b")
     assert made == ["a", "b", "c", "d", "b"]
 
@@ -33,10 +32,10 @@ def test_the_longest_unused_goes_first() -> None:
 def test_one_that_is_too_heavy_is_kept_until_the_next() -> None:
     cache: LruCache[str] = LruCache(3, len)
     cache.get("a", lambda: "x" * 100)
-    assert cache.peek("a") is not None
+    assert cache.use("a") is not None
     cache.get("b", lambda: "x")
-    assert cache.peek("a") is None
-    assert cache.peek("b") == "x"
+    assert cache.use("a") is None
+    assert cache.use("b") == "x"
 
 
 def test_a_value_can_be_replaced() -> None:
@@ -44,11 +43,11 @@ def test_a_value_can_be_replaced() -> None:
     cache.put("a", "xx")
     cache.put("b", "x")
     cache.put("a", "yyy")
-    assert cache.peek("a") == "yyy"
-    assert cache.peek("b") == "x"
+    assert cache.use("b") == "x"
+    assert cache.use("a") == "yyy"
     cache.put("c", "x")
-    assert cache.peek("b") is None
-    assert cache.peek("a") == "yyy"
+    assert cache.use("b") is None
+    assert cache.use("a") == "yyy"
 
 
 def test_all_kinds_share_one_budget(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from memwal.expressions.dnf import MAX_ALTERNATIVES, parse_alternatives
+from memwal.expressions.parser import MAX_ALTERNATIVES, parse_alternatives
 
 
 def read(text: str) -> list[list[tuple[Any, ...]]]:

@@ -18,17 +18,17 @@ from support.oracles.read_sources import collect_sources
 from support.oracles.reading import read_all_kinds
 
 import memwal
-from memwal.reader.cache import lru
-from memwal.reader.cache.keys import (
+from memwal.reader.sources import cache, snapshot
+from memwal.reader.sources.cache import (
     CacheTag,
     GenerationTag,
+    LruCache,
     SegmentTag,
     VersionTag,
+    all_caches,
     tags_in,
     version_key,
 )
-from memwal.reader.cache.lru import LruCache, all_caches
-from memwal.reader.sources import snapshot
 from memwal.reader.sources.snapshot import open_version
 
 
@@ -134,7 +134,7 @@ def test_a_version_that_is_asked_for_stays(tmp_path: Path) -> None:
 
 def test_what_was_freed_is_given_back_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given_back: list[int] = []
-    monkeypatch.setattr(lru, "release_free_memory", lambda: given_back.append(len(given_back)))
+    monkeypatch.setattr(cache, "release_free_memory", lambda: given_back.append(len(given_back)))
     searched = Searched(tmp_path)
     flush(searched, range(100, 130))
     assert given_back == []

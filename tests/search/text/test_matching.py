@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from memwal.search.text.bm25 import TextStatistics, term_scores
+from memwal.search.text.matching import TextStatistics, term_scores
 
 
 def test_one_term_in_a_document_of_average_length() -> None:

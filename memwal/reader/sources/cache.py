@@ -1,4 +1,4 @@
-"""LRU caches that share one memory budget and can be invalidated by tag.
+"""LRU caches that share one memory budget and are invalidated by the tags of their keys.
 
 When all caches together exceed the budget of the process, the values that were used least recently
 are evicted first, from whichever cache. Values of a table's earlier versions, and of generations
@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Collection, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 from uuid import UUID
@@ -21,9 +22,82 @@ from weakref import WeakSet
 
 from memwal.base_table.snapshot import BaseTable, lance_errors
 from memwal.errors import InvalidInputError, MemWalError
-from memwal.reader.cache.keys import CacheTag, SegmentTag, VersionTag, tags_in, version_key
+from memwal.format.paths import MEM_WAL_DIR, parse_generation_name, parse_region_name
 from memwal.util.concurrency import Lazy
 from memwal.util.memory import release_free_memory
+
+_GENERATION: Final = re.compile(rf"(.+)/{MEM_WAL_DIR}/([^/]+)/([^/]+)(?:/.*)?", re.DOTALL)
+_SEGMENT: Final = re.compile(r"(.+)/_indices/([^/]+)(?:/.*)?", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class VersionTag:
+    """A version of a base table, told by its digest from one of another table in its place.
+
+    A table that was created again, or restored from a backup, starts to count its versions again.
+    """
+
+    uri: str
+    number: int
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationTag:
+    """A flushed generation."""
+
+    uri: str
+    region_id: UUID
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentTag:
+    """A segment of an index of the base table."""
+
+    uri: str
+    uuid: str
+
+
+CacheTag = VersionTag | GenerationTag | SegmentTag
+
+
+def version_key(base: BaseTable) -> VersionTag:
+    """Return the tag of a version, which is part of the cache keys of its values."""
+    return VersionTag(base.location.uri, base.version, base.digest)
+
+
+def tags_in(key: Hashable) -> frozenset[CacheTag]:
+    """Return the tags in a key, at any depth: its versions, or without a version all others.
+
+    A value of a version and of generations beside it is stale as soon as the version is: each
+    merge makes a new version.
+    """
+    parts = list(_flatten(key))
+    versions = frozenset(part for part in parts if isinstance(part, VersionTag))
+    if versions:
+        return versions
+    tags = (_tag_of_path(part) for part in parts if isinstance(part, str))
+    return frozenset(tag for tag in tags if tag is not None)
+
+
+def _flatten(key: Hashable) -> Iterator[Hashable]:
+    if isinstance(key, tuple):
+        for part in key:
+            yield from _flatten(part)
+    else:
+        yield key
+
+
+def _tag_of_path(path: str) -> CacheTag | None:
+    """Return the tag of the generation or the segment that has this folder or file."""
+    match = _GENERATION.fullmatch(path)
+    if match is not None:
+        region_id, number = parse_region_name(match[2]), parse_generation_name(match[3])
+        return GenerationTag(match[1], region_id, number) if region_id and number else None
+    match = _SEGMENT.fullmatch(path)
+    return SegmentTag(match[1], match[2]) if match is not None else None
+
 
 CACHE_VARIABLE = "MEMWAL_READ_CACHE_BYTES"
 """Environment variable with the budget in bytes; :data:`DEFAULT_BYTES` unless it is set."""
@@ -90,9 +164,9 @@ class LruCache(Generic[Value]):
 
     def get(self, key: Hashable, make: Callable[[], Value]) -> Value:
         """Return the value of a key; a miss makes it."""
-        cached = self._use(key)
+        cached = self.use(key)
         if cached is not None:
-            return cached.value
+            return cached
         value = make()
         entry = _Entry(
             value,
@@ -105,7 +179,10 @@ class LruCache(Generic[Value]):
         evicted: list[_Entry[Value]] = []
         with self._lock:
             if key not in self._entries:
-                self._add(key, entry)
+                self._entries[key] = entry
+                self._weight += entry.weight
+                for tag in entry.tags:
+                    self._keys_by_tag.setdefault(tag, set()).add(key)
             while self._weight > self._limit and len(self._entries) > 1:
                 evicted.append(self._remove(next(iter(self._entries))))
         if self._weigh is not None:
@@ -114,8 +191,13 @@ class LruCache(Generic[Value]):
 
     def use(self, key: Hashable) -> Value | None:
         """Return the value of a key if it is cached, which counts as a use."""
-        cached = self._use(key)
-        return None if cached is None else cached.value
+        with self._lock:
+            cached = self._entries.get(key)
+            if cached is None:
+                return None
+            self._entries.move_to_end(key)
+            cached.last_use = next(_use_counter)
+        return cached.value
 
     def put(self, key: Hashable, value: Value) -> None:
         """Set the value of a key, also if it has one."""
@@ -123,12 +205,6 @@ class LruCache(Generic[Value]):
             evicted = self._remove(key) if key in self._entries else None
         del evicted
         self.get(key, lambda: value)
-
-    def peek(self, key: Hashable) -> Value | None:
-        """Return the value of a key if it is cached."""
-        with self._lock:
-            entry = self._entries.get(key)
-        return None if entry is None else entry.value
 
     def values(self) -> list[Value]:
         """Return all cached values."""
@@ -168,20 +244,6 @@ class LruCache(Generic[Value]):
             keys = {key for tag in tags for key in self._keys_by_tag.get(tag, ())}
             removed = [self._remove(key) for key in keys]
         return len(removed)
-
-    def _use(self, key: Hashable) -> _Entry[Value] | None:
-        with self._lock:
-            cached = self._entries.get(key)
-            if cached is not None:
-                self._entries.move_to_end(key)
-                cached.last_use = next(_use_counter)
-        return cached
-
-    def _add(self, key: Hashable, entry: _Entry[Value]) -> None:
-        self._entries[key] = entry
-        self._weight += entry.weight
-        for tag in entry.tags:
-            self._keys_by_tag.setdefault(tag, set()).add(key)
 
     def _remove(self, key: Hashable) -> _Entry[Value]:
         entry = self._entries.pop(key)
@@ -236,40 +298,26 @@ def invalidate_stale(newest: BaseTable, others: Collection[BaseTable]) -> None:
     index of the base table, and of index segments that no longer exist. ``others`` are versions, of
     any table, that are read as well.
     """
-    stale = _StaleTags(newest, others)
-    removed = [
-        cache.invalidate([tag for tag in cache.tags() if tag in stale]) for cache in all_caches()
-    ]
-    if any(removed):
-        release_free_memory()
+    uri, details = newest.location.uri, newest.details
+    every = {version_key(base): base for base in (newest, *others)}
+    versions = {key: base for key, base in every.items() if key.uri == uri}
+    # Read only if a cache has a value of an index segment.
+    segments = Lazy(lambda: set().union(*map(_segments, versions.values())))
+    names = details.catchup if details.maintain_all_indexes else details.maintained_indexes
+    progress = (details.merged, *(details.catchup.get(name, {}) for name in names))
 
-
-class _StaleTags:
-    """Tags of a table that no read needs any more."""
-
-    def __init__(self, newest: BaseTable, others: Collection[BaseTable]) -> None:
-        self._newest = newest
-        uri = newest.location.uri
-        versions = {version_key(base): base for base in (newest, *others)}
-        self._versions = {key: base for key, base in versions.items() if key.uri == uri}
-        # Read only if a cache has a value of an index segment.
-        self._segments = Lazy(lambda: set().union(*map(_segments, self._versions.values())))
-
-    def __contains__(self, tag: CacheTag) -> bool:
-        if tag.uri != self._newest.location.uri:
+    def is_stale(tag: CacheTag) -> bool:
+        if tag.uri != uri:
             return False
         if isinstance(tag, VersionTag):
-            return tag not in self._versions
+            return tag not in versions
         if isinstance(tag, SegmentTag):
-            return tag.uuid not in self._segments()
-        return tag.number <= self._settled(tag.region_id)
+            return tag.uuid not in segments()
+        return tag.number <= min(covered.get(tag.region_id, 0) for covered in progress)
 
-    def _settled(self, region_id: UUID) -> int:
-        """Return the newest generation of a region that is merged and in every maintained index."""
-        details = self._newest.details
-        names = details.catchup if details.maintain_all_indexes else details.maintained_indexes
-        progress = (details.merged, *(details.catchup.get(name, {}) for name in names))
-        return min(covered.get(region_id, 0) for covered in progress)
+    removed = [cache.invalidate([*filter(is_stale, cache.tags())]) for cache in all_caches()]
+    if any(removed):
+        release_free_memory()
 
 
 def _segments(base: BaseTable) -> set[str]:
