@@ -17,12 +17,14 @@ import pytest
 import typer.main
 import typer.testing
 from hypothesis import HealthCheck, settings
+from support.airflow.webhook_server import WebhookServer, running_webhook
 from support.data import copied
 from support.data.sampled import keep_few
 from support.data.tables import SCHEMA, MakeTable
 from support.groups import WaitingFirst, is_slow_run, make_scheduler, rank
 from support.leftovers import Belongings, leftovers
 from support.oracles.facts import FACTS, facts_of, told
+from support.oracles.secrecy import Secrecy
 from support.renderings import Stored
 from support.stores.faulty_store import FaultyStores
 
@@ -199,6 +201,20 @@ def _no_catalog_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def stored(request: pytest.FixtureRequest) -> Stored:
     """Return what holds renderings against those in the folder ``renderings`` beside the test."""
     return Stored(request.path.parent / "renderings", request.config.getoption("renew"))
+
+
+@pytest.fixture
+def secrecy(caplog: pytest.LogCaptureFixture) -> Secrecy:
+    """Return what finds out whether a marker is shown, in logs at their most talkative too."""
+    caplog.set_level(logging.DEBUG)
+    return Secrecy(caplog)
+
+
+@pytest.fixture
+def webhook_server() -> Iterator[WebhookServer]:
+    """Return a running webhook."""
+    with running_webhook() as running:
+        yield running
 
 
 @pytest.fixture

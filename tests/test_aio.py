@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from support.data.tables import REGION, MakeTable, generations, keys, log, numbered, rows, state
+from support.data.tables import REGION, generations, keys, log, rows, state
 from support.stores.faulty_store import GENERATION, REGION_MANIFEST, WAL, FaultyStores, Pause
 
 import memwal
@@ -21,7 +21,6 @@ from memwal.errors import (
     ArgumentTypeError,
     BackPressureError,
     InvalidInputError,
-    RegionFencedError,
     StoreFullError,
     WriterClosedError,
 )
@@ -101,25 +100,6 @@ class TestWrites:
 
         run(main)
         assert state(table) == {n: n for n in range(1001)}
-
-    def test_of_one_task_keep_their_order(self, table: memwal.Table) -> None:
-        async def main() -> None:
-            async with open_writer(table, options=BUFFERED) as writer:
-                for n in range(200):
-                    await writer.upsert(rows({1: n}))
-
-        run(main)
-        assert state(table) == {1: 199}
-
-    def test_that_do_not_fit_are_refused(self, table: memwal.Table) -> None:
-        async def main() -> None:
-            async with open_writer(table) as writer:
-                with pytest.raises(InvalidInputError):
-                    await writer.upsert(pa.table({"other": [1]}))
-                await writer.upsert(rows({1: 1}))
-
-        run(main)
-        assert state(table) == {1: 1}
 
     def test_that_failed_say_so_to_everybody_who_asks(
         self, faults: FaultyStores, table: memwal.Table
@@ -259,16 +239,6 @@ class TestLoop:
         run(main)
         assert state(table) == {n: n for n in range(6)}
 
-    def test_may_have_several_one_after_another(self, table: memwal.Table) -> None:
-        for n in range(3):
-
-            async def main(n: int = n) -> None:
-                async with open_writer(table) as writer:
-                    await writer.upsert(rows({n: n}))
-
-            run(main)
-        assert state(table) == {0: 0, 1: 1, 2: 2}
-
 
 class TestCancelled:
     def test_tasks_do_not_take_back_what_was_handed_over(
@@ -352,16 +322,6 @@ class TestCancelled:
 
 
 class TestEnd:
-    def test_flushes(self, make_table: MakeTable) -> None:
-        table = make_table(buckets=4)
-
-        async def main() -> None:
-            async with open_writer(table) as writer:
-                await writer.upsert(numbered(0, 100))
-
-        run(main)
-        assert state(table) == dict.fromkeys(range(100), 0)
-
     def test_with_an_error_does_not_flush_and_loses_nothing(self, table: memwal.Table) -> None:
         async def main() -> None:
             async with open_writer(table) as writer:
@@ -426,20 +386,6 @@ class TestEnd:
         for thread in set(threading.enumerate()) - before:
             thread.join(60)
             assert not thread.is_alive()
-
-    def test_of_a_claim_is_told(self, table: memwal.Table) -> None:
-        async def main() -> None:
-            async with open_writer(table) as first:
-                await first.upsert(rows({1: 1}))
-                async with open_writer(table) as second:
-                    await second.upsert(rows({2: 2}))
-                    with pytest.raises(RegionFencedError):
-                        await first.upsert(rows({3: 3}))
-                await first.close()
-
-        with pytest.raises(RegionFencedError):
-            run(main)
-        assert state(table) == {1: 1, 2: 2}
 
 
 @pytest.mark.parametrize("threads", [0, -1])

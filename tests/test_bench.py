@@ -7,7 +7,6 @@ import math
 import re
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +14,6 @@ import figures
 import pytest
 
 ROOT = Path(__file__).parents[1]
-LINES = {
-    "durable-single": 1,
-    "single": 1,
-    "threads": 1,
-    "bulk": 3,
-    "indexed": 1,
-    "reads": 2,
-    "routing": 3,
-    "memory": 2,
-    "requests": 1,
-    "replay": 1,
-    "flush-cpu": 1,
-    "replay-cpu": 1,
-}
 ROWS = "300"
 
 
@@ -38,12 +23,19 @@ def kinds(lines: list[dict[str, Any]]) -> set[tuple[str, ...]]:
     return {tuple(re.sub(r"[\d,.]+", "N", word) for word in line) for line in words}
 
 
-def assert_stored(program: str, lines: list[dict[str, Any]]) -> None:
-    """The pages of figures are written from these very lines."""
+def stored_lines(program: str, *names: str) -> list[dict[str, Any]]:
+    """The lines of a program, or the ones of these names, that the pages of figures hold."""
     report = json.loads((ROOT / "bench" / "figures" / f"{program}.json").read_text())
-    names = {line["name"] for line in lines}
-    stored = [line for line in report["lines"] if line["name"] in names]
+    return [line for line in report["lines"] if not names or line["name"] in names]
+
+
+def assert_stored(program: str, lines: list[dict[str, Any]], *names: str) -> None:
+    """The pages of figures are written from these very lines, and both sides have figures."""
+    stored = stored_lines(program, *(names or {line["name"] for line in lines}))
     assert kinds(stored) == kinds(lines)
+    for line in lines:
+        for side in ("ours", "other"):
+            assert 0 < line[side]["low"] <= line[side]["median"] <= line[side]["high"]
 
 
 def test_the_page_has_the_figures_that_are_stored() -> None:
@@ -87,17 +79,12 @@ def report(
     only = [f"--only={name}" for name in request.param]
     report: dict[str, Any] = json.loads(run("writer.py", folder, "--json", *only))
     assert list(folder.iterdir()) == []
-    assert {line["name"] for line in report["lines"]} == set(request.param or LINES)
+    assert_stored("writer", report["lines"], *request.param)
     return report
 
 
-def test_has_figures_of_both_sides(report: dict[str, Any]) -> None:
-    for name, count in Counter(line["name"] for line in report["lines"]).items():
-        assert count == LINES[name]
-    assert_stored("writer", report["lines"])
+def test_compares_both_sides_with_a_target(report: dict[str, Any]) -> None:
     for line in report["lines"]:
-        for side in ("ours", "other"):
-            assert 0 < line[side]["low"] <= line[side]["median"] <= line[side]["high"]
         assert math.isclose(line["ratio"], line["ours"]["median"] / line["other"]["median"])
         assert (line["target"] is None) == (line["met"] is None)
 
@@ -120,16 +107,7 @@ def test_prints_a_table_with_the_target(tmp_path: Path) -> None:
     assert "<= 1.3" in printed
 
 
-READ_LINES: dict[str, dict[str, int]] = {
-    "scan": {"scan": 8},
-    "scan-memory": {"scan-memory": 2},
-    "lookup": {"lookup": 4},
-    "vector": {"vector": 2, "vector-recall": 2, "vector-lag": 1, "vector-equal": 1},
-    "text": {"text": 2, "text-lag": 1},
-    "fresh": {"fresh": 6},
-    "lookup-growth": {"lookup-growth": 3},
-    "scan-growth": {"scan-growth": 3},
-}
+READS = ("scan", "scan-memory", "lookup", "vector", "text", "fresh", "lookup-growth", "scan-growth")
 
 
 def read_lines(folder: Path, name: str) -> list[dict[str, Any]]:
@@ -137,21 +115,16 @@ def read_lines(folder: Path, name: str) -> list[dict[str, Any]]:
         run("reader.py", folder, "--json", "--rounds", "1", "--only", name)
     )["lines"]
     assert_stored("reader", lines)
-    for line in lines:
-        for side in ("ours", "other"):
-            assert 0 < line[side]["low"] <= line[side]["median"] <= line[side]["high"]
+    assert list(folder.iterdir()) == []
     return lines
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=pytest.mark.bench) for name in READ_LINES],
-)
+@pytest.mark.bench
+@pytest.mark.parametrize("name", READS)
 def test_reads_have_figures_of_both_sides(tmp_path: Path, name: str) -> None:
-    lines = read_lines(tmp_path, name)
-
-    assert Counter(line["name"] for line in lines) == READ_LINES[name]
-    assert list(tmp_path.iterdir()) == []
+    assert {line["name"].partition("-")[0] for line in read_lines(tmp_path, name)} == {
+        name.partition("-")[0]
+    }
 
 
 @pytest.mark.bench
@@ -159,7 +132,7 @@ def test_a_query_sends_fewer_requests_than_a_native_one(tmp_path: Path) -> None:
     lines = read_lines(tmp_path, "read-requests")
 
     native = [line for line in lines if line["against"] == "native"]
-    assert (len(native), len(lines)) == (5, 11)
+    assert len(native) == 5
     assert all(line["ratio"] < 1 for line in native)
 
 
@@ -174,37 +147,10 @@ def test_tables_of_reads_are_kept_when_asked(tmp_path: Path) -> None:
     assert sorted(kept.rglob("*")) == made
 
 
-JOB_LINES: dict[str, dict[str, int]] = {
-    "merge": {"merge": 3, "merge memory": 1},
-    "divided": {"divided": 2},
-    "scaling": {"scaling": 3},
-    "growth": {"growth": 5},
-    "task-memory": {"task memory": 6},
-    "memory": {"backlog memory": 3},
-    "compaction": {"compaction": 2},
-    "quality": {"quality": 4},
-    "spark": {"spark": 3},
-    "regions": {"region requests": 6, "region seconds": 6, "region memory": 6},
-    "checks": {"checks": 2},
-    "probes": {"probes": 4},
-}
-
-
-SLOW_JOBS = (
-    "merge",
-    "divided",
-    "scaling",
-    "growth",
-    "task-memory",
-    "compaction",
-    "memory",
-    "quality",
-    "spark",
-    "checks",
-    "probes",
+JOBS = (
+    *("merge", "divided", "scaling", "growth", "task-memory", "compaction", "memory"),
+    *("quality", "spark", "checks", "probes"),
 )
-
-
 LARGE = ("divided", "scaling")
 """Parts whose figures are of a larger table."""
 
@@ -221,25 +167,13 @@ def test_the_first_call_has_figures_of_both_sides(tmp_path: Path) -> None:
     lines = json.loads(run("cold.py", tmp_path, "--json", "--rounds", "1"))["lines"]
 
     assert_stored("cold", lines)
-    assert all(line["ours"]["median"] > 0 < line["other"]["median"] for line in lines)
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.bench] if name in SLOW_JOBS else [])
-        for name in JOB_LINES
-        if name != "regions"
-    ],
-)
+@pytest.mark.bench
+@pytest.mark.parametrize("name", JOBS)
 def test_jobs_have_figures_of_both_sides(tmp_path: Path, name: str) -> None:
-    lines = job_lines(tmp_path, name)
-
-    assert Counter(line["name"] for line in lines) == JOB_LINES[name]
-    for line in lines:
-        for side in ("ours", "other"):
-            assert 0 < line[side]["low"] <= line[side]["median"] <= line[side]["high"]
+    assert job_lines(tmp_path, name)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -247,7 +181,6 @@ def test_jobs_have_figures_of_both_sides(tmp_path: Path, name: str) -> None:
 def test_a_region_costs_the_same_requests_however_many_there_are(tmp_path: Path) -> None:
     lines = job_lines(tmp_path, "regions")
 
-    assert Counter(line["name"] for line in lines) == JOB_LINES["regions"]
     counted = [line for line in lines if line["name"] == "region requests"]
     assert all(line["met"] for line in counted)
     looks = [line["note"].partition(" for each")[0] for line in counted if "look" in line["what"]]
@@ -260,19 +193,12 @@ def test_a_region_costs_the_same_requests_however_many_there_are(tmp_path: Path)
     ]
 
 
-AIRFLOW_LINES = {"parse": 2, "idle": 1, "due": 3, "due-warm": 3, "due-submit": 3, "bare": 2}
-
-
 @pytest.mark.bench
-@pytest.mark.parametrize("part", AIRFLOW_LINES)
+@pytest.mark.parametrize("part", ["parse", "idle", "due", "due-warm", "due-submit", "bare"])
 def test_figures_of_airflow(tmp_path: Path, part: str) -> None:
     few = ["--tables", "2", "--idle-tables", "3", "--singles", "1", "--seconds", "10"]
     report = json.loads(run("airflow.py", tmp_path, "--json", "--only", part, *few))
-    lines = report["lines"]
-    assert len(lines) == AIRFLOW_LINES[part]
-    assert {line["name"] for line in lines} == {f"airflow {part}"}
-    assert all(line["ours"]["median"] > 0 for line in lines)
-    assert_stored("airflow", lines)
+    assert_stored("airflow", report["lines"], f"airflow {part}")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -281,8 +207,7 @@ def test_figures_of_airflow(tmp_path: Path, part: str) -> None:
 def test_merges_with_a_spark_that_stays_up_and_without_one(tmp_path: Path) -> None:
     lines = json.loads(run("spark.py", tmp_path, "--json", "--rounds", "1"))["lines"]
 
-    assert Counter(line["name"] for line in lines) == {"warm": 2, "size": 4}
-    assert_stored("spark", lines)
+    assert_stored("spark", lines, "warm", "size")
     assert list(tmp_path.iterdir()) == []
 
 

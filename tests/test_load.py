@@ -16,8 +16,7 @@ from load import make_table  # noqa: E402
 from load_test.check import differing_keys, final_checks  # noqa: E402
 from load_test.producer import Producer  # noqa: E402
 from load_test.reader import Reader  # noqa: E402
-from load_test.rows import ABSENT, impossible, regions_of, rows_of, seen, torn  # noqa: E402
-from load_test.samples import stored  # noqa: E402
+from load_test.rows import ABSENT, impossible, rows_of, seen, torn  # noqa: E402
 from load_test.state import EventLog, Truth, mistakes  # noqa: E402
 
 # bench/airflow.py must not be found as the package airflow by other tests of this process.
@@ -28,14 +27,6 @@ KEYS = 600
 
 def array(*values: int) -> np.ndarray:
     return np.array(values, dtype=np.int64)
-
-
-def test_rows_are_whole_by_themselves() -> None:
-    keys = np.arange(1_000)
-    rows = rows_of(keys, keys % 7, written=1.0)
-
-    assert len(torn(rows)) == 0
-    assert len(set(rows["text"].to_pylist())) > 900
 
 
 @pytest.mark.parametrize("column", ["count", "vector", "text"])
@@ -102,23 +93,6 @@ def test_the_last_checks_find_what_is_wrong(tmp_path: Path) -> None:
     assert not lost.held
     assert "2 of 600" in lost.found
     assert all(check.held for check in others)
-
-
-def test_each_key_has_the_region_that_its_rows_go_to(tmp_path: Path) -> None:
-    table = make_table(tmp_path / "load.lance", KEYS, 2)
-    ids, regions = regions_of(table, KEYS)
-    keys = np.flatnonzero(regions == 1)
-    with table.writer(region_ids=[ids[1]]) as writer:
-        writer.upsert(rows_of(keys, np.full(len(keys), 2), written=0.0))
-
-    assert [region.region_id for region in table.status().regions] == [str(ids[1])]
-    counted = stored(tmp_path / "load.lance")["files"]
-    assert counted["generations"] > 0
-    assert counted["wal"] > 0
-    assert counted["data"] == 1
-    assert sum(counted.values()) == sum(
-        path.is_file() for path in (tmp_path / "load.lance").rglob("*")
-    )
 
 
 def test_what_a_kill_left_open_is_settled(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterator
 from dataclasses import fields
@@ -12,7 +11,7 @@ import commands
 import errors
 import policies
 import pytest
-from support.docs.documented import PACKAGES, documented, found, lacking
+from support.docs.documented import documented, found, lacking
 from support.docs.pages import ROOT
 from typer.main import get_command
 from typer.testing import CliRunner
@@ -68,9 +67,6 @@ class TestPython:
         lacks = {path: lacking(one) for path, one in documented().items()}
         assert {path: what for path, what in lacks.items() if what} == {}
 
-    def test_only_what_is_ours_is_shown(self) -> None:
-        assert {path.partition(".")[0] for path in documented()} == set(PACKAGES)
-
 
 class TestCommands:
     def test_every_command_and_option_is_there(self) -> None:
@@ -92,14 +88,6 @@ class TestCommands:
                 if not parameter.hidden:
                     assert (parameter.help or "").strip(), f"{path}: {parameter.name}"
 
-    def test_tables_have_as_many_cells_in_each_row(self) -> None:
-        for text in (commands.markdown(), policies.markdown(), errors.markdown()):
-            for table in re.findall(r"(?:^\|.*\n)+", text, flags=re.M):
-                assert len({len(re.findall(r"(?<!\\)\|", row)) for row in table.splitlines()}) == 1
-
-    def test_exit_codes(self) -> None:
-        assert re.findall(r"^\| (\d) \| \w", commands.exit_codes(), re.M) == list("01234")
-
 
 def all_commands(command: Any, path: str) -> Iterator[tuple[str, Any]]:
     yield path, command
@@ -117,11 +105,6 @@ class TestPolicy:
         assert "| default | " in section
         assert "| may be | " in section
         assert "| example | `memwal " in section
-
-    def test_bounds_are_those_of_the_checks(self) -> None:
-        text = policies.markdown()
-        assert "| may be | a number of seconds of at least 120 |" in text  # gc_grace_seconds
-        assert "| may be | a whole number from 1 to 100 |" in text  # priority
 
     def test_the_command_line_takes_every_example(
         self, catalog: Catalog, url: str, monkeypatch: pytest.MonkeyPatch
@@ -156,36 +139,3 @@ class TestEnvironment:
         }
         assert {"MEMWAL_CATALOG_URL", "MEMWAL_CATALOG_SNAPSHOT"} <= found
         assert [name for name in found if f"| `{name}` |" not in ENVIRONMENT] == []
-
-    def test_every_variable_that_is_read_is_told(self) -> None:
-        read = {name for path in CODE for name in variables(ast.parse(path.read_text()))}
-        assert {"XDG_DATA_HOME", "JAVA_HOME", "AIRFLOW_HOME", "OTEL_SDK_DISABLED"} <= read
-        # Where programs are found, and the home of the user.
-        untold = {name for name in read - {"PATH", "HOME"} if f"`{name}`" not in ENVIRONMENT}
-        assert untold == set()
-
-
-def variables(tree: ast.Module) -> Iterator[str]:
-    """Names that are looked up in an environment, as they stand or by a constant of the module."""
-    constants = {
-        target.id: node.value.value
-        for node in tree.body
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    }
-    for node in ast.walk(tree):
-        key: ast.expr | None = None
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
-            if "environ" in ast.unparse(node.func.value) and node.func.attr in (
-                "get",
-                "setdefault",
-                "pop",
-            ):
-                key = node.args[0]
-        elif isinstance(node, ast.Subscript) and "environ" in ast.unparse(node.value):
-            key = node.slice
-        if isinstance(key, ast.Constant) and isinstance(key.value, str):
-            yield key.value
-        elif isinstance(key, ast.Name) and isinstance(constants.get(key.id), str):
-            yield constants[key.id]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,9 +12,9 @@ import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from support.docs.command_lines import commands
 from support.oracles.secrecy import Secrecy
 from support.stores.store_gateway import Answer, Forward, Gateway, Request, gateway_before
-from typer.main import get_command
 from typer.testing import CliRunner
 
 import memwal
@@ -63,12 +62,6 @@ def store() -> Iterator[Gateway]:
 
 
 @pytest.fixture
-def secrecy(caplog: pytest.LogCaptureFixture) -> Secrecy:
-    caplog.set_level(logging.DEBUG)
-    return Secrecy(caplog)
-
-
-@pytest.fixture
 def options(store: Gateway, secrecy: Secrecy) -> dict[str, str]:
     return {
         "aws_access_key_id": f"AKIA{secrecy.marker}",
@@ -88,16 +81,6 @@ def file(options: dict[str, str], tmp_path: Path) -> Path:
     return path
 
 
-def commands(group: Any, above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Each command that takes storage options, and its words."""
-    for name, command in group.commands.items():
-        words = (*above, name)
-        if hasattr(command, "commands"):
-            yield from commands(command, words)
-        elif any(one.name == OPTION for one in command.params):
-            yield words, command
-
-
 def required(command: Any) -> Iterator[str]:
     """What a command must be told, by the names of its parameters."""
     if command.name == "create":
@@ -109,7 +92,11 @@ def required(command: Any) -> Iterator[str]:
             yield from [value] if one.param_type_name == "argument" else [one.opts[0], value]
 
 
-COMMANDS = dict(commands(get_command(app)))
+COMMANDS = {
+    words: command
+    for words, command in commands()
+    if any(one.name == OPTION for one in command.params)
+}
 
 
 @pytest.fixture

@@ -37,19 +37,6 @@ class TestNavigation:
 
         assert sorted(named) == sorted(written | set(hooks.ELSEWHERE))
 
-    def test_a_page_that_appears_is_in_it(self, tmp_path: Path) -> None:
-        for name in ("a.md", "deep/b.md", "deep/er/c.md", "deep/d.md", "deep/e.md", "first.md"):
-            (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
-            (tmp_path / name).write_text("# x\n")
-        (tmp_path / "deep" / "README.md").write_text("[E](e.md), [D](d.md#x)\n")
-        nav: Any = ["first.md", {"Rest": ["*.md", {"Deep": ["deep/*.md"]}]}, "none*.md"]
-        config: Any = SimpleNamespace(docs_dir=str(tmp_path), nav=nav)
-
-        assert hooks.on_config(config).nav == [
-            "first.md",
-            {"Rest": ["a.md", {"Deep": [f"deep/{name}.md" for name in ("README", "e", "d", "b")]}]},
-        ]
-
 
 def test_generated_parts_are_known() -> None:
     marks = [
@@ -57,27 +44,6 @@ def test_generated_parts_are_known() -> None:
     ]
 
     assert sorted(marks) == sorted(hooks.GENERATED)
-
-
-def test_a_page_that_is_filled_in_says_so_in_the_repository() -> None:
-    for page in pages():
-        is_filled_in = re.search(r"^::: |<!-- generated: ", page.text, flags=re.M) is not None
-        note = re.search(r"^<!-- in the repository -->\n((?:> .*\n)+)", page.text, flags=re.M)
-        assert (note is not None) == is_filled_in, page.name
-        if note is not None:
-            assert "make docs" in note[1]
-            assert f"site/reference/{Path(page.name).stem}.html" in note[1]
-
-
-def test_the_site_does_not_say_so() -> None:
-    page: Any = SimpleNamespace(file=SimpleNamespace(src_uri="reference/aio.md"))
-    written = (DOCS / "reference" / "aio.md").read_text()
-
-    shown = hooks.on_page_markdown(written, page)
-
-    assert shown.splitlines()[0] == written.splitlines()[0]
-    assert "repository" not in shown
-    assert "::: memwal.aio" in shown
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,6 @@ from support.data.tables import (
     numbered,
     rows,
     state,
-    undivided_tasks,
 )
 
 import memwal
@@ -35,7 +34,6 @@ from memwal.errors import (
     TableSetupError,
 )
 from memwal.inputs.addresses import location_of
-from memwal.jobs.merge.job import run_merge_task
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.region.router import bucket_region_id
 from memwal.storage.location import TableLocation
@@ -105,13 +103,6 @@ def test_jobs_run_where_they_are_told_to(make_table: MakeTable) -> None:
 
     assert sent == [1, 1, 3]
     assert state(table) == dict.fromkeys(range(40), 0)
-
-
-def test_tasks_can_be_sent_to_other_processes(make_table: MakeTable) -> None:
-    table = make_table()
-    table.upsert(rows({1: 1}))
-    (task,) = pickle.loads(pickle.dumps(undivided_tasks(table)))
-    assert pickle.loads(pickle.dumps(run_merge_task(task))).generations == 1
 
 
 def test_two_handles_of_a_table_see_the_same(make_table: MakeTable) -> None:

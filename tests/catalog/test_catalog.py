@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import pytest
 
@@ -129,8 +129,3 @@ def test_secrets_reach_neither_the_database_nor_the_snapshot(
     database = url.removeprefix("sqlite:///")
     with open(database, "rb") as file:
         assert b"hunter2" not in file.read()
-
-
-def test_since_and_now_do_not_depend_on_the_zone(catalog: Catalog) -> None:
-    table = catalog.register("a", uri="/data/a.lance")
-    assert abs(table.created_at - datetime.now().astimezone()) < timedelta(minutes=1)

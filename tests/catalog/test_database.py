@@ -9,25 +9,19 @@ from pathlib import Path
 
 import pytest
 from alembic.autogenerate import compare_metadata
-from alembic.config import Config
 from alembic.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from sqlalchemy import event, text
 
 import memwal.catalog.database as database_module
 from memwal.catalog import Catalog
 from memwal.catalog.database import MIGRATE_COMMAND, Database, default_url
-from memwal.catalog.models import HEAD_REVISION, Base
+from memwal.catalog.models import Base
 from memwal.errors import (
     InvalidInputError,
     StoreAccessError,
     StoreUnavailableError,
     TableSetupError,
 )
-
-
-def migrations() -> str:
-    return str(Path(database_module.__file__).parent / "migrations")
 
 
 def test_an_unmigrated_catalog_says_what_to_call_and_makes_no_file(tmp_path: Path) -> None:
@@ -86,12 +80,6 @@ def test_migrations_make_exactly_the_mapped_schema(each_empty_url: str) -> None:
         context = MigrationContext.configure(connection)
         assert compare_metadata(context, Base.metadata) == []
     database.engine.dispose()
-
-
-def test_the_head_is_the_newest_migration() -> None:
-    config = Config()
-    config.set_main_option("script_location", migrations())
-    assert ScriptDirectory.from_config(config).get_current_head() == HEAD_REVISION
 
 
 def test_migrating_again_keeps_the_tables(catalog: Catalog) -> None:
@@ -185,14 +173,6 @@ def test_the_command_of_the_message_migrates(tmp_path: Path) -> None:
     subprocess.run([Path(sys.executable).with_name(program), *arguments], check=True)
     catalog = Catalog()
     assert catalog.list() == []
-    catalog.close()
-
-
-def test_migrating_the_default_makes_its_folder(tmp_path: Path) -> None:
-    catalog = Catalog()
-    catalog.migrate()
-    assert catalog.list() == []
-    assert (tmp_path / "data" / "memwal" / "catalog.db").exists()
     catalog.close()
 
 

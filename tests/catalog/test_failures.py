@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import text
+from support.data import statuses
 from support.data.policies import spoil_policy
 
 from memwal.catalog import Catalog, Policy, read_snapshot
@@ -37,7 +38,7 @@ from memwal.errors import (
 from memwal.fleet import overview
 from memwal.fleet.health import Health
 from memwal.jobs.job import JobResult, SkippedRegion
-from memwal.jobs.status import RegionBacklog, TableStatus
+from memwal.jobs.status import TableStatus
 from memwal.util.retry import LostRaceError
 
 RUNBOOKS = Path(__file__).resolve().parents[2] / "docs" / "runbooks"
@@ -46,24 +47,7 @@ NOTHING = JobResult(job="merge", table="/data/a.lance", version=1)
 
 
 def status(missing: int | None = None, before: int | None = None) -> TableStatus:
-    region = RegionBacklog(
-        region_id="00000000-0000-0000-0000-000000000001",
-        writer_epoch=1,
-        sealed=False,
-        current_generation=5,
-        merged_generation=1,
-        backlog_generations=0,
-        backlog_rows=0,
-        backlog_bytes=0,
-        oldest_backlog_seconds=None,
-        unflushed_wal_entries=3,
-        retained_generations=0,
-        missing_wal_entry=missing,
-        merged_before=before,
-    )
-    return TableStatus(
-        uri="/data/a.lance", version=4, regions=(region,), indexes=(), snapshot_age_seconds=None
-    )
+    return statuses.status(statuses.region(missing_wal_entry=missing, merged_before=before))
 
 
 @pytest.fixture

@@ -10,37 +10,26 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from sqlalchemy import select
+from support.data import statuses
 
 import memwal.catalog.runs as active_run_module
 from memwal.catalog import Catalog, Policy, Pruned, RunState
 from memwal.catalog.models import JobRunRow
 from memwal.errors import InvalidInputError, ObjectNotFoundError, StoreUnavailableError
 from memwal.jobs.job import JobResult
-from memwal.jobs.status import RegionBacklog, TableStatus
+from memwal.jobs.status import TableStatus
 
 RESULT = JobResult(job="merge", table="/data/a.lance", version=7, commits=1, metrics={"rows": 3})
 
 
 def status(*, generations: int, wal: int) -> TableStatus:
-    regions = tuple(
-        RegionBacklog(
-            region_id=f"00000000-0000-0000-0000-00000000000{number}",
-            writer_epoch=1,
-            sealed=False,
-            current_generation=5,
-            merged_generation=0,
-            backlog_generations=generations,
-            backlog_rows=10 * generations,
-            backlog_bytes=5_000_000_000 * generations,
-            oldest_backlog_seconds=1.0,
-            unflushed_wal_entries=wal,
-            retained_generations=0,
-        )
-        for number in (1, 2)
-    )
-    return TableStatus(
-        uri="/data/a.lance", version=7, regions=regions, indexes=(), snapshot_age_seconds=None
-    )
+    backlog = {
+        "backlog_generations": generations,
+        "backlog_rows": 10 * generations,
+        "backlog_bytes": 5_000_000_000 * generations,
+        "unflushed_wal_entries": wal,
+    }
+    return statuses.status(*(statuses.region(number, **backlog) for number in (1, 2)), indexes=())
 
 
 def test_a_run_that_ends_well_keeps_its_result(catalog: Catalog) -> None:
@@ -264,16 +253,6 @@ def test_a_failure_is_told_also_when_the_catalog_is_not_there(
         monkeypatch.setattr(catalog, "finish_run", gone)
         raise TheRealOne
     assert [record.levelname for record in caplog.records] == ["WARNING"]
-
-
-def test_runs_are_filtered_by_state_and_time(each_catalog: Catalog) -> None:
-    failed = each_catalog.start_run("a", "merge")
-    each_catalog.finish_run(failed, error="x")
-    started = each_catalog.run(failed).started_at
-    going = each_catalog.start_run("a", "merge")
-    assert [run.run_id for run in each_catalog.runs(state=RunState.FAILED)] == [failed]
-    later = each_catalog.runs(since=started + timedelta(microseconds=1))
-    assert [run.run_id for run in later] == [going]
 
 
 def test_last_runs_are_those_that_succeeded(each_catalog: Catalog) -> None:

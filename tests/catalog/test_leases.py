@@ -5,20 +5,19 @@ import sqlite3
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 from sqlalchemy import update
 from support.data.postgres import PostgresServer
+from support.waiting import until
 
 import memwal.catalog.database as database_module
 from memwal.catalog import Catalog
 from memwal.catalog.database import Database
-from memwal.catalog.leases import Leases, default_holder, job_resource
+from memwal.catalog.leases import Leases, default_holder
 from memwal.catalog.models import LeaseRow
 from memwal.errors import ConflictError, InvalidInputError, LeaseLostError, ObjectNotFoundError
 
@@ -56,13 +55,6 @@ def start(each_url: str) -> Iterator[Start]:
 def says(child: subprocess.Popen[str]) -> str:
     assert child.stdout is not None
     return child.stdout.readline().strip()
-
-
-def wait_for(condition: Callable[[], Any], seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def is_refused(leases: Leases) -> bool:
@@ -130,30 +122,16 @@ def test_durations_may_be_seconds(leases: Leases) -> None:
             leases.acquire("t", ttl=wrong)
 
 
-def test_waiting_ends(leases: Leases) -> None:
-    with leases.acquire("t", ttl=LONG), pytest.raises(ConflictError):
-        leases.acquire("t", wait=timedelta(seconds=0.3))
-
-
 @pytest.mark.parametrize("resource", ["", "x" * 501])
 def test_resources_have_a_length(leases: Leases, resource: str) -> None:
     with pytest.raises(InvalidInputError):
         leases.acquire(resource)
 
 
-def test_a_lease_must_be_long_enough_to_be_renewed(leases: Leases) -> None:
-    with pytest.raises(InvalidInputError):
-        leases.acquire("t", ttl=timedelta(milliseconds=100))
-
-
-def test_jobs_of_tables_have_names_of_their_own() -> None:
-    assert job_resource("a", "merge") != job_resource("a", "gc")
-
-
 def test_a_lease_is_renewed_as_long_as_it_is_held(leases: Leases) -> None:
     with leases.acquire("t", ttl=timedelta(seconds=0.6)) as lease:
         first = leases.list()[0].expires_at
-        wait_for(lambda: leases.list()[0].expires_at > first + timedelta(seconds=1))
+        until(lambda: leases.list()[0].expires_at > first + timedelta(seconds=1))
         lease.check()
         assert is_refused(leases)
 
@@ -179,7 +157,7 @@ def test_a_lease_that_is_taken_by_force_is_lost(leases: Leases) -> None:
 def test_the_heartbeat_hears_of_the_loss(leases: Leases) -> None:
     lease = leases.acquire("t", ttl=timedelta(seconds=0.6))
     leases.release("t")
-    wait_for(lambda: lease.lost)
+    until(lambda: lease.lost)
     lease.release()
 
 
@@ -234,7 +212,7 @@ def test_a_process_that_overslept_has_lost_its_lease_though_nobody_took_it(
     child = start("hold", 1)
     assert says(child) == "1"
     child.send_signal(signal.SIGSTOP)
-    wait_for(lambda: leases.list() == [])
+    until(lambda: leases.list() == [])
     # A little longer: by its own clock the lease ends no later than by the database's.
     child.send_signal(signal.SIGCONT)
     assert child.wait(60) == 0
@@ -297,7 +275,7 @@ def test_a_holder_stops_when_the_server_is_gone_for_longer_than_its_lease(
     lease = catalog.leases.acquire("t", ttl=timedelta(seconds=0.9))
     postgres.stop()
     try:
-        wait_for(lambda: lease.lost)
+        until(lambda: lease.lost)
         with pytest.raises(LeaseLostError):
             lease.check()
         lease.release()
@@ -322,12 +300,12 @@ def test_a_holder_goes_on_while_the_file_is_locked(
     before = other.leases.list()[0].expires_at
     locker = sqlite3.connect(tmp_path / "catalog.db", isolation_level=None)
     locker.execute("BEGIN IMMEDIATE")
-    wait_for(lambda: "not renewed yet" in caplog.text)
+    until(lambda: "not renewed yet" in caplog.text)
     lease.check()
     assert other.leases.list()[0].expires_at == before
     locker.execute("ROLLBACK")
     locker.close()
-    wait_for(lambda: other.leases.list()[0].expires_at > before)
+    until(lambda: other.leases.list()[0].expires_at > before)
     lease.check()
     lease.release()
     other.close()

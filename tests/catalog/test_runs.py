@@ -8,9 +8,7 @@ import pytest
 from sqlalchemy import event, text
 
 from memwal.catalog import Catalog, RunState
-from memwal.catalog.leases import job_resource
 from memwal.catalog.runs import RunFeed
-from memwal.exporter.catalog_reader import CatalogReader
 from memwal.jobs.job import JobResult
 
 RESULT = JobResult(job="merge", table="/t", version=2, commits=1).to_dict()
@@ -95,19 +93,6 @@ def test_runs_that_are_forgotten(catalog: Catalog, feed: RunFeed) -> None:
     again = catalog.start_run("a", "merge")
     catalog.finish_run(again, result=RESULT)
     assert told(feed) == [(again, RunState.SUCCEEDED)]
-
-
-def test_an_endpoint_reads_it(catalog: Catalog) -> None:
-    catalog.register("a", uri="/lake/a")
-    reader = CatalogReader(catalog)
-    assert reader.read().runs["a", "merge", "succeeded"] == 0
-    catalog.finish_run(catalog.start_run("a", "merge"), result=RESULT)
-    with catalog.leases.acquire(job_resource("a", "gc")):
-        found = reader.read()
-    assert found.runs["a", "merge", "succeeded"] == 1
-    (reading,) = found.tables
-    assert reading.running == ("gc",)
-    assert reading.success_age("merge") < 60
 
 
 def test_the_running_runs_of_a_table_are_found_by_their_index(each_catalog: Catalog) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
-from support.data.tables import MakeTable, keys, rows
+from support.data.copied import copy_of
+from support.data.tables import SCHEMA, keys, rows
 from typer.testing import CliRunner
 
 import memwal
@@ -52,18 +54,26 @@ def cli() -> Cli:
     return run
 
 
-@pytest.fixture
-def backlog(make_table: MakeTable) -> memwal.Table:
-    """Return a table of two regions with six generations: keys 0 to 29 have the number 2, but 5
-    and 6 are deleted."""
-    table = make_table(buckets=2, maintained_indexes=["id_idx"])
+def _write_backlog(folder: Path) -> None:
+    spec = memwal.RegionSpec.bucket("id", 2)
+    indexes = ["id_idx"]
+    table = memwal.create(
+        folder / "backlog", SCHEMA, primary_key=["id"], region_spec=spec, maintained_indexes=indexes
+    )
     with table.writer() as writer:
         for n in range(3):
             writer.upsert(rows(dict.fromkeys(range(30), n)))
             if n == 2:
                 writer.delete(keys(5, 6))
             writer.flush()
-    return table
+
+
+@pytest.fixture
+def backlog(tmp_path: Path) -> memwal.Table:
+    """Return a table of two regions with six generations: keys 0 to 29 have the number 2, but 5
+    and 6 are deleted."""
+    copy_of("a table of the command line", tmp_path, _write_backlog, times=False)
+    return memwal.open(tmp_path / "backlog")
 
 
 @pytest.fixture

@@ -106,22 +106,6 @@ def test_a_wrong_command_line(cli, arguments):
     assert "Error: " in answer.stderr
 
 
-def test_no_table(cli, tmp_path):
-    answer = cli("merge", tmp_path / "none.lance")
-    assert answer.code == 2
-    assert str(tmp_path / "none.lance") in answer.stderr
-
-
-def test_a_table_without_mem_wal(cli, tmp_path):
-    import lance
-    import pyarrow as pa
-
-    lance.write_dataset(pa.table({"id": [1]}), tmp_path / "plain.lance")
-    answer = cli("status", tmp_path / "plain.lance")
-    assert answer.code == 2
-    assert answer.stderr.startswith("error: ")
-
-
 @pytest.mark.parametrize("command", ["status", "read", "merge", "verify"])
 def test_a_table_that_is_not_there_is_made_by_a_command(cli, tmp_path, command):
     answer = cli(command, tmp_path / "nothing")

@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shlex
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+from support.docs.scripts import script
 from support.kubernetes import dockerfile
 
 from memwal.version import __version__ as VERSION
 
 ROOT = Path(__file__).resolve().parents[2]
-SCRIPT = ROOT / "scripts" / "build_images.py"
-
-
-@pytest.fixture(scope="module")
-def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("build_images", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+SCRIPT = script("build_images")
 
 
 @pytest.fixture(autouse=True)
@@ -33,10 +20,8 @@ def epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
 
 
-def printed(
-    script: ModuleType, capsys: pytest.CaptureFixture[str], *arguments: str
-) -> list[list[str]]:
-    assert script.main(["--print", *arguments]) == 0
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[list[str]]:
+    assert SCRIPT.main(["--print", *arguments]) == 0
     return [shlex.split(line) for line in capsys.readouterr().out.splitlines()]
 
 
@@ -46,9 +31,9 @@ def engine(folder: Path, body: str) -> None:
     program.chmod(0o755)
 
 
-def test_images_are_targets_of_the_dockerfile(script: ModuleType) -> None:
+def test_images_are_targets_of_the_dockerfile() -> None:
     stages = dockerfile.read(ROOT / "docker" / "Dockerfile").stages
-    assert set(script.IMAGES) <= set(stages)
+    assert set(SCRIPT.IMAGES) <= set(stages)
     # What no other stage is made from is an image, and every image is built.
     used = {stage.base for stage in stages.values()} | {
         flag.removeprefix("--from=")
@@ -56,18 +41,16 @@ def test_images_are_targets_of_the_dockerfile(script: ModuleType) -> None:
         for step in stage.of("COPY")
         for flag in step.flags
     }
-    assert set(stages) - used == set(script.IMAGES)
+    assert set(stages) - used == set(SCRIPT.IMAGES)
 
 
 @pytest.mark.parametrize("name", ["docker", "podman", "buildah"])
-def test_every_image_has_a_command(
-    script: ModuleType, capsys: pytest.CaptureFixture[str], name: str
-) -> None:
-    commands = printed(script, capsys, "--engine", name, "--prefix", "registry.example/data/")
+def test_every_image_has_a_command(capsys: pytest.CaptureFixture[str], name: str) -> None:
+    commands = printed(capsys, "--engine", name, "--prefix", "registry.example/data/")
 
     assert [command[:2] for command in commands] == [[name, "build"]] * 3
     assert [command[-1] for command in commands] == [str(ROOT)] * 3
-    for image, command in zip(script.IMAGES, commands, strict=True):
+    for image, command in zip(SCRIPT.IMAGES, commands, strict=True):
         assert f"--target={image}" in command
         assert f"--tag=registry.example/data/{image}:{VERSION}" in command
         assert f"--file={ROOT / 'docker' / 'Dockerfile'}" in command
@@ -78,19 +61,17 @@ def test_every_image_has_a_command(
 
 
 def test_another_base_tag_and_certificates(
-    script: ModuleType, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     bundle = tmp_path / "bundle.pem"
     with pytest.raises(SystemExit):
-        script.main(["--print", "--certificates", str(bundle)])
+        SCRIPT.main(["--print", "--certificates", str(bundle)])
     assert str(bundle) in capsys.readouterr().err
     bundle.touch()
 
     arguments = ("--only", "memwal", "--base", "mirror.example/debian:12", "--tag", "t")
-    (command,) = printed(
-        script, capsys, *arguments, "--engine", "docker", "--certificates", str(bundle)
-    )
-    (fresh,) = printed(script, capsys, *arguments, "--engine", "docker", "--no-cache")
+    (command,) = printed(capsys, *arguments, "--engine", "docker", "--certificates", str(bundle))
+    (fresh,) = printed(capsys, *arguments, "--engine", "docker", "--no-cache")
     assert "--no-cache" in fresh
 
     assert "--build-arg=BASE=mirror.example/debian:12" in command
@@ -100,14 +81,13 @@ def test_another_base_tag_and_certificates(
 
 
 def test_the_first_failure_ends_it(
-    script: ModuleType,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> None:
     engine(tmp_path, "exit 3")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin")
-    assert script.main(["--engine", "podman"]) == 3
+    assert SCRIPT.main(["--engine", "podman"]) == 3
     said = capfd.readouterr()
     assert "memwal" in said.err.splitlines()[-1]
     assert len(said.out.splitlines()) == 1

@@ -91,13 +91,6 @@ def test_an_executor_pod_starts_sparks_backend(spark: dict[str, str]) -> None:
     }
 
 
-def test_an_executor_finds_classes_that_are_added(spark: dict[str, str]) -> None:
-    more = {"SPARK_CONF_DIR": "/conf", "SPARK_CLASSPATH": "/a.jar", "SPARK_EXTRA_CLASSPATH": "/b"}
-    arguments = started({**spark, **EXECUTOR, **more}, "executor")
-    path = arguments[arguments.index("-cp") + 1]
-    assert path == f"/conf:{spark['SPARK_HOME']}/jars/*:/a.jar:/b"
-
-
 @pytest.mark.parametrize("missing", EXECUTOR)
 def test_an_executor_without_what_spark_sets_names_it(spark: dict[str, str], missing: str) -> None:
     environ = {**spark, **{key: value for key, value in EXECUTOR.items() if key != missing}}

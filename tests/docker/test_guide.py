@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -70,18 +68,3 @@ def test_a_table_is_made_registered_and_written(
     table = memwal.open(str(tmp_path / "flights.lance"))
     assert table.status().backlog_generations == 4
     assert table.scan().to_table().num_rows == 1000
-
-
-def test_options_of_the_build_script_exist() -> None:
-    scripts = [shlex.split(line, comments=True) for line in COMMANDS if "build_images" in line]
-    assert scripts
-    for _, script, *options in scripts:
-        wanted = ["--print", "--engine", "docker", *options]
-        subprocess.run([sys.executable, ROOT / script, *wanted], check=True, capture_output=True)
-    named = set(re.findall(r"`(--[a-z-]+)", GUIDE)) - {"--entrypoint"}
-    told = subprocess.run(
-        [sys.executable, ROOT / "scripts" / "build_images.py", "--help"],
-        capture_output=True, text=True, check=True,
-    ).stdout  # fmt: skip
-    assert {"--prefix", "--base", "--certificates"} <= named
-    assert all(option in told for option in named)

@@ -8,11 +8,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from airflow_demo.connect_server import ConnectServer, ConnectServerError
 from airflow_demo.home import write_settings
-from airflow_demo.standalone import LAUNCHER, AirflowStandalone, AirflowStandaloneError
-
-REPOSITORY = Path(__file__).resolve().parents[2]
+from airflow_demo.standalone import LAUNCHER, AirflowStandalone
 
 
 @pytest.fixture
@@ -23,22 +20,6 @@ def airflow(tmp_path: Path) -> AirflowStandalone:
         env={"MEMWAL_CATALOG_URL": "sqlite:////x.db"},
         settings={"core": {"parallelism": "2"}, "memwal": {"spark_master": "local[1]"}},
     )
-
-
-def test_settings_can_be_added_and_replaced(airflow: AirflowStandalone) -> None:
-    settings = airflow.settings()
-    assert settings["core"]["parallelism"] == "2"
-    assert settings["core"]["executor"] == "LocalExecutor"
-    assert settings["memwal"] == {"spark_master": "local[1]"}
-    assert settings["api"]["host"] == "127.0.0.1"
-
-
-def test_jobs_of_small_tables_run_on_the_spark_that_stays_up(tmp_path: Path) -> None:
-    server = ConnectServer(tmp_path / "server.log")
-    assert server.airflow_settings == {"spark_master": server.url, "local_below_bytes": "0"}
-    with pytest.raises(ConnectServerError):
-        server.check()
-    server.stop()
 
 
 def test_the_environment_is_the_callers_without_its_airflow(
@@ -69,12 +50,6 @@ def test_secrets_are_private_and_outlast_a_restart(tmp_path: Path) -> None:
     assert second["core"]["dags_folder"] == "/c"
     assert second["api_auth"] == first["api_auth"]
     assert second["core"]["fernet_key"] == first["core"]["fernet_key"]
-
-
-def test_what_was_not_started_says_so_and_can_be_stopped(airflow: AirflowStandalone) -> None:
-    with pytest.raises(AirflowStandaloneError):
-        airflow.wait_healthy()
-    airflow.stop()
 
 
 def test_components_do_not_outlive_their_caller(tmp_path: Path) -> None:

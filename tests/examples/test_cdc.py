@@ -201,14 +201,6 @@ class TestFollowing:
             wait()
         shop.check()
 
-    def test_all_columns_of_the_old_row_are_used_where_they_are_sent(self, shop: Shop) -> None:
-        shop.run("ALTER TABLE orders REPLICA IDENTITY FULL", insert(1, 10))
-        with shop.following() as wait:
-            wait()
-            shop.run("UPDATE orders SET id = id + 10", "UPDATE orders SET n = 0 WHERE id = 12")
-            wait()
-        shop.check()
-
     def test_what_comes_again_changes_nothing(self, shop: Shop) -> None:
         """The slot is set back by a copy of its earlier self, as after a crash."""
         with shop.following() as wait:
@@ -278,15 +270,6 @@ class TestFollowing:
         found = memwal.open(shop.uri).scan(columns=["id", "name", "n"]).to_table().sort_by("id")
         assert found["n"].to_pylist() == [1, 2, None, 3]
         assert found["name"].to_pylist() == ["x", "x", "y", "x"]
-
-    def test_a_column_of_another_type_is_told(self, shop: Shop) -> None:
-        with (
-            pytest.raises(SchemaChangedError, match="'n'"),
-            shop.following() as wait,
-        ):
-            wait()
-            shop.run("ALTER TABLE orders ALTER COLUMN n TYPE bigint", insert(1, 1))
-            wait()
 
 
 def steps(uri: str) -> list[tuple[str, dict[str, int]]]:

@@ -12,48 +12,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from documents import chunks, corpus, history
+from documents import corpus, history
 from embed import Embed, by_meaning, by_words
 from ingest import Look, Truth, ingest
-from library import Library
 
 import memwal
 
 HERE = Path(__file__).parents[2] / "examples" / "rag"
-
-
-class TestDocuments:
-    def test_chunks_keep_every_word(self) -> None:
-        text = "One  two.\n\nThree\nfour.\n\n" + "five " * 100 + "\n\nSix."
-        pieces = chunks(text)
-        assert " ".join(pieces).split() == text.split()
-        assert pieces[0] == "One two. Three four."
-        assert len(pieces) == 3
-
-    def test_history_is_the_same_each_time_and_has_every_kind_of_change(self) -> None:
-        documents = {f"d{n}": f"first {n}\n\n{'more ' * 120}" for n in range(90)}
-        steps = list(history(documents, rounds=5))
-        assert steps == list(history(documents, rounds=5))
-        known: dict[str, str | None] = {}
-        kinds = set()
-        for changes in steps:
-            for name, text in changes.items():
-                before = known.get(name, "never")
-                kinds.add((before == "never", before is None, text is None))
-                assert before != text
-            known |= changes
-        # New ones, replaced ones, withdrawn ones, and some that come back.
-        assert kinds == {
-            (True, False, False),
-            (False, False, False),
-            (False, False, True),
-            (False, True, False),
-        }
-
-    def test_vectors_of_words_are_near_where_words_are_shared(self) -> None:
-        one, other, far = by_words(["open a file", "a file to open", "the square root of two"])
-        assert np.allclose(np.linalg.norm(one), 1)
-        assert one @ other > 0.9 > 0.5 > one @ far
 
 
 def check(looks: list[Look], rounds: int) -> None:
@@ -105,12 +70,6 @@ def test_goes_on_where_it_was(tmp_path: Path) -> None:
     check(ingest(uri, embed=by_words, rounds=3, documents=650), rounds=3)
     assert len(ingest(uri, embed=by_words, rounds=3, documents=650)) == 1
     same(uri, truth_of(650, 3))
-
-
-def test_too_few_documents_are_told(tmp_path: Path) -> None:
-    uri = str(tmp_path / "library.lance")
-    with pytest.raises(ValueError):
-        Library.create(uri, by_words, {"one": "some text"})
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -23,6 +23,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from prometheus_client import CollectorRegistry
 from sqlalchemy import event, text
 from support.data.policies import spoil_policy
+from support.data.statuses import region, status
 from support.data.tables import MakeTable, numbered
 from support.metrics.exposed import of_a_producer, of_the_endpoint
 
@@ -40,8 +41,6 @@ from memwal.jobs.status import IndexLag
 from memwal.telemetry import MetricDefinition
 from memwal.writer.metrics import COUNTERS, GAUGES, HISTOGRAMS
 
-Make = Callable[..., Any]
-
 
 @pytest.fixture
 def flights(catalog: Catalog) -> str:
@@ -57,14 +56,14 @@ class TestTables:
                 writer.upsert(numbered(0, 20, n=turn))
                 writer.flush()
         catalog.register("flights", uri=table.uri, policy=Policy(merge_at_generations=1))
-        status = table.status()
-        catalog.record_backlog("flights", status)
+        before = table.status()
+        catalog.record_backlog("flights", before)
         scrape()
         of = {"table": "flights"}
         assert scrape.of("memwal_table_backlog_generations", **of) == 6
         assert scrape.of("memwal_table_backlog_deepest", **of) == 3
-        assert scrape.of("memwal_table_backlog_rows", **of) == status.backlog_rows > 0
-        assert scrape.of("memwal_table_backlog_bytes", **of) == status.backlog_bytes > 0
+        assert scrape.of("memwal_table_backlog_rows", **of) == before.backlog_rows > 0
+        assert scrape.of("memwal_table_backlog_bytes", **of) == before.backlog_bytes > 0
         assert scrape.of("memwal_table_regions", **of) == 2
         assert scrape.of("memwal_table_base_rows", **of) == 0
         run_job(catalog, JobRequest("flights", "merge"))
@@ -80,7 +79,7 @@ class TestTables:
         merge = {"table": "flights", "job": "merge"}
         assert scrape.of("memwal_job_runs_total", **merge, outcome="succeeded") == 1
         assert scrape.of("memwal_job_rows_total", **merge) == 20
-        assert scrape.of("memwal_job_bytes_total", **merge) == status.backlog_bytes
+        assert scrape.of("memwal_job_bytes_total", **merge) == before.backlog_bytes
         assert scrape.of("memwal_job_commits_total", **merge) == 1
 
     def test_the_policy(self, catalog: Catalog, scrape: Any, flights: str) -> None:
@@ -108,11 +107,9 @@ class TestTables:
         assert scrape.of("memwal_table_interval_seconds", table=flights) is None
         assert scrape.of("memwal_catalog_up") == 1
 
-    def test_ages_go_on_after_the_look(
-        self, catalog: Catalog, scrape: Any, flights: str, make_status: Make, make_region: Make
-    ) -> None:
-        waiting = make_region(backlog_generations=2, oldest_backlog_seconds=50.0)
-        catalog.record_backlog(flights, make_status(waiting))
+    def test_ages_go_on_after_the_look(self, catalog: Catalog, scrape: Any, flights: str) -> None:
+        waiting = region(backlog_generations=2, oldest_backlog_seconds=50.0)
+        catalog.record_backlog(flights, status(waiting))
         age_state(catalog, timedelta(hours=2))
         found = scrape.of("memwal_table_backlog_age_seconds", table=flights)
         assert 7250 <= found < 7400
@@ -205,12 +202,10 @@ class TestOverTime:
         # One that never succeeded counts from the registration.
         assert scrape.of("memwal_job_success_age_seconds", table=flights, job="gc") < 1e4
 
-    def test_claims(
-        self, catalog: Catalog, scrape: Any, flights: str, make_status: Make, make_region: Make
-    ) -> None:
+    def test_claims(self, catalog: Catalog, scrape: Any, flights: str) -> None:
         def look(*epochs: int) -> None:
-            regions = [make_region(n, writer_epoch=e) for n, e in enumerate(epochs)]
-            catalog.record_backlog(flights, make_status(*regions))
+            regions = [region(n, writer_epoch=e) for n, e in enumerate(epochs)]
+            catalog.record_backlog(flights, status(*regions))
 
         look(7, 1)
         assert scrape.of("memwal_region_claims_total", table=flights) == 0
@@ -227,11 +222,11 @@ class TestOverTime:
         assert scrape.of("memwal_region_claims_total", table=flights) == 5
 
     def test_claims_are_forgotten_after_a_while(
-        self, catalog: Catalog, scrape: Any, flights: str, make_status: Make, make_region: Make
+        self, catalog: Catalog, scrape: Any, flights: str
     ) -> None:
-        catalog.record_backlog(flights, make_status(make_region(writer_epoch=1)))
+        catalog.record_backlog(flights, status(region(writer_epoch=1)))
         scrape()
-        catalog.record_backlog(flights, make_status(make_region(writer_epoch=9)))
+        catalog.record_backlog(flights, status(region(writer_epoch=9)))
         age_state(catalog, timedelta(minutes=16))
         assert scrape.of("memwal_region_claims_most", table=flights) == 0
         assert scrape.of("memwal_region_claims_total", table=flights) == 8
@@ -241,7 +236,6 @@ class TestOverTime:
         catalog: Catalog,
         scrape: Any,
         flights: str,
-        make_status: Make,
     ) -> None:
         ago = timedelta(hours=1)
         scrape = replace(scrape, clock=lambda: datetime.now(UTC) - ago)
@@ -249,32 +243,30 @@ class TestOverTime:
         def age() -> float:
             return scrape.of("memwal_table_catchup_age_seconds", table=flights)
 
-        catalog.record_backlog(flights, make_status(lag=2))
+        catalog.record_backlog(flights, status(lag=2))
         assert age() == 0
         ago = timedelta(0)
         assert 3600 <= age() < 7200
         finish(catalog, flights, job="index")
         assert 0 <= age() < 3600
-        catalog.record_backlog(flights, make_status(lag=0))
+        catalog.record_backlog(flights, status(lag=0))
         assert age() == 0
         # Rows that were appended to the base table directly are in no generation.
         appended = IndexLag(name="id_idx", generations=0, regions=0, rows=5)
         ago = timedelta(hours=1)
-        catalog.record_backlog(flights, make_status(indexes=(appended,)))
+        catalog.record_backlog(flights, status(indexes=(appended,)))
         assert age() == 0
         ago = timedelta(0)
         assert age() > 0
 
 
 class TestCost:
-    def test_queries_do_not_grow_with_the_tables(
-        self, catalog: Catalog, scrape: Any, make_status: Make
-    ) -> None:
+    def test_queries_do_not_grow_with_the_tables(self, catalog: Catalog, scrape: Any) -> None:
         def fill(number: int) -> int:
             for n in range(number):
                 name = f"t{number}-{n}"
                 catalog.register(name, uri=f"/lake/{name}")
-                catalog.record_backlog(name, make_status(lag=1))
+                catalog.record_backlog(name, status(lag=1))
                 finish(catalog, name)
             with counted(catalog) as statements:
                 scrape()

@@ -5,11 +5,13 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from uuid import UUID
 
 import pytest
 from sqlalchemy import text
-from support.data.tables import MakeTable, folder, manifest, numbered
+from support.data.copied import copy_of
+from support.data.tables import SCHEMA, folder, manifest, numbered
 
 import memwal
 from memwal.catalog import Catalog, Policy
@@ -26,7 +28,7 @@ CALM = Policy(
 
 
 @pytest.fixture
-def managed(make_table: MakeTable, catalog: Catalog) -> Callable[..., memwal.Table]:
+def managed(tmp_path: Path, catalog: Catalog) -> Callable[..., memwal.Table]:
     """Return a function that makes a table with a backlog of each of its regions, registered.
 
     ``managed("flights", buckets=2, generations=3, policy=...)``
@@ -39,11 +41,21 @@ def managed(make_table: MakeTable, catalog: Catalog) -> Callable[..., memwal.Tab
         generations: int = 3,
         policy: Policy = CALM,
     ) -> memwal.Table:
-        table = make_table(buckets=buckets)
-        with table.writer() as writer:
-            for turn in range(generations):
-                writer.upsert(numbered(0, 20, n=turn))
-                writer.flush()
+        def write(folder: Path) -> None:
+            table = memwal.create(
+                folder / "table",
+                SCHEMA,
+                primary_key=["id"],
+                region_spec=memwal.RegionSpec.bucket("id", buckets),
+            )
+            with table.writer() as writer:
+                for turn in range(generations):
+                    writer.upsert(numbered(0, 20, n=turn))
+                    writer.flush()
+
+        shape = f"a managed table of {buckets} regions and {generations} generations"
+        copy_of(shape, tmp_path / name, write, times=False)
+        table = memwal.open(tmp_path / name / "table")
         catalog.register(name, uri=table.uri, policy=policy)
         return table
 

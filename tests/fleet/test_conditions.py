@@ -6,37 +6,24 @@ import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from support.data import statuses
 from support.data.policies import spoil_policy
 
 from memwal.catalog import Catalog, Policy
 from memwal.catalog.leases import job_resource
-from memwal.catalog.models import JobRunRow, SkippedRegionRow
+from memwal.catalog.models import JobRunRow
 from memwal.errors import ConflictError
 from memwal.fleet.health import RETRY_GRACE, Condition, ConditionKind, conditions
 from memwal.jobs.job import SkippedRegion
-from memwal.jobs.status import RegionBacklog, TableStatus
+from memwal.jobs.status import TableStatus
 
 REGION = "00000000-0000-0000-0000-000000000007"
 
 
 def status(age: float | None) -> TableStatus:
     """Return a status with three generations of which the oldest is so old."""
-    region = RegionBacklog(
-        region_id=REGION,
-        writer_epoch=1,
-        sealed=False,
-        current_generation=4,
-        merged_generation=0,
-        backlog_generations=0 if age is None else 3,
-        backlog_rows=0,
-        backlog_bytes=0,
-        oldest_backlog_seconds=age,
-        unflushed_wal_entries=0,
-        retained_generations=0,
-    )
-    return TableStatus(
-        uri="/t", version=1, regions=(region,), indexes=(), snapshot_age_seconds=None
-    )
+    waiting = 0 if age is None else 3
+    return statuses.status(statuses.region(backlog_generations=waiting, oldest_backlog_seconds=age))
 
 
 @pytest.fixture
@@ -48,12 +35,6 @@ def flights(catalog: Catalog) -> Catalog:
 
 def later(**since: float) -> datetime:
     return datetime.now(UTC) + timedelta(**since)
-
-
-def test_nothing_is_wrong_with_what_nobody_looked_at(flights: Catalog) -> None:
-    assert conditions(flights) == []
-    flights.record_backlog("flights", status(None))
-    assert conditions(flights) == []
 
 
 def test_a_backlog_is_late_then_critical_also_when_nobody_looks_again(flights: Catalog) -> None:
@@ -166,17 +147,3 @@ def test_the_critical_come_first(flights: Catalog) -> None:
         catalog.record_backlog(name, status(age))
     assert [one.table for one in conditions(catalog)] == ["zebras", "ants"]
     assert conditions(catalog)[0].to_dict()["critical"] is True
-
-
-def test_a_skipped_region_keeps_its_first_moment(flights: Catalog) -> None:
-    flights.backoffs.skip_regions(
-        "flights", [SkippedRegion(region_id=REGION, generation=2, reason="x")]
-    )
-    (before,) = conditions(flights)
-    flights.backoffs.skip_regions(
-        "flights", [SkippedRegion(region_id=REGION, generation=2, reason="y")]
-    )
-    (after,) = conditions(flights)
-    assert (before.since, before.mark) == (after.since, after.mark)
-    with flights.database.reading() as session:
-        assert session.get_one(SkippedRegionRow, ("flights", REGION)).attempts == 2

@@ -6,44 +6,30 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from sqlalchemy import event, text
+from sqlalchemy import event
+from support.data import statuses
+from support.data.statuses import region, region_id
 
 import memwal
 from memwal.catalog import Catalog
 from memwal.errors import ObjectNotFoundError
 from memwal.fleet import Fleet, overview
-from memwal.fleet.health import Health
 from memwal.fleet.overview import table_detail, table_history
 from memwal.jobs.job import JobResult, SkippedRegion
-from memwal.jobs.status import RegionBacklog, TableStatus
+from memwal.jobs.status import TableStatus
 
 Managed = Callable[..., memwal.Table]
-REGION = "00000000-0000-0000-0000-000000000001"
+REGION = region_id(1)
 
 
 def status(*, generations: int = 2, age: float | None = 100.0) -> TableStatus:
-    region = RegionBacklog(
-        region_id=REGION,
-        writer_epoch=1,
-        sealed=False,
-        current_generation=5,
-        merged_generation=1,
+    backlog = region(
+        1,
         backlog_generations=generations,
-        backlog_rows=10 * generations,
-        backlog_bytes=generations,
         oldest_backlog_seconds=age if generations else None,
         unflushed_wal_entries=3,
-        retained_generations=0,
-        reclaimable_bytes=7,
     )
-    return TableStatus(
-        uri="/data/a.lance",
-        version=4,
-        regions=(region,),
-        indexes=(),
-        snapshot_age_seconds=50.0,
-        base_rows=9,
-    )
+    return statuses.status(backlog, snapshot_age_seconds=50.0, indexes=())
 
 
 def later(**values: float) -> datetime:
@@ -125,16 +111,6 @@ def test_what_fails_is_told_until_it_succeeds(catalog: Catalog) -> None:
     assert found.rates.rows_merged == pytest.approx(0.1)
     assert list(found.last_runs) == ["merge"]
     assert found.to_dict()["health"] == "ok"
-
-
-def test_a_run_that_died_is_an_error(catalog: Catalog) -> None:
-    catalog.register("a", uri="/data/a.lance")
-    catalog.start_run("a", "gc", beats=True)
-    with catalog.database.writing() as session:
-        session.execute(text("UPDATE job_runs SET heartbeat_at = '2020-01-01 00:00:00'"))
-    (found,) = overview(catalog)
-    assert [one.job for one in found.errors] == ["gc"]
-    assert found.health is Health.FAILING
 
 
 def test_what_is_due_by_now(catalog: Catalog) -> None:

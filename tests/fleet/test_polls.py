@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.data.policies import IDLE
 from support.data.tables import numbered
 
 import memwal
-from memwal.catalog import Catalog, Policy
+from memwal.catalog import Catalog
 from memwal.catalog.records import ManagedTable
 from memwal.errors import StoreUnavailableError
 from memwal.fleet import polls as polls_module
@@ -21,18 +22,6 @@ from memwal.fleet.tables import Survey
 from memwal.fleet.watch import TableWatch
 
 Managed = Callable[..., memwal.Table]
-
-IDLE = Policy(
-    merge_at_generations=100,
-    merge_at_age_seconds=1e9,
-    index_at_age_seconds=1e9,
-    snapshot_at_age_seconds=1e9,
-    snapshot_at_regions=1000,
-    gc_interval_seconds=1e9,
-    gc_at_bytes=None,
-    compact_min_fragments=None,
-)
-"""A policy by which nothing becomes due."""
 
 
 class Loop:

@@ -8,23 +8,22 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import pytest
 from support.data.policies import spoil_policy
 from support.data.tables import MakeTable, base_state, folder, merged, numbered
+from support.waiting import until
 
 import memwal
 from memwal.catalog import Catalog, Policy, RunState
 from memwal.catalog.records import ManagedTable
 from memwal.errors import InvalidInputError, StoreUnavailableError, TableSetupError
-from memwal.fleet import Budget, Fleet, JobRequest, Outcome, Runtime, overview, run_job
+from memwal.fleet import Budget, Fleet, JobRequest, Outcome, overview, run_job
 from memwal.fleet import scheduler as fleet_module
 from memwal.jobs.job import JobResult, TaskRunner, run_in_process
 from memwal.jobs.merge import job as merge_job
@@ -34,7 +33,6 @@ from memwal.region.router import bucket_region_id
 from memwal.storage.location import TableLocation
 
 Managed = Callable[..., memwal.Table]
-Poison = Callable[[memwal.Table, UUID, int], Callable[[], None]]
 PATIENCE_SECONDS = 120
 
 
@@ -43,14 +41,6 @@ def kinds(outcomes: list[Outcome]) -> dict[tuple[str, str], str]:
         (one.table, one.job): "failed" if one.failed_job else type(one.result).__name__
         for one in outcomes
     }
-
-
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not holds():
-        if time.monotonic() > deadline:
-            raise TimeoutError("it never came true")
-        time.sleep(0.05)
 
 
 @pytest.fixture
@@ -201,30 +191,6 @@ class TestOneProcess:
         assert "RuntimeError" in failed.reason
         assert ("flights", "snapshot") not in kinds(fleet.run_once())
 
-    def test_a_poisoned_generation(
-        self, catalog: Catalog, managed: Managed, poison: Poison
-    ) -> None:
-        table = managed()
-        poison(table, bucket_region_id(0), 2)
-        fleet = Fleet(catalog)
-        outcomes = {one.job: one for one in fleet.run_once()}
-        result = outcomes["merge"].result
-        assert isinstance(result, JobResult)
-        assert len(result.skipped_regions) == 1
-        assert [one.skipped_regions for one in overview(catalog)] == [1]
-        assert "merge" not in {one.job for one in fleet.run_once()}
-        assert catalog.backoffs.failed_jobs() == []
-
-    def test_quiet_hours_schedules_and_names(self, catalog: Catalog, managed: Managed) -> None:
-        quiet, off, other = managed("quiet"), managed("off"), managed("other")
-        policy = catalog.get("quiet").policy
-        windows = ("00:00-12:00 UTC", "12:00-00:00 UTC")
-        catalog.update("quiet", policy=replace(policy, quiet_hours=windows))
-        catalog.update("off", enabled=False)
-        assert set(kinds(Fleet(catalog, tables=["quiet", "off"]).run_once())) == set()
-        region = bucket_region_id(0)
-        assert [merged(table, region) for table in (quiet, off, other)] == [0, 0, 0]
-
     def test_rows_of_the_catalog_are_forgotten(self, catalog: Catalog, managed: Managed) -> None:
         managed()
         policy = replace(
@@ -235,34 +201,6 @@ class TestOneProcess:
         catalog.finish_run(failed, error="no")
         Fleet(catalog).run_once()
         assert "index" not in {run.job for run in catalog.runs()}
-
-    def test_bytes_are_shared(
-        self, catalog: Catalog, managed: Managed, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        for name in ("a", "b", "c"):
-            managed(name)
-        seen: list[tuple[str, int | None]] = []
-        gate = threading.Barrier(2, timeout=PATIENCE_SECONDS)
-
-        def run_job(catalog: Catalog, request: JobRequest, *, runtime: Runtime) -> Any:
-            seen.append((request.table, request.run_bytes))
-            if len(seen) < 3:
-                gate.wait()
-            return JobResult(job=request.job, table=request.table, version=1)
-
-        monkeypatch.setattr(fleet_module, "run_job", run_job)
-        monkeypatch.setattr(fleet_module, "JOBS", ("merge",))
-        monkeypatch.setattr(fleet_module, "DueJob", _of_size(40 << 20))
-        Fleet(catalog, budget=Budget(jobs=2, bytes=50 << 20)).run_once()
-        assert sorted(one for _, one in seen[:2]) == [10 << 20, 50 << 20]
-        # What the two gave back by then.
-        assert seen[2][1] in (10 << 20, 40 << 20, 50 << 20)
-
-
-def _of_size(size: int) -> Callable[..., Any]:
-    from memwal.fleet.fair_queue import DueJob
-
-    return lambda **options: DueJob(**{**options, "bytes": size})
 
 
 class TestForever:

@@ -8,10 +8,11 @@ from uuid import uuid4
 
 import lance
 import pytest
+from support.data.policies import IDLE
 from support.data.tables import folder, numbered
 
 import memwal
-from memwal.catalog import Catalog, Policy
+from memwal.catalog import Catalog
 from memwal.errors import MemWalError
 from memwal.fleet import watch as watch_module
 from memwal.fleet.watch import Reading, TableWatch
@@ -19,19 +20,6 @@ from memwal.format.paths import region_dir
 from memwal.jobs.job import SkippedRegion
 from memwal.jobs.policy import MAX_REUSE_SECONDS
 from memwal.storage.local import LocalStore
-
-IDLE = Policy(
-    merge_at_generations=100,
-    merge_at_age_seconds=1e9,
-    index_at_age_seconds=1e9,
-    snapshot_at_age_seconds=1e9,
-    snapshot_at_regions=1000,
-    gc_interval_seconds=1e9,
-    gc_at_bytes=None,
-    compact_min_fragments=None,
-    late_seconds=1e9,
-)
-"""A policy by which nothing becomes due."""
 
 
 class Clock:

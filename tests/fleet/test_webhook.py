@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import traceback
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -35,25 +33,15 @@ def event(
 
 
 @pytest.fixture
-def server() -> Iterator[WebhookServer]:
-    with running_webhook() as running:
-        yield running
+def webhook(webhook_server: WebhookServer, secrecy: Secrecy) -> Webhook:
+    return Webhook(f"{webhook_server.address}/services/{secrecy.marker}", timeout=0.3)
 
 
-@pytest.fixture
-def secrecy(caplog: pytest.LogCaptureFixture) -> Secrecy:
-    caplog.set_level(logging.DEBUG)
-    return Secrecy(caplog)
-
-
-@pytest.fixture
-def webhook(server: WebhookServer, secrecy: Secrecy) -> Webhook:
-    return Webhook(f"{server.address}/services/{secrecy.marker}", timeout=0.3)
-
-
-def test_a_message_arrives(server: WebhookServer, webhook: Webhook, secrecy: Secrecy) -> None:
+def test_a_message_arrives(
+    webhook_server: WebhookServer, webhook: Webhook, secrecy: Secrecy
+) -> None:
     webhook.send([event(), event(ConditionKind.BACKLOG_CRITICAL), event(over=True)])
-    (message,) = server.received
+    (message,) = webhook_server.received
     assert message["path"] == f"/services/{secrecy.marker}"
     lines = message["body"]["text"].splitlines()
     assert [line.split()[0] for line in lines] == [
@@ -65,13 +53,15 @@ def test_a_message_arrives(server: WebhookServer, webhook: Webhook, secrecy: Sec
     secrecy.check(webhook, repr(webhook))
 
 
-def test_what_may_work_later_is_tried_again(server: WebhookServer, webhook: Webhook) -> None:
+def test_what_may_work_later_is_tried_again(
+    webhook_server: WebhookServer, webhook: Webhook
+) -> None:
     waits: list[float] = []
-    server.answers += [(503, {}), (429, {"Retry-After": "7"})]
+    webhook_server.answers += [(503, {}), (429, {"Retry-After": "7"})]
     deliver(webhook.post, [event()], sleep=waits.append)
     assert waits == [1.0, 7.0]
-    assert len(server.received) == 3
-    server.answers += [(429, {"Retry-After": "86400"}), (500, {}), (500, {})]
+    assert len(webhook_server.received) == 3
+    webhook_server.answers += [(429, {"Retry-After": "86400"}), (500, {}), (500, {})]
     with pytest.raises(DeliveryError, match="500"):
         deliver(webhook.post, [event()], sleep=waits.append)
     assert waits[2:] == [30.0, 2.0]
@@ -79,19 +69,19 @@ def test_what_may_work_later_is_tried_again(server: WebhookServer, webhook: Webh
 
 @pytest.mark.parametrize("status", [301, 307, 400, 403, 404])
 def test_a_refusal_is_not_tried_again(
-    server: WebhookServer, webhook: Webhook, secrecy: Secrecy, status: int
+    webhook_server: WebhookServer, webhook: Webhook, secrecy: Secrecy, status: int
 ) -> None:
-    server.answers.append((status, {"Location": f"{server.address}/elsewhere"}))
+    webhook_server.answers.append((status, {"Location": f"{webhook_server.address}/elsewhere"}))
     with pytest.raises(DeliveryError, match=str(status)) as caught:
         webhook.send([event()])
-    assert len(server.received) == 1
+    assert len(webhook_server.received) == 1
     secrecy.check("".join(traceback.format_exception(caught.value)))
 
 
 def test_nobody_waits_for_a_slow_one(
-    server: WebhookServer, webhook: Webhook, secrecy: Secrecy
+    webhook_server: WebhookServer, webhook: Webhook, secrecy: Secrecy
 ) -> None:
-    server.ready.clear()
+    webhook_server.ready.clear()
     with pytest.raises(DeliveryError) as caught:
         deliver(webhook.post, [event()], sleep=lambda seconds: None)
     secrecy.check("".join(traceback.format_exception(caught.value)))

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
-import time
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,8 @@ import pytest
 from support.data.tables import MakeTable
 from support.kubernetes.chart import Release, airflow_values, containers, named, pods
 from support.kubernetes.chart_values import MATRIX
+from support.stores.s3_emulator import free_port
+from support.waiting import until
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -126,83 +127,54 @@ def test_the_file_that_dags_are_built_from(catalog: Catalog, url: str, tmp_path:
     try:
         ready = container["startupProbe"]["exec"]["command"]
         assert ready[-1] == path
-        _until(lambda: subprocess.run([*ready[:-1], here], check=False).returncode == 0)
+        until(lambda: subprocess.run([*ready[:-1], here], check=False).returncode == 0)
         assert [table.name for table in read_snapshot(here)] == ["flights"]
         catalog.register("rides", uri="s3://lake/rides.lance")
-        _until(lambda: len(read_snapshot(here)) == 2)
+        until(lambda: len(read_snapshot(here)) == 2)
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
-@pytest.mark.slow
-def test_the_probes_of_the_metrics(catalog: Catalog, url: str) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    release = Release(values={"metrics": {"port": port}})
-    words = arguments(release, "memwal-metrics")
+@contextmanager
+def serving(release: Release, name: str, url: str) -> Iterator[Callable[[str], str | None]]:
+    """Run the command of a Deployment, and ask what its probes ask: None while it does not pass."""
+    port = free_port()
+    words = arguments(release, name)
     # In a pod it listens on all addresses; a test does not.
+    place = words.index("--port" if "--port" in words else "--probe-address") + 1
+    words[place] = str(port) if "--port" in words else f"127.0.0.1:{port}"
     words = ["127.0.0.1" if word == "0.0.0.0" else word for word in words]
-    (container,) = containers(
-        named(release.objects(), "Deployment", "memwal-metrics")["spec"]["template"]
-    )
-    probe = container["readinessProbe"]["httpGet"]
+    (container,) = containers(named(release.objects(), "Deployment", name)["spec"]["template"])
+
+    def ask(kind: str) -> str | None:
+        probe = f"http://127.0.0.1:{port}{container[kind]['httpGet']['path']}"
+        try:
+            with urllib.request.urlopen(probe) as answer:
+                return str(answer.read().decode())
+        except OSError:
+            return None
+
     process = subprocess.Popen(
         [Path(sys.executable).with_name("memwal"), *words],
         env={**os.environ, "MEMWAL_CATALOG_URL": url},
         stdout=subprocess.DEVNULL,
     )
     try:
-
-        def answers() -> bool:
-            with socket.socket() as asked:
-                return asked.connect_ex(("127.0.0.1", port)) == 0
-
-        _until(answers)
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{probe['path']}") as answer:
-            assert answer.status == 200
-            assert b"memwal_catalog_up 1.0" in answer.read()
+        yield ask
     finally:
         process.terminate()
         assert process.wait(30) == 0
+
+
+@pytest.mark.slow
+def test_the_probes_of_the_metrics(catalog: Catalog, url: str) -> None:
+    with serving(Release(), "memwal-metrics", url) as ask:
+        until(lambda: "memwal_catalog_up 1.0" in (ask("readinessProbe") or ""))
 
 
 @pytest.mark.slow
 def test_the_probes_of_the_fleet(catalog: Catalog, url: str) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    release = Release(values={"fleet": {"enabled": True}})
-    words = arguments(release, "memwal-fleet")
-    words = [f"127.0.0.1:{port}" if word == "0.0.0.0:8080" else word for word in words]
-    (container,) = containers(
-        named(release.objects(), "Deployment", "memwal-fleet")["spec"]["template"]
-    )
-    process = subprocess.Popen(
-        [Path(sys.executable).with_name("memwal"), *words],
-        env={**os.environ, "MEMWAL_CATALOG_URL": url},
-        stdout=subprocess.DEVNULL,
-    )
-    try:
-
-        def passes(kind: str) -> bool:
-            probe = f"http://127.0.0.1:{port}{container[kind]['httpGet']['path']}"
-            try:
-                with urllib.request.urlopen(probe) as answer:
-                    return bool(answer.status == 200)
-            except OSError:
-                return False
-
+    with serving(Release(values={"fleet": {"enabled": True}}), "memwal-fleet", url) as ask:
         for kind in ("startupProbe", "livenessProbe", "readinessProbe"):
-            _until(lambda kind=kind: passes(kind))
-    finally:
-        process.terminate()
-        assert process.wait(30) == 0
-
-
-def _until(true: Any, seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.05)
+            until(lambda kind=kind: ask(kind) is not None)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from support.kubernetes.chart import Object, Release, containers, named
 from support.kubernetes.chart_values import CONNECT, MATRIX
+from support.stores.s3_emulator import free_port
 
 from memwal.spark.session import ensure_java
 
@@ -39,9 +40,7 @@ def test_no_secret_is_in_its_arguments(case: str) -> None:
 
 @pytest.mark.slow
 def test_it_starts_by_its_arguments_and_its_probes_succeed(tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     values = {"connect": {**CONNECT, "port": port}}
     container = server(Release(values=values).objects())
     assert container["readinessProbe"]["tcpSocket"]["port"] == "connect"

@@ -47,23 +47,6 @@ def test_a_package_holds_the_files(tmp_path: Path) -> None:
     assert Release(values=values, chart=package).objects() == Release(values=values).objects()
 
 
-def test_alerts_can_be_left_out() -> None:
-    found = rules(disabled=["MemwalCatalogDown", "MemwalEndpointDown"])
-    names = {rule["alert"] for group in found["spec"]["groups"] for rule in group["rules"]}
-    assert names == {rule["alert"] for group in GROUPS for rule in group["rules"]} - {
-        "MemwalCatalogDown",
-        "MemwalEndpointDown",
-    }
-    assert all(group["rules"] for group in found["spec"]["groups"])
-
-
-def test_an_alert_that_there_is_not() -> None:
-    release = Release(values={"prometheus": {"rules": {"disabled": ["MemwalLate"]}}})
-    said = release.refusal()
-    assert "MemwalLate" in said
-    assert "MemwalBacklogLate" in said
-
-
 def test_labels_and_runbooks() -> None:
     found = rules(
         labels={"release": "prometheus"},

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -14,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from jsonschema import Draft7Validator
+from support.docs.scripts import script
 from support.kubernetes.chart import CHART, Release
 from support.kubernetes.chart_values import CONNECT, SPARK
 
@@ -21,6 +20,7 @@ import memwal
 
 ROOT = Path(__file__).resolve().parents[2]
 VALUES = (CHART / "values.yaml").read_text()
+DESCRIBE = script("describe_chart")
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 
 
@@ -208,24 +208,9 @@ def test_every_definition_of_the_schema_is_used() -> None:
         assert f'"#/definitions/{name}"' in text, name
 
 
-def describe_chart() -> ModuleType:
-    spec = importlib.util.spec_from_file_location(
-        "describe_chart", ROOT / "scripts" / "describe_chart.py"
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    # A dataclass looks its own module up.
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_the_table_of_values_is_current() -> None:
     readme = (CHART / "README.md").read_text()
-    assert describe_chart().written(readme, VALUES) == readme, (
-        "run python scripts/describe_chart.py"
-    )
+    assert DESCRIBE.written(readme, VALUES) == readme, "run python scripts/describe_chart.py"
 
 
 def undescribed(module: ModuleType, text: str) -> list[str]:
@@ -245,7 +230,7 @@ def undescribed(module: ModuleType, text: str) -> list[str]:
 
 
 def test_every_value_is_described() -> None:
-    assert undescribed(describe_chart(), VALUES) == []
+    assert undescribed(DESCRIBE, VALUES) == []
 
 
 def test_chart_and_package_are_of_one_version() -> None:

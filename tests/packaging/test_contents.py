@@ -16,7 +16,6 @@ from hatchling.plugin.manager import PluginManager
 from support.docs.scripts import script
 
 import memwal
-from memwal.spark.application import apps_folder
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILT = re.compile(r"memwal_airflow/web/static/")
@@ -51,24 +50,6 @@ def test_a_wheel_has_the_packages_dags_and_applications_and_nothing_else(wheel: 
     expected |= {f"memwal/{name}" for name in committed("spark_apps")}
     expected |= {f"memwal_airflow/{name}" for name in committed("dags")}
     assert wheel == expected
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "memwal/py.typed",
-        "memwal/catalog/migrations/env.py",
-        "memwal/catalog/migrations/versions/rev_0001_baseline.py",
-        "memwal/exporter/shipped/alerts.yml",
-        "memwal/exporter/shipped/dashboard.json",
-        "memwal/spark_apps/merge.py",
-        "memwal_airflow/plugin.py",
-        "memwal_airflow/dags/memwal_tables.py",
-        "memwal_airflow/dags/memwal_fleet.py",
-    ],
-)
-def test_a_wheel_has_what_is_read_at_run_time(wheel: set[str], name: str) -> None:
-    assert name in wheel
 
 
 def test_an_sdist_has_what_a_wheel_is_built_of(sdist: set[str], wheel: set[str]) -> None:
@@ -128,13 +109,6 @@ class TestPage:
         initialize("wheel", "standard")
         assert capsys.readouterr().err == ""
 
-    def test_what_is_given_to_others_is_a_release(self) -> None:
-        release = script("build_hook").RELEASE
-        for name in ("Makefile", "docker/Dockerfile"):
-            builds = re.findall(r"^.*hatchling build.*$", (ROOT / name).read_text(), flags=re.M)
-            assert builds
-            assert all(f"{release}=1 " in build for build in builds)
-
 
 def test_the_version_stands_in_one_place() -> None:
     metadata = ProjectMetadata(str(ROOT), PluginManager())
@@ -148,7 +122,3 @@ def test_the_version_stands_in_one_place() -> None:
         check=False,
     )
     assert found.stdout.split() in ([], ["memwal/version.py"])
-
-
-def test_a_checkout_has_its_applications_beside_the_package() -> None:
-    assert (apps_folder() / "merge.py").is_file()

@@ -88,8 +88,3 @@ def test_what_packages_say(headers: list[tuple[str, str]], licence: str | None) 
         told[name] = value
     found = LICENCES.licence_of(told)
     assert found == (licence or LICENCES.UNKNOWN)
-
-
-def test_the_page_is_written_from_them() -> None:
-    text = LICENCES.page({"a": "MIT", "b": "ISC"}, {"one": ["a"], "two": ["b", "a"]})
-    assert text.endswith("| a | MIT | all |\n| b | ISC | two |\n")

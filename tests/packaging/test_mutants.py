@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.docs.pages import ROOT
 from support.docs.scripts import script
 
 MUTANTS = script("mutants")
@@ -58,13 +57,6 @@ def test_places_are_behaviour(repository: Path) -> None:
     ]
 
 
-def test_every_mutant_of_the_library_is_python() -> None:
-    modules: dict[str, object] = {}
-    for place in MUTANTS.all_places(ROOT)[::50]:
-        module = modules.setdefault(place.module, MUTANTS.Module(ROOT, ROOT / place.module))
-        compile(module.apply(place.edits), place.module, "exec")
-
-
 def test_a_mutant_is_found_where_its_function_went(repository: Path) -> None:
     drawn = MUTANTS.draw(repository, 1, 5)
     assert drawn == MUTANTS.draw(repository, 1, 5)
@@ -81,16 +73,6 @@ def test_a_line_that_changed_is_not_found(repository: Path) -> None:
     lost = replace(mutant, line=mutant.line + " ", tests=["tests/test_gone.py"])
     assert MUTANTS.find(lost, MUTANTS.all_places(repository)) is None
     assert MUTANTS.check(repository, [mutant, lost]) == 1
-
-
-def test_the_tests_of_a_module_stand_first(repository: Path) -> None:
-    assert MUTANTS.default_tests(repository, "memwal/some.py") == ["tests/test_some.py"]
-    (repository / "tests" / "deep" / "test_a.py").write_text("")
-    (repository / "tests" / "deep" / "test_b.py").write_text("some")
-    assert MUTANTS.default_tests(repository, "memwal/deep/er/some.py") == [
-        "tests/deep/test_b.py",
-        "tests/deep/test_*.py",
-    ]
 
 
 @pytest.mark.parametrize(

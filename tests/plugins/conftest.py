@@ -12,12 +12,13 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from support.data.copied import copy_of
 from support.kubernetes.kubernetes_server import KubernetesServer, kubeconfig, running_kubernetes
 
 import memwal
@@ -106,12 +107,10 @@ def load_dag(
         path.unlink()
 
 
-@pytest.fixture(scope="session")
-def first_backlog(tmp_path_factory: pytest.TempPathFactory) -> BacklogTable:
-    """The table that each test gets a copy of: writing it takes eight times as long."""
+def _make_backlog(folder: Path) -> None:
     schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
     table = memwal.create(
-        str(tmp_path_factory.mktemp("backlog") / "table.lance"),
+        str(folder / "table.lance"),
         schema,
         primary_key=["id"],
         region_spec=memwal.RegionSpec.bucket("id", 2),
@@ -121,38 +120,21 @@ def first_backlog(tmp_path_factory: pytest.TempPathFactory) -> BacklogTable:
     made.flush(*range(100))
     for _ in range(3):
         made.flush(0)
+
+
+@pytest.fixture
+def backlog(tmp_path: Path) -> BacklogTable:
+    copy_of("a table of the plugin", tmp_path, _make_backlog, times=False)
+    table = memwal.open(tmp_path / "table.lance")
     counts = {r.backlog_generations: r.region_id for r in table.status().regions}
     return BacklogTable(uri=table.uri, table=table, hot=counts[4], cold=counts[1])
 
 
 @pytest.fixture
-def backlog(first_backlog: BacklogTable, tmp_path: Path) -> BacklogTable:
-    uri = str(tmp_path / "table.lance")
-    # Not the times of the files, by which a generation is as old as the session.
-    shutil.copytree(first_backlog.uri, uri, copy_function=shutil.copyfile)
-    return replace(first_backlog, uri=uri, table=memwal.open(uri))
-
-
-@pytest.fixture(scope="session")
-def first_catalog(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The empty catalog that each test gets a copy of."""
-    path = tmp_path_factory.mktemp("catalog") / "catalog.db"
-    catalog = Catalog(f"sqlite:///{path}")
-    catalog.migrate()
-    catalog.close()
-    return path
-
-
-@pytest.fixture
-def catalog(
-    first_catalog: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Catalog]:
+def catalog(catalog: Catalog, url: str, monkeypatch: pytest.MonkeyPatch) -> Catalog:
     """The catalog that the plugin's code finds."""
-    shutil.copy(first_catalog, tmp_path / "catalog.db")
-    monkeypatch.setenv("MEMWAL_CATALOG_URL", f"sqlite:///{tmp_path / 'catalog.db'}")
-    catalog = Catalog()
-    yield catalog
-    catalog.close()
+    monkeypatch.setenv("MEMWAL_CATALOG_URL", url)
+    return catalog
 
 
 class TaskState:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -116,11 +116,6 @@ def test_a_run_has_a_deadline(table: ManagedTable) -> None:
     assert deadline.callback.kwargs == {"table": "flights", "seconds": 1800}
 
 
-@pytest.mark.parametrize("schedule", [None, "*/5 * * * *", "@hourly"])
-def test_other_schedules(snapshot: Path, catalog: Catalog, schedule: str | None) -> None:
-    assert build_dag(register(policy=Policy(schedule=schedule))).schedule == schedule
-
-
 def test_by_default_a_run_starts_when_something_is_due(snapshot: Path, catalog: Catalog) -> None:
     asset = build_dag(register()).timetable.asset_condition
     assert asset.uri == "memwal://flights/due"
@@ -196,46 +191,12 @@ from memwal_airflow.dag_factory import build_dags
 # Airflow reads files that speak of airflow and dag only.
 globals().update(build_dags({path!r}))
 """
-APPLICATION = """
-import json, sys, uuid
-import memwal
-
-arguments = sys.argv[1:]
-value = lambda name: arguments[arguments.index(name) + 1]
-regions = [uuid.UUID(after) for name, after in zip(arguments, arguments[1:]) if name == "--region"]
-table = memwal.open(value("--table"))
-json.dump(table.{call}.to_dict(), open(value("--result"), "w"))
-"""
-CALLS = {
-    "merge": "merge(regions=regions)",
-    "index": "build_indexes()",
-    "compact": "compact()",
-    "snapshot": "build_snapshot()",
-    "gc": "collect_garbage(dry_run='--dry-run' in arguments)",
-}
 
 
 @pytest.fixture
-def run(
-    backlog: Any,
-    load_dag: Any,
-    snapshot: Path,
-    catalog: Catalog,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Any:
+def run(backlog: Any, load_dag: Any, snapshot: Path, catalog: Catalog, without_spark: None) -> Any:
     """Run the DAG of the backlog's table with these parameters and give each task's states."""
-    apps = tmp_path / "apps"
-    apps.mkdir()
-    for name, call in CALLS.items():
-        (apps / f"{name}.py").write_text(APPLICATION.format(call=call))
-    monkeypatch.setenv("AIRFLOW__MEMWAL__SPARK_APPS_FOLDER", str(apps))
-    monkeypatch.setenv("AIRFLOW__MEMWAL__SPARK_MASTER", "local[1]")
-    policy = Policy(
-        schedule=None,
-        merge_at_generations=4,
-        merge_at_age_seconds=3600,
-    )
+    policy = Policy(schedule=None, merge_at_generations=4, merge_at_age_seconds=3600)
     register(uri=backlog.uri, policy=policy)
     # The DAG has a sensor for each region that the catalog knows of.
     catalog.record_backlog("flights", backlog.table.status())
@@ -253,46 +214,6 @@ def run(
     return go
 
 
-@pytest.mark.slow
-def test_one_region_that_is_due_is_merged_though_the_other_is_not(
-    run: Any, backlog: Any, catalog: Catalog
-) -> None:
-    state, tasks = run()
-    assert state == "success"
-    # Without a triggerer the sensors run before the merge or after it.
-    assert tasks.pop("regions") <= {"success", "skipped"}
-    assert tasks == {
-        "merge": {"success"},
-        "recover": {"skipped"},
-        "index": {"success"},
-        "compact": {"skipped"},
-        "snapshot": {"success"},
-        "collect": {"success"},
-        "quality": {"skipped"},
-    }
-    remaining = {r.region_id: r.backlog_generations for r in backlog.table.status().regions}
-    assert remaining == {backlog.hot: 0, backlog.cold: 1}
-    done = {run.job for run in catalog.runs(table="flights")}
-    assert done == {"gc", "snapshot", "index", "merge"}
-    # Behind each job.
-    since = datetime.now(UTC) - timedelta(hours=1)
-    samples = catalog.backlog_points("flights", since=since, most=1_000)
-    assert {sample.generations for sample in samples[1:]} == {1}
-
-
-@pytest.mark.slow
-def test_without_a_backlog_the_run_is_green_and_nothing_is_merged(run: Any, backlog: Any) -> None:
-    backlog.table.merge()
-    backlog.table.build_indexes()
-    backlog.table.build_snapshot()
-    state, tasks = run()
-    assert state == "success"
-    for task in ("merge", "index", "compact", "snapshot"):
-        assert tasks[task] == {"skipped"}, task
-    assert tasks["collect"] == {"success"}
-
-
-@pytest.mark.usefixtures("without_spark")
 def test_a_dry_run_changes_nothing(run: Any, backlog: Any, catalog: Catalog) -> None:
     before = backlog.table.status().to_dict()["regions"]
     state, tasks = run(dry_run=True)
@@ -306,28 +227,11 @@ def test_a_dry_run_changes_nothing(run: Any, backlog: Any, catalog: Catalog) -> 
     assert catalog.runs() == []
 
 
-def test_a_region_that_does_not_exist_is_refused(run: Any) -> None:
-    state, tasks = run(regions=["00000000-0000-0000-0000-000000000009"])
-    assert state == "failed"
-    assert tasks["merge"] == {"failed"}
-    assert tasks["index"] == {"upstream_failed"}
-
-
-@pytest.mark.usefixtures("without_spark")
 def test_a_run_may_be_about_some_regions(run: Any, backlog: Any) -> None:
     state, tasks = run(force=True, regions=[backlog.cold], jobs=["merge"])
     assert (state, tasks["merge"]) == ("success", {"success"})
     remaining = {r.region_id: r.backlog_generations for r in backlog.table.status().regions}
     assert remaining == {backlog.hot: 4, backlog.cold: 0}
-
-
-@pytest.mark.slow
-def test_a_run_may_be_about_some_jobs(run: Any, backlog: Any, catalog: Catalog) -> None:
-    state, tasks = run(jobs=["snapshot", "gc"])
-    assert state == "success"
-    done = {task for task, states in tasks.items() if states == {"success"}}
-    assert done - {"regions"} == {"snapshot", "collect"}
-    assert {run.job for run in catalog.runs()} == {"snapshot", "gc"}
 
 
 def test_a_table_whose_dag_cannot_be_built_is_left_out_and_says_so(

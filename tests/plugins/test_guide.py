@@ -15,29 +15,6 @@ from memwal.catalog import Catalog
 
 GUIDE = (Path(__file__).resolve().parents[2] / "docs" / "airflow.md").read_text()
 EXAMPLES = "\n".join(re.findall(r"```python\n(.*?)```", GUIDE, flags=re.DOTALL))
-MAPPED = """
-from airflow.sdk import DAG, task
-
-import memwal
-from memwal_airflow.sensors.table import RegionBacklogSensor
-
-with DAG("watch", schedule=None):
-
-    @task
-    def regions():
-        return [str(region) for region in memwal.open("flights.lance").region_ids()]
-
-    RegionBacklogSensor.partial(
-        task_id="backlog",
-        table_uri="flights.lance",
-        policy={"merge_at_generations": 1},
-        poke_interval=1,
-        timeout=30,
-        # A mapped sensor does not see the defaults of its class.
-        soft_fail=True,
-        retries=2,
-    ).expand(regions=regions())
-"""
 
 
 @pytest.fixture
@@ -95,15 +72,3 @@ def test_what_is_written_is_waited_for_and_counted(flights: memwal.Table, load_d
         maintainer.join()
     assert run.state == "success"
     assert flights.base().dataset.count_rows() == 100
-
-
-@pytest.mark.slow
-def test_regions_are_watched_by_themselves(flights: memwal.Table, load_dag: Any) -> None:
-    flights.upsert(pa.table({"id": range(100), "state": ["late"] * 100}))
-    run = load_dag(MAPPED, "watch").test()
-    states = {(ti.task_id, ti.map_index): ti.state for ti in run.get_task_instances()}
-    assert states == {
-        ("regions", -1): "success",
-        ("backlog", 0): "success",
-        ("backlog", 1): "success",
-    }

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pytest
 from airflow_demo.processes import free_port
 from airflow_demo.standalone import AirflowStandalone
-from support.airflow.webhook_server import WebhookServer, running_webhook
+from support.airflow.webhook_server import WebhookServer
 from support.stores.s3_emulator import S3Emulator, running_emulator
 
 import memwal
@@ -154,12 +154,6 @@ def scratch(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture
-def webhook() -> Iterator[WebhookServer]:
-    with running_webhook() as running:
-        yield running
-
-
 def airflow_at(
     tmp_path: Path,
     scratch: Path,
@@ -228,7 +222,7 @@ def airflow_at(
 
 
 def test_no_secret_is_seen_anywhere(
-    tmp_path: Path, scratch: Path, emulator: S3Emulator, webhook: WebhookServer
+    tmp_path: Path, scratch: Path, emulator: S3Emulator, webhook_server: WebhookServer
 ) -> None:
     bucket = emulator.create_bucket()
     table = memwal.create(
@@ -245,7 +239,7 @@ def test_no_secret_is_seen_anywhere(
     catalog.backoffs.record_failure("flights", "status", "no such bucket")
 
     ui_port = free_port()
-    airflow = airflow_at(tmp_path, scratch, emulator, webhook, table, ui_port)
+    airflow = airflow_at(tmp_path, scratch, emulator, webhook_server, table, ui_port)
     # Beside the temporary files, the folders of jobs.
     watch = Watch(f"http://127.0.0.1:{ui_port}", (scratch, tmp_path / "airflow" / "memwal"))
     done = threading.Event()
@@ -276,7 +270,7 @@ def test_no_secret_is_seen_anywhere(
 
     assert states == {"works": "success", "memwal__flights": "failed"}, logs
     # The listener told of what else is wrong with the table whose task failed.
-    (told,) = webhook.received
+    (told,) = webhook_server.received
     assert told["path"] == f"/services/{WEBHOOK}"
     assert "no such bucket" in told["body"]["text"]
     assert table.base().dataset.count_rows() == 100

@@ -182,14 +182,6 @@ class TestQuarantine:
         }
         assert origins == {2: (1, 1), 5: (2, 2), 6: (3, 0)}
 
-    def test_goes_to_another_address(self, table: memwal.Table) -> None:
-        other = table.uri.replace("table", "elsewhere")
-        assert other != table.uri
-        flush(table, {1: -1})
-        table.merge(quality=rules("quarantine", quarantine_uri=other))
-        assert waiting(table) == set()
-        assert type(quarantine(table)).of(table.location, other).read().num_rows == 1
-
     def test_within_mostly_keeps_nothing_out(self, table: memwal.Table, method: Options) -> None:
         some = positive()
         some["kwargs"] = {**some["kwargs"], "mostly": 0.5}
@@ -402,14 +394,6 @@ def test_the_keys_alone_are_deleted(table: memwal.Table, method: Options) -> Non
         writer.delete(keys(1))
     table.merge(quality=rules("skip"), **method)
     assert base_state(table) == {}
-
-
-def test_tasks_take_their_rules_to_other_machines(table: memwal.Table) -> None:
-    flush(table, {1: -1, 2: 2})
-    result = table.merge(quality=rules("quarantine"), run=elsewhere)
-    assert base_state(table) == {2: 2}
-    assert result.quality is not None
-    assert result.quality["quarantined_rows"] == 1
 
 
 def test_a_checkpoint_tells_of_all_its_merges(table: memwal.Table) -> None:

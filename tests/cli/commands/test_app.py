@@ -8,60 +8,34 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
-import pytest
+from support.docs.command_lines import commands
 from typer.main import get_command
 
 import memwal
 import memwal.errors
 from memwal.cli.commands.app import app
 
-COMMANDS = [
-    "create",
-    "enable",
-    "status",
-    "read",
-    "merge",
-    "index",
-    "recover",
-    "restore",
-    "compact",
-    "snapshot",
-    "gc",
-    "checkpoint",
-    "verify",
-    "doctor",
-    "add-region-spec",
-    "retire-region",
-    "copy",
-    "abandon",
-    "writer-defaults",
-]
-INSPECTIONS = [["inspect", "manifest"], ["inspect", "wal"], ["inspect", "details"]]
+PRINTED_AS_THEY_ARE = {"metrics rules", "metrics dashboard", "quality propose"}
 
 
 def test_help_lists_every_command_and_the_exit_codes(cli):
     answer = cli("--help")
     assert answer.code == 0
-    for command in [*COMMANDS, "inspect"]:
+    for command in get_command(app).commands:
         assert f"\n  {command} " in answer.stdout
     for code in range(5):
         assert f"\n    {code}  " in answer.stdout
 
 
-@pytest.mark.parametrize("command", [[name] for name in COMMANDS] + INSPECTIONS, ids=" ".join)
-def test_every_command_takes_json_and_storage_options(cli, command):
-    answer = cli(*command, "--help")
-    assert answer.code == 0
-    for option in ("--json", "--storage-options-file", "-o, --storage-option"):
-        assert option in answer.stdout
-
-
-def test_every_command_is_tested_here():
-    group = get_command(app)
-    groups = ["catalog", "fleet", "inspect", "jobs", "metrics", "quality"]
-    # It asks no table; tests/test_permissions.py.
-    assert sorted(group.commands) == sorted([*COMMANDS, *groups, "rights"])
-    assert [["inspect", name] for name in group.commands["inspect"].commands] == INSPECTIONS
+def test_every_command_takes_json_and_options_of_a_store_or_a_catalog():
+    for path, command in commands():
+        words = " ".join(path)
+        options = {option for parameter in command.params for option in parameter.opts}
+        assert ("--json" in options) != (words in PRINTED_AS_THEY_ARE), words
+        if words.startswith(("catalog ", "fleet ", "jobs ", "quality ", "metrics serve")):
+            assert "--catalog" in options, words
+        elif not words.startswith(("metrics ", "rights")):
+            assert {"--storage-options-file", "-o", "--storage-option"} <= options, words
 
 
 def test_version(cli):

@@ -8,30 +8,8 @@ from pathlib import Path
 
 import pytest
 from support.data.policies import spoil_policy
-from typer.main import get_command
 
 from memwal.catalog import Policy, read_snapshot
-from memwal.cli.commands.app import app
-
-
-def commands():
-    found = []
-    groups = [(("catalog",), get_command(app).commands["catalog"])]
-    for path, group in groups:
-        for name, command in group.commands.items():
-            if hasattr(command, "commands"):
-                groups.append(((*path, name), command))
-            else:
-                found.append((*path, name))
-    return found
-
-
-@pytest.mark.parametrize("command", commands(), ids=" ".join)
-def test_every_command_takes_json_and_a_catalog(cli, command):
-    answer = cli(*command, "--help")
-    assert answer.code == 0
-    for option in ("--json", "--catalog URL"):
-        assert option in answer.stdout
 
 
 def test_migrate_makes_the_catalog_that_is_named(cli, tmp_path, monkeypatch):

@@ -100,12 +100,6 @@ def test_wrong_input(cli, backlog, wrong):
     assert cli("verify", backlog.uri, *wrong).code == 2
 
 
-def test_no_table(cli, tmp_path):
-    answer = cli("verify", tmp_path / "none")
-    assert answer.code == 2
-    assert str(tmp_path / "none") in answer.stderr
-
-
 def test_rows_that_are_only_in_logs_are_told(cli, backlog):
     before = cli("status", backlog.uri).stdout.splitlines()
     with backlog.writer() as writer:

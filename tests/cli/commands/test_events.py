@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-from support.airflow.webhook_server import WebhookServer, running_webhook
 
 from memwal.catalog import Catalog
 
 SECRET = "marker-90ce"
-
-
-@pytest.fixture
-def server() -> Iterator[WebhookServer]:
-    with running_webhook() as running:
-        yield running
 
 
 @pytest.fixture
@@ -39,26 +30,28 @@ def test_what_is_wrong_is_shown_each_time(cli, catalog):
     assert cli("fleet", "events", "--table", "ships").code != 0
 
 
-def test_a_webhook_hears_of_it_once(cli, catalog, server, tmp_path):
+def test_a_webhook_hears_of_it_once(cli, catalog, webhook_server, tmp_path):
     path = tmp_path / "webhook"
-    path.write_text(f"{server.address}/{SECRET}\n")
+    path.write_text(f"{webhook_server.address}/{SECRET}\n")
     command = ("fleet", "events", "--webhook-file", path, "--pause-seconds", 0)
     told = cli(*command, "--json")
     assert len(told.json["events"]) == 2
     assert cli(*command, "--json").json == {"events": []}
     catalog.backoffs.clear_failure("trains", "status")
     assert "trains" in cli(*command).stdout
-    assert len(server.received) == 2
-    assert ":white_check_mark: trains" in server.texts[1]
+    assert len(webhook_server.received) == 2
+    assert ":white_check_mark: trains" in webhook_server.texts[1]
     assert len(cli(*command, "--channel", "others", "--json").json["events"]) == 1
 
 
-def test_a_webhook_that_refuses_is_an_error_without_its_address(cli, catalog, server, tmp_path):
+def test_a_webhook_that_refuses_is_an_error_without_its_address(
+    cli, catalog, webhook_server, tmp_path
+):
     path = tmp_path / "webhook"
-    path.write_text(f"{server.address}/{SECRET}")
-    server.answers.append((403, {}))
+    path.write_text(f"{webhook_server.address}/{SECRET}")
+    webhook_server.answers.append((403, {}))
     for arguments in ((), ("--debug",)):
-        server.answers[:] = [(403, {})]
+        webhook_server.answers[:] = [(403, {})]
         failed = cli(*arguments, "fleet", "events", "--webhook-file", path)
         assert failed.code == 1
         assert "403" in failed.stderr

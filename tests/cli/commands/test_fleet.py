@@ -11,11 +11,9 @@ import pytest
 import yaml
 from support.data.policies import spoil_policy
 from support.data.tables import MakeTable, base_state, folder, manifest, merged, numbered
-from typer.main import get_command
 
 import memwal
 from memwal.catalog import Catalog, Policy
-from memwal.cli.commands.app import app
 from memwal.fleet import SkipReason
 from memwal.format.paths import generation_dir
 from memwal.jobs.due import JOBS
@@ -48,14 +46,6 @@ def poison(table: memwal.Table):
         aside.rename(path)
 
     return repair
-
-
-@pytest.mark.parametrize("command", get_command(app).commands["fleet"].commands)
-def test_every_command_takes_json_and_a_catalog(cli, command):
-    answer = cli("fleet", command, "--help")
-    assert answer.code == 0
-    for option in ("--json", "--catalog URL"):
-        assert option in answer.stdout
 
 
 class TestFleet:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from typer.main import get_command
 
 from memwal.catalog.leases import job_resource
-from memwal.cli.commands.app import app
 from memwal.jobs.job import JobResult
 
 
@@ -29,14 +27,6 @@ def runs(catalog):
 
 def listed(cli, *arguments):
     return [run["run_id"] for run in cli("jobs", "list", *arguments, "--json").json]
-
-
-@pytest.mark.parametrize("command", get_command(app).commands["jobs"].commands)
-def test_every_command_takes_json_and_a_catalog(cli, command):
-    answer = cli("jobs", command, "--help")
-    assert answer.code == 0
-    for option in ("--json", "--catalog URL"):
-        assert option in answer.stdout
 
 
 def test_list_filters(cli, runs):

@@ -35,13 +35,12 @@ from memwal_airflow.operators.maintenance import (
     TableCheckpointOperator,
 )
 from memwal_airflow.operators.target import open_target
-from memwal_airflow.skips import TaskSkipReason
 from memwal_airflow.spark import application
 from memwal_airflow.spark.processes import ProcessId
 from memwal_airflow.spark.reattach import STATE_KEY
-from support.airflow.skips import skips
 from support.kubernetes import kubernetes_server
 from support.kubernetes.kubernetes_server import Fault, KubernetesServer, Pod, kubeconfig
+from support.waiting import until
 
 import memwal
 from memwal.catalog import Catalog, RunState
@@ -95,14 +94,6 @@ def fails(*lines: str, code: int = 1, reason: str | None = None) -> Callable[[Po
         pod.end(code, reason=reason)
 
     return drive
-
-
-def until(holds: Callable[[], bool]) -> None:
-    for _ in range(3000):
-        if holds():
-            return
-        time.sleep(0.02)
-    pytest.fail("it never came true")
 
 
 def left(tmp_path: Path) -> list[str]:
@@ -685,12 +676,6 @@ def leave_driver_named(made: Any, name: str) -> Pod:
     return Pod(made.server, name)
 
 
-def test_what_is_not_due_asks_no_cluster(made: Any, context: Any) -> None:
-    with skips(TaskSkipReason.NOT_DUE):
-        task(regions=[made.cold]).execute(context)
-    assert made.server.requests == []
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("step", ["submitting", "made", "runs", "ended"])
 def test_a_try_that_is_killed_at_any_step_is_gone_on_with(
@@ -749,20 +734,6 @@ def test_a_try_that_is_killed_at_any_step_is_gone_on_with(
     assert made.server.pods == []
     assert [run.state for run in catalog.runs()] == [RunState.SUCCEEDED, RunState.ABANDONED]
     assert list(tmp_path.glob("results/*")) == []
-
-
-@pytest.mark.slow
-def test_the_kubernetes_client_is_imported_by_those_who_need_it() -> None:
-    code = (
-        "import sys, memwal_airflow.operators.maintenance, memwal_airflow.dag_factory\n"
-        "import memwal_airflow.fleet_dag\n"
-        "print([m for m in ('kubernetes', 'memwal_airflow.spark.submit') if m in sys.modules])"
-    )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.splitlines()[-1] == "[]"
 
 
 def test_a_master_on_kubernetes_needs_its_provider(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,18 +17,6 @@ from memwal.catalog import Catalog
 
 
 @pytest.fixture
-def server() -> Iterator[WebhookServer]:
-    with running_webhook() as running:
-        yield running
-
-
-@pytest.fixture
-def secrecy(caplog: pytest.LogCaptureFixture) -> Secrecy:
-    caplog.set_level(logging.DEBUG)
-    return Secrecy(caplog)
-
-
-@pytest.fixture
 def failing(catalog: Catalog) -> Catalog:
     for name, owner in (("flights", "air team"), ("trains", "rail")):
         catalog.register(name, uri=f"/{name}", owner=owner)
@@ -38,19 +26,22 @@ def failing(catalog: Catalog) -> Catalog:
 
 @pytest.fixture
 def connect(
-    monkeypatch: pytest.MonkeyPatch, server: WebhookServer, secrecy: Secrecy
+    monkeypatch: pytest.MonkeyPatch, webhook_server: WebhookServer, secrecy: Secrecy
 ) -> Callable[..., str]:
-    """Return a function that makes a connection of a type, to the server."""
+    """Return a function that makes a connection of a type, to the webhook_server."""
 
     def make(conn_type: str, name: str = "ops", **fields: Any) -> str:
-        host = server.address.removeprefix("http://")
+        host = webhook_server.address.removeprefix("http://")
         ways: dict[str, dict[str, Any]] = {
             "slackwebhook": {
                 "schema": "http",
                 "host": f"{host}/services",
                 "password": f"T0/{secrecy.marker}",
             },
-            "http": {"host": f"{server.address}/services", "password": f"T0/{secrecy.marker}"},
+            "http": {
+                "host": f"{webhook_server.address}/services",
+                "password": f"T0/{secrecy.marker}",
+            },
         }
         text = json.dumps({"conn_type": conn_type, **ways.get(conn_type, {}), **fields})
         monkeypatch.setenv(f"AIRFLOW_CONN_{name.upper()}", text)
@@ -66,15 +57,17 @@ def warned(caplog: pytest.LogCaptureFixture) -> str:
     return "\n".join(one.getMessage() for one in records)
 
 
-def test_nobody_is_told_unless_somebody_is_named(failing: Catalog, server: WebhookServer) -> None:
+def test_nobody_is_told_unless_somebody_is_named(
+    failing: Catalog, webhook_server: WebhookServer
+) -> None:
     assert notify_events() == 0
-    assert server.received == []
+    assert webhook_server.received == []
 
 
 @pytest.mark.parametrize("conn_type", ["slackwebhook", "http"])
 def test_events_are_told_once_and_their_end_too(
     failing: Catalog,
-    server: WebhookServer,
+    webhook_server: WebhookServer,
     secrecy: Secrecy,
     connect: Callable[..., str],
     conn_type: str,
@@ -82,7 +75,7 @@ def test_events_are_told_once_and_their_end_too(
     connect(conn_type)
     assert notify_events() == 2
     assert notify_events() == 0
-    (message,) = server.received
+    (message,) = webhook_server.received
     assert message["path"] == f"/services/T0/{secrecy.marker}"
     assert message["body"]["text"].count("no such bucket") == 2
     secrecy.check()
@@ -93,7 +86,7 @@ def test_events_are_told_once_and_their_end_too(
 @pytest.mark.parametrize("broken", ["refuses", "redirects", "is slow", "is gone"])
 def test_a_webhook_that_does_not_work_fails_nothing_and_is_not_shown(
     failing: Catalog,
-    server: WebhookServer,
+    webhook_server: WebhookServer,
     secrecy: Secrecy,
     connect: Callable[..., str],
     caplog: pytest.LogCaptureFixture,
@@ -102,7 +95,7 @@ def test_a_webhook_that_does_not_work_fails_nothing_and_is_not_shown(
 ) -> None:
     connect(conn_type)
     if broken == "is slow":
-        server.ready.clear()
+        webhook_server.ready.clear()
     if broken == "is gone":
         with running_webhook() as gone:
             address = gone.address
@@ -113,18 +106,20 @@ def test_a_webhook_that_does_not_work_fails_nothing_and_is_not_shown(
         )
     if broken in ("refuses", "redirects"):
         status = {"refuses": 403, "redirects": 307}[broken]
-        server.answers.append((status, {"Location": f"{server.address}/{secrecy.marker}"}))
+        webhook_server.answers.append(
+            (status, {"Location": f"{webhook_server.address}/{secrecy.marker}"})
+        )
     assert notify_events(attempts=1, timeout=1) == 0
     assert "ops" in warned(caplog)
     secrecy.check()
-    server.ready.set()
+    webhook_server.ready.set()
     connect(conn_type)
     assert notify_events() == 2
 
 
 def test_owners_can_have_a_connection_of_their_own(
     failing: Catalog,
-    server: WebhookServer,
+    webhook_server: WebhookServer,
     connect: Callable[..., str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -132,7 +127,7 @@ def test_owners_can_have_a_connection_of_their_own(
     connect("http", "ops")
     monkeypatch.setenv("AIRFLOW__MEMWAL__NOTIFY_OWNERS", '{"air team": "air"}')
     assert notify_events() == 2
-    assert sorted(text.split()[1] for text in server.texts) == ["flights", "trains"]
+    assert sorted(text.split()[1] for text in webhook_server.texts) == ["flights", "trains"]
     assert notify_events() == 0
     monkeypatch.delenv("AIRFLOW__MEMWAL__NOTIFY_CONN_ID")
     failing.register("ships", uri="/s", owner="sea")
@@ -142,12 +137,18 @@ def test_owners_can_have_a_connection_of_their_own(
 
 
 def test_headers_of_an_http_connection_are_sent_and_not_logged(
-    failing: Catalog, server: WebhookServer, secrecy: Secrecy, connect: Callable[..., str]
+    failing: Catalog, webhook_server: WebhookServer, secrecy: Secrecy, connect: Callable[..., str]
 ) -> None:
     extra = {"X-Token": f"token {secrecy.marker}"}
-    connect("http", host=f"{server.address}/all", login="me", password=secrecy.marker, extra=extra)
+    connect(
+        "http",
+        host=f"{webhook_server.address}/all",
+        login="me",
+        password=secrecy.marker,
+        extra=extra,
+    )
     assert notify_events() == 2
-    (message,) = server.received
+    (message,) = webhook_server.received
     assert message["path"] == "/all"
     assert message["headers"]["X-Token"] == f"token {secrecy.marker}"
     assert message["headers"]["Authorization"].startswith("Basic ")
@@ -183,15 +184,15 @@ class Failed:
 
 
 def test_a_failed_task_is_told_at_once_with_its_table_only(
-    failing: Catalog, server: WebhookServer, connect: Callable[..., str]
+    failing: Catalog, webhook_server: WebhookServer, connect: Callable[..., str]
 ) -> None:
     connect("slackwebhook")
     other = Failed()
     other.dag_id = "flights"
     listener.on_task_instance_failed(None, other, "boom")
-    assert server.received == []
+    assert webhook_server.received == []
     listener.on_task_instance_failed(None, Failed(), "boom")
-    (text,) = server.texts
+    (text,) = webhook_server.texts
     assert "flights" in text
     assert "trains" not in text
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import shutil
 import stat
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -37,7 +35,6 @@ from memwal.catalog import Catalog, Policy, RunState
 from memwal.catalog.leases import job_resource
 from memwal.errors import InvalidInputError, StoreAccessError
 from memwal.quality.rules import QualityRules
-from memwal.spark.application import job_parser
 
 pytestmark = pytest.mark.usefixtures("fake_spark")
 
@@ -85,27 +82,6 @@ def test_small_tables_need_no_spark(
         result,
     )
     assert run.lease_token is not None
-
-
-@pytest.mark.usefixtures("without_spark")
-def test_whether_a_table_is_small_is_known_by_the_status_that_makes_a_job_due(
-    managed: Any, context: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read = memwal.Table.status
-    calls: list[dict[str, Any]] = []
-
-    def status(table: memwal.Table, **options: Any) -> Any:
-        calls.append(options)
-        return read(table, **options)
-
-    monkeypatch.setattr(memwal.Table, "status", status)
-    merge_task().execute(context)
-    # Before the job and, for the page, after it.
-    assert len(calls) == 2
-    with skips(TaskSkipReason.NOTHING_TO_DO):
-        merge_task(force=True, regions=[managed.hot]).execute(context)
-    # A forced one reads the status for this alone.
-    assert len(calls) == 4
 
 
 def test_a_merge_of_what_is_due_is_leased_recorded_and_described(
@@ -277,12 +253,14 @@ def test_what_is_no_longer_due_fails_no_longer(
     assert catalog.backoffs.failed_jobs() == []
 
 
-def test_credentials_are_in_a_private_file_while_the_application_runs(
+def test_an_application_gets_credentials_in_a_private_file_and_what_the_policy_allows(
     managed: Any, catalog: Catalog, context: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     secret = json.dumps({"conn_type": "generic", "extra": {"aws_secret_access_key": "hunter2"}})
     monkeypatch.setenv("AIRFLOW_CONN_LAKE", secret)
-    catalog.update("t", storage_options_ref="airflow:lake")
+    roots = ("/data/shared", "s3://lake/shared")
+    policy = replace(catalog.get("t").policy, allow_external=roots)
+    catalog.update("t", storage_options_ref="airflow:lake", policy=policy)
     apps = tmp_path / "apps"
     apps.mkdir()
     monkeypatch.setenv("AIRFLOW__MEMWAL__SPARK_APPS_FOLDER", str(apps))
@@ -296,6 +274,7 @@ def test_credentials_are_in_a_private_file_while_the_application_runs(
     )
     result = MemWalSnapshotOperator(task_id="snapshot", table="t").execute(context)
     assert "hunter2" not in json.dumps(result)
+    assert {f"--allow-external={root}" for root in roots} <= set(result["warnings"])
     seen = tmp_path / "seen"
     assert json.loads(seen.read_text()) == {"aws_secret_access_key": "hunter2"}
     assert stat.S_IMODE(seen.stat().st_mode) == 0o600
@@ -533,26 +512,3 @@ def test_long_names_of_airflow_fit_into_the_catalog(context: Any) -> None:
     ti.map_index = 1
     assert len(first) <= 400
     assert external_id(context) != first
-
-
-def test_external_folders_of_the_policy_reach_the_command_line(
-    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    roots = (str(tmp_path / "shared"), "s3://lake/shared")
-    managed = catalog.register("t", uri=str(tmp_path / "t"), policy=Policy(allow_external=roots))
-    given: list[str] = []
-
-    class Driver:
-        def submit(self, arguments: Sequence[str], **options: Any) -> None:
-            given.extend(arguments)
-
-    task = MemWalMergeOperator(task_id="merge", table="t")
-    monkeypatch.setattr(task, "_task_driver", lambda *_: Driver())
-    hook: Any = SimpleNamespace(is_cluster_mode=True)
-    target: Any = SimpleNamespace(managed=managed, name="t", storage_options_ref=None)
-
-    task._start(hook, target, ["--max-tasks", "2"], {"params": {}}, lambda: None)
-
-    shown = job_parser("merge", "").parse_args(["--table", "t", *given[2:]])
-    assert given[:2] == ["--max-tasks", "2"]
-    assert shown.allow_external == list(roots)

@@ -108,7 +108,7 @@ def test_a_merge_that_is_done_does_not_fail_because_nothing_can_be_decided(
     def fail(*arguments: Any, **options: Any) -> None:
         raise StoreUnavailableError("away")
 
-    monkeypatch.setattr(MergeAndPlanOperator, "_plan", fail)
+    monkeypatch.setattr("memwal.fleet.tables.survey", fail)
     operator = MergeAndPlanOperator(task_id="merge", table="flights", later=LATER_TASKS)
     assert operator.execute(context)["metrics"]["generations"] == 5  # type: ignore[arg-type]
     assert XCOM_SKIPMIXIN_KEY not in context["ti"].pushed

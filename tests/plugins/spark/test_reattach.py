@@ -26,6 +26,7 @@ from memwal_airflow.spark.errors import SparkApplicationError
 from memwal_airflow.spark.processes import ProcessId
 from memwal_airflow.spark.reattach import STATE_KEY, find_earlier_try
 from support.airflow.skips import skips
+from support.waiting import until
 
 from memwal.catalog import Catalog, RunState
 from memwal.catalog.leases import job_resource
@@ -243,7 +244,7 @@ def test_ending_the_task_while_it_waits_for_the_lease_ends_the_application(
     with catalog.leases.acquire(job_resource("t", "merge"), holder="somebody else"):
         thread = threading.Thread(target=lambda: _swallow(lambda: under_test.execute(context)))
         thread.start()
-        _until(lambda: under_test.earlier_try is not None)
+        until(lambda: under_test.earlier_try is not None)
         under_test.on_kill()
         thread.join(30)
     assert not killed.started.running
@@ -290,7 +291,7 @@ def test_ending_the_task_ends_the_application(
 
     thread = threading.Thread(target=run)
     thread.start()
-    _until(lambda: under_test.spark_job is not None)
+    until(lambda: under_test.spark_job is not None)
     job = under_test.spark_job
     assert job is not None
     assert job.running
@@ -311,15 +312,6 @@ def test_a_task_that_was_told_to_end_starts_nothing(
     with pytest.raises(AirflowException):
         under_test.execute(context)
     assert under_test.spark_job is None
-
-
-def _until(holds: Callable[[], bool]) -> None:
-    pause = threading.Event()
-    for _ in range(600):
-        if holds():
-            return
-        pause.wait(0.05)
-    pytest.fail("it never came true")
 
 
 def _swallow(call: Callable[[], object]) -> None:

@@ -9,38 +9,35 @@ import pytest
 from memwal_airflow.skips import TaskSkipReason
 from memwal_airflow.triggers.conditions import BacklogDue, GenerationsMerged, IndexesCaughtUp
 from memwal_airflow.triggers.readings import TableReading
+from support.data import statuses
+from support.data.statuses import region_id
 
 from memwal.errors import InvalidInputError
 from memwal.jobs.policy import Policy
-from memwal.jobs.status import IndexLag, RegionBacklog, TableStatus
+from memwal.jobs.status import IndexLag, RegionBacklog
 
-A, B, C = (f"00000000-0000-0000-0000-00000000000{number}" for number in (1, 2, 3))
+A, B, C = map(region_id, (1, 2, 3))
 NOON = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
 
 
 def region(name: str, waiting: int, *, merged: int = 0, **options: Any) -> RegionBacklog:
     arguments = {
-        "writer_epoch": 1,
-        "sealed": False,
+        "region_id": name,
+        "merged_generation": merged,
         "current_generation": merged + waiting + 1,
+        "backlog_generations": waiting,
         "backlog_rows": waiting * 10,
         "backlog_bytes": waiting * 100,
         "oldest_backlog_seconds": 5.0 if waiting else None,
-        "unflushed_wal_entries": 0,
-        "retained_generations": 0,
         **options,
     }
-    return RegionBacklog(
-        region_id=name, merged_generation=merged, backlog_generations=waiting, **arguments
-    )
+    return statuses.region(**arguments)
 
 
 def reading(
     *regions: RegionBacklog, lags: tuple[IndexLag, ...] = (), **options: Any
 ) -> TableReading:
-    status = TableStatus(
-        uri="/t", version=7, regions=regions, indexes=lags, snapshot_age_seconds=None
-    )
+    status = replace(statuses.status(version=7, indexes=lags), regions=regions)
     arguments = {
         "policy": Policy(merge_at_generations=3, merge_at_bytes=None, merge_at_age_seconds=60),
         "regions_in_backoff": frozenset(),

@@ -181,7 +181,7 @@ class Polls:
         self.tables = tables
 
     async def until(self, holds: Callable[[Mapping[str, DueTable]], bool]) -> Any:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
             found = await self.tables.poll()
             if holds(found):
@@ -284,21 +284,6 @@ def test_a_job_that_waits_for_its_next_try_is_not_due(backlog: Any, catalog: Cat
     async def work(polls: Polls) -> None:
         found = await polls.until(lambda found: "flights" in found)
         assert "merge" not in found["flights"].jobs
-
-    run(catalog, work)
-
-
-def test_tables_come_and_go_with_the_catalog(backlog: Any, catalog: Catalog) -> None:
-    async def work(polls: Polls) -> None:
-        await polls.until(lambda found: not found)
-        catalog.register("flights", uri=backlog.uri, policy=EAGER)
-        await polls.until(lambda found: "flights" in found)
-        catalog.update("flights", policy=Policy(schedule="@hourly"))
-        await polls.until(lambda found: not found)
-        catalog.update("flights", policy=EAGER)
-        await polls.until(lambda found: "flights" in found)
-        catalog.update("flights", enabled=False)
-        await polls.until(lambda found: not found)
 
     run(catalog, work)
 

@@ -148,19 +148,6 @@ def test_one_that_stops_waiting_does_not_stop_the_others() -> None:
     run(work)
 
 
-def test_a_look_that_hangs_is_a_failure() -> None:
-    async def hang(source: TableSource, *, regions: frozenset[str] | None) -> Any:
-        await asyncio.sleep(3600)
-
-    async def work() -> None:
-        shared = SharedReadings(read=hang, limits=ReadLimits(timeout=0.01))
-        async with shared.watching(TABLE, regions=None) as watch:
-            with pytest.raises(StoreUnavailableError):
-                await watch.next(every=1)
-
-    asyncio.run(work())
-
-
 def test_those_of_a_loop_that_is_over_are_forgotten() -> None:
     async def own() -> weakref.ref[SharedReadings]:
         assert shared_readings() is shared_readings()

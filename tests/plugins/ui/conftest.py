@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -11,25 +10,16 @@ import pytest
 from playwright.sync_api import BrowserContext, Page, Playwright, sync_playwright
 from support.airflow.browser import CHROMIUM, FLAGS
 from support.airflow.page_server import PageServer
+from support.docs.scripts import script
 
 ROOT = Path(__file__).resolve().parents[3]
 AXE = ROOT / "plugins" / "memwal_airflow" / "ui" / "node_modules" / "axe-core" / "axe.min.js"
 
 
 @pytest.fixture(scope="session")
-def builder() -> ModuleType:
-    """scripts/build_ui.py as a module."""
-    spec = importlib.util.spec_from_file_location("build_ui", ROOT / "scripts" / "build_ui.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="session")
-def built(builder: ModuleType) -> ModuleType:
+def built() -> ModuleType:
     """The page is built of the sources as they are."""
+    builder = script("build_ui")
     builder.build()
     return builder
 

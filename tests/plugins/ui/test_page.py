@@ -6,7 +6,6 @@ Screenshots go to the folder that MEMWAL_SCREENSHOTS names, if it names one.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 from support.airflow.page_server import PageServer
+from support.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -268,7 +268,7 @@ def test_refreshes_by_itself_and_pauses_when_hidden(
     page.goto(server.page)
     expect(page.locator(".fleet tbody tr")).to_have_count(500)
     page.clock.run_for(11_000)
-    wait_for(lambda: server.asked.count("fleet") == 2)
+    until(lambda: server.asked.count("fleet") == 2)
     hide = (
         "hidden => Object.defineProperty(document, 'hidden', {value: hidden, configurable: true})"
     )
@@ -277,15 +277,7 @@ def test_refreshes_by_itself_and_pauses_when_hidden(
     assert server.asked.count("fleet") == 2
     page.evaluate(hide, False)
     page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
-    wait_for(lambda: server.asked.count("fleet") == 3)
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    for _ in range(100):
-        if condition():
-            return
-        time.sleep(0.05)
-    raise AssertionError("it did not happen within 5 s")
+    until(lambda: server.asked.count("fleet") == 3)
 
 
 def test_in_the_frame_of_airflow(tab: Callable[..., Any], server: PageServer) -> None:
@@ -386,12 +378,12 @@ def test_regions_are_read_when_the_status_was(tab: Callable[..., Any], server: P
     open_table(page, server, WIDE)
     asked = f"tables/{WIDE}"
     page.clock.run_for(11_000)
-    wait_for(lambda: server.asked.count(asked) == 2)
+    until(lambda: server.asked.count(asked) == 2)
     assert server.asked.count(f"{asked}/regions") == 1
     row = next(row for row in server.answers.rows if row["table"] == WIDE)
     row["sampled_at"] = server.answers.ago(0)
     page.clock.run_for(11_000)
-    wait_for(lambda: server.asked.count(f"{asked}/regions") == 2)
+    until(lambda: server.asked.count(f"{asked}/regions") == 2)
 
 
 def test_what_fails_is_told_whole(tab: Callable[..., Any], server: PageServer) -> None:

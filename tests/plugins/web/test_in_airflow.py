@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from airflow_demo.standalone import AirflowStandalone
 from support.airflow.quiet import QUIET
@@ -71,19 +69,6 @@ def airflow(folder: Path, catalog: Catalog) -> Iterator[AirflowStandalone]:
         yield airflow
 
 
-def test_nobody_gets_anything(airflow: AirflowStandalone, served: Any) -> None:
-    (mount,) = (route for route in served.routes if getattr(route, "path", "") == "/memwal")
-    asked = 0
-    with httpx.Client(base_url=airflow.url, timeout=30) as client:
-        for route in mount.app.routes:
-            path = re.sub(r"\{\w+(:path)?\}", "flights", route.path)
-            for method in route.methods:
-                answer = client.request(method, f"/memwal{path}", headers=WRITES)
-                assert (method, path, answer.status_code) == (method, path, 401)
-                asked += 1
-    assert asked > 20
-
-
 def test_a_viewer_looks_and_does_nothing(airflow: AirflowStandalone) -> None:
     client = airflow.client("viewer")
     assert client.get("/memwal/api/me").json() == {"name": "viewer", "may_write": False}
@@ -142,15 +127,6 @@ def test_an_admin_starts_a_run_and_sees_it(
     events = client.get("/api/v2/eventLogs", params={"dag_id": "memwal__flights"}).json()
     asked = [one for one in events["event_logs"] if one["event"] == "memwal_start_run"]
     assert [(one["owner"], one["run_id"]) for one in asked] == [("admin", run_id)]
-
-
-def test_the_views_are_in_the_navigation(airflow: AirflowStandalone) -> None:
-    plugins = airflow.client().get("/api/v2/plugins").json()["plugins"]
-    (found,) = [plugin for plugin in plugins if plugin["name"] == "memwal"]
-    views = {view["destination"]: view["href"] for view in found["external_views"]}
-    assert views == {"nav": "/memwal/", "dag": "/memwal/dags/{DAG_ID}"}
-    errors = airflow.client().get("/api/v2/plugins/importErrors").json()
-    assert errors["total_entries"] == 0, errors
 
 
 def test_tasks_do_not_load_the_app() -> None:

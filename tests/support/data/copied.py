@@ -17,7 +17,7 @@ def keep_in(folder: Path) -> None:
     _made.clear()
 
 
-def copy_of(name: str, folder: Path, make: Callable[[Path], object]) -> None:
+def copy_of(name: str, folder: Path, make: Callable[[Path], object], *, times: bool = True) -> None:
     """Copy into a folder what is made when it is asked for first.
 
     Parameters
@@ -28,6 +28,9 @@ def copy_of(name: str, folder: Path, make: Callable[[Path], object]) -> None:
         The temporary folder of a test.
     make : callable
         Makes tables in the folder that it is given.
+    times : bool
+        Whether the files keep their times, so that a generation is as old as the run; else it was
+        flushed a moment ago.
     """
     if name not in _made:
         (home,) = _home
@@ -35,4 +38,5 @@ def copy_of(name: str, folder: Path, make: Callable[[Path], object]) -> None:
         make(made)
         _made[name] = made
     # No links: some tests damage files in place.
-    shutil.copytree(_made[name], folder, dirs_exist_ok=True)
+    copy = shutil.copy2 if times else shutil.copyfile
+    shutil.copytree(_made[name], folder, copy_function=copy, dirs_exist_ok=True)

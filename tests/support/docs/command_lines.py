@@ -5,13 +5,23 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
+from typing import Any
 
 import typer
 from typer.main import get_command
 
 from memwal.cli.commands.app import app
 
-_COMMAND = get_command(app)
+_COMMAND: Any = get_command(app)
+
+
+def commands(group: Any = _COMMAND, above: tuple[str, ...] = ()) -> Iterator[tuple[Any, Any]]:
+    """The words of each command, and the command."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, (*above, name))
+        else:
+            yield (*above, name), command
 
 
 def calls(code: str) -> Iterator[list[str]]:

@@ -14,6 +14,7 @@ from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.sdk.metrics import MeterProvider
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
+from support.data.statuses import region, status
 from support.metrics.region_stats import region_stats
 
 from memwal.catalog import Catalog, JobRun, RunState
@@ -22,7 +23,6 @@ from memwal.exporter.catalog_reader import CatalogReader
 from memwal.exporter.collector import registry
 from memwal.jobs.job import JobResult, SkippedRegion
 from memwal.jobs.metrics import JobMetrics
-from memwal.jobs.status import IndexLag, RegionBacklog, TableStatus
 from memwal.storage.location import TableLocation
 from memwal.writer.metrics import WriterMetrics
 from memwal.writer.region_writer.stats import RegionStats, WriterCounters, WriterStats
@@ -46,7 +46,10 @@ def of_the_endpoint() -> dict[str, frozenset[str]]:
         catalog.register("flights", uri=URI)
         found = registry(CatalogReader(catalog), cache_seconds=0)
         list(found.collect())
-        catalog.record_backlog("flights", _status())
+        catalog.record_backlog(
+            "flights",
+            status(region(1, backlog_generations=1, oldest_backlog_seconds=1.0), lag=1, uri=URI),
+        )
         metrics = {"rows_upserted": 1, "bytes": 2, "bytes_read": 3, "bytes_written": 4}
         result = JobResult(job="merge", table=URI, version=2, commits=1, metrics=metrics)
         catalog.finish_run(catalog.start_run("flights", "merge"), result=result.to_dict())
@@ -105,32 +108,6 @@ class _Writer:
 
     def stats(self) -> WriterStats:
         return self._counters.stats([self._region], closed=False)
-
-
-def _status() -> TableStatus:
-    return TableStatus(
-        uri=URI,
-        version=1,
-        regions=(
-            RegionBacklog(
-                region_id=_REGION,
-                writer_epoch=1,
-                sealed=False,
-                current_generation=2,
-                merged_generation=0,
-                backlog_generations=1,
-                backlog_rows=1,
-                backlog_bytes=1,
-                oldest_backlog_seconds=1.0,
-                unflushed_wal_entries=1,
-                retained_generations=0,
-            ),
-        ),
-        indexes=(IndexLag(name="id_idx", generations=1, regions=1, rows=1),),
-        snapshot_age_seconds=None,
-        base_rows=1,
-        base_bytes=1,
-    )
 
 
 def _labels(families: Iterable[Metric]) -> dict[str, frozenset[str]]:
