@@ -18,11 +18,12 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 import pyarrow as pa
+import pytest
 from histories.foreign import foreign, settle
 from histories.others import collector, jobs, lance_jobs, reader
 from histories.process import Process, Told
-from histories.safeguards import SAFEGUARDS
 from histories.writers import lance_contexts, lances, ours
+from support.faults import safeguards
 
 from memwal.reader.sources import log_tails, snapshot
 from memwal.region import manifest_store
@@ -92,7 +93,7 @@ def _play(role: Callable[[Process], Any], told: Told) -> None:
     snapshot.MAX_CLOCK_SKEW_SECONDS = 0
     log_tails._PAUSED_SECONDS = told.grace / 2
     if told.without:
-        SAFEGUARDS[told.without]()
+        getattr(safeguards, told.without)(pytest.MonkeyPatch())
     if role is foreign:
         settle(told)
     role(Process(told))

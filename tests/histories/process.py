@@ -77,7 +77,7 @@ class Told:
     retention : float
         Of the collectors, in seconds.
     without : str
-        The safeguard that is taken out; see :mod:`histories.safeguards`.
+        The safeguard that is taken out; see :mod:`support.faults.safeguards`.
     """
 
     uri: str

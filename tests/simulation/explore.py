@@ -175,50 +175,55 @@ class _Cast:
         self._world.run(done)
 
     def _end(self) -> None:
-        """Without faults: flush, merge, index and collect everything, and compare."""
-        world, lake = self._world, self._lake
         self._ending = True
         for process in list(self._processes):
             process.dead = True
-        world.odds = CALM
-        world.run(lambda: False)
-        finisher = Process("finisher")
-        failures: list[BaseException] = []
+        self._world.odds = CALM
+        self._world.run(lambda: False)
+        end(self._world, self._lake)
 
-        def finish() -> None:
-            try:
-                for region in lake.regions:
-                    Writer(lake, finisher, region).finish()
-                client = Client(lake, finisher)
-                lake.base.tags.clear()
-                client.merge(everything=True)
-                client.build_index()
-                for _ in range(3):
-                    world.sleep(sum(a.total_seconds() for a in (GRACE, RETENTION, ORPHAN_AGE)))
-                    client.collect()
-            except BaseException as error:
-                failures.append(error)
 
-        world.start(finisher, finish)
-        world.run(lambda: False)
-        if failures:
-            raise AssertionError(f"cleaning up failed: {failures[0]!r}") from failures[0]
-        lake.look()
-        rows = dict(lake.base.newest.rows)
-        lake.truth.check(rows, since=world.now, what="the base table in the end")
-        self._look_at_leftovers()
+def end(world: World, lake: Lake) -> None:
+    """When nobody else is there: flush, merge, index and collect everything, and compare."""
+    finisher = Process("finisher")
+    failures: list[BaseException] = []
 
-    def _look_at_leftovers(self) -> None:
-        folders = {key.split("/")[2] for key in self._lake.objects if key.count("/") > 2}
-        left = [name for name in folders if parse_generation_name(name) is not None]
-        assert not left, f"generations are left: {left}"
-        covered = self._lake.flushed()
-        for region in self._lake.regions:
-            # What is behind the last flush are fences of those who wrote nothing.
-            log = [p for p in self._lake.log(region) if p <= covered[region]]
-            assert len(log) <= 1, f"entries are left that are flushed: {log}"
-            names = [key for key in self._lake.objects if key.startswith(manifest_dir(region))]
-            assert len(names) <= _MANIFESTS_LEFT, f"manifests are left: {names}"
+    def finish() -> None:
+        try:
+            for region in lake.regions:
+                Writer(lake, finisher, region).finish()
+            client = Client(lake, finisher)
+            lake.base.tags.clear()
+            client.merge(everything=True)
+            client.build_index()
+            for _ in range(3):
+                world.sleep(sum(a.total_seconds() for a in (GRACE, RETENTION, ORPHAN_AGE)))
+                client.collect()
+        except BaseException as error:
+            failures.append(error)
+
+    lake.look()
+    world.start(finisher, finish)
+    world.run(lambda: False)
+    if failures:
+        raise AssertionError(f"cleaning up failed: {failures[0]!r}") from failures[0]
+    lake.look()
+    rows = dict(lake.base.newest.rows)
+    lake.truth.check(rows, since=world.now, what="the base table in the end")
+    _look_at_leftovers(lake)
+
+
+def _look_at_leftovers(lake: Lake) -> None:
+    folders = {key.split("/")[2] for key in lake.objects if key.count("/") > 2}
+    left = [name for name in folders if parse_generation_name(name) is not None]
+    assert not left, f"generations are left: {left}"
+    covered = lake.flushed()
+    for region in lake.regions:
+        # What is behind the last flush are fences of those who wrote nothing.
+        log = [p for p in lake.log(region) if p <= covered[region]]
+        assert len(log) <= 1, f"entries are left that are flushed: {log}"
+        names = [key for key in lake.objects if key.startswith(manifest_dir(region))]
+        assert len(names) <= _MANIFESTS_LEFT, f"manifests are left: {names}"
 
 
 def main() -> None:

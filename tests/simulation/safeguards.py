@@ -1,0 +1,81 @@
+"""Safeguards that the models of a simulated table repeat, each with the edit that takes it out."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+from simulation import jobs
+
+from memwal.format.region_manifest import RegionManifest
+from memwal.jobs.gc import region
+from memwal.jobs.gc.decision import Reason
+from memwal.jobs.gc.pins import Pin, Pins
+from memwal.region.manifest_store import RegionManifestStore
+
+
+class _Endless(dict[UUID, int]):
+    """Every region may lose everything."""
+
+    def get(self, key: UUID, default: Any = None) -> Any:
+        return 1 << 40
+
+
+NOTHING_NEEDED = Pin(reason=Reason.NOT_MERGED, message="", generations=_Endless())
+
+
+def only_tags(patch: pytest.MonkeyPatch) -> None:
+    """A collector keeps what tags need, and nothing else."""
+    patch.setattr(jobs, "Pins", lambda pins: Pins((NOTHING_NEEDED, *pins[3:])))
+    patch.setattr(region, "region_error", lambda *facts: None)
+
+
+def no_index(patch: pytest.MonkeyPatch) -> None:
+    """What the newest version has merged counts as superfluous, indexed or not."""
+    patch.setattr(jobs, "Pins", lambda pins: Pins(tuple(pins[:1])))
+
+
+def no_retention(patch: pytest.MonkeyPatch) -> None:
+    """A collector keeps nothing for versions that were the newest until lately."""
+    patch.setattr(jobs, "Pins", lambda pins: Pins(tuple(pins[:2] + pins[3:])))
+
+
+def no_tags(patch: pytest.MonkeyPatch) -> None:
+    """A collector keeps nothing for tags."""
+    patch.setattr(jobs, "Pins", lambda pins: Pins(tuple(pins[:3])))
+
+
+def no_second_look(patch: pytest.MonkeyPatch) -> None:
+    """A fresh reader does not look at the manifest again."""
+
+    class Believed(RegionManifestStore):
+        def is_latest(self, manifest: RegionManifest) -> bool:
+            return True
+
+    patch.setattr(jobs, "RegionManifestStore", Believed)
+
+
+def no_pinned_deletes(patch: pytest.MonkeyPatch) -> None:
+    """A merge deletes from whatever version is the newest by then."""
+    commit = jobs.BaseClient.commit
+
+    def unpinned(self: Any, read: Any, *, gone: Any = frozenset(), **given: Any) -> Any:
+        if gone:
+            return commit(self, self.open(), gone=gone)
+        return commit(self, read, **given)
+
+    patch.setattr(jobs.BaseClient, "commit", unpinned)
+    patch.setattr(jobs.Client, "divided", 0)
+
+
+def no_progress_at_the_commit(patch: pytest.MonkeyPatch) -> None:
+    """A marked commit is rebased over any other."""
+    commit = jobs.BaseClient.commit
+
+    def rebased(self: Any, read: Any, **given: Any) -> Any:
+        given.pop("accept", None)
+        return commit(self, read, **given)
+
+    patch.setattr(jobs.BaseClient, "commit", rebased)
+    patch.setattr(jobs.Client, "divided", 0)
