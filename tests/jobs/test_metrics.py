@@ -8,36 +8,13 @@ from typing import Any
 import pytest
 from opentelemetry import metrics as otel
 from opentelemetry.metrics import NoOpMeter
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricReader
+from support.metrics.collected import Collected
 
 from memwal.catalog import Catalog
 from memwal.jobs.job import JobResult
 from memwal.jobs.metrics import JobMetrics, job_metrics
 
 MERGE = (("memwal.job", "merge"), ("memwal.table", "flights"))
-
-
-class Collected:
-    """What an exporter would be given."""
-
-    def __init__(self) -> None:
-        self._reader = InMemoryMetricReader()
-        self.provider = MeterProvider(metric_readers=[self._reader], shutdown_on_exit=False)
-
-    def __call__(self) -> dict[str, dict[tuple[tuple[str, Any], ...], float]]:
-        data = self._reader.get_metrics_data()
-        return {
-            metric.name: {
-                tuple(sorted((point.attributes or {}).items())): (
-                    point.sum if isinstance(point, HistogramDataPoint) else point.value
-                )
-                for point in metric.data.data_points
-            }
-            for resource in (data.resource_metrics if data else ())
-            for scope in resource.scope_metrics
-            for metric in scope.metrics
-        }
 
 
 @pytest.fixture
@@ -55,7 +32,7 @@ def test_a_run_that_went_well(collected: Collected, catalog: Catalog) -> None:
     metrics |= {"bytes_read": 30, "bytes_written": 80}
     with catalog.record_run("flights", "merge") as run:
         run.finish(JobResult(job="merge", table="/t", version=2, commits=2, metrics=metrics))
-    found = collected()
+    found = collected.points("sum")
     assert found["memwal.job.read"] == {MERGE: 30}
     assert found["memwal.job.written"] == {MERGE: 80}
     assert found["memwal.job.runs"] == {
@@ -70,16 +47,16 @@ def test_a_run_that_went_well(collected: Collected, catalog: Catalog) -> None:
 def test_a_run_that_failed(collected: Collected, catalog: Catalog) -> None:
     with pytest.raises(ZeroDivisionError), catalog.record_run("flights", "merge"):
         raise ZeroDivisionError
-    ((labels, number),) = collected()["memwal.job.runs"].items()
+    ((labels, number),) = collected.points("sum")["memwal.job.runs"].items()
     assert dict(labels)["memwal.outcome"] == "failed"
     assert number == 1
-    assert "memwal.job.rows" not in collected()
+    assert "memwal.job.rows" not in collected.points("sum")
 
 
 def test_conflicts(collected: Collected) -> None:
     job_metrics().conflict("/lake/flights")
     labels = (("memwal.job", "merge"), ("memwal.table.uri", "/lake/flights"))
-    assert collected()["memwal.job.conflicts"] == {labels: 1}
+    assert collected.points("sum")["memwal.job.conflicts"] == {labels: 1}
 
 
 def test_without_a_provider_nothing_is_kept(catalog: Catalog) -> None:

@@ -340,28 +340,25 @@ def test_an_expression_that_contradicts_its_name() -> None:
         RegionSpec.from_stored(dataclasses.replace(bound, fields=(wrong,)), NAMES)
 
 
-@pytest.mark.parametrize("transform", ["void", "BUCKET", ""])
-def test_transforms_that_are_not_supported(transform: str) -> None:
-    with pytest.raises(InvalidInputError, match=repr(transform)):
-        RegionSpec.from_stored(stored(transform=transform), NAMES)
-
-
-def test_a_field_that_computes_nothing() -> None:
-    spec = stored(transform=None, expression=None)
-    with pytest.raises(CorruptDataError):
-        RegionSpec.from_stored(spec, NAMES)
-
-
-def test_a_stored_expression_is_checked() -> None:
-    for expression in ("now()", "(select 1)", "col1", "col0; drop table x"):
-        spec = stored(transform=None, expression=expression)
-        with pytest.raises(InvalidInputError):
-            RegionSpec.from_stored(spec, NAMES)
-
-
-def test_a_spec_without_fields() -> None:
-    spec = StoredRegionSpec(spec_id=3, fields=())
-    with pytest.raises(InvalidInputError):
+@pytest.mark.parametrize(
+    ("spec", "error", "named"),
+    [
+        *(
+            (stored(transform=name), InvalidInputError, repr(name))
+            for name in ("void", "BUCKET", "")
+        ),
+        (stored(transform=None, expression=None), CorruptDataError, None),
+        *(
+            (stored(transform=None, expression=expression), InvalidInputError, None)
+            for expression in ("now()", "(select 1)", "col1", "col0; drop table x")
+        ),
+        (StoredRegionSpec(spec_id=3, fields=()), InvalidInputError, None),
+    ],
+)
+def test_stored_specs_that_are_refused(
+    spec: StoredRegionSpec, error: type[Exception], named: str | None
+) -> None:
+    with pytest.raises(error, match=named):
         RegionSpec.from_stored(spec, NAMES)
 
 

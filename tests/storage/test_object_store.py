@@ -23,16 +23,11 @@ def test_a_name_of_somebody_else_comes_back_with_its_bytes(store: ObjectStore) -
     assert store.get("a/1") == b"theirs"
 
 
-def test_an_object_of_our_own_is_recognised(failing_s3: FailingS3) -> None:
-    failing_s3.work_then_answer(500)
-
-    assert create_settled(failing_s3.open(), "a/1", b"mine") is None
-
-
-def test_a_store_that_recovers_is_asked_again(failing_s3: FailingS3) -> None:
-    failing_s3.work_then_answer(503)
-
-    assert create_settled(failing_s3.open(client_max_retries="0"), "a/1", b"mine") is None
+@pytest.mark.parametrize("status", [500, 503])
+def test_an_object_of_our_own_is_recognised(failing_s3: FailingS3, status: int) -> None:
+    failing_s3.work_then_answer(status)
+    options = {"client_max_retries": "0"} if status == 503 else {}
+    assert create_settled(failing_s3.open(**options), "a/1", b"mine") is None
     assert len(failing_s3.objects) == 1
 
 

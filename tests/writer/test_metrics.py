@@ -11,9 +11,8 @@ from uuid import UUID
 
 import pytest
 from opentelemetry import metrics
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricReader
 from support.data.tables import MakeTable, keys, log, numbered, rows
+from support.metrics import collected as collected_metrics
 from support.metrics.region_stats import region_stats
 from support.stores.faulty_store import GENERATION, FaultyStores
 
@@ -36,30 +35,12 @@ LAKE = TableLocation("/lake/flights")
 FIRST, SECOND = UUID(int=1), UUID(int=2)
 
 
-class Collected:
+class Collected(collected_metrics.Collected):
     """What a producer's exporter would be given."""
 
     def __init__(self) -> None:
-        self._reader = InMemoryMetricReader()
-        self.provider = MeterProvider(metric_readers=[self._reader], shutdown_on_exit=False)
-        self.metrics = WriterMetrics(self.provider.get_meter("memwal"))
-
-    def points(self) -> dict[str, dict[tuple[tuple[str, str], ...], Any]]:
-        """Value, or count of a histogram, by metric and attributes."""
-        data = self._reader.get_metrics_data()
-        if data is None:
-            return {}
-        return {
-            metric.name: {
-                tuple(sorted(point.attributes.items())): (
-                    point.count if isinstance(point, HistogramDataPoint) else point.value
-                )
-                for point in metric.data.data_points
-            }
-            for resource in data.resource_metrics
-            for scope in resource.scope_metrics
-            for metric in scope.metrics
-        }
+        super().__init__()
+        self.metrics = WriterMetrics(self.meter)
 
     def of(self, location: TableLocation) -> dict[str, Any]:
         """Value, or count of a histogram, by metric, of one table."""
