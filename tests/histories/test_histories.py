@@ -91,6 +91,20 @@ def test_a_writer_that_does_not_look_after_a_pause_is_noticed() -> None:
 
 
 @pytest.mark.slow
+def test_a_writer_that_is_killed_again_and_again_loses_nothing() -> None:
+    def direct(children: list[Child]) -> None:
+        (writer,) = children
+        for _ in range(4):
+            writer.start()
+            _writes_more(writer)
+            writer.kill()
+
+    played = perform(Cast(("writer",), here=("jobs",), grace=0.3), direct, seed=1)
+
+    assert played.acknowledged >= 16
+
+
+@pytest.mark.slow
 def test_a_play_keeps_its_promises() -> None:
     print(run_history(1, SECONDS))
 

@@ -25,11 +25,13 @@ def _quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     FaultyStores(monkeypatch, durable=False)
 
 
-@pytest.mark.parametrize("name", every(9, DIVISIONS))
+@pytest.mark.parametrize("name", every(7, DIVISIONS))
 def test_every_query_after_every_step(tmp_path: Path, name: str) -> None:
     life = Life(tmp_path, DIVISIONS[name], f"{name}-2")
     life.play(8)
-    assert life.pruned, "no filter ruled a region out"
+    assert life.pruned or life.division.spec == memwal.RegionSpec.unsharded(), (
+        "no filter ruled a region out"
+    )
 
 
 @pytest.mark.parametrize(

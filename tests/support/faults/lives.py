@@ -31,10 +31,12 @@ DIMENSION = 8
 KEYS = 60
 WORDS = ("apple", "maple", "zebra", "quick", "brown", "fox", "foxes", "running", "the", "café")
 TENANTS = ("a", "ab", "abc", "b", "é")
+NAMES = ("", "'", "a`b", "é", "0")
 SCHEMA = pa.schema(
     [
         pa.field("tenant", pa.string(), nullable=False),
         pa.field("id", pa.int64(), nullable=False),
+        pa.field("name", pa.string(), nullable=False),
         pa.field("day", pa.date32()),
         pa.field("at", pa.timestamp("ms")),
         pa.field("n", pa.int64()),
@@ -89,6 +91,7 @@ DIVISIONS = {
         beside=("day",),
     ),
     "hour": Division(memwal.RegionSpec.hour("at", immutable=True), beside=("at",)),
+    "odd texts": Division(memwal.RegionSpec.unsharded(), ("name",)),
 }
 
 STEPS = {
@@ -370,6 +373,7 @@ def _fixed(number: int) -> Row:
     return {
         "tenant": TENANTS[number % len(TENANTS)],
         "id": number,
+        "name": NAMES[number % len(NAMES)] + str(number // len(NAMES)),
         "day": start.date() + timedelta(days=11 * number),
         "at": start + timedelta(hours=7 * number, seconds=number),
     }
