@@ -12,7 +12,8 @@ from typing import Any
 import lance
 import pyarrow as pa
 import pytest
-from support.data.tables import MakeTable, age, keys, later, rows, state
+from support.data.tables import MakeTable, age, keys, rows, state
+from support.faults.collecting import DAY, collect
 from support.stores.faulty_store import FaultyStore, FaultyStores, Killed, Rule
 
 import memwal
@@ -20,16 +21,14 @@ import memwal.spark
 from memwal.base_table.read_tags import ReadTag, delete_tag, list_read_tags
 from memwal.base_table.snapshot import BaseTable
 from memwal.errors import ConflictError, MemWalError, StoreAccessError, StoreUnavailableError
-from memwal.jobs.gc import GarbageKind, collect_garbage
-from memwal.jobs.options import GcOptions
+from memwal.jobs.gc import GarbageKind
 from memwal.spark import partition_reader, scan_plan
 from memwal.spark import read_tags as protection
 from memwal.spark.partition_reader import open_pinned, read_partition
 from memwal.spark.scan_plan import LoadPlan, ReadOptions, plan_load
 
-DAY = 86_400
 # Collectors of these tests have clocks that are days ahead.
-LONG = 10 * DAY
+LONG = 10 * int(DAY)
 MINE = "5e5510"
 
 EXPECTED = {**dict.fromkeys(range(10), 0), **dict.fromkeys(range(10, 20), 1), 20: 2}
@@ -75,20 +74,12 @@ def read(made: LoadPlan) -> dict[int, int | None]:
     return state(pa.Table.from_batches(batches, made.schema))
 
 
-def collect(table: memwal.Table, *days: int, base_versions: bool = True) -> list[Any]:
+def collect_all(table: memwal.Table, *days: int, base_versions: bool = True) -> list[Any]:
     """Collect for good, as of so many days from now, with Lance's part of it."""
     decisions = []
     for day in days:
-        result = collect_garbage(
-            table.location,
-            GcOptions(
-                dry_run=False,
-                retention_seconds=0,
-                version_retention_seconds=0 if base_versions else None,
-                explain=True,
-            ),
-            clock=later(day * DAY),
-        )
+        retention = 0 if base_versions else None
+        result = collect(table, day * DAY, version_retention_seconds=retention, explain=True)
         assert result.warnings == ()
         decisions += result.decisions
     return decisions
@@ -112,7 +103,7 @@ class TestProtected:
     def test_after_newer_rows_a_direct_write_and_a_compaction(self, table: memwal.Table) -> None:
         made = plan(table)
         replace_everything(table)
-        decisions = collect(table, 1, 2)
+        decisions = collect_all(table, 1, 2)
         assert read(made) == EXPECTED
         (told,) = [d for d in decisions if d.kind is GarbageKind.READ][1:]
         assert not told.delete
@@ -122,10 +113,10 @@ class TestProtected:
     def test_until_it_ends(self, table: memwal.Table, monkeypatch: pytest.MonkeyPatch) -> None:
         made = plan(table)
         replace_everything(table)
-        collect(table, 9)
+        collect_all(table, 9)
         assert read(made) == EXPECTED
         monkeypatch.undo()
-        decisions = collect(table, 11, 12)
+        decisions = collect_all(table, 11, 12)
         assert [d.what for d in decisions if d.kind is GarbageKind.READ and d.delete] == [
             made.protection.name
         ]
@@ -137,7 +128,7 @@ class TestProtected:
         version = table.base().version
         replace_everything(table)
         made = plan(table, version=version)
-        collect(table, 1, 2)
+        collect_all(table, 1, 2)
         assert read(made) == dict.fromkeys(range(15), 0)
 
     def test_a_tag_of_the_users_is_enough(self, table: memwal.Table) -> None:
@@ -246,12 +237,8 @@ class TestNoPermission:
         assert caplog.text.count("protect_seconds") == 1
         table.merge()
         table.build_indexes()
-        collect_garbage(
-            table.location, GcOptions(dry_run=False, retention_seconds=0), clock=later(DAY)
-        )
-        collect_garbage(
-            table.location, GcOptions(dry_run=False, retention_seconds=0), clock=later(2 * DAY)
-        )
+        collect(table, DAY)
+        collect(table, 2 * DAY)
         assert read(made) == EXPECTED
 
     def test_lance_cannot_write_the_tag(self, table: memwal.Table) -> None:
@@ -341,7 +328,7 @@ class TestRaces:
             store.clear()
             table.merge()
             table.build_indexes()
-            collect(table, 1, 2, base_versions=base_versions)
+            collect_all(table, 1, 2, base_versions=base_versions)
 
         store.clear()
         rule = store._add(Rule(step, "*", act, after, number, 1))
@@ -350,7 +337,7 @@ class TestRaces:
         write(table, dict.fromkeys(range(10), number))
         table.merge()
         table.build_indexes()
-        collect(table, 1, 2)
+        collect_all(table, 1, 2)
         assert read(made) == expected, (step, number, after)
         return rule.hits == 1
 
@@ -362,9 +349,7 @@ class TestRaces:
         write(table, {30: 3})
         table.merge()
         table.build_indexes()
-        collect_garbage(
-            table.location, GcOptions(dry_run=False, retention_seconds=0), clock=later(590)
-        )
+        collect(table, 590)
         write(table, {31: 3})
         expected = state(table)
 
@@ -373,11 +358,7 @@ class TestRaces:
             return memwal.open(str(tmp_path / name))
 
         def work(copied: memwal.Table) -> None:
-            collect_garbage(
-                copied.location,
-                GcOptions(dry_run=False, retention_seconds=0, version_retention_seconds=0),
-                clock=later(1200),
-            )
+            collect(copied, 1200, version_retention_seconds=0)
 
         counted = copy("counted")
         found = list(steps(quick_faults.of(counted.location), lambda: work(counted)))
@@ -392,7 +373,7 @@ class TestRaces:
 
             at(quick_faults.of(copied.location), number, after, act)
             work(copied)
-            collect(copied, 1, 2)
+            collect_all(copied, 1, 2)
             assert read(made[0]) == expected, (number, after)
             shutil.rmtree(copied.uri)
 
@@ -412,7 +393,7 @@ class TestRaces:
         monkeypatch.undo()
         assert tags(table) == [made.protection.name], "useless tags were taken away again"
         replace_everything(table)
-        collect(table, 1, 2)
+        collect_all(table, 1, 2)
         assert read(made) == EXPECTED
 
     def test_a_version_that_is_cleaned_up_before_it_is_tagged(
@@ -425,7 +406,7 @@ class TestRaces:
             if not placed:
                 table.merge()
                 table.build_indexes()
-                collect(table, 1, 2)
+                collect_all(table, 1, 2)
             placed.append(tag)
             return place(base, tag)
 
@@ -452,5 +433,5 @@ class TestDeaths:
             stepped.clear()
             assert read(plan(table)) == EXPECTED
         assert all(name.startswith("memwal-read-") for name in tags(table))
-        collect(table, 11)
+        collect_all(table, 11)
         assert tags(table) == []
