@@ -28,7 +28,7 @@ from memwal.jobs.options import (
     VerifyOptions,
 )
 from memwal.jobs.progress import ProgressOption
-from memwal.lsm.indexes.listing import TableIndex, list_indices
+from memwal.lsm.indexes.catchup import TableIndex, list_indices
 from memwal.lsm.wal.position import WritePosition
 from memwal.queries import FreshQueries, Queries, StaleQueries, VersionQueries
 from memwal.reader.predicate import SqlFilter

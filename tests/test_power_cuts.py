@@ -19,8 +19,7 @@ from support.oracles import native
 from support.systems import BARE, TAKEN, take_away
 
 import memwal
-from memwal.base_table.read_tags import ReadTag, place_tag
-from memwal.base_table.refs import list_refs
+from memwal.base_table.refs import ReadTag, list_refs, place_tag
 from memwal.errors import TableSetupError
 from memwal.jobs.gc import collect_garbage
 from memwal.jobs.options import GcOptions

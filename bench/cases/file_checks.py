@@ -10,7 +10,7 @@ import pyarrow as pa
 from common.measure import Figure, Line, Rival, Target, rounds_of
 
 import memwal
-from memwal.base_table import decoding
+from memwal.base_table import named_files
 from memwal.base_table.named_files import check_new_files
 from memwal.base_table.snapshot import open_dataset, read_table_manifest
 from memwal.format.paths import generation_dir
@@ -82,9 +82,9 @@ def decode_lines(folder: Path, rows: int) -> Iterator[Line]:
         table.merge()
         merge = time.process_time() - start
         known = [file.path for f in before.dataset.get_fragments() for file in f.data_files()]
-        decoding.forget_decoded()
+        named_files.forget_decoded()
         start = time.process_time()
-        decoding.decode_dictionaries(table.base().stored, table.uri, known=known)
+        named_files.decode_dictionaries(table.base().stored, table.uri, known=known)
         samples.append((merge, time.process_time() - start))
     yield Line(
         name="checks",

@@ -12,7 +12,7 @@ from common.measure import Line, Rival, Target, constant, milliseconds, seconds
 
 from memwal.format.paths import TOMBSTONE
 from memwal.lsm.memtable.indexes import MemTableSnapshot
-from memwal.lsm.memtable.tokenizer import Tokenizer
+from memwal.lsm.memtable.text_index import Tokenizer
 from memwal.lsm.memtable.vector_index import nearest_rows
 from memwal.lsm.row_schema import RowSchema
 from memwal.search.text.column import TextColumn

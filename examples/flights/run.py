@@ -11,7 +11,7 @@ from flightdata import KEY, SCHEMA, load
 from stream import Batch, EventStream, Integers
 
 import memwal
-from memwal.region.bucketing import bucket
+from memwal.region.hashing import bucket
 from memwal.region.router import Router
 
 REGIONS = 8

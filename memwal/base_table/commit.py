@@ -46,7 +46,7 @@ from memwal.format.memwal_index import DETAILS_TYPE_URL, IndexDetails, StoredReg
 from memwal.format.paths import MEM_WAL_INDEX_NAME
 from memwal.region.spec import RegionSpec
 from memwal.storage.location import TableLocation
-from memwal.util.redaction import redact_store_response
+from memwal.util.log import redact_store_response
 from memwal.util.retry import LostRaceError, retry_lost_races
 
 # The last one: a commit without rows touches no rows of another commit, and is refused for its
@@ -93,25 +93,6 @@ def commit_durably(
     """
     doing = doing or f"committing to {base.location}"
     try:
-        return _commit_through_namespace(base, commit, doing=doing, accept=accept, once=once)
-    except (TableSetupError, ObjectNotFoundError, CorruptDataError) as error:
-        if is_version_stored(base.location, base.version):
-            raise
-        # This process was paused, and the table has gone on: its version was cleaned up.
-        raise LostRaceError(
-            f"{doing}: version {base.version} was cleaned up meanwhile; read the table again"
-        ) from error
-
-
-def _commit_through_namespace(
-    base: BaseTable,
-    commit: Callable[[lance.LanceDataset], Result],
-    *,
-    doing: str,
-    accept: Callable[[int], bool] | None,
-    once: bool,
-) -> Result | None:
-    try:
         namespace = DurableNamespace(base.location, base.version, accept=accept)
         dataset = lance.LanceDataset(
             base.location.uri,
@@ -122,13 +103,22 @@ def _commit_through_namespace(
             namespace_client_managed_versioning=True,
         )
         return _run_through(namespace, lambda: commit(dataset), once=once)
-    except MemWalError:
-        raise
-    except (OSError, RuntimeError, ValueError) as error:
-        redact_store_response(error)
-        if is_conflict(error):
-            raise LostRaceError(f"{doing} met another commit: {first_line(error)}") from error
-        raise translate_lance_error(error, doing) from error
+    except (MemWalError, OSError, RuntimeError, ValueError) as error:
+        translated = error
+        if not isinstance(error, MemWalError):
+            redact_store_response(error)
+            if is_conflict(error):
+                raise LostRaceError(f"{doing} met another commit: {first_line(error)}") from error
+            translated = translate_lance_error(error, doing)
+        signs = (TableSetupError, ObjectNotFoundError, CorruptDataError)
+        if isinstance(translated, signs) and not is_version_stored(base.location, base.version):
+            # This process was paused, and the table has gone on: its version was cleaned up.
+            raise LostRaceError(
+                f"{doing}: version {base.version} was cleaned up meanwhile; read the table again"
+            ) from error
+        if translated is error:
+            raise
+        raise translated from error
 
 
 def create_durably(location: TableLocation, rows: pa.Table, **options: object) -> None:
@@ -172,10 +162,10 @@ def _run_through(
         return commit()
     except (OSError, ValueError, RuntimeError) as error:
         redact_store_response(error)
-        if once and namespace.outcome.created:
+        if once and namespace.created:
             return None
-        if namespace.outcome.failure is not None:
-            raise namespace.outcome.failure from error
+        if namespace.failure is not None:
+            raise namespace.failure from error
         raise
 
 
@@ -248,11 +238,10 @@ def commit_strictly(
         # the namespace recorded is what happened.
         redact_store_response(error)
         cause = error
-    outcome = namespace.outcome
-    if outcome.created:
+    if namespace.created:
         return base.version + 1
-    if outcome.failure is not None:
-        raise outcome.failure from cause
+    if namespace.failure is not None:
+        raise namespace.failure from cause
     if cause is None:
         raise OutcomeUnknownError(
             f"the commit to {base.location} returned without creating version {base.version + 1}; "

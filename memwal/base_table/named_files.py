@@ -9,16 +9,26 @@ for the region's manifest.
 A process that pauses or dies during the checks has named nothing; its files are collected as those
 of any attempt that was lost. The files have random names, and no other process writes them:
 what was whole during the check is whole when it is named.
+
+Lance numbers the values of a dictionary anew where it writes rows together. If there are more than
+the type of the indices can number, it writes a file that nobody can decode. Such columns are
+therefore decoded, before a commit names their file, and before the generations that the rows came
+from are collected. Of other columns, the end of the file is checked. A process that pauses or dies
+while it decodes has decoded in vain.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Final
+
+import lance
 
 from memwal.base_table.region_snapshot import external_key
-from memwal.base_table.snapshot import BaseTable, read_table_manifest
+from memwal.base_table.snapshot import BaseTable, lance_errors, read_table_manifest
 from memwal.errors import CorruptDataError, ObjectNotFoundError
 from memwal.format.lance_files import (
     FILE_FOOTER,
@@ -28,13 +38,17 @@ from memwal.format.lance_files import (
     end_problem,
 )
 from memwal.format.lance_manifest import (
+    as_version,
+    data_files,
     external_files,
     external_segments,
+    has_dictionary_fields,
     named_files,
     read_index_section,
     with_own_segments,
 )
 from memwal.format.paths import INDICES_DIR, MEM_WAL_INDEX_NAME, SYSTEM_INDEX_PREFIX, index_file_key
+from memwal.format.wal_layout import has_dictionaries
 from memwal.storage.location import TableLocation
 from memwal.storage.object_store import ObjectStore
 from memwal.util.concurrency import run_all
@@ -239,3 +253,75 @@ def _check_end(store: ObjectStore, key: str, file: NamedFile) -> str | None:
         info = store.head(key)
         return f"it has {info.size if info is not None else 'no'} bytes instead of {size}"
     return end_problem(end, size) if file.kind is FileKind.LANCE else None
+
+
+_READ_AHEAD_BYTES: Final = 32 << 20
+_MAX_KNOWN: Final = 1 << 17
+
+# Data files that this process has decoded. Each has a random name, and never changes.
+_decoded: set[str] = set()
+
+
+def decode_dictionaries(
+    dataset: lance.LanceDataset, uri: str, *, known: Collection[str] = frozenset()
+) -> None:
+    """Read the dictionaries of a data set, in files that this process has not decoded before.
+
+    ``uri`` is its address; files with a name in ``known`` are left out. Costs the time to read
+    these columns once, and nothing if there are none.
+
+    Raises CorruptDataError if a column cannot be decoded; it names a file.
+    """
+    columns = [field.name for field in dataset.schema if has_dictionaries([field])]
+    if not columns:
+        return
+    for fragment in dataset.get_fragments():
+        names = [file.path for file in fragment.data_files()]
+        addresses = {f"{uri} {name}" for name in names if name not in known}
+        if addresses <= _decoded:
+            continue
+        with lance_errors(f"decoding {', '.join(columns)} in {', '.join(names)} of {uri}"):
+            scanner = dataset.scanner(
+                columns=columns, fragments=[fragment], io_buffer_size=_READ_AHEAD_BYTES
+            )
+            for _ in scanner.to_batches():
+                pass
+        if len(_decoded) > _MAX_KNOWN:
+            forget_decoded()
+        _decoded.update(addresses)
+
+
+def forget_decoded() -> None:
+    """Read every file again from now on."""
+    _decoded.clear()
+
+
+def decode_new_rows(
+    location: TableLocation, manifest: bytes, *, before: bytes | None, version: int
+) -> None:
+    """Read the dictionaries of the rows that a manifest adds to its predecessor ``before``.
+
+    It is not stored as ``version`` yet. Raises as :func:`decode_dictionaries`.
+    """
+    if before is None or not has_dictionary_fields(manifest):
+        # The first version of a table has no rows.
+        return
+    known = frozenset(data_files(before))
+    if known.issuperset(data_files(manifest)):
+        return
+    # Lance calls this from a thread of its own, which may not call Lance again.
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(_decode_new, location, manifest, version, known).result()
+
+
+def _decode_new(
+    location: TableLocation, manifest: bytes, version: int, known: frozenset[str]
+) -> None:
+    with lance_errors(f"reading what was written to {location}"):
+        dataset = lance.LanceDataset(
+            location.uri,
+            # Lance looks for the file of the version that it opens.
+            serialized_manifest=as_version(manifest, version - 1),
+            **location.lance_arguments(),
+        )
+    decode_dictionaries(dataset, location.uri, known=known)

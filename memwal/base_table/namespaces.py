@@ -13,12 +13,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import urlsplit
 
-from memwal.base_table.decoding import decode_new_rows
-from memwal.base_table.named_files import check_new_files
+from memwal.base_table.named_files import check_new_files, decode_new_rows
 from memwal.base_table.snapshot import open_dataset, read_table_manifest, table_manifest_key
 from memwal.errors import LinkRefusedError, MemWalError, TableSetupError
 from memwal.format.paths import table_manifest_keys
@@ -34,14 +32,6 @@ logger = logging.getLogger(__name__)
 Response = dict[str, Any]
 
 _VERSIONS_FOLDER = "_versions/"
-
-
-@dataclass(slots=True)
-class CommitOutcome:
-    """Outcome of a commit: whether its version was created, or the error."""
-
-    created: bool = False
-    failure: MemWalError | None = None
 
 
 class DurableNamespace:
@@ -68,7 +58,9 @@ class DurableNamespace:
         path = str(local) if local is not None else urlsplit(location.uri).path
         # The table's folder in Lance's object store.
         self._root = path.strip("/") + "/"
-        self.outcome = CommitOutcome()
+        # Outcome of the commit: whether its version was created, or the error.
+        self.created = False
+        self.failure: MemWalError | None = None
 
     def namespace_id(self) -> str:
         return f"memwal-{self._root}-{self._version}"
@@ -103,11 +95,11 @@ class DurableNamespace:
                 self._store.barrier()
                 taken = create_settled(self._store, self._final_key(version), manifest)
             except MemWalError as error:
-                self.outcome.failure = error
+                self.failure = error
                 raise
             if taken is not None:
                 self._taken(version)
-            self.outcome.created = True
+            self.created = True
         finally:
             try:
                 self._store.delete(staging)
@@ -170,14 +162,14 @@ class PinnedNamespace(DurableNamespace):
     """A namespace whose latest version is the one that was read, so that Lance never rebases."""
 
     def _latest(self) -> int:
-        return self._version + 1 if self.outcome.created else self._version
+        return self._version + 1 if self.created else self._version
 
     def _check(self, version: int) -> None:
         if version != self._version + 1:
             self._taken(version)
 
     def _taken(self, version: int) -> NoReturn:
-        self.outcome.failure = LostRaceError(
+        self.failure = LostRaceError(
             f"version {self._version} of {self._location} is no longer the latest; read it again"
         )
         raise _conflict(f"version {self._version} is no longer the latest")

@@ -42,7 +42,7 @@ from memwal.format.paths import (
 )
 from memwal.region.manifest_store import parallel_reads
 from memwal.storage.object_store import ObjectStore, create_settled
-from memwal.util.concurrency import ThreadPool
+from memwal.util.concurrency import map_parallel
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -84,9 +84,8 @@ def write_marks(store: ObjectStore, marks: Mapping[UUID, RegionMark]) -> None:
     if len(marks) <= 1:
         for region_id in marks:
             write(region_id)
-        return
-    with ThreadPool(min(parallel_reads(store), len(marks))) as pool:
-        list(pool.map(write, marks))
+    else:
+        map_parallel(write, marks, threads=parallel_reads(store))
 
 
 def raise_marks(

@@ -16,7 +16,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 import pyarrow as pa
@@ -194,32 +194,27 @@ def _unreadable(reason: object) -> CorruptDataError:
 def _decode_manifests(rows: pa.Table) -> list[RegionManifest]:
     names = [name for name in rows.column_names if name.startswith(_PREFIX)]
     values = {name: encode_values(rows.column(name).combine_chunks()) for name in names}
-    plain = rows.drop_columns(names).to_pylist()
     return [
-        _decode_manifest(row, {name: values[name][number] for name in names})
-        for number, row in enumerate(plain)
+        RegionManifest(
+            region_id=UUID(bytes=row["region_id"]),
+            version=row["version"],
+            writer_epoch=row["writer_epoch"],
+            current_generation=row["current_generation"],
+            replay_after=row["replay_after_wal_entry_position"],
+            wal_last_seen=row["wal_entry_position_last_seen"],
+            flushed=tuple(
+                FlushedGeneration(generation=f["generation"], path=f["path"])
+                for f in row["flushed_generations"]
+            ),
+            spec_id=row["region_spec_id"],
+            region_fields=tuple(
+                (name.removeprefix(_PREFIX), value)
+                for name in names
+                if (value := values[name][number]) is not None
+            ),
+        )
+        for number, row in enumerate(rows.drop_columns(names).to_pylist())
     ]
-
-
-def _decode_manifest(row: dict[str, Any], values: dict[str, bytes | None]) -> RegionManifest:
-    return RegionManifest(
-        region_id=UUID(bytes=row["region_id"]),
-        version=row["version"],
-        writer_epoch=row["writer_epoch"],
-        current_generation=row["current_generation"],
-        replay_after=row["replay_after_wal_entry_position"],
-        wal_last_seen=row["wal_entry_position_last_seen"],
-        flushed=tuple(
-            FlushedGeneration(generation=f["generation"], path=f["path"])
-            for f in row["flushed_generations"]
-        ),
-        spec_id=row["region_spec_id"],
-        region_fields=tuple(
-            (name.removeprefix(_PREFIX), value)
-            for name, value in values.items()
-            if value is not None
-        ),
-    )
 
 
 def _value_types(specs: Sequence[StoredRegionSpec]) -> dict[str, pa.DataType]:

@@ -277,7 +277,7 @@ def _base(
     manifest: bytes,
 ) -> BaseTable:
     index = find_mem_wal_index(manifest)
-    traits = read_traits(manifest)
+    branch, has_overlays = read_traits(manifest)
     schema = dataset.schema
     unusable: dict[str, str] = {}
     # Without MemWAL, enabling it tells.
@@ -294,8 +294,8 @@ def _base(
         index=index,
         details=IndexDetails.decode(index.details) if index is not None else IndexDetails(),
         digest=_digest(manifest),
-        branch=traits.branch,
-        has_overlays=traits.has_overlays,
+        branch=branch,
+        has_overlays=has_overlays,
     )
 
 

@@ -16,7 +16,7 @@ from memwal.errors import (
     StoreUnavailableError,
     TableSetupError,
 )
-from memwal.util.redaction import redact_store_response
+from memwal.util.log import redact_store_response
 
 # Whole words and numbers only: paths are full of digits.
 _FULL = re.compile(r"no space left|file too large|quota exceeded|\bos error (27|28|122)\b")
@@ -68,7 +68,7 @@ def translate_lance_error(error: Exception, doing: str) -> MemWalError:
     """Return the memwal error for an exception of pylance.
 
     Lance raises ``ValueError`` and ``OSError`` with the cause only in the text. The answer of a
-    store is cut out of it, see :func:`~memwal.util.redaction.redact_store_response`.
+    store is cut out of it, see :func:`~memwal.util.log.redact_store_response`.
     """
     redact_store_response(error)
     text = str(error)

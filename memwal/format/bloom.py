@@ -64,7 +64,10 @@ class FilterBuilder:
             self._sized = _empty_bits(-(-keys * _BITS_PER_KEY // (8 * _BLOCK_BYTES)))
 
     def add(self, key_columns: Sequence[pa.Array | pa.ChunkedArray]) -> None:
-        """Add keys; columns and errors are those of :func:`build_bloom_filter`."""
+        """Add keys, whose columns are in key order.
+
+        Raises InvalidInputError if there is no column, or the lengths differ.
+        """
         for columns in keys.slices(key_columns):
             hashes = _hash_slice(columns)
             for bits in (self._fixed, self._sized):
@@ -87,17 +90,6 @@ class FilterBuilder:
 
 def _empty_bits(blocks: int) -> Mask:
     return np.zeros(blocks * 8 * _BLOCK_BYTES, np.bool_)
-
-
-def build_bloom_filter(key_columns: Sequence[pa.Array | pa.ChunkedArray]) -> bytes:
-    """Build the filter of all keys, in the format of ``bloom_filter.bin``.
-
-    The columns are in key order. Raises InvalidInputError if there is none, or their lengths
-    differ.
-    """
-    builder = FilterBuilder(0)
-    builder.add(key_columns)
-    return builder.bloom_filter()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

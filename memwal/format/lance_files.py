@@ -165,25 +165,11 @@ def _bitmap_rows(data: bytes) -> int | None:
     if len(data) < body:
         return None
     rows = np.frombuffer(data, "<u2", 2 * count, start)[1::2].astype(np.int64) + 1
-    if with_runs and count < _OFFSETS_FROM:
-        offset = body
-        runs = np.unpackbits(np.frombuffer(data, np.uint8, start - 4, 4), bitorder="little")
-        for number in range(count):
-            offset += _container_bytes(data, offset, int(rows[number]), bool(runs[number]))
-        return int(rows.sum()) if offset == len(data) else None
-    if len(data) < body + 4 * count:
-        return None
-    if not count:
-        return 0
-    last = int(np.frombuffer(data, "<u4", count, body)[-1])
-    number = count - 1
-    is_run = with_runs and bool(data[4 + number // 8] >> number % 8 & 1)
-    end = last + _container_bytes(data, last, int(rows[-1]), is_run)
+    # A list of the containers' offsets comes first, unless there are few of them with runs.
+    end = body if with_runs and count < _OFFSETS_FROM else body + 4 * count
+    for number, in_container in enumerate(rows.tolist()):
+        if with_runs and data[4 + number // 8] >> number % 8 & 1:
+            end += 2 + 4 * int.from_bytes(data[end : end + 2], "little")
+        else:
+            end += 2 * in_container if in_container <= _MAX_ARRAY else _BITMAP_BYTES
     return int(rows.sum()) if end == len(data) else None
-
-
-def _container_bytes(data: bytes, offset: int, rows: int, is_run: bool) -> int:
-    if is_run:
-        runs = int.from_bytes(data[offset : offset + 2], "little")
-        return 2 + 4 * runs
-    return 2 * rows if rows <= _MAX_ARRAY else _BITMAP_BYTES

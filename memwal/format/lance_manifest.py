@@ -321,21 +321,14 @@ def as_version(manifest: bytes, version: int) -> bytes:
     return message.SerializeToString(deterministic=True)
 
 
-@dataclass(frozen=True, slots=True)
-class VersionTraits:
-    """Facts of a version that decide how it may be read."""
+def read_traits(manifest: bytes, *, name: str = _MANIFEST) -> tuple[str | None, bool]:
+    """Return the branch of a version, and whether data overlay files replaced values of its files.
 
-    branch: str | None  # None for the main branch
-    has_overlays: bool  # whether values of its data files were replaced by data overlay files
-
-
-def read_traits(manifest: bytes, *, name: str = _MANIFEST) -> VersionTraits:
-    """Read the traits of a version; raises CorruptDataError as :func:`read_index_section`."""
+    None for the main branch. Raises CorruptDataError as :func:`read_index_section`.
+    """
     message = _parse_manifest(manifest, name)
-    return VersionTraits(
-        message.branch if message.HasField("branch") else None,
-        bool(message.reader_feature_flags & _OVERLAYS),
-    )
+    branch = message.branch if message.HasField("branch") else None
+    return branch, bool(message.reader_feature_flags & _OVERLAYS)
 
 
 def replace_field_id(field: bytes, field_id: int) -> bytes:

@@ -7,7 +7,7 @@ exception, was killed, or its machine lost power. Nobody sees the rows then but 
 next writer that claims the region.
 
 Whether a writer lives cannot be observed, and one that was paused for long counts as dead. A
-recovery that fences it harms nothing, see :mod:`memwal.lsm.wal.recovery`. Writers of other clients
+recovery that fences it harms nothing, see :mod:`memwal.lsm.wal.log`. Writers of other clients
 are different: they flush by size alone, and stop when they are fenced. While the newest claim of a
 region is another client's, its rows are left for as long as its generations are by default
 (:mod:`memwal.jobs.foreign_claims`).

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -65,8 +66,8 @@ class RowSchema:
         # Schema of the log entries, if it has other types.
         self.logged = None if logged is None else stored_schema(logged, primary_key)
         self._upserts = _PlanCache(self._plan_upserts)
-        self._partials = _PlanCache(self._plan_partials)
-        self._deletes = _PlanCache(self._plan_deletes)
+        self._partials = _PlanCache(partial(self._plan_part, only_key=False))
+        self._deletes = _PlanCache(partial(self._plan_part, only_key=True))
 
     @classmethod
     def of(cls, base: BaseTable) -> RowSchema:
@@ -192,15 +193,11 @@ class RowSchema:
             )
         return self._plan(schema, list(self.base_schema))
 
-    def _plan_partials(self, schema: pa.Schema) -> _ConversionPlan:
+    def _plan_part(self, schema: pa.Schema, *, only_key: bool) -> _ConversionPlan:
         self._check_names(schema.names)
         self._check_key(schema.names)
-        return self._plan(schema, [f for f in self.base_schema if f.name in schema.names])
-
-    def _plan_deletes(self, schema: pa.Schema) -> _ConversionPlan:
-        self._check_names(schema.names)
-        self._check_key(schema.names)
-        return self._plan(schema, [f for f in self.base_schema if f.name in self.primary_key])
+        names = self.primary_key if only_key else schema.names
+        return self._plan(schema, [f for f in self.base_schema if f.name in names])
 
     def _plan(self, schema: pa.Schema, fields: Sequence[pa.Field]) -> _ConversionPlan:
         """Plan the conversion of rows that have all these columns."""

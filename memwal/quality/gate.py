@@ -16,12 +16,12 @@ import numpy as np
 import pyarrow as pa
 
 from memwal.errors import InvalidInputError
-from memwal.lsm.newest_rows import newest_row_positions
 from memwal.quality.evaluate import ExpectationResult, evaluate
 from memwal.quality.expectations import Expectation, Severity
 from memwal.quality.registry import ExpectationKind
 from memwal.quality.report import QualityReport, tally_result
 from memwal.quality.rules import Mode, QualityRules
+from memwal.region.rows import newest_row_positions
 from memwal.util.arrays import Mask, Positions
 
 

@@ -19,7 +19,7 @@ from memwal.base_table.snapshot import BaseTable
 from memwal.errors import CorruptDataError, ObjectNotFoundError
 from memwal.expressions.predicate import literals, quoted
 from memwal.format.paths import FRAG_REUSE_INDEX_NAME, INDICES_DIR
-from memwal.lsm.indexes.segments import segment_location
+from memwal.lsm.indexes.catchup import segment_location
 from memwal.lsm.indexes.unusable import unusable_indexes
 from memwal.lsm.key_matches import match_keys
 from memwal.reader.base_indexes import covered_fragments, find_index

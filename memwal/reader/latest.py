@@ -12,10 +12,9 @@ import pyarrow.compute as pc
 
 from memwal.base_table.snapshot import lance_errors
 from memwal.format.paths import TOMBSTONE
-from memwal.lsm.newest_rows import newest_row_positions
 from memwal.reader.sources.cache import LruCache
 from memwal.reader.sources.generation import GenerationSource
-from memwal.region.rows import key_column
+from memwal.region.rows import key_column, newest_row_positions
 from memwal.util.arrays import Addresses, Mask
 from memwal.util.concurrency import map_parallel
 

@@ -26,7 +26,6 @@ from memwal.format.paths import TOMBSTONE
 from memwal.format.region_manifest import RegionManifest
 from memwal.format.values import move_dictionary_nulls
 from memwal.lsm.indexes.unusable import unusable_indexes
-from memwal.lsm.newest_rows import newest_row_positions
 from memwal.reader.base_rows import addresses_in_pages, key_predicate, rows_of_keys
 from memwal.reader.latest import find_newest
 from memwal.reader.merged_scan import project
@@ -37,7 +36,7 @@ from memwal.reader.sources.key_index import key_positions, might_hold, might_hol
 from memwal.reader.sources.narrow_columns import is_narrow, take_from_memory
 from memwal.reader.sources.pruning import key_routing
 from memwal.reader.unreadable_indexes import scan_table
-from memwal.region.rows import key_column
+from memwal.region.rows import key_column, newest_row_positions
 from memwal.util.arrays import Mask, Positions, RowIds
 from memwal.util.concurrency import run_all
 

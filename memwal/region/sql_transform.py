@@ -7,26 +7,27 @@ Columns are first converted to their widest type, integers to 64 bits and floats
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from memwal.boundary.lance_errors import first_line
 from memwal.errors import InvalidInputError
 from memwal.expressions.date_parts import has_date_parts
 from memwal.expressions.region_sql import MAX_COLUMNS, tokenize
 from memwal.format.values import is_binary, is_text
-from memwal.region.hashing import is_hashable
+from memwal.region.hashing import is_hashable, murmur3_multi
 from memwal.region.transforms import Transform
 from memwal.region.values import VALUE_TYPES, type_name
 from memwal.util.optional_deps import requires_extra
 
-if TYPE_CHECKING:
-    from memwal.region.datafusion_engine import Engine
+_HASHES: Final = {"murmur3": 1, "murmur3_multi": None}
 
 # Small numbers, and the limits of the narrower types.
 _PROBES: Final = (0, 1, 2, 5, 10, 100, 127, 128, 255, 256, 32_767, 65_536, 2**31 - 1, 2**31, 2**40)
@@ -130,8 +131,6 @@ class Expression(Transform):
 
 @lru_cache(maxsize=64)
 def _engine(tokens: tuple[str, ...], types: tuple[pa.DataType, ...]) -> Engine:
-    with requires_extra("expressions"):
-        from memwal.region.datafusion_engine import Engine
     return Engine(tokens, types)
 
 
@@ -180,3 +179,92 @@ def _is_text(data_type: pa.DataType) -> bool:
 
 def _is_binary(data_type: pa.DataType) -> bool:
     return is_binary(data_type) or bool(pt.is_binary_view(data_type))
+
+
+class Engine:
+    """Evaluates one checked expression by DataFusion.
+
+    :func:`memwal.expressions.region_sql.tokenize` accepted the tokens, and the types are those of
+    ``col0``, ``col1``, ... Raises InvalidInputError if DataFusion does not accept the expression.
+    """
+
+    def __init__(self, tokens: Sequence[str], types: Sequence[pa.DataType]) -> None:
+        # Imported only when needed.
+        with requires_extra("expressions"):
+            from datafusion import SessionConfig, SessionContext
+        self._text = " ".join(tokens)
+        self._schema = pa.schema([(f"col{n}", data_type) for n, data_type in enumerate(types)])
+        # One partition, so that rows keep their order.
+        self._context = SessionContext(SessionConfig().with_target_partitions(1))
+        self._sql = self._with_hashes(list(tokens))
+        self.result_type = self._type_of(self._sql)
+
+    def evaluate(self, columns: Sequence[pa.Array]) -> pa.Array:
+        """Return the value of each row.
+
+        Raises InvalidInputError if the expression fails for a row, such as a division by 0.
+        """
+        batch = pa.RecordBatch.from_arrays(list(columns), schema=self._schema)
+        try:
+            frame = self._context.create_dataframe([[batch]])
+            batches = frame.select(frame.parse_sql_expr(self._sql).alias("value")).collect()
+        except Exception as error:
+            raise self._refusal(error) from error
+        values = [batch.column(0) for batch in batches]
+        return pa.concat_arrays(values) if values else pa.nulls(0, self.result_type)
+
+    def _type_of(self, sql: str) -> pa.DataType:
+        try:
+            frame = self._context.create_dataframe([[pa.RecordBatch.from_pylist([], self._schema)]])
+            return frame.select(frame.parse_sql_expr(sql).alias("value")).schema().field(0).type
+        except Exception as error:
+            raise self._refusal(error) from error
+
+    def _with_hashes(self, tokens: list[str]) -> str:
+        """Return the expression with a separate function for each call of a hash.
+
+        A user-defined function has fixed argument types, so each call needs its own. The result is
+        cast to 64 bits, since the absolute value of the smallest 32-bit integer has more than 32.
+        """
+        at = next((n for n, token in enumerate(tokens) if token in _HASHES), None)
+        if at is None:
+            return " ".join(tokens)
+        arguments, end = _arguments(tokens, at + 1)
+        expected = _HASHES[tokens[at]]
+        if not all(arguments) or (expected is not None and len(arguments) != expected):
+            raise InvalidInputError(
+                f"{tokens[at]} in the region expression {self._text!r} takes "
+                f"{'one column' if expected else 'one column or more'}"
+            )
+        inner = [self._with_hashes(argument) for argument in arguments]
+        from datafusion import udf
+
+        name = f"hash_{uuid.uuid4().hex}"
+        types = [self._type_of(argument) for argument in inner]
+        hash_columns = udf(
+            lambda *columns: murmur3_multi(columns), types, pa.int32(), "immutable", name
+        )
+        self._context.register_udf(hash_columns)
+        call = f"cast({name}({', '.join(inner)}) as bigint)"
+        return self._with_hashes([*tokens[:at], call, *tokens[end:]])
+
+    def _refusal(self, error: Exception) -> InvalidInputError:
+        return InvalidInputError(
+            f"the region expression {self._text!r} has no value: {first_line(error)}"
+        )
+
+
+def _arguments(tokens: Sequence[str], start: int) -> tuple[list[list[str]], int]:
+    """Return the arguments of the call whose "(" is at ``start``, and the end of the call."""
+    arguments: list[list[str]] = [[]]
+    depth = 0
+    for position in range(start, len(tokens)):
+        word = tokens[position]
+        depth += (word == "(") - (word == ")")
+        if depth == 0:
+            return arguments, position + 1
+        if depth == 1 and word == ",":
+            arguments.append([])
+        elif depth > 1 or word != "(":
+            arguments[-1].append(word)
+    raise InvalidInputError("the parentheses of a region expression do not match")

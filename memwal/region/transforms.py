@@ -23,8 +23,14 @@ import pyarrow.types as pt
 from memwal.errors import InvalidInputError
 from memwal.expressions.date_parts import PART_TYPES, DatePart, date_part, has_date_parts
 from memwal.format.values import is_binary, is_text
-from memwal.region.bucketing import BUCKETABLE_TYPES, bucket, is_bucketable
-from memwal.region.hashing import HASHABLE_TYPES, is_hashable, murmur3_multi
+from memwal.region.hashing import (
+    BUCKETABLE_TYPES,
+    HASHABLE_TYPES,
+    bucket,
+    is_bucketable,
+    is_hashable,
+    murmur3_multi,
+)
 from memwal.region.values import VALUE_TYPES, type_name
 
 MAX_BUCKETS: Final = 1024
@@ -150,7 +156,7 @@ class _Buckets(Transform):
 
 @dataclass(frozen=True, slots=True)
 class Bucket(_Buckets):
-    """The value's bucket in Lance: see :mod:`memwal.region.bucketing`."""
+    """The value's bucket in Lance: see :mod:`memwal.region.hashing`."""
 
     name = "bucket"
     source_types = BUCKETABLE_TYPES

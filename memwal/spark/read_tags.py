@@ -1,7 +1,7 @@
 """Protect the snapshot of a load while its session reads it.
 
 The plan's version of the base table gets a tag that expires by itself (see
-:mod:`memwal.base_table.read_tags`). A tag protects the rows of its version from clean-ups, and
+:mod:`memwal.base_table.refs`). A tag protects the rows of its version from clean-ups, and
 every generation that is not merged in that version from the collector: the generations that the
 plan reads are among these.
 
@@ -31,7 +31,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 from uuid import uuid4
 
-from memwal.base_table.read_tags import ReadTag, delete_tag, list_read_tags, place_tag, renew_tag
+from memwal.base_table.refs import ReadTag, delete_tag, list_read_tags, place_tag, renew_tag
 from memwal.base_table.snapshot import BaseTable
 from memwal.boundary.public import public
 from memwal.errors import MemWalError, ObjectNotFoundError

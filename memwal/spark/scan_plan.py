@@ -14,7 +14,7 @@ from uuid import UUID
 import pyarrow as pa
 from lance.fragment import LanceFragment
 
-from memwal.base_table.read_tags import ReadTag
+from memwal.base_table.refs import ReadTag
 from memwal.base_table.snapshot import BaseTable, data_files, lance_errors
 from memwal.errors import InvalidInputError, ObjectNotFoundError, TableSetupError
 from memwal.format.memwal_index import StoredRegionSpec

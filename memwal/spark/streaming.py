@@ -36,11 +36,10 @@ from memwal.errors import (
     WriterClosedError,
 )
 from memwal.format.wal_layout import NewestStep
-from memwal.lsm.newest_rows import newest_row_positions
 from memwal.lsm.region_places import router_in_force
 from memwal.lsm.wal.applied_steps import AppliedStep, Step, is_step_visible, read_steps_of
 from memwal.region.router import Router
-from memwal.region.rows import key_column
+from memwal.region.rows import key_column, newest_row_positions
 from memwal.region.spec import RegionSpec
 from memwal.spark.session import without_harmless_warnings
 from memwal.storage.open import check_options

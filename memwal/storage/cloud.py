@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import builtins
 import os
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from datetime import UTC, datetime, timedelta
@@ -37,8 +36,8 @@ from memwal.storage.credentials import Credentials
 from memwal.storage.object_store import Data, ObjectInfo, ObjectStore
 from memwal.storage.options import CLOUDS, cloud_settings
 from memwal.storage.uris import TableUri
-from memwal.util import system
-from memwal.util.redaction import secret_values
+from memwal.util.concurrency import ForkGuard
+from memwal.util.log import secret_values
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta, UpdateVersion
@@ -63,7 +62,8 @@ _OBSTORE_NAMES: Final = {
 }
 
 _memories: dict[str, MemoryStore] = {}
-_memories_lock = threading.Lock()
+# Made when this process, or the one that it was forked from, first used obstore.
+_first_use: ForkGuard | None = None
 
 
 class CloudStore(ObjectStore):
@@ -197,12 +197,12 @@ class CloudStore(ObjectStore):
         return version not in (None, "null")
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        return self._list_folder(object_store.check_prefix(prefix))
-
-    def _list_folder(self, prefix: str) -> Iterator[ObjectInfo]:
-        for meta in self._walk(prefix):
-            if not object_store.is_temporary(meta["path"].rpartition("/")[2]):
-                yield self._info(meta)
+        found = self._walk(object_store.check_prefix(prefix))
+        return (
+            self._info(meta)
+            for meta in found
+            if not object_store.is_temporary(meta["path"].rpartition("/")[2])
+        )
 
     def list_folders(self, prefix: str) -> builtins.list[str]:
         folder = self._root + object_store.check_prefix(prefix)
@@ -266,8 +266,7 @@ class CloudStore(ObjectStore):
 
 def memory_backend(name: str) -> MemoryStore:
     """Return the memory store with this name. It lives as long as the process."""
-    with _memories_lock:
-        return _memories.setdefault(name, MemoryStore())
+    return _memories.setdefault(name, MemoryStore())
 
 
 def cloud_backend(
@@ -315,24 +314,12 @@ def _provider(credentials: Credentials) -> Callable[[], dict[str, str | datetime
     return provide
 
 
-class _Process:
-    """Whether this process used obstore, and whether it was forked from one that did."""
-
-    used = False
-    forked = False
-
-
-def _after_fork() -> None:
-    _Process.forked = _Process.forked or _Process.used
-
-
-system.after_fork_in_child(_after_fork)
-
-
 def _refuse_fork() -> None:
-    if _Process.forked:
+    global _first_use
+    if _first_use is None:
+        _first_use = ForkGuard("the client of an object store")
+    if _first_use.inherited:
         raise TableSetupError(
             "this process was forked from one that had used an object store, which cannot work: "
             "start workers with the 'spawn' or 'forkserver' method of multiprocessing"
         )
-    _Process.used = True

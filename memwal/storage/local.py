@@ -6,7 +6,6 @@ import builtins
 import errno
 import os
 import secrets
-import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -31,12 +30,10 @@ from memwal.storage.folders.sync import ClockReading, FolderSync, sync_folder
 from memwal.storage.folders.walk import (
     check_not_broken,
     is_broken,
-    is_folder,
     linked_folders,
     list_entries,
     may_be_folder,
-    walk_files,
-    walk_links,
+    walk,
 )
 from memwal.storage.local_files import (
     FolderCache,
@@ -47,7 +44,6 @@ from memwal.storage.local_files import (
     link_new_file,
     sync_file_system,
     write_chunks,
-    write_new_file,
 )
 from memwal.storage.object_store import Data, LinkInfo, ObjectInfo, ObjectStore
 from memwal.util import system
@@ -125,11 +121,7 @@ class LocalStore(ObjectStore):
     def put_chunks(self, key: str, chunks: Iterable[bytes]) -> None:
         path = self._path(key)
         with _translated("store", path), self._placed(path) as place:
-            self._publish(
-                place.path,
-                lambda temporary: write_chunks(temporary, chunks, durable=self._durable),
-                _replace,
-            )
+            self._publish(place.path, chunks, _replace)
 
     def replace(self, key: str, data: Data, *, expected: bytes) -> None:
         path = self._path(key)
@@ -165,11 +157,6 @@ class LocalStore(ObjectStore):
         with _translated("look at", path):
             return self._presence.find(partial(local_files.stat_object, path, key), path)
 
-    def exists(self, key: str) -> bool:
-        path = self._path(key)
-        with _translated("look at", path):
-            return self._presence.find(partial(_is_file, path), path) is not None
-
     def is_absent(self, key: str, *, within: str, proof: str) -> bool:
         folder = self._folder_path(within)
         with _translated("look at", folder):
@@ -192,8 +179,8 @@ class LocalStore(ObjectStore):
 
     def _list_files(self, folder: str, *, temporary: bool) -> Iterator[ObjectInfo]:
         with _translated("list", folder):
-            for file in walk_files(folder, self._presence):
-                if local_files.is_staging(file.name) is temporary:
+            for file, is_inner in walk(folder, self._presence):
+                if not is_inner and local_files.is_staging(file.name) is temporary:
                     try:
                         info = local_files.stat_entry(file, self._key(file.path))
                     except FileNotFoundError:
@@ -211,14 +198,15 @@ class LocalStore(ObjectStore):
     def list_links(self, prefix: str) -> Iterator[LinkInfo]:
         folder = self._folder_path(prefix)
         with _translated("list", folder):
-            for entry in walk_links(folder, self._presence):
+            for entry, leads_to_folder in walk(folder, self._presence):
+                if not entry.is_symlink():
+                    continue
                 try:
                     target = os.readlink(entry.path)
                 except FileNotFoundError:
                     self._presence.check_absent(entry.path)
                     continue
-                key = self._key(entry.path)
-                yield LinkInfo(key, target, is_folder(entry), is_broken(entry))
+                yield LinkInfo(self._key(entry.path), target, leads_to_folder, is_broken(entry))
 
     def delete(self, key: str) -> None:
         path = self._path(key)
@@ -430,45 +418,41 @@ class LocalStore(ObjectStore):
             self._unnamed[device] = False
             self._write_once(place, data, publish=_link)
             return
-        self._make_name_durable(path)
+        self._make_durable(path)
 
     def _write_once(self, place: Place, data: Data, *, publish: Callable[[str, str], None]) -> None:
-        self._publish(
-            place.path,
-            lambda temporary: write_new_file(temporary, data, durable=self._durable),
-            publish,
-        )
+        self._publish(place.path, (data,), publish)
 
     def _publish(
-        self, path: str, write: Callable[[str], None], publish: Callable[[str, str], None]
+        self, path: str, chunks: Iterable[Data], publish: Callable[[str, str], None]
     ) -> None:
         """Write a temporary file, give it its name with ``publish``, and make the name durable."""
         temporary = os.path.join(os.path.dirname(path), f".{secrets.token_hex(8)}.tmp")
         try:
-            write(temporary)
+            write_chunks(temporary, chunks, durable=self._durable)
             publish(temporary, path)
         except BaseException:
             # The caller must see the first error, not one of the clean-up.
             with suppress(OSError):
                 os.unlink(temporary)
             raise
-        self._make_name_durable(path, temporary)
-
-    def _make_name_durable(self, path: str, temporary: str | None = None) -> None:
-        """Make the name of a stored object durable. An error message states that it is stored."""
-        if temporary is not None:
-            with suppress(OSError):
-                local_files.delete_file(temporary)
+        with suppress(OSError):
+            local_files.delete_file(temporary)
         self._make_durable(path)
 
     def _make_durable(self, path: str, *, content: bool = False) -> None:
-        """Make the name of an object durable, and its ``content``.
+        """Make the name of an object durable, and its ``content``, unless it was deleted since.
 
         Raises StoreUnavailableError: the object is there, so that no other error may be raised,
         which would mean that nothing was written.
         """
+        if not self._durable:
+            return
         try:
-            self._sync_object(path, content=content)
+            with suppress(FileNotFoundError):
+                if content:
+                    fsync_file(path)
+                fsync_folder(_folder_of(path))
         except OSError as error:
             if error.errno in local_files.LIMIT:
                 close_held_folders()
@@ -478,16 +462,6 @@ class LocalStore(ObjectStore):
                 f"{path} was stored, but it is not known whether it would survive a crash: "
                 f"{error.strerror}; read it back before relying on it"
             ) from error
-
-    def _sync_object(self, path: str, *, content: bool = False) -> None:
-        """Fsync the folder of an object, unless another process has deleted it."""
-        if self._durable:
-            try:
-                if content:
-                    fsync_file(path)
-                fsync_folder(_folder_of(path))
-            except FileNotFoundError:
-                return
 
 
 def _scope(up_to: str | None) -> str:
@@ -503,15 +477,6 @@ def _scope(up_to: str | None) -> str:
 def _folder_of(path: str) -> str:
     """Return the folder of a normalized absolute path, in a tenth of the time of ``dirname``."""
     return path.rpartition(os.sep)[0] or os.sep
-
-
-def _is_file(path: str) -> bool | None:
-    """Return True if a file is there, or None."""
-    try:
-        return stat.S_ISREG(os.stat(path).st_mode) or None
-    except (FileNotFoundError, NotADirectoryError):
-        check_not_broken(path)
-        return None
 
 
 def _replace(temporary: str, path: str) -> None:

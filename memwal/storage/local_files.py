@@ -115,16 +115,7 @@ def delete_file(path: str) -> None:
         os.unlink(path)
 
 
-def write_new_file(path: str, data: Data, *, durable: bool) -> None:
-    """Write a file that does not exist yet, and fsync it."""
-    descriptor = os.open(path, _NEW_FILE, 0o666)
-    try:
-        _write(descriptor, data, durable=durable)
-    finally:
-        os.close(descriptor)
-
-
-def write_chunks(path: str, chunks: Iterable[bytes], *, durable: bool) -> None:
+def write_chunks(path: str, chunks: Iterable[Data], *, durable: bool) -> None:
     """Write a file that does not exist yet, one chunk at a time, and fsync it."""
     descriptor = os.open(path, _NEW_FILE, 0o666)
     try:

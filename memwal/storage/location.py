@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from memwal.errors import InvalidInputError
 from memwal.storage import object_store, uris
-from memwal.storage.credentials import CREDENTIALS_FROM, credentials_for
+from memwal.storage.credentials import CREDENTIALS_FROM, Credentials, credentials_for
 from memwal.storage.object_store import ObjectStore
 from memwal.storage.open import check_options, open_store
-
-if TYPE_CHECKING:
-    from memwal.storage.vended_credentials import VendingNamespace
 
 COMMITS_IN: Final = "memwal_commits_in"
 """Storage option for a store without put-if-absent.
@@ -133,6 +131,31 @@ class TableLocation:
         return hash((self.uri, frozenset(self.storage_options.items())))
 
 
+class VendingNamespace:
+    """A Lance namespace of one table that only hands out credentials.
+
+    ``options`` are the storage options that do not change.
+    """
+
+    def __init__(self, uri: str, options: Mapping[str, str], credentials: Credentials) -> None:
+        self._uri = uri
+        self._options = dict(options)
+        self._credentials = credentials
+        # Lance caches open stores by this id.
+        name = repr((uri, sorted(self._options.items()), credentials.source)).encode()
+        self._id = f"memwal-{hashlib.blake2b(name, digest_size=16).hexdigest()}"
+
+    def namespace_id(self) -> str:
+        return self._id
+
+    def describe_table(self, request: object) -> dict[str, object]:
+        return {"location": self._uri, "storage_options": self.storage_options()}
+
+    def storage_options(self) -> dict[str, str]:
+        """Return all storage options, with the current credentials."""
+        return {**self._options, **self._credentials.current().for_lance()}
+
+
 def allow_external(options: Mapping[str, str] | None, roots: Sequence[str]) -> dict[str, str]:
     """Return storage options that also allow files below some roots.
 
@@ -163,9 +186,6 @@ def _vending_namespace(location: TableLocation) -> VendingNamespace | None:
     credentials = credentials_for(address.scheme, location.storage_options)
     if credentials is None:
         return None
-    # Imported here: its library takes half a second to import.
-    from memwal.storage.vended_credentials import VendingNamespace
-
     return VendingNamespace(location.uri, _static_options(location), credentials)
 
 

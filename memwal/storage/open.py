@@ -19,7 +19,7 @@ from memwal.storage.cloud import CloudStore, cloud_backend, memory_backend
 from memwal.storage.credentials import credentials_for
 from memwal.storage.local import LocalStore
 from memwal.storage.object_store import ObjectStore
-from memwal.util.redaction import Secrets, secret_values
+from memwal.util.log import Secrets, secret_values
 
 
 def open_store(

@@ -18,8 +18,7 @@ from opentelemetry.trace import Span, Status, StatusCode
 from opentelemetry.util.types import AttributeValue
 
 from memwal.storage.location import TableLocation
-from memwal.util.log import safe_error_text
-from memwal.util.redaction import secret_values
+from memwal.util.log import safe_error_text, secret_values
 
 TABLE = "memwal.table"
 """Name of a managed table."""

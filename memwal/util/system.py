@@ -83,47 +83,40 @@ def fsync(descriptor: int) -> None:
     os.fsync(descriptor)
 
 
-@functools.cache
-def syncfs() -> Callable[[int], int] | None:
-    """Return ``syncfs(2)``, which sets errno; None without it."""
-    function: Callable[[int], int] | None = _c_function("syncfs", [ctypes.c_int])
-    return function
+# A function of the C library that returns an int, and sets errno.
+CFunction = Callable[..., int]
 
 
 @functools.cache
-def sync_file_range() -> Callable[[int, int, int, int], int] | None:
+def syncfs() -> CFunction | None:
+    """Return ``syncfs(2)``; None without it."""
+    return _c_function("syncfs", [ctypes.c_int])
+
+
+@functools.cache
+def sync_file_range() -> CFunction | None:
     """Return ``sync_file_range(2)``; None without it."""
-    function: Callable[[int, int, int, int], int] | None = _c_function(
-        "sync_file_range", [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
-    )
-    return function
+    offset = ctypes.c_int64
+    return _c_function("sync_file_range", [ctypes.c_int, offset, offset, ctypes.c_uint])
 
 
 @functools.cache
-def statfs() -> Callable[[bytes, ctypes.Array[ctypes.c_long]], int] | None:
+def statfs() -> CFunction | None:
     """Return ``statfs(2)``; None without it. Its structure differs between systems."""
-    function: Callable[[bytes, ctypes.Array[ctypes.c_long]], int] | None = _c_function(
-        "statfs", [ctypes.c_char_p, ctypes.c_void_p]
-    )
-    return function
+    return _c_function("statfs", [ctypes.c_char_p, ctypes.c_void_p])
 
 
 @functools.cache
-def statx() -> Callable[[int, bytes, int, int, ctypes.Array[ctypes.c_char]], int] | None:
+def statx() -> CFunction | None:
     """Return ``statx(2)``; None without it."""
-    function: Callable[[int, bytes, int, int, ctypes.Array[ctypes.c_char]], int] | None = (
-        _c_function(
-            "statx", [ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_uint, ctypes.c_char_p]
-        )
-    )
-    return function
+    text = ctypes.c_char_p
+    return _c_function("statx", [ctypes.c_int, text, ctypes.c_int, ctypes.c_uint, text])
 
 
 @functools.cache
-def malloc_trim() -> Callable[[int], int] | None:
+def malloc_trim() -> CFunction | None:
     """Return glibc's ``malloc_trim``; None with another C library."""
-    function: Callable[[int], int] | None = _c_function("malloc_trim", [ctypes.c_size_t])
-    return function
+    return _c_function("malloc_trim", [ctypes.c_size_t])
 
 
 @functools.cache
@@ -159,18 +152,15 @@ def after_fork_in_child(call: Callable[[], None]) -> None:
         os.register_at_fork(after_in_child=call)
 
 
-@functools.cache
-def _c_library() -> ctypes.CDLL | None:
+def _c_function(name: str, arguments: Sequence[Any]) -> CFunction | None:
     try:
-        return ctypes.CDLL(None, use_errno=True)
+        library = ctypes.CDLL(None, use_errno=True)
     except (OSError, TypeError):
         # No library stands for all that the process has loaded.
         return None
-
-
-def _c_function(name: str, arguments: Sequence[Any]) -> Any:
-    function = getattr(_c_library(), name, None)
-    if function is not None:
-        function.argtypes = arguments
-        function.restype = ctypes.c_int
-    return function
+    if not hasattr(library, name):
+        return None
+    function = getattr(library, name)
+    function.argtypes, function.restype = arguments, ctypes.c_int
+    found: CFunction = function
+    return found

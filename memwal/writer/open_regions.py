@@ -33,7 +33,7 @@ from memwal.lsm.region_places import check_foreign_found, router_in_force
 from memwal.lsm.row_schema import RowSchema
 from memwal.lsm.wal.applied_steps import Step
 from memwal.lsm.wal.claim import seal_claimed
-from memwal.lsm.wal.recovery import is_recovered
+from memwal.lsm.wal.log import is_recovered
 from memwal.region.manifest_store import discover_regions
 from memwal.region.router import RegionAssignment, Router
 from memwal.util.concurrency import interpreter_is_ending
@@ -348,7 +348,7 @@ class OpenRegions:
         """Forget a writer that lost its region if the next write may claim it back.
 
         That is so if the writer reopens, or if a recovery has fenced it, see
-        :mod:`memwal.lsm.wal.recovery`: its acknowledged rows are flushed, or in the log, from which
+        :mod:`memwal.lsm.wal.log`: its acknowledged rows are flushed, or in the log, from which
         the next claim replays them. Two threads may both come to this answer; only the writer that
         they gave up is forgotten. If the store does not answer, the writer stays fenced.
         """

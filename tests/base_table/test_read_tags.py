@@ -8,7 +8,7 @@ import pytest
 from support.data.tables import age, folder
 
 import memwal
-from memwal.base_table.read_tags import (
+from memwal.base_table.refs import (
     ReadTag,
     delete_tag,
     list_read_tags,

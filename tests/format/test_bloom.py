@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.data.bloom import build_bloom_filter
 
 from memwal.errors import CorruptDataError, InvalidInputError
 from memwal.format.bloom import (
@@ -17,7 +18,6 @@ from memwal.format.bloom import (
     SIZED_FILTER_KEYS,
     BloomFilter,
     FilterBuilder,
-    build_bloom_filter,
     hash_keys,
     which_might_contain,
 )

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lance.file import LanceFileReader
+from support.data.bloom import build_bloom_filter
 
 from memwal.errors import InvalidInputError
 from memwal.format import keys as key_format
-from memwal.format.bloom import build_bloom_filter
 from memwal.format.keys import check_key_type, encode_composite_keys
 
 TYPES = {

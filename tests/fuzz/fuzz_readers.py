@@ -23,7 +23,7 @@ from fuzz.children import Progress
 from fuzz.readers import READERS, Reader
 
 from memwal.errors import CorruptDataError, MemWalError
-from memwal.format.wal_limits import MAX_UNPACKED_BYTES
+from memwal.format.wal_entry import MAX_UNPACKED_BYTES
 
 MEMORY: Final = 4 << 30
 """What the process may have beside what it has already, in bytes: a bomb must not go off."""

@@ -27,7 +27,7 @@ from support.data.tables import (
 
 import memwal
 from memwal.errors import CorruptDataError
-from memwal.format import wal_limits
+from memwal.format import wal_entry
 from memwal.format.wal_entry import TornEntryError, decode_entry
 from memwal.lsm.wal.log import fence
 
@@ -39,7 +39,7 @@ def test_a_decompression_bomb_does_not_go_off(codec: str, monkeypatch: pytest.Mo
     bomb = foreign_entry(pa.table({"id": np.zeros(4 << 20, np.int64)}), compression=codec)
     assert len(bomb) < 1 << 20
     assert sum(batch.nbytes for batch in decode_entry(bomb, name="here").batches) == 32 << 20
-    monkeypatch.setattr(wal_limits, "MAX_UNPACKED_BYTES", 16 << 20)
+    monkeypatch.setattr(wal_entry, "MAX_UNPACKED_BYTES", 16 << 20)
     before = pa.total_allocated_bytes(), pa.default_memory_pool().max_memory()
     with pytest.raises(CorruptDataError) as caught:
         decode_entry(bomb, name="here")

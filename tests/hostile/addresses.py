@@ -26,7 +26,7 @@ from memwal.storage.location import TableLocation
 from memwal.storage.open import open_store
 from memwal.storage.options import cloud_settings
 from memwal.storage.uris import LOCAL, MEMORY, parse_uri
-from memwal.util.redaction import redact
+from memwal.util.log import redact
 
 _SCHEMES = ("s3", "gs", "az", "abfss", "file", "memory", "S3", "http", "", "s3a", "\0", "1")
 _SLASHES = ("://", ":/", ":///", "//", ":\\\\", ":", "/")

@@ -16,7 +16,7 @@ from lance.mem_wal import ShardingField, ShardingSpec, evaluate_sharding_spec
 from lance.schema import LanceSchema
 
 from memwal.errors import InvalidInputError
-from memwal.region.bucketing import bucket, is_bucketable
+from memwal.region.hashing import bucket, is_bucketable
 
 FIXED_WIDTH_TYPES = [
     pa.int8(),

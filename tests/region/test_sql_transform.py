@@ -80,12 +80,10 @@ def _rust_lower(text: str) -> str:
 
 
 def test_the_smallest_hash_has_an_absolute_value(monkeypatch: pytest.MonkeyPatch) -> None:
-    from memwal.region import datafusion_engine
-
     def smallest(columns: Sequence[pa.Array]) -> pa.Array:
         return pa.array([-(2**31)] * len(columns[0]), pa.int32())
 
-    monkeypatch.setattr(datafusion_engine, "murmur3_multi", smallest)
+    monkeypatch.setattr(sql_transform, "murmur3_multi", smallest)
     sql_transform._engine.cache_clear()
     try:
         assert value("abs(murmur3(col0)) % 7", pa.array(["a"])) == [2**31 % 7]
@@ -193,6 +191,6 @@ def test_datafusion_is_loaded_only_for_an_expression() -> None:
 def test_without_datafusion(monkeypatch: pytest.MonkeyPatch) -> None:
     sql_transform._engine.cache_clear()
     monkeypatch.setitem(sys.modules, "datafusion", None)
-    monkeypatch.delitem(sys.modules, "memwal.region.datafusion_engine", raising=False)
+    monkeypatch.delitem(sys.modules, "memwal.region.sql_transform", raising=False)
     with pytest.raises(MissingExtraError, match="extra expressions"):
         Expression("col0", pa.int64(), 1).value_type([pa.int64()])

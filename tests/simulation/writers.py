@@ -146,15 +146,15 @@ class Writer:
         prepared = log.prepare(self._lake.format.stored(rows), generation=table.generation)
         try:
             put = log.put(prepared)
-            appended = log.acknowledge(put)
+            log.acknowledge(put)
         except MemWalError as error:
             self._ended = error
             if not (self._reopens and type(error) in (RegionFencedError, OutcomeUnknownError)):
                 raise
             return self._find_again(log.next_position if put is None else put.position, error)
-        table.rows |= self._lake.format.shown(appended.batches)
-        table.last_position = appended.position
-        return appended.position
+        table.rows |= self._lake.format.shown(put.entry.batches)
+        table.last_position = put.position
+        return put.position
 
     def _find_again(self, maybe_at: int, error: MemWalError) -> int | None:
         """Claim the region back, as :mod:`memwal.writer.open_regions` does, and look for the rows.

@@ -18,7 +18,7 @@ from support.stores.faulty_store import FaultyStore, FaultyStores, Killed, Rule
 
 import memwal
 import memwal.spark
-from memwal.base_table.read_tags import ReadTag, delete_tag, list_read_tags
+from memwal.base_table.refs import ReadTag, delete_tag, list_read_tags
 from memwal.base_table.snapshot import BaseTable
 from memwal.errors import ConflictError, MemWalError, StoreAccessError, StoreUnavailableError
 from memwal.jobs.gc import GarbageKind

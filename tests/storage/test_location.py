@@ -9,7 +9,7 @@ import pytest
 from memwal.errors import InvalidInputError
 from memwal.storage.local import LocalStore
 from memwal.storage.location import TableLocation
-from memwal.util.redaction import redact
+from memwal.util.log import redact
 
 OPTIONS = {
     "aws_access_key_id": "k",

@@ -19,7 +19,7 @@ from support.stores.s3_emulator import S3Emulator
 from support.stores.store_gateway import Gateway
 
 import memwal
-from memwal.base_table.read_tags import ReadTag, delete_tag, place_tag, renew_tag
+from memwal.base_table.refs import ReadTag, delete_tag, place_tag, renew_tag
 from memwal.errors import StoreAccessError
 from memwal.format.paths import (
     BLOOM_FILTER_NAME,

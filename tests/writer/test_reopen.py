@@ -17,7 +17,7 @@ import memwal
 from memwal.aio import open_writer
 from memwal.errors import OutcomeUnknownError, RegionFencedError, TableReplacedError
 from memwal.lsm.wal import appender
-from memwal.lsm.wal.appender import AppendedEntry, LogAppender, PreparedEntry
+from memwal.lsm.wal.appender import LogAppender, PreparedEntry
 from memwal.writer import takeovers
 
 OPTIONS = memwal.WriterOptions(reopen=True, epoch_check_interval=0)
@@ -99,7 +99,7 @@ def test_a_write_that_was_stored_before_the_fence_is_not_written_again(
     """Another producer claims between the entry and the check behind it, and overwrites the row."""
     with table.writer(options=OPTIONS) as one, table.writer(options=OPTIONS) as other:
 
-        def claim_first(acknowledge: Callable[[], AppendedEntry]) -> AppendedEntry:
+        def claim_first(acknowledge: Callable[[], None]) -> None:
             other.upsert(rows({1: 2}))
             if flushes:
                 other.flush()
@@ -152,7 +152,7 @@ def test_parts_of_a_write_are_repeated_where_they_failed(make_table: MakeTable) 
 def test_a_step_is_written_once(table: memwal.Table, once: Callable[..., None]) -> None:
     with table.writer(options=OPTIONS) as one, table.writer(options=OPTIONS) as other:
 
-        def claim_first(acknowledge: Callable[[], AppendedEntry]) -> AppendedEntry:
+        def claim_first(acknowledge: Callable[[], None]) -> None:
             other.upsert(rows({1: 2}))
             return acknowledge()
 

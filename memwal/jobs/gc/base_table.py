@@ -28,7 +28,7 @@ from functools import partial
 from typing import ClassVar
 from uuid import UUID
 
-from memwal.base_table.read_tags import TAGS_DIR, ReadTag
+from memwal.base_table.refs import TAGS_DIR, ReadTag
 from memwal.base_table.region_snapshot import external_key
 from memwal.base_table.snapshot import lance_errors, open_base
 from memwal.errors import LinkRefusedError, ObjectNotFoundError

@@ -27,14 +27,16 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from memwal.base_table.decoding import decode_dictionaries
-from memwal.base_table.read_tags import (
+from memwal.base_table.named_files import decode_dictionaries
+from memwal.base_table.refs import (
     REFS_DIR,
     ReadTag,
+    Ref,
+    find_lost_refs,
+    list_refs,
     parse_read_tag,
     parse_read_tag_key,
 )
-from memwal.base_table.refs import Ref, find_lost_refs, list_refs
 from memwal.base_table.snapshot import BaseTable, open_base
 from memwal.errors import CorruptDataError, ObjectNotFoundError, TableSetupError
 from memwal.jobs.gc.decision import Reason, moment

@@ -53,8 +53,13 @@ from memwal.jobs.options import IndexOptions
 from memwal.jobs.progress import Meter, Report, Unit, reporting, run_metered
 from memwal.lsm.indexes.catchup import (
     covers,
+    describe_index,
+    group_fragments,
+    index_coverage,
     index_names,
     maintained_index_names,
+    segment_limit,
+    segments_to_join,
     unmaintained_index_names,
     with_empty_coverage,
 )
@@ -65,13 +70,6 @@ from memwal.lsm.indexes.partition_balance import (
     advice_on,
     balance_metrics,
     partition_balance,
-)
-from memwal.lsm.indexes.segments import (
-    describe_index,
-    group_fragments,
-    index_coverage,
-    segment_limit,
-    segments_to_join,
 )
 from memwal.storage.location import TableLocation
 from memwal.util.retry import MAX_LOST_WRITES, LostRaceError, LostWriteError, conflict_delay

@@ -47,13 +47,12 @@ from memwal.format.paths import generation_dir
 from memwal.lsm.indexes.catchup import (
     check_maintainable,
     covers,
+    describe_index,
     index_names,
     maintained_index_names,
 )
-from memwal.lsm.indexes.kinds import kind_of
+from memwal.lsm.indexes.kinds import kind_of, read_index_spec
 from memwal.lsm.indexes.partition_balance import PartitionBalance, partition_balance
-from memwal.lsm.indexes.segments import describe_index
-from memwal.lsm.indexes.spec import read_index_spec
 from memwal.storage.location import TableLocation
 from memwal.util.concurrency import map_parallel
 from memwal.util.retry import retry_lost_races

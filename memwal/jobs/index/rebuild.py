@@ -28,10 +28,9 @@ from memwal.format.lance_files import FileKind, NamedFile
 from memwal.format.paths import index_file_key
 from memwal.jobs.index.unindexable import REFUSALS, build_without_unindexable
 from memwal.jobs.job import Guard
-from memwal.lsm.indexes.kinds import kind_of
+from memwal.lsm.indexes.catchup import describe_index
+from memwal.lsm.indexes.kinds import IndexSpec, kind_of, read_index_spec
 from memwal.lsm.indexes.maintained import MaintainedIndex
-from memwal.lsm.indexes.segments import describe_index
-from memwal.lsm.indexes.spec import IndexSpec, read_index_spec
 from memwal.lsm.indexes.unusable import find_unusable
 from memwal.storage.location import TableLocation
 from memwal.util.retry import retry_lost_races

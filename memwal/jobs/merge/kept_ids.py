@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from lance.fragment import FragmentMetadata, RowIdSequence
 
 from memwal.jobs.merge.run_files import read_stored, run_dir, write_stored
-from memwal.lsm.memtable.hashing import hash_rows
+from memwal.lsm.key_hashes import hash_rows
 from memwal.reader.latest import ROW_ADDRESS
 from memwal.reader.row_set import ROW_ID
 from memwal.storage.location import TableLocation

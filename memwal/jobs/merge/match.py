@@ -34,7 +34,7 @@ from memwal.jobs.merge.kept_ids import (
     store_matched,
 )
 from memwal.jobs.merge.run_files import KeyFile, read_keys
-from memwal.lsm.indexes.segments import segment_location
+from memwal.lsm.indexes.catchup import segment_location
 from memwal.reader.base_rows import key_segments, scan_keys
 from memwal.reader.latest import ROW_ADDRESS
 from memwal.reader.sources.key_index import page_hits

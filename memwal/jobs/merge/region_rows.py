@@ -29,10 +29,9 @@ from memwal.format.values import VERSIONS_WITHOUT_NULL_STRUCTS, fill_null_struct
 from memwal.jobs.job import SkippedRegion
 from memwal.jobs.merge.picker import Candidate, RegionSelection, Share, still_pending
 from memwal.lsm.key_matches import keys_among
-from memwal.lsm.newest_rows import newest_row_positions
 from memwal.reader.base_rows import scan_in_groups
 from memwal.reader.sources.generation import open_to_merge
-from memwal.region.rows import key_column
+from memwal.region.rows import key_column, newest_row_positions
 from memwal.storage.location import TableLocation
 from memwal.util.arrays import Mask
 from memwal.util.memory import native_memory_pool

@@ -36,7 +36,7 @@ from typing import Final
 from uuid import UUID, uuid4
 
 from memwal.base_table.named_files import StoredObject, find_bad_files, refuse, stored_objects
-from memwal.base_table.read_tags import ReadTag, delete_tag, place_tag, renew_tag
+from memwal.base_table.refs import ReadTag, delete_tag, place_tag, renew_tag
 from memwal.base_table.region_marks import UNMARKED, RegionMark, read_marks, write_marks
 from memwal.base_table.required_regions import check_regions
 from memwal.base_table.snapshot import BaseTable, open_base, table_manifest_key

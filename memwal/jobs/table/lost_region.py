@@ -31,8 +31,7 @@ from memwal.format.paths import manifest_key, wal_dir
 from memwal.format.region_manifest import INCARNATION_NUMBERS, RegionManifest
 from memwal.format.wal_encoder import encode_sentinel
 from memwal.jobs.job import JobResult
-from memwal.lsm.wal.log import put_entry
-from memwal.lsm.wal.recovery import new_writer_id
+from memwal.lsm.wal.log import new_writer_id, put_entry
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.region.router import RegionAssignment, Router
 from memwal.region.spec import RegionSpec

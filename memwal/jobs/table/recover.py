@@ -6,7 +6,7 @@ process that pauses, dies or repeats at each step:
 * before the claim: nothing happened;
 * after the claim's manifest, or after its sentinel: the rows stay in the log, for the next claim of
   anybody. A writer that lived after all is fenced, claims the region back, and loses nothing: see
-  :mod:`memwal.lsm.wal.recovery`;
+  :mod:`memwal.lsm.wal.log`;
 * while it flushes: generations that the manifest names are flushed, the rest is replayed by the
   next claim, and a folder that no manifest names is collected as an orphan;
 * after a pause in which somebody else claimed the region: the flush finds another epoch in the

@@ -26,7 +26,7 @@ from memwal.format.lance_manifest import read_index_section
 from memwal.jobs.gc.history import StoredVersions
 from memwal.jobs.verify.findings import Finding
 from memwal.jobs.verify.task import Unreadable, damage_as_unreadable, find_bad_data_files
-from memwal.lsm.memtable.hashing import hash_rows
+from memwal.lsm.key_hashes import hash_rows
 from memwal.region.rows import key_column
 from memwal.storage.location import TableLocation
 from memwal.storage.object_store import ObjectInfo, ObjectStore

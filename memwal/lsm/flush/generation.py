@@ -2,8 +2,8 @@
 
 All files go into a folder with a random name that no manifest lists yet. An attempt that dies
 leaves only an orphan, which the garbage collector deletes. The bloom filter is written last. After
-it, every file is looked at, see :mod:`memwal.base_table.named_files`, and dictionaries are decoded,
-see :mod:`memwal.base_table.decoding`. If a file was not written whole, the attempt fails, and the
+it, every file is looked at, and dictionaries are decoded, see
+:mod:`memwal.base_table.named_files`. If a file was not written whole, the attempt fails, and the
 next one writes into another folder; until one succeeds, the rows stay in the log. If a file is
 gone, this process was paused for so long that the garbage collector took the folder for an orphan,
 and the generation is written again. The fields of the table have the ids of the base table's
@@ -24,8 +24,13 @@ from lance.dataset import LanceOperation
 from lance.fragment import FragmentMetadata, write_fragments
 from lance.schema import LanceSchema
 
-from memwal.base_table.decoding import decode_dictionaries
-from memwal.base_table.named_files import BadFile, check_new_files, find_bad_files, refuse
+from memwal.base_table.named_files import (
+    BadFile,
+    check_new_files,
+    decode_dictionaries,
+    find_bad_files,
+    refuse,
+)
 from memwal.base_table.snapshot import BaseTable
 from memwal.boundary.lance_errors import translate_lance_error
 from memwal.errors import CorruptDataError, ObjectNotFoundError

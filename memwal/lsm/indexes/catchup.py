@@ -1,20 +1,31 @@
-"""Catch-up progress: the merged generations that each maintained index covers."""
+"""Indexes of a table, their segments, and their catch-up: the merged generations that each covers.
+
+``optimize_indices`` without a number of segments joins all that it can. For a scalar index that
+rewrites the whole index after each merge. For a vector index it splits and joins partitions: the
+index gets other centroids, while the generations keep the old ones. With a number it only adds a
+segment over the new rows and joins it with that many of the newest segments; centroids, codebook,
+bounds and rotation stay. Index builds therefore always pass a number. Even with a number, Lance
+trains a vector index again if none of its rows exist any more: such an index is extended by a part,
+as :mod:`memwal.jobs.index.job` builds them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 from uuid import UUID
 
-from memwal.base_table.snapshot import BaseTable
+from memwal.base_table.snapshot import BaseTable, lance_errors
 from memwal.errors import InvalidInputError
 from memwal.format.memwal_index import IndexDetails
-from memwal.format.paths import MEM_WAL_INDEX_NAME
+from memwal.format.paths import MEM_WAL_INDEX_NAME, SYSTEM_INDEX_PREFIX
 from memwal.lsm.indexes.kinds import KINDS, kind_of
-from memwal.lsm.indexes.segments import index_coverage
 from memwal.lsm.indexes.unusable import unusable_indexes
+from memwal.storage.location import TableLocation
 
-_SYSTEM_PREFIX = "__lance_"
+if TYPE_CHECKING:
+    from lance.lance.indices import IndexDescription, IndexSegmentDescription
 
 
 def maintained_index_names(base: BaseTable) -> tuple[str, ...]:
@@ -29,7 +40,7 @@ def maintained_index_names(base: BaseTable) -> tuple[str, ...]:
         sorted(
             index.name
             for index in base.dataset.describe_indices()
-            if kind_of(index).lance_maintains and not index.name.startswith(_SYSTEM_PREFIX)
+            if kind_of(index).lance_maintains and not index.name.startswith(SYSTEM_INDEX_PREFIX)
         )
     )
 
@@ -44,7 +55,7 @@ def unmaintained_index_names(base: BaseTable) -> tuple[str, ...]:
     for index in base.dataset.describe_indices():
         kind = kind_of(index)
         is_trained = not kind.is_vector or any(segment.fragment_ids for segment in index.segments)
-        is_system = index.name.startswith(_SYSTEM_PREFIX)
+        is_system = index.name.startswith(SYSTEM_INDEX_PREFIX)
         if index.name not in maintained and not is_system and is_trained and kind.refusal is None:
             names.append(index.name)
     return tuple(sorted(names))
@@ -114,3 +125,131 @@ def with_complete_coverage(base: BaseTable) -> IndexDetails:
         if index.name in maintained and not index_coverage(base, index).uncovered
     }
     return replace(base.details, catchup={**base.details.catchup, **complete})
+
+
+@dataclass(frozen=True, slots=True)
+class TableIndex:
+    """Index over columns of a table."""
+
+    name: str
+    """Name of the index."""
+    kind: str
+    """Lance's name of its kind, such as ``BTree``, ``Inverted`` or ``IVF_PQ``."""
+    columns: tuple[str, ...]
+    """Columns that it is over."""
+    maintained: bool
+    """Generations carry it, and stay stored until it covers them."""
+
+
+def list_indices(base: BaseTable) -> list[TableIndex]:
+    """Return the indexes of a version of the base table, by name."""
+    with lance_errors(f"listing the indexes of {base.location}"):
+        maintained = set(maintained_index_names(base))
+        names = index_names(base)
+        described = base.dataset.describe_indices()
+    return sorted(
+        (
+            TableIndex(
+                index.name, index.index_type, tuple(index.field_names), index.name in maintained
+            )
+            for index in described
+            if index.name in names
+        ),
+        key=lambda index: index.name,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class IndexCoverage:
+    """Rows of one version of the base table that an index covers, and that it does not."""
+
+    segments: tuple[int, ...]  # rows written to the fragments of each segment, oldest segment first
+    # Fragments that no segment covers, ascending, each with the rows written to it.
+    uncovered: tuple[tuple[int, int], ...]
+
+    @property
+    def uncovered_rows(self) -> int:
+        """Number of rows that no segment covers."""
+        return sum(rows for _, rows in self.uncovered)
+
+    @property
+    def is_void(self) -> bool:
+        """Return whether no covered fragment exists any more, while uncovered ones do."""
+        return bool(self.uncovered) and not any(self.segments)
+
+
+def describe_index(base: BaseTable, name: str) -> IndexDescription | None:
+    """Return Lance's description of an index; None if there is none of that name."""
+    descriptions: list[IndexDescription] = base.dataset.describe_indices()
+    return next((description for description in descriptions if description.name == name), None)
+
+
+def segment_location(base: BaseTable, segment: IndexSegmentDescription) -> TableLocation:
+    """Return the table whose folder has the files of a segment: this, or one it is a clone of."""
+    if segment.base_id is None:
+        return base.location
+    return base.location.beside(base.dataset.base_paths()[segment.base_id].path)
+
+
+def index_coverage(base: BaseTable, description: IndexDescription) -> IndexCoverage:
+    """Compute the coverage of an index from the manifest; sends no request."""
+    rows = {
+        fragment.fragment_id: int(fragment.metadata.physical_rows)
+        for fragment in base.dataset.get_fragments()
+    }
+    covered = [set(segment.fragment_ids) for segment in description.segments]
+    uncovered = sorted(set(rows).difference(*covered))
+    return IndexCoverage(
+        segments=tuple(sum(rows.get(number, 0) for number in numbers) for numbers in covered),
+        uncovered=tuple((number, rows[number]) for number in uncovered),
+    )
+
+
+def segment_limit(base: BaseTable, max_segments: int) -> int:
+    """Return how many segments an index of this table may have.
+
+    With stable row ids, an updated row is in an older segment as well as in the newest, and Lance
+    takes answers from both: a text, bitmap or label index of several segments finds the row by
+    values that it no longer has. Only an index of one segment answers correctly then.
+    """
+    return 1 if base.dataset.has_stable_row_ids else max_segments
+
+
+def segments_to_join(coverage: IndexCoverage, *, max_segments: int) -> int:
+    """Return how many of the newest segments the uncovered rows are to be joined with.
+
+    0 adds a segment, while the index stays within ``max_segments``: nothing is rewritten. Otherwise
+    a segment is joined with all newer rows if it is not larger than they are together, so that a
+    row is rewritten only about as often as the table doubles. Whatever their sizes, enough are
+    joined that no more than ``max_segments`` remain, even if nothing is uncovered.
+    """
+    sizes = coverage.segments
+    added = 1 if coverage.uncovered else 0
+    if len(sizes) + added <= max_segments:
+        return 0
+    min_joined = len(sizes) + 1 - max_segments
+    total, joined = coverage.uncovered_rows, 0
+    for rows in reversed(sizes):
+        if joined >= min_joined and rows > total:
+            break
+        total += rows
+        joined += 1
+    return joined
+
+
+def group_fragments(
+    uncovered: Sequence[tuple[int, int]], *, groups: int
+) -> tuple[tuple[int, ...], ...]:
+    """Divide fragments into groups with about equal numbers of rows, largest fragment first.
+
+    The fragments of each group are ascending, and no group is empty.
+    """
+    count = min(groups, len(uncovered))
+    members: list[list[int]] = [[] for _ in range(count)]
+    loads = [0] * count
+    for number, rows in sorted(uncovered, key=lambda fragment: -fragment[1]):
+        lightest = loads.index(min(loads))
+        members[lightest].append(number)
+        # Count a fragment without rows as one row, so that every group gets a fragment.
+        loads[lightest] += max(rows, 1)
+    return tuple(tuple(sorted(group)) for group in members)

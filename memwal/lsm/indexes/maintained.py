@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -16,13 +15,12 @@ from typing import TYPE_CHECKING
 from lance import LanceDataset
 from lance.dataset import Index, LanceOperation
 
-from memwal.base_table.snapshot import BaseTable, open_dataset
+from memwal.base_table.snapshot import BaseTable, lance_errors, open_dataset
 from memwal.boundary.lance_errors import translate_lance_error
 from memwal.errors import CorruptDataError, InvalidInputError, MemWalError, ObjectNotFoundError
 from memwal.format.paths import MEM_WAL_INDEX_NAME
-from memwal.lsm.indexes.kinds import IndexKind, kind_of
-from memwal.lsm.indexes.segments import segment_location
-from memwal.lsm.indexes.spec import IndexSpec, read_index_spec
+from memwal.lsm.indexes.catchup import describe_index, segment_location
+from memwal.lsm.indexes.kinds import IndexKind, IndexSpec, kind_of, read_index_spec
 from memwal.storage.location import TableLocation
 from memwal.util.log import warn_once
 from memwal.util.memory import release_free_memory
@@ -32,8 +30,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# The files of a segment never change, so its spec is read once. A large model takes 100 MB, and few
-# indexes have one.
+# Specs by table and segment; None for an index that cannot be built. The files of a segment never
+# change, so its spec is read once. A large model takes 100 MB, and few indexes have one.
+_specs: dict[tuple[str, str], IndexSpec | None] = {}
+_specs_lock = threading.Lock()
 _MAX_CACHED_SPECS = 64
 
 
@@ -73,19 +73,40 @@ def maintained_indexes(base: BaseTable) -> tuple[MaintainedIndex, ...]:
 
 
 def _with_spec(base: BaseTable, description: IndexDescription) -> MaintainedIndex | None:
-    spec = _specs.get(base, description)
+    spec = _spec_of(base, description)
     if spec is None:
         return None
     column, field_id = description.field_names[0], description.fields[0]
     return MaintainedIndex(description.name, column, field_id, spec)
 
 
+def _spec_of(base: BaseTable, description: IndexDescription) -> IndexSpec | None:
+    """Return the spec of an index, read unless it is cached; None if it cannot be built.
+
+    A damaged index is not cached: its files may come back, and a copy of the table, whose segments
+    have the same UUIDs, may be whole.
+    """
+    key = base.location.uri, description.segments[0].uuid
+    with _specs_lock:
+        if key in _specs:
+            return _specs[key]
+        spec = None
+        try:
+            spec = _read_spec(base, description)
+        except (ObjectNotFoundError, CorruptDataError, InvalidInputError) as error:
+            _warn(base, description, error)
+            if not isinstance(error, InvalidInputError):
+                return None
+        if len(_specs) >= _MAX_CACHED_SPECS:
+            _specs.clear()
+        _specs[key] = spec
+        return spec
+
+
 def index_of(base: BaseTable, name: str) -> MaintainedIndex | None:
     """Return an index with its spec, maintained or not; None if it cannot be built here."""
-    for description in base.dataset.describe_indices():
-        if description.name == name:
-            return _with_spec(base, description)
-    return None
+    description = describe_index(base, name)
+    return None if description is None else _with_spec(base, description)
 
 
 def build_generation_indexes(
@@ -117,15 +138,13 @@ def build_generation_indexes(
     segments = [segment for segment in builds if segment is not None]
     if not segments:
         return int(dataset.version)
-    try:
+    with lance_errors(f"committing the indexes of {folder}"):
         indexed = dataset.commit(
             dataset.uri,
             LanceOperation.CreateIndex(segments, []),
             read_version=int(dataset.version),
             **location.lance_arguments(),
         )
-    except (OSError, ValueError) as error:
-        raise translate_lance_error(error, f"committing the indexes of {folder}") from error
     return int(indexed.version)
 
 
@@ -145,41 +164,6 @@ def _build(
             raise problem from error
     logger.warning("generation %s is flushed without index %s: %s", folder, index.name, problem)
     return None
-
-
-class _SpecCache:
-    """LRU cache of specs by table and segment; None stands for an index that cannot be built.
-
-    A damaged index is not cached: its files may come back, and a copy of the table, whose segments
-    have the same UUIDs, may be whole.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._specs: OrderedDict[tuple[str, str], IndexSpec | None] = OrderedDict()
-
-    def get(self, base: BaseTable, description: IndexDescription) -> IndexSpec | None:
-        """Return the spec of an index, read unless it is cached."""
-        key = base.location.uri, description.segments[0].uuid
-        with self._lock:
-            if key in self._specs:
-                self._specs.move_to_end(key)
-                return self._specs[key]
-            try:
-                spec = _read_spec(base, description)
-            except (ObjectNotFoundError, CorruptDataError) as error:
-                _warn(base, description, error)
-                return None
-            except InvalidInputError as error:
-                spec = None
-                _warn(base, description, error)
-            self._specs[key] = spec
-            while len(self._specs) > _MAX_CACHED_SPECS:
-                self._specs.popitem(last=False)
-            return spec
-
-
-_specs = _SpecCache()
 
 
 def _read_spec(base: BaseTable, description: IndexDescription) -> IndexSpec:

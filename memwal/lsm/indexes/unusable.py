@@ -31,11 +31,9 @@ Without it, keys are found by a scan or a join, and filters are evaluated on the
 from __future__ import annotations
 
 import logging
-import threading
-from collections import OrderedDict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
@@ -52,7 +50,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_MAX_CACHED: Final = 256
+# Facts that stay true. If there are too many, all are dropped.
+_MAX_VERSIONS: Final = 256
+_MAX_FRAGMENTS: Final = 256_000
 # Fragments of one probe.
 _PROBED_AT_ONCE: Final = 1_000
 # Rows of one fragment, of one probe of few fragments and of many.
@@ -68,6 +68,10 @@ class UnusableIndexes:
     stale: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     # Names of indexes that cannot be probed.
     unproven: tuple[str, ...] = ()
+
+
+_unusable: dict[tuple[str, int, bytes], UnusableIndexes] = {}
+_finds: dict[tuple[str, str, int], bool] = {}  # by address of the table, segment and fragment
 
 
 def unusable_indexes(base: BaseTable) -> tuple[str, ...]:
@@ -106,7 +110,9 @@ def find_unusable(base: BaseTable) -> UnusableIndexes:
     cached = _unusable.get(key)
     if cached is None:
         cached = _probe_table(base)
-        _unusable.put(key, cached)
+        if len(_unusable) >= _MAX_VERSIONS:
+            _unusable.clear()
+        _unusable[key] = cached
     return cached
 
 
@@ -152,7 +158,9 @@ def _probe_index(
                 continue
             is_found = results[fragment] = probed[fragment]
             if is_found is not None:
-                _finds.put(key, is_found)
+                if len(_finds) >= _MAX_FRAGMENTS:
+                    _finds.clear()
+                _finds[key] = is_found
     return results
 
 
@@ -224,34 +232,3 @@ def _predicates(base: BaseTable, column: str, values: pa.Array) -> list[str | pc
 def _sql_path(base: BaseTable, column: str) -> str:
     """Return an indexed column, or child of one, as SQL has it."""
     return quoted(column) if column in base.schema.names else quoted(*column.split("."))
-
-
-Value = TypeVar("Value")
-
-
-class _Cache(Generic[Value]):
-    """LRU cache of a few facts that stay true."""
-
-    def __init__(self, size: int) -> None:
-        self._lock = threading.Lock()
-        self._size = size
-        self._values: OrderedDict[Hashable, Value] = OrderedDict()
-
-    def get(self, key: Hashable) -> Value | None:
-        """Return the value of a key; None if there is none."""
-        with self._lock:
-            if key in self._values:
-                self._values.move_to_end(key)
-            return self._values.get(key)
-
-    def put(self, key: Hashable, value: Value) -> None:
-        """Set the value of a key; the one that was not used for the longest time may go."""
-        with self._lock:
-            self._values[key] = value
-            self._values.move_to_end(key)
-            while len(self._values) > self._size:
-                self._values.popitem(last=False)
-
-
-_unusable: _Cache[UnusableIndexes] = _Cache(_MAX_CACHED)
-_finds: _Cache[bool] = _Cache(_MAX_CACHED * _PROBED_AT_ONCE)

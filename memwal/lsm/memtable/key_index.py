@@ -7,14 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from memwal.errors import InvalidInputError
 from memwal.format.values import single_array
-from memwal.lsm.memtable.hashing import hash_rows
-from memwal.lsm.memtable.rows import Rows, RowView
+from memwal.lsm.key_hashes import hash_rows
+from memwal.lsm.memtable.rows import Rows, RowView, with_room
 from memwal.util.arrays import Hashes, Mask
 
 # An entry consists of the upper bits of a key's hash and, below them, the number of its row. The
@@ -125,7 +124,7 @@ class KeyIndex:
 
         # Each entry is the bound below which the row that it replaces is searched.
         replaced = _find_newest((*state.runs, entries), entries, same_key)
-        successors = _with_room(self._successors, state.rows, view.rows)
+        successors = with_room(self._successors, state.rows, view.rows, fill=_NEVER)
         replaces = replaced >= 0
         successors[replaced[replaces]] = rows[replaces]
         self._successors = successors
@@ -195,18 +194,6 @@ def _join_runs(runs: list[Hashes]) -> tuple[Hashes, ...]:
         # The stable sort is one that merges stretches that are sorted already.
         runs[first:] = [np.sort(np.concatenate(runs[first:]), kind="stable")]
     return tuple(runs)
-
-
-def _with_room(successors: npt.NDArray[np.int32], rows: int, needed: int) -> npt.NDArray[np.int32]:
-    """Return an array with room for ``needed`` rows.
-
-    Readers continue with the old array, which is right for the rows of their views.
-    """
-    if needed <= len(successors):
-        return successors
-    larger = np.full(max(needed, len(successors) * 2, _MIN_RUN), _NEVER, np.int32)
-    larger[:rows] = successors[:rows]
-    return larger
 
 
 def _equal(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> Mask:

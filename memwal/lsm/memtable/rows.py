@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from memwal.errors import InvalidInputError
 from memwal.format.values import single_array
+from memwal.util.arrays import Number
 
 Rows = npt.NDArray[np.int64]
 
@@ -168,6 +169,20 @@ class RowBuffer:
         # One assignment, so that no reader sees the parts gone and the joined batch not there.
         self._batches[start:] = [joined]
         self._ranks[start:] = [rank]
+
+
+def with_room(
+    array: npt.NDArray[Number], used: int, needed: int, *, fill: int = 0
+) -> npt.NDArray[Number]:
+    """Return an array with room for ``needed`` values, of which the first ``used`` are copied.
+
+    Readers continue with the old array, which is right for the rows of their views.
+    """
+    if needed <= len(array):
+        return array
+    larger = np.full(max(needed, min(2 * len(array), needed + (1 << 20))), fill, array.dtype)
+    larger[:used] = array[:used]
+    return larger
 
 
 def _rank(rows: int, nbytes: int) -> int:

@@ -24,23 +24,15 @@ StartCheck = Callable[[], Callable[[], object]]
 
 
 @dataclass(frozen=True, slots=True)
-class AppendedEntry:
-    """Log entry that is durable and acknowledged."""
-
-    position: int
-    # The rows as the log has them, in memory of their own: foreign rows that had to be taken over,
-    # then those of the group. Callers may change the buffers of the group afterwards.
-    batches: tuple[pa.RecordBatch, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class PreparedEntry:
-    """Encoded log entry that is not stored yet."""
+    """Encoded log entry, which is not durable before :meth:`LogAppender.acknowledge` returns."""
 
     position: int
     generation: int
-    batches: tuple[pa.RecordBatch, ...]  # rows of the group
-    entry: EncodedEntry  # the encoded rows, behind foreign rows that had to be taken over
+    group: tuple[pa.RecordBatch, ...]  # rows of the group
+    # The rows as the log has them, in memory of their own: foreign rows that had to be taken over,
+    # then those of the group. Callers may change the buffers of the group afterwards.
+    entry: EncodedEntry
     # For a step: the newest step of each source that the region has with it.
     applied: AppliedSteps | None = None
 
@@ -168,21 +160,21 @@ class LogAppender:
             if foreign is None:
                 return prepared
             prepared = self.prepare(
-                prepared.batches, generation=prepared.generation, applied=prepared.applied
+                prepared.group, generation=prepared.generation, applied=prepared.applied
             )
 
-    def acknowledge(self, stored: PreparedEntry) -> AppendedEntry:
+    def acknowledge(self, stored: PreparedEntry) -> None:
         """Verify that the region was still ours when an entry was stored, and its log still read.
 
-        Raises RegionFencedError if it was not: the other writer replays the rows if they are in its
-        log. Raises OutcomeUnknownError if the store does not answer: nothing may be appended after
-        the entry. Raises TableSetupError or RegionSealedError as :meth:`put` does, if the check was
-        not done before the entry was stored.
+        Then the entry is durable. Raises RegionFencedError if the region was not ours: the other
+        writer replays the rows if they are in its log. Raises OutcomeUnknownError if the store does
+        not answer: nothing may be appended after the entry. Raises TableSetupError or
+        RegionSealedError as :meth:`put` does, if the check was not done before the entry was
+        stored.
         """
         self._check_spec()
         self._check_epoch()
         self._foreign = []
-        return AppendedEntry(position=stored.position, batches=stored.entry.batches)
 
     def _check_spec(self) -> None:
         finish, self._finish_check = self._finish_check, None
@@ -205,23 +197,15 @@ class LogAppender:
     def _verify(self, check: Callable[[], object], *, again: Callable[[], object]) -> None:
         """Run a check of an entry that is in the log, and repeat it if the store fails."""
         try:
-            check()
-        except StoreUnavailableError:
-            self._verify_again(again)
+            try:
+                check()
+            except StoreUnavailableError:
+                retry_unavailable(again, attempts=4)
         except StoreError as error:
-            raise self._unverified_error() from error
-
-    def _verify_again(self, check: Callable[[], object]) -> None:
-        try:
-            retry_unavailable(check, attempts=4)
-        except StoreError as error:
-            raise self._unverified_error() from error
-
-    def _unverified_error(self) -> OutcomeUnknownError:
-        return OutcomeUnknownError(
-            f"an entry of region {self._region_id} is in the log, but the store does not answer "
-            "whether the region is still ours and its log still read; open a new writer"
-        )
+            raise OutcomeUnknownError(
+                f"an entry of region {self._region_id} is in the log, but the store does not "
+                "answer whether the region is still ours and its log still read; open a new writer"
+            ) from error
 
 
 def join_batches(batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:

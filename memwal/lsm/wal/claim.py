@@ -67,10 +67,10 @@ from memwal.lsm.wal.log import (
     gap_error,
     lost_log_error,
     needs_replay,
+    new_writer_id,
     read_log,
     survey_log,
 )
-from memwal.lsm.wal.recovery import new_writer_id
 from memwal.region.manifest_store import RegionManifestStore
 from memwal.storage.object_store import ObjectStore
 from memwal.util.clock import boot_seconds
@@ -110,7 +110,7 @@ def claim_region(
     ``spec_id`` and ``region_fields`` are for the manifest of a new region; an existing manifest
     keeps its own. ``merged`` is the highest generation of the region that the base table had merged
     at an earlier time. With ``replay`` the log will be replayed, and must therefore have no gap.
-    ``recovers`` marks the claim as one of a recovery, see :mod:`memwal.lsm.wal.recovery`.
+    ``recovers`` marks the claim as one of a recovery, see :mod:`memwal.lsm.wal.log`.
 
     Raises
     ------

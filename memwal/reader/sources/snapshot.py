@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from memwal.base_table.read_tags import user_tag_names
+from memwal.base_table.refs import user_tag_names
 from memwal.base_table.region_marks import RegionMark, lost_progress, read_marks
 from memwal.base_table.region_snapshot import (
     MAX_CLOCK_SKEW_SECONDS,

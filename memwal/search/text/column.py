@@ -15,11 +15,10 @@ import numpy as np
 from memwal.base_table.snapshot import BaseTable
 from memwal.errors import InvalidInputError
 from memwal.format.paths import FRAG_REUSE_INDEX_NAME
+from memwal.lsm.indexes.catchup import segment_location
 from memwal.lsm.indexes.kinds import kind_of
-from memwal.lsm.indexes.segments import segment_location
 from memwal.lsm.memtable.rows import RowView
-from memwal.lsm.memtable.text_index import TextIndex
-from memwal.lsm.memtable.tokenizer import Tokenizer
+from memwal.lsm.memtable.text_index import TextIndex, Tokenizer
 from memwal.reader.base_indexes import Bridge, covered_fragments, find_gap
 from memwal.reader.base_rows import ReplacedRows, replaced_rows
 from memwal.reader.hits import BASE

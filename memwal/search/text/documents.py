@@ -20,8 +20,7 @@ from memwal.base_table.snapshot import BaseTable
 from memwal.errors import CorruptDataError, InvalidInputError
 from memwal.lsm.indexes.kinds import kind_of
 from memwal.lsm.memtable.rows import RowView
-from memwal.lsm.memtable.text_index import TextIndex
-from memwal.lsm.memtable.tokenizer import Tokenizer
+from memwal.lsm.memtable.text_index import TextIndex, Tokenizer
 from memwal.reader.base_rows import ReplacedRows
 from memwal.reader.hits import BASE
 from memwal.reader.row_set import contains

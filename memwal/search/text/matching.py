@@ -17,7 +17,7 @@ from math import log1p
 import numpy as np
 import numpy.typing as npt
 
-from memwal.lsm.memtable.tokenizer import Tokenizer
+from memwal.lsm.memtable.text_index import Tokenizer
 from memwal.reader.hits import Hits
 from memwal.reader.sources.cache import LruCache
 from memwal.search.text.column import TextColumn

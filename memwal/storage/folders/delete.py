@@ -93,27 +93,19 @@ def open_without_links(root: str, folder: str) -> Iterator[int]:
         os.close(descriptor)
 
 
-def link_refused(path: str) -> LinkRefusedError:
-    """Return the error for a symbolic link on the way to an object to delete."""
-    return LinkRefusedError(
-        f"{path} is a symbolic link, and memwal deletes nothing behind a link: delete there by "
-        "hand what the table does not need any more, or mount the other disk at this path (mount "
-        "--bind) in place of the link"
-    )
-
-
 def _open_inside(parent: int, name: str, flags: int, *, path: str) -> int:
     try:
         return os.open(name, flags | system.O_NOFOLLOW, dir_fd=parent)
     except OSError as error:
         # At a link, O_DIRECTORY with O_NOFOLLOW fails as at a file.
-        if error.errno in (errno.ENOTDIR, errno.ELOOP) and _is_link(parent, name):
-            raise link_refused(path) from error
+        is_refused = error.errno in (errno.ENOTDIR, errno.ELOOP)
+        if is_refused and stat.S_ISLNK(os.lstat(name, dir_fd=parent).st_mode):
+            raise LinkRefusedError(
+                f"{path} is a symbolic link, and memwal deletes nothing behind a link: delete "
+                "there by hand what the table does not need any more, or mount the other disk at "
+                "this path (mount --bind) in place of the link"
+            ) from error
         raise
-
-
-def _is_link(parent: int, name: str) -> bool:
-    return stat.S_ISLNK(os.lstat(name, dir_fd=parent).st_mode)
 
 
 def _unlink(name: str, parent: int) -> None:

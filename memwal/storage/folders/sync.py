@@ -22,7 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from memwal.storage.folders.walk import is_broken, list_tree
+from memwal.storage.folders.walk import is_broken, walk
 from memwal.util import system
 
 # The time stamp of a file is some milliseconds behind the clock, or up to a second.
@@ -112,12 +112,12 @@ def sync_folder(folder: str, known: Set[_FileState] = frozenset()) -> set[_FileS
 
 def _below(folder: str) -> Iterator[tuple[str, _FileState]]:
     """Yield the files below a folder, then the folders, children first, with their states."""
-    files, folders = list_tree(folder)
-    for entry in files:
+    found = list(walk(folder))
+    for entry, is_inner in found:
         with suppress(FileNotFoundError):
-            if not is_broken(entry) and entry.is_file():
+            if not is_inner and not is_broken(entry) and entry.is_file():
                 yield entry.path, _state(entry.stat())
-    for path in folders:
+    for path in (*(entry.path for entry, is_inner in reversed(found) if is_inner), folder):
         with suppress(FileNotFoundError):
             yield path, _state(os.stat(path))
 

@@ -57,39 +57,20 @@ def is_broken(entry: os.DirEntry[str]) -> bool:
     return entry.is_symlink() and _is_broken_link(entry.path)
 
 
-def walk_files(folder: str, presence: TablePresence) -> Iterator[os.DirEntry[str]]:
-    """Yield every entry below a folder that is not a folder itself, at any depth."""
+def walk(
+    folder: str, presence: TablePresence | None = None
+) -> Iterator[tuple[os.DirEntry[str], bool]]:
+    """Yield every entry below a folder, at any depth, and whether it is a folder itself.
+
+    A folder comes before its entries. For ``presence`` see :func:`list_entries`.
+    """
     pending = [folder]
     while pending:
         for entry in list_entries(pending.pop(), presence):
-            if is_folder(entry):
+            is_inner = is_folder(entry)
+            if is_inner:
                 pending.append(entry.path)
-            else:
-                yield entry
-
-
-def list_tree(folder: str) -> tuple[list[os.DirEntry[str]], list[str]]:
-    """Return all files below a folder, and all folders: each behind those in it, itself last."""
-    files: list[os.DirEntry[str]] = []
-    folders = [folder]
-    for path in folders:  # The list grows meanwhile.
-        for entry in list_entries(path):
-            if is_folder(entry):
-                folders.append(entry.path)
-            else:
-                files.append(entry)
-    return files, folders[::-1]
-
-
-def walk_links(folder: str, presence: TablePresence) -> Iterator[os.DirEntry[str]]:
-    """Yield every link below a folder, at any depth, also behind other links."""
-    pending = [folder]
-    while pending:
-        for entry in list_entries(pending.pop(), presence):
-            if entry.is_symlink():
-                yield entry
-            if is_folder(entry):
-                pending.append(entry.path)
+            yield entry, is_inner
 
 
 def linked_folders(root: str) -> Iterator[str]:

@@ -299,15 +299,18 @@ class EntryWriter:
         self, group: list[PendingWrite], stored: PreparedEntry | None, started: float
     ) -> None:
         """Acknowledge a stored entry, and add its rows to the active MemTable."""
-        appended = None if stored is None else self.log.acknowledge(stored)
-        nbytes = 0 if appended is None else sum(batch.nbytes for batch in appended.batches)
+        nbytes = 0
+        if stored is not None:
+            self.log.acknowledge(stored)
+            nbytes = sum(batch.nbytes for batch in stored.entry.batches)
         with self._lock:
             self._queue.clear_in_flight()
-            if appended is not None:
+            if stored is not None:
                 for write in group:
-                    write.position = appended.position
+                    write.position = stored.position
                     self._count_unbuffered(write)
-                self.add_to_memtable(appended.batches, position=appended.position, nbytes=nbytes)
+                rows = stored.entry.batches
+                self.add_to_memtable(rows, position=stored.position, nbytes=nbytes)
                 self._counters.add_entry(
                     sum(write.rows > 0 for write in group),
                     sum(write.rows for write in group),

@@ -17,12 +17,11 @@ from memwal.base_table.snapshot import BaseTable
 from memwal.errors import InvalidInputError
 from memwal.format.paths import TOMBSTONE
 from memwal.lsm.memtable.indexes import UnflushedRows
-from memwal.lsm.newest_rows import newest_row_positions
 from memwal.lsm.row_schema import RowSchema
 from memwal.reader.lookup import lookup_rows
 from memwal.reader.sources.generation import open_sources, retry_if_collected
 from memwal.reader.sources.plan import plan_read
-from memwal.region.rows import align_rows, key_column
+from memwal.region.rows import align_rows, key_column, newest_row_positions
 from memwal.storage.location import TableLocation
 
 

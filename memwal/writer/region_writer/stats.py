@@ -16,9 +16,8 @@ from uuid import UUID
 
 from memwal.storage.location import TableLocation
 from memwal.util.concurrency import ForkGuard
-from memwal.util.log import safe_error_text
+from memwal.util.log import safe_error_text, secret_values
 from memwal.util.records import JsonRecord
-from memwal.util.redaction import secret_values
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from support.data.tables import REGION, MakeTable, folder, region_folders, rows
 from support.faults.collecting import DAY, collect
 
 import memwal
-from memwal.base_table.decoding import forget_decoded
+from memwal.base_table.named_files import forget_decoded
 from memwal.format.paths import table_manifest_keys
 from memwal.jobs.gc.history import StoredVersions
 from memwal.jobs.gc.pins import read_pins

@@ -12,7 +12,7 @@ from support.faults.collecting import DAY, collect
 from support.stores.faulty_store import TABLE_MANIFEST, FaultyStores, Rule
 
 import memwal
-from memwal.base_table.read_tags import ReadTag, place_tag
+from memwal.base_table.refs import ReadTag, place_tag
 from memwal.base_table.snapshot import BaseTable
 from memwal.jobs.gc import Decision, GarbageKind, Reason
 from memwal.jobs.gc.pins import read_pins

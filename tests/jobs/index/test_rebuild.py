@@ -13,8 +13,8 @@ from support.data.tables import MakeTable, folder, keys, merged, numbered, rows,
 from support.faults.lost_writes import bad_files
 
 import memwal
+from memwal.lsm.indexes.catchup import describe_index
 from memwal.lsm.indexes.maintained import maintained_indexes
-from memwal.lsm.indexes.segments import describe_index
 
 QUERIES = np.random.default_rng(7).standard_normal((2, DIMENSION))
 

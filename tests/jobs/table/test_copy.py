@@ -24,7 +24,7 @@ from support.stores.faulty_store import FaultyStore, FaultyStores, Killed
 from support.stores.s3_emulator import running_emulator
 
 import memwal
-from memwal.base_table.read_tags import list_read_tags
+from memwal.base_table.refs import list_read_tags
 from memwal.errors import (
     ConflictError,
     CorruptDataError,

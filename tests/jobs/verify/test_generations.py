@@ -12,11 +12,11 @@ import lance
 import numpy as np
 import pyarrow as pa
 import pytest
+from support.data.bloom import build_bloom_filter
 from support.data.tables import REGION, keys, manifest, rows
 from support.oracles import native
 
 import memwal
-from memwal.format.bloom import build_bloom_filter
 from memwal.format.paths import generation_dir, region_dir
 from memwal.jobs.verify import verify
 from memwal.lsm.flush.key_index import NewestKeys, write_key_index

@@ -15,9 +15,8 @@ from support.data.tables import REGION, MakeTable, keys, rows
 import memwal
 from memwal.format.paths import generation_dir
 from memwal.lsm.flush.generation import write_generation
-from memwal.lsm.indexes.kinds import BTREE, KINDS
+from memwal.lsm.indexes.kinds import BTREE, KINDS, IndexSpec
 from memwal.lsm.indexes.maintained import MaintainedIndex, maintained_indexes
-from memwal.lsm.indexes.spec import IndexSpec
 from memwal.lsm.row_schema import RowSchema
 
 ID = pa.field("id", pa.int64(), nullable=False)

@@ -13,8 +13,7 @@ import pytest
 from lance.indices import IndexConfig
 
 from memwal.errors import InvalidInputError
-from memwal.lsm.indexes.kinds import KINDS, Family, IndexKind, kind_of
-from memwal.lsm.indexes.spec import IndexSpec, read_index_spec
+from memwal.lsm.indexes.kinds import KINDS, Family, IndexKind, IndexSpec, kind_of, read_index_spec
 from memwal.storage.location import TableLocation
 
 DIMENSION = 8

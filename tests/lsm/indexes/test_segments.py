@@ -32,9 +32,9 @@ from support.data.tables import REGION
 import memwal
 from memwal.jobs.index.job import build_indexes
 from memwal.jobs.options import IndexOptions
-from memwal.lsm.indexes.catchup import caught_up
-from memwal.lsm.indexes.segments import (
+from memwal.lsm.indexes.catchup import (
     IndexCoverage,
+    caught_up,
     describe_index,
     group_fragments,
     index_coverage,

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from memwal.errors import InvalidInputError
+from memwal.lsm.key_hashes import hash_rows
 from memwal.lsm.memtable import key_index
-from memwal.lsm.memtable.hashing import hash_rows
 from memwal.lsm.memtable.key_index import KeyIndex
 from memwal.lsm.memtable.rows import RowBuffer, RowView
 

@@ -14,8 +14,7 @@ from lance.query import MatchQuery as LanceQuery
 
 from memwal.errors import InvalidInputError
 from memwal.lsm.memtable.rows import RowBuffer, RowView
-from memwal.lsm.memtable.text_index import TextIndex
-from memwal.lsm.memtable.tokenizer import Tokenizer
+from memwal.lsm.memtable.text_index import TextIndex, Tokenizer
 from memwal.reader.hits import Hits
 from memwal.search.text.column import TextColumn
 from memwal.search.text.documents import TokenizedDocuments

@@ -11,8 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from memwal.errors import InvalidInputError
-from memwal.lsm.memtable import tokenizer as text_tokens
-from memwal.lsm.memtable.tokenizer import Tokenizer, hash_terms
+from memwal.lsm.memtable import text_index as text_tokens
+from memwal.lsm.memtable.text_index import Tokenizer, hash_terms
 
 OPTIONS: list[dict[str, Any]] = [
     {},

@@ -134,9 +134,9 @@ def test_rows_do_not_change_with_the_callers_memory(store: FaultyStore) -> None:
     appended = append(appender(store, Epoch()), [rows], generation=1)
     values[:] = -1
 
-    assert appended.batches == (batch(1, 2, 3),)
+    assert appended.entry.batches == (batch(1, 2, 3),)
     entry = decode_entry(store.get(wal_key(REGION, 1)), name="entry")
-    assert entry.batches == appended.batches
+    assert entry.batches == appended.entry.batches
 
 
 class TestJoined:

@@ -358,7 +358,7 @@ class TestForeignEntries:
         appended = append(appender(store), [batch(1)], generation=1)
 
         assert appended.position == 3
-        assert [value for b in appended.batches for value in b.column("id").to_pylist()] == [
+        assert [value for b in appended.entry.batches for value in b.column("id").to_pylist()] == [
             10,
             11,
             12,
@@ -371,7 +371,7 @@ class TestForeignEntries:
 
         appended = append(appender(store), [batch(1)], generation=1)
 
-        assert (appended.position, len(appended.batches)) == (2, 1)
+        assert (appended.position, len(appended.entry.batches)) == (2, 1)
 
     @pytest.mark.parametrize("error", [StoreFullError("full"), StoreAccessError("no")])
     def test_are_not_lost_when_our_own_entry_is_refused(
@@ -386,7 +386,7 @@ class TestForeignEntries:
 
         appended = append(log, [batch(2)], generation=1)
 
-        assert [v for b in appended.batches for v in b.column("id").to_pylist()] == [10, 2]
+        assert [v for b in appended.entry.batches for v in b.column("id").to_pylist()] == [10, 2]
         assert ids(stored(store)[appended.position]) == [10, 2]
 
     def test_that_do_not_fit_the_table_are_not_stepped_over(self, store: FaultyStore) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from memwal.format.wal_encoder import EntryEncoder
-from memwal.lsm.wal.appender import AppendedEntry, LogAppender
+from memwal.lsm.wal.appender import LogAppender, PreparedEntry
 
 
 def encode_entry(
@@ -25,6 +25,8 @@ def encode_entry(
 
 def append(
     log: LogAppender, batches: Sequence[pa.RecordBatch], *, generation: int
-) -> AppendedEntry:
+) -> PreparedEntry:
     """Make a group of writes durable as one entry."""
-    return log.acknowledge(log.put(log.prepare(batches, generation=generation)))
+    stored = log.put(log.prepare(batches, generation=generation))
+    log.acknowledge(stored)
+    return stored

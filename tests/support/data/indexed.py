@@ -11,8 +11,8 @@ import pyarrow as pa
 from support.data.copied import copy_of
 
 import memwal
-from memwal.lsm.indexes.segments import describe_index
-from memwal.lsm.indexes.spec import read_index_spec
+from memwal.lsm.indexes.catchup import describe_index
+from memwal.lsm.indexes.kinds import read_index_spec
 
 DIMENSION = 8
 SCHEMA = pa.schema(

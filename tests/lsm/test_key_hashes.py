@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from memwal.errors import InvalidInputError
 from memwal.format.keys import SLICE_ROWS
-from memwal.lsm.memtable.hashing import hash_rows
+from memwal.lsm.key_hashes import hash_rows
 
 TYPES = [pa.binary(), pa.large_binary()]
 

@@ -9,7 +9,7 @@ import pytest
 import memwal
 from memwal.errors import StoreAccessError
 from memwal.storage.location import TableLocation
-from memwal.util.redaction import redact, redact_store_response, secret_values
+from memwal.util.log import redact, redact_store_response, secret_values
 
 
 def test_only_public_options_are_shown() -> None:
