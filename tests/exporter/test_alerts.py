@@ -23,25 +23,11 @@ RUNBOOKS = ROOT / "docs" / "runbooks"
 GROUPS = yaml.safe_load(shipped(RULES))["groups"]
 ALERTS: list[dict[str, Any]] = [rule for group in GROUPS for rule in group["rules"]]
 NAMES = [alert["alert"] for alert in ALERTS]
-DURATION = re.compile(r"[1-9][0-9]*[smhd]")
 
 each = pytest.mark.parametrize("alert", ALERTS, ids=NAMES)
 
 
 class TestStructure:
-    def test_names_are_unique(self) -> None:
-        assert len(set(NAMES)) == len(NAMES)
-        assert len({group["name"] for group in GROUPS}) == len(GROUPS)
-
-    @each
-    def test_is_whole(self, alert: dict[str, Any]) -> None:
-        assert set(alert) == {"alert", "expr", "for", "labels", "annotations"}
-        assert re.fullmatch(r"Memwal[A-Z][A-Za-z]+", alert["alert"])
-        assert DURATION.fullmatch(alert["for"])
-        assert alert["labels"]["severity"] in {"warning", "critical"}
-        assert set(alert["annotations"]) == {"summary", "description", "runbook"}
-        assert alert["expr"].count("(") == alert["expr"].count(")")
-
     @each
     def test_metrics_and_labels_are_exposed(self, alert: dict[str, Any]) -> None:
         found = selected(alert["expr"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 import subprocess
@@ -27,19 +26,6 @@ UNITS = {"s", "bytes", "none", "short", "rowsps", "percentunit", "x"}
 each = pytest.mark.parametrize("panel", PANELS, ids=[panel["title"] for panel in PANELS])
 
 
-def test_panels_have_numbers_and_places_of_their_own() -> None:
-    numbers = [panel["id"] for panel in BOARD["panels"]]
-    assert len(set(numbers)) == len(numbers)
-    taken: set[tuple[int, int]] = set()
-    for panel in BOARD["panels"]:
-        place = panel["gridPos"]
-        assert place["x"] + place["w"] <= 24
-        columns = range(place["x"], place["x"] + place["w"])
-        cells = set(itertools.product(columns, range(place["y"], place["y"] + place["h"])))
-        assert not cells & taken, panel["title"]
-        taken |= cells
-
-
 @each
 def test_metrics_labels_and_variables_exist(panel: dict[str, Any]) -> None:
     assert panel["fieldConfig"]["defaults"]["unit"] in UNITS
@@ -58,27 +44,12 @@ def test_metrics_labels_and_variables_exist(panel: dict[str, Any]) -> None:
         assert set(re.findall(r"\$(\w+)", expression)) <= VARIABLES
 
 
-@each
-def test_units_fit_the_metrics(panel: dict[str, Any]) -> None:
-    unit = panel["fieldConfig"]["defaults"]["unit"]
-    names = {one.metric for target in panel["targets"] for one in selected(target["expr"])}
-    if unit == "s":
-        assert all("_seconds" in name for name in names)
-    if unit == "bytes":
-        assert all("_bytes" in name for name in names)
-
-
 def test_variables_ask_for_what_is_exposed() -> None:
     for variable in BOARD["templating"]["list"]:
         if variable["type"] == "query":
             asked = re.fullmatch(r"label_values\((\w+), (\w+)\)", variable["definition"])
             assert asked
             assert asked[2] in exposed()[asked[1]]
-
-
-def test_both_sources_are_joined_by_what_they_share() -> None:
-    assert "memwal_table_uri" in exposed()["memwal_table_info"]
-    assert "memwal_table_uri" in exposed()["memwal_writer_rows_total"]
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -203,25 +204,30 @@ class TestOneProcess:
         assert "index" not in {run.job for run in catalog.runs()}
 
 
+@contextmanager
+def running(fleet: Fleet) -> Iterator[None]:
+    """Run a fleet on a thread, and stop it behind the block."""
+    thread = threading.Thread(target=fleet.run_forever, kwargs={"every": 0.2})
+    thread.start()
+    try:
+        yield
+    finally:
+        fleet.stop()
+        thread.join(PATIENCE_SECONDS)
+    assert not thread.is_alive()
+
+
 class TestForever:
     def test_it_goes_on_until_it_is_stopped(self, catalog: Catalog, managed: Managed) -> None:
         table = managed()
         catalog.update("flights", policy=replace(catalog.get("flights").policy, schedule=1.0))
-        told: list[Outcome] = []
-        fleet = Fleet(catalog, on_outcome=told.append)
-        thread = threading.Thread(target=fleet.run_forever, kwargs={"every": 0.2})
-        thread.start()
         region = bucket_region_id(0)
-        try:
+        with running(Fleet(catalog)):
             until(lambda: merged(table, region) == 3)
             table.upsert(numbered(0, 20, n=7))
             # Of both regions: a run that is stopped between them leaves one, and fails.
             until(lambda: base_state(table) == dict.fromkeys(range(20), 7))
             until(lambda: {one.state for one in catalog.runs()} == {RunState.SUCCEEDED})
-        finally:
-            fleet.stop()
-            thread.join(PATIENCE_SECONDS)
-        assert not thread.is_alive()
         assert base_state(table) == dict.fromkeys(range(20), 7)
 
     def test_a_catalog_that_does_not_answer_is_waited_for(
@@ -239,15 +245,8 @@ class TestForever:
         monkeypatch.setattr(catalog, "list", tables)
         with pytest.raises(StoreUnavailableError):
             Fleet(catalog).run_once()
-        fleet = Fleet(catalog)
-        thread = threading.Thread(target=fleet.run_forever, kwargs={"every": 0.1})
-        thread.start()
-        try:
+        with running(Fleet(catalog)):
             until(lambda: merged(table, bucket_region_id(0)) == 3)
-        finally:
-            fleet.stop()
-            thread.join(PATIENCE_SECONDS)
-        assert not thread.is_alive()
 
     def test_a_catalog_without_a_schema(self, tmp_path: Path) -> None:
         empty = Catalog(f"sqlite:///{tmp_path / 'none.db'}")
@@ -262,15 +261,9 @@ class TestForever:
         bad = replace(catalog.get("other").policy, schedule="0 0 L * *")
         catalog.register("bad", uri=other.uri, policy=bad)
         told: list[Outcome] = []
-        fleet = Fleet(catalog, on_outcome=told.append)
-        thread = threading.Thread(target=fleet.run_forever, kwargs={"every": 0.2})
-        thread.start()
-        try:
+        with running(Fleet(catalog, on_outcome=told.append)):
             until(lambda: merged(other, bucket_region_id(0)) == 3)
             until(lambda: any(one.table == "bad" for one in told))
-        finally:
-            fleet.stop()
-            thread.join(PATIENCE_SECONDS)
         assert merged(by_hand, bucket_region_id(0)) == 0
 
     def test_jobs_end_before_their_next_commit(
@@ -324,16 +317,8 @@ class Process:
     def __init__(self, url: str, *arguments: object) -> None:
         self.popen = subprocess.Popen(
             [
-                *(
-                    sys.executable,
-                    "-m",
-                    "memwal.cli.commands.app",
-                    "fleet",
-                    "run",
-                    "--catalog",
-                    url,
-                ),
-                *("--json", *map(str, arguments)),
+                *(sys.executable, "-m", "memwal.cli.commands.app"),
+                *("fleet", "run", "--catalog", url, "--json", *map(str, arguments)),
             ],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             stdout=subprocess.PIPE,

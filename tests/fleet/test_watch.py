@@ -55,7 +55,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-@pytest.fixture(params=["folder times", "next versions"])
+each_way = pytest.mark.parametrize("flights", ["folder times", "next versions"], indirect=True)
+"""How a poll of a local table sees a change; without it, by the times of folders."""
+
+
+@pytest.fixture
 def flights(
     managed: Callable[..., memwal.Table],
     catalog: Catalog,
@@ -63,7 +67,7 @@ def flights(
     monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
 ) -> Watched:
-    if request.param == "next versions":
+    if getattr(request, "param", None) == "next versions":
         monkeypatch.setattr(LocalStore, "folder_stamp", lambda store, prefix: None)
     # What was written a moment ago counts as settled, else each test would wait.
     monkeypatch.setattr(watch_module, "STAMP_SETTLES_NS", 0)
@@ -75,6 +79,7 @@ def flights(
     return Watched(table, catalog)
 
 
+@each_way
 def test_an_idle_table_is_read_once(flights: Watched, clock: Clock) -> None:
     first = flights.poll()
     assert first.is_fresh
@@ -105,6 +110,7 @@ def _change_the_policy(flights: Watched) -> None:
 
 
 @pytest.mark.few(4)
+@each_way
 @pytest.mark.parametrize(
     "change", [_flush, _append_to_the_base_table, _make_a_region, _change_the_policy]
 )
@@ -114,6 +120,7 @@ def test_a_change_is_seen(flights: Watched, change: Callable[[Watched], None]) -
     assert flights.poll().is_fresh
 
 
+@each_way
 def test_a_change_during_the_read_is_seen_by_the_next_poll(
     flights: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,6 +219,7 @@ def test_a_limit_that_only_time_reaches_is_noticed(
     assert flights.poll(later=4_000).survey.due["gc"].reason is not None
 
 
+@each_way
 def test_a_poll_that_failed_is_followed_by_a_full_one(flights: Watched) -> None:
     flights.settle()
     root = folder(flights.table)

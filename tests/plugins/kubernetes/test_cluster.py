@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -106,18 +107,23 @@ def driver_place(context: Any) -> TaskDriver:
     return TaskDriver.of(task().hook(), external_id=external_id(context), job="merge")
 
 
+def leave(made: Any, name: str, *arguments: str, phase: str = "Pending", **labels: str) -> Pod:
+    """The pod of a driver that somebody left."""
+    known = {"spark-role": "driver", "memwal.io/attempt": "left"}
+    known |= {f"memwal.io/{key}": value for key, value in labels.items()}
+    spec = {"containers": [{"name": "spark-kubernetes-driver", "args": list(arguments)}]}
+    body = {"metadata": {"name": name, "labels": known}, "spec": spec}
+    made.server.make("pods", "spark", body)["status"]["phase"] = phase
+    return Pod(made.server, name)
+
+
 def leave_driver(made: Any, context: Any) -> Pod:
     """The driver that a try left which was killed."""
     place = driver_place(context)
-    server = made.server
     arguments = ["driver", "local:///opt/memwal/spark_apps/merge.py", "--table", made.uri]
     arguments += ["--region", made.hot]
     arguments += ["--result", f"{place.results.uri}/{place.run}-left.json"]
-    labels = {"memwal.io/run": place.run, "memwal.io/attempt": "left", "spark-role": "driver"}
-    name = place.pod_name
-    spec = {"containers": [{"name": "spark-kubernetes-driver", "args": arguments}]}
-    server.make("pods", "spark", {"metadata": {"name": name, "labels": labels}, "spec": spec})
-    return Pod(server, name)
+    return leave(made, place.pod_name, *arguments, run=place.run)
 
 
 @pytest.fixture
@@ -491,21 +497,17 @@ def test_a_lost_lease_ends_the_driver(made: Any, catalog: Catalog, context: Any)
 def test_who_has_the_lease_ends_the_driver_that_has_it_no_longer(made: Any, context: Any) -> None:
     place = driver_place(context)
 
-    def leave(name: str, lease: str, phase: str) -> Pod:
-        labels = {"memwal.io/lease": place.lease_label(lease), "memwal.io/attempt": "x"}
-        spec = {"containers": [{"name": "spark-kubernetes-driver"}]}
-        body = {"metadata": {"name": name, "labels": labels}, "spec": spec}
-        made.server.make("pods", "spark", body)["status"]["phase"] = phase
-        return Pod(made.server, name)
+    def held(name: str, lease: str, phase: str) -> Pod:
+        return leave(made, name, phase=phase, lease=place.lease_label(lease))
 
-    orphan = leave("orphan", "table/t/merge", "Running")
-    ended = leave("ended", "table/t/merge", "Succeeded")
-    other = leave("other", "table/u/merge", "Running")
+    orphan = held("orphan", "table/t/merge", "Running")
+    ended = held("ended", "table/t/merge", "Succeeded")
+    other = held("other", "table/u/merge", "Running")
     # It cannot have the lease that it does the work of merges with.
-    checkpoint = leave("checkpoint", "table/t/checkpoint", "Running")
+    checkpoint = held("checkpoint", "table/t/checkpoint", "Running")
     # A rehearsal has no lease, and ends nobody.
     context["params"] = {"dry_run": True}
-    collector = leave("collector", "table/t/gc", "Running")
+    collector = held("collector", "table/t/gc", "Running")
     made.server.on_pod = fails(code=0)
     with pytest.raises(AirflowException, match=r"\.json"):
         MemWalCollectOperator(task_id="collect", table="t").execute(context)
@@ -565,27 +567,18 @@ def test_ending_the_task_ends_the_driver(
     # It takes its time to end.
     made.server.on_delete = lambda pod: time.sleep(0.3)
     operator = task()
-    failures: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            operator.execute(context)
-        except BaseException as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    until(lambda: operator.spark_job is not None)
-    job = operator.spark_job
-    assert isinstance(job, driver_pod.DriverPod)
-    if where != "submitting":
-        until(lambda: made.server.asked("GET", "/log") > 0)
-    operator.on_kill()
-    assert made.server.pods == []
-    if job.submission is not None:
-        assert not job.submission.running
-    thread.join(30)
-    assert [type(error) for error in failures] == [AirflowException]
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(operator.execute, context)
+        until(lambda: operator.spark_job is not None)
+        job = operator.spark_job
+        assert isinstance(job, driver_pod.DriverPod)
+        if where != "submitting":
+            until(lambda: made.server.asked("GET", "/log") > 0)
+        operator.on_kill()
+        assert made.server.pods == []
+        if job.submission is not None:
+            assert not job.submission.running
+        assert type(running.exception(120)) is AirflowException
     assert left(tmp_path) == []
     assert catalog.leases.list() == []
 
@@ -647,8 +640,8 @@ def test_a_connection_may_ask_for_cluster_mode(made: Any, monkeypatch: pytest.Mo
 def test_what_no_task_came_back_for_is_cleaned_up_after_a_week(
     made: Any, context: Any, tmp_path: Path
 ) -> None:
-    old, young, runs = (leave_driver_named(made, name) for name in ("old", "young", "runs"))
-    foreign = leave_driver_named(made, "foreign")
+    old, young, runs = (leave(made, name) for name in ("old", "young", "runs"))
+    foreign = leave(made, "foreign")
     del foreign.body["metadata"]["labels"]["memwal.io/attempt"]
     long_ago = f"{datetime.now(UTC) - timedelta(days=8):%Y-%m-%dT%H:%M:%SZ}"
     for pod in (old, runs, foreign):
@@ -667,13 +660,6 @@ def test_what_no_task_came_back_for_is_cleaned_up_after_a_week(
     assert found == {"results": 1, "pods": 1}
     assert [pod.exists for pod in (old, young, runs, foreign)] == [False, True, True, True]
     assert [path.name for path in results.iterdir()] == ["b-2.json"]
-
-
-def leave_driver_named(made: Any, name: str) -> Pod:
-    labels = {"spark-role": "driver", "memwal.io/attempt": "x"}
-    spec = {"containers": [{"name": "spark-kubernetes-driver"}]}
-    made.server.make("pods", "spark", {"metadata": {"name": name, "labels": labels}, "spec": spec})
-    return Pod(made.server, name)
 
 
 @pytest.mark.slow

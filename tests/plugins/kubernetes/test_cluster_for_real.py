@@ -6,6 +6,7 @@ import contextlib
 import json
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -163,29 +164,19 @@ def test_the_end_of_a_task_is_the_end_of_its_driver(
     (apps / "merge.py").write_text("import time\nprint('begun', flush=True)\ntime.sleep(600)\n")
     monkeypatch.setenv("AIRFLOW__MEMWAL__SPARK_APPS_FOLDER", f"local://{apps}")
     task = MemWalMergeOperator(task_id="merge", table="t")
-    failures: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            task.execute(context)
-        except BaseException as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
     pause = threading.Event()
-    while not any(line == "begun" for log in kubernetes.logs.values() for _, line in log):
-        assert thread.is_alive(), failures
-        pause.wait(0.2)
-    task.on_kill()
-    assert isinstance(task.spark_job, DriverPod)
-    assert kubernetes.objects == {}
-    (process,) = node.processes.values()
-    assert process.poll() is not None
-    thread.join(60)
-    # By the missing pod, or by the look that it takes meanwhile.
-    (error,) = failures
-    assert isinstance(error, AirflowException)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(task.execute, context)
+        while not any(line == "begun" for log in kubernetes.logs.values() for _, line in log):
+            assert not running.done()
+            pause.wait(0.2)
+        task.on_kill()
+        assert isinstance(task.spark_job, DriverPod)
+        assert kubernetes.objects == {}
+        (process,) = node.processes.values()
+        assert process.poll() is not None
+        # By the missing pod, or by the look that it takes meanwhile.
+        assert isinstance(running.exception(120), AirflowException)
     assert catalog.runs()[0].state is RunState.FAILED
     for _ in range(100):
         if not _running(apps):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
@@ -241,12 +241,14 @@ def test_ending_the_task_while_it_waits_for_the_lease_ends_the_application(
     context["task_state_store"].set(STATE_KEY, killed.state)
     killed.lease.release()
     under_test = task(wait=timedelta(seconds=1))
-    with catalog.leases.acquire(job_resource("t", "merge"), holder="somebody else"):
-        thread = threading.Thread(target=lambda: _swallow(lambda: under_test.execute(context)))
-        thread.start()
+    with (
+        catalog.leases.acquire(job_resource("t", "merge"), holder="somebody else"),
+        ThreadPoolExecutor(1) as pool,
+    ):
+        running = pool.submit(under_test.execute, context)
         until(lambda: under_test.earlier_try is not None)
         under_test.on_kill()
-        thread.join(30)
+        assert isinstance(running.exception(120), AirflowException | AirflowSkipException)
     assert not killed.started.running
 
 
@@ -281,23 +283,14 @@ def test_ending_the_task_ends_the_application(
     if attached:
         request.getfixturevalue("killed")
     under_test = task()
-    failures: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            under_test.execute(context)
-        except BaseException as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    until(lambda: under_test.spark_job is not None)
-    job = under_test.spark_job
-    assert job is not None
-    assert job.running
-    under_test.on_kill()
-    thread.join(30)
-    assert [type(error) for error in failures] == [SparkApplicationError]
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(under_test.execute, context)
+        until(lambda: under_test.spark_job is not None)
+        job = under_test.spark_job
+        assert job is not None
+        assert job.running
+        under_test.on_kill()
+        assert type(running.exception(120)) is SparkApplicationError
     assert not job.process.running
     assert not job.folder.exists()
     assert catalog.runs()[0].state is RunState.FAILED
@@ -312,8 +305,3 @@ def test_a_task_that_was_told_to_end_starts_nothing(
     with pytest.raises(AirflowException):
         under_test.execute(context)
     assert under_test.spark_job is None
-
-
-def _swallow(call: Callable[[], object]) -> None:
-    with contextlib.suppress(AirflowException, AirflowSkipException):
-        call()

@@ -70,14 +70,6 @@ def test_table(tab: Callable[..., Any], server: PageServer, name: str, theme: st
     picture(page, f"table-{theme}" if name == "flights" else f"regions-{theme}")
 
 
-def test_many_tables_and_regions(tab: Callable[..., Any], server: PageServer) -> None:
-    """The browser waits some seconds for each: a page that grows with the square is too slow."""
-    page = tab().page
-    page.goto(server.page)
-    expect(page.locator(".fleet tbody tr")).to_have_count(500)
-    open_table(page, server, WIDE)
-
-
 def test_sorted_and_filtered_by_keyboard(tab: Callable[..., Any], server: PageServer) -> None:
     page = tab().page
     page.goto(server.page)

@@ -69,25 +69,6 @@ def airflow(folder: Path, catalog: Catalog) -> Iterator[AirflowStandalone]:
         yield airflow
 
 
-def test_a_viewer_looks_and_does_nothing(airflow: AirflowStandalone) -> None:
-    client = airflow.client("viewer")
-    assert client.get("/memwal/api/me").json() == {"name": "viewer", "may_write": False}
-    (found, _) = client.get("/memwal/api/fleet").json()["tables"]
-    assert (found["table"], found["dag_id"]) == ("flights", "memwal__flights")
-    assert client.get("/memwal/api/tables/flights/collection").status_code == 200
-    airflow.wait_dag("memwal__flights")
-    before = runs_of(airflow)
-    for rest in ("runs", "retry"):
-        answer = client.post(f"/memwal/api/tables/flights/{rest}", json={}, headers=WRITES)
-        assert answer.status_code == 403
-    assert runs_of(airflow) == before
-
-
-def runs_of(airflow: AirflowStandalone) -> int:
-    answer = airflow.client().get("/api/v2/dags/memwal__flights/dagRuns")
-    return int(answer.json()["total_entries"])
-
-
 def test_options_of_a_connection(airflow: AirflowStandalone) -> None:
     path = "/memwal/api/tables/lake/collection"
     viewer = airflow.client("viewer")
