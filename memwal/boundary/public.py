@@ -172,40 +172,30 @@ def _raise_translated(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> NoReturn:
-    translated = _translate(error, name, arguments, args, kwargs)
-    if translated is error:
-        raise
-    raise translated from error
-
-
-def _translate(
-    error: BaseException,
-    name: str,
-    arguments: Arguments | None,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-) -> BaseException:
-    """Return the memwal error for an error that reached the boundary, or the error itself."""
+    """Raise the memwal error for an error that reached the boundary, or the error itself."""
+    if is_limit(error) and is_panic(error):
+        raise limit_error(error, name) from error
     if is_panic(error):
-        return limit_error(error, name) if is_limit(error) else _internal_error(error, name)
+        raise _internal_error(error, name) from error
     if not isinstance(error, Exception) or isinstance(error, MemWalError):
-        return error
+        raise
     if arguments is not None and isinstance(error, TypeError) and not arguments.fit(args, kwargs):
-        return arguments.binding_error(error, kwargs)
+        raise arguments.binding_error(error, kwargs) from error
     if _is_of_the_caller(error, (*args, *kwargs.values())):
-        return error
+        raise
     if isinstance(error, ModuleNotFoundError) and not (error.name or "memwal").startswith("memwal"):
-        return MissingExtraError(f"{name}: {error.name} is not installed, which this needs")
+        missing = f"{name}: {error.name} is not installed, which this needs"
+        raise MissingExtraError(missing) from error
     if isinstance(error, RuntimeError) and not threading.main_thread().is_alive():
-        return MemWalError(
+        raise MemWalError(
             f"{name}: the interpreter is ending and starts no more threads; do this before, for "
             "example in a with block, and close writers at the end of the program"
-        )
+        ) from error
     if is_limit(error):
-        return limit_error(error, name)
+        raise limit_error(error, name) from error
     if isinstance(error, OSError) or any(sign in str(error) for sign in _LANCE):
-        return translate_lance_error(error, name)
-    return _internal_error(error, name)
+        raise translate_lance_error(error, name) from error
+    raise _internal_error(error, name) from error
 
 
 def _internal_error(error: BaseException, name: str) -> InternalError:

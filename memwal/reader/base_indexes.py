@@ -9,6 +9,7 @@ included: a fragment counts only if all of its rows came from merges.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -27,7 +28,7 @@ from memwal.reader.sources.cache import LruCache, VersionTag, version_key
 from memwal.reader.sources.generation import GenerationSource, ReadSources, open_generation
 from memwal.reader.sources.plan import StoredGeneration
 from memwal.reader.unreadable_indexes import is_readable
-from memwal.util.arrays import RowIds
+from memwal.util.arrays import RowIds, nbytes_of
 
 if TYPE_CHECKING:
     from lance.lance.indices import IndexDescription
@@ -130,15 +131,6 @@ class Gap:
     unbridged_keys: pa.Array
     key: tuple[Hashable, ...]  # Permanent cache key of these rows.
 
-    @property
-    def nbytes(self) -> int:
-        """Memory, in bytes."""
-        bridged = sum(
-            bridge.addresses.nbytes + bridge.rows.nbytes + bridge.keys.nbytes
-            for bridge in self.bridges
-        )
-        return int(bridged + self.unbridged.nbytes + self.unbridged_keys.nbytes)
-
 
 def find_index(
     descriptions: Sequence[IndexDescription],
@@ -224,7 +216,13 @@ def _find_gap(
     ).to_table()
     keys = keys_of(rows, base.primary_key)
     row_ids = rows.column("_rowid").to_numpy()
-    generations = _open_stored(base, merged)
+    generations = []
+    for stored in merged:
+        # One that the collector has deleted meanwhile: its rows are compared one by one.
+        with suppress(ObjectNotFoundError):
+            generations.append(
+                open_generation(base, stored.region_id, stored.generation, stored.path)
+            )
     newest = find_newest(generations, base.primary_key, keys.type)
     positions = pc.index_in(keys, value_set=newest.keys)
     is_bridged = positions.is_valid().to_numpy(zero_copy_only=False)
@@ -249,18 +247,4 @@ def _find_gap(
     return Gap(fragments, tuple(bridges), row_ids[rest], keys.take(pa.array(rest)), key)
 
 
-def _open_stored(base: BaseTable, merged: Sequence[StoredGeneration]) -> list[GenerationSource]:
-    """Open the generations that are still stored."""
-    sources = []
-    for generation in merged:
-        try:
-            sources.append(
-                open_generation(base, generation.region_id, generation.generation, generation.path)
-            )
-        except ObjectNotFoundError:
-            # The collector has deleted it meanwhile; its rows are compared one by one.
-            continue
-    return sources
-
-
-_gaps: LruCache[Gap] = LruCache(128 << 20, lambda gap: gap.nbytes)
+_gaps: LruCache[Gap] = LruCache(128 << 20, nbytes_of)

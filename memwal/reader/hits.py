@@ -34,17 +34,19 @@ class Hits:
     source: Numbers  # :data:`BASE`, or a position among the generations.
     rows: RowIds  # Row ids in that source.
     values: _Values  # Distance or score of each row.
+    is_exact: bool = True  # False for estimates of an index.
 
     def __len__(self) -> int:
         return len(self.rows)
 
     @classmethod
-    def of(cls, source: int, rows: RowIds, values: npt.ArrayLike) -> Hits:
+    def of(cls, source: int, rows: RowIds, values: npt.ArrayLike, *, is_exact: bool = True) -> Hits:
         """Return the hits of one source."""
         return cls(
             np.full(len(rows), source, np.int64),
             np.asarray(rows, np.uint64),
             np.asarray(values, np.float64),
+            is_exact,
         )
 
     @classmethod

@@ -15,7 +15,7 @@ from memwal.format.paths import TOMBSTONE
 from memwal.reader.sources.cache import LruCache
 from memwal.reader.sources.generation import GenerationSource
 from memwal.region.rows import key_column, newest_row_positions
-from memwal.util.arrays import Addresses, Mask
+from memwal.util.arrays import Addresses, Mask, nbytes_of
 from memwal.util.concurrency import map_parallel
 
 ROW_ADDRESS = "_rowaddr"
@@ -29,11 +29,6 @@ class GenerationKeys:
     deleted: Mask  # Which rows are tombstones.
     addresses: npt.NDArray[np.uint64]
 
-    @property
-    def nbytes(self) -> int:
-        """Memory, in bytes."""
-        return int(self.keys.nbytes + self.deleted.nbytes + self.addresses.nbytes)
-
 
 @dataclass(frozen=True, slots=True)
 class NewestRows:
@@ -44,12 +39,6 @@ class NewestRows:
     source: npt.NDArray[np.int64]
     addresses: npt.NDArray[np.uint64]  # Address of that row in its generation.
     deleted: Mask  # Whether that row is a tombstone.
-
-    @property
-    def nbytes(self) -> int:
-        """Memory, in bytes."""
-        arrays = (self.source, self.addresses, self.deleted)
-        return int(self.keys.nbytes + sum(array.nbytes for array in arrays))
 
     def live_addresses(self, source: int) -> Addresses:
         """Return the row addresses, ascending, of the live rows of one generation."""
@@ -149,5 +138,5 @@ def _flushed_keys(source: GenerationSource, primary_key: Sequence[str]) -> Gener
     )
 
 
-_generation_keys: LruCache[GenerationKeys] = LruCache(256 << 20, lambda keys: keys.nbytes)
-_newest_rows: LruCache[NewestRows] = LruCache(128 << 20, lambda newest: newest.nbytes)
+_generation_keys: LruCache[GenerationKeys] = LruCache(256 << 20, nbytes_of)
+_newest_rows: LruCache[NewestRows] = LruCache(128 << 20, nbytes_of)

@@ -10,7 +10,7 @@ import itertools
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Final
 from uuid import UUID
 
 import lance
@@ -136,7 +136,7 @@ def _from_all(sources: ReadSources, keys: _WantedKeys, names: Sequence[str]) -> 
     positions = _positions_by_region(sources, keys.columns)
     everywhere = np.arange(len(keys.encoded))
     searches = [
-        _RegionSearch.of(base, generations, keys, positions.get(region_id, everywhere))
+        _RegionSearch(base, generations, keys, positions.get(region_id, everywhere))
         for region_id, generations in regions.items()
         if len(positions.get(region_id, everywhere))
     ]
@@ -196,44 +196,39 @@ def _newest_of_regions(
     return kept
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class _RegionSearch:
     """A search of a region's generations, each for the keys that its filter does not rule out."""
 
-    base: BaseTable
-    # Newest first, each with a mask of the keys that it may have; None if its filter is not read.
-    generations: Sequence[tuple[GenerationSource, Mask | None]]
-    candidates: Positions  # Positions of the keys that any of them may have.
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         base: BaseTable,
         generations: Sequence[GenerationSource],
         keys: _WantedKeys,
         positions: Positions,
-    ) -> Self:
+    ) -> None:
         """Test the keys at some positions by the filters that have been read."""
+        self.base = base
+        # Newest first, with a mask of the keys that each may have; None if its filter is not read.
+        self.generations: list[tuple[GenerationSource, Mask | None]] = []
         asked = keys.take(positions)
         is_candidate = np.zeros(len(keys.encoded), np.bool_)
-        found: list[tuple[GenerationSource, Mask | None]] = []
         for source in generations:
             # Of a generation whose Bloom filter fits the table's present schema.
             folder = source.folder if source.snapshot is None else None
             might = None if folder is None else might_hold_if_read(base, folder, asked.hashes)
             if might is None:
                 is_candidate[positions] = True
-                found.append((source, None))
+                self.generations.append((source, None))
             elif might.any():
                 mask = np.zeros(len(keys.encoded), np.bool_)
                 mask[positions] = might
                 is_candidate |= mask
-                found.append((source, mask))
-        return cls(base, found, np.flatnonzero(is_candidate))
+                self.generations.append((source, mask))
+        self.candidates = np.flatnonzero(is_candidate)  # Keys that any of them may have.
 
     def run(self, keys: _WantedKeys, names: Sequence[str]) -> list[_FoundKeys]:
         """Return the keys that each generation has and no newer one, deleted ones too."""
-        remaining = self.candidates
+        remaining: Positions = self.candidates
         hits: list[_FoundKeys] = []
         for source, mask in self.generations:
             possible = remaining if mask is None else remaining[mask[remaining]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, is_dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -18,6 +19,15 @@ RowIds = npt.NDArray[np.uint64]
 """Lance's row ids, or addresses where a table has no stable ids."""
 Addresses = npt.NDArray[np.uint64]
 """Row addresses: the fragment in the upper 32 bits, the row in it in the lower ones."""
+
+
+def nbytes_of(record: object) -> int:
+    """Return the memory of an array, or of all arrays of a dataclass or a tuple, in bytes."""
+    if isinstance(record, tuple):
+        return sum(map(nbytes_of, record))
+    if is_dataclass(record):
+        return sum(nbytes_of(getattr(record, field.name)) for field in fields(record))
+    return int(getattr(record, "nbytes", 0))
 
 
 def distinct(values: npt.NDArray[Number]) -> npt.NDArray[Number]:

@@ -371,7 +371,9 @@ class TableWriter:
             write = self._regions.write(routing, assignment, rows, wait=wait)
             if wait and write.error is not None:
                 raise copy_error(write.error)
-            return WriteHandle(((assignment.region_id, write),), _raise_failure)
+            # Without the rows: the error of an only region needs no positions of them.
+            raise_error = functools.partial(_raise_failures, route, ())
+            return WriteHandle(((assignment.region_id, write),), raise_error)
         return self._write_parts(
             routing, parts, rows_of, wait, functools.partial(_raise_failures, route, batches)
         )
@@ -425,13 +427,6 @@ class TableWriter:
         self._context.close(wait=wait)
         self._unwatch()
         self._unclosed_warning.detach()
-
-
-def _raise_failure(parts: Sequence[RegionWrite]) -> None:
-    """Raise the error of a write to one region, if it failed."""
-    for _, part in parts:
-        if part.error is not None:
-            raise copy_error(part.error)
 
 
 def _raise_failures(

@@ -31,7 +31,7 @@ from memwal.lsm.indexes.btree_pages import (
 from memwal.lsm.key_matches import match_keys
 from memwal.reader.sources.cache import LruCache
 from memwal.storage.location import TableLocation
-from memwal.util.arrays import Hashes, Mask, Positions
+from memwal.util.arrays import Hashes, Mask, Positions, nbytes_of
 
 logger = logging.getLogger(__name__)
 
@@ -167,11 +167,6 @@ class _SortedKeys:
         ids = page.column("ids").to_numpy()[values.null_count :]
         return cls(values.drop_null().to_numpy(), ids)
 
-    @property
-    def nbytes(self) -> int:
-        """Memory, in bytes."""
-        return self.values.nbytes + self.ids.nbytes
-
     def find(self, wanted: npt.NDArray[np.integer]) -> tuple[npt.NDArray[np.uint64], Positions]:
         """Return the ids of the values that are among some integers, and the position of each."""
         first = np.searchsorted(self.values, wanted, "left")
@@ -181,7 +176,7 @@ class _SortedKeys:
         return self.ids[first[at] + within], at
 
 
-_sorted: LruCache[_SortedKeys] = LruCache(_PAGE_BYTES, lambda keys: keys.nbytes)
+_sorted: LruCache[_SortedKeys] = LruCache(_PAGE_BYTES, nbytes_of)
 _asked_pages: LruCache[list[int]] = LruCache(_FOLDERS)
 
 
@@ -208,7 +203,7 @@ def page_hits(
             np.concatenate([part.ids for part in parts]),
         )
         _sorted.put(uri, whole)
-        return PageHits(*whole.find(keys.to_numpy()), whole.nbytes)
+        return PageHits(*whole.find(keys.to_numpy()), nbytes_of(whole))
     loaded = {n: page for n in numbers if (page := _pages.use((uri, n))) is not None}
     missing = [number for number in numbers if number not in loaded]
     read = read_pages(location, folder, missing, ranges.page_rows) if missing else {}

@@ -312,10 +312,11 @@ def plan_snapshot(
     ]
     with_rows = [*(key for key, stored in unmerged.items() if stored), *dict(unflushed)]
     reasons = ruled_out_regions(snapshot, filter, with_rows) if left_out is None else left_out
-    pruned = _omit_regions(unmerged, unflushed, reasons)
-    named = {omitted.region_id for omitted in pruned}
-    logs = (region_id for region_id in reasons if region_id not in named)
-    pruned += [OmittedGenerations(key, (), reasons[key]) for key in logs]
+    hidden = _by_region(
+        [(key, s.generation) for key in reasons for s in unmerged.get(key, ())]
+        + [(key, rows.generation) for key, rows in unflushed if key in reasons]
+    )
+    pruned = [OmittedGenerations(key, hidden.get(key, ()), why) for key, why in reasons.items()]
     unmerged = {key: stored for key, stored in unmerged.items() if key not in reasons}
     if keys is not None:
         pruned += _rule_out_by_keys(snapshot.base, unmerged, keys)
@@ -428,21 +429,6 @@ def ruled_out_regions(
         if reason is not None:
             reasons[region_id] = reason
     return reasons
-
-
-def _omit_regions(
-    unmerged: Mapping[UUID, Sequence[StoredGeneration]],
-    unflushed: Sequence[tuple[UUID, UnflushedRows]],
-    reasons: Mapping[UUID, str],
-) -> list[OmittedGenerations]:
-    numbers_of = _by_region(
-        [(key, s.generation) for key, stored in unmerged.items() if key in reasons for s in stored]
-        + [(key, rows.generation) for key, rows in unflushed if key in reasons]
-    )
-    return [
-        OmittedGenerations(region_id, numbers, reasons[region_id])
-        for region_id, numbers in numbers_of.items()
-    ]
 
 
 def _rule_out_by_keys(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -38,7 +37,7 @@ from memwal.search.text.documents import (
     phrase_matcher,
 )
 from memwal.search.text.index_files import LanceTextIndex, TextPartition
-from memwal.util.arrays import Numbers, RowIds
+from memwal.util.arrays import RowIds
 from memwal.util.concurrency import run_all
 from memwal.util.log import warn_once
 
@@ -54,26 +53,17 @@ _SET_BYTES = 700
 _ROW_GRANULARITY = "row"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class TextColumn:
-    """Tokenizer and document sets of a column, for a search."""
+    """Tokenizer and document sets of a column, for a search.
 
-    tokenizer: Tokenizer
-    # Every live row with a token is in one of them; those of the group come first.
-    document_sets: tuple[DocumentSet, ...]
-    group: PartitionGroup
-    # First number of each set when documents are numbered consecutively, and the end.
-    starts: Numbers
-    documents: int  # Live documents of all sets, and the number of their tokens.
-    tokens: int
-    # Identifies exactly these documents for ever; None if one set is a MemTable's.
-    key: Hashable | None
+    ``key`` identifies exactly these documents for ever; None if one set is a MemTable's.
+    """
 
-    @classmethod
-    def of(
-        cls, tokenizer: Tokenizer, document_sets: Sequence[DocumentSet], key: Hashable | None
-    ) -> TextColumn:
-        """Build a column from its document sets."""
+    def __init__(
+        self, tokenizer: Tokenizer, document_sets: Sequence[DocumentSet], key: Hashable | None
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.key = key
         grouped: list[IndexedDocuments] = []
         others: list[DocumentSet] = []
         for docs in document_sets:
@@ -81,12 +71,15 @@ class TextColumn:
                 grouped.append(docs)
             else:
                 others.append(docs)
-        document_sets = [*grouped, *others]
-        documents, tokens = np.sum([(0, 0), *(docs.size for docs in document_sets)], 0).tolist()
-        starts = np.cumsum([0, *(len(docs.rows) for docs in document_sets)])
+        # Every live row with a token is in one of them; those of the group come first.
+        self.document_sets: list[DocumentSet] = [*grouped, *others]
+        # Live documents of all sets, and the number of their tokens.
+        sizes = [(0, 0), *(docs.size for docs in self.document_sets)]
+        self.documents, self.tokens = np.sum(sizes, 0).tolist()
+        # First number of each set when documents are numbered consecutively, and the end.
+        self.starts = np.cumsum([0, *(len(docs.rows) for docs in self.document_sets)])
         # With a key, what all sets have is cached together.
-        group = PartitionGroup.of(grouped, cached=key is None)
-        return cls(tokenizer, tuple(document_sets), group, starts, documents, tokens, key)
+        self.group = PartitionGroup(grouped, cached=key is None)
 
 
 def open_column(sources: ReadSources, newest: NewestRows, column: str) -> TextColumn:
@@ -163,7 +156,7 @@ def _open_column(
     positions = range(len(sources.generations))
     parts = run_all([partial(opener.generation, position) for position in positions])
     document_sets = [*chain.from_iterable(parts), *opener.base_table()]
-    return TextColumn.of(opener.tokenizer, document_sets, key)
+    return TextColumn(opener.tokenizer, document_sets, key)
 
 
 class _ColumnOpener:

@@ -30,7 +30,7 @@ from memwal.search.text.fst import next_row
 from memwal.search.text.index_files import TextPartition
 from memwal.search.text.postings import decode_postings
 from memwal.search.text.query import PhraseQuery
-from memwal.util.arrays import Mask, Numbers, RowIds, distinct
+from memwal.util.arrays import Mask, Numbers, RowIds, distinct, nbytes_of
 
 _MASK_BYTES = 64 << 20
 
@@ -42,11 +42,6 @@ class Postings:
     documents: Numbers  # Numbers within the document set, ascending.
     counts: Numbers  # How often each contains the term.
     lengths: Numbers  # Number of tokens of each.
-
-    @property
-    def nbytes(self) -> int:
-        """Memory, in bytes."""
-        return int(self.documents.nbytes + self.counts.nbytes + self.lengths.nbytes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,30 +99,22 @@ class IndexedDocuments:
         return np.isin(self.partition.rows[documents], self.phrases(query))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class PartitionGroup:
     """Documents of partitions whose posting lists are in memory, numbered consecutively.
 
     The lists of a term are decoded together, however many partitions there are.
     """
 
-    partitions: tuple[TextPartition, ...]
-    starts: Numbers  # Number of the first document of each partition.
-    alive: Mask  # Which documents exist.
-    lengths: npt.NDArray[np.uint32]  # Number of tokens of each.
-    key: Hashable | None  # Of its lists in the cache; None if they are not cached.
-
-    @classmethod
-    def of(cls, document_sets: Sequence[IndexedDocuments], *, cached: bool) -> PartitionGroup:
-        """Group the documents of partitions, in their order."""
-        partitions = tuple(docs.partition for docs in document_sets)
-        return cls(
-            partitions,
-            np.cumsum([0, *(len(docs.rows) for docs in document_sets)])[:-1],
-            np.concatenate([np.empty(0, np.bool_), *(docs.alive for docs in document_sets)]),
-            np.concatenate([np.empty(0, np.uint32), *(one.lengths for one in partitions)]),
-            tuple(partition.uri for partition in partitions) if cached else None,
-        )
+    def __init__(self, document_sets: Sequence[IndexedDocuments], *, cached: bool) -> None:
+        self.partitions = tuple(docs.partition for docs in document_sets)
+        # Number of the first document of each partition.
+        self.starts: Numbers = np.cumsum([0, *(len(docs.rows) for docs in document_sets)])[:-1]
+        # Which documents exist, and the number of tokens of each.
+        self.alive = np.concatenate([np.empty(0, np.bool_), *(d.alive for d in document_sets)])
+        lengths = [partition.lengths for partition in self.partitions]
+        self.lengths = np.concatenate([np.empty(0, np.uint32), *lengths])
+        # Of its lists in the cache; None if they are not cached.
+        self.key = tuple(one.uri for one in self.partitions) if cached else None
 
     def __len__(self) -> int:
         return len(self.partitions)
@@ -369,12 +356,8 @@ def _indexed_mask(base: BaseTable, partition: TextPartition, fragments: frozense
     return _indexed_masks.get((version_key(base), partition.uri), find)
 
 
-_live_mask_cache: LruCache[tuple[Mask, tuple[int, int]]] = LruCache(
-    _MASK_BYTES, lambda found: found[0].nbytes
-)
+_live_mask_cache: LruCache[tuple[Mask, tuple[int, int]]] = LruCache(_MASK_BYTES, nbytes_of)
 _indexed_masks: LruCache[Mask] = LruCache(_MASK_BYTES, lambda mask: mask.nbytes)
 _repetitions: LruCache[bool] = LruCache(64)
-_group_postings: LruCache[tuple[Numbers, Numbers]] = LruCache(
-    256 << 20, lambda postings: postings[0].nbytes + postings[1].nbytes
-)
+_group_postings: LruCache[tuple[Numbers, Numbers]] = LruCache(256 << 20, nbytes_of)
 _phrase_cache: LruCache[RowIds] = LruCache(32 << 20, lambda rows: rows.nbytes)

@@ -29,7 +29,7 @@ from memwal.search.text.postings import (
     decode_postings,
 )
 from memwal.storage.location import TableLocation
-from memwal.util.arrays import Numbers, RowIds
+from memwal.util.arrays import Numbers, RowIds, nbytes_of
 from memwal.util.concurrency import Lazy
 from memwal.util.safe_json import read_json
 
@@ -248,6 +248,4 @@ def _open_file(
 
 
 _index_cache: LruCache[LanceTextIndex] = LruCache(512 << 20, lambda index: index.nbytes)
-_postings_cache: LruCache[tuple[Numbers, Numbers]] = LruCache(
-    256 << 20, lambda postings: postings[0].nbytes + postings[1].nbytes
-)
+_postings_cache: LruCache[tuple[Numbers, Numbers]] = LruCache(256 << 20, nbytes_of)

@@ -23,7 +23,7 @@ from memwal.reader.sources.cache import LruCache
 from memwal.search.text.column import TextColumn
 from memwal.search.text.documents import DocumentSet, Postings
 from memwal.search.text.query import MatchQuery, PhraseQuery
-from memwal.util.arrays import Mask, Numbers
+from memwal.util.arrays import Mask, Numbers, nbytes_of
 from memwal.util.concurrency import run_all
 
 # If at least one in so many documents contains a term, arrays over all documents are faster than
@@ -311,4 +311,4 @@ def _split_by_set(
             yield docs, start, first, last
 
 
-_postings_cache: LruCache[Postings] = LruCache(128 << 20, lambda postings: postings.nbytes)
+_postings_cache: LruCache[Postings] = LruCache(128 << 20, nbytes_of)

@@ -53,11 +53,6 @@ class MatchQuery:
                 "fuzziness and prefix_length must not be negative, max_expansions at least 1"
             )
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The column."""
-        return (self.column,)
-
 
 @dataclass(frozen=True, slots=True)
 class PhraseQuery:
@@ -79,11 +74,6 @@ class PhraseQuery:
     def __post_init__(self) -> None:
         if self.slop < 0:
             raise InvalidInputError(f"slop is {self.slop}; it must not be negative")
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The column."""
-        return (self.column,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,13 +197,7 @@ class BooleanQuery:
             raise InvalidInputError("a boolean query needs something that must or should match")
 
     def of(self, occur: Occur) -> list[TextQuery]:
-        """Return the queries of one kind.
-
-        Parameters
-        ----------
-        occur : {"should", "must", "must_not"}
-            Which kind.
-        """
+        """Return the queries of one kind, ``occur``."""
         return [query for kind, query in self.queries if kind == occur]
 
 
@@ -221,6 +205,11 @@ TextQuery: TypeAlias = (
     MatchQuery | PhraseQuery | MultiMatchQuery | CombinedFieldsQuery | BoostQuery | BooleanQuery
 )
 Leaf: TypeAlias = MatchQuery | PhraseQuery | CombinedFieldsQuery
+
+
+def columns_of(leaf: Leaf) -> Sequence[str]:
+    """Return the columns that a leaf of a query searches."""
+    return leaf.columns if isinstance(leaf, CombinedFieldsQuery) else (leaf.column,)
 
 
 def leaves(query: TextQuery) -> list[Leaf]:

@@ -38,6 +38,7 @@ from memwal.search.text.query import (
     MatchQuery,
     MultiMatchQuery,
     TextQuery,
+    columns_of,
     leaves,
 )
 from memwal.util.arrays import Numbers, distinct
@@ -84,7 +85,7 @@ def _search_leaves(
 ) -> Hits:
     opened = {
         column: open_column(sources, newest, column)
-        for column in dict.fromkeys(column for leaf in parts for column in leaf.columns)
+        for column in dict.fromkeys(column for leaf in parts for column in columns_of(leaf))
     }
     if len(parts) == 1 and query == parts[0]:
         best = k if filter is None else None

@@ -83,14 +83,6 @@ def nearest_multivectors(
     return Neighbours(near, distances[near])
 
 
-@dataclass(frozen=True, slots=True)
-class Candidates:
-    """Rows of one source, and whether their distances are exact."""
-
-    hits: Hits
-    exact: bool
-
-
 def rank_vectors(
     vectors: pa.ChunkedArray,
     query: VectorQuery,
@@ -116,9 +108,7 @@ def select_vectors(rows: pa.Table, column: str) -> pa.ChunkedArray:
     return pc.struct_field(rows.column(name), fields)
 
 
-def memtable_candidates(
-    part: LiveGenerationRows, base: BaseTable, query: VectorQuery
-) -> Candidates:
+def memtable_candidates(part: LiveGenerationRows, base: BaseTable, query: VectorQuery) -> Hits:
     """Find the nearest rows of a MemTable."""
     source = part.source
     if source.unflushed is None:
@@ -130,10 +120,10 @@ def memtable_candidates(
         allowed &= passing_rows(source, query.filter, base)
     vectors = view.column(query.column)
     near = rank_vectors(vectors, query, k=query.candidates, allowed=allowed)
-    return Candidates(Hits.of(part.number, near.rows.astype(np.uint64), near.distances), exact=True)
+    return Hits.of(part.number, near.rows.astype(np.uint64), near.distances)
 
 
-def generation_candidates(part: LiveGenerationRows, query: VectorQuery) -> Candidates:
+def generation_candidates(part: LiveGenerationRows, query: VectorQuery) -> Hits:
     """Find the nearest rows of a generation, through its own index."""
     source = part.source
     index = find_index(
@@ -153,7 +143,7 @@ def generation_candidates(part: LiveGenerationRows, query: VectorQuery) -> Candi
     addresses = found.column("_rowid").to_numpy()
     distances = found.column("_distance").to_numpy()
     rows = part.rows[np.searchsorted(part.addresses, addresses)]
-    return Candidates(Hits.of(part.number, rows, distances), exact=_is_exact(index, query))
+    return Hits.of(part.number, rows, distances, is_exact=_is_exact(index, query))
 
 
 def read_vectors(source: GenerationSource, column: str) -> pa.Table:
@@ -161,16 +151,14 @@ def read_vectors(source: GenerationSource, column: str) -> pa.Table:
     return source.dataset.scanner(columns=[column], with_row_id=True).to_table()
 
 
-def unindexed_candidates(
-    base: BaseTable, part: LiveRows, gap: Gap, query: VectorQuery
-) -> Candidates:
+def unindexed_candidates(base: BaseTable, part: LiveRows, gap: Gap, query: VectorQuery) -> Hits:
     """Find the nearest rows that were written directly to the base table and are not indexed."""
     rows = read_unindexed_vectors(base, gap, query.column, filter=query.filter)
     row_ids = rows.column("_rowid").to_numpy()
     allowed = contains(part.addresses, row_ids)
     vectors = select_vectors(rows, query.column)
     near = rank_vectors(vectors, query, k=query.candidates, allowed=allowed)
-    return Candidates(Hits.of(BASE, row_ids[near.rows], near.distances), exact=True)
+    return Hits.of(BASE, row_ids[near.rows], near.distances)
 
 
 def read_unindexed_vectors(
@@ -189,7 +177,7 @@ def read_unindexed_vectors(
 
 def base_candidates(
     sources: ReadSources, newest: NewestRows, query: VectorQuery, *, covered: bool
-) -> Candidates:
+) -> Hits:
     """Find the nearest rows of the base table that no generation replaced, with exact distances.
 
     Only rows that the search returns are checked for replacement. Replaced rows are blocked, and
@@ -235,7 +223,7 @@ def base_candidates(
         read = base.dataset._take_rows(rows.tolist(), columns=[query.column])
         near = rank_vectors(select_vectors(read, query.column), query, k=len(rows))
         rows, distances = rows[near.rows], near.distances
-    return Candidates(Hits.of(BASE, rows, distances), exact=True)
+    return Hits.of(BASE, rows, distances)
 
 
 def _vector_distances(

@@ -27,9 +27,9 @@ from memwal.reader.base_indexes import covered_fragments
 from memwal.reader.hits import Hits
 from memwal.reader.sources.cache import LruCache, cache_budget
 from memwal.reader.unreadable_indexes import is_index_damage, leave_out
-from memwal.search.vector.candidates import Candidates, LiveRows
+from memwal.search.vector.candidates import LiveRows
 from memwal.search.vector.query import VectorQuery
-from memwal.util.arrays import RowIds
+from memwal.util.arrays import RowIds, nbytes_of
 from memwal.util.concurrency import run_all
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class StoredRows:
     live: LiveRows  # Rows that may be returned.
     rows: int  # Number of all rows.
     read: Callable[[], pa.Table]  # Reads their vectors and ``_rowid``.
-    search: Callable[[], Candidates]  # Searches them in storage.
+    search: Callable[[], Hits]  # Searches them in storage.
 
 
 def index_partitions(
@@ -118,7 +118,7 @@ def cached_layouts(
 
 def nearest_in_memory(
     warm: Sequence[tuple[LiveRows, VectorLayout]], query: VectorQuery, partitions: Partitions
-) -> Candidates:
+) -> Hits:
     """Find the nearest rows among cached layouts, with exact distances."""
     parts, layouts = zip(*warm, strict=True)
     vector = query.vector.astype(np.float32)
@@ -128,11 +128,11 @@ def nearest_in_memory(
     hits = Hits.joined([])
     for count in tries:
         probes = np.sort(partitions.nearest(vector[None], count)[0])
-        estimates = Estimates.of(layouts, probes, vector, query.metric)
+        estimates = Estimates(layouts, probes, vector, query.metric)
         hits = _nearest(parts, layouts, query, estimates)
         if len(hits) >= query.k:
             break
-    return Candidates(hits, exact=True)
+    return hits
 
 
 def _nearest(
@@ -181,7 +181,7 @@ _partition_cache: LruCache[tuple[Partitions | None]] = LruCache(
     128 << 20, lambda entry: entry[0].centroids.nbytes if entry[0] else 0
 )
 _search_counts: LruCache[Iterator[int]] = LruCache(10_000)
-_layout_cache: LruCache[VectorLayout] = LruCache(_MEMORY_BYTES, lambda layout: layout.nbytes)
+_layout_cache: LruCache[VectorLayout] = LruCache(_MEMORY_BYTES, nbytes_of)
 
 
 _BLOCK_ROWS = 4096
@@ -244,12 +244,6 @@ class VectorLayout:
     addresses: RowIds
     starts: npt.NDArray[np.int64]  # First row of each partition, and the number of rows.
 
-    @property
-    def nbytes(self) -> int:
-        """Memory, in bytes."""
-        parts = (self.vectors, self.squares, self.addresses, self.starts)
-        return sum(int(part.nbytes) for part in parts)
-
     @classmethod
     def of(cls, rows: pa.Table, partitions: Partitions) -> VectorLayout:
         """Sort rows (a column of vectors, with nulls, and ``_rowid``) by partition."""
@@ -265,28 +259,19 @@ class VectorLayout:
         return cls(vectors, squares, rows.column("_rowid").to_numpy()[order], starts)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Estimates:
     """Estimated distances of the rows in the probed partitions of several layouts.
 
     Partitions that follow each other in a layout are one range of its rows.
     """
 
-    # Values that order rows as their distances do, up to rounding; NaN where there is none.
-    values: npt.NDArray[np.float32]
-    slack: float  # Bound of the rounding error of a comparison.
-    layout: npt.NDArray[np.int64]  # Layout of each range, its first row, and the end of its values.
-    starts: npt.NDArray[np.int64]
-    ends: npt.NDArray[np.int64]
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         layouts: Sequence[VectorLayout],
         probes: npt.NDArray[np.int64],
         vector: npt.NDArray[np.float32],
         metric: str,
-    ) -> Estimates:
+    ) -> None:
         """Estimate all rows of the probed partitions, ascending, by products without a copy."""
         is_first = np.diff(probes, prepend=-2) > 1
         first, last = probes[is_first], probes[np.roll(is_first, -1)]
@@ -313,9 +298,12 @@ class Estimates:
                 values, slack = -products / np.sqrt(squares * length), _ROUNDING
             else:
                 values, slack = squares - 2 * products, _ROUNDING * (longest + length)
-        return cls(
-            values, slack, np.repeat(np.arange(len(layouts)), len(first)), starts.ravel(), ends
-        )
+        # Values that order rows as their distances do, up to rounding; NaN where there is none.
+        self.values: npt.NDArray[np.float32] = values
+        self.slack = slack  # Bound of the rounding error of a comparison.
+        # Layout of each range, its first row, and the end of its values.
+        self.layout = np.repeat(np.arange(len(layouts)), len(first))
+        self.starts, self.ends = starts.ravel(), ends
 
     def rows_of(
         self, numbers: npt.NDArray[np.int64]

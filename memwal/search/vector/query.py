@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypedDict
+from typing import TYPE_CHECKING, Final, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -66,25 +65,47 @@ class SearchOptions(TypedDict, total=False):
     ef: int | None
 
 
-@dataclass(frozen=True, slots=True)
 class VectorQuery:
-    """Validated query for the nearest vectors."""
+    """Query for the nearest vectors, checked against the table.
 
-    column: str
-    vector: npt.NDArray[
-        np.number
-    ]  # Shape (dimension,), of a column of multivectors (vectors, dimension).
-    k: int
-    candidates: int  # Number of candidates from each source.
-    metric: str
-    options: dict[str, Any]  # Options of Lance: ``nprobes``, ``ef``.
-    filter: str | None  # Applied before ranking.
-    index: IndexDescription | None  # The base table's index on the column, of any metric.
+    Without a ``column``, it is the only column of vectors.
+    """
 
-    @property
-    def is_multi(self) -> bool:
-        """Return whether rows have several vectors each."""
-        return bool(np.ndim(self.vector) == 2)
+    def __init__(
+        self,
+        base: BaseTable,
+        vector: npt.ArrayLike | pa.Array,
+        column: str | None,
+        options: SearchOptions,
+    ) -> None:
+        unknown = options.keys() - SearchOptions.__annotations__.keys()
+        if unknown:
+            raise TypeError(f"a search has no option {', '.join(sorted(unknown))}")
+        self.k = options.get("k", 10)
+        if self.k < 1:
+            raise InvalidInputError(f"k is {self.k}; ask for at least one row")
+        self.column = column or only_vector_column(base)
+        # The base table's index on the column, of any metric.
+        self.index = find_index(
+            base.dataset.describe_indices(),
+            self.column,
+            lambda kind: kind.is_vector,
+            preferred=base.details.maintained_indexes,
+        )
+        # Shape (dimension,), of a column of multivectors (vectors, dimension).
+        self.vector = parse_query_vector(base, self.column, vector)
+        # Whether rows have several vectors each.
+        self.is_multi = self.vector.ndim == 2
+        factor = options.get("refine_factor")
+        if factor is None:
+            factor = _REFINE_MULTI if self.is_multi else _REFINE
+        if factor < 1:
+            raise InvalidInputError(f"refine_factor is {factor}; it is at least 1")
+        self.candidates = self.k * factor  # Number of candidates from each source.
+        self.metric = canonical_metric(options.get("metric") or index_metric(self.index))
+        self.filter = options.get("filter")  # Applied before ranking.
+        lance_options = {"nprobes": options.get("nprobes"), "ef": options.get("ef")}
+        self.options = {name: value for name, value in lance_options.items() if value is not None}
 
     @property
     def usable_index(self) -> IndexDescription | None:
@@ -108,49 +129,6 @@ class VectorQuery:
         numbers = np.asarray(self.vector, np.float64)
         with np.errstate(over="ignore", invalid="ignore"):
             return bool((np.vecdot(numbers, numbers) > _LONG).any())
-
-    @classmethod
-    def of(
-        cls,
-        base: BaseTable,
-        vector: npt.ArrayLike | pa.Array,
-        column: str | None,
-        options: SearchOptions,
-    ) -> VectorQuery:
-        """Check a query against the table; without ``column``, its only column of vectors."""
-        unknown = options.keys() - SearchOptions.__annotations__.keys()
-        if unknown:
-            raise TypeError(f"a search has no option {', '.join(sorted(unknown))}")
-        k = options.get("k", 10)
-        if k < 1:
-            raise InvalidInputError(f"k is {k}; ask for at least one row")
-        column = column or only_vector_column(base)
-        index = find_index(
-            base.dataset.describe_indices(),
-            column,
-            lambda kind: kind.is_vector,
-            preferred=base.details.maintained_indexes,
-        )
-        query_vector = parse_query_vector(base, column, vector)
-        factor = options.get("refine_factor")
-        if factor is None:
-            factor = _REFINE if query_vector.ndim == 1 else _REFINE_MULTI
-        if factor < 1:
-            raise InvalidInputError(f"refine_factor is {factor}; it is at least 1")
-        return cls(
-            column=column,
-            vector=query_vector,
-            k=k,
-            candidates=k * factor,
-            metric=canonical_metric(options.get("metric") or index_metric(index)),
-            options={
-                name: value
-                for name in ("nprobes", "ef")
-                if (value := options.get(name)) is not None
-            },
-            filter=options.get("filter"),
-            index=index,
-        )
 
 
 def index_metric(index: IndexDescription | None) -> str:

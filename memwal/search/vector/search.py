@@ -17,7 +17,6 @@ from memwal.reader.sources.generation import ReadSources
 from memwal.reader.sources.narrow_columns import layout_of
 from memwal.reader.unreadable_indexes import readable, retry_unreadable
 from memwal.search.vector.candidates import (
-    Candidates,
     base_candidates,
     generation_candidates,
     memtable_candidates,
@@ -62,10 +61,10 @@ def nearest(
     """
     predicate = options.get("filter")
     options["filter"] = predicate if prefilter else None
-    query = VectorQuery.of(sources.base, vector, column, options)
+    query = VectorQuery(sources.base, vector, column, options)
     results = retry_unreadable(lambda: run_all(_search_tasks(sources, newest, query)))
-    exact = [candidates.hits for candidates in results if candidates.exact]
-    estimated = Hits.joined([candidates.hits for candidates in results if not candidates.exact])
+    exact = [hits for hits in results if hits.is_exact]
+    estimated = Hits.joined([hits for hits in results if not hits.is_exact])
     refined = _with_exact_distances(sources, query, estimated.best(query.candidates, smallest=True))
     hits = Hits.joined([*exact, refined]).best(query.k, smallest=True)
     if predicate is not None and not prefilter and len(hits):
@@ -75,14 +74,14 @@ def nearest(
 
 def _search_tasks(
     sources: ReadSources, newest: NewestRows, query: VectorQuery
-) -> list[Callable[[], Candidates]]:
+) -> list[Callable[[], Hits]]:
     """Build the searches that together cover all sources."""
     base = sources.base
     # Only Lance's own search knows which rows of an index data overlay files replaced.
     index = None if base.has_overlays else readable(query.usable_index)
     gap = find_gap(sources, index) if index is not None else None
     bridges, unbridged = unindexed_rows(sources, newest, gap)
-    tasks: list[Callable[[], Candidates]] = []
+    tasks: list[Callable[[], Hits]] = []
     stored = []
     if base.dataset.fragment_ids():
         tasks.append(partial(base_candidates, sources, newest, query, covered=gap is not None))

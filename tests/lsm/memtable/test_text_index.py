@@ -89,7 +89,7 @@ def search(
     """Search one MemTable, best rows first."""
     alive = np.ones(view.rows, np.bool_) if alive is None else alive
     parts = [documents_of(0, index, view, alive, options or {})]
-    column = TextColumn.of(Tokenizer(options), parts, None)
+    column = TextColumn(Tokenizer(options), parts, None)
     return leaf_hits(query, column, k=k).best(k, smallest=False)
 
 
@@ -180,7 +180,7 @@ def test_statistics_of_several_sources_give_global_scores(tmp_path: Path) -> Non
             [(texts[:350], alive[:350]), (texts[350:], alive[350:])]
         )
     ]
-    column = TextColumn.of(Tokenizer(), halves, None)
+    column = TextColumn(Tokenizer(), halves, None)
     for query in QUERIES:
         hits = leaf_hits(MatchQuery(query, "text"), column)
         rows = hits.rows.astype(np.int64) + 350 * hits.source

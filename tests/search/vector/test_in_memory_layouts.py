@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from memwal.search.vector.in_memory import Estimates, Partitions, VectorLayout, as_arrow, as_matrix
+from memwal.util.arrays import nbytes_of
 
 DIMENSION = 8
 
@@ -44,7 +45,7 @@ def test_the_nearest_are_among_the_best_estimates(metric: str) -> None:
     query = np.random.default_rng(9).standard_normal(DIMENSION, np.float32)
     probes = partitions.nearest(query[None], 6)[0]
     assert sorted(probes) == list(range(6))
-    found = Estimates.of(layouts, np.sort(probes), query, metric)
+    found = Estimates(layouts, np.sort(probes), query, metric)
     assert len(found.values) == 351
     of, positions = found.rows_of(np.arange(351))
     assert len(set(zip(of.tolist(), positions.tolist(), strict=True))) == 351
@@ -64,7 +65,7 @@ def test_only_the_probed_partitions_are_estimated() -> None:
     ]
     query = np.random.default_rng(9).standard_normal(DIMENSION, np.float32)
     for probes in ([0], [5], [0, 1, 2], [1, 3, 4], [0, 2, 4, 5]):
-        found = Estimates.of(layouts, np.array(probes), query, "l2")
+        found = Estimates(layouts, np.array(probes), query, "l2")
         of, positions = found.rows_of(np.arange(len(found.values)))
         got = set(zip(of.tolist(), positions.tolist(), strict=True))
         wanted = {
@@ -95,7 +96,7 @@ def test_a_layout_has_every_row_in_its_nearest_partition(metric: str) -> None:
     kind = "dot" if metric == "dot" else "l2"
     apart = [_distances(partitions.centroids, vector, kind) for vector in unit]
     np.testing.assert_array_equal(home, np.argmin(apart, axis=1))
-    assert layout.nbytes > layout.vectors.nbytes
+    assert nbytes_of(layout) > layout.vectors.nbytes
 
 
 def test_rows_without_a_vector_or_a_distance_are_left_out() -> None:
@@ -108,7 +109,7 @@ def test_rows_without_a_vector_or_a_distance_are_left_out() -> None:
     rows = pa.table({"v": vectors, "_rowid": pa.array([1, 2, 3, 4], pa.uint64())})
     layout = VectorLayout.of(rows, partitions)
     assert sorted(layout.addresses) == [2, 3, 4]
-    found = Estimates.of([layout], np.arange(6), np.ones(DIMENSION, np.float32), "cosine")
+    found = Estimates([layout], np.arange(6), np.ones(DIMENSION, np.float32), "cosine")
     best = found.best(10)
     assert layout.addresses[found.rows_of(best)[1]].tolist() == [2]
 
