@@ -35,7 +35,7 @@ from memwal.reader.sources.narrow_columns import (
     layout_of,
     passing_together,
     read_together,
-    without_key_mark,
+    without_key_marks,
 )
 from memwal.reader.unreadable_indexes import count_rows, scan_batches
 from memwal.region.rows import key_column
@@ -49,9 +49,9 @@ def passing_rows(source: GenerationSource, filter: str, base: BaseTable) -> Mask
         dataset = source.dataset
     else:
         names, view = _names_in(filter, base), snapshot.view
-        fields = [without_key_mark(view.schema.field(name)) for name in names]
         columns = [view.column(name) for name in names]
-        dataset = write_in_memory(pa.Table.from_arrays(columns, schema=pa.schema(fields)))
+        schema = pa.schema([view.schema.field(name) for name in names])
+        dataset = write_in_memory(without_key_marks(pa.Table.from_arrays(columns, schema=schema)))
     rows = dataset.scanner(columns=[], filter=filter, with_row_address=True).to_table()
     passing = np.zeros(dataset.count_rows(), np.bool_)
     passing[rows.column(ROW_ADDRESS).to_numpy().astype(np.int64)] = True
@@ -345,7 +345,7 @@ class MergedScan:
             uncovered = uncovered_fragments(base, names_in_filter)
             outside_index = filter_uncovered(base, uncovered, names_in_filter, self._filter)
         if outside_index is not None:
-            options = {**options, "fragments": outside_index.covered}
+            options = {**options, "fragments": outside_index[0]}
         yield from scan_batches(
             base.dataset,
             columns=columns,
@@ -360,7 +360,7 @@ class MergedScan:
         if outside_index is not None:
             yield from read_rows(
                 base.dataset,
-                outside_index.passing,
+                outside_index[1],
                 columns=columns,
                 with_row_address=with_row_address,
             )

@@ -97,19 +97,6 @@ class RoutingSchema:
             stored=frozenset(stored),
         )
 
-    def check_before_claim(self, region_id: UUID) -> None:
-        """Check, if a claim would make a region, that no other one of its rows is missing."""
-        if self.spec is not None and not self.names_region and region_id not in self.stored:
-            check_foreign_found(self.base)
-
-    def rival_region(self, assignment: RegionAssignment) -> UUID | None:
-        """Return the region that another client made for the rows of a region made just now."""
-        if self.spec is None or self.names_region:
-            return None
-        router = router_in_force(self.base, without=[assignment.region_id])
-        region_id = router.region_of(frozenset(assignment.field_values))
-        return None if region_id == assignment.region_id else region_id
-
 
 class OpenRegions:
     """Region writers of a table writer, by region. Safe to use from many threads.
@@ -440,7 +427,10 @@ class OpenRegions:
                 writer = self._writers.get(region_id)
             if writer is not None:
                 return writer
-            routing.check_before_claim(region_id)
+            is_named = routing.spec is None or routing.names_region
+            if not is_named and region_id not in routing.stored:
+                # The claim makes the region: no other one of its rows may be missing.
+                check_foreign_found(routing.base)
             writer = RegionWriter(
                 self._context,
                 region_id,
@@ -489,8 +479,11 @@ class OpenRegions:
         TableSetupError as :meth:`RoutingSchema.of`.
         """
         # The first claim of a region makes it.
-        rival = routing.rival_region(assignment) if writer.epoch == 1 else None
-        if rival is None:
+        if writer.epoch != 1 or routing.spec is None or routing.names_region:
+            return
+        router = router_in_force(routing.base, without=[assignment.region_id])
+        rival = router.region_of(frozenset(assignment.field_values))
+        if rival == assignment.region_id:
             return
         seal_claimed(self._context.store, writer.region_id, epoch=writer.epoch)
         raise RegionSealedError(

@@ -27,7 +27,6 @@ from memwal.reader.sources.generation import GenerationSource, write_in_memory
 from memwal.util.arrays import Addresses, Mask, RowIds
 from memwal.util.concurrency import run_all
 
-_FILTERED_BYTES: Final = 128 << 20
 # A column of a generation that takes more is read from its files each time, as a stream.
 _MAX_COLUMN_BYTES: Final = 8 << 20
 # A generation with larger files is always read as a stream.
@@ -37,10 +36,8 @@ _ROW_ADDRESS: Final = "_rowaddr"
 
 # So many rows of generations are read together, which bounds the memory of a scan.
 _GROUP_ROWS: Final = 1 << 20
-_LAYOUTS: Final = 1 << 16
 # The columns of a generation are read when rows are taken for the third time.
 _TAKES_BEFORE: Final = 2
-_KNOWN_TAKES: Final = 10_000
 # An index takes as long as some thirty filters over all rows, and each filter a fifth from then on.
 _USES_BEFORE_INDEX: Final = 8
 
@@ -173,9 +170,7 @@ def passing_together(
         rows = read_together(sources, schema, names)
         if rows is None:
             return None
-        fields = [without_key_mark(rows.schema.field(name)) for name in names]
-        rows = pa.Table.from_arrays(rows.columns, schema=pa.schema(fields))
-        cached = _Filtered(write_in_memory(rows), rows.nbytes)
+        cached = _Filtered(write_in_memory(without_key_marks(rows)), rows.nbytes)
         _filtered.put(key, cached)
     if next(cached.uses) == _USES_BEFORE_INDEX:
         cached = cached.indexed([name for name in names if is_indexed(name)])
@@ -202,10 +197,13 @@ class _Filtered:
         return _Filtered(copy, (1 + 2 * len(names)) * self.nbytes, self.uses)
 
 
-def without_key_mark(field: pa.Field) -> pa.Field:
-    """Return the field without the mark of a key column: some of the key columns are not a key."""
-    metadata = {k: value for k, value in (field.metadata or {}).items() if _KEY_FIELD not in k}
-    return field.with_nullable(True).with_metadata(metadata)
+def without_key_marks(rows: pa.Table) -> pa.Table:
+    """Return rows without the marks of key columns: some of the key columns are not a key."""
+    fields = []
+    for column in rows.schema:
+        metadata = {k: value for k, value in (column.metadata or {}).items() if _KEY_FIELD not in k}
+        fields.append(column.with_nullable(True).with_metadata(metadata))
+    return pa.Table.from_arrays(rows.columns, schema=pa.schema(fields))
 
 
 def is_narrow(kind: pa.DataType) -> bool:
@@ -235,78 +233,60 @@ def _columns_of(source: GenerationSource, names: Sequence[str]) -> pa.Table | No
     return pa.table(arrays, names=list(columns))
 
 
-_layouts: LruCache[FragmentLayout] = LruCache(_LAYOUTS)
-_takes: LruCache[Iterator[int]] = LruCache(_KNOWN_TAKES)
+_layouts: LruCache[FragmentLayout] = LruCache(1 << 16)
+_takes: LruCache[Iterator[int]] = LruCache(10_000)
 _columns: LruCache[tuple[pa.ChunkedArray | None]] = LruCache(
     256 << 20, lambda column: 0 if column[0] is None else int(column[0].nbytes)
 )
 _together: LruCache[pa.Table] = LruCache(256 << 20, lambda rows: rows.nbytes)
-_filtered: LruCache[_Filtered] = LruCache(_FILTERED_BYTES, lambda cached: cached.nbytes)
+_filtered: LruCache[_Filtered] = LruCache(128 << 20, lambda cached: cached.nbytes)
 
 
-_KEPT_BYTES: Final = 128 << 20
 # Fewer rows are filtered as quickly by Lance; more take too much memory.
 _FEWEST_ROWS: Final = 20_000
 _MOST_ROWS: Final = 4_000_000
 # The columns of a version are kept from the third filter on.
 _FILTERS_BEFORE: Final = 2
-_KNOWN_VERSIONS: Final = 1_000
 # If a larger share of the rows passes, they are scanned.
 _FEW_OF: Final = 8
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class FilteredRows:
-    """Rows that pass a filter, and the fragments that are still to be scanned for others."""
-
-    covered: list[lance.LanceFragment]  # Fragments that are scanned by their indexes.
-    passing: RowIds  # Row ids of all others that pass, ascending.
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Uncovered:
-    """The filter's columns of the rows that an index does not cover, in memory."""
-
-    columns: lance.LanceDataset
-    row_ids: RowIds  # Of each row of ``columns``.
-    nbytes: int
-
-
 def filter_uncovered(
     base: BaseTable, fragments: Sequence[int], names: Sequence[str], filter: str
-) -> FilteredRows | None:
-    """Find rows of fragments without an index that pass, in memory; None if Lance is to scan."""
+) -> tuple[list[lance.LanceFragment], RowIds] | None:
+    """Find rows of fragments without an index that pass, in memory; None if Lance is to scan.
+
+    Between a merge and the next index build, Lance reads the filter's columns of all rows that the
+    index does not have, again for each scan. These rows never change in a version: if it is
+    filtered repeatedly, the columns are kept in memory, and a scan reads only the rows that pass.
+
+    ``names`` are the columns that the filter names. Returns the other fragments, which are scanned
+    by their indexes, and the ids of the rows that pass, ascending.
+    """
     if not fragments or not all(is_narrow(base.schema.field(name).type) for name in names):
         return None
-    rows = sum(base.dataset.get_fragment(number).physical_rows for number in fragments)
-    if not _FEWEST_ROWS <= rows <= _MOST_ROWS:
+    parts = [base.dataset.get_fragment(number) for number in fragments]
+    if not _FEWEST_ROWS <= sum(part.physical_rows for part in parts) <= _MOST_ROWS:
         return None
     key = (version_key(base), tuple(names), tuple(fragments))
     kept = _kept.use(key)
     if kept is None:
         if next(_filters.get(key, itertools.count)) < _FILTERS_BEFORE:
             return None
-        kept = _read(base, names, fragments)
+        scanner = base.dataset.scanner(columns=list(names), with_row_id=True, fragments=parts)
+        rows = scanner.to_table()
+        columns = without_key_marks(rows.select(list(names)))
+        kept = write_in_memory(columns), rows.column("_rowid").to_numpy(), int(rows.nbytes)
         _kept.put(key, kept)
-    found = kept.columns.scanner(columns=[], filter=filter, with_row_address=True).to_table()
-    if found.num_rows * _FEW_OF > len(kept.row_ids):
+    dataset, row_ids, _ = kept
+    found = dataset.scanner(columns=[], filter=filter, with_row_address=True).to_table()
+    if found.num_rows * _FEW_OF > len(row_ids):
         return None
     at = found.column(_ROW_ADDRESS).to_numpy().view(np.int64)
     covered = [part for part in base.dataset.get_fragments() if part.fragment_id not in fragments]
-    return FilteredRows(covered, np.sort(kept.row_ids[at]))
+    return covered, np.sort(row_ids[at])
 
 
-def _read(base: BaseTable, names: Sequence[str], fragments: Sequence[int]) -> _Uncovered:
-    rows = base.dataset.scanner(
-        columns=list(names),
-        with_row_id=True,
-        fragments=[base.dataset.get_fragment(number) for number in fragments],
-    ).to_table()
-    fields = [without_key_mark(rows.schema.field(name)) for name in names]
-    columns = pa.Table.from_arrays([rows.column(name) for name in names], schema=pa.schema(fields))
-    row_ids = rows.column("_rowid").to_numpy()
-    return _Uncovered(write_in_memory(columns), row_ids, int(columns.nbytes + row_ids.nbytes))
-
-
-_kept: LruCache[_Uncovered] = LruCache(_KEPT_BYTES, lambda kept: kept.nbytes)
-_filters: LruCache[Iterator[int]] = LruCache(_KNOWN_VERSIONS)
+# Columns in memory, the row id of each of their rows, and their size.
+_kept: LruCache[tuple[lance.LanceDataset, RowIds, int]] = LruCache(128 << 20, lambda kept: kept[2])
+_filters: LruCache[Iterator[int]] = LruCache(1_000)

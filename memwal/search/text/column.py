@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger(__name__)
-_COLUMN_BYTES = 128 << 20
 # Memory of a document set without its arrays. It matters with many small generations: every flush
 # makes a new column.
 _SET_BYTES = 700
@@ -353,4 +352,4 @@ _tokenized_cache: LruCache[_Tokenized] = LruCache(
     256 << 20,
     lambda one: int(one[0].nbytes + one[1].to_table().nbytes + one[2].nbytes),
 )
-_column_cache: LruCache[TextColumn] = LruCache(_COLUMN_BYTES, column_weight)
+_column_cache: LruCache[TextColumn] = LruCache(128 << 20, column_weight)
