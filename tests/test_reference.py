@@ -36,7 +36,6 @@ class TestPython:
             "memwal.jobs.gc",
             "memwal.jobs.verify",
             "memwal.spark",
-            "memwal_airflow.operators.maintenance",
         ):
             exported = found(module).exports
             assert exported
@@ -54,7 +53,6 @@ class TestPython:
         for module in (
             "operators.maintenance",
             "operators.verify",
-            "operators.checkpoint",
             "sensors.table",
             "triggers.table",
             "hooks.memwal",

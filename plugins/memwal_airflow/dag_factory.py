@@ -31,8 +31,7 @@ from memwal.errors import InvalidInputError, MemWalError
 from memwal.jobs.policy import WHEN_DUE, Policy
 from memwal_airflow import DAG_PREFIX
 from memwal_airflow.assets import due_asset, indexed_asset, merged_asset
-from memwal_airflow.deadlines import run_deadline
-from memwal_airflow.notifications.failures import record_dag_failure
+from memwal_airflow.notifications.failures import record_dag_failure, run_deadline
 from memwal_airflow.operators.maintenance import (
     MemWalCollectOperator,
     MemWalCompactOperator,
@@ -40,8 +39,8 @@ from memwal_airflow.operators.maintenance import (
     MemWalQualityOperator,
     MemWalRecoverOperator,
     MemWalSnapshotOperator,
+    MergeAndPlanOperator,
 )
-from memwal_airflow.operators.plan import MergeAndPlanOperator
 from memwal_airflow.run_params import run_params
 from memwal_airflow.sensors.table import RegionsDueSensor
 from memwal_airflow.triggers.table import start_arguments

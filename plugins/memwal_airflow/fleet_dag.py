@@ -17,28 +17,72 @@ from __future__ import annotations
 
 import logging
 import random
+import re
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 from airflow.sdk import DAG, AssetAlias, get_current_context, task
+from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowException
 
+import memwal.catalog
 from memwal.catalog.records import ManagedTable, read_snapshot
-from memwal.errors import MemWalError
+from memwal.errors import InvalidInputError, MemWalError
 from memwal.jobs.policy import MAX_REUSE_SECONDS
 from memwal.spark.result_store import clean_results
+from memwal_airflow import SECTION
 from memwal_airflow.assets import due_asset
 from memwal_airflow.dag_factory import START, snapshot_path
-from memwal_airflow.fleet_settings import FleetSettings
 from memwal_airflow.hooks.storage_options import read_options
-from memwal_airflow.operators.maintenance import MemWalVerifyOperator
+from memwal_airflow.operators.verify import MemWalVerifyOperator
 from memwal_airflow.skips import TaskSkipped, TaskSkipReason
 from memwal_airflow.spark.settings import ResultsFolder, is_kubernetes
 
-if TYPE_CHECKING:
-    from memwal.catalog import Catalog
+DEFAULT_SCHEDULE = "@hourly"
+DEFAULT_VERIFIED = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetSettings:
+    """Settings of the fleet DAG, by the names that they have in ``airflow.cfg``."""
+
+    # Entries divided by commas or new lines, each a prefix (a folder, or a bucket and a path in it)
+    # and, after a space, a reference to its storage options.
+    discover: tuple[tuple[str, str | None], ...] = ()
+    # Maintain discovered tables from then on; they are registered in any case.
+    discover_enable: bool = False
+    fleet_schedule: str | None = DEFAULT_SCHEDULE  # A cron expression, or None for "none".
+    verify_tables_per_day: int = DEFAULT_VERIFIED
+
+    @classmethod
+    def read(cls) -> Self:
+        """Read the settings; ``AIRFLOW__MEMWAL__DISCOVER`` and so on override the file."""
+        schedule = conf.get(SECTION, "fleet_schedule", fallback=DEFAULT_SCHEDULE).strip()
+        verified = conf.getint(SECTION, "verify_tables_per_day", fallback=DEFAULT_VERIFIED)
+        return cls(
+            discover=parse_prefixes(conf.get(SECTION, "discover", fallback="")),
+            discover_enable=conf.getboolean(SECTION, "discover_enable", fallback=False),
+            fleet_schedule=None if schedule.lower() in ("", "none") else schedule,
+            verify_tables_per_day=verified,
+        )
+
+
+def parse_prefixes(text: str) -> tuple[tuple[str, str | None], ...]:
+    """Parse the value of ``discover``; raise InvalidInputError for an invalid entry."""
+    prefixes: list[tuple[str, str | None]] = []
+    for entry in re.split(r"[,\n]", text):
+        parts = entry.split()
+        if len(parts) > 2:
+            raise InvalidInputError(
+                f"[memwal] discover has the entry {entry.strip()!r}; an entry is a prefix and, "
+                "after a space, a reference to storage options. Divide entries by commas."
+            )
+        if parts:
+            prefixes.append((parts[0], parts[1] if len(parts) > 1 else None))
+    return tuple(prefixes)
+
 
 FLEET_DAG_ID = "memwal_fleet"
 
@@ -87,7 +131,7 @@ def build_fleet_dag(settings: FleetSettings | None = None) -> DAG:
         },
     ) as dag:
         if settings.discover:
-            places = [asdict(prefix) for prefix in settings.discover]
+            places = [{"uri": uri, "storage_options_ref": ref} for uri, ref in settings.discover]
             discover.partial(enable=settings.discover_enable).expand_kwargs(places)
         prune() >> export()
         if ResultsFolder.configured() is not None:
@@ -105,7 +149,6 @@ def discover(uri: str, storage_options_ref: str | None, enable: bool) -> list[st
 
     Tables that cannot be opened are logged and skipped.
     """
-    from memwal.catalog import Catalog
     from memwal.fleet.tables import find_tables, register_tables
 
     context: Any = get_current_context()
@@ -120,7 +163,7 @@ def discover(uri: str, storage_options_ref: str | None, enable: bool) -> list[st
     for candidate in tables:
         if candidate.problem is not None:
             logger.warning("%s cannot be opened: %s", candidate.uri, candidate.problem)
-    with closing(Catalog()) as catalog:
+    with closing(memwal.catalog.Catalog()) as catalog:
         added = register_tables(
             catalog, tables, storage_options_ref=storage_options_ref, enabled=enable
         )
@@ -140,11 +183,10 @@ def start_unwatched(*, outlet_events: Any = None) -> list[str]:
     that is read here is not stored: the health of a table that is not due goes on to say that
     nobody looks at it.
     """
-    from memwal.catalog import Catalog
     from memwal.fleet.tables import survey
 
     started = []
-    with closing(Catalog()) as catalog:
+    with closing(memwal.catalog.Catalog()) as catalog:
         unwatched = unwatched_tables(catalog, now=datetime.now(UTC))
         for table in unwatched:
             try:
@@ -170,7 +212,7 @@ def start_unwatched(*, outlet_events: Any = None) -> list[str]:
     return started
 
 
-def unwatched_tables(catalog: Catalog, *, now: datetime) -> list[ManagedTable]:
+def unwatched_tables(catalog: memwal.catalog.Catalog, *, now: datetime) -> list[ManagedTable]:
     """Return the tables that start when due, and whose status was not stored for so long."""
     sampled = {sample.table: sample.at for sample in catalog.latest_samples()}
     return [
@@ -191,9 +233,7 @@ def notify() -> int:
 @task
 def prune() -> dict[str, int]:
     """Delete old runs and backlog samples, as the policies say."""
-    from memwal.catalog import Catalog
-
-    with closing(Catalog()) as catalog:
+    with closing(memwal.catalog.Catalog()) as catalog:
         pruned = catalog.prune().values()
     return {
         "runs": sum(counts.runs for counts in pruned),
@@ -217,10 +257,8 @@ def clean_up() -> dict[str, int]:
 @task
 def export() -> int:
     """Write the snapshot of the catalog, and return how many tables are in it."""
-    from memwal.catalog import Catalog
-
     path = snapshot_path()
-    with closing(Catalog()) as catalog:
+    with closing(memwal.catalog.Catalog()) as catalog:
         catalog.export_snapshot(path)
     return len(read_snapshot(path))
 
@@ -228,9 +266,7 @@ def export() -> int:
 @task
 def choose_tables(per_day: int) -> list[str]:
     """Choose random tables that were not verified within a day."""
-    from memwal.catalog import Catalog
-
-    with closing(Catalog()) as catalog:
+    with closing(memwal.catalog.Catalog()) as catalog:
         chosen = sample_tables(catalog, per_day=per_day, now=datetime.now(UTC))
     if not chosen:
         raise TaskSkipped(
@@ -239,7 +275,7 @@ def choose_tables(per_day: int) -> list[str]:
     return chosen
 
 
-def sample_tables(catalog: Catalog, *, per_day: int, now: datetime) -> list[str]:
+def sample_tables(catalog: memwal.catalog.Catalog, *, per_day: int, now: datetime) -> list[str]:
     """Return the names of enabled tables to verify now, so that ``per_day`` are verified a day."""
     since = now - timedelta(days=1)
     newest = {table: runs.newest.get("verify") for table, runs in catalog.latest_runs().items()}

@@ -6,8 +6,8 @@ from functools import cache
 
 from airflow.plugins_manager import AirflowPlugin
 
+from memwal_airflow.links import URL_PREFIX, app_path
 from memwal_airflow.notifications import listener
-from memwal_airflow.web.places import URL_PREFIX, app_path
 
 
 class _Apps:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Self
-
 from airflow.sdk import Param
 from airflow.sdk.definitions.param import ParamsDict
 
 from memwal.jobs.due import JOBS
 from memwal.util.records import JsonMapping, JsonObject
-from memwal_airflow.skips import TaskSkipped, TaskSkipReason
 
 _UUID = "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
 _LABELS = {
@@ -24,35 +20,10 @@ _LABELS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunRequest:
-    """The parameters of a run, as :func:`run_params` describes them."""
-
-    jobs: tuple[str, ...] = ()
-    regions: tuple[str, ...] = ()
-    force: bool = False
-    dry_run: bool = False
-
-    @classmethod
-    def of(cls, params: JsonMapping) -> Self:
-        """Read the parameters of a run, with defaults for those that a user's own DAG lacks."""
-        return cls(
-            jobs=tuple(params.get("jobs") or ()),
-            regions=tuple(params.get("regions") or ()),
-            force=bool(params.get("force")),
-            dry_run=bool(params.get("dry_run")),
-        )
-
-    def includes(self, job: str) -> bool:
-        """Return whether this run may do a job."""
-        return not self.jobs or job in self.jobs
-
-    def skip_unless(self, job: str) -> None:
-        """Skip the task if this run does not include a job."""
-        if not self.includes(job):
-            raise TaskSkipped(
-                f"This run is for {', '.join(self.jobs)} only.", reason=TaskSkipReason.NOT_REQUESTED
-            )
+def includes(params: JsonMapping, job: str) -> bool:
+    """Return whether the parameters of a run, which a user's own DAG may lack, include a job."""
+    jobs = params.get("jobs")
+    return not jobs or job in jobs
 
 
 class _UncheckedParams(ParamsDict):

@@ -112,7 +112,7 @@ def test_the_policy_reaches_the_dag(table: ManagedTable) -> None:
 def test_a_run_has_a_deadline(table: ManagedTable) -> None:
     (deadline,) = build_dag(table).deadline or ()
     assert deadline.interval == timedelta(seconds=1800)
-    assert deadline.callback.path == "memwal_airflow.deadlines.record_late"
+    assert deadline.callback.path == "memwal_airflow.notifications.failures.record_late"
     assert deadline.callback.kwargs == {"table": "flights", "seconds": 1800}
 
 

@@ -4,7 +4,7 @@ import asyncio
 import logging
 
 import pytest
-from memwal_airflow.deadlines import record_late
+from memwal_airflow.notifications.failures import record_late
 
 from memwal.catalog import Catalog
 

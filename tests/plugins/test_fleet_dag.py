@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 from memwal_airflow.fleet_dag import (
     UNWATCHED,
+    FleetSettings,
     build_fleet_dag,
+    parse_prefixes,
     sample_tables,
     unwatched_tables,
 )
-from memwal_airflow.fleet_settings import FleetSettings, Prefix, parse_prefixes
 
 from memwal.catalog import Catalog, Policy, read_snapshot
 from memwal.errors import InvalidInputError
@@ -42,9 +43,9 @@ def test_settings_are_those_of_airflow(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(f"AIRFLOW__MEMWAL__{name}", value)
     assert FleetSettings.read() == FleetSettings(
         discover=(
-            Prefix(uri="s3://lake/a", storage_options_ref="airflow:lake"),
-            Prefix(uri="/data/b"),
-            Prefix(uri="gs://c", storage_options_ref="/etc/c.json"),
+            ("s3://lake/a", "airflow:lake"),
+            ("/data/b", None),
+            ("gs://c", "/etc/c.json"),
         ),
         discover_enable=True,
         fleet_schedule=None,

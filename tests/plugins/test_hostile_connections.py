@@ -10,11 +10,11 @@ import pytest
 from hostile.harness import SECRET, Area, check_secret, fuzz, safely, survey
 from hostile.values import mutated, one_of_these, texts, trees
 from hypothesis import strategies as st
-from memwal_airflow.fleet_settings import parse_prefixes
+from memwal_airflow.fleet_dag import parse_prefixes
 from memwal_airflow.hooks import connection
 from memwal_airflow.hooks.connection import storage_options
-from memwal_airflow.operators.target import region_ids
-from memwal_airflow.run_params import RunRequest, run_params
+from memwal_airflow.operators.base import region_ids
+from memwal_airflow.run_params import includes, run_params
 
 from memwal.errors import MemWalError
 
@@ -75,7 +75,7 @@ def _ask(_: Any, params: Any) -> None:
             taken[name] = form.get_param(name).resolve(value)
         except Exception as error:
             check_secret(str(error), where="the form")
-    safely(lambda: RunRequest.of(taken))
+    safely(lambda: includes(taken, "merge"))
     safely(lambda: region_ids(taken.get("regions") or ()))
 
 
@@ -88,7 +88,7 @@ AREAS = (
         .filter(lambda value: isinstance(value, dict))
         .map(lambda given: {k: v for k, v in given.items() if k in (*_PARAMS, "dry_run")}),
         _ask,
-        "RunRequest",
+        "includes",
     ),
     Area(
         "prefixes",

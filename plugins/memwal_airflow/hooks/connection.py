@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
-from memwal.errors import InvalidInputError
+from memwal.errors import InvalidInputError, StoreAccessError
 from memwal.storage.credentials import parse_options
 from memwal.util.records import JsonMapping, JsonObject
 from memwal.util.safe_json import read_json
-from memwal_airflow.hooks.aws_credentials import AwsIdentity, temporary_options
+
+if TYPE_CHECKING:
+    from airflow.sdk import Connection
 
 SECRET_OPTIONS: Final = "secret_options"  # noqa: S105 - the name of a field
 TEST_URI: Final = "test_uri"
@@ -65,21 +68,7 @@ _AZURE_RENAMED = {
 }
 
 
-class AirflowConnection(Protocol):
-    """The attributes of a connection that are read here."""
-
-    conn_id: str
-    conn_type: str | None
-    host: str | None
-    login: str | None
-    password: str | None
-
-    @property
-    def extra_dejson(self) -> JsonObject:
-        """The extra, as an object."""
-
-
-def storage_options(connection: AirflowConnection) -> dict[str, str]:
+def storage_options(connection: Connection) -> dict[str, str]:
     """Return the storage options of a connection.
 
     Its type is ``memwal``, ``aws``, ``google_cloud_platform`` or ``wasb``; in one of any other
@@ -99,7 +88,7 @@ def storage_options(connection: AirflowConnection) -> dict[str, str]:
     return parse_options(connection.extra_dejson, _describe_extra(connection))
 
 
-def _memwal_options(connection: AirflowConnection) -> dict[str, str]:
+def _memwal_options(connection: Connection) -> dict[str, str]:
     fields = _without_empty(connection.extra_dejson)
     fields.pop(TEST_URI, None)
     secret_options = fields.pop(SECRET_OPTIONS, None)
@@ -116,7 +105,7 @@ def _memwal_options(connection: AirflowConnection) -> dict[str, str]:
     return _with_credentials(options, identity, connection)
 
 
-def _aws_options(connection: AirflowConnection) -> dict[str, str]:
+def _aws_options(connection: Connection) -> dict[str, str]:
     fields = _without_empty(connection.extra_dejson)
     role_arguments = _object_field(fields, "assume_role_kwargs", connection)
     method = fields.get("assume_role_method", "assume_role")
@@ -147,7 +136,7 @@ def _aws_options(connection: AirflowConnection) -> dict[str, str]:
     )
 
 
-def _google_options(connection: AirflowConnection) -> dict[str, str]:
+def _google_options(connection: Connection) -> dict[str, str]:
     fields = {
         name.removeprefix(_GOOGLE_PREFIX): value
         for name, value in _without_empty(connection.extra_dejson).items()
@@ -169,7 +158,7 @@ def _google_options(connection: AirflowConnection) -> dict[str, str]:
     return parse_options(_without_empty(options), _describe_extra(connection))
 
 
-def _azure_options(connection: AirflowConnection) -> dict[str, str]:
+def _azure_options(connection: Connection) -> dict[str, str]:
     fields = _without_empty(connection.extra_dejson)
     tenant = fields.pop("tenant_id", None)
     identity = fields.pop("managed_identity_client_id", None)
@@ -207,7 +196,7 @@ def _azure_parts(text: str) -> dict[str, str]:
 
 
 def _with_credentials(
-    options: dict[str, str], identity: AwsIdentity, connection: AirflowConnection
+    options: dict[str, str], identity: AwsIdentity, connection: Connection
 ) -> dict[str, str]:
     if options.get("aws_endpoint", "").startswith("http://"):
         options.setdefault("allow_http", "true")
@@ -216,7 +205,7 @@ def _with_credentials(
     return options
 
 
-def _parse_secret_options(text: object, connection: AirflowConnection) -> object:
+def _parse_secret_options(text: object, connection: Connection) -> object:
     if not isinstance(text, str):
         return text
     try:
@@ -234,7 +223,7 @@ def _without_empty(fields: JsonMapping) -> JsonObject:
     return {name: value for name, value in fields.items() if value is not None and value != ""}
 
 
-def _object_field(fields: JsonMapping, name: str, connection: AirflowConnection) -> JsonMapping:
+def _object_field(fields: JsonMapping, name: str, connection: Connection) -> JsonMapping:
     """Return a field whose value is an object; empty if the field is missing."""
     value = fields.get(name) or {}
     if not isinstance(value, Mapping):
@@ -242,9 +231,111 @@ def _object_field(fields: JsonMapping, name: str, connection: AirflowConnection)
     return value
 
 
-def _describe(connection: AirflowConnection) -> str:
+def _describe(connection: Connection) -> str:
     return f"connection {connection.conn_id!r}"
 
 
-def _describe_extra(connection: AirflowConnection) -> str:
+def _describe_extra(connection: Connection) -> str:
     return f"the extra of {_describe(connection)}"
+
+
+_SESSION = "memwal"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AwsIdentity:
+    """AWS identity of a connection, besides its keys."""
+
+    profile: str | None = None  # Of ``~/.aws`` on the machine that reads the connection.
+    role_arn: str | None = None  # Assumed with the keys, the profile or a web identity.
+    external_id: str | None = None  # Required by the role.
+    web_identity_token_file: str | None = None  # Needs a role.
+    seconds: int | None = None  # Lifetime of the credentials; None for AWS's default, an hour.
+
+    @property
+    def is_given(self) -> bool:
+        """True if temporary credentials must be requested."""
+        return any((self.profile, self.role_arn, self.web_identity_token_file))
+
+
+def temporary_options(
+    identity: AwsIdentity, options: Mapping[str, str], *, what: str
+) -> dict[str, str]:
+    """Return the storage options of temporary credentials for an identity.
+
+    The request uses the keys and the region of ``options``; ``what`` is the source of the identity
+    in messages. Raises InvalidInputError without boto3, or for a token file without a role, and
+    StoreAccessError if AWS gives no credentials.
+    """
+    try:
+        import boto3
+        from botocore.exceptions import BotoCoreError, ClientError
+    except ImportError:
+        raise InvalidInputError(
+            f"{what} names a role or a profile, which needs boto3: install it where Airflow runs"
+        ) from None
+    if identity.web_identity_token_file and not identity.role_arn:
+        raise InvalidInputError(f"{what} has a web identity token and no role: give aws_role_arn")
+    try:
+        session = boto3.Session(
+            profile_name=identity.profile,
+            aws_access_key_id=options.get("aws_access_key_id"),
+            aws_secret_access_key=options.get("aws_secret_access_key"),
+            aws_session_token=options.get("aws_session_token"),
+            region_name=options.get("aws_region"),
+        )
+        region = {"aws_region": session.region_name} if session.region_name else {}
+        if identity.role_arn is not None:
+            return _assume_role(session, identity) | region
+        credentials = session.get_credentials()
+        if credentials is None:
+            raise StoreAccessError(f"the profile of {what} has no credentials")
+        frozen = credentials.get_frozen_credentials()
+        values = {
+            "AccessKeyId": frozen.access_key,
+            "SecretAccessKey": frozen.secret_key,
+            "SessionToken": frozen.token,
+        }
+        return _storage_options(values) | region
+    except OSError as error:
+        raise StoreAccessError(
+            f"cannot read the web identity token of {what}: {error.strerror}"
+        ) from None
+    except ClientError as error:
+        code = error.response.get("Error", {}).get("Code", "an error")
+        raise StoreAccessError(
+            f"AWS gave no credentials for the role of {what}: {code}; check the role, who may "
+            "assume it, and its external id"
+        ) from None
+    except BotoCoreError as error:
+        # Its message may quote what was sent; its type says what went wrong.
+        raise StoreAccessError(
+            f"no credentials could be obtained for {what}: {type(error).__name__}; check the "
+            "profile, the keys and the network path to AWS's token service"
+        ) from None
+
+
+def _assume_role(session: Any, identity: AwsIdentity) -> dict[str, str]:
+    request: dict[str, object] = {"RoleArn": identity.role_arn, "RoleSessionName": _SESSION}
+    if identity.seconds is not None:
+        request["DurationSeconds"] = int(identity.seconds)
+    # Any region knows the role; without a region there is no endpoint.
+    service = session.client("sts", region_name=session.region_name or "us-east-1")
+    if identity.web_identity_token_file is not None:
+        with open(identity.web_identity_token_file, encoding="utf-8") as file:
+            token = file.read().strip()
+        answer = service.assume_role_with_web_identity(WebIdentityToken=token, **request)
+    else:
+        if identity.external_id is not None:
+            request["ExternalId"] = identity.external_id
+        answer = service.assume_role(**request)
+    return _storage_options(answer["Credentials"])
+
+
+def _storage_options(credentials: Mapping[str, Any]) -> dict[str, str]:
+    options = {
+        "aws_access_key_id": credentials["AccessKeyId"],
+        "aws_secret_access_key": credentials["SecretAccessKey"],
+        "aws_session_token": credentials.get("SessionToken"),
+    }
+    return {name: value for name, value in options.items() if value}

@@ -171,7 +171,7 @@ class TaskDriver:
 
     def _driver(self, attempt: str, *, submission: SparkJob | None = None) -> DriverPod:
         return DriverPod(
-            self.pods,
+            pods=self.pods,
             pod_name=self.pod_name,
             attempt=attempt,
             result_uri=self._result_uri(attempt),

@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 
 from airflow.providers.cncf.kubernetes.kubernetes_helper_functions import PodLaunchFailedException
@@ -45,34 +46,21 @@ POLL_SECONDS = 2
 logger = logging.getLogger(__name__)
 
 
+@dataclass(kw_only=True, eq=False)
 class DriverPod(RunningJob):
-    """A driver in a cluster.
+    """A driver in a cluster."""
 
-    ``attempt`` tells it from other drivers that had its name. ``submission`` is the
-    ``spark-submit`` that creates the pod, if this try started it.
-    """
-
-    def __init__(
-        self,
-        pods: Pods,
-        *,
-        pod_name: str,
-        attempt: str,
-        result_uri: str,
-        result_options: dict[str, str] | None,
-        submission: SparkJob | None = None,
-    ) -> None:
-        self.pods = pods
-        self.pod_name = pod_name
-        self.attempt = attempt
-        self.result_uri = result_uri
-        self.result_options = result_options
-        self.submission = submission
-        self._ended: V1Pod | None = None
-        self._outcome = "was not submitted"
-        self._failure: BaseException | None = None
-        self._result: JsonObject | None = None
-        self._settled = False
+    pods: Pods
+    pod_name: str
+    attempt: str  # Tells it from other drivers that had its name.
+    result_uri: str
+    result_options: dict[str, str] | None
+    submission: SparkJob | None = None  # Creates the pod, if this try started it.
+    _ended: V1Pod | None = field(default=None, init=False)
+    _outcome: str = field(default="was not submitted", init=False)
+    _failure: BaseException | None = field(default=None, init=False)
+    _result: JsonObject | None = field(default=None, init=False)
+    _settled: bool = field(default=False, init=False)
 
     @property
     def name(self) -> str:

@@ -6,17 +6,26 @@ own, or none.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
-from collections.abc import Iterable
-from contextlib import closing
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
+from datetime import timedelta
+from typing import Any
 
+from airflow.sdk import (  # type: ignore[attr-defined]
+    AsyncCallback,
+    DeadlineAlert,
+    DeadlineReference,
+)
 from airflow.sdk.exceptions import AirflowFailException
 
+import memwal.catalog
 from memwal.catalog.records import DAG_JOB
 from memwal.errors import MemWalError
 from memwal.util.log import safe_error_text
-from memwal_airflow.spark.errors import SparkApplicationError
+from memwal_airflow.spark.application import SparkApplicationError
 
 logger = logging.getLogger(__name__)
 
@@ -24,15 +33,20 @@ logger = logging.getLogger(__name__)
 _LAST_LINE = re.compile(r"(?:\w+\.)*(\w+(?:: .*)?)")
 
 
+@contextmanager
+def _recording(what: str) -> Iterator[memwal.catalog.Catalog]:
+    """Open the catalog in the block; log an error of it, since the caller has one of its own."""
+    try:
+        with closing(memwal.catalog.Catalog()) as catalog:
+            yield catalog
+    except MemWalError as error:
+        logger.warning("%s was not recorded: %s", what, error)
+
+
 def record_failure(table: str, job: str, reason: str) -> None:
     """Record that ``job`` of a table failed, as ``Catalog.backoffs.record_failure`` does."""
-    from memwal.catalog import Catalog
-
-    try:
-        with closing(Catalog()) as catalog:
-            catalog.backoffs.record_failure(table, job, reason)
-    except MemWalError as error:
-        logger.warning("The failure of %s was not recorded: %s", job, error)
+    with _recording(f"The failure of {job}") as catalog:
+        catalog.backoffs.record_failure(table, job, reason)
 
 
 def record_dag_failure(reason: str, *, table: str | None = None) -> None:
@@ -40,32 +54,22 @@ def record_dag_failure(reason: str, *, table: str | None = None) -> None:
 
     A DAG file is parsed every few seconds: what is recorded already is not written again.
     """
-    from memwal.catalog import Catalog
-
-    try:
-        with closing(Catalog()) as catalog:
-            recorded = {
-                failed.table
-                for failed in catalog.backoffs.failed_jobs()
-                if failed.job == DAG_JOB and failed.reason == reason
-            }
-            tables = [t.name for t in catalog.list(enabled_only=True)] if table is None else [table]
-            for name in set(tables) - recorded:
-                catalog.backoffs.record_failure(name, DAG_JOB, reason)
-    except MemWalError as error:
-        logger.warning("The failure to build DAGs was not recorded: %s", error)
+    with _recording("The failure to build DAGs") as catalog:
+        recorded = {
+            failed.table
+            for failed in catalog.backoffs.failed_jobs()
+            if failed.job == DAG_JOB and failed.reason == reason
+        }
+        tables = [t.name for t in catalog.list(enabled_only=True)] if table is None else [table]
+        for name in set(tables) - recorded:
+            catalog.backoffs.record_failure(name, DAG_JOB, reason)
 
 
 def clear_failures(table: str, jobs: Iterable[str]) -> None:
     """Record that jobs of a table succeeded."""
-    from memwal.catalog import Catalog
-
-    try:
-        with closing(Catalog()) as catalog:
-            for job in jobs:
-                catalog.backoffs.clear_failure(table, job)
-    except MemWalError as error:
-        logger.warning("The success of %s was not recorded: %s", table, error)
+    with _recording(f"The success of {table}") as catalog:
+        for job in jobs:
+            catalog.backoffs.clear_failure(table, job)
 
 
 def failure_reason(error: BaseException | str | None) -> str:
@@ -90,3 +94,31 @@ def traceback_reason(stacktrace: str) -> str:
     last = lines[-1].strip() if lines else "the file cannot be imported"
     match = _LAST_LINE.fullmatch(last)
     return match[1] if match is not None else last
+
+
+# The type stub of airflow.sdk leaves them out.
+
+
+LATE = "late"
+"""Name of a late run among the failed jobs of a table."""
+
+
+def run_deadline(table: str, *, seconds: float) -> DeadlineAlert:
+    """Return the deadline of a table's runs: ``seconds`` after they are queued."""
+    return DeadlineAlert(
+        reference=DeadlineReference.DAGRUN_QUEUED_AT,
+        interval=timedelta(seconds=seconds),
+        callback=AsyncCallback(record_late, kwargs={"table": table, "seconds": seconds}),
+        name=f"{table} is late",
+    )
+
+
+async def record_late(*, table: str, seconds: float, context: dict[str, Any] | None = None) -> None:
+    """Record in the catalog, from the triggerer, that a run of a table is late.
+
+    The page and the notifications list it with the failed jobs until the next run begins.
+    """
+    run = str((context or {}).get("dag_run", {}).get("dag_run_id", "?"))
+    reason = f"the run {run} had not ended {seconds:g} s after it was queued"
+    logger.error("%s: %s", table, reason)
+    await asyncio.to_thread(record_failure, table, LATE, reason)

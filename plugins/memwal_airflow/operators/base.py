@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import json
+import logging
+import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from hashlib import sha256
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import UUID
 
 from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
+import memwal.catalog
+from memwal.catalog.records import ManagedTable
 from memwal.errors import InvalidInputError, MemWalError, NewerFormatError
 from memwal.jobs.job import JobResult, summary
 from memwal.jobs.policy import Policy
 from memwal.util.records import JsonMapping, JsonObject
-from memwal_airflow.hooks.storage_options import options_file
+from memwal_airflow.hooks.storage_options import options_file, read_options
 from memwal_airflow.links import (
     SparkUiLink,
     TablePageLink,
@@ -25,11 +32,16 @@ from memwal_airflow.links import (
     spark_application,
     table_address,
 )
-from memwal_airflow.operators.target import Target, open_target
-from memwal_airflow.run_params import RunRequest
+from memwal_airflow.run_params import includes
 from memwal_airflow.skips import TaskSkipped, TaskSkipReason
-from memwal_airflow.spark.application import RESULT_FILE, RunningJob, SparkJob, new_job_folder
-from memwal_airflow.spark.errors import SparkApplicationError, error_of_line
+from memwal_airflow.spark.application import (
+    RESULT_FILE,
+    RunningJob,
+    SparkApplicationError,
+    SparkJob,
+    error_of_line,
+    new_job_folder,
+)
 from memwal_airflow.spark.reattach import (
     EarlierTry,
     clear_state,
@@ -42,6 +54,72 @@ if TYPE_CHECKING:
     from memwal.jobs.status import TableStatus
     from memwal_airflow.kubernetes.cluster import TaskDriver
     from memwal_airflow.spark.submit import JobSubmitHook
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A table to run a job on."""
+
+    catalog: memwal.catalog.Catalog  # Temporary for a table that is in no catalog.
+    managed: ManagedTable
+    storage_options_ref: str | None
+    storage_options: dict[str, str] | None
+
+    @property
+    def name(self) -> str:
+        return self.managed.name
+
+
+@contextmanager
+def open_target(
+    table: str | None,
+    uri: str | None,
+    storage_options_ref: str | None,
+    policy: Policy | JsonMapping | None,
+) -> Iterator[Target]:
+    """Find a table in the catalog by name, or register an address in a temporary catalog."""
+    if table is not None:
+        with closing(memwal.catalog.Catalog()) as catalog:
+            managed = catalog.get(table)
+            ref = storage_options_ref or managed.storage_options_ref
+            yield _target(catalog, managed, ref)
+        return
+    with (
+        tempfile.TemporaryDirectory(prefix="memwal-") as folder,
+        # With its own snapshot: Airflow's must not be rewritten with this table alone.
+        closing(
+            memwal.catalog.Catalog(
+                f"sqlite:///{Path(folder, 'catalog.db')}", snapshot_path=Path(folder, "tables.json")
+            )
+        ) as catalog,
+    ):
+        # A message about this catalog, which ends with the task, would not help anyone.
+        logging.getLogger("alembic").setLevel(logging.WARNING)
+        catalog.migrate()
+        if not isinstance(policy, Policy):
+            policy = Policy.from_dict(policy or {})
+        managed = catalog.register("table", uri=uri or "", policy=policy)
+        yield _target(catalog, managed, storage_options_ref)
+
+
+def _target(catalog: memwal.catalog.Catalog, managed: ManagedTable, ref: str | None) -> Target:
+    return Target(
+        catalog=catalog,
+        managed=managed,
+        storage_options_ref=ref,
+        storage_options=read_options(ref),
+    )
+
+
+def region_ids(regions: Iterable[object]) -> set[UUID]:
+    """Parse the regions of an operator or a run; raise InvalidInputError unless all are UUIDs."""
+    try:
+        return {UUID(str(region)) for region in regions}
+    except ValueError:
+        raise InvalidInputError(
+            f"{list(regions)} is not a list of regions; a region is named by its UUID."
+        ) from None
+
 
 # Maximum length in the catalog; names in Airflow can be longer.
 _MAX_ID_LENGTH = 400
@@ -167,7 +245,12 @@ class MemWalOperator(BaseOperator):
         """Run the job, record it, and return its result; skip with a reason if it does not run."""
         from memwal.fleet import Skipped
 
-        RunRequest.of(context["params"]).skip_unless(self.job)
+        params = context["params"]
+        if not includes(params, self.job):
+            raise TaskSkipped(
+                f"This run is for {', '.join(params['jobs'])} only.",
+                reason=TaskSkipReason.NOT_REQUESTED,
+            )
         if self.table is not None:
             context["ti"].xcom_push(key=TablePageLink().xcom_key, value=table_address(self.table))
         try:

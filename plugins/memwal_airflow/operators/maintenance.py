@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from uuid import UUID
 
 from airflow.sdk import Context
+from airflow.sdk.bases.skipmixin import XCOM_SKIPMIXIN_FOLLOWED, XCOM_SKIPMIXIN_KEY
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from memwal.errors import InvalidInputError
+import memwal.catalog
+from memwal.errors import InvalidInputError, MemWalError
 from memwal.fleet import open_managed
+from memwal.jobs.arguments import to_arguments
 from memwal.jobs.due import Due
 from memwal.jobs.job import Guard, JobResult
 from memwal.util.records import JsonObject
+from memwal_airflow.hooks.storage_options import read_options
+from memwal_airflow.notifications.failures import LATE
 from memwal_airflow.operators.base import (
     MemWalOperator,
+    Target,
     describe_assets,
     describe_merge,
     external_id,
+    region_ids,
 )
-from memwal_airflow.operators.checkpoint import TableCheckpointOperator
-from memwal_airflow.operators.target import Target, region_ids
-from memwal_airflow.operators.verify import MemWalVerifyOperator
+from memwal_airflow.run_params import includes
 from memwal_airflow.skips import RegionsSkipped, TaskSkipped, TaskSkipReason
 from memwal_airflow.spark.connected import connect_server, run_connected
 from memwal_airflow.spark.reattach import EarlierTry
@@ -32,19 +40,79 @@ from memwal_airflow.spark.settings import local_below_bytes
 if TYPE_CHECKING:
     from memwal.fleet import JobSpec, Skipped
 
-__all__ = [
-    "MemWalCollectOperator",
-    "MemWalCompactOperator",
-    "MemWalRecoverOperator",
-    "MemWalIndexOperator",
-    "MemWalJobOperator",
-    "MemWalMergeOperator",
-    "MemWalOperator",
-    "MemWalQualityOperator",
-    "MemWalSnapshotOperator",
-    "MemWalVerifyOperator",
-    "TableCheckpointOperator",
-]
+
+class TableCheckpointOperator(MemWalOperator):
+    """Merges and indexes every generation that is flushed when it starts, due or not.
+
+    After it, a reader of the base table alone sees all of them; rows that writers have not flushed
+    are not part of it. Fails if that takes longer than the deadline; what was merged by then stays,
+    and the retry continues from there. Other merges and index builds of the table wait meanwhile.
+    A region that the quality gate of the policy holds is a failure. Asset events carry
+    ``version``, ``rows`` and ``generations``.
+
+    Parameters
+    ----------
+    deadline : timedelta, default 1 h
+        How long one try may take, its wait for other jobs included.
+    **kwargs
+        As of :class:`~memwal_airflow.operators.base.MemWalOperator`, where ``wait`` and ``force``
+        have no effect.
+    """
+
+    job = "checkpoint"
+    instead_of: ClassVar[tuple[str, ...]] = ("merge", "index")
+
+    def __init__(self, *, deadline: timedelta = timedelta(hours=1), **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.deadline = deadline
+
+    def leased(self, target: Target) -> tuple[str, ...]:
+        """Return its own resource, and those of the jobs whose work it does."""
+        from memwal.catalog.leases import job_resource
+
+        others = (job_resource(target.name, job) for job in self.instead_of)
+        return (*super().leased(target), *others) if self.table is not None else ()
+
+    def run_on(
+        self, target: Target, context: Context, earlier: EarlierTry | None
+    ) -> JobResult | Skipped:
+        """Run it under the leases of the jobs whose work it does."""
+        from memwal.fleet import Runtime, Skipped, run_recorded
+
+        if self.is_dry_run(context):
+            raise TaskSkipped(
+                "Dry run: it would merge and index what is flushed.", reason=TaskSkipReason.DRY_RUN
+            )
+        ends_at = time.monotonic() + self.deadline.total_seconds()
+
+        def execute(guard: Guard) -> JobResult:
+            options = replace(
+                target.managed.policy.checkpoint_options(),
+                timeout_seconds=round(max(ends_at - time.monotonic(), 0.0), 1),
+            )
+            arguments = to_arguments(options)
+            return JobResult.from_dict(
+                self.submit(target, arguments, context=context, check_lease=guard, earlier=earlier)
+            )
+
+        outcome = run_recorded(
+            target.catalog,
+            target.name,
+            self.job,
+            execute,
+            instead_of=self.instead_of,
+            wait=self.deadline,
+            runtime=Runtime(external_id=external_id(context), guard=self.raise_if_killed),
+        )
+        if isinstance(outcome, Skipped):
+            raise AirflowException(f"The checkpoint did not begin in time: {outcome.reason}")
+        return outcome
+
+    def handle_result(self, result: JsonObject, context: Context) -> JsonObject:
+        """Describe the checkpoint on its assets."""
+        describe_merge(self, context, result)
+        return result
+
 
 QualityFailOn = Literal["critical", "warning", "never"]
 _QUALITY_FAILS_ON: dict[QualityFailOn, tuple[str, ...]] = {
@@ -317,3 +385,73 @@ def is_small(spec: JobSpec, target: Target) -> bool:
     if status.base_bytes is None:
         return False
     return status.base_bytes + status.backlog_bytes + status.reclaimable_bytes < limit
+
+
+class MergeAndPlanOperator(MemWalMergeOperator):
+    """Merges due regions, and skips the jobs that are not due after it.
+
+    Merging does not wait for a plan, and jobs that are not due start no process: this is the only
+    process of a run beside those of the jobs that are due. When nothing is merged, the task is
+    skipped, and has still decided about the others.
+
+    Parameters
+    ----------
+    table : str
+        Name of the managed table.
+    later : mapping of str to str
+        The ids of the tasks that are directly behind this one, by their jobs.
+    **kwargs
+        As of :class:`~memwal_airflow.operators.maintenance.MemWalMergeOperator`.
+    """
+
+    # Lets Airflow ask which of the tasks behind it such a task has chosen, as for a branch.
+    inherits_from_skipmixin = True
+
+    def __init__(self, *, table: str, later: Mapping[str, str], **kwargs: Any) -> None:
+        super().__init__(table=table, **kwargs)
+        self.later = dict(later)
+
+    def execute(self, context: Context) -> JsonObject:
+        """Merge, and decide about the later jobs, also if nothing was merged."""
+        try:
+            result = super().execute(context)
+        except TaskSkipped:
+            self._plan_if_possible(context)
+            raise
+        self._plan_if_possible(context)
+        return result
+
+    def _plan_if_possible(self, context: Context) -> None:
+        """Decide about the later jobs, without failing a merge that is done.
+
+        Its next try would merge nothing, so that nobody would learn of the merged rows. Undecided
+        tasks all run, and check themselves whether they are due.
+        """
+        try:
+            self._plan(context)
+        except MemWalError as error:
+            self.log.warning("Each later task decides for itself whether it is due: %s", error)
+
+    def _record_backlog(self, target: Target) -> None:
+        """Leave it to the plan, which reads the status after the merge in any case."""
+
+    def _plan(self, context: Context) -> None:
+        from memwal.fleet.tables import survey
+
+        with closing(memwal.catalog.Catalog()) as catalog:
+            managed = catalog.get(str(self.table))
+            options = read_options(managed.storage_options_ref)
+            result = survey(catalog, managed, storage_options=options)
+            # The previous run is over: runs never overlap.
+            catalog.backoffs.clear_failure(managed.name, LATE)
+            catalog.record_backlog(managed.name, result.status)
+        followed = []
+        for job, task_id in self.later.items():
+            due = result.due[job]
+            self.log.info("%s: %s.", job, due.reason or due.postponed or "not due")
+            # A dry run tells of each job what it would do.
+            wanted = due.reason is not None or self.is_forced(context) or self.is_dry_run(context)
+            if wanted and includes(context["params"], job):
+                followed.append(task_id)
+        # Airflow skips the tasks behind this one that are not in the list, whatever its own state.
+        context["ti"].xcom_push(key=XCOM_SKIPMIXIN_KEY, value={XCOM_SKIPMIXIN_FOLLOWED: followed})

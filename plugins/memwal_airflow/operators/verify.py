@@ -14,8 +14,7 @@ from memwal.jobs.arguments import to_arguments
 from memwal.jobs.job import Guard, JobResult
 from memwal.jobs.options import VerifyOptions
 from memwal.util.records import JsonObject
-from memwal_airflow.operators.base import MemWalOperator, external_id
-from memwal_airflow.operators.target import Target, region_ids
+from memwal_airflow.operators.base import MemWalOperator, Target, external_id, region_ids
 from memwal_airflow.spark.reattach import EarlierTry
 
 if TYPE_CHECKING:

@@ -27,15 +27,10 @@ from memwal_airflow.triggers.conditions import (
     GenerationsMerged,
     IndexesCaughtUp,
     SensorCondition,
+    new_condition,
 )
 from memwal_airflow.triggers.readings import TableSource, read_table_status
-from memwal_airflow.triggers.table import (
-    BacklogTrigger,
-    GenerationMergedTrigger,
-    IndexCaughtUpTrigger,
-    TableTrigger,
-    check_share,
-)
+from memwal_airflow.triggers.table import TableTrigger, check_share
 
 TRIGGER_GRACE = timedelta(minutes=5)
 """How long after its window a trigger may answer; after that, no triggerer is running."""
@@ -78,7 +73,6 @@ class TableSensor(BaseSensorOperator):
     """
 
     template_fields: Sequence[str] = ("table", "table_uri", "storage_options_ref")
-    trigger_type: ClassVar[type[TableTrigger]]
     job: ClassVar[str] = STATUS_JOB
     """Name of its failures in the catalog."""
 
@@ -115,7 +109,7 @@ class TableSensor(BaseSensorOperator):
             self.log.info("%s: %s.", self._source, result.message)
             return result.value
         raise TaskDeferred(
-            trigger=self.trigger_type(
+            trigger=TableTrigger(
                 **asdict(self._source),
                 poke_seconds=self.poke_interval,
                 window_ends_at=time.time() + self.timeout,
@@ -134,7 +128,7 @@ class TableSensor(BaseSensorOperator):
             begun = ti.xcom_pull(
                 task_ids=self.task_id, key=_CONDITION_KEY, map_indexes=ti.map_index
             )
-            condition = condition if begun is None else type(condition)(**begun)
+            condition = condition if begun is None else new_condition(**begun)
         started, result = self._evaluate(condition)
         if condition.needs_start:
             # The next read may happen in another process, which must wait for the same condition.
@@ -163,8 +157,8 @@ class TableSensor(BaseSensorOperator):
         return condition, condition.check(reading)
 
 
-class RegionBacklogSensor(TableSensor):
-    """Waits until one of some regions is due for a merge. Map it over regions.
+class TableBacklogSensor(TableSensor):
+    """Waits until a region of a table, or one of some regions, is due for a merge.
 
     Applies the rule that the merge job uses: every limit of the policy, its quiet hours, and
     skipped regions. The end of the window skips the task, unless ``soft_fail`` is False: no backlog
@@ -173,8 +167,9 @@ class RegionBacklogSensor(TableSensor):
 
     Parameters
     ----------
-    regions : str or list of str
-        UUIDs of the regions. A region that does not exist yet has no backlog.
+    regions : str or list of str, optional
+        UUIDs of the regions, over which the sensor can be mapped; default: all. A region that does
+        not exist yet has no backlog.
     policy : mapping, optional
         Keys that replace those of the table's policy, for example ``{"merge_at_generations": 1}``.
     wait : bool, default True
@@ -186,12 +181,11 @@ class RegionBacklogSensor(TableSensor):
     """
 
     template_fields: Sequence[str] = (*TableSensor.template_fields, "regions")
-    trigger_type = BacklogTrigger
 
     def __init__(
         self,
         *,
-        regions: str | Sequence[str],
+        regions: str | Sequence[str] | None = None,
         policy: JsonMapping | None = None,
         wait: bool = True,
         force: bool = False,
@@ -206,8 +200,8 @@ class RegionBacklogSensor(TableSensor):
 
     def condition(self) -> BacklogDue:
         """Return the condition that one of the regions is due."""
-        regions = [self.regions] if isinstance(self.regions, str) else list(self.regions)
-        return BacklogDue(regions, dict(self.policy or {}))
+        given = [self.regions] if isinstance(self.regions, str) else self.regions
+        return BacklogDue(None if given is None else list(given), dict(self.policy or {}))
 
     def execute(self, context: Context) -> object:
         """Read once; succeed, skip, or wait."""
@@ -221,21 +215,6 @@ class RegionBacklogSensor(TableSensor):
                 f"{self._source}: {result.message}.", reason=result.reason or TaskSkipReason.NOT_DUE
             )
         return result.value
-
-
-class TableBacklogSensor(TableSensor):
-    """Waits until any region of a table is due for a merge; see :class:`RegionBacklogSensor`."""
-
-    trigger_type = BacklogTrigger
-
-    def __init__(self, *, policy: JsonMapping | None = None, **kwargs: Any) -> None:
-        kwargs.setdefault("soft_fail", True)
-        super().__init__(**kwargs)
-        self.policy = policy
-
-    def condition(self) -> BacklogDue:
-        """Return the condition that any region is due."""
-        return BacklogDue(None, dict(self.policy or {}))
 
 
 class GenerationMergedSensor(TableSensor):
@@ -255,7 +234,6 @@ class GenerationMergedSensor(TableSensor):
     """
 
     template_fields: Sequence[str] = (*TableSensor.template_fields, "region", "generation")
-    trigger_type = GenerationMergedTrigger
 
     def __init__(
         self, *, region: str | None = None, generation: int | str | None = None, **kwargs: Any
@@ -293,7 +271,6 @@ class IndexCaughtUpSensor(TableSensor):
     """
 
     template_fields: Sequence[str] = (*TableSensor.template_fields, "indexes")
-    trigger_type = IndexCaughtUpTrigger
 
     def __init__(
         self, *, indexes: Sequence[str] | None = None, generations: int = 0, **kwargs: Any

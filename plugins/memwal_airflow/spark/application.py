@@ -11,6 +11,7 @@ import contextlib
 import json
 import logging
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -22,8 +23,10 @@ from pathlib import Path
 from typing import Protocol, Self
 
 from airflow.sdk.configuration import conf
+from airflow.sdk.exceptions import AirflowException
 
-from memwal.errors import InvalidInputError
+from memwal import errors
+from memwal.errors import InvalidInputError, MemWalError
 from memwal.util.records import JsonObject
 from memwal_airflow import SECTION
 from memwal_airflow.spark.processes import EXIT_SECONDS, ProcessId, end_session
@@ -247,3 +250,25 @@ def _remove_abandoned_folders(parent: Path) -> None:
             continue
         logger.info("Removing %s, abandoned by its task.", folder)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+_ERROR_LINE = re.compile(r"error: (?:(?P<type>\w+): )?(?P<text>.+)")
+
+
+class SparkApplicationError(AirflowException):
+    """A Spark application ended without a result, and not with an error of memwal."""
+
+
+def error_of_line(line: str) -> Exception | None:
+    """Return the error that an application reports in a line of its log, if it does.
+
+    It has the type that it has in the application, so that wrong input is not tried again here
+    either.
+    """
+    match = _ERROR_LINE.match(line.strip())
+    if match is None:
+        return None
+    kind = getattr(errors, match["type"] or "", None)
+    if isinstance(kind, type) and issubclass(kind, MemWalError):
+        return kind(match["text"])
+    return SparkApplicationError(match[0].removeprefix("error: "))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Self
+from typing import Any, Self
 
 from memwal.errors import InvalidInputError
 from memwal.jobs.due import Measurements, evaluate_policy
@@ -49,8 +49,8 @@ class SensorCondition(ABC):
         return self
 
     def arguments(self) -> JsonObject:
-        """Return the arguments that build an equal condition."""
-        return asdict(self)  # type: ignore[call-overload,no-any-return]
+        """Return the arguments of :func:`new_condition` that build an equal condition."""
+        return {"condition": type(self).__name__, **asdict(self)}  # type: ignore[call-overload]
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,3 +192,11 @@ class IndexesCaughtUp(SensorCondition):
             return ConditionResult(met=True, message="the indexes have caught up", value=value)
         message = ", ".join(f"{lag.name} lacks {lag.generations} generations" for lag in behind)
         return ConditionResult(met=False, message=message, value=value)
+
+
+def new_condition(condition: str, **fields: Any) -> SensorCondition:
+    """Build a condition from the name of its class and its fields."""
+    kinds: dict[str, type[SensorCondition]] = {
+        kind.__name__: kind for kind in (BacklogDue, GenerationsMerged, IndexesCaughtUp)
+    }
+    return kinds[condition](**fields)

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
-from memwal.errors import InvalidInputError, StoreUnavailableError
+import memwal.catalog
+from memwal.errors import InvalidInputError
 from memwal.jobs.policy import Policy
 from memwal.jobs.status import TableStatus
 from memwal.storage.location import TableLocation, allow_external
@@ -52,17 +53,6 @@ class TableSource:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ResolvedSource:
-    """Address of a table, with its record in the catalog."""
-
-    uri: str
-    storage_options_ref: str | None
-    policy: Policy = field(default_factory=Policy)
-    # Skipped regions whose next attempt is still to come.
-    regions_in_backoff: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TableReading:
     """The status of the requested regions of a table at a time in UTC, with its policy."""
 
@@ -72,22 +62,19 @@ class TableReading:
     at: datetime
 
 
-def resolve_source(source: TableSource) -> ResolvedSource:
-    """Return the address of a table; raise ObjectNotFoundError if the catalog has no such name."""
-    if source.table_uri is not None:
-        return ResolvedSource(uri=source.table_uri, storage_options_ref=source.storage_options_ref)
-    from memwal.catalog import Catalog
+# Address, policy, and the skipped regions whose next try is still to come.
+_Found = tuple[TableSource, Policy, frozenset[str]]
 
-    name = str(source.table)
-    with closing(Catalog()) as catalog:
-        managed = catalog.get(name)
-        skipped = catalog.backoffs.skipped_regions(name)
-    return ResolvedSource(
-        uri=managed.uri,
-        storage_options_ref=managed.storage_options_ref,
-        policy=managed.policy,
-        regions_in_backoff=frozenset(record.region_id for record in skipped if record.waiting),
-    )
+
+def _find(source: TableSource) -> _Found:
+    """Find a table; raise ObjectNotFoundError if the catalog has no such name."""
+    if source.table is None:
+        return source, Policy(), frozenset()
+    with closing(memwal.catalog.Catalog()) as catalog:
+        managed = catalog.get(source.table)
+        skipped = catalog.backoffs.skipped_regions(source.table)
+    place = TableSource(table_uri=managed.uri, storage_options_ref=managed.storage_options_ref)
+    return place, managed.policy, frozenset(r.region_id for r in skipped if r.waiting)
 
 
 def read_table_status(
@@ -97,34 +84,32 @@ def read_table_status(
 
     Raises MemWalError if the catalog, the storage options or the table cannot be read.
     """
-    resolved = resolve_source(source)
-    return _read_resolved(resolved, read_options(resolved.storage_options_ref), regions)
+    found = _find(source)
+    return _read_found(found, read_options(found[0].storage_options_ref), regions)
 
 
 async def read_table_status_async(
     source: TableSource, *, regions: Collection[str] | None = None
 ) -> TableReading:
     """Read the status without blocking the event loop; see :func:`read_table_status`."""
-    resolved = await asyncio.to_thread(resolve_source, source)
-    options = await read_options_async(resolved.storage_options_ref)
-    return await asyncio.to_thread(_read_resolved, resolved, options, regions)
+    found = await asyncio.to_thread(_find, source)
+    options = await read_options_async(found[0].storage_options_ref)
+    return await asyncio.to_thread(_read_found, found, options, regions)
 
 
-def _read_resolved(
-    resolved: ResolvedSource, options: Mapping[str, str] | None, regions: Collection[str] | None
+def _read_found(
+    found: _Found, options: Mapping[str, str] | None, regions: Collection[str] | None
 ) -> TableReading:
     from memwal.jobs.backlog import read_status
 
+    place, policy, regions_in_backoff = found
     status = read_status(
-        TableLocation(resolved.uri, allow_external(options, resolved.policy.allow_external)),
+        TableLocation(str(place.table_uri), allow_external(options, policy.allow_external)),
         regions=None if regions is None else [UUID(region) for region in sorted(regions)],
-        collection=resolved.policy.gc_options(),
+        collection=policy.gc_options(),
     )
     return TableReading(
-        status=status,
-        policy=resolved.policy,
-        regions_in_backoff=resolved.regions_in_backoff,
-        at=datetime.now(UTC),
+        status=status, policy=policy, regions_in_backoff=regions_in_backoff, at=datetime.now(UTC)
     )
 
 
@@ -170,7 +155,8 @@ class SharedReadings:
 
     async def read(self, table: _SharedTable) -> None:
         """Read a table, and keep the reading or the error for its watches."""
-        regions = table.watched_regions()
+        wanted = [watch.regions for watch in table.watches]
+        regions = None if None in wanted else frozenset[str]().union(*filter(None, wanted))
         try:
             async with self._limits.reading(str(table.source)):
                 table.outcome = await self._read(table.source, regions=regions)
@@ -179,7 +165,19 @@ class SharedReadings:
         table.regions = regions
         table.number += 1
         table.ended_at = self.clock()
-        table.task = None
+
+
+@dataclass(eq=False, slots=True)
+class _SharedTable:
+    """The latest reading of one table, or its error; ``number`` counts the reads."""
+
+    source: TableSource
+    watches: list[Watch] = field(default_factory=list)
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # held while the table is read
+    number: int = 0
+    ended_at: float = 0.0
+    regions: frozenset[str] | None = None
+    outcome: TableReading | Exception | None = None
 
 
 class Watch:
@@ -201,55 +199,30 @@ class Watch:
         table, clock = self._table, self._readings.clock
         requested_at = clock()
         while True:
-            age = clock() - table.ended_at
-            # A read that ended since this call is fresh enough, whatever the interval.
-            fresh = age < every or table.ended_at >= requested_at
-            if table.number > self._seen and fresh and table.covers(self.regions):
-                self._seen = table.number
-                return table.result()
-            if table.number and age < every:
-                await asyncio.sleep(every - age)
-                continue
-            if table.task is None:
-                table.task = asyncio.ensure_future(self._readings.read(table))
-            # A trigger that is cancelled does not cancel the read for the others.
-            await asyncio.shield(table.task)
+            async with table.lock:
+                age = clock() - table.ended_at
+                # A read that ended since this call is fresh enough, whatever the interval.
+                fresh = age < every or table.ended_at >= requested_at
+                outcome = table.outcome
+                is_new = table.number > self._seen
+                if outcome is not None and is_new and fresh and self._is_covered():
+                    self._seen = table.number
+                    break
+                if outcome is None or age >= every:
+                    await self._readings.read(table)
+                    continue
+            await asyncio.sleep(every - age)
+        if isinstance(outcome, Exception):
+            # Otherwise each trigger would add its own frames to the same error.
+            raise outcome.with_traceback(None)
+        return outcome
 
-
-@dataclass(eq=False, slots=True)
-class _SharedTable:
-    """The latest reading of one table, or its error; ``number`` counts the reads."""
-
-    source: TableSource
-    watches: list[Watch] = field(default_factory=list)
-    number: int = 0
-    ended_at: float = 0.0
-    regions: frozenset[str] | None = None
-    outcome: TableReading | Exception | None = None
-    task: asyncio.Task[None] | None = None
-
-    def watched_regions(self) -> frozenset[str] | None:
-        """Return the regions that the watches need together; None for all."""
-        regions: frozenset[str] = frozenset()
-        for watch in self.watches:
-            if watch.regions is None:
-                return None
-            regions |= watch.regions
-        return regions
-
-    def covers(self, regions: frozenset[str] | None) -> bool:
-        """True if the latest read included these regions. An error counts for every region."""
-        if self.regions is None or isinstance(self.outcome, Exception):
+    def _is_covered(self) -> bool:
+        """Return whether the latest read included the regions; an error counts for every region."""
+        read = self._table.regions
+        if read is None or isinstance(self._table.outcome, Exception):
             return True
-        return regions is not None and regions <= self.regions
-
-    def result(self) -> TableReading:
-        """Return the latest reading, or raise the error of the read."""
-        if isinstance(self.outcome, TableReading):
-            return self.outcome
-        error = self.outcome or StoreUnavailableError("the table has not been read yet")
-        # Otherwise each trigger would add its own frames to the same error.
-        raise error.with_traceback(None)
+        return self.regions is not None and self.regions <= read
 
 
 _readings: WeakKeyDictionary[asyncio.AbstractEventLoop, SharedReadings] = WeakKeyDictionary()

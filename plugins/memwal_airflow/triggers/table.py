@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import asdict
 from datetime import timedelta
-from typing import Any, ClassVar
+from typing import Any
 
 from airflow.triggers.base import (
     BaseTaskEndEvent,
@@ -22,13 +22,7 @@ from memwal.catalog.records import STATUS_JOB
 from memwal.errors import MemWalError
 from memwal.util.records import JsonObject
 from memwal_airflow.notifications.failures import failure_reason, record_failure
-from memwal_airflow.triggers.conditions import (
-    BacklogDue,
-    ConditionResult,
-    GenerationsMerged,
-    IndexesCaughtUp,
-    SensorCondition,
-)
+from memwal_airflow.triggers.conditions import BacklogDue, ConditionResult, new_condition
 from memwal_airflow.triggers.readings import TableReading, TableSource, shared_readings
 
 MAX_FAILURES = 3
@@ -63,10 +57,8 @@ class TableTrigger(BaseTrigger):
     soft_fail : bool
         True if the end of the window skips the task; otherwise it fails the task.
     **condition
-        Fields of the condition, see the subclasses.
+        As of :func:`memwal_airflow.triggers.conditions.new_condition`.
     """
-
-    condition_type: ClassVar[type[SensorCondition]]
 
     def __init__(
         self,
@@ -86,7 +78,7 @@ class TableTrigger(BaseTrigger):
         self.poke_seconds = poke_seconds
         self.window_ends_at = window_ends_at
         self.soft_fail = soft_fail
-        self.condition = self.condition_type(**condition)
+        self.condition = new_condition(**condition)
 
     def serialize(self) -> tuple[str, JsonObject]:
         """Return the class path and the arguments that build an equal trigger elsewhere."""
@@ -137,30 +129,6 @@ class TableTrigger(BaseTrigger):
                     event_type = TaskSkippedEvent if self.soft_fail else TaskFailedEvent
                     yield event_type(xcoms={"reason": reason})
                     return
-
-
-class BacklogTrigger(TableTrigger):
-    """Waits until a region is due for a merge; ``region_ids`` and ``policy`` are as of
-    :class:`memwal_airflow.triggers.conditions.BacklogDue`.
-    """
-
-    condition_type = BacklogDue
-
-
-class GenerationMergedTrigger(TableTrigger):
-    """Waits until generations are merged; ``generations`` and ``existing`` are as of
-    :class:`memwal_airflow.triggers.conditions.GenerationsMerged`.
-    """
-
-    condition_type = GenerationsMerged
-
-
-class IndexCaughtUpTrigger(TableTrigger):
-    """Waits until indexes have caught up; ``indexes`` and ``generations`` are as of
-    :class:`memwal_airflow.triggers.conditions.IndexesCaughtUp`.
-    """
-
-    condition_type = IndexesCaughtUp
 
 
 class RegionsDueTrigger(BaseTrigger):

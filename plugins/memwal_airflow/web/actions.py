@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import cache
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 from uuid import UUID
 
 from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
@@ -17,6 +17,7 @@ from airflow.models import Log
 from airflow.models.dag import DagModel
 from airflow.models.dagbag import DBDagBag
 from fastapi import APIRouter, Depends, HTTPException, Request, status
+from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError, field_validator
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -25,10 +26,8 @@ from memwal.jobs.due import JOBS
 from memwal.util.records import JsonObject
 from memwal.util.safe_json import read_json
 from memwal_airflow.dag_factory import dag_id
+from memwal_airflow.links import run_link
 from memwal_airflow.web.access import CatalogDep, StartableTable, from_this_page
-from memwal_airflow.web.places import run_link
-
-Model = TypeVar("Model", bound=BaseModel)
 
 MAX_REQUEST_BYTES = 1 << 20
 """Enough for the ids of 20,000 regions."""
@@ -36,14 +35,16 @@ MAX_REQUEST_BYTES = 1 << 20
 router = APIRouter(dependencies=[Depends(from_this_page)])
 
 
-class _Body(BaseModel):
+class RetryBody(BaseModel):
+    """Body of a request to retry the skipped regions of a table."""
+
     model_config = ConfigDict(extra="forbid")
 
     regions: list[UUID] = Field(default_factory=list)
     """All regions if empty."""
 
 
-class RunBody(_Body):
+class RunBody(RetryBody):
     """Body of a request to run jobs of a table, with the parameters of its DAG."""
 
     jobs: list[str] = Field(default_factory=list)
@@ -57,10 +58,6 @@ class RunBody(_Body):
         if unknown:
             raise ValueError(f"there is no job {', '.join(unknown)}; there are {', '.join(JOBS)}")
         return jobs
-
-
-class RetryBody(_Body):
-    """Body of a request to retry the skipped regions of a table."""
 
 
 async def _read_json_body(request: Request, _user: GetUserDep) -> object:
@@ -79,41 +76,30 @@ async def _read_json_body(request: Request, _user: GetUserDep) -> object:
         raise HTTPException(status.HTTP_400_BAD_REQUEST, "The request is not JSON.") from error
 
 
-def _validate(kind: type[Model], values: object) -> Model:
-    try:
-        return kind.model_validate(values)
-    except ValidationError as error:
-        problems = (
-            f"{'.'.join(map(str, item['loc'])) or 'the request'}: {item['msg']}"
-            for item in error.errors(include_url=False, include_input=False)
-        )
-        raise HTTPException(status.HTTP_422_UNPROCESSABLE_CONTENT, "; ".join(problems)) from error
+def _body(kind: type[BaseModel]) -> Any:
+    """Depend on the body of a request, read by a model."""
 
+    def read(values: Annotated[object, Depends(_read_json_body)]) -> BaseModel:
+        try:
+            return kind.model_validate(values)
+        except ValidationError as error:
+            problems = error.errors(include_url=False, include_input=False)
+            raise RequestValidationError(problems) from error
 
-def _run_body(values: Annotated[object, Depends(_read_json_body)]) -> RunBody:
-    return _validate(RunBody, values)
-
-
-def _retry_body(values: Annotated[object, Depends(_read_json_body)]) -> RetryBody:
-    return _validate(RetryBody, values)
+    return Depends(read)
 
 
 @router.post("/tables/{name}/runs", status_code=status.HTTP_202_ACCEPTED)
 def start_run(
     managed: StartableTable,
-    body: Annotated[RunBody, Depends(_run_body)],
+    body: Annotated[RunBody, _body(RunBody)],
     user: GetUserDep,
     session: SessionDep,
     request: Request,
 ) -> JsonObject:
     """Start a run of the table's DAG as the user, with the request as its parameters."""
     dag = dag_id(managed)
-    conf = {
-        "jobs": body.jobs,
-        "regions": [str(region) for region in body.regions],
-        "force": body.force,
-        "dry_run": body.dry_run,
-    }
+    conf = body.model_dump(mode="json")
     model = session.scalar(
         select(DagModel).where(DagModel.dag_id == dag, ~DagModel.is_stale).limit(1)
     )
@@ -141,7 +127,7 @@ def start_run(
 @router.post("/tables/{name}/retry")
 def retry(
     managed: StartableTable,
-    body: Annotated[RetryBody, Depends(_retry_body)],
+    body: Annotated[RetryBody, _body(RetryBody)],
     user: GetUserDep,
     session: SessionDep,
     catalog: CatalogDep,

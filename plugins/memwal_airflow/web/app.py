@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from airflow.api_fastapi.core_api.security import get_user
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, status
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
-from starlette.datastructures import MutableHeaders
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from fastapi.responses import JSONResponse, Response
 
 from memwal.errors import (
     InvalidInputError,
@@ -51,30 +50,20 @@ def create_app() -> FastAPI:
     app.include_router(_not_found_router(), prefix="/api")
     app.include_router(page.router)
     app.include_router(_not_found_router())
-    app.add_middleware(SecurityHeaders)
+    app.middleware("http")(_add_headers)
     app.add_exception_handler(MemWalError, _error_response)
     app.add_exception_handler(RequestValidationError, _validation_error_response)
     app.add_exception_handler(Exception, _unexpected_error_response)
     return app
 
 
-class SecurityHeaders:
-    """Adds :data:`HEADERS` to every answer."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request."""
-
-        async def send_with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                headers.update(HEADERS)
-                headers.setdefault("Cache-Control", NO_CACHE)
-            await send(message)
-
-        await self._app(scope, receive, send_with_headers)
+async def _add_headers(
+    request: Request, answer: Callable[[Request], Awaitable[Response]]
+) -> Response:
+    response = await answer(request)
+    response.headers.update(HEADERS)
+    response.headers.setdefault("Cache-Control", NO_CACHE)
+    return response
 
 
 def _not_found_router() -> APIRouter:
@@ -105,7 +94,10 @@ def _error_response(_: Request, error: Exception) -> JSONResponse:
 
 
 def _validation_error_response(_: Request, error: Any) -> JSONResponse:
-    problems = (f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
+    problems = (
+        f"{'.'.join(map(str, item['loc'])) or 'the request'}: {item['msg']}"
+        for item in error.errors()
+    )
     detail = "; ".join(problems)
     return JSONResponse({"detail": detail}, status_code=status.HTTP_422_UNPROCESSABLE_CONTENT)
 

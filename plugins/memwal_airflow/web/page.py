@@ -9,7 +9,7 @@ from fastapi import APIRouter, HTTPException, status
 from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse, Response
 
 from memwal_airflow import DAG_PREFIX
-from memwal_airflow.web.places import app_path
+from memwal_airflow.links import table_address
 
 STATIC = Path(__file__).parent / "static"
 """Folder of the built front end."""
@@ -43,8 +43,7 @@ def index() -> Response:
 def table_of_dag(dag_id: str) -> Response:
     """Redirect to the table that a DAG maintains; the tab of every DAG shows this."""
     if dag_id.startswith(DAG_PREFIX):
-        name = dag_id.removeprefix(DAG_PREFIX)
-        return RedirectResponse(app_path(f"/#/tables/{name}"))
+        return RedirectResponse(table_address(dag_id.removeprefix(DAG_PREFIX)))
     return _text_page(
         "No table belongs to this DAG",
         f"{html.escape(dag_id)} is not one of the DAGs that maintain a table; their names begin "

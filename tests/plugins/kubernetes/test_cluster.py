@@ -26,16 +26,15 @@ from memwal_airflow import fleet_dag
 from memwal_airflow.assets import merged_asset
 from memwal_airflow.kubernetes import driver_pod, pods
 from memwal_airflow.kubernetes.cluster import TaskDriver
-from memwal_airflow.operators.base import external_id
+from memwal_airflow.operators.base import external_id, open_target
 from memwal_airflow.operators.maintenance import (
     MemWalCollectOperator,
     MemWalIndexOperator,
     MemWalMergeOperator,
     MemWalSnapshotOperator,
-    MemWalVerifyOperator,
     TableCheckpointOperator,
 )
-from memwal_airflow.operators.target import open_target
+from memwal_airflow.operators.verify import MemWalVerifyOperator
 from memwal_airflow.spark import application
 from memwal_airflow.spark.processes import ProcessId
 from memwal_airflow.spark.reattach import STATE_KEY

@@ -19,7 +19,7 @@ from memwal_airflow.notifications.failures import failure_reason, traceback_reas
 from memwal_airflow.operators.maintenance import MemWalMergeOperator
 from memwal_airflow.sensors.table import RegionsDueSensor, TableBacklogSensor
 from memwal_airflow.skips import RegionsSkipped
-from memwal_airflow.spark.errors import SparkApplicationError
+from memwal_airflow.spark.application import SparkApplicationError
 from memwal_airflow.triggers import table as table_triggers
 from memwal_airflow.triggers.readings import SharedReadings
 from memwal_airflow.triggers.table import start_arguments
@@ -104,7 +104,8 @@ def test_a_trigger_records_why_it_gives_up(
     async def fail(*_: Any, **__: Any) -> Any:
         raise StoreAccessError("no rights; renew the credentials")
 
-    trigger = table_triggers.BacklogTrigger(
+    trigger = table_triggers.TableTrigger(
+        condition="BacklogDue",
         table="flights",
         poke_seconds=0.0,
         window_ends_at=0.0,

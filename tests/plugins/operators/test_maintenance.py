@@ -14,13 +14,12 @@ import pytest
 from airflow.exceptions import AirflowNotFoundException
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from memwal_airflow.assets import indexed_asset, merged_asset
-from memwal_airflow.operators.base import external_id
+from memwal_airflow.operators.base import MemWalOperator, external_id
 from memwal_airflow.operators.maintenance import (
     MemWalCollectOperator,
     MemWalCompactOperator,
     MemWalIndexOperator,
     MemWalMergeOperator,
-    MemWalOperator,
     MemWalQualityOperator,
     MemWalSnapshotOperator,
     TableCheckpointOperator,

@@ -9,9 +9,9 @@ import pytest
 from airflow.sdk.bases.skipmixin import XCOM_SKIPMIXIN_KEY
 from airflow.sdk.exceptions import AirflowFailException
 from memwal_airflow.dag_factory import LATER_TASKS
-from memwal_airflow.deadlines import LATE
-from memwal_airflow.operators import plan as plan_module
-from memwal_airflow.operators.plan import MergeAndPlanOperator
+from memwal_airflow.notifications.failures import LATE
+from memwal_airflow.operators import maintenance
+from memwal_airflow.operators.maintenance import MergeAndPlanOperator
 from memwal_airflow.skips import TaskSkipped, TaskSkipReason
 from support.airflow.skips import skips
 
@@ -122,7 +122,7 @@ def test_a_merge_that_fails_decides_nothing(
     def fail(*arguments: Any) -> None:
         raise OSError("no space")
 
-    monkeypatch.setattr(plan_module.MemWalMergeOperator, "run_on", fail)
+    monkeypatch.setattr(maintenance.MemWalMergeOperator, "run_on", fail)
     operator = MergeAndPlanOperator(task_id="merge", table="flights", later=LATER_TASKS)
     with pytest.raises(OSError, match="no space"):
         operator.execute(context)  # type: ignore[arg-type]

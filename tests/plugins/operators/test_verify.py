@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
-from memwal_airflow.operators.maintenance import MemWalVerifyOperator
+from memwal_airflow.operators.verify import MemWalVerifyOperator
 
 from memwal.catalog import Catalog
 from memwal.errors import InvalidInputError

@@ -8,12 +8,11 @@ from airflow.sdk.exceptions import AirflowSensorTimeout, AirflowSkipException, T
 from memwal_airflow.sensors.table import (
     GenerationMergedSensor,
     IndexCaughtUpSensor,
-    RegionBacklogSensor,
     TableBacklogSensor,
     TableSensor,
 )
 from memwal_airflow.skips import TaskSkipReason
-from memwal_airflow.triggers.table import BacklogTrigger, GenerationMergedTrigger
+from memwal_airflow.triggers.table import TableTrigger
 from support.airflow.skips import skips
 
 from memwal.catalog import Catalog, Policy
@@ -42,9 +41,9 @@ def context() -> Any:
     return {"ti": TaskInstance()}
 
 
-def sensor(table: Any, region: Any, **options: Any) -> RegionBacklogSensor:
+def sensor(table: Any, region: Any, **options: Any) -> TableBacklogSensor:
     arguments = {"policy": RULE, **options}
-    return RegionBacklogSensor(task_id="wait", table_uri=table.uri, regions=region, **arguments)
+    return TableBacklogSensor(task_id="wait", table_uri=table.uri, regions=region, **arguments)
 
 
 def deferral(waiting: TableSensor) -> TaskDeferred:
@@ -76,7 +75,7 @@ def test_others_wait_in_the_triggerer_with_all_they_need(backlog: Any, tmp_path:
         backlog, backlog.cold, storage_options_ref=str(options), poke_interval=7, timeout=90
     )
     left = deferral(waiting)
-    assert isinstance(left.trigger, BacklogTrigger)
+    assert isinstance(left.trigger, TableTrigger)
     _, arguments = left.trigger.serialize()
     ends = arguments.pop("window_ends_at")
     assert time.time() < ends <= time.time() + 90
@@ -84,6 +83,7 @@ def test_others_wait_in_the_triggerer_with_all_they_need(backlog: Any, tmp_path:
         "table": None,
         "table_uri": backlog.uri,
         "storage_options_ref": str(options),
+        "condition": "BacklogDue",
         "region_ids": [backlog.cold],
         "policy": RULE,
         "poke_seconds": 7,
@@ -141,7 +141,7 @@ def test_a_generation_is_waited_for_until_it_is_merged(flights: Any) -> None:
         task_id="wait", table="flights", region=flights.hot, generation="4"
     )
     left = deferral(waiting)
-    assert isinstance(left.trigger, GenerationMergedTrigger)
+    assert isinstance(left.trigger, TableTrigger)
     assert left.trigger.serialize()[1]["generations"] == {flights.hot: 4}
     assert left.trigger.soft_fail is False
     flights.table.merge()
@@ -209,10 +209,10 @@ def test_only_a_dag_that_is_tried_out_comes_back_from_the_triggerer(backlog: Any
 
 DAG_FILE = """
 from airflow.sdk import DAG
-from memwal_airflow.sensors.table import RegionBacklogSensor
+from memwal_airflow.sensors.table import TableBacklogSensor
 
 with DAG("sensors"):
-    RegionBacklogSensor.partial(
+    TableBacklogSensor.partial(
         task_id="wait", table_uri={uri!r}, poke_interval=1, timeout=1, soft_fail=True
     ).expand(regions={regions!r})
 """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from memwal_airflow.spark.errors import SparkApplicationError, error_of_line
+from memwal_airflow.spark.application import SparkApplicationError, error_of_line
 
 from memwal.errors import InvalidInputError, StoreAccessError
 

@@ -21,8 +21,7 @@ from memwal_airflow.assets import merged_asset
 from memwal_airflow.operators.maintenance import MemWalMergeOperator
 from memwal_airflow.skips import TaskSkipReason
 from memwal_airflow.spark import application, reattach
-from memwal_airflow.spark.application import SparkJob
-from memwal_airflow.spark.errors import SparkApplicationError
+from memwal_airflow.spark.application import SparkApplicationError, SparkJob
 from memwal_airflow.spark.processes import ProcessId
 from memwal_airflow.spark.reattach import STATE_KEY, find_earlier_try
 from support.airflow.skips import skips

@@ -7,7 +7,12 @@ from typing import Any
 
 import pytest
 from memwal_airflow.skips import TaskSkipReason
-from memwal_airflow.triggers.conditions import BacklogDue, GenerationsMerged, IndexesCaughtUp
+from memwal_airflow.triggers.conditions import (
+    BacklogDue,
+    GenerationsMerged,
+    IndexesCaughtUp,
+    new_condition,
+)
 from memwal_airflow.triggers.readings import TableReading
 from support.data import statuses
 from support.data.statuses import region_id
@@ -157,5 +162,5 @@ def test_indexes_catch_up() -> None:
     ],
 )
 def test_a_condition_can_be_made_again(condition: Any) -> None:
-    assert type(condition)(**json.loads(json.dumps(condition.arguments()))) == condition
+    assert new_condition(**json.loads(json.dumps(condition.arguments()))) == condition
     assert replace(condition) == condition

@@ -142,8 +142,8 @@ def test_one_that_stops_waiting_does_not_stop_the_others() -> None:
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         first.cancel()
-        assert await second == 1
-        assert len(looks.taken) == 1
+        # The read ends with the trigger that waited for it, and the next one reads again.
+        assert await second == 2
 
     run(work)
 

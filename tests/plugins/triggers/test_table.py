@@ -9,12 +9,7 @@ from typing import Any
 import pytest
 from airflow._shared.module_loading import import_string
 from memwal_airflow.triggers import table as triggers
-from memwal_airflow.triggers.table import (
-    BacklogTrigger,
-    GenerationMergedTrigger,
-    IndexCaughtUpTrigger,
-    TableTrigger,
-)
+from memwal_airflow.triggers.table import TableTrigger
 
 from memwal.errors import MemWalError, StoreUnavailableError
 from memwal.jobs import backlog as table_backlog
@@ -23,16 +18,17 @@ POKE = 0.02
 RULE = {"merge_at_generations": 4, "merge_at_age_seconds": 3600.0}
 
 
-def trigger(table: Any, *regions: str, seconds: float = 60, **changes: Any) -> BacklogTrigger:
+def trigger(table: Any, *regions: str, seconds: float = 60, **changes: Any) -> TableTrigger:
     arguments = {
         "table_uri": table.uri,
+        "condition": "BacklogDue",
         "region_ids": list(regions),
         "policy": RULE,
         "poke_seconds": POKE,
         "window_ends_at": time.time() + seconds,
         "soft_fail": True,
     }
-    return BacklogTrigger(**(arguments | changes))
+    return TableTrigger(**(arguments | changes))
 
 
 async def events(found: TableTrigger) -> list[Any]:
@@ -46,17 +42,14 @@ def run(found: TableTrigger) -> tuple[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "condition"),
+    ("name", "fields"),
     [
-        (BacklogTrigger, {"region_ids": ["a"], "policy": {"merge_at_bytes": 5}}),
-        (
-            GenerationMergedTrigger,
-            {"generations": {"a": 3}, "region_ids": None, "existing": True},
-        ),
-        (IndexCaughtUpTrigger, {"indexes": ["a"], "generations": 2}),
+        ("BacklogDue", {"region_ids": ["a"], "policy": {"merge_at_bytes": 5}}),
+        ("GenerationsMerged", {"generations": {"a": 3}, "region_ids": None, "existing": True}),
+        ("IndexesCaughtUp", {"indexes": ["a"], "generations": 2}),
     ],
 )
-def test_all_state_survives_json(kind: Any, condition: Any) -> None:
+def test_all_state_survives_json(name: str, fields: Any) -> None:
     arguments = {
         "table": None,
         "table_uri": "/t",
@@ -64,10 +57,11 @@ def test_all_state_survives_json(kind: Any, condition: Any) -> None:
         "poke_seconds": 3.0,
         "window_ends_at": 17.5,
         "soft_fail": False,
-        **condition,
+        "condition": name,
+        **fields,
     }
-    path, serialized = kind(**arguments).serialize()
-    assert path == f"memwal_airflow.triggers.table.{kind.__name__}"
+    path, serialized = TableTrigger(**arguments).serialize()
+    assert path == "memwal_airflow.triggers.table.TableTrigger"
     assert serialized == arguments
     again = import_string(path)(**json.loads(json.dumps(serialized)))
     assert again.serialize() == (path, arguments)
@@ -133,13 +127,16 @@ def test_it_sees_what_is_merged_and_indexed_while_it_waits(backlog: Any) -> None
 
     async def both() -> tuple[list[Any], list[Any]]:
         merged = asyncio.ensure_future(
-            events(GenerationMergedTrigger(generations={backlog.hot: 4}, **given))
+            events(
+                TableTrigger(condition="GenerationsMerged", generations={backlog.hot: 4}, **given)
+            )
         )
         await asyncio.sleep(5 * POKE)
         assert not merged.done()
         await asyncio.to_thread(backlog.table.merge)
         after = await merged
-        indexed = asyncio.ensure_future(events(IndexCaughtUpTrigger(indexes=None, **given)))
+        caught_up = TableTrigger(condition="IndexesCaughtUp", indexes=None, **given)
+        indexed = asyncio.ensure_future(events(caught_up))
         await asyncio.sleep(5 * POKE)
         assert not indexed.done()
         await asyncio.to_thread(backlog.table.build_indexes)

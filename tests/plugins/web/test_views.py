@@ -42,12 +42,13 @@ def test_the_fleet(flights: Any, as_user: AsUser, catalog: Catalog) -> None:
     found, off = answer["tables"]
     status = flights.table.status()
     assert found["backlog"].pop("oldest_seconds") > 0
-    assert found["backlog"] == {
+    backlog = {
         "generations": 5,
         "rows": status.backlog_rows,
         "bytes": status.backlog_bytes,
         "wal_entries": status.unflushed_wal_entries,
     }
+    assert found["backlog"].items() >= backlog.items()
     task = "/dags/memwal__flights/runs/manual__1%2B00%3A00/tasks/merge/mapped/2"
     (working,) = found["running"]
     assert working["started_at"]
@@ -228,13 +229,13 @@ def test_runs(as_user: AsUser, catalog: Catalog) -> None:
     "external_id", [None, "", "a/b/c", "a/b/c/d", "a/b//1", "a/b/c/1/2", "a/b/c/--1"]
 )
 def test_only_tasks_of_airflow_have_links(external_id: str | None) -> None:
-    from memwal_airflow.web.places import task_link
+    from memwal_airflow.links import task_link
 
     assert task_link(external_id) is None
 
 
 def test_links_below_a_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
-    from memwal_airflow.web.places import app_path, task_link
+    from memwal_airflow.links import app_path, task_link
 
     monkeypatch.setenv("AIRFLOW__API__BASE_URL", "https://example.com/air/")
     assert app_path("/") == "/air/memwal/"
@@ -245,12 +246,12 @@ class TestCollection:
     def test_what_would_go_and_why(
         self, flights: Any, as_user: AsUser, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from memwal_airflow.web import collection
+        from memwal_airflow.web import views
 
         looks = []
-        collect_garbage = collection.collect_garbage
+        collect_garbage = views.collect_garbage
         monkeypatch.setattr(
-            collection,
+            views,
             "collect_garbage",
             lambda location, options: looks.append(options) or collect_garbage(location, options),
         )
