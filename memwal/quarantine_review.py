@@ -15,7 +15,7 @@ from memwal.boundary.public import public
 from memwal.format.values import single_array
 from memwal.lsm.row_schema import RowSchema
 from memwal.quality.evaluate import evaluate
-from memwal.quality.expectations import Severity
+from memwal.quality.expectations import ExpectationKind, Severity
 from memwal.quality.quarantine import (
     PREFIX,
     Quarantine,
@@ -24,7 +24,6 @@ from memwal.quality.quarantine import (
     original_rows,
     origins_of,
 )
-from memwal.quality.registry import ExpectationKind
 from memwal.quality.rules import QualityRules
 from memwal.region.rows import key_column
 from memwal.table import Table

@@ -11,7 +11,8 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import product
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -19,23 +20,23 @@ from prometheus_client.registry import Collector
 
 from memwal.catalog.failures import REGION_JOB
 from memwal.errors import MemWalError
-from memwal.exporter.catalog_reader import CatalogReader, CatalogReading
+from memwal.exporter.catalog_reader import CatalogReader, TableFigures
 from memwal.exporter.metrics import (
     CATALOG_READ,
     CATALOG_UP,
-    CATCHUP_AGE,
     INDEX_GAUGES,
     JOB_ATTEMPTS,
     JOB_FAILING,
     JOB_RUNNING,
     JOB_SUCCESS_AGE,
-    MOST_CLAIMS,
     REGION_CLAIMS,
     TABLE_GAUGES,
     TABLE_HEALTH,
     TABLE_INFO,
 )
 from memwal.fleet.health import Health
+from memwal.jobs.due import JOBS
+from memwal.jobs.job import RunState
 from memwal.jobs.metrics import JOB_RUNS, JOB_SUMS
 from memwal.telemetry import MetricDefinition
 from memwal.telemetry.spans import HEALTH, INDEX, JOB, OUTCOME, OWNER, TABLE, TABLE_URI
@@ -45,8 +46,11 @@ logger = logging.getLogger(__name__)
 _UNITS = {"s": "seconds", "By": "bytes"}
 _OTHER = re.compile(r"[^a-zA-Z0-9:]+")
 
-_BY_TABLE = (TABLE,)
 _BY_JOB = (TABLE, JOB)
+OUTCOMES = (RunState.SUCCEEDED.value, RunState.FAILED.value, RunState.ABANDONED.value)
+
+# Values by their labels; None is left out.
+_Samples = Iterable[tuple[Sequence[str], float | None]]
 
 
 class CatalogCollector(Collector):
@@ -76,7 +80,7 @@ class CatalogCollector(Collector):
         if not self._lock.acquire(timeout=self._patience_seconds):
             # Waiting longer would only let waiting scrapes pile up.
             logger.warning("the catalog has not answered for %s s", self._patience_seconds)
-            return [_unlabelled_gauge(CATALOG_UP, 0)]
+            return [_DOWN]
         try:
             now = time.monotonic()
             if self._read_at is None or now - self._read_at >= self._cache_seconds:
@@ -89,15 +93,15 @@ class CatalogCollector(Collector):
     def _read_families(self) -> list[Metric]:
         started = time.monotonic()
         try:
-            reading = self._reader.read()
+            tables = self._reader.read()
         except MemWalError as error:
             logger.warning("the catalog was not read: %s", error)
-            return [_unlabelled_gauge(CATALOG_UP, 0)]
+            return [_DOWN]
         took = time.monotonic() - started
         return [
-            _unlabelled_gauge(CATALOG_UP, 1),
-            _unlabelled_gauge(CATALOG_READ, took),
-            *families(reading),
+            _gauge(CATALOG_UP, (), [((), 1)]),
+            _gauge(CATALOG_READ, (), [((), took)]),
+            *_families(self._reader, tables),
         ]
 
 
@@ -108,75 +112,64 @@ def registry(reader: CatalogReader, *, cache_seconds: float) -> CollectorRegistr
     return metrics
 
 
-def families(reading: CatalogReading) -> Iterator[Metric]:
+def _families(reader: CatalogReader, tables: Sequence[TableFigures]) -> Iterator[Metric]:
     """Yield the metrics of a reading."""
-    info = _gauge(TABLE_INFO, (TABLE, TABLE_URI, OWNER))
-    for table_reading in reading.tables:
-        table = table_reading.table
-        info.add_metric([table.name, table.uri, table.owner], 1)
-    yield info
-    healths = _gauge(TABLE_HEALTH, (TABLE, HEALTH))
-    for table_reading in reading.tables:
-        for health in Health:
-            found = table_reading.overview.health is health
-            healths.add_metric([table_reading.table.name, health.value], float(found))
-    yield healths
+    named = {figures.table.name: figures for figures in tables}
+    yield _gauge(
+        TABLE_INFO,
+        (TABLE, TABLE_URI, OWNER),
+        (((name, t.table.uri, t.table.owner), 1) for name, t in named.items()),
+    )
+    yield _gauge(
+        TABLE_HEALTH,
+        (TABLE, HEALTH),
+        (
+            ((name, health.value), float(t.overview.health is health))
+            for name, t in named.items()
+            for health in Health
+        ),
+    )
     for gauge in TABLE_GAUGES:
-        family = _gauge(gauge, _BY_TABLE)
-        for table_reading in reading.tables:
-            value = gauge.of(table_reading)
-            if value is not None:
-                family.add_metric([table_reading.table.name], value)
-        yield family
-    for index_gauge in INDEX_GAUGES:
-        family = _gauge(index_gauge, (TABLE, INDEX))
-        for table_reading in reading.tables:
-            state = table_reading.state
-            for index in state.status.indexes if state is not None else ():
-                value = index_gauge.of(index)
-                if value is not None:
-                    family.add_metric([table_reading.table.name, index.name], value)
-        yield family
-    yield _by_table(_gauge(CATCHUP_AGE, _BY_TABLE), reading.behind)
-    yield _by_table(_counter(REGION_CLAIMS, _BY_TABLE), reading.claims)
-    yield _by_table(_gauge(MOST_CLAIMS, _BY_TABLE), reading.most_claims)
-    yield from _job_metrics(reading)
-
-
-def _by_table(
-    family: GaugeMetricFamily | CounterMetricFamily, values: Mapping[str, float]
-) -> Metric:
-    for table, value in values.items():
-        family.add_metric([table], value)
-    return family
-
-
-def _job_metrics(reading: CatalogReading) -> Iterator[Metric]:
-    runs = _counter(JOB_RUNS, (*_BY_JOB, OUTCOME))
-    for key, number in reading.runs.items():
-        runs.add_metric(key, number)
-    yield runs
+        yield _gauge(gauge, (TABLE,), (((name,), gauge.of(t)) for name, t in named.items()))
+    for of_index in INDEX_GAUGES:
+        yield _gauge(
+            of_index,
+            (TABLE, INDEX),
+            (
+                ((name, index.name), of_index.of(index))
+                for name, t in named.items()
+                for index in t.indexes
+            ),
+        )
+    claims = (((name,), t.counters.claims) for name, t in named.items())
+    yield _counter(REGION_CLAIMS, (TABLE,), claims)
+    runs = product(named, JOBS, OUTCOMES)
+    yield _counter(JOB_RUNS, (*_BY_JOB, OUTCOME), ((run, reader.runs[run]) for run in runs))
     for total in JOB_SUMS:
-        family = _counter(total, _BY_JOB)
-        for (name, table, job), value in reading.sums.items():
-            if name == total.name:
-                family.add_metric([table, job], value)
-        yield family
-    ages, attempts = _gauge(JOB_SUCCESS_AGE, _BY_JOB), _gauge(JOB_ATTEMPTS, _BY_JOB)
-    running, failing = _gauge(JOB_RUNNING, _BY_JOB), _gauge(JOB_FAILING, _BY_JOB)
-    jobs = {job for _, job, _ in reading.runs}
-    for table_reading in reading.tables:
-        name = table_reading.table.name
-        for job in sorted(jobs):
-            ages.add_metric([name, job], table_reading.success_age(job))
-        for error in table_reading.overview.errors:
-            if error.job == REGION_JOB:
-                continue  # Skipped regions have a metric and an alert of their own.
-            attempts.add_metric([name, error.job], error.attempts or 1)
-            failing.add_metric([name, error.job], table_reading.since(error.since))
-        for job in table_reading.running:
-            running.add_metric([name, job], 1)
-    yield from (ages, attempts, failing, running)
+        yield _counter(
+            total,
+            _BY_JOB,
+            (
+                ((table, job), value)
+                for (name, table, job), value in reader.sums.items()
+                if name == total.name and table in named
+            ),
+        )
+    ages = (((name, job), t.success_age(job)) for name, t in named.items() for job in sorted(JOBS))
+    yield _gauge(JOB_SUCCESS_AGE, _BY_JOB, ages)
+    # Skipped regions have a metric and an alert of their own.
+    errors = [
+        (name, t.since(error.since), error)
+        for name, t in named.items()
+        for error in t.overview.errors
+        if error.job != REGION_JOB
+    ]
+    attempts = (((name, error.job), error.attempts or 1) for name, _, error in errors)
+    yield _gauge(JOB_ATTEMPTS, _BY_JOB, attempts)
+    failing = (((name, error.job), seconds) for name, seconds, error in errors)
+    yield _gauge(JOB_FAILING, _BY_JOB, failing)
+    running = (((name, job), 1) for name, t in named.items() for job in t.running)
+    yield _gauge(JOB_RUNNING, _BY_JOB, running)
 
 
 def prometheus_name(metric: MetricDefinition, *, counter: bool = False) -> str:
@@ -193,19 +186,23 @@ def label(attribute: str) -> str:
     return _OTHER.sub("_", attribute)
 
 
-def _gauge(metric: MetricDefinition, attributes: Iterable[str]) -> GaugeMetricFamily:
+def _gauge(metric: MetricDefinition, attributes: Iterable[str], samples: _Samples) -> Metric:
     labels = [label(attribute) for attribute in attributes]
-    return GaugeMetricFamily(prometheus_name(metric), metric.description, labels=labels)
+    family = GaugeMetricFamily(prometheus_name(metric), metric.description, labels=labels)
+    return _filled(family, samples)
 
 
-def _counter(metric: MetricDefinition, attributes: Iterable[str]) -> CounterMetricFamily:
+def _counter(metric: MetricDefinition, attributes: Iterable[str], samples: _Samples) -> Metric:
     labels = [label(attribute) for attribute in attributes]
-    return CounterMetricFamily(
-        prometheus_name(metric, counter=True), metric.description, labels=labels
-    )
+    name = prometheus_name(metric, counter=True)
+    return _filled(CounterMetricFamily(name, metric.description, labels=labels), samples)
 
 
-def _unlabelled_gauge(metric: MetricDefinition, value: float) -> GaugeMetricFamily:
-    family = _gauge(metric, ())
-    family.add_metric([], value)
+def _filled(family: GaugeMetricFamily | CounterMetricFamily, samples: _Samples) -> Metric:
+    for labels, value in samples:
+        if value is not None:
+            family.add_metric(labels, value)
     return family
+
+
+_DOWN = _gauge(CATALOG_UP, (), [((), 0)])

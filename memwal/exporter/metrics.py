@@ -157,6 +157,19 @@ TABLE_GAUGES = (
         "Memory of merged generations that every index covers and that are still stored.",
         _status(lambda s: s.reclaimable_bytes),
     ),
+    TableGauge(
+        "memwal.table.catchup.age",
+        "s",
+        "How long an index has been behind without a successful build, since the endpoint started; "
+        "0 if none is.",
+        lambda t: t.counters.behind,
+    ),
+    TableGauge(
+        "memwal.region.claims.most",
+        "{claim}",
+        "Maximum claims of one region within 15 minutes.",
+        lambda t: t.counters.most_claims,
+    ),
 )
 
 INDEX_GAUGES = (
@@ -174,12 +187,6 @@ INDEX_GAUGES = (
     ),
 )
 
-CATCHUP_AGE = MetricDefinition(
-    "memwal.table.catchup.age",
-    "s",
-    "How long an index has been behind without a successful build, since the endpoint started; "
-    "0 if none is.",
-)
 TABLE_HEALTH = MetricDefinition(
     "memwal.table.health",
     "",
@@ -190,9 +197,6 @@ TABLE_INFO = MetricDefinition(
 )
 REGION_CLAIMS = MetricDefinition(
     "memwal.region.claims", "{claim}", "Claims of regions by writers since the endpoint started."
-)
-MOST_CLAIMS = MetricDefinition(
-    "memwal.region.claims.most", "{claim}", "Maximum claims of one region within 15 minutes."
 )
 JOB_RUNNING = MetricDefinition(
     "memwal.job.running", "{run}", "1 while the lease of the job is held."

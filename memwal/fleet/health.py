@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from memwal.boundary.text import age as shown
 from memwal.catalog.failures import RUNBOOKS, JobError, job_errors
 from memwal.catalog.records import BacklogSample, ManagedTable
 from memwal.errors import LeaseLostError
@@ -68,8 +69,8 @@ def health(
         (policy.late_seconds, Health.LATE),
     ):
         if age is not None and age >= limit:
-            text = f"the oldest generation waits for {duration(age)}"
-            reasons.append((state, f"{text}, {state} is {duration(limit)}"))
+            text = f"the oldest generation waits for {shown(age)}"
+            reasons.append((state, f"{text}, {state} is {shown(limit)}"))
             break
     reasons += [(Health.FAILING, _truncated(error.summary)) for error in errors]
     stale = _stale_reason(policy, sample, now)
@@ -82,20 +83,6 @@ def health(
     return reasons[0][0], tuple(text for _, text in reasons)
 
 
-def duration(seconds: float) -> str:
-    """Format a duration in its two largest units."""
-    units = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
-    remaining = int(seconds)
-    parts: list[str] = []
-    for name, size in units:
-        count, remaining = divmod(remaining, size)
-        if count:
-            parts.append(f"{count} {name}")
-        elif parts:
-            break
-    return " ".join(parts[:2]) or "0 s"
-
-
 def _stale_reason(policy: Policy, sample: BacklogSample | None, now: datetime) -> str | None:
     """Return why the age of the backlog is unknown; None if the latest sample is recent enough."""
     if sample is None:
@@ -104,11 +91,11 @@ def _stale_reason(policy: Policy, sample: BacklogSample | None, now: datetime) -
     # A generation flushed since the sample cannot be older than the sample.
     if silent < policy.late_seconds:
         return None
-    return f"its status has not been read for {duration(silent)}"
+    return f"its status has not been read for {shown(silent)}"
 
 
 def _truncated(text: str) -> str:
-    line = " ".join(text.split())
+    line = _single_line(text)
     return line if len(line) <= _REASON_LENGTH else f"{line[:_REASON_LENGTH]}…"
 
 
@@ -244,9 +231,8 @@ def _backlog_conditions(
             mark=kind.value,
             since=now - timedelta(seconds=age),
             text=(
-                f"the oldest of {sample.generations} unmerged generations is "
-                f"{_rounded_duration(age)} old; "
-                f"the limit is {_rounded_duration(limit)}"
+                f"the oldest of {sample.generations} unmerged generations is {shown(age)} old; "
+                f"the limit is {shown(limit)}"
             ),
             runbook=f"{RUNBOOKS}/MemwalBacklog{'Critical' if critical else 'Late'}.md",
         )
@@ -318,7 +304,3 @@ def _lease_conditions(
 
 def _single_line(text: str) -> str:
     return " ".join(text.split())
-
-
-def _rounded_duration(seconds: float) -> str:
-    return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.0f} min"

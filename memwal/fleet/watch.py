@@ -29,7 +29,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from memwal.base_table.snapshot import open_base, table_manifest_key
 from memwal.fleet.tables import Survey, due_jobs, managed_location, survey
@@ -80,7 +80,7 @@ class _Marks(NamedTuple):
 class _Remembered:
     survey: Survey
     marks: _Marks
-    probe: _Probe
+    probe: _FolderTimes | _NextVersions
     read_at: float  # in seconds of the boot clock
     at: datetime  # the same time, in UTC
 
@@ -181,18 +181,10 @@ def _aged(last: _Remembered, now: datetime) -> Survey:
     return replace(last.survey, status=status, due=due, skipped_regions=skipped)
 
 
-class _Probe(Protocol):
-    """Observes one table without reading its status."""
-
-    is_quick: bool  # Whether it takes system calls only.
-
-    def marks(self) -> _Marks: ...
-
-
 class _FolderTimes:
     """Times of the folders that every change creates or deletes a file in."""
 
-    is_quick = True
+    is_quick = True  # Takes system calls only.
 
     def __init__(self, location: TableLocation) -> None:
         self._store = location.store
@@ -233,6 +225,6 @@ class _NextVersions:
         return RegionManifestStore(self._store, manifest.region_id).has_successor(manifest)
 
 
-def _probe(location: TableLocation) -> _Probe:
+def _probe(location: TableLocation) -> _FolderTimes | _NextVersions:
     local = location.store.folder_stamp(MEM_WAL_DIR) is not None
     return _FolderTimes(location) if local else _NextVersions(location)

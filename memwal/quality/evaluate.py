@@ -27,8 +27,7 @@ from memwal.quality.checks import (
     is_vector,
     vector_failures,
 )
-from memwal.quality.expectations import Expectation
-from memwal.quality.registry import EXPECTATION_RULES, ExpectationKind
+from memwal.quality.expectations import EXPECTATION_RULES, Expectation, ExpectationKind
 from memwal.util.arrays import Mask
 from memwal.util.optional_deps import requires_extra
 from memwal.util.records import JsonMapping, JsonObject
@@ -268,34 +267,16 @@ def _has_exception(info: JsonMapping) -> bool:
 
 
 def _vector_classes() -> list[type]:
-    """Define the vector expectations for Great Expectations; each registers itself."""
-    from great_expectations.execution_engine.pandas_execution_engine import PandasExecutionEngine
+    """Define the vector expectations for Great Expectations; each registers itself.
+
+    It shows their results in Data Docs, and never evaluates them.
+    """
     from great_expectations.expectations.expectation import ColumnMapExpectation
-    from great_expectations.expectations.metrics import map_metric_provider
-
-    providers: Any = map_metric_provider
-
-    def metric(type_: str, keys: tuple[str, ...]) -> type:
-        def pandas(cls: type, column: pd.Series, **kwargs: object) -> Mask:
-            vectors = pa.array(list(column), from_pandas=False)
-            return ~vector_failures(type_, vectors, {key: kwargs.get(key) for key in keys})
-
-        return type(
-            f"Metric_{type_}",
-            (providers.ColumnMapMetricProvider,),
-            {
-                "condition_metric_name": _metric_name(type_),
-                "condition_value_keys": keys,
-                "filter_column_isnull": type_ != "expect_vector_values_to_not_be_null",
-                "_pandas": providers.column_condition_partial(engine=PandasExecutionEngine)(pandas),
-            },
-        )
 
     classes = []
     for type_ in VECTOR_CHECKS:
         rule = EXPECTATION_RULES[type_]
         keys = (*(key for key in rule.required if key != "column"), *rule.optional)
-        classes.append(metric(type_, keys))
         optional = dict.fromkeys(keys, Any)
         classes.append(
             type(
@@ -306,14 +287,10 @@ def _vector_classes() -> list[type]:
                     "__doc__": f"{type_.replace('_', ' ').capitalize()}.",
                     "__annotations__": optional,
                     **dict.fromkeys(keys),
-                    "map_metric": _metric_name(type_),
+                    "map_metric": f"column_values.{type_.removeprefix('expect_')}",
                     "success_keys": (*keys, "mostly"),
                     "args_keys": ("column", *keys),
                 },
             )
         )
     return classes
-
-
-def _metric_name(type_: str) -> str:
-    return f"column_values.{type_.removeprefix('expect_')}"

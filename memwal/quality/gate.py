@@ -17,8 +17,7 @@ import pyarrow as pa
 
 from memwal.errors import InvalidInputError
 from memwal.quality.evaluate import ExpectationResult, evaluate
-from memwal.quality.expectations import Expectation, Severity
-from memwal.quality.registry import ExpectationKind
+from memwal.quality.expectations import Expectation, ExpectationKind, Severity
 from memwal.quality.report import QualityReport, tally_result
 from memwal.quality.rules import Mode, QualityRules
 from memwal.region.rows import newest_row_positions

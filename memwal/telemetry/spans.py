@@ -20,36 +20,26 @@ from opentelemetry.util.types import AttributeValue
 from memwal.storage.location import TableLocation
 from memwal.util.log import safe_error_text, secret_values
 
+# Name of a managed table.
 TABLE = "memwal.table"
-"""Name of a managed table."""
-
+# Address of a table, without credentials.
 TABLE_URI = "memwal.table.uri"
-"""Address of a table, without credentials."""
-
+# UUID of a region.
 REGION_ID = "memwal.region.id"
-"""UUID of a region."""
-
+# ``merge``, ``index``, ``compact``, ``snapshot`` or ``gc``.
 JOB = "memwal.job"
-"""``merge``, ``index``, ``compact``, ``snapshot`` or ``gc``."""
-
+# Outcome of a run: ``succeeded``, ``failed`` or ``abandoned``.
 OUTCOME = "memwal.outcome"
-"""Outcome of a run: ``succeeded``, ``failed`` or ``abandoned``."""
-
+# Health of a table: ``ok``, ``unknown``, ``late``, ``failing``, ``critical`` or ``off``.
 HEALTH = "memwal.health"
-"""Health of a table: ``ok``, ``unknown``, ``late``, ``failing``, ``critical`` or ``off``."""
-
+# Name of a maintained index.
 INDEX = "memwal.index"
-"""Name of a maintained index."""
-
+# Owner of a table.
 OWNER = "memwal.owner"
-"""Owner of a table."""
-
+# Number of rows that a step processes.
 ROWS = "memwal.rows"
-"""Number of rows that a step processes."""
-
+# Version of the base table that a step starts from.
 VERSION = "memwal.version"
-"""Version of the base table that a step starts from."""
-
 ERROR_TYPE = "error.type"
 logger = logging.getLogger(__name__)
 _tracer = trace.get_tracer("memwal")

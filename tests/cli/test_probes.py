@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from memwal.catalog import Catalog
-from memwal.cli import probes
+from memwal.cli.commands import fleet as commands
 from memwal.errors import InvalidInputError, StoreUnavailableError
 from memwal.fleet import Fleet
 
@@ -26,7 +26,7 @@ def asked(port: int, path: str) -> int:
 
 def test_ready_and_alive(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     fleet = Fleet(catalog)
-    with probes.answer_probes(fleet, "127.0.0.1:0") as port:
+    with commands.answer_probes(fleet, "127.0.0.1:0") as port:
         assert port is not None
         # The catalog was not read yet.
         assert [asked(port, path) for path in ("/livez", "/readyz", "/")] == [200, 503, 404]
@@ -40,14 +40,14 @@ def test_ready_and_alive(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> N
         with pytest.raises(StoreUnavailableError):
             fleet.run_once()
         assert [asked(port, path) for path in ("/livez", "/readyz")] == [200, 503]
-        monkeypatch.setattr(probes, "LIVE_SECONDS", 0.0)
+        monkeypatch.setattr(commands, "LIVE_SECONDS", 0.0)
         assert asked(port, "/livez") == 503
     with pytest.raises(OSError):
         asked(port, "/livez")
 
 
 def test_none_without_a_port(tmp_path: Path) -> None:
-    with probes.answer_probes(Fleet(Catalog(f"sqlite:///{tmp_path / 'c.db'}")), None) as port:
+    with commands.answer_probes(Fleet(Catalog(f"sqlite:///{tmp_path / 'c.db'}")), None) as port:
         assert port is None
 
 
@@ -58,7 +58,7 @@ def test_a_port_that_is_taken(catalog: Catalog) -> None:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with (
             pytest.raises(InvalidInputError, match=address),
-            probes.answer_probes(Fleet(catalog), address),
+            commands.answer_probes(Fleet(catalog), address),
         ):
             pass
 
@@ -69,6 +69,6 @@ def test_a_port_that_is_taken(catalog: Catalog) -> None:
 def test_what_is_no_address(catalog: Catalog, address: str) -> None:
     with (
         pytest.raises(InvalidInputError, match="--probe-address"),
-        probes.answer_probes(Fleet(catalog), address),
+        commands.answer_probes(Fleet(catalog), address),
     ):
         pass

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 
 import pytest
 from prometheus_client import CollectorRegistry
 
 from memwal.catalog import Catalog
-from memwal.exporter.catalog_reader import CatalogReader, utc_now
+from memwal.exporter.catalog_reader import CatalogReader
 from memwal.exporter.collector import CatalogCollector
 
 Labels = tuple[tuple[str, str], ...]
@@ -23,7 +23,7 @@ class Scraper:
     catalog: Catalog
     cache_seconds: float = 0.0
     patience_seconds: float = 8.0
-    clock: Callable[[], datetime] = utc_now
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     registry: CollectorRegistry = field(init=False)
 
     def __post_init__(self) -> None:

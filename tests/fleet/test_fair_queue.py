@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memwal.fleet.fair_queue import MAX_PASSED_OVER, DueJob, FairQueue
+from memwal.fleet.scheduler import MAX_PASSED_OVER, DueJob, FairQueue
 from memwal.jobs.due import JOBS, Due
 
 MIB = 1 << 20

@@ -8,7 +8,7 @@ import pytest
 
 from memwal.catalog import BacklogSample, Policy
 from memwal.catalog.failures import REGION_JOB, JobError
-from memwal.fleet.health import Health, backlog_age, duration, health
+from memwal.fleet.health import Health, backlog_age, health
 
 NOW = datetime(2026, 11, 1, 12, tzinfo=UTC)
 POLICY = Policy(late_seconds=600, critical_seconds=3600)
@@ -57,13 +57,13 @@ def test_a_backlog_ages_on(sample: BacklogSample | None, age: float | None) -> N
             replace(SAMPLE, oldest_seconds=3569.0),
             {"errors": [REGION]},
             Health.FAILING,
-            [["2", "r1"], ["59 min 59 s", "10 min"]],
+            [["2", "r1"], ["60 min", "10 min"]],
         ),
         (
             replace(SAMPLE, oldest_seconds=3570.0),
             {"errors": [REGION, ERROR]},
             Health.CRITICAL,
-            [["1 h", "1 h"], ["2", "r1"], ["gc", "StoreAccessError: no"]],
+            [["60 min", "60 min"], ["2", "r1"], ["gc", "StoreAccessError: no"]],
         ),
         (None, {"errors": [ERROR]}, Health.FAILING, [["gc"], []]),
     ],
@@ -79,22 +79,6 @@ def test_health(
     assert found is expected
     for reason, parts in zip(reasons, named, strict=True):
         assert re.search(".*".join(map(re.escape, parts)), reason)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0.4, "0 s"),
-        (59.9, "59 s"),
-        (3600, "1 h"),
-        (3605, "1 h"),
-        (7500, "2 h 5 min"),
-        (90_000, "1 d 1 h"),
-        (86_400 + 59, "1 d"),
-    ],
-)
-def test_durations(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
 
 
 def test_a_long_reason_is_cut() -> None:

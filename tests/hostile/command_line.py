@@ -28,7 +28,7 @@ from typer.testing import CliRunner
 import memwal
 from memwal.boundary.exit_codes import ExitCode
 from memwal.catalog import Catalog
-from memwal.cli import errors
+from memwal.cli import output
 from memwal.cli.commands.app import app
 from memwal.exporter.server import MetricsEndpoint
 from memwal.fleet import alerts
@@ -215,7 +215,7 @@ AREAS = (
         "command lines",
         st.tuples(command_lines(), st.fixed_dictionaries(_FILES)),
         _run,
-        (errors, "is_unicode"),
+        (output, "is_unicode"),
         _home,
         examples=8,
     ),

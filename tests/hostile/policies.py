@@ -26,8 +26,7 @@ from memwal.jobs.arguments import add_arguments, parse_options, to_arguments
 from memwal.jobs.policy import Policy
 from memwal.quality import rules
 from memwal.quality.evaluate import evaluate
-from memwal.quality.expectations import Expectation, read_suite, suite_digest
-from memwal.quality.registry import EXPECTATION_RULES
+from memwal.quality.expectations import EXPECTATION_RULES, Expectation, read_suite, suite_digest
 from memwal.quality.rules import QualityRules
 
 NOW = datetime(2026, 3, 1, 12, 30, tzinfo=UTC)

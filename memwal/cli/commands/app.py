@@ -22,11 +22,10 @@ from memwal.cli.commands import (
     inspect,
     jobs,
     quality,
-    read,
     runs,
     table,
 )
-from memwal.cli.errors import ReportingGroup
+from memwal.cli.output import ReportingGroup
 from memwal.cli.parameters import CommandGroup
 from memwal.lance_log import PROGRAM_FILTER, quieten_lance
 from memwal.version import __version__
@@ -88,7 +87,7 @@ app.command()(table.copy)
 app.command()(table.abandon)
 app.command()(table.writer_defaults)
 app.command()(checks.status)
-app.command()(read.read)
+app.command()(table.read)
 app.command()(jobs.recover)
 app.command()(jobs.restore)
 app.command()(jobs.merge)

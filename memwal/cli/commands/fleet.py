@@ -8,13 +8,16 @@ from __future__ import annotations
 import contextlib
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
+from http import HTTPStatus
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 from typer import Exit, Option
 
@@ -31,7 +34,7 @@ from memwal.util.optional_deps import requires_extra
 if TYPE_CHECKING:
     from memwal.catalog import Catalog
     from memwal.catalog.records import ManagedTable
-    from memwal.fleet import Outcome, TableOverview
+    from memwal.fleet import Fleet, Outcome, TableOverview
     from memwal.fleet.health import Condition
 
 app = CommandGroup()
@@ -113,7 +116,7 @@ def run(
         raise InvalidInputError("--once and --every exclude each other; give one")
     if fail and not once:
         raise InvalidInputError("--fail only goes with --once")
-    from memwal.cli.probes import answer_probes
+    from memwal.cli.commands.fleet import answer_probes
     from memwal.fleet import Budget, Fleet
 
     with open_catalog(url) as catalog:
@@ -364,3 +367,59 @@ def _sigterm_interrupts() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+# A turn of the loop waits for the catalog, which may need minutes to refuse a connection.
+LIVE_SECONDS: Final = 600.0
+
+
+@contextmanager
+def answer_probes(fleet: Fleet, address: str | None) -> Iterator[int | None]:
+    """Answer probes at ``HOST:PORT`` in the block, and yield the port; nothing without an address.
+
+    ``/livez`` fails when the loop of the fleet made no turn for ten minutes, ``/readyz`` while the
+    catalog does not answer. Port 0 takes a free one. Raises ``InvalidInputError`` if the address
+    cannot be listened on.
+    """
+    if address is None:
+        yield None
+        return
+    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+    host, colon, port = address.rpartition(":")
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            answers = {
+                "/livez": fleet.seconds_since_turn < LIVE_SECONDS,
+                "/readyz": fleet.is_ready,
+            }
+            well = answers.get(self.path)
+            if well is None:
+                status = HTTPStatus.NOT_FOUND
+            else:
+                status = HTTPStatus.OK if well else HTTPStatus.SERVICE_UNAVAILABLE
+            self.send_response(status)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Log nothing: probes come every few seconds."""
+
+    try:
+        if not colon:
+            raise ValueError("it has no colon")
+        server = ThreadingHTTPServer((host, int(port)), Handler)
+    except (OSError, OverflowError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not of the form HOST:PORT"
+        raise InvalidInputError(
+            f"cannot answer probes at {address!r}: {why}; give another --probe-address"
+        ) from error
+    thread = threading.Thread(target=server.serve_forever, name="memwal-probes", daemon=True)
+    thread.start()
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

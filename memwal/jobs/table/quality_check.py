@@ -15,8 +15,7 @@ from memwal.errors import InvalidInputError
 from memwal.jobs.job import JobResult
 from memwal.jobs.options import QualityOptions
 from memwal.quality.evaluate import ExpectationResult, evaluate, undecided_result
-from memwal.quality.expectations import Expectation
-from memwal.quality.registry import ExpectationKind
+from memwal.quality.expectations import Expectation, ExpectationKind
 from memwal.quality.report import MAX_EXAMPLES, QualityReport, Tally, tally_result
 from memwal.storage.location import TableLocation
 
