@@ -234,6 +234,7 @@ def test_vectors_of_words(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)  # A minute of processor time for the vectors alone.
 def test_vectors_of_a_language_model(tmp_path: Path, model: Embed) -> None:
     _check(tmp_path, model)
 
