@@ -238,6 +238,23 @@ def test_a_merge_in_between_is_kept_and_the_rest_is_tried_again(
     assert base_state(ten) == expected
 
 
+def test_a_commit_whose_answer_is_lost_is_done(
+    ten: memwal.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = dict(TEN)
+    real = Compaction.commit
+
+    def commit(*args: Any) -> None:
+        real(*args)
+        raise OSError("connection reset")
+
+    monkeypatch.setattr(Compaction, "commit", staticmethod(commit))
+    result = ten.compact()
+
+    assert (result.commits, result.warnings) == (1, ())
+    assert base_state(ten) == expected
+
+
 def test_a_commit_that_failed_is_not_done_because_the_old_fragments_are_gone(
     ten: memwal.Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
