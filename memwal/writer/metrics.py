@@ -220,9 +220,7 @@ class WriterMetrics:
             sums = dict(self._retired)
             for watched in self._watched:
                 _add_totals(sums, watched.totals())
-        return [
-            Observation(counter.read(totals), series.attributes) for series, totals in sums.items()
-        ]
+        return [Observation(counter.read(totals), dict(series)) for series, totals in sums.items()]
 
     def _observe_gauge(self, gauge: Gauge, options: CallbackOptions) -> Iterable[Observation]:
         with self._lock:
@@ -233,7 +231,7 @@ class WriterMetrics:
             for series, stats in watched.stats():
                 value, before = gauge.read(stats), values.get(series, 0)
                 values[series] = max(value, before) if gauge.largest else value + before
-        return [Observation(value, series.attributes) for series, value in values.items()]
+        return [Observation(value, dict(series)) for series, value in values.items()]
 
 
 @functools.cache
@@ -242,16 +240,12 @@ def process_metrics() -> WriterMetrics:
     return WriterMetrics(metrics.get_meter("memwal"))
 
 
-@dataclass(frozen=True, slots=True)
-class _Series:
-    uri: str
-    region_id: UUID | None
+# Attributes of a metric: the table, and the region if it has series of its own.
+_Series = tuple[tuple[str, str], ...]
 
-    @property
-    def attributes(self) -> dict[str, str]:
-        if self.region_id is None:
-            return {TABLE_URI: self.uri}
-        return {TABLE_URI: self.uri, REGION_ID: str(self.region_id)}
+
+def _series(uri: str, region_id: UUID) -> _Series:
+    return (TABLE_URI, uri), (REGION_ID, str(region_id))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -263,8 +257,8 @@ class _WatchedWriter:
     def totals(self) -> list[tuple[_Series, Totals]]:
         uri = self.counters.uri
         if not self.per_region:
-            return [(_Series(uri, None), self.counters.totals())]
-        return [(_Series(uri, c.region_id), c.totals()) for c in self.counters.regions()]
+            return [(((TABLE_URI, uri),), self.counters.totals())]
+        return [(_series(uri, c.region_id), c.totals()) for c in self.counters.regions()]
 
     def stats(self) -> list[tuple[_Series, WriterStats]]:
         writer = self.writer()
@@ -272,9 +266,9 @@ class _WatchedWriter:
         if stats is None or stats.closed:
             return []
         if not self.per_region:
-            return [(_Series(stats.uri, None), stats)]
+            return [(((TABLE_URI, stats.uri),), stats)]
         return [
-            (_Series(stats.uri, region.region_id), replace(stats, regions=(region,)))
+            (_series(stats.uri, region.region_id), replace(stats, regions=(region,)))
             for region in stats.regions
         ]
 
